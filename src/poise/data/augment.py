@@ -1,0 +1,192 @@
+"""From uint8 pixels to what a network reads: random crop, mirror and brightness, then normalisation.
+
+The random choices of an epoch are drawn on the host, as plain tensors, before the epoch begins. Applying
+them is arithmetic only: batched, with no random operation, no synchronisation and no branch on a value
+of a tensor, so that a training step that contains it can be captured in a CUDA graph.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from poise.errors import Damaged, UserError
+
+_SMALLEST_STD = 1e-3  # a channel that never changes must not be divided by zero
+_CHUNK = 2**24  # pixels looked at in one go when a data set is measured
+
+
+@dataclass(frozen=True, eq=False)
+class Draws:
+    """The random choices for a row of images, one entry for each image.
+
+    Attributes:
+        offsets: int64 [n, 2], row and column of the crop's corner in the padded image, each in 0..2·pad.
+        mirrored: bool [n].
+        brightness: float32 [n], the factor by which the image gets brighter.
+    """
+
+    offsets: Tensor
+    mirrored: Tensor
+    brightness: Tensor
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def batch(self, start: int, stop: int) -> Draws:
+        """The choices for the images from `start` up to, not including, `stop`."""
+        return Draws(self.offsets[start:stop], self.mirrored[start:stop], self.brightness[start:stop])
+
+    def to(self, device: torch.device | str) -> Draws:
+        """The same choices on another device."""
+        return Draws(self.offsets.to(device), self.mirrored.to(device), self.brightness.to(device))
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """How training images of a data set may be varied.
+
+    Attributes:
+        pad: the image moves by up to this many pixels in each direction; black comes in at the border.
+        flip: whether half of the images are mirrored left to right.
+        brightness: the image is multiplied by a factor in [1 - brightness, 1 + brightness].
+    """
+
+    pad: int = 4
+    flip: bool = True
+    brightness: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.pad < 0:
+            raise UserError(f"augmentation pad={self.pad} must be a number of pixels, 0 or more")
+        if not 0 <= self.brightness <= 1:
+            raise UserError(f"augmentation brightness={self.brightness} must lie between 0 (off) and 1")
+
+    def draw(self, count: int, generator: np.random.Generator) -> Draws:
+        """Choices for `count` images, drawn on the host."""
+        offsets = generator.integers(0, 2 * self.pad + 1, size=(count, 2), dtype=np.int64)
+        mirrored = generator.integers(0, 2, size=count).astype(bool) if self.flip else np.zeros(count, dtype=bool)
+        factors = np.ones(count, dtype=np.float32)
+        if self.brightness:
+            factors += self.brightness * generator.uniform(-1, 1, size=count).astype(np.float32)
+        return Draws(torch.from_numpy(offsets), torch.from_numpy(mirrored), torch.from_numpy(factors))
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """What happens to an image before the network: (x/255 - mean) / std per channel, augmented first when training."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    augmentation: Augmentation
+
+    def __post_init__(self) -> None:
+        if not self.mean or len(self.mean) != len(self.std):
+            raise UserError(f"mean {self.mean} and std {self.std} must have one number for each channel")
+        if not all(math.isfinite(value) for value in self.mean) or not all(0 < value < math.inf for value in self.std):
+            raise UserError(f"mean {self.mean} must be finite and std {self.std} above 0")
+
+    @classmethod
+    def measured(cls, pixels: Tensor, augmentation: Augmentation) -> Preprocessing:
+        """Mean and standard deviation of each channel of these uint8 images [N, C, H, W].
+
+        They follow from how often each of the 256 values occurs, so the result is exact and does not
+        depend on the device or on how the images are divided into chunks.
+        """
+        if pixels.numel() == 0:
+            raise UserError("no images to measure mean and standard deviation on; give at least one")
+        per_chunk = max(1, _CHUNK // pixels[0].numel())
+        chunks = (pixels[start : start + per_chunk] for start in range(0, len(pixels), per_chunk))
+        counts = np.sum([_value_counts(chunk) for chunk in chunks], axis=0)
+        shares = counts / counts.sum(axis=1, keepdims=True)
+        values = np.arange(256) / 255
+        mean = shares @ values
+        variance = (shares * (values - mean[:, None]) ** 2).sum(axis=1)
+        std = np.maximum(np.sqrt(variance), _SMALLEST_STD)
+        return cls(tuple(mean.tolist()), tuple(std.tolist()), augmentation)
+
+    def training(self, pixels: Tensor, draws: Draws) -> Tensor:
+        """The images as the network sees them in training: cropped, mirrored, brightened, normalised float32."""
+        self._check(pixels)
+        if len(draws) != len(pixels):
+            raise UserError(f"{len(pixels)} images came with {len(draws)} draws; draw once for each image")
+        cropped = _cropped(pixels, draws, self.augmentation.pad).float()
+        if self.augmentation.brightness:
+            cropped = (cropped * draws.brightness.view(-1, 1, 1, 1)).clamp(0, 255)
+        return self._normalised(cropped)
+
+    def plain(self, pixels: Tensor) -> Tensor:
+        """The images as the network sees them in evaluation: normalised float32, nothing else."""
+        self._check(pixels)
+        return self._normalised(pixels.float())
+
+    def as_json(self) -> dict[str, Any]:
+        """A plain value for a JSON document; `from_json` gives an equal object back."""
+        return {"mean": list(self.mean), "std": list(self.std), "augmentation": asdict(self.augmentation)}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Preprocessing:
+        """The object that `as_json` described."""
+        try:
+            return cls(tuple(value["mean"]), tuple(value["std"]), Augmentation(**value["augmentation"]))
+        except (KeyError, TypeError, UserError) as error:
+            raise Damaged(
+                f"{dict(value)} does not describe a preprocessing; the file is not as it was written"
+            ) from error
+
+    def _check(self, pixels: Tensor) -> None:
+        if pixels.ndim != 4 or pixels.shape[1] != len(self.mean):
+            raise UserError(f"images must be [N, {len(self.mean)}, H, W], not {list(pixels.shape)}; convert them first")
+
+    def _normalised(self, values: Tensor) -> Tensor:
+        scale, shift = _scale_and_shift(self.mean, self.std, values.device)
+        return torch.addcmul(shift, values, scale)
+
+
+def mirror(pixels: Tensor) -> Tensor:
+    """The images as in a mirror: left and right exchanged, channels and rows as they were."""
+    return pixels.flip(-1)
+
+
+def _cropped(pixels: Tensor, draws: Draws, pad: int) -> Tensor:
+    """A crop of the size of the image out of the zero-padded image, mirrored where drawn.
+
+    Every output pixel gathers its input pixel by index. Where the index leaves the image, a pixel inside
+    is read instead and then made 0, so no padded copy is needed.
+    """
+    count, channels, height, width = pixels.shape
+    rows = draws.offsets[:, :1] - pad + torch.arange(height, device=pixels.device)
+    across = torch.arange(width, device=pixels.device)
+    columns = draws.offsets[:, 1:] - pad + torch.where(draws.mirrored[:, None], width - 1 - across, across)
+    outside = _outside(rows, height)[:, :, None] | _outside(columns, width)[:, None, :]
+    index = rows.clamp(0, height - 1)[:, :, None] * width + columns.clamp(0, width - 1)[:, None, :]
+    index = index.view(count, 1, height * width).expand(-1, channels, -1)
+    gathered = pixels.reshape(count, channels, height * width).gather(2, index)
+    return gathered.view(count, channels, height, width).masked_fill(outside[:, None], 0)
+
+
+def _outside(index: Tensor, size: int) -> Tensor:
+    return (index < 0) | (index >= size)
+
+
+@lru_cache(maxsize=64)
+def _scale_and_shift(mean: tuple[float, ...], std: tuple[float, ...], device: torch.device) -> tuple[Tensor, Tensor]:
+    # Kept per device: making them copies from the host, which a step being captured must not do.
+    # A call inside inference_mode must not leave tensors that a later gradient cannot pass through.
+    with torch.inference_mode(False):
+        scale = torch.tensor([1 / (255 * s) for s in std], dtype=torch.float32, device=device)
+        shift = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)], dtype=torch.float32, device=device)
+        return scale.view(1, -1, 1, 1), shift.view(1, -1, 1, 1)
+
+
+def _value_counts(pixels: Tensor) -> np.ndarray[Any, np.dtype[np.int64]]:
+    rows = [torch.bincount(channel.flatten(), minlength=256) for channel in pixels.unbind(1)]
+    counts: np.ndarray[Any, np.dtype[np.int64]] = torch.stack(rows).cpu().numpy()
+    return counts

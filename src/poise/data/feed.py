@@ -1,0 +1,77 @@
+"""The feed: batches of uint8 images on the device, from where they live.
+
+Images that fit stay on the device and are gathered there by index. Others stay in host memory; the next
+batches are gathered and sent ahead by one thread while the present one is trained on. Both give the same
+batches.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import torch
+from torch import Tensor
+
+from poise.data.images import ImageSet
+
+AHEAD = 3  # batches prepared in advance when images stream from the host
+
+
+class Feed:
+    """Images with their labels, ready to be read in any order."""
+
+    def __init__(self, images: ImageSet, device: torch.device, resident: bool | None = None) -> None:
+        self.device = device
+        self.resident = fits(images.pixels.nbytes, device) if resident is None else resident
+        self.labels = images.labels.to(device)
+        self.pixels = images.pixels.to(device) if self.resident else images.pixels.cpu()
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def batches(self, order: Tensor, bounds: list[tuple[int, int]]) -> Iterator[tuple[Tensor, Tensor]]:
+        """Pixels and labels of `order[start:stop]` for each of `bounds`, on the device."""
+        if self.resident:
+            order = order.to(self.device)
+            for start, stop in bounds:
+                picks = order[start:stop]
+                yield self.pixels.index_select(0, picks), self.labels.index_select(0, picks)
+            return
+        with ThreadPoolExecutor(max_workers=1) as ahead:
+            waiting: deque[Future[tuple[Tensor, Tensor]]] = deque()
+            for start, stop in bounds:
+                waiting.append(ahead.submit(self._send, order[start:stop]))
+                if len(waiting) > AHEAD:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+
+    def _send(self, picks: Tensor) -> tuple[Tensor, Tensor]:
+        pixels = self.pixels.index_select(0, picks)
+        if self.device.type == "cuda":
+            pixels = pixels.pin_memory()
+        return pixels.to(self.device, non_blocking=True), self.labels.index_select(0, picks.to(self.device))
+
+
+def fits(nbytes: int, device: torch.device) -> bool:
+    """Whether images of this size should live on the device: in at most half of its free memory."""
+    if device.type != "cuda":
+        return True
+    free, _ = torch.cuda.mem_get_info(device)
+    return nbytes <= free // 2
+
+
+def batch_bounds(count: int, size: int) -> list[tuple[int, int]]:
+    """Where each batch of an epoch starts and stops. The last one is smaller where `size` does not divide.
+
+    A last batch of a single image joins the one before: its batch statistics would mean nothing.
+
+    >>> batch_bounds(5, 2)
+    [(0, 2), (2, 5)]
+    """
+    bounds = [(start, min(start + size, count)) for start in range(0, count, size)]
+    if len(bounds) > 1 and bounds[-1][1] - bounds[-1][0] == 1:
+        bounds[-2:] = [(bounds[-2][0], count)]
+    return bounds

@@ -1,0 +1,65 @@
+"""Herding: which images of a class stand for it best, in order (Welling 2009; Rebuffi et al. 2017).
+
+Per class, with unit features d_j and their mean μ (not renormalised), start at w = μ and repeat: take
+j = argmax ⟨w, d_j⟩, then w ← w + μ − d_j. An image taken before is skipped but still moves w. It ends
+when enough distinct images were taken, or after 1,000 tries.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+TRIES = 1000
+_CELLS = 2**25  # padded feature values held at once (256 MB in float64)
+
+
+def herd(features: Tensor, labels: Tensor, count: int) -> dict[int, Tensor]:
+    """For every label, the indices of its (up to) `count` images in the order of herding.
+
+    All classes advance together. Should 1,000 tries not reach `count` distinct images (many equal ones),
+    the images nearest to the mean fill the rest, so that the memory is always as large as it may be.
+    """
+    classes = torch.unique(labels).tolist()
+    longest = int(torch.bincount(labels).max()) if len(labels) else 1
+    together = max(1, _CELLS // (longest * features.shape[1]))
+    ranks: dict[int, Tensor] = {}
+    for start in range(0, len(classes), together):
+        ranks.update(_herd_together(features, labels, classes[start : start + together], count))
+    return ranks
+
+
+def _herd_together(features: Tensor, labels: Tensor, classes: list[int], count: int) -> dict[int, Tensor]:
+    members = [torch.nonzero(labels == label).flatten() for label in classes]
+    sizes = torch.tensor([len(m) for m in members], device=features.device)
+    padded = torch.nn.utils.rnn.pad_sequence(members, batch_first=True)
+    real = torch.arange(padded.shape[1], device=features.device) < sizes[:, None]
+    points = torch.nn.functional.normalize(features.double())[padded] * real[..., None]
+    means = points.sum(dim=1) / sizes[:, None]
+
+    want = sizes.clamp(max=count)
+    length = int(want.max())
+    order = torch.zeros(len(classes), length, dtype=torch.long, device=features.device)
+    chosen = ~real  # padding counts as taken
+    taken = torch.zeros_like(want)
+    pull = means.clone()
+    for attempt in range(TRIES):
+        if attempt >= length and bool((taken >= want).all()):
+            break
+        scores = torch.einsum("cnd,cd->cn", points, pull).masked_fill(~real, -torch.inf)
+        pick = scores.argmax(dim=1, keepdim=True)
+        fresh = ~chosen.gather(1, pick) & (taken < want)[:, None]
+        slot = taken.clamp(max=length - 1)[:, None]
+        order.scatter_(1, slot, torch.where(fresh, pick, order.gather(1, slot)))
+        chosen.scatter_(1, pick, chosen.gather(1, pick) | fresh)
+        taken += fresh[:, 0]
+        pull += means - points.gather(1, pick[..., None].expand(-1, -1, points.shape[2]))[:, 0]
+
+    closeness = torch.einsum("cnd,cd->cn", points, means).masked_fill(chosen, -torch.inf)
+    rest = closeness.argsort(dim=1, descending=True, stable=True)
+    ranks = {}
+    for row, label in enumerate(classes):
+        have, wanted = int(taken[row]), int(want[row])
+        picks = torch.cat([order[row, :have], rest[row, : wanted - have]])
+        ranks[label] = members[row][picks]
+    return ranks

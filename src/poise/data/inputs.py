@@ -1,0 +1,188 @@
+"""What a user hands over (arrays, tensors, image files) as uint8 pixels [N, C, H, W]."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from PIL import Image, ImageOps
+from torch import Tensor
+
+from poise.errors import UserError
+
+SIZES: Final = (32, 64, 96, 128, 224)  # the square sizes that `choose_size` chooses from
+_LOOKED_AT = 200  # files whose size is read before one is chosen for all
+
+Pixels = npt.NDArray[np.uint8]
+
+
+def to_pixels(images: Any, size: tuple[int, int] | None = None) -> Tensor:  # noqa: ANN401 - checked here
+    """Images in any accepted form as uint8 [N, C, H, W].
+
+    Args:
+        images: uint8 numpy [N, H, W, C] or [N, H, W], uint8 torch [N, C, H, W] or [N, H, W], or a list of single
+            images of one of these kinds, or a list of paths. Files are rotated as their EXIF data says and
+            made RGB.
+        size: height and width. Files are scaled and cropped around the centre to it (None: see `choose_size`);
+            arrays and tensors must already have it.
+    """
+    if isinstance(images, str | Path):
+        raise UserError(f"images='{images}' is a single path; pass a list of paths, such as [path]")
+    if isinstance(images, np.ndarray) and images.dtype.kind in "OU":
+        images = images.tolist()
+    if isinstance(images, Sequence):
+        if len(images) and all(isinstance(entry, str | Path) for entry in images):
+            return decode_all(images, size or choose_size(images))
+        images = _stacked(images)
+    if isinstance(images, np.ndarray):
+        return _of_size(_from_numpy(images), size)
+    if isinstance(images, Tensor):
+        return _of_size(_from_torch(images), size)
+    raise UserError(f"images came as {type(images).__name__}; pass a uint8 array or tensor, or a list of paths")
+
+
+def decode_all(paths: Sequence[str | Path], size: tuple[int, int]) -> Tensor:
+    """The images of these files as uint8 [N, 3, H, W]; the first one that cannot be decoded is named."""
+    pixels = torch.empty(len(paths), 3, *size, dtype=torch.uint8)
+    with _no_warnings(), ThreadPoolExecutor() as pool:
+        for index, image in enumerate(pool.map(partial(_decode, size=size), paths)):
+            pixels[index] = torch.from_numpy(image).permute(2, 0, 1)
+    return pixels
+
+
+def decode(path: str | Path, size: tuple[int, int]) -> Pixels:
+    """One image file as uint8 [H, W, 3], scaled and cropped around the centre to `size` (height, width)."""
+    with _no_warnings():
+        return _decode(path, size)
+
+
+def choose_size(paths: Sequence[str | Path]) -> tuple[int, int]:
+    """A square size for these files: the largest of `SIZES` that is not above the median of their shorter sides."""
+    size = suitable_size(median_side(paths))
+    return size, size
+
+
+def suitable_size(side: int) -> int:
+    """The largest of `SIZES` that is not above `side`, or the smallest one."""
+    return max((choice for choice in SIZES if choice <= side), default=SIZES[0])
+
+
+def median_side(paths: Sequence[str | Path]) -> int:
+    """The median shorter side in pixels of the images, from up to 200 of them, evenly spaced."""
+    if not paths:
+        raise UserError("no image files to choose a size from; give at least one")
+    looked_at = np.unique(np.linspace(0, len(paths) - 1, _LOOKED_AT).round().astype(int))
+    with _no_warnings():
+        return int(np.median([_shorter_side(paths[index]) for index in looked_at]))
+
+
+def _shorter_side(path: str | Path) -> int:
+    with _undecodable(path), Image.open(path) as image:
+        return min(image.size)
+
+
+def _decode(path: str | Path, size: tuple[int, int]) -> Pixels:
+    height, width = size
+    with _undecodable(path), Image.open(path) as image:
+        # A large JPEG can be decoded at a fraction of its size, which is many times faster.
+        image.draft(None, (2 * max(size), 2 * max(size)))
+        image.load()
+        upright = _eight_bit(ImageOps.exif_transpose(image)).convert("RGB")
+        return np.array(ImageOps.fit(upright, (width, height), Image.Resampling.BICUBIC), dtype=np.uint8)
+
+
+def _eight_bit(image: Image.Image) -> Image.Image:
+    """The image with 8 bits a channel; Pillow itself would cut 16-bit grey values off at 255."""
+    if image.mode in ("I", "F"):
+        raise ValueError("its values have 32 bits, expected 8 or 16")
+    if image.mode.startswith("I;16"):
+        return Image.fromarray((np.asarray(image) // 256).astype(np.uint8))
+    return image
+
+
+@contextmanager
+def _undecodable(path: str | Path) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise UserError(f"image {path} does not exist; check the path") from error
+    except MemoryError:
+        raise
+    except Exception as error:  # a damaged file can make Pillow raise nearly anything
+        reason = " ".join(str(error).replace(str(path), "file").split()) or type(error).__name__
+        raise UserError(f"image {path} cannot be decoded ({reason}); replace or remove it") from error
+
+
+@contextmanager
+def _no_warnings() -> Iterator[None]:
+    # Around all threads at once: `catch_warnings` changes what the whole process sees.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _stacked(images: Sequence[Any]) -> Any:  # noqa: ANN401 - numpy or torch, checked by the caller
+    """Single images in a list as one array or tensor."""
+    if not len(images):
+        raise UserError("there are no images; give at least one")
+    kind = next((kind for kind in (np.ndarray, Tensor) if all(isinstance(entry, kind) for entry in images)), None)
+    if kind is None:
+        found = ", ".join(sorted({type(entry).__name__ for entry in images}))
+        raise UserError(f"images came as a list of {found}; pass a uint8 array or tensor, or a list of paths")
+    shapes = sorted({tuple(entry.shape) for entry in images})
+    if len(shapes) > 1:
+        raise UserError(f"images have different shapes, such as {shapes[0]} and {shapes[-1]}; make them all one size")
+    return np.stack(images) if kind is np.ndarray else torch.stack(list(images))
+
+
+def _from_numpy(images: npt.NDArray[Any]) -> Tensor:
+    if images.dtype != np.uint8:
+        raise _not_uint8(str(images.dtype), "images.astype('uint8')")
+    if images.ndim == 3 and images.shape[-1] == 3:
+        raise UserError(
+            f"{list(images.shape)} looks like one colour image; use images[None] (images[..., None] if grey)"
+        )
+    if images.ndim == 3:
+        images = images[..., None]
+    if images.ndim != 4 or images.shape[-1] not in (1, 3):
+        hint = "; use images.transpose(0, 2, 3, 1)" if images.ndim == 4 and images.shape[1] in (1, 3) else ""
+        raise UserError(f"numpy images must be [N, H, W] or [N, H, W, 1 or 3], not {list(images.shape)}{hint}")
+    # Always a copy: what the user does to the array later must not change what was learnt from.
+    return _not_empty(torch.from_numpy(np.array(images.transpose(0, 3, 1, 2), order="C")))
+
+
+def _from_torch(images: Tensor) -> Tensor:
+    if images.dtype != torch.uint8:
+        raise _not_uint8(str(images.dtype).removeprefix("torch."), "images.to(torch.uint8)")
+    if images.ndim == 3:
+        images = images[:, None]
+    if images.ndim != 4 or images.shape[1] not in (1, 3):
+        hint = "; use images.permute(0, 3, 1, 2)" if images.ndim == 4 and images.shape[-1] in (1, 3) else ""
+        raise UserError(f"torch images must be [N, H, W] or [N, 1 or 3, H, W], not {list(images.shape)}{hint}")
+    return _not_empty(images.detach().contiguous())
+
+
+def _not_uint8(found: str, cast: str) -> UserError:
+    scaled = cast.replace("images", "(images * 255).round()", 1)
+    return UserError(f"images are {found}, expected uint8 from 0 to 255; use {cast}, or {scaled} if they are in 0..1")
+
+
+def _not_empty(pixels: Tensor) -> Tensor:
+    if pixels.numel() == 0:
+        raise UserError(f"there are no images, the shape is {list(pixels.shape)}; give at least one")
+    return pixels
+
+
+def _of_size(pixels: Tensor, size: tuple[int, int] | None) -> Tensor:
+    height, width = pixels.shape[2:]
+    if size is not None and (height, width) != tuple(size):
+        raise UserError(f"images are {height}×{width} pixels, expected {size[0]}×{size[1]}; resize them first")
+    return pixels

@@ -1,0 +1,22 @@
+"""Data sources: where images come from."""
+
+from __future__ import annotations
+
+from poise.data.sources.arrays import ArraySource
+from poise.data.sources.base import Source
+from poise.data.sources.catalog import Entry, listing, open_source, register
+from poise.data.sources.cifar import CifarSource
+from poise.data.sources.digits import DigitsSource
+from poise.data.sources.folder import FolderSource
+
+__all__ = [
+    "ArraySource",
+    "CifarSource",
+    "DigitsSource",
+    "Entry",
+    "FolderSource",
+    "Source",
+    "listing",
+    "open_source",
+    "register",
+]

@@ -1,0 +1,72 @@
+"""What a data source is."""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+
+from torch import Tensor
+
+from poise.data.augment import Augmentation, Preprocessing
+from poise.data.images import ImageSet
+
+
+class Source(ABC):
+    """A data set with a training and a test part.
+
+    Nothing but `test` opens a file of the test part, so an exam on training images can promise that the
+    test images were never read.
+
+    Attributes:
+        name: what the data set is called in tables and messages.
+        class_names: the name of each class; a label is an index into it.
+        preprocessing: constants of the data set; None: to be measured on the images of the first phase.
+        augmentation: how training images may be varied.
+        net: the backbone that suits the images.
+        notes: lines for the user about what was chosen.
+    """
+
+    name: str
+    class_names: tuple[str, ...]
+    preprocessing: Preprocessing | None = None
+    augmentation: Augmentation
+    net: str
+    notes: tuple[str, ...] = ()
+
+    @property
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """A stable id of the training data: other images, labels or classes give another one."""
+
+    @abstractmethod
+    def train(self) -> ImageSet:
+        """The training images."""
+
+    @abstractmethod
+    def test(self) -> ImageSet:
+        """The test images."""
+
+
+def suitable_net(side: int) -> str:
+    """The backbone for images whose shorter side has this many pixels."""
+    return "resnet32" if side <= 64 else "resnet18"
+
+
+def suitable_augmentation(side: int) -> Augmentation:
+    """Shifts by an eighth of the shorter side, as 4 pixels are of 32, and mirror images."""
+    return Augmentation(pad=side // 8, flip=True)
+
+
+def digest(parts: Iterable[str | bytes | Tensor]) -> str:
+    """A short hash of all parts, each with its length or shape, so that no two lists of parts look alike."""
+    total = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        if isinstance(part, Tensor):
+            total.update(f"{part.dtype} {tuple(part.shape)}\n".encode())
+            total.update(part.cpu().contiguous().numpy().data)
+        else:
+            data = part.encode() if isinstance(part, str) else part
+            total.update(f"{len(data)}\n".encode())
+            total.update(data)
+    return total.hexdigest()

@@ -1,0 +1,51 @@
+"""What can go wrong, said once: every error a user meets carries one line and an exit code."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class PoiseError(Exception):
+    """The base of every error that poise raises on purpose; its text is one line that says what to do."""
+
+    exit_code = 1
+
+
+class UserError(PoiseError):
+    """The user's mistake: a typo, a missing folder, labels that do not fit. Nothing was changed."""
+
+    exit_code = 2
+
+
+class RunFailed(PoiseError):
+    """The run itself failed (diverged, disk full); what was saved before is still there."""
+
+    exit_code = 1
+
+
+class Diverged(RunFailed):
+    """The loss stopped being a number."""
+
+
+class Damaged(RunFailed):
+    """A file that poise wrote is not as it was written."""
+
+
+class Interrupted(PoiseError):
+    """Ctrl-C or SIGTERM arrived and a checkpoint was written."""
+
+    exit_code = 130
+
+
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """The end of an error line about an unknown word: the nearest known one, or all of them.
+
+    >>> suggestion("lucri", ["lucir", "icarl"])
+    "did you mean 'lucir'?"
+    """
+    choices = sorted(known)
+    near = difflib.get_close_matches(word, choices, n=1, cutoff=0.6)
+    if near:
+        return f"did you mean '{near[0]}'?"
+    return f"known: {', '.join(choices)}" if choices else "none is known"

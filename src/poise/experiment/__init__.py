@@ -1,0 +1,32 @@
+"""The phase loop over a stream, recipes, journal and checkpoints, and the examiner."""
+
+from poise.experiment.dryrun import describe_plan
+from poise.experiment.examiner import Exam, Examiner, split_for_development
+from poise.experiment.folder import RunFolder
+from poise.experiment.progress import Quiet, Watcher, make_watcher
+from poise.experiment.recipe import DEFAULT_RECIPE, Recipe, load_recipe, make_recipe, recipe_names, recipe_text
+from poise.experiment.run import CHECKPOINT_SECONDS, Plan, Run, make_plan, reopen
+from poise.experiment.tensorboard import TensorBoard
+
+__all__ = [
+    "CHECKPOINT_SECONDS",
+    "DEFAULT_RECIPE",
+    "Exam",
+    "Examiner",
+    "Plan",
+    "Quiet",
+    "Recipe",
+    "Run",
+    "RunFolder",
+    "TensorBoard",
+    "Watcher",
+    "describe_plan",
+    "load_recipe",
+    "make_plan",
+    "make_recipe",
+    "make_watcher",
+    "recipe_names",
+    "recipe_text",
+    "reopen",
+    "split_for_development",
+]

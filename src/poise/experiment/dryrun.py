@@ -1,0 +1,85 @@
+"""What a run would do and cost, measured by doing a little of it."""
+
+from __future__ import annotations
+
+import time
+
+from poise.actions import Action
+from poise.experiment.run import Plan
+from poise.learner import Learner
+from poise.methods import make_method
+from poise.training import StepDone
+
+MEASURED_SECONDS = 3.0
+TEACHER_COST = 4 / 3  # a step costs forward + backward (3 parts); a teacher adds a forward
+
+
+def describe_plan(plan: Plan) -> str:
+    """Phases, action, and estimates of time, memory and disk, as text."""
+    recipe, stream = plan.recipe, plan.stream
+    train, _ = plan.images()
+    learner = plan.new_learner()
+    budget = recipe.memory.budget()
+    rate = _images_per_second(plan, learner)
+    action = make_method(recipe.method, recipe.options).default_action.replace(**recipe.action)
+    lines = [
+        *plan.source.notes,
+        f"{plan.name}: {recipe.method} on {plan.source.name}, {recipe.setting}, {len(stream)} phases, "
+        f"order {recipe.order}, exam {recipe.exam}, seed {recipe.seed}",
+        f"network {learner.architecture}, {recipe.epochs} epochs a phase, batch {recipe.batch}, "
+        f"device {learner.backend.device}, {learner.backend.precision}",
+        f"policy {recipe.policy}: 1 action, {Action(**action)}",
+        "",
+        "phase  new classes  classes  new images  kept images",
+    ]
+    seen = seconds = 0.0
+    for phase, group in enumerate(stream):
+        new = len(train.of_labels(group))
+        kept = int(seen) * budget.quota(int(seen)) if seen else 0
+        seen += len(group)
+        lines.append(f"{phase:5d}  {len(group):11d}  {int(seen):7d}  {new:10d}  {kept:11d}")
+        cost = (new + kept) * recipe.epochs / rate
+        seconds += cost * (TEACHER_COST if phase else 1)
+    model = _model_bytes(learner, train.shape)
+    lines += [
+        "",
+        f"time    about {_duration(seconds)} of training at {rate:,.0f} images/s (measured here, without a teacher)",
+        f"memory  {_size(train.pixels.nbytes)} of images, {_size(8 * model)} for model, teacher and momentum",
+        f"disk    about {_size(10 * model + 2**20)} (two checkpoints, two models, the journal)",
+    ]
+    return "\n".join(lines)
+
+
+def _images_per_second(plan: Plan, learner: Learner) -> float:
+    train, _ = plan.images()
+    arrived = train.of_labels(plan.stream[0])
+    images = 0
+    began: float | None = None
+    for event in learner.fitting(arrived.pixels, arrived.labels):
+        if not isinstance(event, StepDone):
+            continue
+        if began is None:  # the first step warms up
+            began = time.monotonic()
+            continue
+        images += event.images
+        if time.monotonic() - began > MEASURED_SECONDS:
+            break
+    return max(images, 1) / max(time.monotonic() - (began or 0), 1e-6)
+
+
+def _model_bytes(learner: Learner, shape: tuple[int, int, int]) -> int:
+    return sum(parameter.nbytes for parameter in learner.first_model(shape).parameters())
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB"

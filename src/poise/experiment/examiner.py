@@ -1,0 +1,98 @@
+"""The examiner: the only holder of test images. It is handed the learner, never the other way round."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from poise import draws
+from poise.data import ImageSet, Stream
+from poise.learner import Learner
+
+DEV_IMAGES = 50  # training images per class set aside for the development exam
+
+
+@dataclass(frozen=True)
+class Exam:
+    """What a learner could do after a phase: hits per class of both classifiers, on all classes seen."""
+
+    phase: int
+    classifier: str
+    classes: list[int]
+    images: list[int]
+    hits_fc: list[int]
+    hits_ncm: list[int]
+    confusion: list[list[int]]  # by the classifier that counts: [true class, predicted class, count]
+
+    def accuracy(self, classifier: str | None = None, among: frozenset[int] | None = None) -> float:
+        """Percent of the images (of some classes) that a classifier gets right."""
+        hits = self.hits_fc if (classifier or self.classifier) == "fc" else self.hits_ncm
+        rows = [row for row, label in enumerate(self.classes) if among is None or label in among]
+        return 100 * sum(hits[row] for row in rows) / max(1, sum(self.images[row] for row in rows))
+
+    def as_json(self) -> dict[str, Any]:
+        """The exam as one JSON object."""
+        return {"event": "exam", **vars(self), "accuracy": self.accuracy()}
+
+
+class Examiner:
+    """Holds images that nobody trains on, and examines a learner after each phase."""
+
+    def __init__(self, images: ImageSet, stream: Stream) -> None:
+        self._images = images
+        self._stream = stream
+
+    def examine(self, learner: Learner, phase: int) -> Exam:
+        """Both classifiers on the images of all classes seen up to this phase."""
+        classes = [label for group in self._stream.groups[: phase + 1] for label in group]
+        images = self._images.of_labels(classes)
+        truth = images.labels.cpu().numpy()
+        predicted = learner.predictions(images.pixels)
+        counted = predicted[learner.classifier_]
+        pairs, counts = np.unique(np.stack([truth, counted]), axis=1, return_counts=True)
+        return Exam(
+            phase=phase,
+            classifier=learner.classifier_,
+            classes=classes,
+            images=_per_class(truth, classes),
+            hits_fc=_per_class(truth[predicted["fc"] == truth], classes),
+            hits_ncm=_per_class(truth[predicted["ncm"] == truth], classes),
+            confusion=[[int(a), int(b), int(n)] for a, b, n in zip(pairs[0], pairs[1], counts, strict=True)],
+        )
+
+
+def split_for_development(train: ImageSet) -> tuple[ImageSet, ImageSet]:
+    """Training images without, and only, those of the development exam: 50 of each class, at most half of it.
+
+    The draw depends on nothing but the data, so that every run on them is examined with the same images.
+    """
+    aside = []
+    for label in train.labels.unique().tolist():
+        members = (train.labels == label).nonzero().flatten()
+        generator = draws.generator(1993, "development exam", label)
+        picks = generator.choice(len(members), size=min(DEV_IMAGES, len(members) // 2), replace=False)
+        aside.append(members[torch.from_numpy(np.sort(picks))])
+    chosen = torch.cat(aside)
+    rest = torch.ones(len(train), dtype=torch.bool)
+    rest[chosen] = False
+    return train.select(rest.nonzero().flatten()), train.select(chosen.sort().values)
+
+
+def average_forgetting(exams: list[Exam], stream: Stream) -> float:
+    """Mean over all phases but the last of (best accuracy in earlier exams − final accuracy) on its classes."""
+    if len(exams) < 2:
+        return 0.0
+    lost = []
+    for phase, group in enumerate(stream.groups[: len(exams) - 1]):
+        among = frozenset(group)
+        best = max(exam.accuracy(among=among) for exam in exams[phase:-1])
+        lost.append(best - exams[-1].accuracy(among=among))
+    return float(np.mean(lost))
+
+
+def _per_class(labels: NDArray[np.int64], classes: list[int]) -> list[int]:
+    return [int((labels == label).sum()) for label in classes]

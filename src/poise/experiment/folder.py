@@ -1,0 +1,109 @@
+"""A run folder: what lies where, who may write, and which checkpoint is the newest good one."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from poise import store
+from poise.errors import Damaged, RunFailed, UserError
+
+log = logging.getLogger(__name__)
+
+KEPT_CHECKPOINTS = 2
+
+
+class RunFolder:
+    """The files of one run.
+
+    `recipe.json` what is run; `journal.jsonl` what happened; `checkpoints/` the newest two; `phase-0.safetensors`
+    the state after the first phase (for `start=`); `model.safetensors` the final model, for predictions;
+    `result.json` the result; `machine.json` what belongs to the machine.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.recipe = path / "recipe.json"
+        self.result = path / "result.json"
+        self.machine = path / "machine.json"
+        self.phase_0 = path / "phase-0.safetensors"
+        self.model = path / "model.safetensors"
+        self.checkpoints = path / "checkpoints"
+        self.journal = store.Journal(path / "journal.jsonl")
+
+    @property
+    def exists(self) -> bool:
+        """Whether a run was started here."""
+        return self.recipe.exists()
+
+    @property
+    def finished(self) -> bool:
+        """Whether a run was finished here."""
+        return self.result.exists()
+
+    def difference(self, wanted: Mapping[str, Any]) -> str:
+        """How the run that was started here differs from another one; empty if it does not."""
+        saved = store.read_json(self.recipe)
+        if saved["fingerprint"] != wanted["fingerprint"]:
+            return "of other data"
+        there, here = saved["recipe"], wanted["recipe"]
+        return ", ".join(f"{key}={there.get(key)!r}" for key in here if there.get(key) != here[key])
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep every other process out of this folder; the operating system forgets the lock with us."""
+        with self.writing():
+            self.checkpoints.mkdir(parents=True, exist_ok=True)
+            file = (self.path / "lock").open("w")
+        try:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise UserError(
+                    f"another process is running in {self.path}; wait for it or choose another --out"
+                ) from error
+            yield
+        finally:
+            file.close()
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Turn the operating system's errors about this folder into one clear line."""
+        try:
+            yield
+        except OSError as error:
+            reason = os.strerror(error.errno) if error.errno else str(error)
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise RunFailed(
+                    f"no space left for {self.path}; free some, then 'poise resume {self.path}' (nothing saved is lost)"
+                ) from error
+            raise UserError(f"cannot write to {self.path}: {reason}; choose another --out") from error
+
+    def write_checkpoint(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
+        """Write a new checkpoint, then drop the oldest beyond two."""
+        present = self._checkpoint_files()
+        number = int(present[-1].stem) + 1 if present else 0
+        store.write_tensors(self.checkpoints / f"{number:06d}.safetensors", tensors, meta, kind="checkpoint")
+        for old in present[: len(present) + 1 - KEPT_CHECKPOINTS]:
+            old.unlink()
+
+    def newest_checkpoint(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+        """The newest checkpoint that is whole; a damaged one is named, removed and passed over."""
+        for path in reversed(self._checkpoint_files()):
+            try:
+                return store.read_tensors(path, kind="checkpoint")
+            except Damaged as error:
+                log.warning("%s; falling back to the one before", error)
+                path.unlink()
+        return None
+
+    def _checkpoint_files(self) -> list[Path]:
+        return sorted(self.checkpoints.glob("[0-9]*.safetensors"), key=lambda path: int(path.stem))

@@ -1,0 +1,139 @@
+"""Progress of a run: a bar in a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Protocol, TextIO
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from poise.actions import Action
+from poise.data import Stream
+from poise.experiment.examiner import Exam
+from poise.training import ActionDecided, EpochDone, Event, PhaseDone, PhaseStarted, StepDone
+
+LINE_SECONDS = 10.0  # between plain lines about one phase
+
+
+class Watcher(Protocol):
+    """Something that is shown what happens; it cannot change it."""
+
+    def event(self, event: Event, done: float) -> None:
+        """Something happened; `done` is the share of the whole run."""
+
+    def exam(self, exam: Exam) -> None:
+        """A phase was examined."""
+
+    def close(self) -> None:
+        """The run ended, well or not."""
+
+
+class Quiet:
+    """Shows nothing."""
+
+    def event(self, event: Event, done: float) -> None:
+        """Nothing is shown."""
+
+    def exam(self, exam: Exam) -> None:
+        """Nothing is shown."""
+
+    def close(self) -> None:
+        """Nothing was opened."""
+
+
+class Lines:
+    """One line per phase, per exam, and now and then between."""
+
+    def __init__(self, stream: Stream, out: TextIO) -> None:
+        self._phases = len(stream)
+        self._out = out
+        self._last = self._began = time.monotonic()
+
+    def event(self, event: Event, done: float) -> None:
+        """A line at the start of a phase, then at most one in ten seconds."""
+        if isinstance(event, PhaseStarted):
+            self._say(_phase_line(event, self._phases))
+        elif isinstance(event, ActionDecided):
+            self._say(f"  action: {Action(**event.action)}")
+        elif isinstance(event, EpochDone) and time.monotonic() - self._last > LINE_SECONDS:
+            left = (time.monotonic() - self._began) * (1 - done) / max(done, 1e-9)
+            self._say(f"  {_epoch_words(event)}, {100 * done:.0f} % of the run, about {_clock(left)} left")
+
+    def exam(self, exam: Exam) -> None:
+        """The accuracies after a phase."""
+        self._say(f"  {_exam_words(exam)}")
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+    def _say(self, text: str) -> None:
+        self._last = time.monotonic()
+        print(text, file=self._out, flush=True)
+
+
+class Bar:
+    """A bar over the whole run, with phase, epoch, rate and time left."""
+
+    def __init__(self, stream: Stream, console: Console) -> None:
+        self._phases = len(stream)
+        self._console = console
+        self._began, self._images = time.monotonic(), 0
+        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:3.0f} %"))
+        self._progress = Progress(*columns, TextColumn("{task.fields[rate]}"), TimeRemainingColumn(), console=console)
+        self._task = self._progress.add_task("starting", total=1.0, rate="")
+        self._progress.start()
+
+    def event(self, event: Event, done: float) -> None:
+        """Move the bar."""
+        if isinstance(event, PhaseStarted):
+            self._progress.console.print(_phase_line(event, self._phases), highlight=False)
+        elif isinstance(event, ActionDecided):
+            self._progress.console.print(f"  action: {Action(**event.action)}", highlight=False)
+        if isinstance(event, StepDone):
+            self._images += event.images
+        words = f"phase {event.phase}"
+        if isinstance(event, StepDone | EpochDone):
+            words += (
+                f", {event.stage} epoch {min(event.epoch + isinstance(event, StepDone), event.epochs)}/{event.epochs}"
+            )
+        elif isinstance(event, PhaseDone):
+            words += ", exam"
+        rate = f"{self._images / (time.monotonic() - self._began):,.0f} images/s"
+        self._progress.update(self._task, completed=done, description=words, rate=rate)
+
+    def exam(self, exam: Exam) -> None:
+        """The accuracies after a phase."""
+        self._progress.console.print(f"  {_exam_words(exam)}", highlight=False)
+
+    def close(self) -> None:
+        """Take the bar away."""
+        self._progress.stop()
+
+
+def make_watcher(stream: Stream) -> Watcher:
+    """A bar if a person is watching, lines if not."""
+    console = Console(stderr=True)
+    return Bar(stream, console) if console.is_terminal else Lines(stream, sys.stderr)
+
+
+def _phase_line(event: PhaseStarted, phases: int) -> str:
+    kept = f" and {event.memory_images} kept ones" if event.memory_images else ""
+    new = f"{event.new_classes} new class{'es' if event.new_classes != 1 else ''}"
+    return f"phase {event.phase} of 0–{phases - 1}: {new} ({event.classes} in all), {event.new_images} images{kept}"
+
+
+def _epoch_words(event: EpochDone) -> str:
+    return f"{event.stage} epoch {event.epoch}/{event.epochs}, loss {event.loss:.4f}"
+
+
+def _exam_words(exam: Exam) -> str:
+    fc, ncm = exam.accuracy("fc"), exam.accuracy("ncm")
+    return f"accuracy {exam.accuracy():.2f} ({exam.classifier} counts; fc {fc:.2f}, ncm {ncm:.2f})"
+
+
+def _clock(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{seconds:02d}"

@@ -1,0 +1,192 @@
+"""Recipes: what a run is, as one flat TOML file that a person can read, and overrides on top of it."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from poise.data import Budget
+from poise.errors import UserError, suggestion
+from poise.methods import METHODS, make_method
+from poise.policies import POLICIES
+from poise.training import PRECISIONS
+
+DEFAULT_RECIPE = "digits/lucir"
+Setting = Literal["tfh", "tfs", "groups"]
+Exam = Literal["test", "dev"]
+
+
+class MemoryKeys(BaseModel):
+    """`memory = 20` is short for `memory.per_class = 20`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    per_class: int | None = None
+    total: int | None = None
+    reserve: int = 0
+
+    def budget(self) -> Budget:
+        """The budget these keys describe; 20 images per class where nothing is said."""
+        per_class = 20 if self.per_class is None and self.total is None else self.per_class
+        return Budget(per_class, self.total, self.reserve)
+
+
+class Recipe(BaseModel):
+    """Every key of a run. What does not change the result (folder, progress) is not a key."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    data: str = "digits"
+    image_size: int | None = Field(None, ge=4)
+    method: str = "lucir"
+    options: dict[str, float | str] = Field(default_factory=dict)
+    net: str | None = None
+    setting: Setting = "tfh"
+    phases: int = 5
+    groups: list[int] | list[list[int]] | None = None
+    order: int | str | list[int] = 1993
+    memory: MemoryKeys = MemoryKeys()
+    epochs: int = Field(160, ge=1)
+    batch: int = Field(128, ge=2)
+    momentum: float = Field(0.9, ge=0, lt=1)
+    weight_decay: float = Field(5e-4, ge=0)
+    policy: str = "fixed"
+    action: dict[str, float | str] = Field(default_factory=dict)
+    first_lr: float | None = Field(None, gt=0)
+    exam: Exam = "test"
+    start: str | None = None
+    seed: int = Field(0, ge=0)
+    device: str = "auto"
+    precision: str = "auto"
+    deterministic: bool = False
+
+    @field_validator("memory", mode="before")
+    @classmethod
+    def _short_memory(cls, value: object) -> object:
+        return {"per_class": value} if isinstance(value, int) and not isinstance(value, bool) else value
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Recipe:
+        for name, known in (("method", METHODS), ("policy", POLICIES), ("precision", PRECISIONS)):
+            word = getattr(self, name)
+            if word not in known:
+                raise UserError(f"unknown {name} '{word}'; {suggestion(word, known)}")
+        make_method(self.method, self.options).default_action.replace(**self.action)
+        self.memory.budget()
+        if self.setting == "groups" and self.groups is None:
+            raise UserError("setting=groups needs groups, e.g. groups=[5,3,2] or groups=[[0,1],[2,3]]")
+        if self.setting != "groups" and self.groups is not None:
+            raise UserError(f"groups goes with setting=groups, not with setting={self.setting}")
+        return self
+
+
+def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
+    """The recipe of that name (or the TOML file at that path) with `key=value` overrides."""
+    return make_recipe(tomllib_loads(recipe_text(name), name), overrides)
+
+
+def make_recipe(values: Mapping[str, Any], overrides: Sequence[str] = ()) -> Recipe:
+    """A validated recipe from plain values; every mistake is one line that names the right word."""
+    merged = dict(values)
+    given = [parse_override(text) for text in overrides]
+    for path, value in given:
+        _set(merged, path, value)
+    keys = {path[0] for path, _ in given}
+    if "groups" in keys and "setting" not in keys:
+        merged["setting"] = "groups"
+    if "setting" in keys and "groups" not in keys and merged["setting"] != "groups":
+        merged.pop("groups", None)
+    _refuse_unknown(merged)
+    try:
+        return Recipe.model_validate(merged)
+    except ValidationError as error:
+        raise UserError(_first_line(error)) from error
+
+
+def parse_override(text: str) -> tuple[list[str], Any]:
+    """`memory.total=2000` → (["memory", "total"], 2000); values as in TOML, a bare word is a string."""
+    key, found, value = text.partition("=")
+    if not found or not key.strip() or not value.strip():
+        raise UserError(f"'{text}' is not key=value, e.g. setting=tfs")
+    try:
+        parsed = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        parsed = value.strip()
+    return key.strip().split("."), parsed
+
+
+def recipe_names() -> list[str]:
+    """The shipped recipes."""
+    return sorted(name for name, _ in _shipped(resources.files("poise") / "recipes", ""))
+
+
+def recipe_text(name: str) -> str:
+    """The text of a shipped recipe or of a TOML file."""
+    shipped = dict(_shipped(resources.files("poise") / "recipes", ""))
+    if name in shipped:
+        return shipped[name].read_text(encoding="utf-8")
+    path = Path(name)
+    if path.suffix == ".toml":
+        try:
+            return path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"recipe file {path} cannot be read; see 'poise recipes' for the shipped ones") from error
+    raise UserError(f"unknown recipe '{name}'; {suggestion(name, shipped)}")
+
+
+def tomllib_loads(text: str, name: str) -> dict[str, Any]:
+    """Parse TOML; a syntax error is one line that names the recipe."""
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"recipe {name} is not TOML: {error}") from error
+
+
+def _shipped(folder: Traversable, prefix: str) -> Iterator[tuple[str, Traversable]]:
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            yield from _shipped(entry, f"{prefix}{entry.name}/")
+        elif entry.name.endswith(".toml"):
+            yield prefix + entry.name.removesuffix(".toml"), entry
+
+
+def _set(values: dict[str, Any], path: list[str], value: object) -> None:
+    name, rest = path[0], path[1:]
+    if not rest:
+        values[name] = value
+        return
+    inner = values.get(name, {})
+    inner = {"per_class": inner} if name == "memory" and isinstance(inner, int) else inner
+    inner = dict(inner) if isinstance(inner, dict) else {}
+    if name == "memory" and rest[0] in ("per_class", "total"):
+        inner.pop("per_class", None)
+        inner.pop("total", None)
+    _set(inner, rest, value)
+    values[name] = inner
+
+
+def _refuse_unknown(values: Mapping[str, Any]) -> None:
+    for name in values:
+        if name not in Recipe.model_fields:
+            raise UserError(f"unknown key '{name}'; {suggestion(name, Recipe.model_fields)}")
+    memory = values.get("memory")
+    for name in memory if isinstance(memory, dict) else ():
+        if name not in MemoryKeys.model_fields:
+            raise UserError(f"unknown key 'memory.{name}'; {suggestion(name, MemoryKeys.model_fields)}")
+    for name, words in (("setting", get_args(Setting)), ("exam", get_args(Exam))):
+        word = values.get(name, words[0])
+        if word not in words:
+            raise UserError(f"unknown {name} '{word}'; {suggestion(str(word), words)}")
+
+
+def _first_line(error: ValidationError) -> str:
+    first = error.errors(include_url=False)[0]
+    key = ".".join(str(part) for part in first["loc"] if str(part) in Recipe.model_fields or isinstance(part, int))
+    message = first["msg"][:1].lower() + first["msg"][1:]
+    return f"key '{key or first['loc'][0]}': {message}, not {first['input']!r}"

@@ -1,0 +1,373 @@
+"""A run: the only loop over the stream. It journals, checkpoints, examines, and can be killed anywhere."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from poise import store
+from poise.data import ImageSet, Stream, class_order, make_stream
+from poise.data.sources import Source, open_source
+from poise.errors import Interrupted, UserError
+from poise.experiment.examiner import Exam, Examiner, average_forgetting, split_for_development
+from poise.experiment.folder import RunFolder
+from poise.experiment.machine import describe_machine, now, record_resume
+from poise.experiment.progress import Quiet, Watcher
+from poise.experiment.recipe import Recipe, make_recipe
+from poise.learner import Learner
+from poise.training import EpochDone, Event, PhaseDone, StageDone, StepDone
+
+log = logging.getLogger(__name__)
+
+CHECKPOINT_SECONDS = 60.0
+PARTS = ("train", "policy", "evaluate", "total")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A recipe with its data opened: everything that is decided before the first image is trained on."""
+
+    name: str
+    recipe: Recipe
+    source: Source
+    stream: Stream
+
+    def new_learner(self) -> Learner:
+        """A learner as the recipe describes it, which has learned nothing."""
+        recipe = self.recipe
+        return Learner(
+            recipe.method,
+            options=recipe.options,
+            net=recipe.net or self.source.net,
+            memory=recipe.memory.budget(),
+            epochs=recipe.epochs,
+            batch=recipe.batch,
+            momentum=recipe.momentum,
+            weight_decay=recipe.weight_decay,
+            action=recipe.action,
+            first_lr=recipe.first_lr,
+            policy=recipe.policy,
+            preprocessing=self.source.preprocessing,
+            augmentation=self.source.augmentation,
+            device=recipe.device,
+            precision=recipe.precision,
+            deterministic=recipe.deterministic,
+            seed=recipe.seed,
+        )
+
+    def images(self) -> tuple[ImageSet, ImageSet]:
+        """Training images and exam images. With `exam=dev` nothing of the test set is read."""
+        train = self.source.train()
+        return split_for_development(train) if self.recipe.exam == "dev" else (train, self.source.test())
+
+    def as_json(self) -> dict[str, Any]:
+        """What `reopen` needs to make the same plan again."""
+        return {
+            "name": self.name,
+            "recipe": self.recipe.model_dump(mode="json"),
+            "fingerprint": self.source.fingerprint,
+        }
+
+    def identity(self) -> dict[str, Any]:
+        """What two runs must have in common to share a phase 0."""
+        return {
+            "data": self.source.fingerprint,
+            "exam": self.recipe.exam,
+            "classes": list(self.stream.groups[0]),
+            "seed": self.recipe.seed,
+        }
+
+    def default_folder(self) -> Path:
+        """`runs/RECIPE-SETTING-N-POLICY-sSEED`."""
+        recipe = self.recipe
+        phases = len(self.stream) if recipe.setting == "groups" else recipe.phases
+        name = Path(self.name).stem if self.name.endswith(".toml") else self.name.replace("/", "-")
+        return Path("runs") / f"{name}-{recipe.setting}-{phases}-{recipe.policy}-s{recipe.seed}"
+
+
+def make_plan(name: str, recipe: Recipe) -> Plan:
+    """Open the data and lay out the stream; every mistake in them is found here."""
+    source = open_source(recipe.data, size=recipe.image_size)
+    order = class_order(recipe.order, len(source.class_names))
+    stream = make_stream(recipe.setting, order=order, phases=recipe.phases, groups=recipe.groups)
+    return Plan(name, recipe, source, stream)
+
+
+@dataclass
+class Run:
+    """One run in one folder."""
+
+    plan: Plan
+    folder: RunFolder
+    watchers: Sequence[Watcher] = (Quiet(),)
+    checkpoint_seconds: float = CHECKPOINT_SECONDS
+    exams: list[Exam] = field(default_factory=list)
+    actions: list[dict[str, Any]] = field(default_factory=list)
+    stored: list[int] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
+    _costs: list[int] = field(default_factory=list)
+    _mark: float = 0.0
+
+    def start(self) -> dict[str, Any]:
+        """Run from the beginning; returns the result."""
+        with self.folder.locked(), self.folder.writing():
+            return self._from_the_beginning()
+
+    def resume(self) -> dict[str, Any]:
+        """Go on from the newest good checkpoint, or from the beginning if there is none."""
+        with self.folder.locked(), self.folder.writing(), _threads(self.folder.machine):
+            found = self.folder.newest_checkpoint()
+            self.folder.journal.rewind(found[1]["journal"] if found else 0)
+            if found is None:
+                log.warning("%s has no checkpoint yet; starting from the beginning", self.folder.path)
+                return self._from_the_beginning()
+            train, exam = self.plan.images()
+            learner = self._restored(*found, train)
+            record_resume(self.folder.machine, learner.backend)
+            return self._go(learner, train, Examiner(exam, self.plan.stream))
+
+    def _from_the_beginning(self) -> dict[str, Any]:
+        learner = self.plan.new_learner()
+        train, exam = self.plan.images()
+        if self.plan.recipe.start is not None:
+            learner = self._started_from(Path(self.plan.recipe.start), learner, train)
+        store.write_json(self.folder.machine, describe_machine(self.folder.path, learner.backend))
+        store.write_json(self.folder.recipe, self.plan.as_json())
+        return self._go(learner, train, Examiner(exam, self.plan.stream))
+
+    def _go(self, learner: Learner, train: ImageSet, examiner: Examiner) -> dict[str, Any]:
+        self._mark = time.monotonic()
+        try:
+            with _stopping() as stop:
+                for phase in range(len(self.exams), len(self.plan.stream)):
+                    if learner.phases_ == phase:
+                        self._learn(learner, phase, train, stop)
+                    with self._timed("evaluate"):
+                        exam = examiner.examine(learner, phase)
+                    self._keep(exam, learner)
+                    self._checkpoint(learner)
+                    if phase + 1 < len(self.plan.stream):
+                        self._leave_if(stop)
+            return self._finish(learner)
+        finally:
+            self.folder.journal.close()
+            for watcher in self.watchers:
+                watcher.close()
+
+    def _learn(self, learner: Learner, phase: int, train: ImageSet, stop: threading.Event) -> None:
+        arrived = train.of_labels(self.plan.stream[phase])
+        events = learner.fitting(arrived.pixels, arrived.labels, origins=arrived.origins)
+        saved = time.monotonic()
+        while True:
+            with self._timed("train"):
+                event = next(events, None)
+            if event is None:
+                return
+            self._show(event, train)
+            due = time.monotonic() - saved >= self.checkpoint_seconds
+            if isinstance(event, StageDone) or due or stop.is_set():
+                self._checkpoint(learner)
+                saved = time.monotonic()
+                self._leave_if(stop)
+
+    @contextmanager
+    def _timed(self, part: str) -> Iterator[None]:
+        began = time.monotonic()
+        yield
+        self.seconds[part] += time.monotonic() - began
+
+    def _show(self, event: Event, train: ImageSet) -> None:
+        if event.kept:
+            self.folder.journal.append(event.as_json())
+        costs = self._costs or self._phase_costs(train)
+        done = (sum(costs[: event.phase]) + costs[event.phase] * _share(event)) / sum(costs)
+        for watcher in self.watchers:
+            watcher.event(event, done)
+
+    def _phase_costs(self, train: ImageSet) -> list[int]:
+        """How many images an epoch of each phase sees, kept ones included."""
+        budget, seen = self.plan.recipe.memory.budget(), 0
+        for group in self.plan.stream:
+            kept = seen * (budget.quota(seen) - budget.reserve) if seen else 0
+            self._costs.append(kept + len(train.of_labels(group)))
+            seen += len(group)
+        return self._costs
+
+    def _keep(self, exam: Exam, learner: Learner) -> None:
+        self.exams.append(exam)
+        self.actions.append({**learner.action_, "classifier": learner.classifier_})
+        self.stored.append(len(learner.memory or ()))
+        self.folder.journal.append(exam.as_json())
+        if exam.phase == 0:
+            tensors, meta = learner.state(images=False)
+            store.write_tensors(
+                self.folder.phase_0, tensors, {"learner": meta, "identity": self.plan.identity()}, kind="phase 0"
+            )
+        for watcher in self.watchers:
+            watcher.exam(exam)
+
+    def _checkpoint(self, learner: Learner) -> None:
+        tensors, meta = learner.state(images=False)
+        self._count_total()
+        run = {
+            "learner": meta,
+            "exams": [vars(exam) for exam in self.exams],
+            "actions": self.actions,
+            "stored": self.stored,
+            "seconds": self.seconds,
+            "journal": self.folder.journal.position(),
+        }
+        self.folder.write_checkpoint(tensors, run)
+
+    def _count_total(self) -> None:
+        mark, self._mark = self._mark, time.monotonic()
+        self.seconds["total"] += self._mark - mark
+
+    def _leave_if(self, stop: threading.Event) -> None:
+        if stop.is_set():
+            raise Interrupted(f"interrupted; go on with 'poise resume {self.folder.path}'")
+
+    def _restored(self, tensors: dict[str, Tensor], meta: dict[str, Any], train: ImageSet) -> Learner:
+        self.exams = [Exam(**exam) for exam in meta["exams"]]
+        self.actions, self.stored, self.seconds = meta["actions"], meta["stored"], meta["seconds"]
+        return Learner.from_state(tensors, meta["learner"], device=self.plan.recipe.device, lookup=_lookup(train))
+
+    def _started_from(self, path: Path, learner: Learner, train: ImageSet) -> Learner:
+        """The learner with the state after phase 0 of another run of the same data, order and seed."""
+        file = RunFolder(path).phase_0
+        if not file.exists():
+            raise UserError(f"start={path} has no phase-0.safetensors; give the folder of a run that finished phase 0")
+        tensors, meta = store.read_tensors(file, kind="phase 0")
+        for name, mine in self.plan.identity().items():
+            if meta["identity"][name] != mine:
+                raise UserError(f"start={path} has another {name}; start from a run of the same data, order and seed")
+        state = meta["learner"]
+        own = learner.state(images=False)[1]
+        if state["architecture"] != own["architecture"] or state["settings"]["memory"] != own["settings"]["memory"]:
+            raise UserError(
+                f"start={path} was trained with {state['architecture']} and memory {state['settings']['memory']}, "
+                f"this run has {own['architecture']} and {own['settings']['memory']}; they must agree"
+            )
+        state = {**state, "settings": own["settings"]}
+        return Learner.from_state(tensors, state, device=self.plan.recipe.device, lookup=_lookup(train))
+
+    def _finish(self, learner: Learner) -> dict[str, Any]:
+        learner.save(self.folder.model, memory=False)
+        self._count_total()
+        result = self._result(learner)
+        store.write_json(self.folder.result, result)
+        machine = store.read_json(self.folder.machine)
+        store.write_json(self.folder.machine, {**machine, "finished": now()})
+        return result
+
+    def _result(self, learner: Learner) -> dict[str, Any]:
+        recipe = self.plan.recipe
+        accuracies = [exam.accuracy() for exam in self.exams]
+        later = accuracies[1:] or accuracies
+        return {
+            "recipe": self.plan.name,
+            "data": recipe.data,
+            "method": recipe.method,
+            "policy": recipe.policy,
+            "resolved_policy": learner.policy.resolved(),
+            "setting": recipe.setting,
+            "phases": recipe.phases if recipe.setting != "groups" else len(self.plan.stream),
+            "order": recipe.order,
+            "memory": recipe.memory.model_dump(exclude_none=True) or {"per_class": 20},
+            "epochs": recipe.epochs,
+            "space": None,
+            "exam": recipe.exam,
+            "seed": recipe.seed,
+            "average_accuracy": _percent(sum(accuracies) / len(accuracies)),
+            "average_accuracy_after_phase_0": _percent(sum(later) / len(later)),
+            "last_accuracy": _percent(accuracies[-1]),
+            "average_forgetting": _percent(average_forgetting(self.exams, self.plan.stream)),
+            "seconds": {name: round(spent, 3) for name, spent in self.seconds.items()},
+            "curve": [
+                {
+                    "phase": exam.phase,
+                    "classes": len(exam.classes),
+                    "accuracy": _percent(exam.accuracy()),
+                    "accuracy_fc": _percent(exam.accuracy("fc")),
+                    "accuracy_ncm": _percent(exam.accuracy("ncm")),
+                    "stored_images": stored,
+                    "action": action,
+                }
+                for exam, action, stored in zip(self.exams, self.actions, self.stored, strict=True)
+            ],
+        }
+
+
+def reopen(path: Path) -> tuple[RunFolder, Plan]:
+    """The folder of a run and its plan, with the data checked to be the same."""
+    folder = RunFolder(path)
+    if not folder.exists:
+        raise UserError(f"{path} is not a run folder; start one with 'poise run'")
+    saved = store.read_json(folder.recipe)
+    plan = make_plan(saved["name"], make_recipe(saved["recipe"]))
+    if plan.source.fingerprint != saved["fingerprint"]:
+        raise UserError(f"the data '{plan.recipe.data}' are not those that {path} was started with; restore them first")
+    return folder, plan
+
+
+def _lookup(train: ImageSet) -> Callable[[Tensor], Tensor]:
+    """From origins to pixels."""
+    where = torch.full((int(train.origins.max()) + 1,), -1, dtype=torch.long)
+    where[train.origins] = torch.arange(len(train))
+    return lambda origins: train.pixels[where[origins]]
+
+
+def _percent(value: float) -> float:
+    return round(value, 4)
+
+
+def _share(event: Event) -> float:
+    """How much of its phase is done, roughly: the stage under way counts as if it were the only one."""
+    if isinstance(event, EpochDone):
+        return event.epoch / event.epochs
+    if isinstance(event, StepDone):
+        return (event.epoch + event.step / event.steps) / event.epochs
+    return float(isinstance(event, StageDone | PhaseDone))
+
+
+@contextmanager
+def _threads(machine: Path) -> Iterator[None]:
+    """As many threads as the run was started with: sums are split among them, so bytes depend on it."""
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(int(store.read_json(machine)["threads"]))
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def _stopping() -> Iterator[threading.Event]:
+    """An event that Ctrl-C and SIGTERM set; a second Ctrl-C stops at once."""
+    stop = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+
+    def ask(signum: int, frame: FrameType | None) -> None:
+        if stop.is_set() and signum == signal.SIGINT:
+            raise KeyboardInterrupt
+        stop.set()
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,39 @@
+"""An extra: the same events as scalars for TensorBoard (`pip install poise[tensorboard]`)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from poise.errors import UserError
+from poise.experiment.examiner import Exam
+from poise.training import EpochDone, Event
+
+
+class TensorBoard:
+    """Writes losses and accuracies under `DIR/tensorboard`."""
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise UserError("--tensorboard needs the extra: pip install 'poise[tensorboard]'") from error
+        self._writer: Any = SummaryWriter(str(folder / "tensorboard"))  # type: ignore[no-untyped-call]
+        self._epochs = 0
+
+    def event(self, event: Event, done: float) -> None:
+        """Write the mean loss, its terms and the learning rate of an epoch."""
+        if not isinstance(event, EpochDone):
+            return
+        self._epochs += 1
+        for name, value in {"loss": event.loss, "lr": event.lr, **event.terms}.items():
+            self._writer.add_scalar(f"phase-{event.phase}/{event.stage}/{name}", value, event.epoch)
+
+    def exam(self, exam: Exam) -> None:
+        """Write the accuracies of a phase."""
+        for name, value in (("counted", exam.accuracy()), ("fc", exam.accuracy("fc")), ("ncm", exam.accuracy("ncm"))):
+            self._writer.add_scalar(f"accuracy/{name}", value, exam.phase)
+
+    def close(self) -> None:
+        """Flush and close."""
+        self._writer.close()

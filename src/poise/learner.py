@@ -1,0 +1,563 @@
+"""The learner: one phase per `partial_fit`, then `predict`. It never sees a test image nor a later phase."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from poise import draws, store
+from poise._version import __version__
+from poise.actions import Action, AxisValue
+from poise.data import Augmentation, Budget, Feed, ImageSet, Memory, Preprocessing, draw_reserve, to_pixels
+from poise.errors import UserError
+from poise.methods import Arrivals, Growth, Method, make_method
+from poise.nets import Model, build_backbone, build_head, feature_width, torch_generator
+from poise.policies import make_policy
+from poise.training import (
+    ActionDecided,
+    Event,
+    PhaseDone,
+    PhaseStarted,
+    Schedule,
+    Trainer,
+    both_classifiers,
+    class_means,
+    extract,
+    make_backend,
+)
+
+log = logging.getLogger(__name__)
+
+Label = int | str
+Labels = Sequence[Label] | NDArray[Any] | Tensor
+Shape = tuple[int, int, int]  # channels, height, width
+Images = NDArray[np.uint8] | Tensor | Sequence[str | Path]
+
+NCM_TEMPERATURE = 0.1  # of the cosines to class means in `predict_proba`
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a learner was made with: plain values, saved with it."""
+
+    method: str = "lucir"
+    options: Mapping[str, float | str] = field(default_factory=dict)
+    net: str | None = None
+    action: Mapping[str, AxisValue] = field(default_factory=dict)
+    first_lr: float | None = None
+    policy: str = "fixed"
+    memory: Budget = field(default_factory=Budget)
+    schedule: Schedule = field(default_factory=Schedule)
+    image_size: int | None = None
+    precision: str = "auto"
+    deterministic: bool = False
+    seed: int = 0
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """The settings that `asdict` turned into plain values."""
+        memory, schedule = Budget(**values["memory"]), Schedule(**values["schedule"])
+        return cls(**{**values, "memory": memory, "schedule": schedule})
+
+
+@dataclass(frozen=True)
+class _Arrival:
+    """New images, checked: labels are head rows, classes all classes after this phase."""
+
+    images: ImageSet
+    classes: tuple[Label, ...]
+    growth: Growth
+    digest: str
+
+
+@dataclass(frozen=True)
+class _Job:
+    """A phase under way."""
+
+    arrival: _Arrival
+    kept: Memory  # as it was before this phase
+    new: ImageSet  # what may be trained on and herded from
+    reserve: ImageSet
+    trainer: Trainer
+
+
+class Learner:
+    """A class-incremental classifier in the style of scikit-learn.
+
+    >>> learner = Learner(method="lucir", epochs=30)            # doctest: +SKIP
+    >>> learner.partial_fit(images, labels)                     # doctest: +SKIP
+    >>> learner.partial_fit(more_images, labels_of_new_classes) # doctest: +SKIP
+    >>> learner.predict(some_images)                            # doctest: +SKIP
+
+    Args:
+        method: name of a method (`lucir`, `icarl`, `lwf`, or one registered by you).
+        net: backbone name (`small`, `resnet32`, `resnet18`, chosen by image size if not given), or a module
+            of one's own that maps float images [B, C, H, W] to features [B, d].
+        memory: images kept per class, or a `Budget` (a fixed total, a reserve).
+        epochs: training length of each phase; the other schedule values belong to the method's line of work.
+        action: axes of the method's default action to change, from the second phase on (`lr`, `classifier`, weights).
+        first_lr: learning rate of the first phase; the method's own if not given.
+        preprocessing: normalisation and augmentation; if not given, the normalisation is measured on the first
+            phase's images and `augmentation` (default: pad an eighth of the size, mirror) is used.
+        device: `auto`, `cpu`, `cuda` or `cuda:N`.
+        precision: `auto`, `fp32`, `tf32` or `bf16`.
+        deterministic: byte-identical results on a GPU too (a CPU always gives them).
+        seed: of every random draw.
+
+    Attributes:
+        classes_: the labels seen so far, in the order in which they arrived.
+        classifier_: which classifier predicts at present: `fc` or `ncm`.
+        action_: the action that the last phase was trained with.
+        phases_: how many phases were learned.
+    """
+
+    def __init__(
+        self,
+        method: str = "lucir",
+        *,
+        net: str | nn.Module | None = None,
+        memory: int | Budget = 20,
+        epochs: int = 160,
+        batch: int = 128,
+        momentum: float = 0.9,
+        weight_decay: float = 5e-4,
+        action: Mapping[str, AxisValue] | None = None,
+        first_lr: float | None = None,
+        policy: str = "fixed",
+        options: Mapping[str, float | str] | None = None,
+        image_size: int | None = None,
+        preprocessing: Preprocessing | None = None,
+        augmentation: Augmentation | None = None,
+        device: str = "auto",
+        precision: str = "auto",
+        deterministic: bool = False,
+        seed: int = 0,
+    ) -> None:
+        for name, value in (("epochs", epochs), ("batch", batch)):
+            if value < 1:
+                raise UserError(f"{name}={value} must be at least 1")
+        if batch == 1:
+            raise UserError("batch=1 leaves batch normalisation nothing to normalise; use at least 2")
+        self.settings = Settings(
+            method=method,
+            options=dict(options or {}),
+            net=net if isinstance(net, str) else None,
+            action=dict(action or {}),
+            first_lr=first_lr,
+            policy=policy,
+            memory=memory if isinstance(memory, Budget) else Budget(per_class=memory),
+            schedule=Schedule(epochs, batch, momentum, weight_decay),
+            image_size=image_size,
+            precision=precision,
+            deterministic=deterministic,
+            seed=seed,
+        )
+        self.backend = make_backend(device, precision, deterministic)
+        self._method: Method = make_method(method, options)
+        self._action = self._method.default_action.replace(**self.settings.action)
+        self.policy = make_policy(policy, self._action)
+        self._own_net = net if isinstance(net, nn.Module) else None
+        self._augmentation = augmentation
+        self.preprocessing = self._with_jitter(preprocessing) if preprocessing is not None else None
+        self.classes_: tuple[Label, ...] = ()
+        self.classifier_ = "fc"
+        self.action_ = self._method.default_action
+        self.phases_ = 0
+        self.shape_: Shape | None = None
+        self.model: Model | None = None
+        self.memory: Memory | None = None
+        self._means: Tensor | None = None
+        self._reserve_hits = {"fc": 0, "ncm": 0}
+        self._job: _Job | None = None
+        self._pending: tuple[dict[str, Tensor], dict[str, Any]] | None = None
+
+    # Learning ---------------------------------------------------------------------------------------------------
+
+    def partial_fit(self, images: Images, labels: Labels, *, known: str = "refuse") -> Self:
+        """Learn one phase: new classes with their images. The learner is unchanged if this fails.
+
+        New images of a class that is known already are refused, unless `known="update"`: then they are trained
+        on, and that class's memory is chosen anew from its old exemplars and the new images.
+        """
+        for event in self.fitting(images, labels, known=known):
+            log.debug("%s", event)
+        return self
+
+    def fitting(
+        self,
+        images: Images,
+        labels: Labels,
+        *,
+        known: str = "refuse",
+        origins: Tensor | None = None,
+    ) -> Iterator[Event]:
+        """The same phase as a generator of events; `state()` may be called between any two of them.
+
+        `origins` says where each image came from in the caller's own data, so that a run folder can store the
+        memory as indices. The input is checked at once, before the first event is asked for.
+        """
+        arrival = self._arrival(images, labels, known, origins)
+        if self._pending is not None and self._pending[1]["digest"] != arrival.digest:
+            raise UserError("this learner was saved in the middle of a phase with other images; give it the same ones")
+        return self.backend.guarded(self._fit(arrival))
+
+    def _fit(self, arrival: _Arrival) -> Iterator[Event]:
+        pending = self._pending
+        action = Action(**pending[1]["action"]) if pending else self._decide()
+        job = self._begin(arrival, action)
+        self._job = job
+        try:
+            if pending is None:
+                images = len(arrival.images)
+                yield PhaseStarted(self.phases_, arrival.growth.new, len(arrival.classes), images, len(job.kept))
+                yield ActionDecided(self.phases_, self.settings.policy if self.phases_ else "none", dict(action))
+            else:
+                job.trainer.restore(*pending)
+            yield from job.trainer.run()
+            self._finish(job)
+        finally:
+            self._job = None
+        yield PhaseDone(self.phases_ - 1, self.classifier_, len(self.memory or ()))
+
+    def _decide(self) -> Action:
+        """The action of this phase. The first phase is plain classification: nothing in it is tuned."""
+        if self.phases_ == 0:
+            own = self._method.default_action
+            return own.replace(lr=self.settings.first_lr or own.lr, classifier=self._action.classifier)
+        return self.policy.decide()
+
+    def _begin(self, arrival: _Arrival, action: Action) -> _Job:
+        """Grow a copy of the model and set up its training; the learner itself stays as it is."""
+        preprocessing = self.preprocessing or self._first_preprocessing(arrival.images)
+        kept = self.memory or Memory.empty(arrival.images.shape)
+        new, reserve = self._hold_out(arrival)
+        model = copy.deepcopy(self.model) if self.model is not None else self.first_model(arrival.images.shape)
+        arrivals = Arrivals(
+            arrival.growth,
+            torch_generator(self.settings.seed, "head", self.phases_),
+            lambda: self._arriving_features(new, arrival.growth, preprocessing),
+        )
+        self._method.grow(model, arrivals)
+        trainer = Trainer(
+            model=model.placed(self.backend.device),
+            teacher=self.model.teacher() if self.model is not None else None,
+            method=self._method,
+            action=action,
+            growth=arrival.growth,
+            feed=Feed(ImageSet.joined([kept.exemplars, new]), self.backend.device),
+            preprocessing=preprocessing,
+            schedule=self.settings.schedule,
+            backend=self.backend,
+            seed=self.settings.seed,
+            phase=self.phases_,
+        )
+        return _Job(arrival, kept, new, reserve, trainer)
+
+    def _finish(self, job: _Job) -> None:
+        """Choose what to keep and which classifier counts. Only now does the learner change."""
+        model, preprocessing, backend = job.trainer.model.eval(), job.trainer.preprocessing, self.backend
+        classes, budget = len(job.arrival.classes), self.settings.memory
+        arrived = set(job.new.labels.tolist())
+        candidates = ImageSet.joined([job.kept.exemplars.of_labels(arrived), job.new])
+        features = extract(model, candidates.pixels, preprocessing, backend).features
+        memory = job.kept.updated(candidates, features, job.reserve, budget.quota(classes), budget.reserve)
+        means = class_means(model, memory.exemplars, classes, preprocessing, backend)
+        hits = dict(self._reserve_hits)
+        if len(memory.reserve):
+            found = extract(model, memory.reserve.pixels, preprocessing, backend)
+            truth = memory.reserve.labels.to(backend.device)
+            for name, scores in both_classifiers(found, means).items():
+                hits[name] += int((scores.argmax(dim=1) == truth).sum())
+        self.classifier_ = self._choose_classifier(job.trainer.action, hits)
+        self.model, self.memory, self._means, self._reserve_hits = model, memory, means, hits
+        self.preprocessing, self.shape_ = preprocessing, job.arrival.images.shape
+        self.classes_, self.action_ = job.arrival.classes, job.trainer.action
+        self.phases_, self._pending = self.phases_ + 1, None
+
+    def _choose_classifier(self, action: Action, hits: Mapping[str, int]) -> str:
+        """What `auto` becomes: FC in the first phase, then the one with more hits on the reserve so far.
+
+        The reserve was never trained on. Without one, or with as many hits, the method's own classifier counts.
+        """
+        if action.classifier != "auto":
+            return action.classifier
+        if self.phases_ == 0:
+            return "fc"
+        if hits["fc"] == hits["ncm"]:
+            return self._method.default_action.classifier
+        return max(hits, key=lambda name: hits[name])
+
+    # Predicting -------------------------------------------------------------------------------------------------
+
+    def predict(self, images: Images, *, classifier: str | None = None) -> NDArray[Any]:
+        """The label of each image, by the classifier that counts or by the one named."""
+        return self._labels(self.predict_proba(images, classifier=classifier).argmax(axis=1))
+
+    def predict_proba(self, images: Images, *, classifier: str | None = None) -> NDArray[np.float32]:
+        """A probability for each image and class, columns as in `classes_`.
+
+        `fc`: the softmax of the head's logits. `ncm`: the softmax of the cosines to the class means at
+        temperature 0.1, so that the most probable class is always the nearest mean.
+        """
+        chosen = classifier or self.classifier_
+        if chosen not in ("fc", "ncm"):
+            raise UserError(f"unknown classifier '{chosen}'; use fc or ncm")
+        with self.backend.active():
+            scores = self._scores(images)[chosen]
+            scores = scores if chosen == "fc" else scores / NCM_TEMPERATURE
+            probabilities: NDArray[np.float32] = scores.softmax(dim=1).cpu().numpy()
+        return probabilities
+
+    def predictions(self, images: Images) -> dict[str, NDArray[Any]]:
+        """The labels that each classifier, `fc` and `ncm`, gives to the images."""
+        with self.backend.active():
+            rows = {name: scores.argmax(dim=1).cpu().numpy() for name, scores in self._scores(images).items()}
+        return {name: self._labels(found) for name, found in rows.items()}
+
+    def score(self, images: Images, labels: Labels) -> float:
+        """The share of images whose label is predicted, in [0, 1]."""
+        wanted = _plain_labels(labels)
+        predicted = self.predict(images).tolist()
+        if len(wanted) != len(predicted):
+            raise UserError(f"{len(predicted)} images and {len(wanted)} labels; give one label per image")
+        return float(np.mean([a == b for a, b in zip(wanted, predicted, strict=True)]))
+
+    def _scores(self, images: Images) -> dict[str, Tensor]:
+        if self.model is None or self._means is None or self.preprocessing is None:
+            raise UserError("this learner has learned nothing yet; call partial_fit first")
+        found = extract(self.model, self._pixels(images), self.preprocessing, self.backend)
+        return both_classifiers(found, self._means)
+
+    def _labels(self, rows: NDArray[Any]) -> NDArray[Any]:
+        labels: NDArray[Any] = np.asarray(self.classes_)
+        return np.asarray(labels[rows])
+
+    # Saving -----------------------------------------------------------------------------------------------------
+
+    def save(self, path: str | Path, *, memory: bool = True) -> None:
+        """Write the learner to one file.
+
+        The file contains the training images kept in memory. With `memory=False` it does not; such a learner
+        predicts but cannot learn further.
+        """
+        if self.model is None:
+            raise UserError("this learner has learned nothing yet; there is nothing to save")
+        tensors, meta = self.state(images=memory)
+        meta["contains_training_images"] = memory
+        if not memory:
+            tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith("memory.")}
+        else:
+            log.info("%s contains %d training images; save(memory=False) leaves them out", path, len(self.memory or ()))
+        store.write_tensors(Path(path), tensors, meta, kind="learner")
+
+    @classmethod
+    def load(cls, path: str | Path, *, device: str = "auto", net: nn.Module | None = None) -> Self:
+        """Read a learner; `net` gives the backbone again if it was one's own."""
+        tensors, meta = store.read_tensors(Path(path), kind="learner")
+        return cls.from_state(tensors, meta, device=device, net=net)
+
+    def state(self, *, images: bool) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Tensors and plain values from which `from_state` makes the same learner, in the middle of a phase too.
+
+        Without `images` the memory is stored as the `origins` its images were given with.
+        """
+        tensors: dict[str, Tensor] = {}
+        if self.model is not None and self._means is not None:
+            tensors |= {f"model.{name}": value for name, value in self.model.state_dict().items()}
+            tensors["means"] = self._means
+        if self.memory is not None:
+            for part, kept in (("exemplars", self.memory.exemplars), ("reserve", self.memory.reserve)):
+                tensors[f"memory.{part}.labels"] = kept.labels
+                tensors[f"memory.{part}.origins"] = kept.origins
+                if images:
+                    tensors[f"memory.{part}.pixels"] = kept.pixels
+        pending = self._pending
+        if self._job is not None:
+            values, position = self._job.trainer.state()
+            arrival = self._job.arrival
+            pending = values, {**position, "action": dict(self._job.trainer.action), "digest": arrival.digest}
+        if pending is not None:
+            tensors |= {f"pending.{name}": value for name, value in pending[0].items()}
+        return tensors, {
+            "poise": __version__,
+            "settings": asdict(self.settings),
+            "own_net": self._own_net is not None,
+            "architecture": self.architecture,
+            "shape": self.shape_,
+            "preprocessing": self.preprocessing.as_json() if self.preprocessing is not None else None,
+            "classes": list(self.classes_),
+            "classifier": self.classifier_,
+            "action": dict(self.action_),
+            "phases": self.phases_,
+            "reserve_hits": self._reserve_hits,
+            "pending": pending[1] if pending is not None else None,
+        }
+
+    @classmethod
+    def from_state(
+        cls,
+        tensors: Mapping[str, Tensor],
+        meta: Mapping[str, Any],
+        *,
+        device: str = "auto",
+        net: nn.Module | None = None,
+        lookup: Callable[[Tensor], Tensor] | None = None,
+    ) -> Self:
+        """The learner that `state` described; `lookup` turns origins into pixels where images were left out."""
+        settings = Settings.from_json(meta["settings"])
+        if meta["own_net"] and net is None:
+            raise UserError("this learner was trained with a net of your own; pass it again: Learner.load(path, net=…)")
+        learner = cls(
+            **{
+                **{name: value for name, value in vars(settings).items() if name != "schedule"},
+                **asdict(settings.schedule),
+                "net": net if meta["own_net"] else settings.net,
+                "preprocessing": Preprocessing.from_json(meta["preprocessing"]) if meta["preprocessing"] else None,
+                "device": device,
+            }
+        )
+        learner._restore(tensors, meta, lookup)
+        return learner
+
+    def _restore(
+        self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], lookup: Callable[[Tensor], Tensor] | None
+    ) -> None:
+        self.classes_ = tuple(meta["classes"])
+        self.classifier_, self.phases_ = meta["classifier"], meta["phases"]
+        self.action_ = Action(**meta["action"])
+        self._reserve_hits = dict(meta["reserve_hits"])
+        if meta["pending"] is not None:
+            self._pending = _under("pending.", tensors), dict(meta["pending"])
+        if self.phases_ == 0:
+            return
+        channels, height, width = meta["shape"]
+        self.shape_ = (channels, height, width)
+        model = self.first_model(self.shape_)
+        weights = _under("model.", tensors)
+        model.head.adopt(_under("head.", weights))
+        model.load_state_dict(weights)
+        self.model = model.placed(self.backend.device).eval()
+        self._means = tensors["means"].to(self.backend.device)
+        if "memory.exemplars.labels" in tensors:
+            self.memory = Memory(
+                *(_stored_images(_under(f"memory.{part}.", tensors), lookup) for part in ("exemplars", "reserve"))
+            )
+
+    @property
+    def architecture(self) -> str:
+        """Backbone, its variant and the head, as in `resnet32/lucir+cosine`."""
+        if self._own_net is not None:
+            return f"own net+{self._method.head}"
+        name = self.settings.net or (suggested_net(self.shape_) if self.shape_ else "auto")
+        return f"{name if '/' in name else f'{name}/{self._method.variant}'}+{self._method.head}"
+
+    # Small parts ------------------------------------------------------------------------------------------------
+
+    def _arrival(self, images: Images, labels: Labels, known: str, origins: Tensor | None) -> _Arrival:
+        """What arrives, checked: a mistake is found here, before anything is trained."""
+        if known not in ("refuse", "update"):
+            raise UserError(f"known='{known}' must be 'refuse' or 'update'")
+        if self.phases_ and self.memory is None:
+            raise UserError("this learner was saved without its memory: it can predict but not learn further")
+        pixels, plain = self._pixels(images).cpu(), _plain_labels(labels)
+        if len(pixels) != len(plain):
+            raise UserError(f"{len(pixels)} images and {len(plain)} labels; give one label per image")
+        if len({type(label) for label in (*plain, *self.classes_)}) > 1:
+            raise UserError("labels are partly numbers and partly strings; use one kind, the same in every phase")
+        arrived = sorted(set(plain))
+        repeated = [label for label in arrived if label in self.classes_]
+        if repeated and known == "refuse":
+            raise UserError(
+                f"class {repeated[0]!r} is known already; pass known='update' to train on new images of known classes"
+            )
+        new = [label for label in arrived if label not in self.classes_]
+        classes = (*self.classes_, *new)
+        self.settings.memory.quota(len(classes))
+        rows = {label: row for row, label in enumerate(classes)}
+        where = torch.full((len(plain),), -1, dtype=torch.long) if origins is None else origins.cpu()
+        arrived_images = ImageSet(pixels, torch.tensor([rows[label] for label in plain]), where)
+        digest = hashlib.blake2b(pixels.numpy().tobytes(), digest_size=16)
+        digest.update(json.dumps([list(classes), arrived_images.labels.tolist()]).encode())
+        return _Arrival(arrived_images, classes, Growth(len(self.classes_), len(new)), digest.hexdigest())
+
+    def _pixels(self, images: Images) -> Tensor:
+        size = self.shape_[1:] if self.shape_ else None
+        if size is None and self.settings.image_size is not None:
+            size = (self.settings.image_size, self.settings.image_size)
+        pixels = to_pixels(images, size)
+        if self.shape_ is not None and pixels.shape[1:] != self.shape_:
+            raise UserError(f"images of shape {tuple(pixels.shape[1:])}, but this learner was trained on {self.shape_}")
+        return pixels
+
+    def _hold_out(self, arrival: _Arrival) -> tuple[ImageSet, ImageSet]:
+        """The new images that may be trained on, and a random reserve of each new class that may not."""
+        generator = draws.generator(self.settings.seed, "reserve", self.phases_)
+        fresh = (arrival.images.labels >= arrival.growth.old).nonzero().flatten()
+        picks = fresh[draw_reserve(arrival.images.labels[fresh], self.settings.memory.reserve, generator)]
+        trainable = torch.ones(len(arrival.images), dtype=torch.bool)
+        trainable[picks] = False
+        return arrival.images.select(trainable.nonzero().flatten()), arrival.images.select(picks)
+
+    def first_model(self, shape: Shape) -> Model:
+        if self._own_net is not None:
+            backbone: nn.Module = copy.deepcopy(self._own_net)
+        else:
+            name = self.settings.net or suggested_net(shape)
+            backbone = build_backbone(name, self._method.variant, shape[0], self.settings.seed)
+        return Model(backbone, build_head(self._method.head, feature_width(backbone, shape)))
+
+    def _first_preprocessing(self, images: ImageSet) -> Preprocessing:
+        augmentation = self._augmentation or Augmentation(pad=max(1, images.shape[1] // 8), flip=True)
+        return self._with_jitter(Preprocessing.measured(images.pixels, augmentation))
+
+    def _with_jitter(self, preprocessing: Preprocessing) -> Preprocessing:
+        augmentation = preprocessing.augmentation
+        jitter = self._method.brightness or augmentation.brightness
+        return replace(preprocessing, augmentation=replace(augmentation, brightness=jitter))
+
+    def _arriving_features(
+        self, images: ImageSet, growth: Growth, preprocessing: Preprocessing
+    ) -> tuple[Tensor, Tensor]:
+        """Features of the new classes' images under the last phase's model, and their classes from 0."""
+        assert self.model is not None, "features are asked for from the second phase on"
+        fresh = images.select((images.labels >= growth.old).nonzero().flatten())
+        found = extract(self.model, fresh.pixels, preprocessing, self.backend)
+        return found.features, fresh.labels.to(self.backend.device) - growth.old
+
+
+def suggested_net(shape: Shape) -> str:
+    """The backbone for images of this shape, where nobody named one."""
+    smaller = min(shape[1:])
+    return "small" if smaller <= 12 else "resnet32" if smaller <= 64 else "resnet18"
+
+
+def _plain_labels(labels: Labels) -> list[Label]:
+    values = labels.tolist() if isinstance(labels, np.ndarray | Tensor) else list(labels)
+    plain = [value.item() if isinstance(value, np.generic) else value for value in values]
+    for value in plain:
+        if isinstance(value, bool) or not isinstance(value, int | str):
+            raise UserError(f"label {value!r} is neither a whole number nor a string")
+    return plain
+
+
+def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def _stored_images(stored: Mapping[str, Tensor], lookup: Callable[[Tensor], Tensor] | None) -> ImageSet:
+    pixels = stored.get("pixels")
+    if pixels is None:
+        assert lookup is not None, "a memory of indices needs the data they point into"
+        pixels = lookup(stored["origins"])
+    return ImageSet(pixels, stored["labels"], stored["origins"])

@@ -1,0 +1,67 @@
+"""Every named loss term: a pure function of tensors, averaged over the batch.
+
+All of them are finite, with finite gradients, when student equals teacher: a term of weight 0 must not
+poison the sum. Nothing here depends on the values of tensors (no host synchronisation).
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """L = −log softmax(z)_y over all classes seen so far."""
+    return F.cross_entropy(logits, labels)
+
+
+def logit_kd(student: Tensor, teacher: Tensor, temperature: float = 2.0) -> Tensor:
+    """Distillation of logits: L = T²/4 · KL(softmax(z_old / T) ‖ softmax(z_new / T)).
+
+    `student` holds the logits of the old classes only. At T = 2 the factor is 1, as in LUCIR's
+    repository; the paper's η_k(v) = v_k^(1/τ) / Σ v_j^(1/τ), applied to probabilities, is the same.
+    """
+    divergence = F.kl_div(
+        F.log_softmax(student / temperature, dim=1),
+        F.log_softmax(teacher / temperature, dim=1),
+        reduction="batchmean",
+        log_target=True,
+    )
+    return divergence * (temperature**2 / 4)
+
+
+def feature_kd(student: Tensor, teacher: Tensor) -> Tensor:
+    """Distillation of features: L = 1 − cos(f_new, f_old)."""
+    return (1 - F.cosine_similarity(student, teacher)).mean()
+
+
+def margin_ranking(scores: Tensor, labels: Tensor, old: int, margin: float = 0.5, hardest: int = 2) -> Tensor:
+    """LUCIR's inter-class separation for images of old classes.
+
+    L = mean over old images of max(0, m − cos_y + cos_k), averaged over the K new classes k with the
+    highest scores. A batch without old images gives 0.
+    """
+    new = scores.shape[1] - old
+    if new == 0:
+        return scores.sum() * 0
+    is_old = (labels < old).to(scores.dtype)
+    truth = scores.gather(1, labels[:, None])
+    rivals = scores[:, old:].topk(min(hardest, new), dim=1).values
+    hinge = torch.relu(margin - truth + rivals).mean(dim=1)
+    return (hinge * is_old).sum() / is_old.sum().clamp(min=1)
+
+
+def sigmoid_new(logits: Tensor, labels: Tensor, old: int) -> Tensor:
+    """ICaRL's original classification: binary cross-entropy of the new outputs against one-hot labels.
+
+    Summed over new outputs and divided by all outputs, so that with `sigmoid_kd` it is the mean over all.
+    """
+    targets = F.one_hot(labels, logits.shape[1])[:, old:].to(logits.dtype)
+    return F.binary_cross_entropy_with_logits(logits[:, old:], targets, reduction="sum") / logits.numel()
+
+
+def sigmoid_kd(logits: Tensor, teacher: Tensor, old: int) -> Tensor:
+    """ICaRL's original distillation: binary cross-entropy of the old outputs against the old model's."""
+    targets = torch.sigmoid(teacher)
+    return F.binary_cross_entropy_with_logits(logits[:, :old], targets, reduction="sum") / logits.numel()

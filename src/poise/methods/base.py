@@ -1,0 +1,116 @@
+"""What a method is: how the model grows, the named terms of its loss, its stages and its own action."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from poise.actions import Action
+from poise.errors import UserError, suggestion
+from poise.nets import Model, Output
+
+
+class Growth(NamedTuple):
+    """How many classes the model knew before this phase, and how many arrive."""
+
+    old: int
+    new: int
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """What a method may use to grow the model: counts, a source of initial values, and features.
+
+    `features()` gives the features of the new classes' training images under the model of the last
+    phase, and their classes as 0, 1, … in the order of the new rows. They are computed when asked for.
+    """
+
+    growth: Growth
+    generator: torch.Generator
+    features: Callable[[], tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stretch of training inside a phase.
+
+    `share` is its length as a share of the phase's epochs. The learning rate starts at the action's and
+    is multiplied by `decay` at each of `milestones`, given as shares of the stage.
+    """
+
+    name: str = "main"
+    share: float = 1.0
+    milestones: tuple[float, ...] = (0.5, 0.75)
+    decay: float = 0.1
+
+    def epochs(self, phase_epochs: int) -> int:
+        """The number of epochs of this stage in a phase of that many."""
+        return max(1, math.ceil(self.share * phase_epochs))
+
+    def rate(self, epoch: int, epochs: int, start: float) -> float:
+        """The learning rate in `epoch` (from 0) of `epochs`.
+
+        >>> [Stage().rate(e, 160, 0.1) for e in (0, 79, 80, 119)]
+        [0.1, 0.1, 0.010000000000000002, 0.010000000000000002]
+        """
+        passed = sum(epoch >= math.ceil(share * epochs) for share in self.milestones)
+        return float(start * self.decay**passed)
+
+
+class Method(ABC):
+    """A class-incremental method. A new one is a short file: terms, default action, perhaps stages.
+
+    A method knows nothing of phases to come, of data loading, of devices or of policies. It returns
+    named terms; the action weighs them.
+    """
+
+    name: ClassVar[str]
+    #: Which network variant and head it wants (see `poise.nets`).
+    variant: ClassVar[str] = "ordinary"
+    head: ClassVar[str] = "linear"
+    #: Brightness jitter of its line of work (0: none).
+    brightness: ClassVar[float] = 0.0
+    #: What it does when nobody tunes it; also the axes that can be tuned.
+    default_action: ClassVar[Action]
+    #: The names of its own options with their defaults.
+    options: ClassVar[Mapping[str, float | str]] = {}
+
+    def __init__(self, **options: float | str) -> None:
+        for name in options:
+            if name not in self.options:
+                raise UserError(f"method {self.name} has no option '{name}'; {suggestion(name, self.options)}")
+        self.settings = {**self.options, **options}
+
+    def grow(self, model: Model, arrivals: Arrivals) -> None:
+        """Give the model rows for the new classes, before anything is trained."""
+        model.head.grow(arrivals.growth.new, arrivals.generator)
+
+    @abstractmethod
+    def terms(self, student: Output, teacher: Output | None, labels: Tensor, growth: Growth) -> dict[str, Tensor]:
+        """The named loss terms of a batch; `teacher` is None in the first phase."""
+
+    def stages(self, growth: Growth) -> tuple[Stage, ...]:
+        """The stages of a phase, in order."""
+        return (Stage(),)
+
+
+METHODS: dict[str, type[Method]] = {}
+
+
+def register(method: type[Method]) -> type[Method]:
+    """Make a method known by its name (a class decorator)."""
+    METHODS[method.name] = method
+    return method
+
+
+def make_method(name: str, options: Mapping[str, Any] | None = None) -> Method:
+    """The method of that name with its options."""
+    if name not in METHODS:
+        raise UserError(f"unknown method '{name}'; {suggestion(name, METHODS)}")
+    return METHODS[name](**(options or {}))

@@ -1,0 +1,49 @@
+"""iCaRL (Rebuffi et al., CVPR 2017): logit distillation, a linear head, nearest class mean."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from torch import Tensor
+
+from poise import losses
+from poise.actions import Action
+from poise.errors import UserError, suggestion
+from poise.methods.base import Growth, Method, register
+from poise.nets import Output
+
+
+@register
+class ICaRL(Method):
+    """L = CE + β · KL at temperature 2, as LUCIR's repository runs its iCaRL baseline.
+
+    `loss="sigmoid"` is the original's: binary cross-entropy over all outputs, with one-hot targets for new
+    classes and the old model's outputs for old ones. Its mean over outputs is small: the original trains
+    it with a learning rate of 2.
+    """
+
+    name = "icarl"
+    variant = "ordinary"
+    head = "linear"
+    default_action = Action(logit_kd=1.0, lr=0.1, classifier="ncm", old_rows="trained")
+    options: ClassVar[Mapping[str, float | str]] = {"loss": "softmax"}
+
+    def __init__(self, **options: float | str) -> None:
+        super().__init__(**options)
+        if self.settings["loss"] not in ("softmax", "sigmoid"):
+            word = str(self.settings["loss"])
+            raise UserError(f"{self.name} loss '{word}'; {suggestion(word, ['softmax', 'sigmoid'])}")
+
+    def terms(self, student: Output, teacher: Output | None, labels: Tensor, growth: Growth) -> dict[str, Tensor]:
+        """Classification of all classes, and distillation of the old classes' outputs."""
+        old = growth.old if teacher is not None else 0
+        if self.settings["loss"] == "sigmoid":
+            terms = {"ce": losses.sigmoid_new(student.logits, labels, old)}
+            if teacher is not None:
+                terms["logit_kd"] = losses.sigmoid_kd(student.logits, teacher.logits, old)
+            return terms
+        terms = {"ce": losses.cross_entropy(student.logits, labels)}
+        if teacher is not None:
+            terms["logit_kd"] = losses.logit_kd(student.logits[:, :old], teacher.logits)
+        return terms

@@ -1,0 +1,55 @@
+"""LUCIR (Hou et al., CVPR 2019): cosine head, strong feature distillation, inter-class separation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import ClassVar
+
+from torch import Tensor, nn
+
+from poise import losses
+from poise.actions import Action
+from poise.errors import UserError
+from poise.methods.base import Arrivals, Growth, Method, register
+from poise.nets import CosineHead, Model, Output
+
+
+@register
+class Lucir(Method):
+    """L = CE + γ · λ_base √(n_old / n_new) · (1 − cos) + β · KL + margin ranking.
+
+    LUCIR itself is γ = 1, β = 0; the feature weight multiplies the adaptive factor. `lambda_base` is 5 on
+    CIFAR and 10 on ImageNet.
+    """
+
+    name = "lucir"
+    variant = "lucir"
+    head = "cosine"
+    default_action = Action(logit_kd=0.0, feature_kd=1.0, margin=1.0, lr=0.1, classifier="fc", old_rows="frozen")
+    options: ClassVar[Mapping[str, float | str]] = {"lambda_base": 5.0}
+
+    def __init__(self, **options: float | str) -> None:
+        super().__init__(**options)
+        base = self.settings["lambda_base"]
+        if isinstance(base, str) or base <= 0:
+            raise UserError(f"lucir's option lambda_base={base!r} must be a number above 0")
+        self.lambda_base = float(base)
+
+    def grow(self, model: Model, arrivals: Arrivals) -> None:
+        """New rows are imprinted: the mean direction of their class's features, as long as old rows are."""
+        super().grow(model, arrivals)
+        if arrivals.growth.old and arrivals.growth.new and isinstance(model.head, CosineHead):
+            features, classes = arrivals.features()
+            members = nn.functional.one_hot(classes, arrivals.growth.new).to(features.dtype)
+            model.head.imprint(members.T @ nn.functional.normalize(features))
+
+    def terms(self, student: Output, teacher: Output | None, labels: Tensor, growth: Growth) -> dict[str, Tensor]:
+        """CE; from the second phase on also feature and logit distillation and the margin."""
+        terms = {"ce": losses.cross_entropy(student.logits, labels)}
+        if teacher is not None:
+            strength = self.lambda_base * math.sqrt(growth.old / max(growth.new, 1))
+            terms["feature_kd"] = strength * losses.feature_kd(student.features, teacher.features)
+            terms["logit_kd"] = losses.logit_kd(student.logits[:, : growth.old], teacher.logits)
+            terms["margin"] = losses.margin_ranking(student.scores, labels, growth.old)
+        return terms

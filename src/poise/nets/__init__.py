@@ -1,0 +1,20 @@
+"""What learns: backbones, heads, and the model made of both."""
+
+from poise.nets.heads import CosineHead, Head, LinearHead
+from poise.nets.model import BACKBONES, VARIANTS, Model, build_backbone, build_head, feature_width, torch_generator
+from poise.nets.outputs import Features, Output
+
+__all__ = [
+    "BACKBONES",
+    "VARIANTS",
+    "CosineHead",
+    "Features",
+    "Head",
+    "LinearHead",
+    "Model",
+    "Output",
+    "build_backbone",
+    "build_head",
+    "feature_width",
+    "torch_generator",
+]

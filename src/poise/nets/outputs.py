@@ -1,0 +1,27 @@
+"""What networks hand on: the values every loss term, classifier and map is computed from."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+
+class Features(NamedTuple):
+    """What a backbone returns: the pooled vector [B, d] and the map at the end of each level."""
+
+    vector: Tensor
+    maps: tuple[Tensor, ...] = ()
+
+
+class Output(NamedTuple):
+    """What a model returns for a batch.
+
+    `scores` are the head's values before its learned scale (cosines for a cosine head), `logits` those
+    after it; a linear head has one and the same for both.
+    """
+
+    features: Tensor
+    maps: tuple[Tensor, ...]
+    scores: Tensor
+    logits: Tensor

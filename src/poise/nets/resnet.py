@@ -1,0 +1,136 @@
+"""The residual networks of the paper's line of work, which differ in more than their depth.
+
+Three variants of one idea, and mixing them up costs points of accuracy:
+
+- `lucir`: projection shortcuts (1×1 convolution and batch norm); no ReLU after the *last* addition, so
+  that features can be negative, as a cosine head wants.
+- `ordinary`: the same with its last ReLU, as LUCIR's repository trains its iCaRL baseline.
+- `pod`: shortcuts without parameters; no ReLU after *any* addition; the last block is a level of its own
+  (four levels of maps); the second batch norm of every block starts at zero.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from poise.nets.outputs import Features
+
+
+class Block(nn.Module):
+    """conv 3×3 – BN – ReLU – conv 3×3 – BN, plus shortcut, then ReLU if `relu`."""
+
+    def __init__(self, width_in: int, width: int, stride: int, *, relu: bool, project: bool) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(width_in, width, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.conv2 = nn.Conv2d(width, width, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or width_in != width:
+            self.shortcut = _projection(width_in, width, stride) if project else Subsample(stride, width - width_in)
+        self.relu = relu
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The residual sum."""
+        y = self.bn2(self.conv2(torch.relu(self.bn1(self.conv1(x)))))
+        y = y + self.shortcut(x)
+        return torch.relu(y) if self.relu else y
+
+
+class Subsample(nn.Module):
+    """The shortcut without parameters: every `stride`-th pixel, new channels filled with zeros."""
+
+    def __init__(self, stride: int, extra: int) -> None:
+        super().__init__()
+        self.stride = stride
+        self.extra = extra
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Subsample and widen."""
+        return nn.functional.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, 0, self.extra))
+
+
+class ResNet(nn.Module):
+    """A stem, levels of blocks, and global average pooling; `maps` are the outputs of the levels."""
+
+    def __init__(self, stem: nn.Module, levels: list[nn.Sequential], width: int) -> None:
+        super().__init__()
+        self.stem = stem
+        self.levels = nn.ModuleList(levels)
+        self.width = width
+
+    def forward(self, x: Tensor) -> Features:
+        """The pooled vector and the map of each level."""
+        x = self.stem(x)
+        maps = []
+        for level in self.levels:
+            x = level(x)
+            maps.append(x)
+        return Features(x.mean(dim=(2, 3)), tuple(maps))
+
+
+def cifar_resnet(variant: str, channels: int, blocks: tuple[int, ...], widths: tuple[int, ...]) -> ResNet:
+    """A ResNet for small images: 3×3 stem at full resolution, stride 2 where the width grows.
+
+    ResNet-32 is `blocks=(5, 5, 5), widths=(16, 32, 64)`.
+    """
+    stem = nn.Sequential(nn.Conv2d(channels, widths[0], 3, 1, 1, bias=False), nn.BatchNorm2d(widths[0]), nn.ReLU())
+    if variant == "pod":
+        return ResNet(stem, _pod_levels(blocks, widths), widths[-1])
+    return ResNet(stem, _levels(variant, blocks, widths), widths[-1])
+
+
+def imagenet_resnet18(variant: str, channels: int) -> ResNet:
+    """ResNet-18 for larger images: 7×7 stem of stride 2, max-pooling, four levels of two blocks."""
+    widths = (64, 128, 256, 512)
+    stem = nn.Sequential(
+        nn.Conv2d(channels, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1)
+    )
+    return ResNet(stem, _levels(variant, (2, 2, 2, 2), widths), 512)
+
+
+def initialise(net: ResNet, generator: torch.Generator, *, zero_last_norm: bool) -> None:
+    """Kaiming-normal convolutions (fan out), batch norms at 1 and 0, drawn from `generator` only."""
+    for module in net.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu", generator=generator)
+        elif isinstance(module, nn.BatchNorm2d):
+            nn.init.ones_(module.weight)
+            nn.init.zeros_(module.bias)
+    if zero_last_norm:
+        for module in net.modules():
+            if isinstance(module, Block):
+                nn.init.zeros_(module.bn2.weight)
+
+
+def _levels(variant: str, blocks: tuple[int, ...], widths: tuple[int, ...]) -> list[nn.Sequential]:
+    levels: list[nn.Sequential] = []
+    width_in = widths[0]
+    for number, (count, width) in enumerate(zip(blocks, widths, strict=True)):
+        level = nn.Sequential()
+        for index in range(count):
+            last = number == len(blocks) - 1 and index == count - 1
+            stride = 2 if index == 0 and number > 0 else 1
+            level.append(Block(width_in, width, stride, relu=not (last and variant == "lucir"), project=True))
+            width_in = width
+        levels.append(level)
+    return levels
+
+
+def _pod_levels(blocks: tuple[int, ...], widths: tuple[int, ...]) -> list[nn.Sequential]:
+    levels: list[nn.Sequential] = []
+    width_in = widths[0]
+    for number, (count, width) in enumerate(zip(blocks, widths, strict=True)):
+        level = nn.Sequential()
+        for index in range(count):
+            stride = 2 if index == 0 and number > 0 else 1
+            level.append(Block(width_in, width, stride, relu=False, project=False))
+            width_in = width
+        levels.append(level)
+    last = list(levels.pop())
+    return [*levels, *(nn.Sequential(*part) for part in (last[:-1], last[-1:]) if part)]
+
+
+def _projection(width_in: int, width: int, stride: int) -> nn.Sequential:
+    return nn.Sequential(nn.Conv2d(width_in, width, 1, stride, bias=False), nn.BatchNorm2d(width))

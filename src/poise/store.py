@@ -1,0 +1,161 @@
+"""Files that survive a crash: atomic, versioned, checked, and unable to run code.
+
+Tensors go into safetensors files with one JSON document in the header; plain values into JSON files;
+events into an append-only journal of JSON lines. A file is written beside its name, flushed to the
+disk and renamed, so a reader sees the old bytes or the new ones and never something between.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as to_bytes
+from torch import Tensor
+
+from poise.errors import Damaged, UserError
+
+FORMAT = 1  # raised when an older poise could not read what this one writes
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Put `data` at `path` atomically: temporary file, fsync, rename, fsync of the folder."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+    _sync_folder(path.parent)
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Write a document with its format version, human-readable, in a fixed byte layout."""
+    text = json.dumps({"format": FORMAT, **value}, indent=1, ensure_ascii=False, allow_nan=False)
+    write_bytes(path, (text + "\n").encode())
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a document written by `write_json`, without its format version."""
+    try:
+        value = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise Damaged(f"{path} is not the JSON that was written there") from error
+    if not isinstance(value, dict):
+        raise Damaged(f"{path} is not the JSON that was written there")
+    check_format(path, value.pop("format", None))
+    return value
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], *, kind: str) -> None:
+    """Write tensors and a JSON document as one safetensors file of the given kind."""
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in sorted(tensors.items())}
+    document = json.dumps(meta, sort_keys=True, allow_nan=False)
+    header = {"poise": kind, "format": str(FORMAT), "meta": document, "sum": _checksum(plain, document)}
+    write_bytes(path, to_bytes(plain, header))
+
+
+def read_tensors(path: Path, *, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Read a file written by `write_tensors`; any damage raises `Damaged`, another kind `UserError`."""
+    if not path.is_file():
+        raise UserError(f"{path} does not exist")
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            header = file.metadata() or {}
+            if "poise" in header:
+                check_format(path, int(header["format"]))
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError, KeyError) as error:
+        raise Damaged(f"{path} is damaged or was not written by poise") from error
+    if header.get("poise") != kind:
+        raise UserError(f"{path} is not a {kind} file of poise")
+    if header.get("sum") != _checksum(tensors, header["meta"]):
+        raise Damaged(f"{path} is damaged: its contents do not match their checksum")
+    meta: dict[str, Any] = json.loads(header["meta"])
+    return tensors, meta
+
+
+def check_format(path: Path, found: object) -> None:
+    """Refuse what a newer poise wrote, and what nobody numbered."""
+    if not isinstance(found, int):
+        raise Damaged(f"{path} has no format version; it was not written by poise")
+    if found > FORMAT:
+        raise UserError(f"{path} has format {found}, this poise reads up to {FORMAT}; install a newer poise")
+
+
+def _checksum(tensors: Mapping[str, Tensor], document: str) -> str:
+    digest = hashlib.blake2b(document.encode(), digest_size=16)
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+class Journal:
+    """An append-only file of JSON lines. Its length in bytes is a position one can return to."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file: BinaryIO | None = None
+
+    def append(self, event: Mapping[str, Any]) -> None:
+        """Write one line and hand it to the operating system."""
+        if self._file is None:
+            self._file = self.path.open("ab")
+        self._file.write((json.dumps(event, ensure_ascii=False, allow_nan=False) + "\n").encode())
+        self._file.flush()
+
+    def position(self) -> int:
+        """The length so far, on the disk: what is before it survives a crash of the machine."""
+        if self._file is not None:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        return self.path.stat().st_size if self.path.exists() else 0
+
+    def rewind(self, position: int) -> None:
+        """Cut everything after `position`: the events that a resumed run will produce again."""
+        self.close()
+        size = self.path.stat().st_size if self.path.exists() else 0
+        if size < position:
+            raise Damaged(f"{self.path} has {size} bytes, the checkpoint was written when it had {position}")
+        with self.path.open("ab") as file:
+            file.truncate(position)
+
+    def close(self) -> None:
+        """Close the file; a later `append` opens it again."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def read_journal(path: Path) -> Iterator[dict[str, Any]]:
+    """The events of a journal, finished or still growing; a torn last line is left out."""
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.endswith(b"\n"):
+                return
+            try:
+                yield json.loads(line)
+            except ValueError as error:
+                raise Damaged(f"{path}, line {number} is not JSON") from error

@@ -1,0 +1,25 @@
+"""Algorithm 2: the step, the training of a phase, its events, and evaluation."""
+
+from poise.training.backend import PRECISIONS, Backend, make_backend
+from poise.training.evaluate import Extracted, both_classifiers, class_means, extract
+from poise.training.events import ActionDecided, EpochDone, Event, PhaseDone, PhaseStarted, StageDone, StepDone
+from poise.training.trainer import Schedule, Trainer
+
+__all__ = [
+    "PRECISIONS",
+    "ActionDecided",
+    "Backend",
+    "EpochDone",
+    "Event",
+    "Extracted",
+    "PhaseDone",
+    "PhaseStarted",
+    "Schedule",
+    "StageDone",
+    "StepDone",
+    "Trainer",
+    "both_classifiers",
+    "class_means",
+    "extract",
+    "make_backend",
+]

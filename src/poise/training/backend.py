@@ -1,0 +1,88 @@
+"""Devices, precision and flags: set for poise's own work, given back as they were."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+
+from poise.errors import UserError, suggestion
+
+PRECISIONS = ("auto", "fp32", "tf32", "bf16")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Backend:
+    """Where and in which numbers the work is done."""
+
+    device: torch.device
+    precision: str
+    deterministic: bool
+
+    @property
+    def autocast(self) -> torch.autocast:
+        """The context in which networks run; heads and losses leave it for full precision."""
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16")
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Global flags as this backend wants them; generators and flags are as before afterwards."""
+        with torch.random.fork_rng(devices=[]), _flags(self):
+            yield
+
+    def guarded(self, work: Iterator[T]) -> Iterator[T]:
+        """The same items as `work`, with the flags set only while it runs and not between items."""
+        while True:
+            with self.active():
+                try:
+                    item = next(work)
+                except StopIteration:
+                    return
+            yield item
+
+
+def make_backend(device: str, precision: str, deterministic: bool) -> Backend:
+    """Resolve `auto` device and precision: the first GPU in bf16 where there is one, else the CPU in fp32."""
+    if precision not in PRECISIONS:
+        raise UserError(f"unknown precision '{precision}'; {suggestion(precision, PRECISIONS)}")
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        chosen = torch.device(device)
+    except RuntimeError as error:
+        raise UserError(f"unknown device '{device}'; use auto, cpu, cuda or cuda:N") from error
+    if chosen.type not in ("cpu", "cuda"):
+        raise UserError(f"device '{device}' is not supported; use auto, cpu, cuda or cuda:N")
+    if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
+        raise UserError(
+            f"device '{device}' is not there: {torch.cuda.device_count()} CUDA devices found; use device=cpu"
+        )
+    if precision == "auto":
+        precision = "bf16" if chosen.type == "cuda" else "fp32"
+    if precision == "tf32" and chosen.type == "cpu":
+        raise UserError("precision=tf32 needs a GPU; use precision=fp32 on a CPU")
+    return Backend(chosen, precision, deterministic)
+
+
+@contextmanager
+def _flags(backend: Backend) -> Iterator[None]:
+    if backend.device.type != "cuda":
+        yield
+        return
+    cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
+    conv: Any = cudnn.conv  # type: ignore[attr-defined]
+    before = (cudnn.benchmark, cudnn.deterministic, conv.fp32_precision, matmul.fp32_precision)
+    algorithms = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    numbers = "tf32" if backend.precision == "tf32" else "ieee"
+    try:
+        cudnn.benchmark, cudnn.deterministic = not backend.deterministic, backend.deterministic
+        conv.fp32_precision = matmul.fp32_precision = numbers
+        torch.use_deterministic_algorithms(backend.deterministic, warn_only=True)
+        yield
+    finally:
+        cudnn.benchmark, cudnn.deterministic, conv.fp32_precision, matmul.fp32_precision = before
+        torch.use_deterministic_algorithms(algorithms[0], warn_only=algorithms[1])

@@ -1,0 +1,66 @@
+"""Features, class means and both classifiers, in batches."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize, one_hot
+
+from poise.data import ImageSet, Preprocessing, mirror
+from poise.nets import Model
+from poise.training.backend import Backend
+
+BATCH = 512
+
+
+class Extracted(NamedTuple):
+    """Features [n, d] and logits [n, classes] of a set of images, on the device."""
+
+    features: Tensor
+    logits: Tensor
+
+
+@torch.no_grad()
+def extract(model: Model, pixels: Tensor, preprocessing: Preprocessing, backend: Backend) -> Extracted:
+    """Features and logits of uint8 images without augmentation, the model in eval mode."""
+    training = model.training
+    model.eval()
+    features, logits = [], []
+    for start in range(0, len(pixels), BATCH):
+        images = preprocessing.plain(pixels[start : start + BATCH].to(backend.device)).contiguous(
+            memory_format=torch.channels_last
+        )
+        with backend.autocast:
+            output = model(images)
+        features.append(output.features)
+        logits.append(output.logits)
+    model.train(training)
+    return Extracted(torch.cat(features), torch.cat(logits))
+
+
+def class_means(
+    model: Model, exemplars: ImageSet, classes: int, preprocessing: Preprocessing, backend: Backend
+) -> Tensor:
+    """The unit mean feature of every class, from its exemplars under the present model.
+
+    Where the data set is flipped in training, the mean is the average of the mean over the exemplars and
+    the mean over their mirror images. These are true left-right mirrors; the released code of LUCIR's line
+    reverses the last axis of channels-last arrays there and so swaps red and blue instead.
+    """
+    views = [exemplars.pixels]
+    if preprocessing.augmentation.flip:
+        views.append(mirror(exemplars.pixels))
+    members = one_hot(exemplars.labels.to(backend.device), classes).to(torch.float32)
+    weights = members / members.sum(dim=0).clamp(min=1)
+    means = [weights.T @ normalize(extract(model, view, preprocessing, backend).features) for view in views]
+    return normalize(torch.stack(means).mean(dim=0))
+
+
+def both_classifiers(found: Extracted, means: Tensor) -> dict[str, Tensor]:
+    """One score per image and class: the head's logits (`fc`), and the cosines to the class means (`ncm`).
+
+    The nearest mean is the one with the largest cosine, since means have unit length.
+    """
+    return {"fc": found.logits, "ncm": normalize(found.features) @ means.T}

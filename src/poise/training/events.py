@@ -1,0 +1,91 @@
+"""What happens during a phase, as plain values: journaled, shown as progress, and never read back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something happened in this phase. `kept` events belong in the journal, the others are only shown."""
+
+    kind: ClassVar[str]
+    kept: ClassVar[bool] = True
+
+    phase: int
+
+    def as_json(self) -> dict[str, Any]:
+        """The event as one JSON object."""
+        return {"event": self.kind, **asdict(self)}
+
+
+@dataclass(frozen=True)
+class PhaseStarted(Event):
+    """New classes arrived and the model has grown."""
+
+    kind = "phase"
+
+    new_classes: int
+    classes: int
+    new_images: int
+    memory_images: int
+
+
+@dataclass(frozen=True)
+class ActionDecided(Event):
+    """The phase will be trained with this action."""
+
+    kind = "action"
+
+    policy: str
+    action: Mapping[str, float | str]
+
+
+@dataclass(frozen=True)
+class StepDone(Event):
+    """A training step was queued; the state can be saved here."""
+
+    kind = "step"
+    kept = False
+
+    stage: str
+    epoch: int
+    epochs: int
+    step: int
+    steps: int
+    images: int
+
+
+@dataclass(frozen=True)
+class EpochDone(Event):
+    """An epoch ended with this mean loss and these mean terms (before weighting)."""
+
+    kind = "epoch"
+
+    stage: str
+    epoch: int
+    epochs: int
+    lr: float
+    loss: float
+    terms: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class StageDone(Event):
+    """A stage ended."""
+
+    kind = "stage"
+
+    stage: str
+
+
+@dataclass(frozen=True)
+class PhaseDone(Event):
+    """The model is trained, the memory updated, the classifier chosen."""
+
+    kind = "learned"
+
+    classifier: str
+    memory_images: int

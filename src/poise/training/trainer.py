@@ -1,0 +1,151 @@
+"""Algorithm 2: train one model with one action, stage by stage, so that it can stop and go on anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from poise import draws
+from poise.actions import Action
+from poise.data import Feed, Preprocessing, batch_bounds
+from poise.errors import Diverged
+from poise.methods import Growth, Method, Stage
+from poise.nets import Model
+from poise.training.backend import Backend
+from poise.training.events import EpochDone, Event, StageDone, StepDone
+from poise.training.step import EagerStep
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How long and how hard a phase trains, whatever the action."""
+
+    epochs: int = 160
+    batch: int = 128
+    momentum: float = 0.9
+    weight_decay: float = 5e-4
+
+
+class Trainer:
+    """The training of one model in one phase.
+
+    Every epoch's order, crops and flips come from the address (seed, phase, stage, epoch), so the state is
+    only the weights, the momentum, and where it stands: (stage, epoch, step).
+    """
+
+    def __init__(
+        self,
+        *,
+        model: Model,
+        teacher: Model | None,
+        method: Method,
+        action: Action,
+        growth: Growth,
+        feed: Feed,
+        preprocessing: Preprocessing,
+        schedule: Schedule,
+        backend: Backend,
+        seed: int,
+        phase: int,
+    ) -> None:
+        self.model, self.teacher, self.action, self.growth = model, teacher, action, growth
+        self.method, self.preprocessing, self.schedule, self.backend = method, preprocessing, schedule, backend
+        self.feed, self.seed, self.phase = feed, seed, phase
+        self.stages: tuple[Stage, ...] = method.stages(growth)
+        self.bounds = batch_bounds(len(feed), schedule.batch)
+        self.stage = self.epoch = self.step = 0
+        self.record: list[dict[str, Tensor]] = []  # loss and terms of the steps of this epoch
+        model.head.freeze_old(action.old_rows == "frozen")
+        self.optimiser = self._new_optimiser()
+
+    def run(self) -> Iterator[Event]:
+        """Train from where it stands to the end of the last stage."""
+        while self.stage < len(self.stages):
+            stage = self.stages[self.stage]
+            epochs = stage.epochs(self.schedule.epochs)
+            while self.epoch < epochs:
+                yield from self._epoch(stage, epochs)
+            self.stage, self.epoch = self.stage + 1, 0
+            self.optimiser = self._new_optimiser()
+            yield StageDone(self.phase, stage.name)
+
+    def _epoch(self, stage: Stage, epochs: int) -> Iterator[Event]:
+        rate = stage.rate(self.epoch, epochs, self.action.lr)
+        for group in self.optimiser.param_groups:
+            group["lr"] = rate
+        train = EagerStep(
+            self.model, self.teacher, self.method, self.action, self.growth, self.preprocessing, self.optimiser,
+            self.backend,
+        )  # fmt: skip
+        generator = draws.generator(self.seed, "epoch", self.phase, stage.name, self.epoch)
+        order = torch.from_numpy(generator.permutation(len(self.feed)))
+        augmentation = self.preprocessing.augmentation.draw(len(self.feed), generator).to(self.backend.device)
+        self.model.train()
+        left = self.bounds[self.step :]
+        for (start, stop), (pixels, labels) in zip(left, self.feed.batches(order, left), strict=True):
+            self.record.append(train(pixels, labels, augmentation.batch(start, stop)))
+            self.step += 1
+            if self.step < len(self.bounds):
+                yield self._step_done(stage, epochs, stop - start)
+        means = self._checked_means()
+        self.step, self.record = 0, []
+        self.epoch += 1
+        loss = means.pop("loss")
+        yield EpochDone(self.phase, stage.name, self.epoch, epochs, rate, loss, means)
+
+    def _step_done(self, stage: Stage, epochs: int, images: int) -> StepDone:
+        return StepDone(self.phase, stage.name, self.epoch, epochs, self.step, len(self.bounds), images)
+
+    def _new_optimiser(self) -> torch.optim.SGD:
+        trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        return torch.optim.SGD(
+            trained, lr=self.action.lr, momentum=self.schedule.momentum, weight_decay=self.schedule.weight_decay
+        )
+
+    def _checked_means(self) -> dict[str, float]:
+        """The mean loss and terms so far in this epoch; raises `Diverged` at the first bad step."""
+        names = list(self.record[0]) if self.record else []
+        if names:
+            values = torch.stack([torch.stack([step[name] for name in names]) for step in self.record]).double().cpu()
+            bad = torch.nonzero(~torch.isfinite(values).all(dim=1)).flatten()
+            if len(bad):
+                raise self._diverged(int(bad[0]))
+        if not all(bool(torch.isfinite(parameter).all()) for parameter in self.model.parameters()):
+            raise self._diverged(self.step - 1)
+        return {name: float(mean) for name, mean in zip(names, values.mean(dim=0), strict=True)} if names else {}
+
+    def _diverged(self, step: int) -> Diverged:
+        stage = self.stages[min(self.stage, len(self.stages) - 1)]
+        return Diverged(
+            f"the loss diverged in phase {self.phase}, {stage.name} epoch {self.epoch + 1}, step {step + 1} "
+            f"(lr {self.action.lr:g}); lower the learning rate and start again"
+        )
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Everything that `restore` needs; refuses to save a diverged model."""
+        self._checked_means()
+        tensors = {f"model.{name}": value for name, value in self.model.state_dict().items()}
+        for name, parameter in self.model.named_parameters():
+            momentum = self.optimiser.state.get(parameter, {}).get("momentum_buffer")
+            if momentum is not None:
+                tensors[f"momentum.{name}"] = momentum
+        names = list(self.record[0]) if self.record else []
+        for name in names:
+            tensors[f"record.{name}"] = torch.stack([step[name] for step in self.record])
+        return tensors, {"stage": self.stage, "epoch": self.epoch, "step": self.step, "record": names}
+
+    def restore(self, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
+        """Go back to where `state` was called; the model must have grown already."""
+        self.stage, self.epoch, self.step = meta["stage"], meta["epoch"], meta["step"]
+        self.model.load_state_dict({n.removeprefix("model."): t for n, t in tensors.items() if n.startswith("model.")})
+        for name, parameter in self.model.named_parameters():
+            if (momentum := tensors.get(f"momentum.{name}")) is not None:
+                self.optimiser.state[parameter]["momentum_buffer"] = (
+                    torch.empty_like(parameter).copy_(momentum).detach()
+                )
+        columns = {name: tensors[f"record.{name}"].to(self.backend.device) for name in meta["record"]}
+        self.record = [{name: column[i] for name, column in columns.items()} for i in range(self.step)]

@@ -1,0 +1,240 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from poise import draws as addresses
+from poise.data.augment import Augmentation, Draws, Preprocessing, mirror
+from poise.errors import Damaged, UserError
+
+
+def random_pixels(count: int, channels: int, height: int, width: int, seed: int = 0) -> Tensor:
+    values = np.random.default_rng(seed).integers(0, 256, (count, channels, height, width), dtype=np.uint8)
+    return torch.from_numpy(values)
+
+
+def preprocessing(channels: int, augmentation: Augmentation) -> Preprocessing:
+    return Preprocessing((0.3, 0.4, 0.5)[:channels], (0.1, 0.2, 0.3)[:channels], augmentation)
+
+
+def slow_reference(chain: Preprocessing, pixels: Tensor, draws: Draws) -> npt.NDArray[np.float64]:
+    """One image at a time: pad with black, cut, mirror, brighten, normalise."""
+    pad = chain.augmentation.pad
+    height, width = pixels.shape[2:]
+    mean, std = (np.array(values)[:, None, None] for values in (chain.mean, chain.std))
+    results = []
+    for image, (row, column), mirrored, factor in zip(
+        pixels.numpy(), draws.offsets.tolist(), draws.mirrored.tolist(), draws.brightness.tolist(), strict=True
+    ):
+        padded = np.pad(image, ((0, 0), (pad, pad), (pad, pad)))
+        crop = padded[:, row : row + height, column : column + width]
+        if mirrored:
+            crop = crop[:, :, ::-1]
+        value = crop / 255.0
+        if chain.augmentation.brightness:
+            value = np.clip(value * factor, 0, 1)
+        results.append((value - mean) / std)
+    return np.stack(results)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    count=st.integers(1, 6),
+    channels=st.sampled_from([1, 3]),
+    height=st.integers(1, 9),
+    width=st.integers(1, 9),
+    pad=st.integers(0, 10),
+    flip=st.booleans(),
+    brightness=st.sampled_from([0.0, 0.25, 1.0]),
+    seed=st.integers(0, 1000),
+)
+def test_training_agrees_with_the_slow_reference(
+    count: int, channels: int, height: int, width: int, pad: int, flip: bool, brightness: float, seed: int
+) -> None:
+    chain = preprocessing(channels, Augmentation(pad, flip, brightness))
+    pixels = random_pixels(count, channels, height, width, seed)
+    draws = chain.augmentation.draw(count, np.random.default_rng(seed))
+    result = chain.training(pixels, draws)
+    assert result.dtype == torch.float32
+    np.testing.assert_allclose(result.numpy(), slow_reference(chain, pixels, draws), rtol=1e-5, atol=2e-5)
+
+
+def test_every_corner_of_the_padded_image_is_cut_right() -> None:
+    chain = preprocessing(3, Augmentation(pad=2))
+    corners = [(row, column) for row in range(5) for column in range(5)]
+    pixels = random_pixels(1, 3, 6, 5).expand(len(corners) * 2, 3, 6, 5)
+    draws = Draws(
+        torch.tensor(corners + corners),
+        torch.tensor([False] * len(corners) + [True] * len(corners)),
+        torch.ones(2 * len(corners)),
+    )
+    np.testing.assert_allclose(chain.training(pixels, draws), slow_reference(chain, pixels, draws), atol=2e-5)
+
+
+def test_black_of_the_border_is_normalised_like_black_of_the_image() -> None:
+    chain = preprocessing(1, Augmentation(pad=4))
+    draws = Draws(torch.tensor([[0, 0]]), torch.tensor([False]), torch.ones(1))
+    shifted = chain.training(torch.full((1, 1, 4, 4), 255, dtype=torch.uint8), draws)
+    torch.testing.assert_close(shifted, torch.full((1, 1, 4, 4), -0.3 / 0.1))
+
+
+def test_a_centred_draw_changes_nothing() -> None:
+    chain = preprocessing(3, Augmentation(pad=4))
+    pixels = random_pixels(3, 3, 8, 8)
+    centred = Draws(torch.full((3, 2), 4), torch.zeros(3, dtype=torch.bool), torch.ones(3))
+    assert torch.equal(chain.training(pixels, centred), chain.plain(pixels))
+
+
+def test_channels_last_pixels_give_the_same_values() -> None:
+    chain = preprocessing(3, Augmentation(pad=2))
+    pixels = random_pixels(4, 3, 8, 8)
+    draws = chain.augmentation.draw(4, np.random.default_rng(1))
+    other = chain.training(pixels.contiguous(memory_format=torch.channels_last), draws)
+    assert torch.equal(chain.training(pixels, draws), other)
+
+
+def test_plain_is_normalisation_only() -> None:
+    chain = preprocessing(1, Augmentation())
+    values = chain.plain(torch.tensor([0, 255], dtype=torch.uint8).view(2, 1, 1, 1))
+    torch.testing.assert_close(values.flatten(), torch.tensor([-3.0, 7.0]))
+
+
+def test_a_gradient_can_pass_after_a_first_use_in_inference_mode() -> None:
+    chain = Preprocessing((0.123,), (0.456,), Augmentation())  # used nowhere else, so that nothing is kept of it yet
+    with torch.inference_mode():
+        chain.plain(torch.zeros(1, 1, 2, 2, dtype=torch.uint8))
+    pixels = torch.zeros(1, 1, 2, 2, requires_grad=True)
+    chain.plain(pixels).sum().backward()  # type: ignore[no-untyped-call]
+    assert pixels.grad is not None
+
+
+@given(pad=st.integers(0, 5), brightness=st.sampled_from([0.0, 0.3, 1.0]), seed=st.integers(0, 100))
+@settings(max_examples=30, deadline=None)
+def test_draws_are_in_range(pad: int, brightness: float, seed: int) -> None:
+    draws = Augmentation(pad, flip=False, brightness=brightness).draw(50, np.random.default_rng(seed))
+    assert draws.offsets.shape == (50, 2)
+    assert draws.offsets.dtype == torch.int64
+    assert 0 <= int(draws.offsets.min()) <= int(draws.offsets.max()) <= 2 * pad
+    assert not draws.mirrored.any()
+    assert draws.brightness.dtype == torch.float32
+    assert ((draws.brightness - 1).abs() <= brightness + 1e-6).all()
+
+
+def test_draws_are_evenly_spread() -> None:
+    draws = Augmentation(pad=4, flip=True, brightness=0.25).draw(20_000, addresses.generator(1, "crop", 0))
+    assert (draws.offsets.double().mean(0) - 4).abs().max() < 0.1
+    for column in draws.offsets.T:
+        assert column.bincount().min() > 20_000 / 9 * 0.9
+        assert len(column.bincount()) == 9
+    assert abs(float(draws.mirrored.double().mean()) - 0.5) < 0.02
+    assert float(draws.brightness.min()) < 0.76
+    assert float(draws.brightness.max()) > 1.24
+
+
+def test_the_same_address_gives_the_same_draws_and_another_gives_others() -> None:
+    augmentation = Augmentation(brightness=0.25)
+    first, again, other = (augmentation.draw(64, addresses.generator(7, "augment", phase, 3)) for phase in (0, 0, 1))
+    assert torch.equal(first.offsets, again.offsets)
+    assert torch.equal(first.mirrored, again.mirrored)
+    assert torch.equal(first.brightness, again.brightness)
+    assert not torch.equal(first.offsets, other.offsets)
+    assert not torch.equal(first.mirrored, other.mirrored)
+    assert not torch.equal(first.brightness, other.brightness)
+
+
+def test_the_global_generators_are_left_alone() -> None:
+    before = (np.random.get_state()[1].tolist(), torch.random.get_rng_state())  # type: ignore[index]  # noqa: NPY002
+    augmentation = Augmentation(brightness=0.2)
+    draws = augmentation.draw(4, addresses.generator(1, "x"))
+    preprocessing(3, augmentation).training(random_pixels(4, 3, 8, 8), draws)
+    assert np.random.get_state()[1].tolist() == before[0]  # type: ignore[index]  # noqa: NPY002
+    assert torch.equal(torch.random.get_rng_state(), before[1])
+
+
+def test_batches_are_slices() -> None:
+    chain = preprocessing(3, Augmentation(brightness=0.2))
+    pixels = random_pixels(7, 3, 8, 8)
+    draws = chain.augmentation.draw(7, np.random.default_rng(3))
+    whole = chain.training(pixels, draws)
+    parts = [chain.training(pixels[start : start + 3], draws.batch(start, start + 3)) for start in (0, 3, 6)]
+    assert torch.equal(torch.cat(parts), whole)
+    assert draws.to("meta").offsets.device.type == "meta"
+
+
+def test_mirror_exchanges_left_and_right_only() -> None:
+    pixels = random_pixels(2, 3, 4, 5)
+    mirrored = mirror(pixels)
+    np.testing.assert_array_equal(mirrored.numpy(), pixels.numpy()[:, :, :, ::-1])
+    assert torch.equal(mirror(mirrored), pixels)
+
+
+@settings(max_examples=20, deadline=None)
+@given(count=st.integers(1, 40), channels=st.sampled_from([1, 3]), seed=st.integers(0, 100))
+def test_measured_is_mean_and_std_of_each_channel(count: int, channels: int, seed: int) -> None:
+    pixels = random_pixels(count, channels, 5, 3, seed)
+    chain = Preprocessing.measured(pixels, Augmentation(pad=1))
+    values = pixels.numpy() / 255.0
+    np.testing.assert_allclose(chain.mean, values.mean(axis=(0, 2, 3)), rtol=1e-12)
+    np.testing.assert_allclose(chain.std, values.std(axis=(0, 2, 3)), rtol=1e-9)
+    assert chain.augmentation == Augmentation(pad=1)
+
+
+def test_measured_does_not_depend_on_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    pixels = random_pixels(10, 3, 6, 6)
+    whole = Preprocessing.measured(pixels, Augmentation())
+    monkeypatch.setattr("poise.data.augment._CHUNK", 250)
+    assert Preprocessing.measured(pixels, Augmentation()) == whole
+
+
+def test_a_channel_that_never_changes_gets_the_smallest_std() -> None:
+    chain = Preprocessing.measured(torch.full((3, 1, 2, 2), 51, dtype=torch.uint8), Augmentation())
+    assert chain.mean == pytest.approx((0.2,))
+    assert chain.std == (1e-3,)
+
+
+def test_json_round_trip_is_exact() -> None:
+    chain = Preprocessing.measured(random_pixels(3, 3, 4, 4), Augmentation(2, flip=False, brightness=63 / 255))
+    assert Preprocessing.from_json(json.loads(json.dumps(chain.as_json()))) == chain
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {},
+        {"mean": [0.5], "std": [0.0], "augmentation": {}},
+        {"mean": [0.5], "std": [0.1], "augmentation": {"turn": 3}},
+        {"mean": 1, "std": [0.1], "augmentation": {}},
+    ],
+)
+def test_a_damaged_document_is_refused(value: dict[str, Any]) -> None:
+    with pytest.raises(Damaged, match="preprocessing"):
+        Preprocessing.from_json(value)
+
+
+def test_bad_values_are_refused() -> None:
+    with pytest.raises(UserError, match="pad=-1"):
+        Augmentation(pad=-1)
+    with pytest.raises(UserError, match=r"brightness=1\.5"):
+        Augmentation(brightness=1.5)
+    with pytest.raises(UserError, match="one number for each channel"):
+        Preprocessing((0.1, 0.2), (0.1,), Augmentation())
+    with pytest.raises(UserError, match="above 0"):
+        Preprocessing((0.1,), (0.0,), Augmentation())
+    with pytest.raises(UserError, match="no images to measure"):
+        Preprocessing.measured(torch.zeros(0, 3, 4, 4, dtype=torch.uint8), Augmentation())
+
+
+def test_images_that_do_not_fit_are_refused() -> None:
+    chain = preprocessing(3, Augmentation())
+    with pytest.raises(UserError, match=r"\[N, 3, H, W\], not \[2, 1, 4, 4\]"):
+        chain.plain(random_pixels(2, 1, 4, 4))
+    with pytest.raises(UserError, match="2 images came with 1 draws"):
+        chain.training(random_pixels(2, 3, 4, 4), chain.augmentation.draw(1, np.random.default_rng(0)))

@@ -1,0 +1,205 @@
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from poise.data.augment import Augmentation
+from poise.data.sources import FolderSource
+from poise.data.sources.folder import scan
+from poise.errors import UserError
+
+
+def fill(folder: Path, count: int, side: int = 40, start: int = 0) -> None:
+    """Images of one colour each, all different, so that each can be recognised."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in range(start, start + count):
+        Image.new("RGB", (side + 5, side), (number, 0, 0)).save(folder / f"{number:03d}.png")
+
+
+@pytest.fixture
+def one_level(tmp_path: Path) -> Path:
+    fill(tmp_path / "pets" / "dog", 10, start=100)
+    fill(tmp_path / "pets" / "cat", 4)
+    return tmp_path / "pets"
+
+
+@pytest.fixture
+def divided(tmp_path: Path) -> Path:
+    root = tmp_path / "pets"
+    for part, start in (("train", 0), ("test", 10)):
+        fill(root / part / "dog", 3, start=start + 100)
+        fill(root / part / "cat", 2, start=start)
+    return root
+
+
+def reds(pixels: torch.Tensor) -> list[int]:
+    return pixels[:, 0, 0, 0].tolist()
+
+
+def refusal(folder: Path) -> str:
+    with pytest.raises(UserError) as caught:
+        FolderSource(folder)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_one_level_is_split_by_a_fixed_seed(one_level: Path) -> None:
+    source = FolderSource(one_level)
+    train, test = source.train(), source.test()
+    assert source.class_names == ("cat", "dog")
+    assert train.labels.tolist() == [0] * 3 + [1] * 8
+    assert test.labels.tolist() == [0] + [1] * 2
+    assert sorted(reds(train.pixels) + reds(test.pixels)) == [*range(4), *range(100, 110)]
+    assert train.origins.tolist() == list(range(11))
+    assert torch.equal(FolderSource(one_level).train().pixels, train.pixels)
+
+
+def test_the_split_of_a_class_does_not_depend_on_other_classes_or_the_place(one_level: Path, tmp_path: Path) -> None:
+    before = scan(one_level).train["dog"]
+    moved = shutil.copytree(one_level, tmp_path / "elsewhere")
+    fill(moved / "ant", 3)
+    assert [file.name for file in scan(moved).train["dog"]] == [file.name for file in before]
+
+
+def test_divided_folders_are_taken_as_they_are(divided: Path) -> None:
+    source = FolderSource(divided)
+    assert reds(source.train().pixels) == [0, 1, 100, 101, 102]
+    assert reds(source.test().pixels) == [10, 11, 110, 111, 112]
+    assert source.test().labels.tolist() == [0, 0, 1, 1, 1]
+    assert source.name == "pets"
+
+
+def test_a_test_part_may_lack_a_class(divided: Path) -> None:
+    shutil.rmtree(divided / "test" / "cat")
+    assert FolderSource(divided).test().labels.tolist() == [1, 1, 1]
+
+
+def test_without_a_test_folder_only_the_test_part_is_refused(divided: Path) -> None:
+    shutil.rmtree(divided / "test")
+    source = FolderSource(divided)
+    assert len(source.train()) == 5
+    with pytest.raises(UserError, match=r"has no test folder; .*exam=dev"):
+        source.test()
+
+
+def test_a_class_named_train_is_a_class(tmp_path: Path) -> None:
+    fill(tmp_path / "train", 2)
+    fill(tmp_path / "bus", 2)
+    assert FolderSource(tmp_path).class_names == ("bus", "train")
+
+
+def test_size_net_and_augmentation_are_chosen_and_said(tmp_path: Path) -> None:
+    for name in "ab":
+        fill(tmp_path / name, 2, side=70)
+    source = FolderSource(tmp_path)
+    assert source.train().shape == (3, 64, 64)
+    assert source.augmentation == Augmentation(pad=8, flip=True)
+    assert source.preprocessing is None
+    assert source.notes == ("size 64×64 (median shorter side 70); net resnet32",)
+    larger = FolderSource(tmp_path, size=96)
+    assert larger.train().shape == (3, 96, 96)
+    assert larger.notes == ("size 96×96 (as asked); net resnet18",)
+    assert FolderSource(tmp_path, size=32).augmentation.pad == 4
+
+
+def test_a_size_that_is_none_is_refused(one_level: Path) -> None:
+    for size in (0, -3, 7):
+        with pytest.raises(UserError, match=f"size={size} must be"):
+            FolderSource(one_level, size=size)
+
+
+def test_what_is_hidden_or_no_image_is_ignored(one_level: Path) -> None:
+    expected = scan(one_level)
+    (one_level / "README.txt").write_text("about")
+    (one_level / "cat" / "notes.txt").write_text("about")
+    (one_level / "cat" / ".hidden.png").write_text("no image")
+    (one_level / ".cache").mkdir()
+    (one_level / "cat" / "folder.png").mkdir()
+    assert scan(one_level) == expected
+
+
+def test_endings_in_capitals_count(one_level: Path) -> None:
+    (one_level / "cat" / "000.png").rename(one_level / "cat" / "000.PNG")
+    assert "000.PNG" in {
+        file.name for files in (scan(one_level).train, scan(one_level).test or {}) for file in files["cat"]
+    }
+
+
+def test_an_image_that_cannot_be_decoded_is_named(one_level: Path) -> None:
+    bad = scan(one_level).train["dog"][4]
+    bad.write_bytes(bad.read_bytes()[:60])
+    with pytest.raises(UserError, match=f"{bad} cannot be decoded"):
+        FolderSource(one_level).train()
+    FolderSource(one_level, size=32).test()
+
+
+@pytest.mark.parametrize("layout", ["one_level", "divided"])
+def test_neither_training_nor_fingerprint_opens_a_test_file(layout: str, request: pytest.FixtureRequest) -> None:
+    folder: Path = request.getfixturevalue(layout)
+    expected = FolderSource(folder).fingerprint
+    for files in (scan(folder).test or {}).values():
+        for file in files:
+            file.write_text("not an image any more")
+    source = FolderSource(folder)
+    source.train()
+    assert source.fingerprint == expected
+    with pytest.raises(UserError, match="cannot be decoded"):
+        source.test()
+
+
+def test_the_fingerprint_follows_contents_names_and_size_but_not_the_place(divided: Path, tmp_path: Path) -> None:
+    same = FolderSource(divided).fingerprint
+    moved = shutil.copytree(divided, tmp_path / "elsewhere")
+    assert FolderSource(moved).fingerprint == same
+    assert FolderSource(divided, size=64).fingerprint != same
+    (moved / "train" / "cat" / "000.png").rename(moved / "train" / "cat" / "0000.png")
+    renamed = FolderSource(moved).fingerprint
+    assert renamed != same
+    shutil.copy(moved / "train" / "dog" / "100.png", moved / "train" / "cat" / "0000.png")
+    assert FolderSource(moved).fingerprint not in {same, renamed}
+
+
+def test_folders_that_are_no_data_set_are_refused(tmp_path: Path) -> None:
+    assert "is not a folder" in refusal(tmp_path / "missing")
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert "has no class folder" in refusal(empty)
+    fill(tmp_path / "single" / "cat", 3)
+    assert "only one class folder, cat" in refusal(tmp_path / "single")
+    (tmp_path / "single" / "dog").mkdir()
+    assert f"class folder {tmp_path / 'single' / 'dog'} has no image" in refusal(tmp_path / "single")
+    fill(tmp_path / "single" / "dog", 1)
+    message = refusal(tmp_path / "single")
+    assert "class 'dog'" in message
+    assert "add images or use train/ and test/" in message
+
+
+def test_a_single_training_image_is_enough_in_divided_folders(tmp_path: Path) -> None:
+    for part in ("train", "test"):
+        fill(tmp_path / part / "cat", 1)
+        fill(tmp_path / part / "dog", 1)
+    assert len(FolderSource(tmp_path).train()) == 2
+
+
+def test_classes_of_the_test_part_must_be_known(divided: Path) -> None:
+    fill(divided / "test" / "elk", 1)
+    assert "classes that" in refusal(divided)
+    assert "elk" in refusal(divided)
+
+
+def test_one_class_in_the_training_part_is_refused(divided: Path) -> None:
+    shutil.rmtree(divided / "train" / "cat")
+    assert "only one class folder, dog" in refusal(divided)
+
+
+def test_pixels_are_those_of_the_files(tmp_path: Path) -> None:
+    image = np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8)
+    for name in "ab":
+        (tmp_path / "train" / name).mkdir(parents=True)
+        Image.fromarray(image).save(tmp_path / "train" / name / "x.png")
+    np.testing.assert_array_equal(FolderSource(tmp_path).train().pixels[1].numpy(), image.transpose(2, 0, 1))

@@ -1,0 +1,224 @@
+from __future__ import annotations
+
+import struct
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from poise.data.inputs import choose_size, decode, median_side, to_pixels
+from poise.errors import UserError
+
+Array = np.ndarray[Any, np.dtype[np.uint8]]
+
+
+def noise(*shape: int) -> Array:
+    return np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+
+
+def saved(path: Path, pixels: Array, **options: Any) -> Path:
+    Image.fromarray(pixels).save(path, **options)
+    return path
+
+
+def refusal(images: Any, size: tuple[int, int] | None = None) -> str:
+    with pytest.raises(UserError) as caught:
+        to_pixels(images, size)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+class TestArrays:
+    def test_numpy_is_channels_last(self) -> None:
+        images = noise(2, 4, 5, 3)
+        pixels = to_pixels(images)
+        assert pixels.dtype == torch.uint8
+        assert pixels.is_contiguous()
+        np.testing.assert_array_equal(pixels.numpy(), images.transpose(0, 3, 1, 2))
+
+    def test_grey_numpy_gets_one_channel(self) -> None:
+        images = noise(2, 4, 5)
+        assert torch.equal(to_pixels(images)[:, 0], torch.from_numpy(images))
+        assert torch.equal(to_pixels(images), to_pixels(images[..., None]))
+
+    def test_torch_is_channels_first(self) -> None:
+        images = torch.from_numpy(noise(2, 3, 4, 5))
+        assert torch.equal(to_pixels(images), images)
+        assert torch.equal(to_pixels(images[:, 0]), images[:, :1])
+
+    def test_single_images_in_a_list_are_put_together(self) -> None:
+        images = noise(3, 4, 5, 3)
+        assert torch.equal(to_pixels(list(images)), to_pixels(images))
+        tensors = torch.from_numpy(noise(3, 1, 4, 5))
+        assert torch.equal(to_pixels(list(tensors)), tensors)
+
+    def test_a_read_only_array_is_fine_and_never_shared(self) -> None:
+        images = noise(2, 4, 5)
+        images.setflags(write=False)
+        pixels = to_pixels(images)
+        pixels.zero_()
+        assert images.any()
+
+    def test_the_expected_size_is_checked(self) -> None:
+        assert to_pixels(noise(2, 4, 5, 3), (4, 5)).shape == (2, 3, 4, 5)
+        assert "are 4×5 pixels, expected 5×4; resize" in refusal(noise(2, 4, 5, 3), (5, 4))
+
+    @pytest.mark.parametrize(
+        ("images", "words"),
+        [
+            (noise(2, 4, 5, 3) / 255, "float64, expected uint8"),
+            (torch.zeros(2, 3, 4, 5), "(images * 255).round().to(torch.uint8)"),
+            (noise(2, 4, 5, 3).astype(np.int64), "int64, expected uint8 from 0 to 255; use images.astype('uint8')"),
+            (noise(2, 4, 5, 2), "[2, 4, 5, 2]"),
+            (noise(2, 3, 8, 8), "images.transpose(0, 2, 3, 1)"),
+            (torch.from_numpy(noise(2, 8, 8, 3)), "images.permute(0, 3, 1, 2)"),
+            (torch.from_numpy(noise(2, 4, 8, 8)), "[2, 4, 8, 8]"),
+            (noise(8, 8, 3), "images[None]"),
+            (noise(8, 8), "[8, 8]"),
+            (noise(0, 8, 8, 3), "no images"),
+            (torch.zeros(0, 3, 8, 8, dtype=torch.uint8), "no images"),
+            ([], "no images"),
+            ((), "no images"),
+            ([noise(4, 4, 3), noise(4, 5, 3)], "(4, 4, 3) and (4, 5, 3); make them all one size"),
+            ([noise(4, 4, 3), "a.png"], "list of ndarray, str"),
+            ("cat.png", "pass a list of paths"),
+            (Path("cat.png"), "pass a list of paths"),
+            (None, "came as NoneType"),
+            ({"a": 1}, "came as dict"),
+        ],
+    )
+    def test_anything_else_is_refused_with_the_way_out(self, images: Any, words: str) -> None:
+        assert words in refusal(images)
+
+
+class TestFiles:
+    def test_a_png_of_the_right_size_comes_back_unchanged(self, tmp_path: Path) -> None:
+        image = noise(32, 40, 3)
+        path = saved(tmp_path / "a.png", image)
+        np.testing.assert_array_equal(decode(path, (32, 40)), image)
+        pixels = to_pixels([str(path), path], (32, 40))
+        np.testing.assert_array_equal(pixels.numpy(), np.stack([image, image]).transpose(0, 3, 1, 2))
+        assert torch.equal(to_pixels(np.array([str(path)]), (32, 40)), pixels[:1])
+
+    def test_scaled_and_cropped_around_the_centre(self, tmp_path: Path) -> None:
+        wide = np.zeros((10, 30, 3), dtype=np.uint8)
+        wide[:, 10:20] = 200
+        path = saved(tmp_path / "wide.png", wide)
+        np.testing.assert_array_equal(decode(path, (10, 10)), np.full((10, 10, 3), 200))
+        assert decode(path, (20, 12)).shape == (20, 12, 3)
+
+    def test_exif_rotation_is_applied(self, tmp_path: Path) -> None:
+        image = np.zeros((16, 16, 3), dtype=np.uint8)
+        image[:8] = 250  # bright above; the camera was turned, so it must be bright on the right
+        exif = Image.Exif()
+        exif[0x0112] = 6
+        path = saved(tmp_path / "turned.jpg", image, exif=exif, quality=95)
+        upright = decode(path, (16, 16)).astype(int)
+        assert upright[:, 9:].min() > 200
+        assert upright[:, :7].max() < 50
+
+    @pytest.mark.parametrize("mode", ["L", "P", "RGBA", "CMYK", "1", "LA"])
+    def test_every_mode_becomes_rgb(self, tmp_path: Path, mode: str) -> None:
+        path = tmp_path / ("a.jpg" if mode == "CMYK" else "a.png")
+        Image.fromarray(np.full((8, 8, 3), 255, dtype=np.uint8)).convert(mode).save(path)
+        np.testing.assert_array_equal(decode(path, (8, 8)), np.full((8, 8, 3), 255))
+
+    def test_sixteen_bit_grey_is_scaled_and_not_cut_off(self, tmp_path: Path) -> None:
+        path = tmp_path / "deep.png"
+        Image.fromarray(np.full((8, 8), 128 * 256, dtype=np.uint16)).save(path)
+        np.testing.assert_array_equal(decode(path, (8, 8)), np.full((8, 8, 3), 128))
+
+    def test_a_large_jpeg_keeps_its_picture(self, tmp_path: Path) -> None:
+        image = np.zeros((800, 1200, 3), dtype=np.uint8)
+        image[:, :600] = (200, 100, 50)
+        small = decode(saved(tmp_path / "large.jpg", image, quality=95), (32, 48)).astype(int)
+        assert np.abs(small[:, :22] - (200, 100, 50)).max() < 8
+        assert small[:, 26:].max() < 8
+
+    def test_warnings_of_the_decoder_stay_inside(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
+        path = saved(tmp_path / "big.png", noise(40, 40, 3))  # above the limit, below twice the limit: only a warning
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            decode(path, (8, 8))
+            to_pixels([path])
+        monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+        assert "big.png cannot be decoded" in refusal([path], (8, 8))
+
+    @pytest.mark.parametrize("kind", ["png", "jpg", "gif", "bmp", "tiff", "webp"])
+    @pytest.mark.parametrize("share", [0.0, 0.05, 0.5, 0.9])
+    def test_a_truncated_file_is_named(self, tmp_path: Path, kind: str, share: float) -> None:
+        path = saved(tmp_path / f"cut.{kind}", noise(64, 64, 3))
+        data = path.read_bytes()
+        path.write_bytes(data[: int(len(data) * share)])
+        message = refusal([path], (32, 32))
+        assert f"{path} cannot be decoded" in message
+        assert "replace or remove it" in message
+
+    def test_a_text_file_with_an_image_ending_is_named(self, tmp_path: Path) -> None:
+        path = tmp_path / "notes.png"
+        path.write_text("this is no image\nat all")
+        assert f"{path} cannot be decoded" in refusal([path])
+        assert f"{path} cannot be decoded" in refusal([path], (8, 8))
+
+    def test_a_missing_file_and_a_folder_are_named(self, tmp_path: Path) -> None:
+        assert f"{tmp_path / 'no.png'} does not exist" in refusal([tmp_path / "no.png"])
+        assert f"{tmp_path} cannot be decoded" in refusal([tmp_path], (8, 8))
+
+    @pytest.mark.parametrize(
+        "error", [SyntaxError("x"), struct.error("x"), ValueError(""), EOFError("two\nlines"), KeyError(1)]
+    )
+    def test_whatever_the_decoder_raises_becomes_one_line(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+    ) -> None:
+        path = saved(tmp_path / "a.png", noise(8, 8, 3))
+
+        def fail(*_: object, **__: object) -> None:
+            raise error
+
+        monkeypatch.setattr(Image, "open", fail)
+        assert f"{path} cannot be decoded" in refusal([path], (8, 8))
+
+    def test_thirty_two_bit_images_are_refused(self, tmp_path: Path) -> None:
+        path = tmp_path / "float.tiff"
+        Image.fromarray(np.zeros((8, 8), dtype=np.float32)).save(path)
+        assert "32 bits" in refusal([path])
+
+
+class TestSize:
+    @pytest.mark.parametrize(
+        ("side", "size"),
+        [(8, 32), (32, 32), (63, 32), (64, 64), (95, 64), (100, 96), (130, 128), (223, 128), (224, 224), (500, 224)],
+    )
+    def test_the_largest_that_fits_below_the_median(self, tmp_path: Path, side: int, size: int) -> None:
+        path = tmp_path / "a.png"
+        Image.new("RGB", (side + 50, side)).save(path)
+        assert choose_size([path]) == (size, size)
+
+    def test_the_median_of_the_shorter_sides_decides(self, tmp_path: Path) -> None:
+        paths = [tmp_path / f"{side}.png" for side in (20, 100, 400)]
+        for path, side in zip(paths, (20, 100, 400), strict=True):
+            Image.new("RGB", (side, side + 300)).save(path)
+        assert median_side(paths) == 100
+        assert to_pixels(paths).shape == (3, 3, 96, 96)
+
+    def test_at_most_two_hundred_files_are_looked_at(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        looked_at: list[int] = []
+
+        def side(path: int) -> int:
+            looked_at.append(path)
+            return 64
+
+        monkeypatch.setattr("poise.data.inputs._shorter_side", side)
+        choose_size(range(1000))  # type: ignore[arg-type]
+        assert len(looked_at) == 200
+        assert (looked_at[0], looked_at[-1]) == (0, 999)
+        assert set(np.diff(looked_at)) <= {5, 6}
+
+    def test_nothing_has_no_size(self) -> None:
+        with pytest.raises(UserError, match="no image files"):
+            choose_size([])
