@@ -11,7 +11,7 @@ import click
 import typer
 
 from poise import __version__
-from poise.data.sources import FolderSource, listing, register
+from poise.data.sources import labelled_files, listing, register
 from poise.errors import PoiseError, UserError
 from poise.experiment import (
     CHECKPOINT_SECONDS,
@@ -112,7 +112,7 @@ def data(context: typer.Context) -> None:
     """List the data sets that are known and where they were found."""
     if context.invoked_subcommand is None:
         for entry in listing():
-            typer.echo(f"{entry.name:10} {entry.kind:14} {entry.where or entry.how}")
+            typer.echo(f"{entry.name:10} {entry.kind:14} {entry.where or entry.hint}")
 
 
 @data_app.command("add")
@@ -141,12 +141,11 @@ def learn(
     if model.exists() and chosen:
         raise UserError(f"{model} exists already; {', '.join(chosen)} can only be chosen for a new learner")
     learner = Learner.load(model) if model.exists() else Learner(**chosen)  # type: ignore[arg-type]
-    paths, labels = FolderSource.labelled_files(folder)
+    paths, labels = labelled_files(folder)
     learner.partial_fit(paths, labels, known="update" if update else "refuse")
     learner.save(model)
-    typer.echo(
-        f"{model}: {len(learner.classes_)} classes; the file contains {len(learner.memory or ())} training images"
-    )
+    kept = len(learner.memory or ())
+    typer.echo(f"{model}: {len(learner.classes_)} classes; the file contains {kept} training images")
 
 
 @app.command()

@@ -20,6 +20,7 @@ from poise import draws, store
 from poise._version import __version__
 from poise.actions import Action, AxisValue
 from poise.data import Augmentation, Budget, Feed, ImageSet, Memory, Preprocessing, draw_reserve, to_pixels
+from poise.data.sources import suitable_augmentation, suitable_net
 from poise.errors import UserError
 from poise.methods import Arrivals, Growth, Method, make_method
 from poise.nets import Model, build_backbone, build_head, feature_width, torch_generator
@@ -459,7 +460,7 @@ class Learner:
         """Backbone, its variant and the head, as in `resnet32/lucir+cosine`."""
         if self._own_net is not None:
             return f"own net+{self._method.head}"
-        name = self.settings.net or (suggested_net(self.shape_) if self.shape_ else "auto")
+        name = self.settings.net or (suitable_net(min(self.shape_[1:])) if self.shape_ else "auto")
         return f"{name if '/' in name else f'{name}/{self._method.variant}'}+{self._method.head}"
 
     # Small parts ------------------------------------------------------------------------------------------------
@@ -495,7 +496,7 @@ class Learner:
         size = self.shape_[1:] if self.shape_ else None
         if size is None and self.settings.image_size is not None:
             size = (self.settings.image_size, self.settings.image_size)
-        pixels = to_pixels(images, size)
+        pixels = to_pixels(images, size, channels=self.shape_[0] if self.shape_ else 3)
         if self.shape_ is not None and pixels.shape[1:] != self.shape_:
             raise UserError(f"images of shape {tuple(pixels.shape[1:])}, but this learner was trained on {self.shape_}")
         return pixels
@@ -510,15 +511,16 @@ class Learner:
         return arrival.images.select(trainable.nonzero().flatten()), arrival.images.select(picks)
 
     def first_model(self, shape: Shape) -> Model:
+        """The model before anything was learned, for images of this shape."""
         if self._own_net is not None:
             backbone: nn.Module = copy.deepcopy(self._own_net)
         else:
-            name = self.settings.net or suggested_net(shape)
+            name = self.settings.net or suitable_net(min(shape[1:]))
             backbone = build_backbone(name, self._method.variant, shape[0], self.settings.seed)
         return Model(backbone, build_head(self._method.head, feature_width(backbone, shape)))
 
     def _first_preprocessing(self, images: ImageSet) -> Preprocessing:
-        augmentation = self._augmentation or Augmentation(pad=max(1, images.shape[1] // 8), flip=True)
+        augmentation = self._augmentation or suitable_augmentation(min(images.shape[1:]))
         return self._with_jitter(Preprocessing.measured(images.pixels, augmentation))
 
     def _with_jitter(self, preprocessing: Preprocessing) -> Preprocessing:
@@ -534,12 +536,6 @@ class Learner:
         fresh = images.select((images.labels >= growth.old).nonzero().flatten())
         found = extract(self.model, fresh.pixels, preprocessing, self.backend)
         return found.features, fresh.labels.to(self.backend.device) - growth.old
-
-
-def suggested_net(shape: Shape) -> str:
-    """The backbone for images of this shape, where nobody named one."""
-    smaller = min(shape[1:])
-    return "small" if smaller <= 12 else "resnet32" if smaller <= 64 else "resnet18"
 
 
 def _plain_labels(labels: Labels) -> list[Label]:

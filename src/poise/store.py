@@ -61,8 +61,9 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, 
     """Write tensors and a JSON document as one safetensors file of the given kind."""
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in sorted(tensors.items())}
     document = json.dumps(meta, sort_keys=True, allow_nan=False)
-    header = {"poise": kind, "format": str(FORMAT), "meta": document, "sum": _checksum(plain, document)}
-    write_bytes(path, to_bytes(plain, header))
+    header = {"kind": kind, "format": FORMAT, "sum": _checksum(plain, document), "meta": document}
+    # One entry only: safetensors writes its metadata in the order of a hash table, anew in every process.
+    write_bytes(path, to_bytes(plain, {"poise": json.dumps(header)}))
 
 
 def read_tensors(path: Path, *, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -71,15 +72,14 @@ def read_tensors(path: Path, *, kind: str) -> tuple[dict[str, Tensor], dict[str,
         raise UserError(f"{path} does not exist")
     try:
         with safe_open(str(path), framework="pt") as file:
-            header = file.metadata() or {}
-            if "poise" in header:
-                check_format(path, int(header["format"]))
+            header = json.loads((file.metadata() or {})["poise"])
+            check_format(path, header["format"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError, KeyError) as error:
         raise Damaged(f"{path} is damaged or was not written by poise") from error
-    if header.get("poise") != kind:
-        raise UserError(f"{path} is not a {kind} file of poise")
-    if header.get("sum") != _checksum(tensors, header["meta"]):
+    if header["kind"] != kind:
+        raise UserError(f"{path} is a {header['kind']} file of poise, not a {kind} file")
+    if header["sum"] != _checksum(tensors, header["meta"]):
         raise Damaged(f"{path} is damaged: its contents do not match their checksum")
     meta: dict[str, Any] = json.loads(header["meta"])
     return tensors, meta

@@ -24,15 +24,19 @@ _LOOKED_AT = 200  # files whose size is read before one is chosen for all
 Pixels = npt.NDArray[np.uint8]
 
 
-def to_pixels(images: Any, size: tuple[int, int] | None = None) -> Tensor:  # noqa: ANN401 - checked here
+def to_pixels(
+    images: Any,  # noqa: ANN401 - checked here
+    size: tuple[int, int] | None = None,
+    channels: int = 3,
+) -> Tensor:
     """Images in any accepted form as uint8 [N, C, H, W].
 
     Args:
         images: uint8 numpy [N, H, W, C] or [N, H, W], uint8 torch [N, C, H, W] or [N, H, W], or a list of single
-            images of one of these kinds, or a list of paths. Files are rotated as their EXIF data says and
-            made RGB.
+            images of one of these kinds, or a list of paths. Files are rotated as their EXIF data says.
         size: height and width. Files are scaled and cropped around the centre to it (None: see `choose_size`);
             arrays and tensors must already have it.
+        channels: files are made RGB, or grey where this is 1.
     """
     if isinstance(images, str | Path):
         raise UserError(f"images='{images}' is a single path; pass a list of paths, such as [path]")
@@ -40,7 +44,7 @@ def to_pixels(images: Any, size: tuple[int, int] | None = None) -> Tensor:  # no
         images = images.tolist()
     if isinstance(images, Sequence):
         if len(images) and all(isinstance(entry, str | Path) for entry in images):
-            return decode_all(images, size or choose_size(images))
+            return decode_all(images, size or choose_size(images), channels)
         images = _stacked(images)
     if isinstance(images, np.ndarray):
         return _of_size(_from_numpy(images), size)
@@ -49,11 +53,11 @@ def to_pixels(images: Any, size: tuple[int, int] | None = None) -> Tensor:  # no
     raise UserError(f"images came as {type(images).__name__}; pass a uint8 array or tensor, or a list of paths")
 
 
-def decode_all(paths: Sequence[str | Path], size: tuple[int, int]) -> Tensor:
-    """The images of these files as uint8 [N, 3, H, W]; the first one that cannot be decoded is named."""
-    pixels = torch.empty(len(paths), 3, *size, dtype=torch.uint8)
+def decode_all(paths: Sequence[str | Path], size: tuple[int, int], channels: int = 3) -> Tensor:
+    """The images of these files as uint8 [N, channels, H, W]; the first that cannot be decoded is named."""
+    pixels = torch.empty(len(paths), channels, *size, dtype=torch.uint8)
     with _no_warnings(), ThreadPoolExecutor() as pool:
-        for index, image in enumerate(pool.map(partial(_decode, size=size), paths)):
+        for index, image in enumerate(pool.map(partial(_decode, size=size, channels=channels), paths)):
             pixels[index] = torch.from_numpy(image).permute(2, 0, 1)
     return pixels
 
@@ -61,7 +65,7 @@ def decode_all(paths: Sequence[str | Path], size: tuple[int, int]) -> Tensor:
 def decode(path: str | Path, size: tuple[int, int]) -> Pixels:
     """One image file as uint8 [H, W, 3], scaled and cropped around the centre to `size` (height, width)."""
     with _no_warnings():
-        return _decode(path, size)
+        return _decode(path, size, channels=3)
 
 
 def choose_size(paths: Sequence[str | Path]) -> tuple[int, int]:
@@ -89,14 +93,15 @@ def _shorter_side(path: str | Path) -> int:
         return min(image.size)
 
 
-def _decode(path: str | Path, size: tuple[int, int]) -> Pixels:
+def _decode(path: str | Path, size: tuple[int, int], channels: int) -> Pixels:
     height, width = size
     with _undecodable(path), Image.open(path) as image:
         # A large JPEG can be decoded at a fraction of its size, which is many times faster.
         image.draft(None, (2 * max(size), 2 * max(size)))
         image.load()
-        upright = _eight_bit(ImageOps.exif_transpose(image)).convert("RGB")
-        return np.array(ImageOps.fit(upright, (width, height), Image.Resampling.BICUBIC), dtype=np.uint8)
+        upright = _eight_bit(ImageOps.exif_transpose(image)).convert("L" if channels == 1 else "RGB")
+        fitted = ImageOps.fit(upright, (width, height), Image.Resampling.BICUBIC)
+        return np.array(fitted, dtype=np.uint8).reshape(height, width, channels)
 
 
 def _eight_bit(image: Image.Image) -> Image.Image:

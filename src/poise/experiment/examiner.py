@@ -71,7 +71,7 @@ def split_for_development(train: ImageSet) -> tuple[ImageSet, ImageSet]:
     The draw depends on nothing but the data, so that every run on them is examined with the same images.
     """
     aside = []
-    for label in train.labels.unique().tolist():
+    for label in torch.unique(train.labels).tolist():
         members = (train.labels == label).nonzero().flatten()
         generator = draws.generator(1993, "development exam", label)
         picks = generator.choice(len(members), size=min(DEV_IMAGES, len(members) // 2), replace=False)

@@ -67,9 +67,7 @@ class RunFolder:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
-                raise UserError(
-                    f"another process is running in {self.path}; wait for it or choose another --out"
-                ) from error
+                raise UserError(f"another process runs in {self.path}; wait for it or choose another --out") from error
             yield
         finally:
             file.close()

@@ -95,9 +95,7 @@ class Bar:
             self._images += event.images
         words = f"phase {event.phase}"
         if isinstance(event, StepDone | EpochDone):
-            words += (
-                f", {event.stage} epoch {min(event.epoch + isinstance(event, StepDone), event.epochs)}/{event.epochs}"
-            )
+            words += f", {event.stage} epoch {event.epoch + isinstance(event, StepDone)}/{event.epochs}"
         elif isinstance(event, PhaseDone):
             words += ", exam"
         rate = f"{self._images / (time.monotonic() - self._began):,.0f} images/s"

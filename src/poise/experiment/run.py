@@ -100,7 +100,8 @@ def make_plan(name: str, recipe: Recipe) -> Plan:
     """Open the data and lay out the stream; every mistake in them is found here."""
     source = open_source(recipe.data, size=recipe.image_size)
     order = class_order(recipe.order, len(source.class_names))
-    stream = make_stream(recipe.setting, order=order, phases=recipe.phases, groups=recipe.groups)
+    phases = None if recipe.setting == "groups" else recipe.phases
+    stream = make_stream(recipe.setting, order=order, phases=phases, groups=recipe.groups)
     return Plan(name, recipe, source, stream)
 
 

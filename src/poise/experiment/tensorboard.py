@@ -18,14 +18,12 @@ class TensorBoard:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
             raise UserError("--tensorboard needs the extra: pip install 'poise[tensorboard]'") from error
-        self._writer: Any = SummaryWriter(str(folder / "tensorboard"))  # type: ignore[no-untyped-call]
-        self._epochs = 0
+        self._writer: Any = SummaryWriter(str(folder / "tensorboard"))
 
     def event(self, event: Event, done: float) -> None:
         """Write the mean loss, its terms and the learning rate of an epoch."""
         if not isinstance(event, EpochDone):
             return
-        self._epochs += 1
         for name, value in {"loss": event.loss, "lr": event.lr, **event.terms}.items():
             self._writer.add_scalar(f"phase-{event.phase}/{event.stage}/{name}", value, event.epoch)
 

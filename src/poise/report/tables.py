@@ -62,20 +62,8 @@ def comparison_table(results: Sequence[Mapping[str, Any]]) -> str:
         ]
         for result in results
     ]
-    header = [
-        "method",
-        "data",
-        "setting",
-        "policy",
-        "seed",
-        "exam",
-        "average",
-        "last",
-        "forgetting",
-        "counts",
-        "seconds",
-    ]
-    return _aligned(header, rows)
+    header = "method data setting policy seed exam average last forgetting counts seconds"
+    return _aligned(header.split(), rows)
 
 
 def _aligned(header: list[str], rows: list[list[str]]) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from poise.data.sources.arrays import ArraySource
-from poise.data.sources.base import Source
+from poise.data.sources.base import Source, suitable_augmentation, suitable_net
 from poise.data.sources.catalog import Entry, listing, open_source, register
 from poise.data.sources.cifar import CifarSource
 from poise.data.sources.digits import DigitsSource
-from poise.data.sources.folder import FolderSource
+from poise.data.sources.folder import FolderSource, labelled_files
 
 __all__ = [
     "ArraySource",
@@ -16,7 +16,10 @@ __all__ = [
     "Entry",
     "FolderSource",
     "Source",
+    "labelled_files",
     "listing",
     "open_source",
     "register",
+    "suitable_augmentation",
+    "suitable_net",
 ]

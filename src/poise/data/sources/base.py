@@ -50,12 +50,12 @@ class Source(ABC):
 
 def suitable_net(side: int) -> str:
     """The backbone for images whose shorter side has this many pixels."""
-    return "resnet32" if side <= 64 else "resnet18"
+    return "small" if side <= 12 else "resnet32" if side <= 64 else "resnet18"
 
 
 def suitable_augmentation(side: int) -> Augmentation:
     """Shifts by an eighth of the shorter side, as 4 pixels are of 32, and mirror images."""
-    return Augmentation(pad=side // 8, flip=True)
+    return Augmentation(pad=max(1, side // 8), flip=True)
 
 
 def digest(parts: Iterable[str | bytes | Tensor]) -> str:

@@ -6,7 +6,6 @@ from functools import cached_property
 
 import numpy as np
 import torch
-from sklearn.datasets import load_digits
 
 from poise import draws
 from poise.data.augment import Augmentation, Preprocessing
@@ -41,6 +40,8 @@ class DigitsSource(Source):
 
 
 def _digits(*, test: bool) -> ImageSet:
+    from sklearn.datasets import load_digits  # half of the start-up time of a command, so only when used
+
     bunch = load_digits()
     labels = bunch.target.astype(np.int64)
     wanted = np.flatnonzero(_is_test(labels) == test)

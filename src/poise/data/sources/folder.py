@@ -45,6 +45,14 @@ def scan(folder: Path) -> Layout:
     return _split(folder, _classes(folder))
 
 
+def labelled_files(folder: Path) -> tuple[list[Path], list[str]]:
+    """Every image file in `folder/CLASS/*`, and its class: what one phase brings."""
+    if not folder.is_dir():
+        raise UserError(f"{folder} is not a folder; give a folder with one folder of images for each class")
+    listed = list(_listed(_classes(folder, least=1)))
+    return [file for _, file in listed], [name for name, _ in listed]
+
+
 class FolderSource(Source):
     """Images in class folders, decoded to one square size."""
 

@@ -1,0 +1,39 @@
+# Two commands: `make demo` runs the main job, `make test` checks everything. `make setup` only installs.
+PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3,$(if $(shell $(name) -c 'import sys; print(sys.version_info >= (3, 11))' 2>/dev/null | grep True),$(name))))
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: setup demo test lint format clean
+
+setup: $(READY)
+
+$(READY): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "poise needs Python 3.11 or newer: make setup PYTHON=/path/to/python3.11"; exit 2; }
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: setup
+	@for method in lucir icarl; do for setting in tfh tfs; do \
+	  folder=runs/demo/$$method-$$setting; \
+	  if [ -e $$folder/recipe.json ]; then $(BIN)/poise resume $$folder || exit $$?; \
+	  else $(BIN)/poise run digits/$$method setting=$$setting --out $$folder > /dev/null || exit $$?; fi; \
+	done; done
+	@echo; $(BIN)/poise report runs/demo/lucir-tfh runs/demo/icarl-tfh runs/demo/lucir-tfs runs/demo/icarl-tfs
+	@echo; echo "The run folders are in runs/demo: result.json, journal.jsonl and model.safetensors in each."
+
+test: setup
+	$(BIN)/python -m pytest -n 2
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
