@@ -1,19 +1,29 @@
-"""Actions: what can be tuned in a phase, as plain frozen values."""
+"""Actions and action spaces: what can be tuned in a phase, as plain frozen values."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import itertools
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from poise.errors import UserError, suggestion
 
 AxisValue = float | str
 
-#: Axes that are not weights of loss terms, with the words they accept (empty: any positive number).
+#: Axes that are not weights of loss terms, with the words they accept (empty: a number).
 SETTINGS: Final[Mapping[str, tuple[str, ...]]] = {
     "lr": (),
     "classifier": ("fc", "ncm", "auto"),
     "old_rows": ("frozen", "trained"),
+    "balance": ("none", "align", "finetune"),
+    "epochs": (),
+    "allocation": (),
 }
 
 
@@ -65,6 +75,21 @@ class Action(Mapping[str, AxisValue]):
         """Whether the head rows of old classes are `frozen` or `trained`."""
         return str(self._axes.get("old_rows", "trained"))
 
+    @property
+    def balance(self) -> str:
+        """How the head is balanced after training: `none`, `align` (weight alignment) or `finetune`."""
+        return str(self._axes.get("balance", "none"))
+
+    @property
+    def epochs(self) -> float | None:
+        """The length of the phase in epochs, None where the schedule says it."""
+        return float(self._axes["epochs"]) if "epochs" in self._axes else None
+
+    @property
+    def allocation(self) -> float | None:
+        """The share of the memory that goes to the new classes, None where the budget says it."""
+        return float(self._axes["allocation"]) if "allocation" in self._axes else None
+
     def weight(self, term: str) -> float:
         """The weight of a loss term, 1 where the action does not name it."""
         return float(self._axes.get(term, 1.0))
@@ -85,6 +110,164 @@ def _checked(name: str, value: AxisValue) -> AxisValue:
         return value
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise UserError(f"action {name}={value!r} must be a number")
-    if not 0 <= value < float("inf") or (name == "lr" and value == 0):
-        raise UserError(f"action {name}={value!r} must be {'above' if name == 'lr' else 'at least'} 0 and finite")
+    positive = name in ("lr", "epochs")
+    if not 0 <= value < float("inf") or (positive and value == 0):
+        raise UserError(f"action {name}={value!r} must be {'above' if positive else 'at least'} 0 and finite")
+    if name == "allocation" and value > 1:
+        raise UserError(f"action {name}={value!r} must be a share between 0 and 1")
     return float(value)
+
+
+# Action spaces ------------------------------------------------------------------------------------------------------
+
+Grid = Mapping[str, Sequence[AxisValue]]
+
+#: The named grids. An axis that the method's own action does not have is left out.
+SPACES: Final[Mapping[str, Grid]] = {
+    "paper": {"logit_kd": (0, 0.1, 0.5, 1, 10), "feature_kd": (0, 0.1, 0.5, 1, 10), "lr": (0.1, 0.05)},
+    "joint": {
+        "logit_kd": (0, 0.1, 0.5, 1, 10),
+        "feature_kd": (0, 0.1, 0.5, 1, 10),
+        "lr": (0.1, 0.05),
+        "classifier": ("fc", "ncm"),
+    },
+    "wide": {
+        "logit_kd": (0, 0.1, 0.5, 1),
+        "feature_kd": (0, 0.1, 0.5, 1, 2, 4),
+        "lr": (0.1, 0.05, 0.02, 0.01, 0.005),
+    },
+    "full": {
+        "logit_kd": (0, 0.5, 1),
+        "feature_kd": (0, 0.1, 0.5, 1, 2),
+        "lr": (0.1, 0.05, 0.02, 0.01),
+        "old_rows": ("frozen", "trained"),
+        "balance": ("none", "align", "finetune"),
+    },
+}
+
+#: In the space `joint` the margin term goes with the classifier (methods.md A13).
+_JOINT_MARGIN: Final[Mapping[AxisValue, float]] = {"fc": 1.0, "ncm": 0.0}
+
+#: What the ablation switch can tune (Table 3, rows 2–4). Other axes are tuned only when nothing is switched.
+TUNABLE: Final = ("kd", "classifier", "lr")
+
+
+@dataclass(frozen=True)
+class ActionSpace:
+    """A finite, ordered grid of actions around a base action.
+
+    The base action (the method's own, perhaps changed by the user) is always among the actions, so that
+    leaving it alone is always possible: where it is not on the grid it is appended as one more arm.
+
+    Attributes:
+        name: `paper`, `joint`, `wide`, `full`, or `grid` for a grid of one's own.
+        axes: the tuned axes with their values, in the order in which the product runs (the last one fastest).
+        actions: the arms.
+        default: the index of the base action.
+    """
+
+    name: str
+    axes: Mapping[str, tuple[AxisValue, ...]]
+    actions: tuple[Action, ...]
+    default: int
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.actions, self.default))
+
+    def __len__(self) -> int:
+        return len(self.actions)
+
+    def __str__(self) -> str:
+        axes = " × ".join(f"{name} {{{', '.join(map(_short, values))}}}" for name, values in self.axes.items())
+        count = f"{len(self)} action{'s' if len(self) > 1 else ''}"
+        extra = " (the default among them, off the grid)" if len(self) > self._grid_size else ""
+        return f"{self.name}: {axes or 'nothing tuned'}: {count}{extra}"
+
+    @property
+    def _grid_size(self) -> int:
+        return math.prod(len(values) for values in self.axes.values())
+
+    @cached_property
+    def _places(self) -> dict[Action, int]:
+        return {action: index for index, action in enumerate(self.actions)}
+
+    def index(self, action: Action) -> int:
+        """The arm that is this action."""
+        if action not in self._places:
+            raise UserError(f"the action '{action}' is not in the space {self}")
+        return self._places[action]
+
+    def coordinates(self) -> NDArray[np.float64]:
+        """The position of every action (rows) on every tuned axis (columns), for a smooth surrogate.
+
+        Weights are log10(w + 0.03), so that 0 lies about as far below 0.1 as 0.1 below 0.5; learning rates and
+        epochs log10; an allocation is itself; two words are 0 and 1; three or more get a column each.
+        """
+        columns = [column for axis in self.axes for column in self._columns(axis)]
+        return np.array(columns, dtype=np.float64).reshape(len(columns), len(self)).T.copy()
+
+    def _columns(self, axis: str) -> list[list[float]]:
+        values = [action[axis] for action in self.actions]
+        if SETTINGS.get(axis):
+            words = sorted(set(values), key=SETTINGS[axis].index)
+            marked = words[1:] if len(words) <= 2 else words
+            return [[float(value == word) for value in values] for word in marked]
+        numbers = [float(value) for value in values]
+        if axis == "allocation":
+            return [numbers]
+        return [[math.log10(number if axis in SETTINGS else number + 0.03) for number in numbers]]
+
+    def as_json(self) -> dict[str, object]:
+        """What a report needs to print the space."""
+        axes = {name: list(values) for name, values in self.axes.items()}
+        return {"name": self.name, "axes": axes, "actions": len(self), "default": dict(self.actions[self.default])}
+
+
+def make_space(space: str | Grid, base: Action, tune: Collection[str] | None = None) -> ActionSpace:
+    """The named space, or the product of a grid of one's own, around the base action.
+
+    `tune` keeps only the axes of some kinds (`kd`: every distillation weight, `classifier`, `lr`); everything else
+    then stays as in the base action. An empty grid is the space of the base action alone.
+    """
+    if isinstance(space, str):
+        if space not in SPACES:
+            raise UserError(f"unknown action space '{space}'; {suggestion(space, SPACES)}")
+        name, grid = space, {axis: values for axis, values in SPACES[space].items() if axis in base}
+    else:
+        name, grid = "grid", dict(space)
+    for word in tune if tune is not None else ():
+        if word not in TUNABLE:
+            raise UserError(f"tune cannot be '{word}'; {suggestion(word, TUNABLE)}")
+    checked = {axis: _axis_values(axis, values, base) for axis, values in grid.items()}
+    axes = {axis: values for axis, values in checked.items() if tune is None or _kind(axis) in tune}
+    tied = name == "joint" and "classifier" in axes and "margin" in base
+    actions = []
+    for values in itertools.product(*axes.values()):
+        changed = dict(zip(axes, values, strict=True))
+        actions.append(base.replace(**changed, **({"margin": _JOINT_MARGIN[changed["classifier"]]} if tied else {})))
+    if base not in actions:
+        actions.append(base)
+    return ActionSpace(name, axes, tuple(actions), actions.index(base))
+
+
+def _axis_values(axis: str, values: object, base: Action) -> tuple[AxisValue, ...]:
+    if axis not in base:
+        raise UserError(
+            f"the space has an axis '{axis}' that the method's action does not have; {suggestion(axis, base)}"
+        )
+    if isinstance(values, str) or not isinstance(values, Sequence) or not values:
+        raise UserError(f"the axis '{axis}' of the space needs a list of values, e.g. {axis}=[{base[axis]!r}]")
+    checked = tuple(_checked(axis, value) for value in values)
+    if len(set(checked)) < len(checked):
+        raise UserError(f"the axis '{axis}' of the space names a value twice: {', '.join(map(_short, checked))}")
+    return checked
+
+
+def _kind(axis: str) -> str:
+    if axis in ("lr", "classifier"):
+        return axis
+    return "kd" if axis not in SETTINGS and axis != "margin" else "other"
+
+
+def _short(value: AxisValue) -> str:
+    return f"{value:g}" if isinstance(value, int | float) else value

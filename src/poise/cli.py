@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, NoReturn
 
 import click
+import torch
 import typer
 
 from poise import __version__
@@ -16,6 +17,7 @@ from poise.errors import PoiseError, UserError
 from poise.experiment import (
     CHECKPOINT_SECONDS,
     DEFAULT_RECIPE,
+    Lines,
     Run,
     RunFolder,
     TensorBoard,
@@ -24,9 +26,11 @@ from poise.experiment import (
     load_recipe,
     make_plan,
     make_watcher,
+    read_sweep,
     recipe_names,
     recipe_text,
     reopen,
+    run_sweep,
 )
 from poise.learner import Learner
 from poise.report import comparison_table, load_result, run_table
@@ -89,6 +93,20 @@ def resume(
         return
     job = Run(plan, opened, _watchers(opened, make_watcher(plan.stream), tensorboard), checkpoint_every)
     typer.echo(f"\n{run_table(job.resume())}\n\nrun folder {folder}")
+
+
+@app.command()
+def sweep(
+    file: Annotated[Path, typer.Argument(help="A TOML file with recipe, [set] and [grid].")],
+    out: Annotated[Path, typer.Option("--out", help="The folder of the run folders.")] = Path("runs"),
+    lanes: Annotated[int | None, typer.Option("--lanes", help="Runs side by side.", min=1)] = None,
+    checkpoint_every: Checkpoints = CHECKPOINT_SECONDS,
+) -> None:
+    """Run a grid of runs; finished cells are not run again."""
+    cells = read_sweep(file)
+    side_by_side = lanes or (4 if torch.cuda.is_available() else 1)
+    folders = run_sweep(cells, out, side_by_side, Lines(0, sys.stderr), checkpoint_every)
+    typer.echo(f"\n{comparison_table([load_result(folder) for folder in folders])}\n\nrun folders in {out}")
 
 
 @app.command()

@@ -6,7 +6,7 @@ import copy
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
@@ -21,9 +21,9 @@ from poise._version import __version__
 from poise.actions import Action, AxisValue
 from poise.data import Augmentation, Budget, Feed, ImageSet, Memory, Preprocessing, draw_reserve, to_pixels
 from poise.data.sources import suitable_augmentation, suitable_net
-from poise.errors import UserError
+from poise.errors import Diverged, UserError
 from poise.methods import Arrivals, Growth, Method, make_method
-from poise.nets import Model, build_backbone, build_head, feature_width, torch_generator
+from poise.nets import Model, build_backbone, build_head, check_backbone, feature_width, torch_generator
 from poise.policies import make_policy
 from poise.training import (
     ActionDecided,
@@ -76,21 +76,23 @@ class Settings:
 class _Arrival:
     """New images, checked: labels are head rows, classes all classes after this phase."""
 
+    phase: int
     images: ImageSet
     classes: tuple[Label, ...]
     growth: Growth
     digest: str
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Job:
-    """A phase under way."""
+    """A phase under way; `announced` counts the events before training that were yielded."""
 
     arrival: _Arrival
     kept: Memory  # as it was before this phase
     new: ImageSet  # what may be trained on and herded from
     reserve: ImageSet
     trainer: Trainer
+    announced: int = 0
 
 
 class Learner:
@@ -145,11 +147,13 @@ class Learner:
         deterministic: bool = False,
         seed: int = 0,
     ) -> None:
-        for name, value in (("epochs", epochs), ("batch", batch)):
-            if value < 1:
-                raise UserError(f"{name}={value} must be at least 1")
-        if batch == 1:
-            raise UserError("batch=1 leaves batch normalisation nothing to normalise; use at least 2")
+        _check_schedule(epochs, batch, momentum, weight_decay)
+        if not isinstance(net, str | nn.Module | None):
+            raise UserError(
+                f"net={net!r} is neither a name nor a module; a class of your own must be made first: net=Net()"
+            )
+        if not isinstance(memory, int | Budget):
+            raise UserError(f"memory={memory!r} must be a number of images per class or a Budget")
         self.settings = Settings(
             method=method,
             options=dict(options or {}),
@@ -169,6 +173,8 @@ class Learner:
         self._action = self._method.default_action.replace(**self.settings.action)
         self.policy = make_policy(policy, self._action)
         self._own_net = net if isinstance(net, nn.Module) else None
+        if isinstance(net, str):
+            check_backbone(net, self._method.variant)
         self._augmentation = augmentation
         self.preprocessing = self._with_jitter(preprocessing) if preprocessing is not None else None
         self.classes_: tuple[Label, ...] = ()
@@ -213,23 +219,39 @@ class Learner:
             raise UserError("this learner was saved in the middle of a phase with other images; give it the same ones")
         return self.backend.guarded(self._fit(arrival))
 
-    def _fit(self, arrival: _Arrival) -> Iterator[Event]:
+    def _fit(self, arrival: _Arrival) -> Generator[Event, None, None]:
+        self._refuse_if_overtaken(arrival)
         pending = self._pending
         action = Action(**pending[1]["action"]) if pending else self._decide()
         job = self._begin(arrival, action)
+        if pending is not None:
+            job.announced = pending[1]["announced"]
+            job.trainer.restore(*pending)
         self._job = job
         try:
-            if pending is None:
-                images = len(arrival.images)
-                yield PhaseStarted(self.phases_, arrival.growth.new, len(arrival.classes), images, len(job.kept))
-                yield ActionDecided(self.phases_, self.settings.policy if self.phases_ else "none", dict(action))
-            else:
-                job.trainer.restore(*pending)
+            for event in self._opening(job)[job.announced :]:
+                job.announced += 1
+                yield event
             yield from job.trainer.run()
+            self._refuse_if_overtaken(arrival)
             self._finish(job)
         finally:
-            self._job = None
+            if self._job is job:
+                self._job = None
         yield PhaseDone(self.phases_ - 1, self.classifier_, len(self.memory or ()))
+
+    def _opening(self, job: _Job) -> tuple[Event, ...]:
+        """What is said before training starts."""
+        arrival, policy = job.arrival, self.settings.policy if self.phases_ else "none"
+        new, classes, images = arrival.growth.new, len(arrival.classes), len(arrival.images)
+        return (
+            PhaseStarted(self.phases_, new, classes, images, len(job.kept)),
+            ActionDecided(self.phases_, policy, dict(job.trainer.action)),
+        )
+
+    def _refuse_if_overtaken(self, arrival: _Arrival) -> None:
+        if arrival.phase != self.phases_:
+            raise UserError("this learner learned another phase in the meantime; call fitting again for this one")
 
     def _decide(self) -> Action:
         """The action of this phase. The first phase is plain classification: nothing in it is tuned."""
@@ -250,13 +272,16 @@ class Learner:
             lambda: self._arriving_features(new, arrival.growth, preprocessing),
         )
         self._method.grow(model, arrivals)
+        images = ImageSet.joined([kept.exemplars, new])
+        if len(images) == 1:  # a batch of two, for a single value has no batch statistics
+            images = images.select(torch.zeros(2, dtype=torch.long))
         trainer = Trainer(
             model=model.placed(self.backend.device),
-            teacher=self.model.teacher() if self.model is not None else None,
+            teacher=self.model.teacher(self.backend.dtype) if self.model is not None else None,
             method=self._method,
             action=action,
             growth=arrival.growth,
-            feed=Feed(ImageSet.joined([kept.exemplars, new]), self.backend.device),
+            feed=Feed(images, self.backend.device),
             preprocessing=preprocessing,
             schedule=self.settings.schedule,
             backend=self.backend,
@@ -272,6 +297,8 @@ class Learner:
         arrived = set(job.new.labels.tolist())
         candidates = ImageSet.joined([job.kept.exemplars.of_labels(arrived), job.new])
         features = extract(model, candidates.pixels, preprocessing, backend).features
+        if not bool(torch.isfinite(features).all()):
+            raise Diverged(f"the features of phase {self.phases_} are not finite; lower the learning rate")
         memory = job.kept.updated(candidates, features, job.reserve, budget.quota(classes), budget.reserve)
         means = class_means(model, memory.exemplars, classes, preprocessing, backend)
         hits = dict(self._reserve_hits)
@@ -373,6 +400,7 @@ class Learner:
 
         Without `images` the memory is stored as the `origins` its images were given with.
         """
+        self.backend.synchronise()
         tensors: dict[str, Tensor] = {}
         if self.model is not None and self._means is not None:
             tensors |= {f"model.{name}": value for name, value in self.model.state_dict().items()}
@@ -387,7 +415,8 @@ class Learner:
         if self._job is not None:
             values, position = self._job.trainer.state()
             arrival = self._job.arrival
-            pending = values, {**position, "action": dict(self._job.trainer.action), "digest": arrival.digest}
+            begun = {"action": dict(self._job.trainer.action), "announced": self._job.announced}
+            pending = values, {**position, **begun, "digest": arrival.digest}
         if pending is not None:
             tensors |= {f"pending.{name}": value for name, value in pending[0].items()}
         return tensors, {
@@ -428,7 +457,8 @@ class Learner:
                 "device": device,
             }
         )
-        learner._restore(tensors, meta, lookup)
+        with learner.backend.active():
+            learner._restore(tensors, meta, lookup)
         return learner
 
     def _restore(
@@ -447,7 +477,12 @@ class Learner:
         model = self.first_model(self.shape_)
         weights = _under("model.", tensors)
         model.head.adopt(_under("head.", weights))
-        model.load_state_dict(weights)
+        try:
+            model.load_state_dict(weights)
+        except RuntimeError as error:
+            raise UserError(
+                "the net does not fit the saved weights; pass one made like the net that was saved"
+            ) from error
         self.model = model.placed(self.backend.device).eval()
         self._means = tensors["means"].to(self.backend.device)
         if "memory.exemplars.labels" in tensors:
@@ -490,7 +525,8 @@ class Learner:
         arrived_images = ImageSet(pixels, torch.tensor([rows[label] for label in plain]), where)
         digest = hashlib.blake2b(pixels.numpy().tobytes(), digest_size=16)
         digest.update(json.dumps([list(classes), arrived_images.labels.tolist()]).encode())
-        return _Arrival(arrived_images, classes, Growth(len(self.classes_), len(new)), digest.hexdigest())
+        growth = Growth(len(self.classes_), len(new))
+        return _Arrival(self.phases_, arrived_images, classes, growth, digest.hexdigest())
 
     def _pixels(self, images: Images) -> Tensor:
         size = self.shape_[1:] if self.shape_ else None
@@ -538,8 +574,20 @@ class Learner:
         return found.features, fresh.labels.to(self.backend.device) - growth.old
 
 
+def _check_schedule(epochs: int, batch: int, momentum: float, weight_decay: float) -> None:
+    for name, value, least in (("epochs", epochs, 1), ("batch", batch, 2)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise UserError(f"{name}={value!r} must be a whole number, at least {least}")
+    if not 0 <= momentum < 1:
+        raise UserError(f"momentum={momentum} must be at least 0 and below 1")
+    if not 0 <= weight_decay < float("inf"):
+        raise UserError(f"weight_decay={weight_decay} must be at least 0 and finite")
+
+
 def _plain_labels(labels: Labels) -> list[Label]:
-    values = labels.tolist() if isinstance(labels, np.ndarray | Tensor) else list(labels)
+    values = labels.tolist() if isinstance(labels, np.ndarray | Tensor) else labels
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise UserError(f"labels came as {type(labels).__name__}; give a list or array with one label per image")
     plain = [value.item() if isinstance(value, np.generic) else value for value in values]
     for value in plain:
         if isinstance(value, bool) or not isinstance(value, int | str):

@@ -60,29 +60,34 @@ def read_json(path: Path) -> dict[str, Any]:
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], *, kind: str) -> None:
     """Write tensors and a JSON document as one safetensors file of the given kind."""
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in sorted(tensors.items())}
-    document = json.dumps(meta, sort_keys=True, allow_nan=False)
-    header = {"kind": kind, "format": FORMAT, "sum": _checksum(plain, document), "meta": document}
+    document = json.dumps({"kind": kind, "format": FORMAT, "meta": meta}, sort_keys=True, allow_nan=False)
+    header = {"sum": _checksum(plain, document), "document": document}
     # One entry only: safetensors writes its metadata in the order of a hash table, anew in every process.
     write_bytes(path, to_bytes(plain, {"poise": json.dumps(header)}))
 
 
 def read_tensors(path: Path, *, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read a file written by `write_tensors`; any damage raises `Damaged`, another kind `UserError`."""
+    """Read a file written by `write_tensors`; any damage raises `Damaged`, another kind `UserError`.
+
+    The checksum is looked at first, and is made the same way in every format: damage never looks like a
+    newer format or another kind.
+    """
     if not path.is_file():
         raise UserError(f"{path} does not exist")
     try:
         with safe_open(str(path), framework="pt") as file:
             header = json.loads((file.metadata() or {})["poise"])
-            check_format(path, header["format"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        intact = header["sum"] == _checksum(tensors, header["document"])
     except (SafetensorError, OSError, ValueError, KeyError) as error:
         raise Damaged(f"{path} is damaged or was not written by poise") from error
-    if header["kind"] != kind:
-        raise UserError(f"{path} is a {header['kind']} file of poise, not a {kind} file")
-    if header["sum"] != _checksum(tensors, header["meta"]):
+    if not intact:
         raise Damaged(f"{path} is damaged: its contents do not match their checksum")
-    meta: dict[str, Any] = json.loads(header["meta"])
-    return tensors, meta
+    document: dict[str, Any] = json.loads(header["document"])
+    check_format(path, document["format"])
+    if document["kind"] != kind:
+        raise UserError(f"{path} is a {document['kind']} file of poise, not a {kind} file")
+    return tensors, document["meta"]
 
 
 def check_format(path: Path, found: object) -> None:

@@ -2,7 +2,7 @@
 
 Per class, with unit features d_j and their mean μ (not renormalised), start at w = μ and repeat: take
 j = argmax ⟨w, d_j⟩, then w ← w + μ − d_j. An image taken before is skipped but still moves w. It ends
-when enough distinct images were taken, or after 1,000 tries.
+when enough distinct images were taken, or after 1,000 tries. Of equally good images the first is taken.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _herd_together(features: Tensor, labels: Tensor, classes: list[int], count: 
     for attempt in range(TRIES):
         if attempt >= length and bool((taken >= want).all()):
             break
-        scores = torch.einsum("cnd,cd->cn", points, pull).masked_fill(~real, -torch.inf)
+        scores = _closeness(points, pull).masked_fill(~real, -torch.inf)
         pick = scores.argmax(dim=1, keepdim=True)
         fresh = ~chosen.gather(1, pick) & (taken < want)[:, None]
         slot = taken.clamp(max=length - 1)[:, None]
@@ -55,11 +55,15 @@ def _herd_together(features: Tensor, labels: Tensor, classes: list[int], count: 
         taken += fresh[:, 0]
         pull += means - points.gather(1, pick[..., None].expand(-1, -1, points.shape[2]))[:, 0]
 
-    closeness = torch.einsum("cnd,cd->cn", points, means).masked_fill(chosen, -torch.inf)
-    rest = closeness.argsort(dim=1, descending=True, stable=True)
+    rest = _closeness(points, means).masked_fill(chosen, -torch.inf).argsort(dim=1, descending=True, stable=True)
     ranks = {}
     for row, label in enumerate(classes):
         have, wanted = int(taken[row]), int(want[row])
         picks = torch.cat([order[row, :have], rest[row, : wanted - have]])
         ranks[label] = members[row][picks]
     return ranks
+
+
+def _closeness(points: Tensor, target: Tensor) -> Tensor:
+    """⟨target, d_j⟩, rounded: equal images, and the two images of a class of two, tie on every machine."""
+    return torch.einsum("cnd,cd->cn", points, target).round(decimals=9)

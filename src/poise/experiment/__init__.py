@@ -3,16 +3,19 @@
 from poise.experiment.dryrun import describe_plan
 from poise.experiment.examiner import Exam, Examiner, split_for_development
 from poise.experiment.folder import RunFolder
-from poise.experiment.progress import Quiet, Watcher, make_watcher
+from poise.experiment.progress import Lines, Quiet, Watcher, make_watcher
 from poise.experiment.recipe import DEFAULT_RECIPE, Recipe, load_recipe, make_recipe, recipe_names, recipe_text
 from poise.experiment.run import CHECKPOINT_SECONDS, Plan, Run, make_plan, reopen
+from poise.experiment.sweep import Cell, read_sweep, run_sweep
 from poise.experiment.tensorboard import TensorBoard
 
 __all__ = [
     "CHECKPOINT_SECONDS",
     "DEFAULT_RECIPE",
+    "Cell",
     "Exam",
     "Examiner",
+    "Lines",
     "Plan",
     "Quiet",
     "Recipe",
@@ -25,8 +28,10 @@ __all__ = [
     "make_plan",
     "make_recipe",
     "make_watcher",
+    "read_sweep",
     "recipe_names",
     "recipe_text",
     "reopen",
+    "run_sweep",
     "split_for_development",
 ]

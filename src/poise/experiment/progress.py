@@ -46,29 +46,30 @@ class Quiet:
 class Lines:
     """One line per phase, per exam, and now and then between."""
 
-    def __init__(self, stream: Stream, out: TextIO) -> None:
-        self._phases = len(stream)
+    def __init__(self, phases: int, out: TextIO) -> None:
+        self._phases = phases
         self._out = out
         self._last = self._began = time.monotonic()
 
     def event(self, event: Event, done: float) -> None:
         """A line at the start of a phase, then at most one in ten seconds."""
         if isinstance(event, PhaseStarted):
-            self._say(_phase_line(event, self._phases))
+            self.say(_phase_line(event, self._phases))
         elif isinstance(event, ActionDecided):
-            self._say(f"  action: {Action(**event.action)}")
+            self.say(f"  action: {Action(**event.action)}")
         elif isinstance(event, EpochDone) and time.monotonic() - self._last > LINE_SECONDS:
             left = (time.monotonic() - self._began) * (1 - done) / max(done, 1e-9)
-            self._say(f"  {_epoch_words(event)}, {100 * done:.0f} % of the run, about {_clock(left)} left")
+            self.say(f"  {_epoch_words(event)}, {100 * done:.0f} % of the run, about {_clock(left)} left")
 
     def exam(self, exam: Exam) -> None:
         """The accuracies after a phase."""
-        self._say(f"  {_exam_words(exam)}")
+        self.say(f"  {_exam_words(exam)}")
 
     def close(self) -> None:
         """Nothing to close."""
 
-    def _say(self, text: str) -> None:
+    def say(self, text: str) -> None:
+        """Print a line."""
         self._last = time.monotonic()
         print(text, file=self._out, flush=True)
 
@@ -113,7 +114,7 @@ class Bar:
 def make_watcher(stream: Stream) -> Watcher:
     """A bar if a person is watching, lines if not."""
     console = Console(stderr=True)
-    return Bar(stream, console) if console.is_terminal else Lines(stream, sys.stderr)
+    return Bar(stream, console) if console.is_terminal else Lines(len(stream), sys.stderr)
 
 
 def _phase_line(event: PhaseStarted, phases: int) -> str:

@@ -6,7 +6,7 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +31,7 @@ from poise.training import EpochDone, Event, PhaseDone, StageDone, StepDone
 log = logging.getLogger(__name__)
 
 CHECKPOINT_SECONDS = 60.0
+Going = Generator[None, None, dict[str, Any]]
 PARTS = ("train", "policy", "evaluate", "total")
 
 
@@ -113,6 +114,7 @@ class Run:
     folder: RunFolder
     watchers: Sequence[Watcher] = (Quiet(),)
     checkpoint_seconds: float = CHECKPOINT_SECONDS
+    stop: threading.Event = field(default_factory=threading.Event)  # set: write a checkpoint and leave
     exams: list[Exam] = field(default_factory=list)
     actions: list[dict[str, Any]] = field(default_factory=list)
     stored: list[int] = field(default_factory=list)
@@ -122,51 +124,60 @@ class Run:
 
     def start(self) -> dict[str, Any]:
         """Run from the beginning; returns the result."""
-        with self.folder.locked(), self.folder.writing():
-            return self._from_the_beginning()
+        with stopping(self.stop):
+            return _drained(self.starting())
 
     def resume(self) -> dict[str, Any]:
         """Go on from the newest good checkpoint, or from the beginning if there is none."""
+        with stopping(self.stop):
+            return _drained(self.resuming())
+
+    def starting(self) -> Going:
+        """`start` as a generator that pauses after every event, so that several runs can share a GPU."""
+        with self.folder.locked(), self.folder.writing():
+            return (yield from self._from_the_beginning())
+
+    def resuming(self) -> Going:
+        """`resume` as a generator."""
         with self.folder.locked(), self.folder.writing(), _threads(self.folder.machine):
             found = self.folder.newest_checkpoint()
             self.folder.journal.rewind(found[1]["journal"] if found else 0)
             if found is None:
                 log.warning("%s has no checkpoint yet; starting from the beginning", self.folder.path)
-                return self._from_the_beginning()
+                return (yield from self._from_the_beginning())
             train, exam = self.plan.images()
             learner = self._restored(*found, train)
             record_resume(self.folder.machine, learner.backend)
-            return self._go(learner, train, Examiner(exam, self.plan.stream))
+            return (yield from self._go(learner, train, Examiner(exam, self.plan.stream)))
 
-    def _from_the_beginning(self) -> dict[str, Any]:
+    def _from_the_beginning(self) -> Going:
         learner = self.plan.new_learner()
         train, exam = self.plan.images()
         if self.plan.recipe.start is not None:
             learner = self._started_from(Path(self.plan.recipe.start), learner, train)
         store.write_json(self.folder.machine, describe_machine(self.folder.path, learner.backend))
         store.write_json(self.folder.recipe, self.plan.as_json())
-        return self._go(learner, train, Examiner(exam, self.plan.stream))
+        return (yield from self._go(learner, train, Examiner(exam, self.plan.stream)))
 
-    def _go(self, learner: Learner, train: ImageSet, examiner: Examiner) -> dict[str, Any]:
+    def _go(self, learner: Learner, train: ImageSet, examiner: Examiner) -> Going:
         self._mark = time.monotonic()
         try:
-            with _stopping() as stop:
-                for phase in range(len(self.exams), len(self.plan.stream)):
-                    if learner.phases_ == phase:
-                        self._learn(learner, phase, train, stop)
-                    with self._timed("evaluate"):
-                        exam = examiner.examine(learner, phase)
-                    self._keep(exam, learner)
-                    self._checkpoint(learner)
-                    if phase + 1 < len(self.plan.stream):
-                        self._leave_if(stop)
+            for phase in range(len(self.exams), len(self.plan.stream)):
+                if learner.phases_ == phase:
+                    yield from self._learn(learner, phase, train)
+                with self._timed("evaluate"):
+                    exam = examiner.examine(learner, phase)
+                self._keep(exam, learner)
+                self._checkpoint(learner)
+                if phase + 1 < len(self.plan.stream):
+                    self._leave_if_asked()
             return self._finish(learner)
         finally:
             self.folder.journal.close()
             for watcher in self.watchers:
                 watcher.close()
 
-    def _learn(self, learner: Learner, phase: int, train: ImageSet, stop: threading.Event) -> None:
+    def _learn(self, learner: Learner, phase: int, train: ImageSet) -> Generator[None, None, None]:
         arrived = train.of_labels(self.plan.stream[phase])
         events = learner.fitting(arrived.pixels, arrived.labels, origins=arrived.origins)
         saved = time.monotonic()
@@ -177,10 +188,11 @@ class Run:
                 return
             self._show(event, train)
             due = time.monotonic() - saved >= self.checkpoint_seconds
-            if isinstance(event, StageDone) or due or stop.is_set():
+            if isinstance(event, StageDone) or due or self.stop.is_set():
                 self._checkpoint(learner)
                 saved = time.monotonic()
-                self._leave_if(stop)
+                self._leave_if_asked()
+            yield
 
     @contextmanager
     def _timed(self, part: str) -> Iterator[None]:
@@ -235,8 +247,8 @@ class Run:
         mark, self._mark = self._mark, time.monotonic()
         self.seconds["total"] += self._mark - mark
 
-    def _leave_if(self, stop: threading.Event) -> None:
-        if stop.is_set():
+    def _leave_if_asked(self) -> None:
+        if self.stop.is_set():
             raise Interrupted(f"interrupted; go on with 'poise resume {self.folder.path}'")
 
     def _restored(self, tensors: dict[str, Tensor], meta: dict[str, Any], train: ImageSet) -> Learner:
@@ -354,11 +366,10 @@ def _threads(machine: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _stopping() -> Iterator[threading.Event]:
-    """An event that Ctrl-C and SIGTERM set; a second Ctrl-C stops at once."""
-    stop = threading.Event()
+def stopping(stop: threading.Event) -> Iterator[None]:
+    """Ctrl-C and SIGTERM set the event; a second Ctrl-C stops at once."""
     if threading.current_thread() is not threading.main_thread():
-        yield stop
+        yield
         return
 
     def ask(signum: int, frame: FrameType | None) -> None:
@@ -368,7 +379,16 @@ def _stopping() -> Iterator[threading.Event]:
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield stop
+        yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _drained(going: Going) -> dict[str, Any]:
+    while True:
+        try:
+            next(going)
+        except StopIteration as end:
+            result: dict[str, Any] = end.value
+            return result

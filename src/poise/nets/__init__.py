@@ -1,7 +1,16 @@
 """What learns: backbones, heads, and the model made of both."""
 
 from poise.nets.heads import CosineHead, Head, LinearHead
-from poise.nets.model import BACKBONES, VARIANTS, Model, build_backbone, build_head, feature_width, torch_generator
+from poise.nets.model import (
+    BACKBONES,
+    VARIANTS,
+    Model,
+    build_backbone,
+    build_head,
+    check_backbone,
+    feature_width,
+    torch_generator,
+)
 from poise.nets.outputs import Features, Output
 
 __all__ = [
@@ -15,6 +24,7 @@ __all__ = [
     "Output",
     "build_backbone",
     "build_head",
+    "check_backbone",
     "feature_width",
     "torch_generator",
 ]

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from poise import draws
 from poise.errors import UserError, suggestion
+from poise.nets.folding import fold_norms
 from poise.nets.heads import HEADS, Head
 from poise.nets.outputs import Features, Output
 from poise.nets.resnet import ResNet, cifar_resnet, imagenet_resnet18, initialise
@@ -43,10 +44,13 @@ class Model(nn.Module):
         """The model itself, moved to the device and laid out channels last, as convolutions like it."""
         return self.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
-    def teacher(self) -> Model:
-        """A frozen copy in eval mode."""
+    def teacher(self, dtype: torch.dtype = torch.float32) -> Model:
+        """A frozen copy in eval mode; a ResNet's batch norms are folded and its weights kept in `dtype`."""
         copied = copy.deepcopy(self).eval()
-        return copied.requires_grad_(False)
+        if isinstance(copied.backbone, ResNet):
+            fold_norms(copied.backbone)
+            copied.backbone.to(dtype)
+        return copied.placed(self.head.old.device).requires_grad_(False)
 
 
 def torch_generator(seed: int, purpose: str, *address: int | str) -> torch.Generator:
@@ -54,8 +58,8 @@ def torch_generator(seed: int, purpose: str, *address: int | str) -> torch.Gener
     return torch.Generator().manual_seed(draws.key(seed, purpose, *address) % 2**63)
 
 
-def build_backbone(name: str, variant: str, channels: int, seed: int) -> ResNet:
-    """A named backbone with its initial weights; `NAME/VARIANT` overrides the method's variant."""
+def check_backbone(name: str, variant: str) -> tuple[str, str]:
+    """Family and variant of a named backbone; a name that `build_backbone` would not know is refused."""
     family, _, override = name.partition("/")
     variant = override or variant
     if family not in BACKBONES:
@@ -64,7 +68,14 @@ def build_backbone(name: str, variant: str, channels: int, seed: int) -> ResNet:
         raise UserError(f"unknown net variant '{variant}'; {suggestion(variant, VARIANTS)}")
     if family == "resnet18" and variant == "pod":
         raise UserError("net resnet18 has no variant 'pod' yet; use resnet18/lucir or resnet18/ordinary")
-    net = BACKBONES[family](variant, channels)
+    return family, variant
+
+
+def build_backbone(name: str, variant: str, channels: int, seed: int) -> ResNet:
+    """A named backbone with its initial weights; `NAME/VARIANT` overrides the method's variant."""
+    family, variant = check_backbone(name, variant)
+    with torch.random.fork_rng(devices=[]):  # modules draw first values of their own, soon overwritten
+        net = BACKBONES[family](variant, channels)
     initialise(net, torch_generator(seed, "backbone", family, variant), zero_last_norm=variant == "pod")
     return net
 

@@ -22,10 +22,10 @@ class Block(nn.Module):
 
     def __init__(self, width_in: int, width: int, stride: int, *, relu: bool, project: bool) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(width_in, width, 3, stride, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(width)
-        self.conv2 = nn.Conv2d(width, width, 3, 1, 1, bias=False)
-        self.bn2 = nn.BatchNorm2d(width)
+        self.conv1: nn.Module = nn.Conv2d(width_in, width, 3, stride, 1, bias=False)
+        self.bn1: nn.Module = nn.BatchNorm2d(width)
+        self.conv2: nn.Module = nn.Conv2d(width, width, 3, 1, 1, bias=False)
+        self.bn2: nn.Module = nn.BatchNorm2d(width)
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or width_in != width:
             self.shortcut = _projection(width_in, width, stride) if project else Subsample(stride, width - width_in)
@@ -100,7 +100,7 @@ def initialise(net: ResNet, generator: torch.Generator, *, zero_last_norm: bool)
             nn.init.zeros_(module.bias)
     if zero_last_norm:
         for module in net.modules():
-            if isinstance(module, Block):
+            if isinstance(module, Block) and isinstance(module.bn2, nn.BatchNorm2d):
                 nn.init.zeros_(module.bn2.weight)
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import os
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -22,6 +23,13 @@ class Backend:
     device: torch.device
     precision: str
     deterministic: bool
+    capture: bool = True  # whether steps on a GPU are captured; eager ones are the reference
+    lane: torch.cuda.Stream | None = None  # the stream of all work on a GPU, so that learners can work side by side
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The format in which networks compute."""
+        return torch.bfloat16 if self.precision == "bf16" else torch.float32
 
     @property
     def autocast(self) -> torch.autocast:
@@ -31,18 +39,24 @@ class Backend:
     @contextmanager
     def active(self) -> Iterator[None]:
         """Global flags as this backend wants them; generators and flags are as before afterwards."""
-        with torch.random.fork_rng(devices=[]), _flags(self):
+        with torch.random.fork_rng(devices=[]), _flags(self), torch.cuda.stream(self.lane):
             yield
 
-    def guarded(self, work: Iterator[T]) -> Iterator[T]:
+    def synchronise(self) -> None:
+        """Wait for the work that was queued, so that its results can be read from anywhere."""
+        if self.lane is not None:
+            self.lane.synchronize()
+
+    def guarded(self, work: Generator[T, None, None]) -> Iterator[T]:
         """The same items as `work`, with the flags set only while it runs and not between items."""
-        while True:
-            with self.active():
-                try:
-                    item = next(work)
-                except StopIteration:
-                    return
-            yield item
+        with closing(work):  # at once, whoever else still holds on to it
+            while True:
+                with self.active():
+                    try:
+                        item = next(work)
+                    except StopIteration:
+                        return
+                yield item
 
 
 def make_backend(device: str, precision: str, deterministic: bool) -> Backend:
@@ -65,7 +79,10 @@ def make_backend(device: str, precision: str, deterministic: bool) -> Backend:
         precision = "bf16" if chosen.type == "cuda" else "fp32"
     if precision == "tf32" and chosen.type == "cpu":
         raise UserError("precision=tf32 needs a GPU; use precision=fp32 on a CPU")
-    return Backend(chosen, precision, deterministic)
+    if deterministic and chosen.type == "cuda":
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what cuBLAS wants for repeatable sums
+    lane = torch.cuda.Stream(chosen) if chosen.type == "cuda" else None  # type: ignore[no-untyped-call]
+    return Backend(chosen, precision, deterministic, lane=lane)
 
 
 @contextmanager

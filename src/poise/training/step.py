@@ -1,42 +1,90 @@
-"""One training step: the reference, run eagerly."""
+"""One training step, and how steps are run: eagerly (the reference) or as a captured graph (see `capture`)."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from poise.actions import Action
-from poise.data import Draws, Preprocessing
+from poise.actions import SETTINGS, Action
+from poise.data import Draws, Feed, Preprocessing
 from poise.methods import Growth, Method
 from poise.nets import Model
 from poise.training.backend import Backend
 
 
-@dataclass
-class EagerStep:
-    """Crop, flip, normalise; student and teacher; named terms; their weighted sum; backward; SGD."""
+class Step:
+    """Crop, flip, normalise; student and teacher; named terms; their weighted sum; backward; SGD.
 
-    model: Model
-    teacher: Model | None
-    method: Method
-    action: Action
-    growth: Growth
-    preprocessing: Preprocessing
-    optimiser: torch.optim.SGD
-    backend: Backend
+    The weights of the terms and the learning rate live on the device, so that one captured step serves every
+    action. Nothing in a step is random, reads a value back, or depends on one.
+    """
 
-    def __call__(self, pixels: Tensor, labels: Tensor, draws: Draws) -> dict[str, Tensor]:
-        """Train on one batch of uint8 images; returns `loss` and every term, still on the device."""
+    def __init__(
+        self,
+        *,
+        model: Model,
+        teacher: Model | None,
+        method: Method,
+        action: Action,
+        growth: Growth,
+        preprocessing: Preprocessing,
+        optimiser: torch.optim.SGD,
+        backend: Backend,
+    ) -> None:
+        self.model, self.teacher, self.method, self.growth = model, teacher, method, growth
+        self.preprocessing, self.optimiser, self.backend = preprocessing, optimiser, backend
+        self.weights = {
+            name: torch.tensor(action.weight(name), device=backend.device) for name in action if name not in SETTINGS
+        }
+        self.names: tuple[str, ...] = ()  # of the values that a step returns; known after the first one
+
+    def __call__(self, pixels: Tensor, labels: Tensor, draws: Draws) -> Tensor:
+        """Train on one batch of uint8 images; returns the loss and every term, in the order of `names`."""
         images = self.preprocessing.training(pixels, draws).contiguous(memory_format=torch.channels_last)
         with self.backend.autocast:
             student = self.model(images)
             with torch.no_grad():
                 teacher = self.teacher(images) if self.teacher is not None else None
         terms = self.method.terms(student, teacher, labels, self.growth)
-        loss = torch.stack([self.action.weight(name) * term for name, term in terms.items()]).sum()
+        loss = torch.stack(
+            [self.weights[name] * term if name in self.weights else term for name, term in terms.items()]
+        )
+        total = loss.sum()
         self.optimiser.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
+        total.backward()  # type: ignore[no-untyped-call]
         self.optimiser.step()
-        return {"loss": loss.detach(), **{name: term.detach() for name, term in terms.items()}}
+        self.names = ("loss", *terms)
+        return torch.stack([total.detach(), *(term.detach() for term in terms.values())])
+
+
+class Runner(Protocol):
+    """Runs the steps of an epoch, a few at a time."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of a step's values, known after the first step."""
+
+    def epoch(self, order: Tensor, draws: Draws, first: int) -> Iterator[Tensor]:
+        """Run the steps from `first` on; yields the values [steps, names] of each stretch of steps."""
+
+
+class EagerRunner:
+    """The reference: one step after the other, wherever the images live."""
+
+    def __init__(self, step: Step, feed: Feed, bounds: list[tuple[int, int]]) -> None:
+        self._step, self._feed, self._bounds = step, feed, bounds
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of a step's values."""
+        return self._step.names
+
+    def epoch(self, order: Tensor, draws: Draws, first: int) -> Iterator[Tensor]:
+        """Run the steps from `first` on, yielding after each."""
+        draws = draws.to(self._feed.device)
+        left = self._bounds[first:]
+        for (start, stop), (pixels, labels) in zip(left, self._feed.batches(order, left), strict=True):
+            yield self._step(pixels, labels, draws.batch(start, stop))[None]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +16,9 @@ from poise.errors import Diverged
 from poise.methods import Growth, Method, Stage
 from poise.nets import Model
 from poise.training.backend import Backend
+from poise.training.capture import CapturedRunner
 from poise.training.events import EpochDone, Event, StageDone, StepDone
-from poise.training.step import EagerStep
+from poise.training.step import EagerRunner, Runner, Step
 
 
 @dataclass(frozen=True)
@@ -58,11 +59,13 @@ class Trainer:
         self.stages: tuple[Stage, ...] = method.stages(growth)
         self.bounds = batch_bounds(len(feed), schedule.batch)
         self.stage = self.epoch = self.step = 0
-        self.record: list[dict[str, Tensor]] = []  # loss and terms of the steps of this epoch
+        self.record: list[Tensor] = []  # loss and terms of the steps of this epoch, [steps, names] each
+        self._running: Runner | None = None
+        self._restored_names: tuple[str, ...] = ()
         model.head.freeze_old(action.old_rows == "frozen")
         self.optimiser = self._new_optimiser()
 
-    def run(self) -> Iterator[Event]:
+    def run(self) -> Generator[Event, None, None]:
         """Train from where it stands to the end of the last stage."""
         while self.stage < len(self.stages):
             stage = self.stages[self.stage]
@@ -75,48 +78,76 @@ class Trainer:
 
     def _epoch(self, stage: Stage, epochs: int) -> Iterator[Event]:
         rate = stage.rate(self.epoch, epochs, self.action.lr)
-        for group in self.optimiser.param_groups:
-            group["lr"] = rate
-        train = EagerStep(
-            self.model, self.teacher, self.method, self.action, self.growth, self.preprocessing, self.optimiser,
-            self.backend,
-        )  # fmt: skip
+        self._set_rate(rate)
         generator = draws.generator(self.seed, "epoch", self.phase, stage.name, self.epoch)
         order = torch.from_numpy(generator.permutation(len(self.feed)))
-        augmentation = self.preprocessing.augmentation.draw(len(self.feed), generator).to(self.backend.device)
+        augmentation = self.preprocessing.augmentation.draw(len(self.feed), generator)
         self.model.train()
-        left = self.bounds[self.step :]
-        for (start, stop), (pixels, labels) in zip(left, self.feed.batches(order, left), strict=True):
-            self.record.append(train(pixels, labels, augmentation.batch(start, stop)))
-            self.step += 1
-            if self.step < len(self.bounds):
-                yield self._step_done(stage, epochs, stop - start)
+        for values in self._runner().epoch(order, augmentation, self.step):
+            self.record.append(values)
+            first, self.step = self.step, self.step + len(values)
+            images = self.bounds[self.step - 1][1] - self.bounds[first][0]
+            yield StepDone(self.phase, stage.name, self.epoch, epochs, self.step, len(self.bounds), images)
         means = self._checked_means()
         self.step, self.record = 0, []
         self.epoch += 1
         loss = means.pop("loss")
         yield EpochDone(self.phase, stage.name, self.epoch, epochs, rate, loss, means)
 
-    def _step_done(self, stage: Stage, epochs: int, images: int) -> StepDone:
-        return StepDone(self.phase, stage.name, self.epoch, epochs, self.step, len(self.bounds), images)
+    def _runner(self) -> Runner:
+        """What runs the steps of this stage: captured on a GPU where the images live there, else eager."""
+        if self._running is None:
+            step = Step(
+                model=self.model,
+                teacher=self.teacher,
+                method=self.method,
+                action=self.action,
+                growth=self.growth,
+                preprocessing=self.preprocessing,
+                optimiser=self.optimiser,
+                backend=self.backend,
+            )
+            captured = self.backend.capture and self.backend.device.type == "cuda" and self.feed.resident
+            runner = CapturedRunner if captured else EagerRunner
+            self._running = runner(step, self.feed, self.bounds)
+        return self._running
 
     def _new_optimiser(self) -> torch.optim.SGD:
         trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
-        return torch.optim.SGD(
-            trained, lr=self.action.lr, momentum=self.schedule.momentum, weight_decay=self.schedule.weight_decay
+        on_gpu = self.backend.device.type == "cuda"
+        optimiser = torch.optim.SGD(
+            trained,
+            lr=torch.tensor(self.action.lr, device=self.backend.device) if on_gpu else self.action.lr,
+            momentum=self.schedule.momentum,
+            weight_decay=self.schedule.weight_decay,
+            fused=on_gpu,
         )
+        if self.schedule.momentum:
+            for parameter in trained:  # momentum that starts at zero takes the same first step as none at all
+                optimiser.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter, requires_grad=False)
+        self._running = None
+        return optimiser
+
+    def _set_rate(self, rate: float) -> None:
+        for group in self.optimiser.param_groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
 
     def _checked_means(self) -> dict[str, float]:
         """The mean loss and terms so far in this epoch; raises `Diverged` at the first bad step."""
-        names = list(self.record[0]) if self.record else []
-        if names:
-            values = torch.stack([torch.stack([step[name] for name in names]) for step in self.record]).double().cpu()
-            bad = torch.nonzero(~torch.isfinite(values).all(dim=1)).flatten()
-            if len(bad):
-                raise self._diverged(int(bad[0]))
+        names = self._names()
+        values = torch.cat(self.record).double().cpu() if self.record else torch.zeros(0, len(names))
+        bad = torch.nonzero(~torch.isfinite(values).all(dim=1)).flatten()
+        if len(bad):
+            raise self._diverged(int(bad[0]))
         if not all(bool(torch.isfinite(parameter).all()) for parameter in self.model.parameters()):
-            raise self._diverged(self.step - 1)
-        return {name: float(mean) for name, mean in zip(names, values.mean(dim=0), strict=True)} if names else {}
+            raise self._diverged(max(self.step - 1, 0))
+        return {name: float(mean) for name, mean in zip(names, values.mean(dim=0), strict=True)} if len(values) else {}
+
+    def _names(self) -> tuple[str, ...]:
+        return (self._running.names if self._running is not None else ()) or self._restored_names
 
     def _diverged(self, step: int) -> Diverged:
         stage = self.stages[min(self.stage, len(self.stages) - 1)]
@@ -133,10 +164,9 @@ class Trainer:
             momentum = self.optimiser.state.get(parameter, {}).get("momentum_buffer")
             if momentum is not None:
                 tensors[f"momentum.{name}"] = momentum
-        names = list(self.record[0]) if self.record else []
-        for name in names:
-            tensors[f"record.{name}"] = torch.stack([step[name] for step in self.record])
-        return tensors, {"stage": self.stage, "epoch": self.epoch, "step": self.step, "record": names}
+        if self.record:
+            tensors["record"] = torch.cat(self.record)
+        return tensors, {"stage": self.stage, "epoch": self.epoch, "step": self.step, "names": list(self._names())}
 
     def restore(self, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
         """Go back to where `state` was called; the model must have grown already."""
@@ -144,8 +174,6 @@ class Trainer:
         self.model.load_state_dict({n.removeprefix("model."): t for n, t in tensors.items() if n.startswith("model.")})
         for name, parameter in self.model.named_parameters():
             if (momentum := tensors.get(f"momentum.{name}")) is not None:
-                self.optimiser.state[parameter]["momentum_buffer"] = (
-                    torch.empty_like(parameter).copy_(momentum).detach()
-                )
-        columns = {name: tensors[f"record.{name}"].to(self.backend.device) for name in meta["record"]}
-        self.record = [{name: column[i] for name, column in columns.items()} for i in range(self.step)]
+                self.optimiser.state[parameter]["momentum_buffer"].copy_(momentum)
+        self._restored_names = tuple(meta["names"])
+        self.record = [tensors["record"].to(self.backend.device)] if "record" in tensors else []

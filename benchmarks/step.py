@@ -1,0 +1,117 @@
+"""How fast a training step is: eager against captured, and captured steps on several lanes.
+
+ResNet-32 (LUCIR's variant), batch 128, teacher on, random images of CIFAR's size. Prints one JSON line.
+
+    python benchmarks/step.py [--device cuda] [--seconds 4] [--lanes 1 2 4 8 16] [--precision bf16]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from dataclasses import replace
+
+import torch
+
+from poise.data import Augmentation, Feed, ImageSet, Preprocessing
+from poise.methods import Growth, make_method
+from poise.nets import Model, build_backbone, build_head, torch_generator
+from poise.training import Backend, Schedule, StepDone, Trainer, make_backend
+
+CLASSES = Growth(old=50, new=10)
+PREPROCESSING = Preprocessing((0.5071, 0.4866, 0.4409), (0.2009, 0.1984, 0.2023), Augmentation())
+
+
+def make_trainer(backend: Backend, images: int, batch: int, seed: int, method_name: str = "lucir") -> Trainer:
+    """A trainer in the middle of a TFH run: 50 old and 10 new classes."""
+    method = make_method(method_name)
+    generator = torch_generator(seed, "benchmark")
+    with backend.active():
+        model = Model(build_backbone("resnet32", method.variant, 3, seed), build_head(method.head, 64))
+        model.head.grow(CLASSES.old, generator)
+        teacher = model.placed(backend.device).teacher(backend.dtype)
+        model.head.grow(CLASSES.new, generator)
+        pixels = torch.randint(0, 256, (images, 3, 32, 32), dtype=torch.uint8, generator=generator)
+        labels = torch.randint(0, sum(CLASSES), (images,), generator=generator)
+        return Trainer(
+            model=model.placed(backend.device),
+            teacher=teacher,
+            method=method,
+            action=method.default_action,
+            growth=CLASSES,
+            feed=Feed(ImageSet(pixels, labels, torch.arange(images)), backend.device),
+            preprocessing=PREPROCESSING,
+            schedule=Schedule(epochs=10_000, batch=batch),
+            backend=backend,
+            seed=seed,
+            phase=1,
+        )
+
+
+def images_per_second(trainers: list[Trainer], seconds: float) -> float:
+    """Images that all trainers together train on in a second, after a first epoch each to warm up."""
+    lanes = [trainer.backend.guarded(trainer.run()) for trainer in trainers]
+    for trainer, lane in zip(trainers, lanes, strict=True):
+        while trainer.epoch == 0 and trainer.step < min(40, len(trainer.bounds)):
+            next(lane)
+    _wait(trainers)
+    images, began = 0, time.perf_counter()
+    while time.perf_counter() - began < seconds:
+        for lane in lanes:
+            event = next(lane)
+            images += event.images if isinstance(event, StepDone) else 0
+    _wait(trainers)
+    return images / (time.perf_counter() - began)
+
+
+def _wait(trainers: list[Trainer]) -> None:
+    for trainer in trainers:
+        trainer.backend.synchronise()
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--precision", default="auto")
+    parser.add_argument("--seconds", type=float, default=4.0)
+    parser.add_argument("--images", type=int, default=6250)
+    parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--lanes", type=int, nargs="*", default=[1, 2, 4, 8, 16])
+    parser.add_argument("--method", default="lucir")
+    arguments = parser.parse_args()
+
+    def trainer(seed: int, *, capture: bool) -> Trainer:
+        backend = replace(make_backend(arguments.device, arguments.precision, False), capture=capture)
+        return make_trainer(backend, arguments.images, arguments.batch, seed, arguments.method)
+
+    eager = images_per_second([trainer(0, capture=False)], arguments.seconds)
+    found: dict[str, float] = {"eager": eager}
+    backend = make_backend(arguments.device, arguments.precision, False)
+    if backend.device.type == "cuda":
+        for count in arguments.lanes:
+            lanes = [trainer(seed, capture=True) for seed in range(count)]
+            found[f"lanes_{count}"] = images_per_second(lanes, arguments.seconds)
+            del lanes
+            torch.cuda.empty_cache()
+    hardware = (
+        torch.cuda.get_device_name() if backend.device.type == "cuda" else f"{torch.get_num_threads()} CPU threads"
+    )
+    print(
+        json.dumps(
+            {
+                "benchmark": "step",
+                "hardware": hardware,
+                "precision": backend.precision,
+                "method": arguments.method,
+                "batch": arguments.batch,
+                "images_per_second": {name: round(rate) for name, rate in found.items()},
+                "ratio_to_eager": {name: round(rate / eager, 2) for name, rate in found.items()},
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,147 @@
+"""A sweep: a grid of runs from one file, several of them side by side on one device.
+
+Each cell is an ordinary run folder. Runs take turns in one thread; on a GPU each has a stream of its own, so that
+the device works on several at once while none of them changes a number of another.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from poise.errors import Interrupted, RunFailed, UserError, suggestion
+from poise.experiment.examiner import Exam
+from poise.experiment.folder import RunFolder
+from poise.experiment.progress import Lines, Quiet
+from poise.experiment.recipe import make_recipe, recipe_text, tomllib_loads
+from poise.experiment.run import CHECKPOINT_SECONDS, Going, Plan, Run, make_plan, reopen, stopping
+
+log = logging.getLogger(__name__)
+
+KEYS = ("recipe", "set", "grid")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a sweep."""
+
+    name: str
+    plan: Plan
+
+
+class CellLines(Quiet):
+    """One line per exam, with the name of its cell."""
+
+    def __init__(self, name: str, lines: Lines) -> None:
+        self._name, self._lines = name, lines
+
+    def exam(self, exam: Exam) -> None:
+        """The accuracy after a phase."""
+        self._lines.say(f"{self._name}: phase {exam.phase}, accuracy {exam.accuracy():.2f} ({exam.classifier})")
+
+
+def read_sweep(path: Path) -> list[Cell]:
+    """The cells that a sweep file describes: recipes × every combination of the grid's values."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"sweep file {path} cannot be read; give a TOML file with recipe, [set] and [grid]") from error
+    values = tomllib_loads(text, str(path))
+    for key in values:
+        if key not in KEYS:
+            raise UserError(f"unknown key '{key}' in {path}; {suggestion(key, KEYS)}")
+    recipes = values.get("recipe")
+    recipes = [recipes] if isinstance(recipes, str) else recipes
+    if not recipes or not all(isinstance(name, str) for name in recipes):
+        raise UserError(f'{path} needs recipe = "NAME" or a list of names')
+    grid = {key: _listed(key, choices) for key, choices in values.get("grid", {}).items()}
+    cells = [
+        _cell(name, values.get("set", {}), dict(zip(grid, combination, strict=True)))
+        for name in recipes
+        for combination in itertools.product(*grid.values())
+    ]
+    names = [cell.name for cell in cells]
+    if len(set(names)) < len(names):
+        raise UserError(f"{path} describes a cell twice: {next(name for name in names if names.count(name) > 1)}")
+    return cells
+
+
+def run_sweep(
+    cells: Sequence[Cell], out: Path, lanes: int, lines: Lines, checkpoint_seconds: float = CHECKPOINT_SECONDS
+) -> list[Path]:
+    """Run every cell that is not finished, `lanes` at a time; returns the folders of the finished ones.
+
+    A cell that fails is named at the end and stops no other.
+    """
+    stop, waiting, active, failed = threading.Event(), deque(cells), dict[str, Going](), dict[str, str]()
+    with stopping(stop):
+        while waiting or active:
+            while waiting and len(active) < lanes and not stop.is_set():
+                cell = waiting.popleft()
+                going = _going(cell, out / cell.name, lines, stop, checkpoint_seconds)
+                if going is not None:
+                    active[cell.name] = going
+            for name, going in list(active.items()):
+                try:
+                    next(going)
+                    continue
+                except StopIteration:
+                    lines.say(f"{name}: finished")
+                except Interrupted:
+                    lines.say(f"{name}: stopped after a checkpoint")
+                except (RunFailed, UserError) as error:
+                    failed[name] = str(error)
+                    lines.say(f"{name}: {error}")
+                del active[name]
+            if stop.is_set() and not active:
+                raise Interrupted("interrupted; the same command goes on with the unfinished cells")
+    if failed:
+        raise RunFailed(f"{len(failed)} of {len(cells)} cells failed: {', '.join(failed)}")
+    return [out / cell.name for cell in cells]
+
+
+def _going(cell: Cell, path: Path, lines: Lines, stop: threading.Event, checkpoint_seconds: float) -> Going | None:
+    """The cell's run, from where it stands; None if it is finished."""
+    folder, plan = RunFolder(path), cell.plan
+    watchers = (CellLines(cell.name, lines),)
+    if not folder.exists:
+        return Run(plan, folder, watchers, checkpoint_seconds, stop).starting()
+    difference = folder.difference(plan.as_json())
+    if difference:
+        raise UserError(f"{path} holds another run ({difference}); choose another --out")
+    if folder.finished:
+        lines.say(f"{cell.name}: finished already")
+        return None
+    folder, plan = reopen(path)
+    return Run(plan, folder, watchers, checkpoint_seconds, stop).resuming()
+
+
+def _cell(name: str, fixed: dict[str, Any], chosen: dict[str, Any]) -> Cell:
+    words = [f"{key}={_toml(value)}" for key, value in {**_flat(fixed), **chosen}.items()]
+    plan = make_plan(name, make_recipe(tomllib_loads(recipe_text(name), name), words))
+    shown = {"setting", "phases", "policy", "seed"}
+    extra = [f"{key}={value}" for key, value in chosen.items() if key not in shown]
+    return Cell("-".join([plan.default_folder().name, *extra]).replace("/", "-").replace(" ", ""), plan)
+
+
+def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return found
+
+
+def _toml(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else f'"{value}"' if isinstance(value, str) else str(value)
+
+
+def _listed(key: str, choices: object) -> list[Any]:
+    if not isinstance(choices, list) or not choices:
+        raise UserError(f"grid.{key} must be a list of values, such as {key} = [1, 2]")
+    return choices

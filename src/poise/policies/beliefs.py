@@ -1,0 +1,205 @@
+"""How weights move: what a policy makes of the rewards it is told."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+
+import numpy as np
+
+from poise.policies.base import Array, Outcome, Setup
+
+
+class Belief(ABC):
+    """What the rewards have taught about the arms."""
+
+    def __init__(self, setup: Setup) -> None:
+        self.setup = setup
+        self.arms = len(setup.space)
+
+    @abstractmethod
+    def begin(self) -> None:
+        """A new phase: what of the old ones is kept."""
+
+    @abstractmethod
+    def learn(self, outcomes: Sequence[Outcome]) -> None:
+        """The outcomes of one batch of trials."""
+
+    @abstractmethod
+    def values(self) -> Array:
+        """How good each arm is held to be, on any scale; −inf for an arm that must not be decided."""
+
+    def distribution(self) -> Array | None:
+        """The probability of each arm, for a belief that has one."""
+        return None
+
+    def draw(self, count: int, tried: Collection[int], generator: np.random.Generator) -> list[int]:
+        """Arms to try next; by default drawn from the distribution, with replacement."""
+        return [int(arm) for arm in generator.choice(self.arms, size=count, p=self.distribution())]
+
+
+class Scores(Belief):
+    """The mean gain over the default (or over the round's mean, where the default was not tried).
+
+    Only the most advanced trials of a phase can be decided on, and a longer trial replaces a shorter one of the
+    same round. `carry` is the weight of each earlier phase relative to the one after it: 0 forgets, 1 counts
+    all phases alike.
+    """
+
+    def __init__(self, setup: Setup, carry: float = 0.0) -> None:
+        super().__init__(setup)
+        self.carry = carry
+        self._sums, self._counts = np.zeros(self.arms), np.zeros(self.arms)
+        self._gains: dict[tuple[int, int], float] = {}  # (round, arm) → gain, in this phase
+        self._level = (False, 0)
+        self._eligible: set[int] = set()
+
+    def begin(self) -> None:
+        """Fold the last phase into the past."""
+        sums, counts = self._totals()
+        self._sums, self._counts = self.carry * sums, self.carry * counts
+        self._gains, self._level, self._eligible = {}, (False, 0), set()
+
+    def learn(self, outcomes: Sequence[Outcome]) -> None:
+        """Compare trials of the same round and length."""
+        alike: dict[tuple[int, int, bool], list[Outcome]] = defaultdict(list)
+        for outcome in outcomes:
+            alike[outcome.trial.round, outcome.trial.epochs, outcome.trial.full].append(outcome)
+        for (split, epochs, full), group in alike.items():
+            own = [outcome.reward for outcome in group if outcome.trial.arm == self.setup.space.default]
+            reference = own[0] if own else float(np.mean([outcome.reward for outcome in group]))
+            if (full, epochs) > self._level:
+                self._level, self._eligible = (full, epochs), set()
+            for outcome in group:
+                self._gains[split, outcome.trial.arm] = outcome.reward - reference
+                if (full, epochs) == self._level:
+                    self._eligible.add(outcome.trial.arm)
+
+    def _totals(self) -> tuple[Array, Array]:
+        sums, counts = self._sums.copy(), self._counts.copy()
+        for (_, arm), gain in self._gains.items():
+            sums[arm] += gain
+            counts[arm] += 1
+        return sums, counts
+
+    def means(self) -> Array:
+        """The mean gain of every arm, at whatever length it was tried; 0 if never."""
+        sums, counts = self._totals()
+        return sums / np.maximum(counts, 1e-12)
+
+    def values(self) -> Array:
+        """The mean gain of the arms that went furthest in this phase."""
+        eligible = np.isin(np.arange(self.arms), sorted(self._eligible))
+        return np.where(eligible, self.means(), -np.inf)
+
+    def distribution(self) -> Array | None:
+        """Even, as long as nothing was tried; otherwise there is none."""
+        return None if self._eligible else np.full(self.arms, 1 / self.arms)
+
+
+class Exp3(Belief):
+    """The paper's Eq. 7 and 8: p = w / ‖w‖₁ and w(a) ← w(a)·exp(ξ R / p(a)), with log w in place of w.
+
+    As printed: w = 1 before the first tuned phase, carried over from then on. The options are deviations:
+
+    * `mixing` η: p = (1 − η) w/‖w‖₁ + η/K;
+    * `reset`: w = 1 at the start of every phase;
+    * `centred`: R minus the mean of this phase's rewards so far (its own included) in place of R;
+    * `released`: the rule of the paper's released code: η = 0.1 unless given, w(a) ← w(a)·exp(100 R η / K) without
+      division by p, reset in every phase, decision by the distribution before the last update.
+    """
+
+    def __init__(
+        self,
+        setup: Setup,
+        xi: float,
+        mixing: float = 0.0,
+        *,
+        reset: bool = False,
+        centred: bool = False,
+        released: bool = False,
+    ) -> None:
+        super().__init__(setup)
+        self.xi, self.centred, self.released = xi, centred, released
+        self.mixing = mixing if mixing or not released else 0.1
+        self.reset = reset or released
+        self.log_weights = np.zeros(self.arms)
+        self._before = self.log_weights
+        self._rewards: list[float] = []
+
+    def begin(self) -> None:
+        """Weights are carried over, unless they are to be reset."""
+        self._rewards = []
+        if self.reset:
+            self._before = self.log_weights = np.zeros(self.arms)
+
+    def _probabilities(self, log_weights: Array) -> Array:
+        weights = np.exp(log_weights - log_weights.max())
+        return np.asarray((1 - self.mixing) * weights / weights.sum() + self.mixing / self.arms)
+
+    def learn(self, outcomes: Sequence[Outcome]) -> None:
+        """One update per outcome."""
+        for outcome in outcomes:
+            self._rewards.append(outcome.reward)
+            reward = outcome.reward - (float(np.mean(self._rewards)) if self.centred else 0.0)
+            chance = self._probabilities(self.log_weights)[outcome.trial.arm]
+            self._before, self.log_weights = self.log_weights, self.log_weights.copy()
+            step = 100 * reward * self.mixing / self.arms if self.released else self.xi * reward / chance
+            self.log_weights[outcome.trial.arm] += step
+
+    def distribution(self) -> Array:
+        """What the next arm is drawn from."""
+        return self._probabilities(self.log_weights)
+
+    def values(self) -> Array:
+        """What the decision is made from (log scale)."""
+        return np.log(np.maximum(self._probabilities(self._before if self.released else self.log_weights), 1e-300))
+
+
+class AdaHedge(Belief):
+    """Hedge with full feedback and a rate that needs no tuning (De Rooij, Van Erven, Grünwald, Koolen, JMLR 2014).
+
+    With losses ℓ = 1 − R and their sums L: w ∝ exp(−η L), where η = ln K / Δ and Δ is the sum of the mixability gaps
+    δ = w·ℓ + (1/η) ln Σ w e^(−ηℓ); as long as Δ = 0, w is even over the leaders. Its regret is at most
+    2 √(V ln K) + 4/3 ln K + 2 for losses in [0, 1], V being the sum of the variances of ℓ under w.
+    """
+
+    def __init__(self, setup: Setup, *, reset: bool = False) -> None:
+        super().__init__(setup)
+        self.reset = reset
+        self.losses, self.gap = np.zeros(self.arms), 0.0
+
+    def begin(self) -> None:
+        """Losses are carried over, unless they are to be reset."""
+        if self.reset:
+            self.losses, self.gap = np.zeros(self.arms), 0.0
+
+    def learn(self, outcomes: Sequence[Outcome]) -> None:
+        """One round of full feedback: every arm once, on the same split."""
+        loss = np.full(self.arms, np.nan)
+        for outcome in outcomes:
+            loss[outcome.trial.arm] = 1 - outcome.reward
+        if np.isnan(loss).any():
+            raise ValueError("AdaHedge needs the reward of every arm in each round")
+        weights = self.distribution()
+        if self.gap == 0:
+            mix = (self.losses + loss).min() - self.losses.min()
+        else:
+            rate = np.log(self.arms) / self.gap
+            mix = loss.min() - np.log(weights @ np.exp(-rate * (loss - loss.min()))) / rate
+        self.gap += max(0.0, float(weights @ loss - mix))
+        self.losses = self.losses + loss
+
+    def distribution(self) -> Array:
+        """The weights of the arms."""
+        behind = self.losses - self.losses.min()
+        if self.arms == 1 or self.gap == 0:
+            weights = (behind == 0).astype(np.float64)
+        else:
+            weights = np.exp(-np.log(self.arms) / self.gap * behind)
+        return np.asarray(weights / weights.sum())
+
+    def values(self) -> Array:
+        """The leader has the smallest sum of losses."""
+        return -self.losses

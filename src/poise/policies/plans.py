@@ -1,0 +1,119 @@
+"""Which trials: a plan is a generator of batches, resumed once the belief has learned from the last batch."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
+
+from poise import draws
+from poise.policies.base import Setup, Wish
+from poise.policies.beliefs import Belief, Scores
+
+B = TypeVar("B", bound=Belief)
+
+#: (setup, phase, belief) → batches of wishes.
+Plan = Callable[[Setup, int, B], Iterator[Sequence[Wish]]]
+
+
+def every_arm(rounds: int) -> Plan[Belief]:
+    """Full feedback: each round tries every arm on its own split."""
+
+    def plan(setup: Setup, phase: int, belief: Belief) -> Iterator[Sequence[Wish]]:
+        for split in range(rounds):
+            yield [Wish(arm, setup.short, split) for arm in range(len(setup.space))]
+
+    return plan
+
+
+def some_arms(trials: int) -> Plan[Belief]:
+    """Arms drawn at random without replacement, all on one split."""
+
+    def plan(setup: Setup, phase: int, belief: Belief) -> Iterator[Sequence[Wish]]:
+        generator = draws.generator(setup.seed, "policy arms", phase)
+        count = min(trials, len(setup.space))
+        chosen = generator.choice(len(setup.space), size=count, replace=False)
+        yield [Wish(arm, setup.short) for arm in sorted(chosen.tolist())]
+
+    return plan
+
+
+def one_by_one(iterations: int) -> Plan[Belief]:
+    """Algorithm 1: in each iteration one arm drawn from the belief, on a fresh split."""
+
+    def plan(setup: Setup, phase: int, belief: Belief) -> Iterator[Sequence[Wish]]:
+        for split in range(iterations):
+            generator = draws.generator(setup.seed, "policy draw", phase, split)
+            yield [Wish(arm, setup.short, split) for arm in belief.draw(1, (), generator)]
+
+    return plan
+
+
+def best_guesses(trials: int, batch: int) -> Plan[Belief]:
+    """Batches of what the belief would like to try next, on one split, no arm twice; the default comes first."""
+
+    def plan(setup: Setup, phase: int, belief: Belief) -> Iterator[Sequence[Wish]]:
+        tried = [setup.space.default]
+        fresh = list(tried)
+        while fresh:
+            limit = min(trials, len(setup.space)) - len(tried)
+            if len(fresh) < batch and limit > 0 and len(tried) == 1:
+                fresh += _guesses(setup, phase, belief, min(batch - 1, limit), tried)
+            yield [Wish(arm, setup.short) for arm in fresh]
+            limit = min(trials, len(setup.space)) - len(tried)
+            fresh = _guesses(setup, phase, belief, min(batch, limit), tried)
+
+    return plan
+
+
+def _guesses(setup: Setup, phase: int, belief: Belief, count: int, tried: list[int]) -> list[int]:
+    """The next arms, added to those tried already."""
+    generator = draws.generator(setup.seed, "policy draw", phase, len(tried))
+    fresh = belief.draw(count, tried, generator) if count > 0 else []
+    tried += fresh
+    return fresh
+
+
+def race(rungs: int, finalists: int) -> Plan[Scores]:
+    """Successive halving on one split, within each learning rate.
+
+    Every arm trains until epoch ⌈M₁ / 2^(rungs − 1)⌉; in each learning rate the better half goes on to twice
+    as many epochs, and so on until M₁: short trainings favour small learning rates, so they never compete before
+    the end. The default is never dropped. With finalists, so many of each learning rate, and the default, then train
+    at the full length M₂.
+    """
+
+    def plan(setup: Setup, phase: int, belief: Scores) -> Iterator[Sequence[Wish]]:
+        field: list[int] = list(range(len(setup.space)))
+        lengths = rung_lengths(setup.short, rungs)
+        for epochs in lengths:
+            yield [Wish(arm, epochs) for arm in field]
+            if epochs != lengths[-1]:
+                field = best_of_each_rate(setup, field, belief, None)
+        if finalists:
+            field = best_of_each_rate(setup, field, belief, finalists)
+            yield [Wish(arm, setup.full, full=True) for arm in field]
+
+    return plan
+
+
+def rung_lengths(short: int, rungs: int) -> list[int]:
+    """The epochs at which the race is halved.
+
+    >>> rung_lengths(16, 4), rung_lengths(3, 3)
+    ([2, 4, 8, 16], [1, 2, 3])
+    """
+    return sorted({-(-short // 2**step) for step in range(rungs)})
+
+
+def best_of_each_rate(setup: Setup, field: Iterable[int], belief: Scores, count: int | None) -> list[int]:
+    """The best `count` arms (None: the better half) of each learning rate, and the default."""
+    groups: dict[float, list[int]] = defaultdict(list)
+    for arm in field:
+        groups[setup.space.actions[arm].lr].append(arm)
+    means = belief.means()
+    kept = {setup.space.default}
+    for group in groups.values():
+        ranked = sorted(group, key=lambda arm: (-means[arm], arm))
+        kept.update(ranked[: count or -(-len(group) // 2)])
+    return sorted(kept)

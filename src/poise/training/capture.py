@@ -1,0 +1,103 @@
+"""The captured step: a CUDA graph that gathers its own batch and trains on it, replayed with no host work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from poise.data import Draws, Feed
+from poise.training.step import Step
+
+STRETCH = 32  # replays queued before the host looks up; long enough to hide it, short enough to stop soon
+WARM_UP = 3
+
+
+class CapturedRunner:
+    """Replays of one captured step per batch size (the last batch of an epoch may be smaller).
+
+    The epoch's order and draws lie in fixed buffers; a counter on the device says where the next batch starts
+    and moves on by itself. Warming up and capturing leave no trace in weights, statistics or momentum.
+    """
+
+    def __init__(self, step: Step, feed: Feed, bounds: list[tuple[int, int]]) -> None:
+        self._step, self._feed, self._bounds = step, feed, bounds
+        device, count = feed.device, len(feed)
+        self._order = torch.arange(count, device=device)
+        self._draws = Draws(
+            torch.zeros(count, 2, dtype=torch.long, device=device),
+            torch.zeros(count, dtype=torch.bool, device=device),
+            torch.ones(count, device=device),
+        )
+        self._position = torch.zeros((), dtype=torch.long, device=device)
+        self._row = torch.zeros((), dtype=torch.long, device=device)
+        self._values = torch.empty(0)
+        self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of a step's values."""
+        return self._step.names
+
+    def epoch(self, order: Tensor, draws: Draws, first: int) -> Iterator[Tensor]:
+        """Replay the steps from `first` on, yielding after each stretch."""
+        if first == len(self._bounds):
+            return
+        if not self._graphs:
+            self._capture()
+        self._order.copy_(order)
+        for mine, given in zip(vars(self._draws).values(), vars(draws).values(), strict=True):
+            mine.copy_(given)
+        self._position.fill_(self._bounds[first][0])
+        self._row.fill_(first)
+        done = first
+        for start, stop in self._bounds[first:]:
+            self._graphs[stop - start].replay()
+            done += 1
+            if done - first == STRETCH or done == len(self._bounds):
+                yield self._values[first:done]
+                first = done
+
+    def _capture(self) -> None:
+        """One graph for every batch size, largest first, sharing one pool: they never run at the same time."""
+        kept = self._snapshot()
+        sizes = sorted({stop - start for start, stop in self._bounds}, reverse=True)
+        side = torch.cuda.Stream(self._feed.device)  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream(self._feed.device))
+        with torch.cuda.stream(side):
+            for size in sizes:
+                for _ in range(WARM_UP):
+                    self._position.zero_()
+                    found = self._trained(size)
+        self._values = torch.zeros(len(self._bounds), len(found), device=self._feed.device)
+        pool = torch.cuda.graph_pool_handle()
+        for size in sizes:
+            self._step.optimiser.zero_grad(set_to_none=True)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=pool, stream=side, capture_error_mode="thread_local"):
+                self._values.index_copy_(0, self._row[None], self._trained(size)[None])
+                self._row += 1
+            self._graphs[size] = graph
+        torch.cuda.current_stream(self._feed.device).wait_stream(side)
+        self._restore(kept)
+
+    def _trained(self, size: int) -> Tensor:
+        window = self._position + torch.arange(size, device=self._feed.device)
+        picks = self._order.index_select(0, window)
+        draws = Draws(*(values.index_select(0, window) for values in vars(self._draws).values()))
+        values = self._step(self._feed.pixels.index_select(0, picks), self._feed.labels.index_select(0, picks), draws)
+        self._position += size
+        return values
+
+    def _tensors(self) -> list[Tensor]:
+        model, optimiser = self._step.model, self._step.optimiser
+        momenta = [state["momentum_buffer"] for state in optimiser.state.values()]
+        return [*model.state_dict().values(), *momenta]
+
+    def _snapshot(self) -> list[Tensor]:
+        return [tensor.clone() for tensor in self._tensors()]
+
+    def _restore(self, kept: list[Tensor]) -> None:
+        for tensor, before in zip(self._tensors(), kept, strict=True):
+            tensor.copy_(before)
