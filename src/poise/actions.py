@@ -223,7 +223,7 @@ class ActionSpace:
         return {"name": self.name, "axes": axes, "actions": len(self), "default": dict(self.actions[self.default])}
 
 
-def make_space(space: str | Grid, base: Action, tune: Collection[str] | None = None) -> ActionSpace:
+def make_space(space: str | Grid, base: Action, tune: str | Collection[str] | None = None) -> ActionSpace:
     """The named space, or the product of a grid of one's own, around the base action.
 
     `tune` keeps only the axes of some kinds (`kd`: every distillation weight, `classifier`, `lr`); everything else
@@ -235,11 +235,12 @@ def make_space(space: str | Grid, base: Action, tune: Collection[str] | None = N
         name, grid = space, {axis: values for axis, values in SPACES[space].items() if axis in base}
     else:
         name, grid = "grid", dict(space)
-    for word in tune if tune is not None else ():
+    kinds = (tune,) if isinstance(tune, str) else tune
+    for word in kinds or ():
         if word not in TUNABLE:
             raise UserError(f"tune cannot be '{word}'; {suggestion(word, TUNABLE)}")
     checked = {axis: _axis_values(axis, values, base) for axis, values in grid.items()}
-    axes = {axis: values for axis, values in checked.items() if tune is None or _kind(axis) in tune}
+    axes = {axis: values for axis, values in checked.items() if kinds is None or _kind(axis) in kinds}
     tied = name == "joint" and "classifier" in axes and "margin" in base
     actions = []
     for values in itertools.product(*axes.values()):

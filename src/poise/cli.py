@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
-import click
 import torch
 import typer
 
@@ -35,7 +35,10 @@ from poise.experiment import (
 from poise.learner import Learner
 from poise.report import comparison_table, load_result, run_table
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__, rich_markup_mode=None)
+#: What Typer raises for a wrong command line; its newer versions carry a click of their own.
+UsageError: Any = typer.BadParameter.__mro__[1]
+
+app = typer.Typer(add_completion=False, help=__doc__, rich_markup_mode=None)
 data_app = typer.Typer(invoke_without_command=True, help="List data sets, or add one.")
 app.add_typer(data_app, name="data")
 
@@ -45,11 +48,16 @@ Board = Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoa
 
 
 @app.callback(invoke_without_command=True)
-def start(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+def start(
+    context: typer.Context, version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False
+) -> None:
     """Class-incremental learning that finds its own balance between stability and plasticity."""
     if version:
         typer.echo(f"poise {__version__}")
         raise typer.Exit
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+        raise typer.Exit(2)
 
 
 @app.command()
@@ -75,8 +83,8 @@ def run(
     if folder.exists:
         _explain_existing(folder, plan.as_json())
         return
-    _say(*plan.source.notes, f"run folder {folder.path}")
-    job = Run(plan, folder, _watchers(folder, make_watcher(plan.stream), tensorboard), checkpoint_every)
+    watcher = make_watcher(plan.stream, [*plan.source.notes, f"run folder {folder.path}"])
+    job = Run(plan, folder, _watchers(folder, watcher, tensorboard), checkpoint_every)
     typer.echo(f"\n{run_table(job.start())}\n\nrun folder {folder.path}")
 
 
@@ -159,7 +167,12 @@ def learn(
     if model.exists() and chosen:
         raise UserError(f"{model} exists already; {', '.join(chosen)} can only be chosen for a new learner")
     learner = Learner.load(model) if model.exists() else Learner(**chosen)  # type: ignore[arg-type]
+    if not os.access(model.absolute().parent, os.W_OK):
+        raise UserError(f"{model.absolute().parent} is not a folder that can be written to; choose another MODEL")
     paths, labels = labelled_files(folder)
+    known = sorted({label for label in labels if label in learner.classes_})
+    if known and not update:
+        raise UserError(f"class '{known[0]}' is known already; --update trains on new images of known classes")
     learner.partial_fit(paths, labels, known="update" if update else "refuse")
     learner.save(model)
     kept = len(learner.memory or ())
@@ -185,12 +198,11 @@ def main() -> NoReturn:
         sys.exit(app(standalone_mode=False) or 0)
     except PoiseError as error:
         _fail(str(error), error.exit_code)
-    except click.exceptions.NoArgsIsHelpError as error:
-        typer.echo(error.format_message())
-        sys.exit(2)
-    except click.ClickException as error:
+    except UsageError as error:
         _fail(f"{error.format_message().rstrip('.')}; see 'poise --help'", 2)
-    except (KeyboardInterrupt, click.Abort):
+    except OSError as error:
+        _fail(f"{error.filename or 'the system'}: {error.strerror or error}; nothing that was saved is lost", 1)
+    except (KeyboardInterrupt, typer.Abort):
         _fail("interrupted before a checkpoint could be written", 130)
 
 

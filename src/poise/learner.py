@@ -18,13 +18,13 @@ from torch import Tensor, nn
 
 from poise import draws, store
 from poise._version import __version__
-from poise.actions import Action, AxisValue
+from poise.actions import Action, AxisValue, make_space
 from poise.data import Augmentation, Budget, Feed, ImageSet, Memory, Preprocessing, draw_reserve, to_pixels
 from poise.data.sources import suitable_augmentation, suitable_net
 from poise.errors import Diverged, UserError
 from poise.methods import Arrivals, Growth, Method, make_method
 from poise.nets import Model, build_backbone, build_head, check_backbone, feature_width, torch_generator
-from poise.policies import make_policy
+from poise.policies import Setup, make_policy
 from poise.training import (
     ActionDecided,
     Event,
@@ -171,7 +171,8 @@ class Learner:
         self.backend = make_backend(device, precision, deterministic)
         self._method: Method = make_method(method, options)
         self._action = self._method.default_action.replace(**self.settings.action)
-        self.policy = make_policy(policy, self._action)
+        self.space = make_space({}, self._action)
+        self.policy = make_policy(policy, Setup(self.space, -(-epochs // 10), epochs, seed))
         self._own_net = net if isinstance(net, nn.Module) else None
         if isinstance(net, str):
             check_backbone(net, self._method.variant)
@@ -253,12 +254,20 @@ class Learner:
         if arrival.phase != self.phases_:
             raise UserError("this learner learned another phase in the meantime; call fitting again for this one")
 
+    @property
+    def first_classifier(self) -> str:
+        """The classifier that counts after the first phase."""
+        return "fc" if self._action.classifier == "auto" else self._action.classifier
+
     def _decide(self) -> Action:
         """The action of this phase. The first phase is plain classification: nothing in it is tuned."""
         if self.phases_ == 0:
             own = self._method.default_action
             return own.replace(lr=self.settings.first_lr or own.lr, classifier=self._action.classifier)
-        return self.policy.decide()
+        self.policy.begin(self.phases_)
+        if self.policy.ask():
+            raise UserError(f"policy {self.settings.policy} needs trials, which do not run yet; use fixed")
+        return self.space.actions[self.policy.decide()]
 
     def _begin(self, arrival: _Arrival, action: Action) -> _Job:
         """Grow a copy of the model and set up its training; the learner itself stays as it is."""
@@ -381,6 +390,8 @@ class Learner:
         """
         if self.model is None:
             raise UserError("this learner has learned nothing yet; there is nothing to save")
+        if not Path(path).absolute().parent.is_dir():
+            raise UserError(f"the folder {Path(path).absolute().parent} does not exist; make it first")
         tensors, meta = self.state(images=memory)
         meta["contains_training_images"] = memory
         if not memory:
@@ -448,6 +459,10 @@ class Learner:
         settings = Settings.from_json(meta["settings"])
         if meta["own_net"] and net is None:
             raise UserError("this learner was trained with a net of your own; pass it again: Learner.load(path, net=…)")
+        if net is not None and not meta["own_net"]:
+            raise UserError(
+                f"this learner was trained with {meta['architecture']}, not with a net of your own; leave net out"
+            )
         learner = cls(
             **{
                 **{name: value for name, value in vars(settings).items() if name != "schedule"},

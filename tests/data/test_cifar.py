@@ -13,7 +13,7 @@ import torch
 
 from poise.data.augment import Augmentation, Preprocessing
 from poise.data.orders import class_order
-from poise.data.sources import CifarSource, Source, open_source
+from poise.data.sources import CifarSource, Source
 from poise.data.sources.cifar import RELEASES, Release
 from poise.errors import UserError
 
@@ -129,14 +129,6 @@ def test_the_fingerprint_follows_the_training_sums(small: tuple[Release, Path]) 
     release, folder = small
     other = dataclasses.replace(release, train={**release.train, "data_batch_1": "0" * 32})
     assert CifarSource(other, folder).fingerprint != CifarSource(release, folder).fingerprint
-
-
-@pytest.fixture(scope="module")
-def cifar100() -> Source:
-    searched = os.environ.get("POISE_DATA")
-    if not searched or RELEASES["cifar100"].found_in(Path(searched)) is None:
-        pytest.skip("POISE_DATA does not lead to CIFAR-100: the tests on the real files did not run")
-    return open_source("cifar100")
 
 
 @pytest.mark.cifar100

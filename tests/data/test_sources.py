@@ -84,7 +84,8 @@ class TestArrays:
         assert source.notes == ("size 16×16; net resnet32; flip on",)
         own = ArraySource(self.IMAGES, [0, 1, 0, 1], augmentation=Augmentation(1, flip=False))
         assert own.augmentation == Augmentation(1, flip=False)
-        assert [suitable_net(side) for side in (8, 32, 64, 65, 224)] == ["resnet32"] * 3 + ["resnet18"] * 2
+        nets = {side: suitable_net(side) for side in (8, 12, 13, 32, 64, 65, 224)}
+        assert list(nets.values()) == ["small"] * 2 + ["resnet32"] * 3 + ["resnet18"] * 2
 
     def test_the_fingerprint_follows_images_labels_and_names_but_not_the_test_part(self) -> None:
         def fingerprint(images: Any = self.IMAGES, labels: Any = (0, 1, 0, 1), **test: Any) -> str:

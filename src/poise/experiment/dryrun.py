@@ -53,18 +53,14 @@ def describe_plan(plan: Plan) -> str:
 def _images_per_second(plan: Plan, learner: Learner) -> float:
     train, _ = plan.images()
     arrived = train.of_labels(plan.stream[0])
-    images = 0
-    began: float | None = None
+    marks = [(time.monotonic(), 0)]  # when a step was done, and how many images it trained on
     for event in learner.fitting(arrived.pixels, arrived.labels):
-        if not isinstance(event, StepDone):
-            continue
-        if began is None:  # the first step warms up
-            began = time.monotonic()
-            continue
-        images += event.images
-        if time.monotonic() - began > MEASURED_SECONDS:
+        if isinstance(event, StepDone):
+            marks.append((time.monotonic(), event.images))
+        if marks[-1][0] - marks[min(1, len(marks) - 1)][0] > MEASURED_SECONDS:
             break
-    return max(images, 1) / max(time.monotonic() - (began or 0), 1e-6)
+    marks = marks[1:] if len(marks) > 2 else marks  # the first step warms up, unless it is the only one
+    return sum(images for _, images in marks[1:]) / max(marks[-1][0] - marks[0][0], 1e-6)
 
 
 def _model_bytes(learner: Learner, shape: tuple[int, int, int]) -> int:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from poise import draws
 from poise.data import ImageSet, Stream
+from poise.errors import UserError
 from poise.learner import Learner
 
 DEV_IMAGES = 50  # training images per class set aside for the development exam
@@ -43,6 +44,9 @@ class Examiner:
     """Holds images that nobody trains on, and examines a learner after each phase."""
 
     def __init__(self, images: ImageSet, stream: Stream) -> None:
+        for phase, group in enumerate(stream):
+            if not len(images.of_labels(group)):
+                raise UserError(f"the exam has no image of phase {phase}, class {group[0]}; add some, or use exam=dev")
         self._images = images
         self._stream = stream
 

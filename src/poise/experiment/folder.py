@@ -57,6 +57,12 @@ class RunFolder:
         there, here = saved["recipe"], wanted["recipe"]
         return ", ".join(f"{key}={there.get(key)!r}" for key in here if there.get(key) != here[key])
 
+    def refuse_leftovers(self) -> None:
+        """A new run must not mix with another one, not even with what is left of it."""
+        started = self.exists or self.finished
+        if started or self._checkpoint_files() or self.journal.position():
+            raise UserError(f"{self.path} holds files of another run; choose another --out")
+
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep every other process out of this folder; the operating system forgets the lock with us."""

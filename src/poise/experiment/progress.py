@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from typing import Protocol, TextIO
 
 from rich.console import Console
@@ -46,13 +47,16 @@ class Quiet:
 class Lines:
     """One line per phase, per exam, and now and then between."""
 
-    def __init__(self, phases: int, out: TextIO) -> None:
+    def __init__(self, phases: int, out: TextIO, opening: Sequence[str] = ()) -> None:
         self._phases = phases
         self._out = out
+        self._opening = list(opening)
         self._last = self._began = time.monotonic()
 
     def event(self, event: Event, done: float) -> None:
         """A line at the start of a phase, then at most one in ten seconds."""
+        while self._opening:  # not before: a run that is refused says one line only
+            self.say(self._opening.pop(0))
         if isinstance(event, PhaseStarted):
             self.say(_phase_line(event, self._phases))
         elif isinstance(event, ActionDecided):
@@ -77,17 +81,19 @@ class Lines:
 class Bar:
     """A bar over the whole run, with phase, epoch, rate and time left."""
 
-    def __init__(self, stream: Stream, console: Console) -> None:
+    def __init__(self, stream: Stream, console: Console, opening: Sequence[str] = ()) -> None:
         self._phases = len(stream)
-        self._console = console
+        self._opening = list(opening)
         self._began, self._images = time.monotonic(), 0
         columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:3.0f} %"))
         self._progress = Progress(*columns, TextColumn("{task.fields[rate]}"), TimeRemainingColumn(), console=console)
         self._task = self._progress.add_task("starting", total=1.0, rate="")
-        self._progress.start()
 
     def event(self, event: Event, done: float) -> None:
-        """Move the bar."""
+        """Move the bar, which is there from the first event on."""
+        self._progress.start()
+        while self._opening:
+            self._progress.console.print(self._opening.pop(0), highlight=False)
         if isinstance(event, PhaseStarted):
             self._progress.console.print(_phase_line(event, self._phases), highlight=False)
         elif isinstance(event, ActionDecided):
@@ -111,10 +117,10 @@ class Bar:
         self._progress.stop()
 
 
-def make_watcher(stream: Stream) -> Watcher:
-    """A bar if a person is watching, lines if not."""
+def make_watcher(stream: Stream, opening: Sequence[str] = ()) -> Watcher:
+    """A bar if a person is watching, lines if not; `opening` is said when the run has really begun."""
     console = Console(stderr=True)
-    return Bar(stream, console) if console.is_terminal else Lines(len(stream), sys.stderr)
+    return Bar(stream, console, opening) if console.is_terminal else Lines(len(stream), sys.stderr, opening)
 
 
 def _phase_line(event: PhaseStarted, phases: int) -> str:

@@ -14,7 +14,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from poise.data import Budget
 from poise.errors import UserError, suggestion
 from poise.methods import METHODS, make_method
-from poise.policies import POLICIES
 from poise.training import PRECISIONS
 
 DEFAULT_RECIPE = "digits/lucir"
@@ -40,7 +39,7 @@ class MemoryKeys(BaseModel):
 class Recipe(BaseModel):
     """Every key of a run. What does not change the result (folder, progress) is not a key."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     data: str = "digits"
     image_size: int | None = Field(None, ge=4)
@@ -73,7 +72,7 @@ class Recipe(BaseModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> Recipe:
-        for name, known in (("method", METHODS), ("policy", POLICIES), ("precision", PRECISIONS)):
+        for name, known in (("method", METHODS), ("policy", ("fixed",)), ("precision", PRECISIONS)):
             word = getattr(self, name)
             if word not in known:
                 raise UserError(f"unknown {name} '{word}'; {suggestion(word, known)}")
@@ -187,6 +186,7 @@ def _refuse_unknown(values: Mapping[str, Any]) -> None:
 
 def _first_line(error: ValidationError) -> str:
     first = error.errors(include_url=False)[0]
-    key = ".".join(str(part) for part in first["loc"] if str(part) in Recipe.model_fields or isinstance(part, int))
+    known = {*Recipe.model_fields, *MemoryKeys.model_fields}
+    key = ".".join(str(part) for part in first["loc"] if str(part) in known or isinstance(part, int))
     message = first["msg"][:1].lower() + first["msg"][1:]
     return f"key '{key or first['loc'][0]}': {message}, not {first['input']!r}"

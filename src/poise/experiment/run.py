@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -19,7 +19,7 @@ from torch import Tensor
 from poise import store
 from poise.data import ImageSet, Stream, class_order, make_stream
 from poise.data.sources import Source, open_source
-from poise.errors import Interrupted, UserError
+from poise.errors import Damaged, Interrupted, UserError
 from poise.experiment.examiner import Exam, Examiner, average_forgetting, split_for_development
 from poise.experiment.folder import RunFolder
 from poise.experiment.machine import describe_machine, now, record_resume
@@ -103,6 +103,7 @@ def make_plan(name: str, recipe: Recipe) -> Plan:
     order = class_order(recipe.order, len(source.class_names))
     phases = None if recipe.setting == "groups" else recipe.phases
     stream = make_stream(recipe.setting, order=order, phases=phases, groups=recipe.groups)
+    recipe.memory.budget().quota(len(stream.classes))
     return Plan(name, recipe, source, stream)
 
 
@@ -134,48 +135,60 @@ class Run:
 
     def starting(self) -> Going:
         """`start` as a generator that pauses after every event, so that several runs can share a GPU."""
-        with self.folder.locked(), self.folder.writing():
-            return (yield from self._from_the_beginning())
+        prepared = self._prepared()
+        with self._opened():
+            self.folder.refuse_leftovers()
+            return (yield from self._from_the_beginning(*prepared))
 
     def resuming(self) -> Going:
         """`resume` as a generator."""
-        with self.folder.locked(), self.folder.writing(), _threads(self.folder.machine):
+        with self._opened(), _threads(self.folder.machine):
             found = self.folder.newest_checkpoint()
             self.folder.journal.rewind(found[1]["journal"] if found else 0)
             if found is None:
                 log.warning("%s has no checkpoint yet; starting from the beginning", self.folder.path)
-                return (yield from self._from_the_beginning())
+                return (yield from self._from_the_beginning(*self._prepared()))
             train, exam = self.plan.images()
             learner = self._restored(*found, train)
             record_resume(self.folder.machine, learner.backend)
             return (yield from self._go(learner, train, Examiner(exam, self.plan.stream)))
 
-    def _from_the_beginning(self) -> Going:
+    @contextmanager
+    def _opened(self) -> Iterator[None]:
+        """The folder is ours, its errors are one line each, and everything is closed at the end."""
+        with ExitStack() as stack:
+            for watcher in self.watchers:
+                stack.callback(watcher.close)
+            stack.enter_context(self.folder.locked())
+            stack.enter_context(self.folder.writing())
+            stack.callback(self.folder.journal.close)
+            yield
+
+    def _prepared(self) -> tuple[Learner, ImageSet, Examiner]:
+        """What can be wrong with the recipe or the data is found here, before anything is written."""
         learner = self.plan.new_learner()
         train, exam = self.plan.images()
         if self.plan.recipe.start is not None:
             learner = self._started_from(Path(self.plan.recipe.start), learner, train)
+        return learner, train, Examiner(exam, self.plan.stream)
+
+    def _from_the_beginning(self, learner: Learner, train: ImageSet, examiner: Examiner) -> Going:
         store.write_json(self.folder.machine, describe_machine(self.folder.path, learner.backend))
         store.write_json(self.folder.recipe, self.plan.as_json())
-        return (yield from self._go(learner, train, Examiner(exam, self.plan.stream)))
+        return (yield from self._go(learner, train, examiner))
 
     def _go(self, learner: Learner, train: ImageSet, examiner: Examiner) -> Going:
         self._mark = time.monotonic()
-        try:
-            for phase in range(len(self.exams), len(self.plan.stream)):
-                if learner.phases_ == phase:
-                    yield from self._learn(learner, phase, train)
-                with self._timed("evaluate"):
-                    exam = examiner.examine(learner, phase)
-                self._keep(exam, learner)
-                self._checkpoint(learner)
-                if phase + 1 < len(self.plan.stream):
-                    self._leave_if_asked()
-            return self._finish(learner)
-        finally:
-            self.folder.journal.close()
-            for watcher in self.watchers:
-                watcher.close()
+        for phase in range(len(self.exams), len(self.plan.stream)):
+            if learner.phases_ == phase:
+                yield from self._learn(learner, phase, train)
+            with self._timed("evaluate"):
+                exam = examiner.examine(learner, phase)
+            self._keep(exam, learner)
+            self._checkpoint(learner)
+            if phase + 1 < len(self.plan.stream):
+                self._leave_if_asked()
+        return self._finish(learner)
 
     def _learn(self, learner: Learner, phase: int, train: ImageSet) -> Generator[None, None, None]:
         arrived = train.of_labels(self.plan.stream[phase])
@@ -272,7 +285,12 @@ class Run:
                 f"start={path} was trained with {state['architecture']} and memory {state['settings']['memory']}, "
                 f"this run has {own['architecture']} and {own['settings']['memory']}; they must agree"
             )
-        state = {**state, "settings": own["settings"]}
+        counts = learner.first_classifier
+        state |= {
+            "settings": own["settings"],
+            "classifier": counts,
+            "action": {**state["action"], "classifier": counts},
+        }
         return Learner.from_state(tensors, state, device=self.plan.recipe.device, lookup=_lookup(train))
 
     def _finish(self, learner: Learner) -> dict[str, Any]:
@@ -328,6 +346,8 @@ def reopen(path: Path) -> tuple[RunFolder, Plan]:
     if not folder.exists:
         raise UserError(f"{path} is not a run folder; start one with 'poise run'")
     saved = store.read_json(folder.recipe)
+    if not {"name", "recipe", "fingerprint"} <= saved.keys():
+        raise Damaged(f"{folder.recipe} is not as it was written; restore it from a copy")
     plan = make_plan(saved["name"], make_recipe(saved["recipe"]))
     if plan.source.fingerprint != saved["fingerprint"]:
         raise UserError(f"the data '{plan.recipe.data}' are not those that {path} was started with; restore them first")

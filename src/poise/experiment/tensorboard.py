@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,12 @@ class TensorBoard:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
             raise UserError("--tensorboard needs the extra: pip install 'poise[tensorboard]'") from error
-        self._writer: Any = SummaryWriter(str(folder / "tensorboard"))
+        self._make: Callable[[], Any] = lambda: SummaryWriter(str(folder / "tensorboard"))
+
+    @cached_property
+    def _writer(self) -> Any:  # noqa: ANN401 - an extra without types
+        """Made when there is something to write: a run that is refused leaves no files."""
+        return self._make()
 
     def event(self, event: Event, done: float) -> None:
         """Write the mean loss, its terms and the learning rate of an epoch."""
@@ -34,4 +41,5 @@ class TensorBoard:
 
     def close(self) -> None:
         """Flush and close."""
-        self._writer.close()
+        if "_writer" in vars(self):
+            self._writer.close()

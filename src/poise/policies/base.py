@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -67,7 +69,7 @@ class Trial:
     round: int = 0
     full: bool = False
 
-    @property
+    @cached_property
     def wish(self) -> Wish:
         """The trial without its place in the phase."""
         return Wish(self.arm, self.epochs, self.round, self.full)
@@ -90,7 +92,8 @@ class Outcome:
     diverged: bool = False
 
     def __post_init__(self) -> None:
-        if not all(0 <= value <= 1 for value in (self.reward, *self.per_class)):
+        values = (self.reward, *self.per_class)
+        if not (min(values) >= 0 and max(values) <= 1) or math.isnan(sum(values)):
             raise ValueError(f"rewards lie in [0, 1]: {self}")
         if self.diverged and self.reward != 0:
             raise ValueError(f"a diverged trial has reward 0: {self}")
@@ -121,20 +124,23 @@ class Policy(ABC):
 
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
+        self.description: dict[str, Any] = {"name": type(self).__name__.lower()}  # name and options, for the record
         self.phase = 0
         self.told: dict[Wish, Outcome] = {}  # of this phase
-        self._trials: list[Trial] = []  # of this phase
-        self._batch: list[Trial] = []  # asked for together, not yet learned from
+        self._asked: dict[Wish, Trial] = {}  # of this phase
+        self._longest: dict[tuple[int, int, bool], Trial] = {}  # of each arm and round of this phase
+        self._batch: list[Trial] = []  # what was asked for last
+        self._open: dict[int, Trial] = {}  # what of it was not told yet
 
     def begin(self, phase: int) -> None:
         """A new phase; tuned phases count from 1. Beginning the same phase twice before asking does nothing."""
-        if phase == self.phase and not self._trials:
+        if phase == self.phase and not self._asked:
             return
         if phase <= self.phase:
             raise ValueError(f"phase {phase} begins after phase {self.phase}; replay a fresh policy to go back")
-        if self._batch:
+        if self._open:
             raise ValueError(f"phase {phase} begins while trials of phase {self.phase} are open")
-        self.phase, self.told, self._trials = phase, {}, []
+        self.phase, self.told, self._asked, self._longest = phase, {}, {}, {}
         self.start()
 
     def ask(self) -> list[Trial]:
@@ -142,37 +148,42 @@ class Policy(ABC):
 
         Asking again before all of them are told gives those that are still open.
         """
-        if not self._batch:
+        if not self._open:
             self._batch = [self._numbered(wish) for wish in self.propose()]
-        return [trial for trial in self._batch if trial.wish not in self.told]
+            self._open = {trial.id: trial for trial in self._batch}
+        return list(self._open.values())
 
     def tell(self, outcomes: Iterable[Outcome]) -> None:
         """What came of some of the open trials. The policy learns once all of them are told, in the order of ids."""
-        for outcome in outcomes:
-            if outcome.trial not in self._batch or outcome.trial.wish in self.told:
+        told = list(outcomes)
+        for outcome in told:
+            if self._open.get(outcome.trial.id) != outcome.trial:
                 raise ValueError(f"no open trial of phase {self.phase} is {outcome.trial}")
+            del self._open[outcome.trial.id]
             self.told[outcome.trial.wish] = outcome
-        if self._batch and all(trial.wish in self.told for trial in self._batch):
-            batch, self._batch = self._batch, []
-            self.learn([self.told[trial.wish] for trial in batch])
+            self._remember(outcome)
+        if told and not self._open:
+            self.learn([self.told[trial.wish] for trial in self._batch])
 
     def _numbered(self, wish: Wish) -> Trial:
         limit = self.setup.full if wish.full else self.setup.short
-        known = {trial.wish for trial in self._trials}
-        if not (0 <= wish.arm < len(self.setup.space) and 1 <= wish.epochs <= limit and wish not in known):
+        if not (0 <= wish.arm < len(self.setup.space) and 1 <= wish.epochs <= limit and wish not in self._asked):
             raise ValueError(f"{type(self).__name__} wishes {wish}: out of range, or for the second time")
-        earlier = [
-            trial
-            for trial in self._trials
-            if (trial.arm, trial.round, trial.full) == (wish.arm, wish.round, wish.full)
-            and trial.epochs < wish.epochs
-            and trial.wish in self.told
-            and not self.told[trial.wish].diverged
-        ]
-        last = max(earlier, key=lambda trial: trial.epochs).id if earlier else None
-        trial = Trial(len(self._trials), wish.arm, wish.epochs, last, wish.round, wish.full)
-        self._trials.append(trial)
+        trial = Trial(len(self._asked), wish.arm, wish.epochs, self._continued(wish), wish.round, wish.full)
+        self._asked[wish] = trial
         return trial
+
+    def _remember(self, outcome: Outcome) -> None:
+        """Keep the longest finished trial of each arm and round; a diverged one cannot be trained on."""
+        trial = outcome.trial
+        longest = self._longest.get((trial.arm, trial.round, trial.full))
+        if not outcome.diverged and (longest is None or longest.epochs < trial.epochs):
+            self._longest[trial.arm, trial.round, trial.full] = trial
+
+    def _continued(self, wish: Wish) -> int | None:
+        """The longest finished trial on the way to this one."""
+        longest = self._longest.get((wish.arm, wish.round, wish.full))
+        return longest.id if longest is not None and longest.epochs < wish.epochs else None
 
     # What a subclass says ---------------------------------------------------------------------------------------
 
@@ -197,7 +208,7 @@ class Policy(ABC):
 
     def resolved(self) -> dict[str, Any]:
         """What the policy turned out to be, as plain values for the record."""
-        return {"name": type(self).__name__.lower()}
+        return {**self.description, "space": self.setup.space.as_json()}
 
 
 class Fixed(Policy):
@@ -227,7 +238,8 @@ def replay(policy: Policy, history: Iterable[Mapping[str, Any]]) -> Policy:
     what is still to be run.
     """
     for entry in history:
-        policy.begin(entry["phase"]) if entry["phase"] != policy.phase else None
+        if entry["phase"] != policy.phase:
+            policy.begin(entry["phase"])
         asked = policy.ask()
         if "decided" in entry:
             if asked or policy.decide() != entry["decided"]:

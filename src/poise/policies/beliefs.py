@@ -35,8 +35,8 @@ class Belief(ABC):
         return None
 
     def draw(self, count: int, tried: Collection[int], generator: np.random.Generator) -> list[int]:
-        """Arms to try next; by default drawn from the distribution, with replacement."""
-        return [int(arm) for arm in generator.choice(self.arms, size=count, p=self.distribution())]
+        """So many arms to try next, for a belief that has an opinion on it; `tried` were tried in this phase."""
+        raise NotImplementedError(f"{type(self).__name__} does not say what to try next")
 
 
 class Scores(Belief):
@@ -44,12 +44,14 @@ class Scores(Belief):
 
     Only the most advanced trials of a phase can be decided on, and a longer trial replaces a shorter one of the
     same round. `carry` is the weight of each earlier phase relative to the one after it: 0 forgets, 1 counts
-    all phases alike.
+    all phases alike. `handicap` is what each halving of the learning rate must earn more to be decided on after
+    short trials, because a short training favours small ones; it does not touch finalists.
     """
 
-    def __init__(self, setup: Setup, carry: float = 0.0) -> None:
+    def __init__(self, setup: Setup, carry: float = 0.0, handicap: float = 0.0) -> None:
         super().__init__(setup)
         self.carry = carry
+        self._handicaps = handicap * -np.log2([action.lr for action in setup.space.actions])
         self._sums, self._counts = np.zeros(self.arms), np.zeros(self.arms)
         self._gains: dict[tuple[int, int], float] = {}  # (round, arm) → gain, in this phase
         self._level = (False, 0)
@@ -91,7 +93,8 @@ class Scores(Belief):
     def values(self) -> Array:
         """The mean gain of the arms that went furthest in this phase."""
         eligible = np.isin(np.arange(self.arms), sorted(self._eligible))
-        return np.where(eligible, self.means(), -np.inf)
+        finished, _ = self._level
+        return np.where(eligible, self.means() - (0 if finished else self._handicaps), -np.inf)
 
     def distribution(self) -> Array | None:
         """Even, as long as nothing was tried; otherwise there is none."""
@@ -148,13 +151,17 @@ class Exp3(Belief):
             step = 100 * reward * self.mixing / self.arms if self.released else self.xi * reward / chance
             self.log_weights[outcome.trial.arm] += step
 
+    def draw(self, count: int, tried: Collection[int], generator: np.random.Generator) -> list[int]:
+        """Arms drawn from the present weights."""
+        return [int(arm) for arm in generator.choice(self.arms, size=count, p=self._probabilities(self.log_weights))]
+
     def distribution(self) -> Array:
-        """What the next arm is drawn from."""
-        return self._probabilities(self.log_weights)
+        """What the decision is drawn from."""
+        return self._probabilities(self._before if self.released else self.log_weights)
 
     def values(self) -> Array:
-        """What the decision is made from (log scale)."""
-        return np.log(np.maximum(self._probabilities(self._before if self.released else self.log_weights), 1e-300))
+        """The same, for the most probable arm."""
+        return self.distribution()
 
 
 class AdaHedge(Belief):
@@ -182,22 +189,23 @@ class AdaHedge(Belief):
             loss[outcome.trial.arm] = 1 - outcome.reward
         if np.isnan(loss).any():
             raise ValueError("AdaHedge needs the reward of every arm in each round")
-        weights = self.distribution()
-        if self.gap == 0:
-            mix = (self.losses + loss).min() - self.losses.min()
-        else:
-            rate = np.log(self.arms) / self.gap
-            mix = loss.min() - np.log(weights @ np.exp(-rate * (loss - loss.min()))) / rate
-        self.gap += max(0.0, float(weights @ loss - mix))
+        mix = self._potential(self.losses + loss) - self._potential(self.losses)
+        gap = float(self.distribution() @ loss) - mix
         self.losses = self.losses + loss
+        self.gap += max(0.0, gap) if self.arms > 1 else 0.0
+
+    def _potential(self, losses: Array) -> float:
+        """−(1/η) ln Σ e^(−ηL), whose steps are the mix losses −(1/η) ln Σ w e^(−ηℓ); min L for η = ∞."""
+        least = float(losses.min())
+        if self.gap == 0:
+            return least
+        rate = np.log(self.arms) / self.gap
+        return least - float(np.log(np.exp(-rate * (losses - least)).sum()) / rate)
 
     def distribution(self) -> Array:
         """The weights of the arms."""
         behind = self.losses - self.losses.min()
-        if self.arms == 1 or self.gap == 0:
-            weights = (behind == 0).astype(np.float64)
-        else:
-            weights = np.exp(-np.log(self.arms) / self.gap * behind)
+        weights = np.exp(-np.log(self.arms) / self.gap * behind) if self.gap else (behind == 0).astype(np.float64)
         return np.asarray(weights / weights.sum())
 
     def values(self) -> Array:

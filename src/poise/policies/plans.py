@@ -53,25 +53,17 @@ def best_guesses(trials: int, batch: int) -> Plan[Belief]:
     """Batches of what the belief would like to try next, on one split, no arm twice; the default comes first."""
 
     def plan(setup: Setup, phase: int, belief: Belief) -> Iterator[Sequence[Wish]]:
-        tried = [setup.space.default]
-        fresh = list(tried)
-        while fresh:
-            limit = min(trials, len(setup.space)) - len(tried)
-            if len(fresh) < batch and limit > 0 and len(tried) == 1:
-                fresh += _guesses(setup, phase, belief, min(batch - 1, limit), tried)
+        tried: list[int] = []
+        budget = min(trials, len(setup.space))
+        while len(tried) < budget:
+            count = min(batch, budget - len(tried))
+            fresh = [] if tried else [setup.space.default]
+            generator = draws.generator(setup.seed, "policy draw", phase, len(tried))
+            fresh += belief.draw(count - len(fresh), {*tried, *fresh}, generator)
+            tried += fresh
             yield [Wish(arm, setup.short) for arm in fresh]
-            limit = min(trials, len(setup.space)) - len(tried)
-            fresh = _guesses(setup, phase, belief, min(batch, limit), tried)
 
     return plan
-
-
-def _guesses(setup: Setup, phase: int, belief: Belief, count: int, tried: list[int]) -> list[int]:
-    """The next arms, added to those tried already."""
-    generator = draws.generator(setup.seed, "policy draw", phase, len(tried))
-    fresh = belief.draw(count, tried, generator) if count > 0 else []
-    tried += fresh
-    return fresh
 
 
 def race(rungs: int, finalists: int) -> Plan[Scores]:

@@ -1,0 +1,222 @@
+"""Every policy by its name: a composition of a plan, a belief, a way to decide, and wrappers around it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Generic
+
+import numpy as np
+
+from poise import draws
+from poise.errors import UserError, suggestion
+from poise.policies.base import Array, Fixed, Outcome, Policy, Setup, Wish
+from poise.policies.beliefs import AdaHedge, Exp3, Scores
+from poise.policies.plans import B, Plan, best_guesses, every_arm, one_by_one, race, some_arms
+from poise.policies.surrogate import KERNELS, Surrogate
+from poise.policies.wrappers import Every, Safe
+
+Option = bool | int | float | str
+Builder = Callable[..., Policy]
+
+DECISIONS = ("best", "sample")
+#: What goes around any policy.
+WRAPPER_OPTIONS = ("safe", "safe_plain", "every")
+
+
+class Composed(Policy, Generic[B]):
+    """Which trials (a plan) × how weights move (a belief) × how to decide (`best`, or `sample`d)."""
+
+    def __init__(self, setup: Setup, plan: Plan[B], belief: B, decision: str = "best") -> None:
+        super().__init__(setup)
+        self.plan, self.belief, self.decision = plan, belief, decision
+        self._batches: Iterator[Sequence[Wish]] = iter(())
+
+    def start(self) -> None:
+        """Start the plan again; the belief knows what it keeps."""
+        self.belief.begin()
+        self._batches = self.plan(self.setup, self.phase, self.belief)
+
+    def propose(self) -> Sequence[Wish]:
+        """The plan's next batch."""
+        return next(self._batches, ())
+
+    def learn(self, outcomes: Sequence[Outcome]) -> None:
+        """Hand the outcomes to the belief."""
+        self.belief.learn(outcomes)
+
+    def decide(self) -> int:
+        """The best arm (the default, if it is among the best), or one drawn from the distribution."""
+        if self.decision == "sample":
+            generator = draws.generator(self.setup.seed, "policy decision", self.phase)
+            return int(generator.choice(len(self.setup.space), p=self.distribution()))
+        values, own = self.belief.values(), self.setup.space.default
+        return own if values[own] == values.max() else int(np.argmax(values))
+
+    def distribution(self) -> Array | None:
+        """The belief's."""
+        return self.belief.distribution()
+
+
+POLICIES: dict[str, Builder] = {}
+
+
+def register(name: str) -> Callable[[Builder], Builder]:
+    """Make a policy known by a name. What is registered takes a `Setup`, and its options by keyword with defaults."""
+
+    def known(builder: Builder) -> Builder:
+        POLICIES[name] = builder
+        return builder
+
+    return known
+
+
+register("fixed")(Fixed)
+
+
+@register("random")
+def random_policy(setup: Setup, *, trials: int = 25, carry: float = 0.0) -> Policy:
+    """The best of some arms drawn at random; with `trials=0` an arm drawn at random."""
+    _require(trials >= 0, f"trials={trials} must be at least 0")
+    _share("carry", carry)
+    plan = some_arms(trials) if trials else every_arm(0)
+    return Composed(setup, plan, Scores(setup, carry), "best" if trials else "sample")
+
+
+@register("grid")
+def grid_policy(setup: Setup, *, rounds: int = 1, carry: float = 0.0) -> Policy:
+    """The best of all arms; `carry=1` cumulates over phases."""
+    _positive(rounds=rounds)
+    _share("carry", carry)
+    return Composed(setup, every_arm(rounds), Scores(setup, carry))
+
+
+@register("exp3")
+def exp3_policy(
+    setup: Setup,
+    *,
+    xi: float = 0.1,
+    iterations: int = 25,
+    mixing: float = 0.0,
+    reset: bool = False,
+    centred: bool = False,
+    rule: str = "printed",
+) -> Policy:
+    """Algorithm 1 with Eq. 8; the paper does not say ξ. `rule=released` is that of its code, which has no ξ."""
+    _positive(iterations=iterations)
+    _share("mixing", mixing)
+    _require(xi > 0, f"xi={xi} must be above 0")
+    _choice("rule", rule, ("printed", "released"))
+    belief = Exp3(setup, xi, mixing, reset=reset, centred=centred, released=rule == "released")
+    return Composed(setup, one_by_one(iterations), belief, "sample")
+
+
+@register("hedge")
+def hedge_policy(setup: Setup, *, rounds: int = 1, reset: bool = False, decide: str = "best") -> Policy:
+    """Full feedback with AdaHedge; `decide` is `best` (the leader over all phases) or `sample`."""
+    _positive(rounds=rounds)
+    _choice("decide", decide, DECISIONS)
+    return Composed(setup, every_arm(rounds), AdaHedge(setup, reset=reset), decide)
+
+
+@register("race")
+def race_policy(
+    setup: Setup, *, rungs: int = 3, finalists: int = 0, carry: float = 0.0, handicap: float = 0.0
+) -> Policy:
+    """Successive halving within each learning rate; optional finalists of each at full length."""
+    _positive(rungs=rungs)
+    _require(finalists >= 0, f"finalists={finalists} must be at least 0")
+    _share("carry", carry)
+    return Composed(setup, race(rungs, finalists), Scores(setup, carry, handicap))
+
+
+@register("gp")
+def gp_policy(
+    setup: Setup, *, trials: int = 25, batch: int = 5, memory: float = 0.8, kernel: str = "matern", kappa: float = 1.0
+) -> Policy:
+    """A Gaussian process over the grid, explored by upper confidence bounds."""
+    return _surrogate(setup, trials, batch, memory, kernel, explore="ucb", kappa=kappa)
+
+
+@register("thompson")
+def thompson_policy(
+    setup: Setup, *, trials: int = 25, batch: int = 5, memory: float = 0.8, kernel: str = "quadratic"
+) -> Policy:
+    """Bayesian linear regression on quadratic features of the grid, explored by posterior samples."""
+    return _surrogate(setup, trials, batch, memory, kernel, explore="thompson")
+
+
+def _surrogate(
+    setup: Setup, trials: int, batch: int, memory: float, kernel: str, *, explore: str, kappa: float = 1.0
+) -> Policy:
+    _positive(trials=trials, batch=batch)
+    _share("memory", memory)
+    _choice("kernel", kernel, KERNELS)
+    _require(kappa >= 0, f"kappa={kappa} must be at least 0")
+    return Composed(setup, best_guesses(trials, batch), Surrogate(setup, kernel, explore, memory, kappa))
+
+
+def make_policy(name: str, setup: Setup, options: Mapping[str, Option] | None = None) -> Policy:
+    """The policy of that name with its options, and wrappers around it: `safe=1.0`, `every=2` or `every="first"`.
+
+    >>> from poise.actions import Action, make_space
+    >>> setup = Setup(make_space("paper", Action(logit_kd=0, feature_kd=1, lr=0.1)), short=16, full=160, seed=0)
+    >>> policy = make_policy("grid", setup, {"safe": 1.0, "every": 2})
+    >>> policy.begin(1)
+    >>> len(policy.ask())
+    50
+    """
+    if name not in POLICIES:
+        raise UserError(f"unknown policy '{name}'; {suggestion(name, POLICIES)}")
+    given = dict(options or {})
+    around = {key: given.pop(key) for key in WRAPPER_OPTIONS if key in given}
+    own = _own_options(name, given)
+    policy = POLICIES[name](setup, **own)
+    policy.description = {"name": name, **own}
+    return _wrapped(policy, around)
+
+
+def _own_options(name: str, given: Mapping[str, Option]) -> dict[str, Option]:
+    """Every option of the policy: as given, or its default."""
+    parameters = inspect.signature(POLICIES[name]).parameters.values()
+    defaults = {each.name: each.default for each in parameters if each.kind is each.KEYWORD_ONLY}
+    for key, value in given.items():
+        if key not in defaults:
+            raise UserError(f"policy {name} has no option '{key}'; {suggestion(key, (*defaults, *WRAPPER_OPTIONS))}")
+        wanted = (int, float) if isinstance(defaults[key], float) else type(defaults[key])
+        if not isinstance(value, wanted) or isinstance(value, bool) is not isinstance(defaults[key], bool):
+            raise UserError(f"policy {name}: {key}={value!r} must be like {defaults[key]!r}")
+    return {**defaults, **given}
+
+
+def _wrapped(policy: Policy, around: Mapping[str, Option]) -> Policy:
+    z, plain, period = around.get("safe", False), around.get("safe_plain", False), around.get("every", 1)
+    _require(isinstance(plain, bool), f"safe_plain={plain!r} must be true or false")
+    _require(not plain or z is not False, "safe_plain needs safe, e.g. safe=1.0")
+    if z is not False:
+        number = isinstance(z, int | float) and z is not True and z >= 0
+        _require(number, f"safe={z!r} must be a number of standard errors, e.g. safe=1.0")
+        policy = Safe(policy, float(z), plain=bool(plain))
+    if period != 1 or period is True:
+        whole = isinstance(period, int) and not isinstance(period, bool) and period >= 1
+        _require(whole or period == "first", f"every={period!r} must be a number of phases or 'first'")
+        policy = Every(policy, int(period) if whole else None)
+    return policy
+
+
+def _require(holds: bool, message: str) -> None:
+    if not holds:
+        raise UserError(message)
+
+
+def _positive(**counts: int) -> None:
+    for name, value in counts.items():
+        _require(value >= 1, f"{name}={value} must be at least 1")
+
+
+def _share(name: str, value: float) -> None:
+    _require(0 <= value <= 1, f"{name}={value} must be between 0 and 1")
+
+
+def _choice(name: str, word: str, known: Sequence[str]) -> None:
+    _require(word in known, f"unknown {name} '{word}'; {suggestion(word, known)}")

@@ -1,0 +1,253 @@
+"""Replay any policy on a table of rewards, thousands of times in seconds, to see what it would have decided."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from poise import draws
+from poise.actions import ActionSpace
+from poise.errors import UserError
+from poise.policies.base import Array, Outcome, Policy, Setup, Trial
+
+BELOW = 0.003  # "below the default" means by more than 0.3 points
+
+
+@dataclass(frozen=True)
+class Table:
+    """What every arm's trials would show, and what they are truly worth. Accuracies in [0, 1].
+
+    Attributes:
+        space: the arms.
+        rewards: for each phase, checkpoints × arms × classes: expected accuracy on the local validation part.
+        epochs: the checkpoints, ascending; the last one is M₁.
+        truth: phases × arms: the accuracy that counts.
+        images: validation images of each class.
+        full: for each phase, arms × classes, after M₂ epochs; None: as at M₁.
+    """
+
+    space: ActionSpace
+    rewards: tuple[Array, ...]
+    epochs: tuple[int, ...]
+    truth: Array
+    images: int = 10
+    full: tuple[Array, ...] | None = None
+
+    def __post_init__(self) -> None:
+        phases, arms = self.truth.shape
+        shapes = [table.shape[:2] for table in self.rewards]
+        if arms != len(self.space) or shapes != [(len(self.epochs), arms)] * phases:
+            raise UserError("the reward table needs, for each phase, checkpoints × arms × classes, and a truth per arm")
+
+    @property
+    def phases(self) -> int:
+        """How many phases are tuned."""
+        return len(self.rewards)
+
+    def expected(self, phase: int, epochs: int, full: bool) -> Array:
+        """Arms × classes: expected accuracies after so many epochs; phases count from 1, as policies do."""
+        if full and self.full is not None:
+            return self.full[phase - 1]
+        passed = sum(checkpoint <= epochs for checkpoint in self.epochs)
+        return np.asarray(self.rewards[phase - 1][max(0, passed - 1)])
+
+    def as_json(self) -> dict[str, Any]:
+        """The numbers as plain values; the space is made anew from the recipe."""
+        full = None if self.full is None else [table.tolist() for table in self.full]
+        return {
+            "rewards": [table.tolist() for table in self.rewards],
+            "epochs": list(self.epochs),
+            "truth": self.truth.tolist(),
+            "images": self.images,
+            "full": full,
+        }
+
+    @classmethod
+    def from_json(cls, space: ActionSpace, values: Mapping[str, Any]) -> Self:
+        """The table that `as_json` wrote."""
+        full = values.get("full")
+        return cls(
+            space,
+            tuple(np.array(table) for table in values["rewards"]),
+            tuple(values["epochs"]),
+            np.array(values["truth"]),
+            values["images"],
+            None if full is None else tuple(np.array(table) for table in full),
+        )
+
+
+def smooth_table(
+    space: ActionSpace,
+    *,
+    phases: int = 5,
+    classes: int = 60,
+    images: int = 10,
+    best: float = 0.65,
+    depth: float = 0.15,
+    checkpoints: tuple[int, ...] = (16,),
+    seed: int = 0,
+) -> Table:
+    """A synthetic table: a smooth bowl over the coordinates, the same in every phase.
+
+    The optimum lies at a random place of the grid; the worst arm is `depth` below it. Classes differ in difficulty;
+    before the last checkpoint everything is proportionally lower. The trials tell the truth, but for their noise.
+    """
+    generator = draws.generator(seed, "smooth table")
+    places = space.coordinates()
+    span = np.ptp(places, axis=0) if places.size else np.ones(0)
+    centre = places[generator.integers(len(space))]
+    distance = (((places - centre) / np.maximum(span, 1e-12)) ** 2).sum(axis=1)
+    truth = best - depth * distance / max(float(distance.max()), 1e-12)
+    difficulty = generator.uniform(-0.2, 0.2, size=classes)
+    final = np.clip(truth[:, None] + difficulty - difficulty.mean(), 0.0, 1.0)
+    growth = [(epochs / checkpoints[-1]) ** 0.3 for epochs in checkpoints]
+    rewards = np.stack([share * final for share in growth])
+    return Table(space, (rewards,) * phases, checkpoints, np.tile(final.mean(axis=1), (phases, 1)), images)
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """What a policy decided in many runs over one table.
+
+    Attributes:
+        table: what it was replayed on.
+        decided: runs × phases: arms.
+        trials: runs × phases: how many trials were asked for.
+        epochs: runs × phases: how many epochs they took, continuations not counted twice.
+        ranks: runs × phases: rank correlation of reward and truth among the ten arms with the best reward (NaN
+            where fewer than three arms went equally far).
+    """
+
+    table: Table
+    decided: NDArray[np.int64]
+    trials: NDArray[np.int64]
+    epochs: NDArray[np.int64]
+    ranks: Array
+
+    @property
+    def truth(self) -> Array:
+        """Runs × phases: what the decided arm is worth."""
+        return np.take_along_axis(self.table.truth, self.decided.T, axis=1).T
+
+    def below_default(self) -> Array:
+        """For each phase, the chance of deciding an arm more than 0.3 points below the default."""
+        own = self.table.truth[:, self.table.space.default]
+        return np.asarray((self.truth < own - BELOW).mean(axis=0))
+
+    def regret(self) -> Array:
+        """For each phase, how far the decided arm lies below the best one, on average."""
+        return np.asarray(self.table.truth.max(axis=1) - self.truth.mean(axis=0))
+
+    def summary(self) -> dict[str, Any]:
+        """Plain values, accuracies in percent; lists have one entry per phase."""
+        own = self.table.truth[:, self.table.space.default]
+        arms, counts = np.unique(self.decided[:, -1], return_counts=True)
+        order = np.argsort(-counts, kind="stable")
+        ranks = self.ranks[np.isfinite(self.ranks)]
+        return {
+            "runs": len(self.decided),
+            "truth": _percent(self.truth.mean(axis=0)),
+            "spread": _percent(self.truth.std(axis=0)),
+            "default": _percent(own),
+            "best": _percent(self.table.truth.max(axis=1)),
+            "regret": _percent(self.regret()),
+            "below_default": [round(float(chance), 4) for chance in self.below_default()],
+            "last_decided": {
+                str(self.table.space.actions[arms[place]]): round(float(counts[place] / len(self.decided)), 4)
+                for place in order
+            },
+            "rank_correlation_of_ten_best": round(float(ranks.mean()), 4) if len(ranks) else None,
+            "trials": [round(float(count), 1) for count in self.trials.mean(axis=0)],
+            "epochs": [round(float(count), 1) for count in self.epochs.mean(axis=0)],
+        }
+
+
+def simulate(
+    make: Callable[[Setup], Policy], table: Table, runs: int, seed: int = 0, *, full: int | None = None
+) -> Simulation:
+    """Replay the policies that `make` makes, each with its own seed and its own binomial validation noise.
+
+    In each round an arm is scored on `table.images` images of every class, the same ones after every epoch; the noise
+    of different arms is independent, which is harder than reality, where they share the images. `full` is M₂, by
+    default ten times M₁.
+    """
+    shape = (runs, table.phases)
+    decided, trials, epochs = (np.zeros(shape, np.int64) for _ in range(3))
+    ranks = np.full(shape, np.nan)
+    for run in range(runs):
+        own_seed = draws.key(seed, "simulated run", run) % 2**63
+        policy = make(Setup(table.space, table.epochs[-1], full or 10 * table.epochs[-1], own_seed))
+        for phase in range(1, table.phases + 1):
+            policy.begin(phase)
+            noisy = _Noisy(table, phase, own_seed)
+            while asked := policy.ask():
+                policy.tell(noisy.outcomes(asked))
+            told, place = list(policy.told.values()), (run, phase - 1)
+            decided[place], trials[place], epochs[place] = policy.decide(), len(told), _cost(told)
+            ranks[place] = _ten_best(told, table.truth[phase - 1])
+    return Simulation(table, decided, trials, epochs, ranks)
+
+
+class _Noisy:
+    """The trials of one phase of one run: an image is a hit where its own draw lies below the expected accuracy."""
+
+    def __init__(self, table: Table, phase: int, seed: int) -> None:
+        self.table, self.phase, self.seed = table, phase, seed
+        self._draws: dict[tuple[int, int], NDArray[np.float32]] = {}  # of (round, arm): images × classes
+
+    def outcomes(self, trials: list[Trial]) -> list[Outcome]:
+        """What comes of a batch of trials."""
+        fresh = {(trial.round, trial.arm) for trial in trials} - self._draws.keys()
+        generator = draws.generator(self.seed, "simulated images", self.phase, trials[0].id)
+        shape = (len(fresh), self.table.images, self.table.rewards[self.phase - 1].shape[-1])
+        self._draws.update(zip(sorted(fresh), generator.random(shape, dtype=np.float32), strict=True))
+        luck = np.stack([self._draws[trial.round, trial.arm] for trial in trials])
+        accuracies = np.count_nonzero(luck < self._expected(trials)[:, None], axis=1) / self.table.images
+        rewards = accuracies.mean(axis=1).tolist()
+        return [
+            Outcome(trial, min(1.0, reward), tuple(per_class))
+            for trial, reward, per_class in zip(trials, rewards, accuracies.tolist(), strict=True)
+        ]
+
+    def _expected(self, trials: list[Trial]) -> Array:
+        """Trials × classes."""
+        lengths = {(trial.epochs, trial.full) for trial in trials}
+        tables = {length: self.table.expected(self.phase, *length) for length in lengths}
+        return np.stack([tables[trial.epochs, trial.full][trial.arm] for trial in trials])
+
+
+def _cost(outcomes: list[Outcome]) -> int:
+    trials = [outcome.trial for outcome in outcomes]
+    lengths: dict[int | None, int] = {trial.id: trial.epochs for trial in trials}
+    return sum(trial.epochs - lengths.get(trial.continues, 0) for trial in trials)
+
+
+def _ten_best(outcomes: list[Outcome], truth: Array) -> float:
+    """Spearman's correlation of mean reward and truth, over the ten best of the arms that went furthest."""
+    furthest = max(((each.trial.full, each.trial.epochs) for each in outcomes), default=None)
+    rewards: dict[int, list[float]] = {}
+    for each in outcomes:
+        if (each.trial.full, each.trial.epochs) == furthest:
+            rewards.setdefault(each.trial.arm, []).append(each.reward)
+    means = {arm: float(np.mean(values)) for arm, values in rewards.items()}
+    ten = sorted(means, key=lambda arm: (-means[arm], arm))[:10]
+    if len(ten) < 3:
+        return float("nan")
+    first, second = _ranks(np.array([means[arm] for arm in ten])), _ranks(truth[ten])
+    if first.std() == 0 or second.std() == 0:
+        return float("nan")
+    return float(np.corrcoef(first, second)[0, 1])
+
+
+def _ranks(values: Array) -> Array:
+    """Ranks from 0, ties sharing their mean."""
+    below = (values[:, None] > values).sum(axis=1)
+    return np.asarray(below + ((values[:, None] == values).sum(axis=1) - 1) / 2)
+
+
+def _percent(values: Array) -> list[float]:
+    return [round(100 * float(value), 3) for value in values]

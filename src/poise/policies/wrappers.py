@@ -1,0 +1,221 @@
+"""Wrappers around any policy: tune only in some phases, and leave the default only with good reason."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from poise import draws
+from poise.policies.base import Array, Outcome, Policy, Wish
+
+FLIPS = 500  # random sign flips where there are too many to try all of them
+CLEARLY_WORSE = 2.0  # an arm so many standard errors below the default cannot be left for by mistake
+
+
+class Wrapper(Policy):
+    """Passes everything on to the policy inside; the same trial is never run twice."""
+
+    def __init__(self, inner: Policy) -> None:
+        super().__init__(inner.setup)
+        self.inner = inner
+
+    def start(self) -> None:
+        """Begin inside too."""
+        self.inner.begin(self.phase)
+
+    def propose(self) -> Sequence[Wish]:
+        """What the policy inside asks for and nobody tried yet, and what the wrapper adds."""
+        while trials := self.inner.ask():
+            wishes = self.completed([trial.wish for trial in trials])
+            if fresh := [wish for wish in wishes if wish not in self.told]:
+                return fresh
+            self.learn(())
+        return ()
+
+    def completed(self, wishes: list[Wish]) -> list[Wish]:
+        """The wishes, and those that the wrapper adds."""
+        return wishes
+
+    def learn(self, outcomes: Sequence[Outcome]) -> None:
+        """Answer what the policy inside asked."""
+        self.inner.tell([replace(self.told[trial.wish], trial=trial) for trial in self.inner.ask()])
+
+    def decide(self) -> int:
+        """As inside."""
+        return self.inner.decide()
+
+    def distribution(self) -> Array | None:
+        """As inside."""
+        return self.inner.distribution()
+
+    def resolved(self) -> dict[str, Any]:
+        """As inside."""
+        return self.inner.resolved()
+
+
+class Every(Wrapper):
+    """Tune in the first tuned phase and every `period`-th after it; in between, repeat the last decision.
+
+    Without a period only the first one is tuned.
+    """
+
+    def __init__(self, inner: Policy, period: int | None) -> None:
+        super().__init__(inner)
+        self.period = period
+        self._first: int | None = None
+
+    def _tunes(self) -> bool:
+        since = self.phase - (self._first or 0)
+        return since == 0 or (self.period is not None and since % self.period == 0)
+
+    def start(self) -> None:
+        """Begin inside only when this phase is tuned."""
+        self._first = self.phase if self._first is None else self._first
+        if self._tunes():
+            super().start()
+
+    def propose(self) -> Sequence[Wish]:
+        """Nothing in between."""
+        return super().propose() if self._tunes() else ()
+
+    def resolved(self) -> dict[str, Any]:
+        """As inside, and the period."""
+        return {**super().resolved(), "every": self.period or "first"}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Why an arm may, or may not, take the place of the default.
+
+    Attributes:
+        gain: mean paired gain in accuracy over the default.
+        error: its standard error.
+        chance: how often the best of all arms compared would look at least as good if none were better.
+        leave: whether the default is left.
+    """
+
+    gain: float
+    error: float
+    chance: float
+    leave: bool
+
+
+class Safe(Wrapper):
+    """Leave the default only when the paired gain of the decided arm exceeds z standard errors.
+
+    The gain is the mean over classes, rounds and phases of the difference in accuracy to the default, on the same
+    split after the same number of epochs (of each round only the most advanced trial); where the policy inside does
+    not try the default, it is added. Classes are what varies: the standard error comes from the sums of differences of
+    each class, so that seeing the same class again and again is not mistaken for more classes.
+
+    The decided arm was picked because it looked good, and the best of fifty equal arms exceeds one standard error
+    nearly always. So the gain must also be one that the best of all arms compared would reach by luck no more often
+    than Φ(−z), 16 % for z = 1: the signs of the differences are flipped at random, class by class and for all
+    arms together, and the largest ratio of gain to error is noted each time (max-T, Westfall and Young 1993); arms
+    two standard errors below the default are left aside (Hansen 2005). `plain` leaves this second test out.
+
+    What is not seen: luck that one whole training has in all classes at once, and what changes between M₁ and M₂.
+    """
+
+    def __init__(self, inner: Policy, z: float = 1.0, *, plain: bool = False) -> None:
+        super().__init__(inner)
+        self.z, self.plain = z, plain
+        arms = len(self.setup.space)
+        self._sums, self._counts = np.zeros((arms, 0)), np.zeros((arms, 0))  # arms × classes, past phases
+
+    @property
+    def level(self) -> float:
+        """Φ(−z)."""
+        return math.erfc(self.z / math.sqrt(2)) / 2
+
+    def begin(self, phase: int) -> None:
+        """Keep the differences of the phase before."""
+        if phase > self.phase:
+            self._sums, self._counts = self._differences()
+        super().begin(phase)
+
+    def completed(self, wishes: list[Wish]) -> list[Wish]:
+        """Add the default wherever another arm is tried."""
+        return list(dict.fromkeys([*wishes, *(wish._replace(arm=self.setup.space.default) for wish in wishes)]))
+
+    def _differences(self) -> tuple[Array, Array]:
+        """Sums of paired differences and how many, for every arm and class, this phase included."""
+        latest: dict[tuple[int, int], Outcome] = {}
+        for wish, outcome in self.told.items():
+            before = latest.get((wish.arm, wish.round))
+            if before is None or (wish.full, wish.epochs) > (before.trial.full, before.trial.epochs):
+                latest[wish.arm, wish.round] = outcome
+        classes = max([self._sums.shape[1], *(len(outcome.per_class) for outcome in self.told.values())])
+        wider = ((0, 0), (0, classes - self._sums.shape[1]))
+        sums, counts = np.pad(self._sums, wider), np.pad(self._counts, wider)
+        for (arm, _), outcome in latest.items():
+            own = self.told.get(outcome.trial.wish._replace(arm=self.setup.space.default))
+            seen = max(len(outcome.per_class), len(own.per_class) if own else 0)
+            if own is None or arm == self.setup.space.default or not seen:
+                continue
+            sums[arm, :seen] += _per_class(outcome, seen) - _per_class(own, seen)
+            counts[arm, :seen] += 1
+        return sums, counts
+
+    def verdict(self, arm: int) -> Verdict:
+        """Whether the rewards speak for that arm."""
+        sums, counts = self._differences()
+        compared = np.flatnonzero(counts.sum(axis=1))
+        if arm not in compared:
+            return Verdict(0.0, math.inf, 1.0, leave=False)
+        gain, error = (values[0] for values in _gains(np.ones((1, sums.shape[1])), sums[compared], counts[compared]))
+        ratio = _ratio(gain, error)
+        mine = int(np.flatnonzero(compared == arm)[0])
+        leave, chance = bool(ratio[mine] > self.z), 1.0
+        if leave and not self.plain:
+            rivals = compared[ratio > -CLEARLY_WORSE]
+            signs = self._signs(np.flatnonzero(counts[rivals].any(axis=0)), sums.shape[1])
+            best = _ratio(*_gains(signs, sums[rivals], counts[rivals])).max(axis=1)
+            chance = float((best >= ratio[mine] - 1e-9).mean())
+            leave = chance <= self.level
+        return Verdict(float(gain[mine]), float(error[mine]), chance, leave)
+
+    def _signs(self, seen: NDArray[np.intp], classes: int) -> Array:
+        """Every way to flip the signs of the classes seen, or many at random; the first flips none."""
+        signs = np.ones((FLIPS, classes))
+        if 2 ** len(seen) <= FLIPS:
+            signs = np.ones((2 ** len(seen), classes))
+            signs[:, seen] = list(itertools.product((1, -1), repeat=len(seen)))
+        else:
+            generator = draws.generator(self.setup.seed, "policy safe", self.phase)
+            signs[1:] = generator.integers(0, 2, size=(FLIPS - 1, classes)) * 2 - 1
+        return signs
+
+    def decide(self) -> int:
+        """The decision inside, or the default."""
+        arm, own = self.inner.decide(), self.setup.space.default
+        return arm if arm == own or self.verdict(arm).leave else own
+
+    def resolved(self) -> dict[str, Any]:
+        """As inside, and how safe."""
+        return {**super().resolved(), "safe": self.z, "safe_plain": self.plain}
+
+
+def _per_class(outcome: Outcome, classes: int) -> Array:
+    """Accuracies of a trial; zeros if it diverged, the reward for every class if nothing more is known."""
+    known = outcome.per_class or (outcome.reward,) * classes
+    return np.zeros(classes) if outcome.diverged else np.array(known)
+
+
+def _gains(signs: Array, sums: Array, counts: Array) -> tuple[Array, Array]:
+    """Mean difference and its standard error, clustered by class: one row per row of signs, one column per arm."""
+    total, classes = counts.sum(axis=1), (counts > 0).sum(axis=1)
+    gain = signs @ sums.T / total
+    squares = (sums**2).sum(axis=1) - 2 * gain * (signs @ (sums * counts).T) + gain**2 * (counts**2).sum(axis=1)
+    error = np.sqrt(np.maximum(squares, 0) * classes / np.maximum(classes - 1, 1)) / total
+    return gain, np.where(classes > 1, error, np.inf)
+
+
+def _ratio(gain: Array, error: Array) -> Array:
+    return np.asarray(gain / np.maximum(error, 1e-9))

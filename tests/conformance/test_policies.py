@@ -1,0 +1,265 @@
+"""What every policy must hold, with every wrapper around it."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from poise import draws
+from poise.actions import Action, ActionSpace, make_space
+from poise.errors import Damaged
+from poise.policies import (
+    POLICIES,
+    Outcome,
+    Policy,
+    Setup,
+    Trial,
+    Wish,
+    decision_entry,
+    make_policy,
+    register,
+    replay,
+)
+
+BASE = Action(logit_kd=0, feature_kd=1, lr=0.1)
+SPACE = make_space({"feature_kd": [0, 1, 2], "lr": [0.1, 0.05]}, BASE)
+SINGLE = make_space({}, BASE)
+PHASES = 4
+
+Options = dict[str, Any]
+Reward = Callable[[int, Trial], Outcome]
+
+VARIANTS: list[tuple[str, Options]] = [
+    *((name, {}) for name in POLICIES),
+    ("random", {"trials": 0}),
+    ("random", {"trials": 3, "carry": 0.5}),
+    ("grid", {"rounds": 2, "carry": 1.0}),
+    ("exp3", {"centred": True, "mixing": 0.1, "iterations": 8}),
+    ("exp3", {"rule": "released", "iterations": 8}),
+    ("hedge", {"decide": "sample", "rounds": 2}),
+    ("race", {"finalists": 1, "rungs": 2, "carry": 1.0}),
+    ("gp", {"trials": 4, "batch": 3}),
+    ("thompson", {"kernel": "matern", "trials": 5, "batch": 2}),
+]
+WRAPPERS: list[Options] = [{}, {"safe": 1.0}, {"every": 2}, {"safe": 0.0, "every": "first"}]
+
+
+@pytest.fixture(params=WRAPPERS, ids=lambda options: "+".join(options) or "bare")
+def around(request: pytest.FixtureRequest) -> Options:
+    return dict(request.param)
+
+
+@pytest.fixture(params=VARIANTS, ids=lambda variant: "-".join([variant[0], *variant[1]]))
+def make(request: pytest.FixtureRequest, around: Options) -> Callable[..., Policy]:
+    name, options = request.param
+
+    def made(space: ActionSpace = SPACE, seed: int = 5) -> Policy:
+        return make_policy(name, Setup(space, short=4, full=20, seed=seed), {**options, **around})
+
+    return made
+
+
+def rewarded(phase: int, trial: Trial) -> Outcome:
+    """Noisy rewards of three classes, better for larger arms and longer trials."""
+    noise = draws.generator(0, "rewards", phase, trial.arm, trial.round, trial.epochs).uniform(-0.1, 0.1, 3)
+    per_class = tuple((0.4 + 0.03 * trial.arm + 0.005 * trial.epochs + noise).tolist())
+    return Outcome(trial, float(np.mean(per_class)), per_class)
+
+
+def diverged(phase: int, trial: Trial) -> Outcome:
+    """Every other arm diverges; in the second phase all do."""
+    return Outcome(trial, 0.0, diverged=True) if trial.arm % 2 or phase == 2 else rewarded(phase, trial)
+
+
+def lived(policy: Policy, reward: Reward = rewarded, phases: int = PHASES) -> list[dict[str, Any]]:
+    """The history of some phases; outcomes come one by one, the last first."""
+    history: list[dict[str, Any]] = []
+    for phase in range(1, phases + 1):
+        policy.begin(phase)
+        for _ in range(1000):
+            if not (trials := policy.ask()):
+                break
+            outcome = reward(phase, trials[-1])
+            policy.tell([outcome])
+            history.append(outcome.as_json(phase))
+        else:
+            pytest.fail("the policy asks for ever")
+        history.append(decision_entry(phase, policy.decide()))
+    return history
+
+
+def trials_of(history: list[dict[str, Any]]) -> Iterator[list[Trial]]:
+    for phase in range(1, PHASES + 1):
+        found = [Trial(**entry["trial"]) for entry in history if entry["phase"] == phase and "trial" in entry]
+        yield sorted(found, key=lambda trial: trial.id)
+
+
+@pytest.mark.parametrize("space", [SPACE, SINGLE], ids=["grid", "single"])
+@pytest.mark.parametrize("reward", [rewarded, diverged])
+def test_trials_and_decisions_are_valid(make: Callable[..., Policy], space: ActionSpace, reward: Reward) -> None:
+    history = lived(make(space), reward)
+    assert all(entry["decided"] in range(len(space)) for entry in history if "decided" in entry)
+    for trials in trials_of(history):
+        assert [trial.id for trial in trials] == list(range(len(trials)))
+        assert len({trial.wish for trial in trials}) == len(trials), "the same training twice"
+        for trial in trials:
+            assert trial.arm in range(len(space))
+            assert 1 <= trial.epochs <= (20 if trial.full else 4)
+            if trial.continues is not None:
+                earlier = trials[trial.continues]
+                assert earlier.id < trial.id
+                assert (earlier.arm, earlier.round, earlier.full) == (trial.arm, trial.round, trial.full)
+                assert earlier.epochs < trial.epochs
+
+
+def test_the_same_seed_gives_the_same_trials_and_no_global_generator_is_used(make: Callable[..., Policy]) -> None:
+    before = random.getstate(), repr(np.random.get_state())  # noqa: NPY002
+    first = lived(make())
+    np.random.random(3)  # noqa: NPY002
+    random.random()
+    moved = random.getstate(), repr(np.random.get_state())  # noqa: NPY002
+    assert lived(make()) == first
+    assert (random.getstate(), repr(np.random.get_state())) == moved  # noqa: NPY002
+    assert before != moved
+
+
+def test_outcomes_may_come_in_any_order(make: Callable[..., Policy]) -> None:
+    forwards, backwards = make(), make()
+    for phase in range(1, PHASES + 1):
+        for policy in (forwards, backwards):
+            policy.begin(phase)
+        while trials := forwards.ask():
+            assert backwards.ask() == trials
+            forwards.tell([rewarded(phase, trial) for trial in trials])
+            for trial in reversed(trials):
+                assert trial in backwards.ask()
+                backwards.tell([rewarded(phase, trial)])
+        assert backwards.ask() == []
+        assert forwards.decide() == backwards.decide()
+
+
+def test_deciding_and_asking_again_change_nothing(make: Callable[..., Policy]) -> None:
+    policy, quiet = make(), make()
+    for phase in (1, 2):
+        policy.begin(phase)
+        policy.begin(phase)
+        quiet.begin(phase)
+        while trials := quiet.ask():
+            assert policy.ask() == policy.ask() == trials
+            policy.decide()
+            policy.distribution()
+            policy.resolved()
+            for each in (policy, quiet):
+                each.tell([rewarded(phase, trial) for trial in trials])
+        assert policy.ask() == []
+        assert policy.decide() == policy.decide() == quiet.decide()
+
+
+def test_the_distribution_is_one(make: Callable[..., Policy]) -> None:
+    policy = make()
+    lived(policy)
+    chances = policy.distribution()
+    if chances is not None:
+        assert chances.shape == (len(SPACE),)
+        assert (chances >= 0).all()
+        assert chances.sum() == pytest.approx(1)
+
+
+def test_what_it_turned_out_to_be_is_plain_values(make: Callable[..., Policy]) -> None:
+    policy = make()
+    lived(policy)
+    assert json.loads(json.dumps(policy.resolved()))["name"] in POLICIES
+
+
+def test_a_replayed_policy_is_the_original_wherever_the_history_was_cut(make: Callable[..., Policy]) -> None:
+    policy = make()
+    history = json.loads(json.dumps(lived(policy)))
+    again = replay(make(), history)
+    policy.begin(PHASES + 1)
+    again.begin(PHASES + 1)
+    assert again.ask() == policy.ask()
+    assert again.decide() == policy.decide()
+    for cut in {0, 1, len(history) // 3, len(history) // 2, len(history) - 1}:
+        resumed = replay(make(), history[:cut])
+        rest = history[cut:]
+        for entry in rest:
+            if entry["phase"] != resumed.phase:
+                resumed.begin(entry["phase"])
+            if "trial" in entry:
+                assert Trial(**entry["trial"]) in resumed.ask()
+                resumed.tell([Outcome.from_json(entry)])
+            else:
+                assert resumed.ask() == []
+                assert resumed.decide() == entry["decided"]
+
+
+def test_a_tampered_record_is_refused(make: Callable[..., Policy]) -> None:
+    history = lived(make())
+    for place, entry in enumerate(history):
+        changed = json.loads(json.dumps(history))
+        if "trial" in entry:
+            changed[place]["trial"]["epochs"] += 1
+        else:
+            changed[place]["decided"] = (entry["decided"] + 1) % len(SPACE)
+        with pytest.raises(Damaged, match=f"phase {entry['phase']}"):
+            replay(make(), changed)
+        if place > 6:
+            break
+
+
+def test_going_back_or_telling_the_unasked_is_refused(make: Callable[..., Policy]) -> None:
+    policy = make()
+    lived(policy)
+    with pytest.raises(ValueError, match="fresh policy"):
+        policy.begin(PHASES - 1)
+    with pytest.raises(ValueError, match="no open trial"):
+        policy.tell([Outcome(Trial(99, 0, 4), 0.5)])
+
+
+@pytest.mark.parametrize("reward", [-0.1, 1.1, float("nan")])
+def test_a_reward_outside_0_to_1_is_refused(reward: float) -> None:
+    with pytest.raises(ValueError, match=r"\[0, 1\]"):
+        Outcome(Trial(0, 0, 4), reward)
+    with pytest.raises(ValueError, match=r"\[0, 1\]"):
+        Outcome(Trial(0, 0, 4), 0.5, (0.5, reward))
+
+
+class Newest(Policy):
+    """A policy of one's own: tries the last arms, keeps the best one."""
+
+    def __init__(self, setup: Setup, *, last: int = 2) -> None:
+        super().__init__(setup)
+        self.last = last
+
+    def propose(self) -> list[Wish]:
+        arms = len(self.setup.space)
+        return [] if self.told else [Wish(arm, self.setup.short) for arm in range(max(0, arms - self.last), arms)]
+
+    def learn(self, outcomes: Any) -> None:
+        """Everything is in `told`."""
+
+    def decide(self) -> int:
+        return max(self.told.values(), key=lambda outcome: outcome.reward).trial.arm
+
+
+def test_a_policy_of_ones_own_is_one_short_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("poise.policies.catalog.POLICIES", dict(POLICIES))
+    register("newest")(Newest)
+    setup = Setup(SPACE, short=4, full=20, seed=0)
+    history = lived(make_policy("newest", setup, {"last": 3, "safe": 1.0}))
+    assert {entry["trial"]["arm"] for entry in history if "trial" in entry} == {3, 4, 5, SPACE.default}
+    replay(make_policy("newest", setup, {"last": 3, "safe": 1.0}), history)
+
+
+def test_a_wish_out_of_range_is_refused() -> None:
+    policy = Newest(Setup(SPACE, short=4, full=20, seed=0))
+    policy.setup = Setup(SPACE, short=3, full=20, seed=0)
+    policy.begin(1)
+    policy.propose = lambda: [Wish(0, 4)]  # type: ignore[method-assign]
+    with pytest.raises(ValueError, match="out of range"):
+        policy.ask()

@@ -1,0 +1,70 @@
+"""What all tests share: small images, the machine they run on, and a loud word when something is missing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import settings
+
+from poise.data import ImageSet
+from poise.data.sources import Source, open_source
+from poise.data.sources.cifar import RELEASES
+from poise.training import Backend, make_backend
+
+
+def pytest_configure() -> None:
+    """Give each worker, and what it starts, one thread: the nets are tiny, and workers share the cores already."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    torch.set_num_threads(1)
+    settings.register_profile("poise", deadline=None, derandomize=True)  # slow machines and chance fail no test
+    settings.load_profile("poise")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what needs a device or data that is not here, with the reason in the summary."""
+    for marker, missing in (("gpu", _gpu_missing()), ("cifar100", _cifar100_missing())):
+        for item in items:
+            if missing and item.get_closest_marker(marker):
+                item.add_marker(pytest.mark.skip(reason=missing))
+
+
+def _gpu_missing() -> str:
+    return "" if torch.cuda.is_available() else "no CUDA device is here: the tests on a GPU did not run"
+
+
+def _cifar100_missing() -> str:
+    searched = os.environ.get("POISE_DATA")
+    if searched and RELEASES["cifar100"].found_in(Path(searched)) is not None:
+        return ""
+    return "POISE_DATA does not lead to CIFAR-100: the tests on the real files did not run"
+
+
+@pytest.fixture(scope="session")
+def cifar100() -> Source:
+    """The real CIFAR-100, for tests marked `cifar100`."""
+    if missing := _cifar100_missing():
+        pytest.skip(missing)
+    return open_source("cifar100")
+
+
+@pytest.fixture
+def cpu() -> Backend:
+    """The CPU in full precision."""
+    return make_backend("cpu", "fp32", deterministic=False)
+
+
+@pytest.fixture(scope="session")
+def make_images() -> Callable[..., ImageSet]:
+    """Random images with the given labels; origins count from `first`."""
+
+    def made(labels: list[int], *, shape: tuple[int, int, int] = (3, 8, 8), seed: int = 0, first: int = 0) -> ImageSet:
+        pixels = np.random.default_rng(seed).integers(0, 256, (len(labels), *shape), dtype=np.uint8)
+        origins = torch.arange(first, first + len(labels))
+        return ImageSet(torch.from_numpy(pixels), torch.tensor(labels, dtype=torch.long), origins)
+
+    return made

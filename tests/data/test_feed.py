@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from poise.data import Feed, ImageSet, batch_bounds, fits
+
+MakeImages = Callable[..., ImageSet]
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+
+
+@given(st.integers(0, 2000), st.integers(2, 300))
+def test_batches_cover_everything_once_and_no_tail_is_a_single_image(count: int, size: int) -> None:
+    bounds = batch_bounds(count, size)
+    assert [image for start, stop in bounds for image in range(start, stop)] == list(range(count))
+    lengths = [stop - start for start, stop in bounds]
+    assert all(length == size for length in lengths[:-1])
+    if count:
+        assert (2 <= lengths[-1] <= size + 1) or lengths == [1]
+
+
+@pytest.mark.parametrize(
+    ("count", "size", "expected"),
+    [(4, 2, [(0, 2), (2, 4)]), (5, 3, [(0, 3), (3, 5)]), (4, 3, [(0, 4)]), (1, 8, [(0, 1)]), (0, 8, [])],
+)
+def test_known_bounds(count: int, size: int, expected: list[tuple[int, int]]) -> None:
+    assert batch_bounds(count, size) == expected
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_resident_and_streamed_images_come_in_the_same_batches(device: str, make_images: MakeImages) -> None:
+    images = make_images(list(range(5)) * 9)
+    order = torch.from_numpy(np.random.default_rng(0).permutation(45))
+    bounds = batch_bounds(45, 4)
+    resident, streamed = (
+        list(Feed(images, torch.device(device), resident=here).batches(order, bounds)) for here in (True, False)
+    )
+    assert len(resident) == len(streamed) == 11
+    for (start, stop), one, other in zip(bounds, resident, streamed, strict=True):
+        picks = order[start:stop]
+        for pixels, labels in (one, other):
+            assert pixels.device.type == labels.device.type == device
+            assert torch.equal(pixels.cpu(), images.pixels[picks])
+            assert torch.equal(labels.cpu(), images.labels[picks])
+
+
+@pytest.mark.parametrize("resident", [True, False])
+def test_a_feed_can_be_left_in_the_middle_and_read_again(resident: bool, make_images: MakeImages) -> None:
+    feed = Feed(make_images([0, 1] * 10), torch.device("cpu"), resident=resident)
+    bounds = batch_bounds(20, 2)
+    reading = feed.batches(torch.arange(20), bounds)
+    next(reading)
+    del reading
+    assert len(list(feed.batches(torch.arange(20), bounds))) == 10
+
+
+def test_on_a_cpu_everything_is_resident(make_images: MakeImages) -> None:
+    assert fits(2**60, torch.device("cpu"))
+    assert Feed(make_images([0]), torch.device("cpu")).resident
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_what_needs_more_than_half_of_the_free_memory_streams() -> None:
+    free, _ = torch.cuda.mem_get_info()
+    assert fits(free // 4, torch.device("cuda"))
+    assert not fits(free, torch.device("cuda"))

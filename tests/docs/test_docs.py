@@ -1,0 +1,276 @@
+"""The documentation is true: its Python runs, its commands work, its tables list what there is."""
+
+from __future__ import annotations
+
+import json
+import re
+import runpy
+import shlex
+import sys
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from sklearn.datasets import load_digits
+
+from poise import Learner, cli
+from poise.data import class_order, make_stream
+from poise.data.sources.cifar import RELEASES
+from poise.data.sources.digits import DigitsSource
+from poise.experiment import Recipe, dryrun, load_recipe, make_recipe
+from poise.experiment.recipe import MemoryKeys
+from poise.methods import METHODS, make_method
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+SHORT = "epochs=1"  # added to every run that a page shows, so that it ends in a second
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a page."""
+
+    language: str
+    text: str
+
+    @property
+    def commands(self) -> list[str]:
+        """The lines of a console block that a user types."""
+        return [line.removeprefix("$ ") for line in self.text.splitlines() if line.startswith("$ ")]
+
+
+def blocks(page: Path) -> list[Block]:
+    return [Block(*found) for found in FENCE.findall(page.read_text(encoding="utf-8"))]
+
+
+def section(page: str, heading: str) -> str:
+    """The text below a heading, up to the next one of its level."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    _, found, rest = text.partition(f"\n## {heading}\n")
+    assert found, f"{page} has no section '{heading}'"
+    return rest.partition("\n## ")[0]
+
+
+def table(text: str) -> list[list[str]]:
+    """The rows of the first Markdown table of a text, without its header."""
+    rows = [line.strip("|").split("|") for line in text.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in row] for row in rows[2:]]
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with what a reader would bring: folders of photos; nothing registered."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.delenv("POISE_DATA", raising=False)
+    monkeypatch.setattr(dryrun, "MEASURED_SECONDS", 0.01)
+    generator = np.random.default_rng(0)
+    for number, name in enumerate(("january/cat", "january/dog", "february/fox")):
+        place = tmp_path / "photos" / name
+        place.mkdir(parents=True)
+        for index in range(4):
+            pixels = generator.integers(0, 80, size=(34, 36, 3)) + 80 * (np.arange(3) == number)
+            Image.fromarray(pixels.astype(np.uint8)).save(place / f"{index}.png")
+    return tmp_path
+
+
+def readers_arrays() -> dict[str, Any]:
+    """The arrays a reader would bring: classes 0 to 3 first, 4 and 5 later, and images of all of them to test."""
+    digits = load_digits()
+    pixels, truth = np.rint(digits.images * (255 / 16)).astype(np.uint8), digits.target
+    first, later = np.flatnonzero(truth < 4), np.flatnonzero((truth == 4) | (truth == 5))
+    learned, examined = np.concatenate([first[:120], later[:60]]), np.concatenate([first[-60:], later[-30:]])
+    old, new = learned[:120], learned[120:]
+    return {
+        "images": pixels[old],
+        "labels": truth[old],
+        "more_images": pixels[new],
+        "more_labels": truth[new],
+        "test_images": pixels[examined],
+        "test_labels": truth[examined],
+    }
+
+
+def exit_code(words: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(sys, "argv", ["poise", *words])
+    with pytest.raises(SystemExit) as left:
+        cli.main()
+    return int(left.value.code or 0)
+
+
+def follow(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do what a page tells the reader to do; what needs the network or hours is checked instead."""
+    program, *words = shlex.split(command)
+    if program == "make":
+        assert re.search(rf"^{words[0]}:", (ROOT / "Makefile").read_text(), re.MULTILINE), command
+    elif program == "python":
+        script = Path(words[0])
+        assert words[1] in ("run", "resume")
+        short = [SHORT] if words[1] == "run" else []
+        monkeypatch.setattr(sys, "argv", [*words, *short])
+        with pytest.raises(SystemExit) as left:
+            runpy.run_path(str(script), run_name="__main__")
+        assert not left.value.code, command
+    else:
+        assert program == "poise", command
+        follow_poise(words, monkeypatch)
+
+
+def follow_poise(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    if "FOLDER" in words:  # the reader's own; without it the command must end with one line
+        assert exit_code(words, monkeypatch) == 2
+        return
+    if words[0] == "run" and words[1].startswith("cifar100/"):
+        keys = [word for word in words[2:] if "=" in word]
+        recipe = load_recipe(words[1], keys)
+        make_stream(recipe.setting, order=class_order(recipe.order, 100), phases=recipe.phases, groups=recipe.groups)
+        return
+    short = [SHORT] if words[0] == "run" else []
+    assert exit_code([*words, *short], monkeypatch) == 0, words
+
+
+def follow_page(page: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Run the Python blocks of a page in order, in one namespace, with its commands between them."""
+    namespace = readers_arrays()
+    for block in blocks(page):
+        if block.language == "python":
+            first = block.text.splitlines()[0]
+            if named := re.fullmatch(r"# (\w+\.py)", first):
+                Path(named[1]).write_text(block.text, encoding="utf-8")
+            namespace["__name__"] = "docs"
+            exec(compile(block.text, f"{page.name}", "exec"), namespace)
+        for command in block.commands if block.language == "console" else ():
+            follow(command, monkeypatch)
+    return namespace
+
+
+@pytest.fixture
+def methods_as_before() -> Iterator[None]:
+    before = dict(METHODS)
+    yield
+    METHODS.clear()
+    METHODS.update(before)
+
+
+@pytest.mark.usefixtures("folder", "methods_as_before")
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page.name not in ("own-method.md", "recipes.md")], ids=lambda page: page.name
+)
+def test_what_a_page_shows_works(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    follow_page(page, monkeypatch)
+
+
+@pytest.mark.usefixtures("folder", "methods_as_before")
+def test_a_method_of_ones_own_is_short_and_equals_the_shipped_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = ROOT / "docs" / "own-method.md"
+    code = [line for line in blocks(page)[0].text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    assert len(code) < 40
+    namespace = follow_page(page, monkeypatch)
+    mine: Learner = namespace["learner"]
+    assert mine.phases_ == 2
+    shipped = Learner("lwf", epochs=5)
+    shipped.partial_fit(namespace["images"], namespace["labels"])
+    shipped.partial_fit(namespace["more_images"], namespace["more_labels"])
+    np.testing.assert_array_equal(
+        mine.predict_proba(namespace["test_images"]), shipped.predict_proba(namespace["test_images"])
+    )
+
+
+def test_recipes_and_the_run_folder_are_as_described(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    follow_page(ROOT / "docs" / "recipes.md", monkeypatch)
+    run = folder / "runs" / "digits-lucir-tfs-5-fixed-s0"
+    result = json.loads((run / "result.json").read_text())
+    documented = [row[0].strip("`") for row in table(section("recipes.md", "result.json"))]
+    assert documented == list(flat_keys(result))
+    files = {row[0].strip("`").rstrip("/") for row in table(section("recipes.md", "The run folder"))}
+    assert files == {entry.name for entry in run.iterdir()}
+    events = {json.loads(line)["event"] for line in (run / "journal.jsonl").read_text().splitlines()}
+    described = next(row[1] for row in table(section("recipes.md", "The run folder")) if "journal" in row[0])
+    assert events == set(re.findall(r"`(\w+)`", described))
+
+
+def flat_keys(result: dict[str, Any]) -> Iterator[str]:
+    for name, value in result.items():
+        if name == "seconds":
+            yield from (f"seconds.{part}" for part in value)
+        elif name == "curve":
+            yield from (f"curve[].{part}" for part in value[0])
+        else:
+            yield name
+
+
+def test_every_key_of_a_recipe_is_documented_with_its_default() -> None:
+    rows = {row[0].strip("`"): row[-1].strip("`") for row in table(section("recipes.md", "Keys"))}
+    nested = {f"memory.{name}" for name in MemoryKeys.model_fields}
+    assert [name for name in rows if name not in nested] == list(Recipe.model_fields)
+    assert nested <= set(rows)
+    empty = make_recipe({})
+    defaults = {name: getattr(empty, name) for name in Recipe.model_fields}
+    budget = empty.memory.budget()
+    defaults["memory"] = {"per_class": budget.per_class}
+    defaults |= {f"memory.{name}": getattr(budget, name) for name in MemoryKeys.model_fields}
+    shown = {name: None if text == "none" else tomllib.loads(f"x = {text}")["x"] for name, text in rows.items()}
+    assert shown == defaults
+
+
+def test_default_actions_and_options_are_documented() -> None:
+    text = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
+    for name in ("lucir", "icarl", "lwf"):
+        assert f"| `{name}` | `{make_method(name).default_action}` |" in text
+        assert all(f"`{option}`" in text for option in METHODS[name].options)
+
+
+def test_constants_of_the_data_are_documented() -> None:
+    rows = {row[0].strip("`"): row[1:] for row in table(section("data.md", "Normalisation and augmentation"))}
+    known = {name: release.preprocessing for name, release in RELEASES.items()}
+    for name, preprocessing in {**known, "digits": DigitsSource.preprocessing}.items():
+        mean, std, shift, mirrored = rows[name]
+        assert tuple(map(float, mean.split(", "))) == preprocessing.mean
+        assert tuple(map(float, std.split(", "))) == preprocessing.std
+        assert f"up to {preprocessing.augmentation.pad}" in shift
+        assert (mirrored != "no") == preprocessing.augmentation.flip
+    source = DigitsSource()
+    text = (ROOT / "docs" / "data.md").read_text(encoding="utf-8")
+    assert f"{len(source.train()):,} / {len(source.test()):,}" in text
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    prose = FENCE.sub("", page.read_text(encoding="utf-8"))
+    for target in re.findall(r"\]\(([^)]+)\)", prose):
+        if target.startswith("https://"):
+            continue
+        path, _, anchor = target.partition("#")
+        linked = (page.parent / path).resolve() if path else page
+        assert linked.is_file(), f"{page.name} links to {target}"
+        if anchor:
+            headings = re.findall(r"^#+ (.+)$", linked.read_text(encoding="utf-8"), re.MULTILINE)
+            assert anchor in {slug(heading) for heading in headings}, f"{page.name} links to {target}"
+
+
+def slug(heading: str) -> str:
+    """A heading's anchor, as GitHub makes it."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def test_every_page_is_reachable_from_the_index_and_no_block_is_unknown() -> None:
+    index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    for page in PAGES:
+        assert page.name in ("README.md", "index.md") or f"]({page.name})" in index
+        languages = {block.language for block in blocks(page)}
+        assert languages <= {"python", "console", "toml", "text"}, page.name

@@ -1,0 +1,160 @@
+"""Recipes and overrides: what they mean, and one line for every mistake."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from poise.data import Budget
+from poise.errors import UserError
+from poise.experiment import load_recipe, recipe_names, recipe_text
+
+
+def refusal(name: str, *words: str) -> str:
+    with pytest.raises(UserError) as error:
+        load_recipe(name, words)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "mine.toml"
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_every_shipped_recipe_loads_and_says_in_its_first_line_what_it_is(name: str) -> None:
+    recipe = load_recipe(name)
+    assert recipe.data == name.split("/", maxsplit=1)[0]
+    assert recipe_text(name).startswith("# ")
+
+
+def test_the_shipped_recipes_are_the_promised_ones() -> None:
+    promised = {f"{data}/{method}" for data in ("digits", "cifar100") for method in ("lucir", "icarl", "lwf")}
+    assert promised <= set(recipe_names())
+
+
+@pytest.mark.parametrize("method", ["lucir", "icarl", "lwf"])
+def test_cifar100_follows_the_schedule_of_the_paper(method: str) -> None:
+    recipe = load_recipe(f"cifar100/{method}")
+    assert (recipe.epochs, recipe.batch, recipe.momentum, recipe.weight_decay) == (160, 128, 0.9, 5e-4)
+    assert recipe.memory.budget() == Budget(20)
+    assert recipe.order == 1993
+
+
+def test_overrides_are_toml_values_and_bare_words() -> None:
+    recipe = load_recipe(
+        "digits/lucir", ["setting=tfs", "phases=2", "data = cifar100", "weight_decay=1e-3", 'net="resnet32"']
+    )
+    assert (recipe.setting, recipe.phases, recipe.data, recipe.net) == ("tfs", 2, "cifar100", "resnet32")
+    assert recipe.weight_decay == 1e-3
+    assert load_recipe("digits/lucir", ["start=runs/other-run", "data=../my pictures/"]).start == "runs/other-run"
+    assert load_recipe("digits/lucir", ["order=[1,0]"]).order == [1, 0]
+    assert load_recipe("digits/lucir", ["order=podnet-1"]).order == "podnet-1"
+    assert load_recipe("digits/lucir", ["deterministic=true"]).deterministic is True
+
+
+def test_dots_reach_inside() -> None:
+    recipe = load_recipe("digits/lucir", ["action.lr=0.2", "action.classifier=ncm", "options.lambda_base=3"])
+    assert recipe.action == {"lr": 0.2, "classifier": "ncm"}
+    assert recipe.options == {"lambda_base": 3}
+
+
+def test_later_overrides_win() -> None:
+    assert load_recipe("digits/lucir", ["epochs=3", "epochs=4"]).epochs == 4
+
+
+@pytest.mark.parametrize(
+    ("words", "budget"),
+    [
+        (["memory=7"], Budget(7)),
+        (["memory.per_class=7"], Budget(7)),
+        (["memory.total=50"], Budget(None, 50)),
+        (["memory.total=50", "memory.per_class=3"], Budget(3)),
+        (["memory=20", "memory.reserve=4"], Budget(20, reserve=4)),
+        (["memory.total=50", "memory.reserve=2"], Budget(None, 50, 2)),
+        (["memory={total=60, reserve=1}"], Budget(None, 60, 1)),
+        ([], Budget(5)),
+    ],
+)
+def test_memory_is_per_class_or_in_total(words: list[str], budget: Budget) -> None:
+    assert load_recipe("digits/lucir", words).memory.budget() == budget
+
+
+def test_groups_imply_their_setting_and_another_setting_drops_them(file: Path) -> None:
+    recipe = load_recipe("digits/lucir", ["groups=[5,3,2]"])
+    assert (recipe.setting, recipe.groups) == ("groups", [5, 3, 2])
+    assert load_recipe("digits/lucir", ["groups=[[0,1],[2]]"]).groups == [[0, 1], [2]]
+    file.write_text('setting = "groups"\ngroups = [5, 5]\n')
+    assert load_recipe(str(file)).groups == [5, 5]
+    assert load_recipe(str(file), ["setting=tfs"]).groups is None
+
+
+def test_a_file_of_ones_own_has_the_same_keys_and_defaults(file: Path) -> None:
+    file.write_text('method = "icarl"\n[memory]\ntotal = 40\n[action]\nlr = 0.05\n')
+    recipe = load_recipe(str(file), ["seed=3"])
+    assert (recipe.method, recipe.data, recipe.seed, recipe.epochs) == ("icarl", "digits", 3, 160)
+    assert recipe.memory.budget() == Budget(None, 40)
+
+
+@pytest.mark.parametrize(
+    ("word", "line"),
+    [
+        ("epoch=3", "unknown key 'epoch'; did you mean 'epochs'?"),
+        ("memory.totl=3", "unknown key 'memory.totl'; did you mean 'total'?"),
+        ("setting=tsf", "unknown setting 'tsf'; did you mean 'tfs'?"),
+        ("exam=tst", "unknown exam 'tst'; did you mean 'test'?"),
+        ("method=icral", "unknown method 'icral'; did you mean 'icarl'?"),
+        ("policy=fixde", "unknown policy 'fixde'; did you mean 'fixed'?"),
+        ("precision=fp23", "unknown precision 'fp23'; did you mean 'fp32'?"),
+        ("action.feature=1", "unknown action axis 'feature'"),
+        ("action.lr=fast", "must be a number"),
+        ("action.classifier=fcc", "did you mean 'fc'?"),
+        ("action=5", "key 'action'"),
+        ("options.lamda_base=5", "did you mean 'lambda_base'?"),
+        ("epochs=0", "key 'epochs'"),
+        ("epochs=many", "key 'epochs'"),
+        ("epochs.main=3", "key 'epochs'"),
+        ("batch=1", "key 'batch'"),
+        ("seed=-1", "key 'seed'"),
+        ("momentum=1", "key 'momentum'"),
+        ("weight_decay=inf", "key 'weight_decay'"),
+        ("first_lr=inf", "key 'first_lr'"),
+        ("first_lr=0", "key 'first_lr'"),
+        ("memory=0", "at least one image"),
+        ("memory=lots", "key 'memory'"),
+        ("memory.per_class=lots", "key 'memory.per_class'"),
+        ("memory.reserve=5", "below memory.per_class"),
+        ("setting=groups", "setting=groups needs groups"),
+        ("groups=five", "key 'groups"),
+        ("groups=[1,[2]]", "key 'groups"),
+        ("lucir", "'lucir' is not key=value"),
+        ("epochs=", "is not key=value"),
+        ("=3", "is not key=value"),
+        (".=3", "unknown key ''"),
+    ],
+)
+def test_a_mistake_in_an_override_is_one_line(word: str, line: str) -> None:
+    assert line in refusal("digits/lucir", word)
+
+
+def test_groups_with_another_setting_are_refused() -> None:
+    assert "groups goes with setting=groups" in refusal("digits/lucir", "setting=tfs", "groups=[2,2]")
+
+
+def test_an_unknown_recipe_gets_the_nearest_one() -> None:
+    assert "did you mean 'digits/lucir'?" in refusal("digits/lucri")
+    assert "known: " in refusal("something else")
+    assert "cannot be read" in refusal("nowhere.toml")
+
+
+def test_a_broken_file_is_named(file: Path) -> None:
+    file.write_text("epochs = \n")
+    assert f"recipe {file} is not TOML" in refusal(str(file))
+    file.write_text("epohcs = 3\n")
+    assert "did you mean 'epochs'?" in refusal(str(file))
+    file.write_bytes(b"\xff\xfe\x00")
+    assert "cannot be read" in refusal(str(file))
+    file.write_text("groups = [2, 2]\n")
+    assert "setting=groups" in refusal(str(file))

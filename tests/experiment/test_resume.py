@@ -1,0 +1,330 @@
+"""Killed anywhere and resumed: the same bytes as a run that nobody disturbed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+
+from poise import cli
+from poise.experiment import Plan, Run, RunFolder, reopen
+from poise.store import read_journal
+
+Plans = Callable[..., Plan]
+Outcome = Callable[[Path], tuple[dict[str, Any], bytes, bytes]]
+RUN = ["run", "groups=[2,1,1]", "epochs=1", "batch=64", "--checkpoint-every", "0", "--out"]
+
+# Starts each command as a process of its own (forked before anything was computed, so that torch is imported once),
+# which sends itself a signal just before the n-th call of a function.
+SERVER = """
+import importlib, json, os, sys
+import poise.cli
+
+def watch(place, number, signum):
+    module, *names, name = place.split(":")
+    owner = importlib.import_module(module)
+    for part in names:
+        owner = getattr(owner, part)
+    original, calls = getattr(owner, name), 0
+    def watched(*args, **kwargs):
+        nonlocal calls
+        calls += 1
+        if calls == number:
+            if name == "append":
+                args[0].path.open("ab").write(b'{"event": "epo')  # a torn line
+            os.kill(os.getpid(), signum)
+        return original(*args, **kwargs)
+    setattr(owner, name, watched)
+
+for line in sys.stdin:
+    place, number, signum, words, log = json.loads(line)
+    child = os.fork()
+    if child == 0:
+        os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT, 0o600), 2)
+        os.dup2(2, 1)
+        watch(place, number, signum)
+        sys.argv = ["poise", *words]
+        poise.cli.main()
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+Driven = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture(scope="session")
+def driven(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driven]:
+    """Run a command in a process that a signal hits at that call; gives its exit code and what it printed."""
+    log = tmp_path_factory.mktemp("driven") / "log"
+    with subprocess.Popen(
+        [sys.executable, "-c", SERVER],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        requests, answers = server.stdin, server.stdout
+
+        def run(place: str, number: int, signum: int, *words: str) -> tuple[int, str]:
+            log.unlink(missing_ok=True)
+            requests.write(json.dumps([place, number, int(signum), words, str(log)]) + "\n")
+            requests.flush()
+            return int(answers.readline()), log.read_text()
+
+        yield run
+        requests.close()
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Run a command in this process; gives its exit code and what it printed."""
+
+    def run(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["poise", *words])
+        with pytest.raises(SystemExit) as leaving:
+            cli.main()
+        printed = capsys.readouterr()
+        return int(leaving.value.code or 0), printed.out, printed.err
+
+    return run
+
+
+Command = Callable[..., tuple[int, str, str]]
+
+TRAINING = "torch.optim:SGD:step"
+HERDING = "poise.data.memory:herd"
+FLUSHING = "os:fsync"
+RENAMING = "pathlib:Path:replace"
+REMOVING = "pathlib:Path:unlink"
+JOURNAL = "poise.store:Journal:append"
+
+
+@pytest.mark.parametrize(
+    ("place", "number"),
+    [
+        (TRAINING, 2),
+        (TRAINING, 6),
+        (HERDING, 1),
+        (HERDING, 3),
+        (FLUSHING, 3),
+        (FLUSHING, 27),
+        (RENAMING, 2),
+        (RENAMING, 20),
+        (REMOVING, 4),
+        (JOURNAL, 9),
+    ],
+)
+def test_killed_at_any_moment_it_goes_on_to_the_same_bytes(
+    place: str, number: int, driven: Driven, reference: Path, outcome: Outcome, command: Command, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    assert driven(place, number, signal.SIGKILL, *RUN, str(folder))[0] == -signal.SIGKILL
+    assert not (folder / "result.json").exists()
+    if (folder / "recipe.json").exists():
+        code, out, _ = command("resume", str(folder))
+    else:  # killed before the run had begun
+        code, out, _ = command(*RUN, str(folder))
+    assert code == 0
+    assert "average accuracy" in out
+    assert outcome(folder) == outcome(reference)
+
+
+def test_killed_again_and_again_it_still_arrives(
+    driven: Driven, reference: Path, outcome: Outcome, command: Command, tmp_path: Path
+) -> None:
+    folder = str(tmp_path / "run")
+    assert driven(TRAINING, 3, signal.SIGKILL, *RUN, folder)[0] == -signal.SIGKILL
+    words = ["resume", "--checkpoint-every", "0", folder]
+    assert driven(RENAMING, 3, signal.SIGKILL, *words)[0] == -signal.SIGKILL
+    assert driven(HERDING, 2, signal.SIGKILL, *words)[0] == -signal.SIGKILL
+    assert command("resume", folder)[0] == 0
+    assert outcome(tmp_path / "run") == outcome(reference)
+    machine = json.loads((tmp_path / "run" / "machine.json").read_bytes())
+    assert [resume["exact"] for resume in machine["resumes"]] == [True, True, True]
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_a_polite_signal_writes_a_checkpoint_and_says_how_to_go_on(
+    signum: int, driven: Driven, reference: Path, outcome: Outcome, command: Command, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    words = [word if word != "0" else "60" for word in RUN]
+    code, printed = driven(TRAINING, 5, signum, *words, str(folder))
+    assert code == 130
+    assert printed.splitlines()[-1] == f"poise: interrupted; go on with 'poise resume {folder}'"
+    assert "Traceback" not in printed
+    assert list((folder / "checkpoints").iterdir())
+    assert command("resume", str(folder))[0] == 0
+    assert outcome(folder) == outcome(reference)
+
+
+def test_a_signal_while_herding_is_not_lost_either(
+    driven: Driven, reference: Path, outcome: Outcome, command: Command, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    assert driven(HERDING, 2, signal.SIGINT, *RUN, str(folder))[0] == 130
+    assert command("resume", str(folder))[0] == 0
+    assert outcome(folder) == outcome(reference)
+
+
+# Stopped in this process, between any two events --------------------------------------------------------------------
+
+
+def stopped_after(plan: Plan, folder: Path, events: int) -> RunFolder:
+    """A run that was left after so many events, as a kill would leave it."""
+    opened = RunFolder(folder)
+    going = Run(plan, opened, checkpoint_seconds=0).starting()
+    for _ in range(events):
+        next(going)
+    going.close()
+    return opened
+
+
+def test_every_event_is_a_place_to_go_on_from(reference: Path, plan: Plans, outcome: Outcome, tmp_path: Path) -> None:
+    for events in (1, 2, 3, 5, 7, 8, 9, 11):
+        folder = stopped_after(plan(), tmp_path / str(events), events)
+        Run(plan(), folder).resume()
+        assert outcome(folder.path) == outcome(reference)
+
+
+def test_a_damaged_checkpoint_falls_back_to_the_one_before_and_says_so(
+    reference: Path, plan: Plans, outcome: Outcome, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = stopped_after(plan(), tmp_path / "run", 9)
+    newest = sorted(folder.checkpoints.iterdir())[-1]
+    content = bytearray(newest.read_bytes())
+    content[-100] ^= 1
+    newest.write_bytes(content)
+    Run(plan(), folder).resume()
+    assert f"{newest} is damaged" in caplog.text
+    assert "falling back to the one before" in caplog.text
+    assert outcome(folder.path) == outcome(reference)
+
+
+def test_with_both_checkpoints_damaged_it_starts_over(
+    reference: Path, plan: Plans, outcome: Outcome, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = stopped_after(plan(), tmp_path / "run", 9)
+    for number, checkpoint in enumerate(sorted(folder.checkpoints.iterdir())):
+        checkpoint.write_bytes(checkpoint.read_bytes()[: 1000 * number])
+    Run(plan(), folder).resume()
+    assert "starting from the beginning" in caplog.text
+    assert outcome(folder.path) == outcome(reference)
+
+
+def test_a_torn_line_of_the_journal_is_cut(reference: Path, plan: Plans, outcome: Outcome, tmp_path: Path) -> None:
+    folder = stopped_after(plan(), tmp_path / "run", 9)
+    whole = list(read_journal(folder.journal.path))
+    with folder.journal.path.open("ab") as file:
+        file.write(b'{"event": "epoch", "phase": 1, "st')
+    assert list(read_journal(folder.journal.path)) == whole
+    Run(plan(), folder).resume()
+    assert outcome(folder.path) == outcome(reference)
+
+
+def test_stopped_before_the_first_checkpoint_it_starts_from_the_beginning(
+    reference: Path, plan: Plans, outcome: Outcome, command: Command, tmp_path: Path
+) -> None:
+    folder = RunFolder(tmp_path / "run")
+    going = Run(plan(), folder).starting()
+    next(going)
+    going.close()
+    assert not list(folder.checkpoints.iterdir())
+    assert command("resume", str(folder.path))[0] == 0
+    assert outcome(folder.path) == outcome(reference)
+
+
+def test_the_memory_of_a_run_with_a_reserve_survives(plan: Plans, outcome: Outcome, tmp_path: Path) -> None:
+    words = ("action.classifier=auto", "memory.total=24", "memory.reserve=2", "exam=dev")
+    Run(plan(*words), RunFolder(tmp_path / "whole")).start()
+    folder = stopped_after(plan(*words), tmp_path / "stopped", 10)
+    Run(plan(*words), folder).resume()
+    assert outcome(folder.path) == outcome(tmp_path / "whole")
+
+
+def test_as_many_threads_as_at_the_start(reference: Path, plan: Plans, outcome: Outcome, tmp_path: Path) -> None:
+    folder = stopped_after(plan(), tmp_path / "run", 4)
+    torch.set_num_threads(2)
+    try:
+        Run(plan(), folder).resume()
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(1)
+    assert outcome(folder.path) == outcome(reference)
+    assert json.loads(folder.machine.read_bytes())["resumes"][0]["exact"] is True
+
+
+# Refusals -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_finished_folder_says_so(reference: Path, command: Command, outcome: Outcome) -> None:
+    before = outcome(reference)
+    code, out, err = command("resume", str(reference))
+    assert code == 0
+    assert "is finished already: average accuracy" in out
+    assert err == ""
+    assert outcome(reference) == before
+
+
+def refused(command: Command, *words: str) -> str:
+    code, _, err = command(*words)
+    assert code == 2
+    assert err.startswith("poise: ")
+    assert err.count("\n") == 1
+    return err
+
+
+def test_a_second_process_is_refused(plan: Plans, command: Command, tmp_path: Path) -> None:
+    folder = stopped_after(plan(), tmp_path / "run", 4)
+    going = Run(plan(), folder).resuming()
+    next(going)
+    assert "another process runs in" in refused(command, "resume", str(folder.path))
+    going.close()
+    assert command("resume", str(folder.path))[0] == 0
+
+
+def test_a_folder_that_is_no_run_is_refused(command: Command, tmp_path: Path) -> None:
+    assert "is not a run folder; start one with 'poise run'" in refused(command, "resume", str(tmp_path))
+    assert "is not a run folder" in refused(command, "resume", str(tmp_path / "nowhere"))
+
+
+def test_a_newer_format_is_refused(plan: Plans, command: Command, tmp_path: Path) -> None:
+    folder = stopped_after(plan(), tmp_path / "run", 4)
+    folder.recipe.write_text(folder.recipe.read_text().replace('"format": 1', '"format": 99'))
+    assert "install a newer poise" in refused(command, "resume", str(folder.path))
+
+
+def test_other_data_are_refused(driven: Driven, command: Command, tmp_path: Path) -> None:
+    pictures = tmp_path / "pictures"
+    for label in range(3):
+        (pictures / f"class {label}").mkdir(parents=True)
+        for number in range(4):
+            colour = (80 * label, 20 * number, 9)
+            Image.new("RGB", (32, 32), colour).save(pictures / f"class {label}" / f"{number}.png")
+    folder = tmp_path / "run"
+    words = [f"data={pictures}", "image_size=8", "groups=[2,1]", "epochs=1", "--out", str(folder)]
+    assert driven(TRAINING, 2, signal.SIGTERM, "run", *words)[0] == 130
+    Image.new("RGB", (32, 32), (1, 2, 3)).save(pictures / "class 0" / "0.png")
+    Image.new("RGB", (32, 32), (1, 2, 3)).save(pictures / "class 0" / "1.png")
+    assert "are not those that" in refused(command, "resume", str(folder))
+    for file in (pictures / "class 2").iterdir():
+        file.unlink()
+    assert "class 2" in refused(command, "resume", str(folder))
+    assert list((folder / "checkpoints").iterdir())
+
+
+def test_a_run_from_a_moved_folder_goes_on(reference: Path, plan: Plans, outcome: Outcome, tmp_path: Path) -> None:
+    folder = stopped_after(plan(), tmp_path / "here", 8)
+    folder.path.rename(tmp_path / "there")
+    opened, found = reopen(tmp_path / "there")
+    Run(found, opened).resume()
+    assert outcome(tmp_path / "there") == outcome(reference)

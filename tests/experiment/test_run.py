@@ -1,0 +1,255 @@
+"""A run from end to end: its folder, its result, and what two runs have in common."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from poise import Learner
+from poise.data import make_stream
+from poise.data.sources import ArraySource, DigitsSource
+from poise.errors import UserError
+from poise.experiment import Plan, Run, RunFolder, TensorBoard, load_recipe, make_plan, make_recipe, reopen
+from poise.store import read_journal
+
+Plans = Callable[..., Plan]
+Outcome = Callable[[Path], tuple[dict[str, Any], bytes, bytes]]
+
+KEYS = [
+    *("format", "recipe", "data", "method", "policy", "resolved_policy", "setting", "phases", "order", "memory"),
+    *("epochs", "space", "exam", "seed", "average_accuracy", "average_accuracy_after_phase_0", "last_accuracy"),
+    *("average_forgetting", "seconds", "curve"),
+]
+
+
+@pytest.fixture
+def result(reference: Path) -> dict[str, Any]:
+    return dict(json.loads((reference / "result.json").read_bytes()))
+
+
+def test_the_result_has_the_promised_keys(result: dict[str, Any]) -> None:
+    assert list(result) == KEYS
+    assert set(result["seconds"]) == {"train", "policy", "evaluate", "total"}
+    promised = {"phase", "classes", "accuracy", "accuracy_fc", "accuracy_ncm", "action"}
+    assert all(promised <= set(point) for point in result["curve"])
+    assert (result["recipe"], result["data"], result["method"]) == ("digits/lucir", "digits", "lucir")
+    assert (result["setting"], result["phases"], result["epochs"], result["exam"]) == ("groups", 3, 1, "test")
+    assert [point["classes"] for point in result["curve"]] == [2, 3, 4]
+    assert [point["stored_images"] for point in result["curve"]] == [10, 15, 20]
+
+
+def test_the_average_includes_phase_0(result: dict[str, Any]) -> None:
+    accuracies = [point["accuracy"] for point in result["curve"]]
+    assert result["average_accuracy"] == pytest.approx(np.mean(accuracies), abs=1e-3)
+    assert result["average_accuracy_after_phase_0"] == pytest.approx(np.mean(accuracies[1:]), abs=1e-3)
+    assert result["last_accuracy"] == accuracies[-1]
+
+
+def test_the_model_in_the_folder_predicts_what_the_last_exam_counted(reference: Path, result: dict[str, Any]) -> None:
+    learner = Learner.load(reference / "model.safetensors")
+    seen = DigitsSource().test().of_labels([int(label) for label in learner.classes_])
+    assert 100 * learner.score(seen.pixels, seen.labels) == pytest.approx(result["last_accuracy"], abs=1e-3)
+    with pytest.raises(UserError, match="without its memory"):
+        learner.partial_fit(seen.pixels, seen.labels)
+
+
+def test_the_journal_tells_every_phase_in_order(reference: Path) -> None:
+    events = list(read_journal(reference / "journal.jsonl"))
+    assert [event["event"] for event in events] == ["phase", "action", "epoch", "stage", "learned", "exam"] * 3
+    assert [event["phase"] for event in events] == [0] * 6 + [1] * 6 + [2] * 6
+    assert [event["memory_images"] for event in events if event["event"] == "phase"] == [0, 10, 15]
+    assert not any(word in json.dumps(events) for word in ("second", "time", "date"))
+
+
+def test_what_belongs_to_the_machine_is_kept_apart(reference: Path) -> None:
+    machine = json.loads((reference / "machine.json").read_bytes())
+    promised = {"command", "folder", "hardware", "versions", "threads", "started", "finished", "resumes"}
+    assert promised <= set(machine)
+    assert machine["threads"] == 1
+    assert machine["exact_resume"] is True
+    assert machine["finished"] >= machine["started"]
+
+
+def test_every_json_file_has_a_format_version(reference: Path) -> None:
+    for name in ("recipe.json", "result.json", "machine.json"):
+        assert json.loads((reference / name).read_bytes())["format"] == 1
+
+
+def test_no_file_of_a_run_folder_contains_training_images(reference: Path) -> None:
+    pixels = DigitsSource().train().pixels
+    files = [path.read_bytes() for path in reference.rglob("*.safetensors")]
+    assert len(files) == 4
+    assert not any(image.numpy().tobytes() in content for image in pixels[:50] for content in files)
+
+
+def test_the_same_run_twice_is_the_same_bytes(reference: Path, plan: Plans, outcome: Outcome, tmp_path: Path) -> None:
+    Run(plan(), RunFolder(tmp_path / "again")).start()
+    assert outcome(tmp_path / "again") == outcome(reference)
+    text = [(folder / "result.json").read_text() for folder in (reference, tmp_path / "again")]
+    lines = [[line for line in one.splitlines() if not _is_seconds(line)] for one in text]
+    assert lines[0] == lines[1]
+
+
+def _is_seconds(line: str) -> bool:
+    return line.split(":", maxsplit=1)[0].strip().strip('"') in ("train", "policy", "evaluate", "total")
+
+
+def test_another_seed_is_another_run(reference: Path, plan: Plans, outcome: Outcome, tmp_path: Path) -> None:
+    Run(plan("seed=1"), RunFolder(tmp_path / "other")).start()
+    ours, theirs = outcome(reference), outcome(tmp_path / "other")
+    assert ours[1] != theirs[1]
+    assert ours[2] != theirs[2]
+
+
+def test_what_comes_later_changes_nothing_before_it(reference: Path, plan: Plans, tmp_path: Path) -> None:
+    Run(plan("groups=[2,1]"), RunFolder(tmp_path / "short")).start()
+    short, long = ((folder / "journal.jsonl").read_bytes() for folder in (tmp_path / "short", reference))
+    assert long.startswith(short)
+
+
+def test_auto_is_recorded_as_what_it_became(plan: Plans, tmp_path: Path) -> None:
+    words = ("action.classifier=auto", "memory=6", "memory.reserve=2")
+    found = Run(plan(*words), RunFolder(tmp_path / "auto")).start()
+    assert found["curve"][0]["action"]["classifier"] == "fc"
+    assert all(point["action"]["classifier"] in ("fc", "ncm") for point in found["curve"])
+    assert found["resolved_policy"]["action"]["classifier"] == "auto"
+    for point in found["curve"]:
+        assert point["accuracy"] == point[f"accuracy_{point['action']['classifier']}"]
+    assert found["memory"] == {"per_class": 6, "reserve": 2}
+
+
+# Starting from another run ------------------------------------------------------------------------------------------
+
+
+def test_start_shares_phase_0(reference: Path, plan: Plans, outcome: Outcome, tmp_path: Path) -> None:
+    same = Run(plan(f"start={reference}"), RunFolder(tmp_path / "same")).start()
+    assert same["curve"] == outcome(reference)[0]["curve"]
+    assert outcome(tmp_path / "same")[2] == outcome(reference)[2]
+    other = Run(plan(f"start={reference}", "action.feature_kd=0"), RunFolder(tmp_path / "other")).start()
+    assert other["curve"][0] == same["curve"][0]
+    assert other["curve"][1] != same["curve"][1]
+
+
+def test_the_classifier_of_phase_0_is_that_of_the_run_that_starts(plan: Plans, tmp_path: Path) -> None:
+    icarl = Run(plan(name="digits/icarl"), RunFolder(tmp_path / "icarl")).start()
+    lwf = Run(plan(f"start={tmp_path / 'icarl'}", name="digits/lwf"), RunFolder(tmp_path / "lwf")).start()
+    assert icarl["curve"][0]["action"]["classifier"] == "ncm"
+    assert lwf["curve"][0]["action"]["classifier"] == "fc"
+    assert lwf["curve"][0]["accuracy"] == icarl["curve"][0]["accuracy_fc"]
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "line"),
+    [
+        (("seed=1",), "digits/lucir", "has another seed"),
+        (("exam=dev",), "digits/lucir", "has another exam"),
+        (("order=sorted",), "digits/lucir", "has another classes"),
+        ((), "digits/icarl", "they must agree"),
+        (("net=resnet32",), "digits/lucir", "they must agree"),
+        (("memory=6",), "digits/lucir", "they must agree"),
+    ],
+)
+def test_start_refuses_what_does_not_fit(
+    words: tuple[str, ...], name: str, line: str, reference: Path, plan: Plans, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=line) as error:
+        Run(plan(f"start={reference}", *words, name=name), RunFolder(tmp_path / "run")).start()
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_start_refuses_other_data_and_folders_without_phase_0(reference: Path, plan: Plans, tmp_path: Path) -> None:
+    train = DigitsSource().train()
+    source = ArraySource(255 - train.pixels, train.labels)
+    recipe = make_recipe({"net": "small", "memory": 5, "exam": "test"}, ["groups=[2,1]", f"start={reference}"])
+    job = Plan("other", recipe, source, make_stream("groups", order=(4, 2, 7), groups=[2, 1]))
+    with pytest.raises(UserError):
+        Run(job, RunFolder(tmp_path / "run")).start()
+    with pytest.raises(UserError, match="finished phase 0"):
+        Run(plan(f"start={tmp_path}"), RunFolder(tmp_path / "run")).start()
+    assert not (tmp_path / "run").exists()
+
+
+# The folder ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_folder_is_never_overwritten(reference: Path, plan: Plans, outcome: Outcome) -> None:
+    before = outcome(reference)
+    with pytest.raises(UserError, match="holds files of another run"):
+        Run(plan("seed=1"), RunFolder(reference)).start()
+    assert outcome(reference) == before
+
+
+def test_what_is_left_of_another_run_is_not_mixed_in(reference: Path, plan: Plans, tmp_path: Path) -> None:
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    newest = sorted((reference / "checkpoints").iterdir())[-1]
+    (tmp_path / "run" / "checkpoints" / newest.name).write_bytes(newest.read_bytes())
+    with pytest.raises(UserError, match="choose another --out"):
+        Run(plan(), RunFolder(tmp_path / "run")).start()
+
+
+def test_two_checkpoints_are_kept(reference: Path) -> None:
+    assert len(list((reference / "checkpoints").iterdir())) == 2
+
+
+def test_the_default_folder_names_the_run(plan: Plans) -> None:
+    tfs = make_plan("digits/lucir", load_recipe("digits/lucir", ["setting=tfs", "seed=7"]))
+    assert tfs.default_folder() == Path("runs/digits-lucir-tfs-5-fixed-s7")
+    assert plan().default_folder() == Path("runs/digits-lucir-groups-3-fixed-s0")
+
+
+def test_a_memory_that_will_be_too_small_is_refused_before_anything_is_learned(plan: Plans) -> None:
+    with pytest.raises(UserError, match=r"memory.total=3 leaves 0 images for each of 4 classes.*use at least 4"):
+        plan("memory.total=3")
+
+
+@pytest.mark.parametrize("word", ["net=resnet23", "device=cuda:99", "precision=tf32", "device=meta"])
+def test_a_refused_run_leaves_no_folder(word: str, plan: Plans, tmp_path: Path) -> None:
+    with pytest.raises(UserError):
+        Run(plan(word), RunFolder(tmp_path / "run")).start()
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_recipe_file_that_lost_its_keys_is_damage_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "recipe.json").write_text('{"format": 1}')
+    with pytest.raises(Exception, match="is not as it was written"):
+        reopen(tmp_path)
+
+
+def test_tensorboard_gets_the_scalars(plan: Plans, tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    folder = RunFolder(tmp_path / "run")
+    result = Run(plan("groups=[2,1]"), folder, [TensorBoard(folder.path)]).start()
+    events = EventAccumulator(str(tmp_path / "run" / "tensorboard")).Reload()
+    assert {"accuracy/counted", "accuracy/fc", "accuracy/ncm"} <= set(events.Tags()["scalars"])
+    counted = [point.value for point in events.Scalars("accuracy/counted")]
+    assert counted == pytest.approx([point["accuracy"] for point in result["curve"]], abs=1e-3)
+    assert len(events.Scalars("phase-0/main/loss")) == 1
+
+
+def test_tensorboard_of_a_refused_run_writes_nothing(plan: Plans, tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    folder = RunFolder(tmp_path / "run")
+    with pytest.raises(UserError):
+        Run(plan("device=cuda:99"), folder, [TensorBoard(folder.path)]).start()
+    assert not folder.path.exists()
+
+
+# CIFAR-100 ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.cifar100
+def test_cifar100_works_end_to_end_on_a_cpu(tmp_path: Path) -> None:
+    plan = make_plan("cifar100/lucir", load_recipe("cifar100/lucir", ["groups=[2,2]", "epochs=1", "device=cpu"]))
+    result = Run(plan, RunFolder(tmp_path / "run")).start()
+    assert plan.stream.classes == (68, 56, 78, 8)
+    assert [point["classes"] for point in result["curve"]] == [2, 4]
+    assert [point["stored_images"] for point in result["curve"]] == [40, 80]
+    assert result["curve"][0]["accuracy"] > 50

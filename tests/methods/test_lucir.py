@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from poise.methods import Arrivals, Growth, Lucir
+from poise.nets import Model, Output, build_backbone, build_head, torch_generator
+
+
+def output(features: Tensor, scores: Tensor, scale: float = 1.0) -> Output:
+    return Output(features, (), scores, scale * scores)
+
+
+def feature_weight(old: int, new: int, method: Lucir | None = None) -> float:
+    """The term at orthogonal features, where 1 − cos is 1: the factor itself."""
+    labels = torch.tensor([0, old])
+    student = output(torch.eye(2), torch.zeros(2, old + new))
+    teacher = output(torch.eye(2).flip(0), torch.zeros(2, old))
+    return (method or Lucir()).terms(student, teacher, labels, Growth(old, new))["feature_kd"].item()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        *zip((50, 60, 70, 80, 90), [10] * 5, (11.18, 12.25, 13.23, 14.14, 15.0), strict=True),  # TFH, N = 5
+        *zip((20, 40, 60, 80), [20] * 4, (5.0, 7.07, 8.66, 10.0), strict=True),  # TFS, N = 5
+        *[(50, 2, 25.0), (98, 2, 35.0), (4, 4, 5.0), (96, 4, 24.49)],  # TFH and TFS, N = 25
+    ],
+)
+def test_the_feature_weight_grows_with_the_share_of_old_classes(old: int, new: int, expected: float) -> None:
+    assert feature_weight(old, new) == pytest.approx(expected, abs=0.005)
+
+
+def test_lambda_base_is_an_option() -> None:
+    assert feature_weight(50, 10, Lucir(lambda_base=10.0)) == pytest.approx(22.36, abs=0.005)
+
+
+def test_images_of_known_classes_alone_have_a_finite_weight() -> None:
+    student, teacher = (output(torch.eye(2), torch.zeros(2, 4)) for _ in range(2))
+    terms = Lucir().terms(student, teacher, torch.tensor([0, 1]), Growth(4, 0))
+    assert all(term.isfinite() for term in terms.values())
+
+
+def test_the_first_phase_is_plain_cross_entropy() -> None:
+    terms = Lucir().terms(output(torch.eye(2), torch.zeros(2, 4)), None, torch.tensor([0, 1]), Growth(0, 4))
+    assert list(terms) == ["ce"]
+    assert terms["ce"].item() == pytest.approx(np.log(4))
+
+
+def test_the_margin_is_on_cosines_and_classification_on_scaled_ones() -> None:
+    scores = torch.tensor([[0.6, 0.5, 0.1]])
+    teacher = output(torch.ones(1, 2), scores[:, :1], scale=10)
+    terms = Lucir().terms(output(torch.ones(1, 2), scores, scale=10), teacher, torch.tensor([0]), Growth(1, 2))
+    assert terms["margin"].item() == pytest.approx((0.4 + 0.0) / 2)
+    assert terms["ce"].item() == pytest.approx(np.log(1 + np.exp(-1) + np.exp(-5)))
+
+
+class TestGrowth:
+    FEATURES = torch.tensor([[2.0, 0.0], [0.0, 3.0], [-1.0, 0.0], [-5.0, 0.0]])
+
+    def model(self) -> Model:
+        model = Model(build_backbone("small", "lucir", 3, 0), build_head("cosine", 2))
+        Lucir().grow(model, Arrivals(Growth(0, 3), torch_generator(0, "head", 0), self.unasked))
+        return model
+
+    @staticmethod
+    def unasked() -> tuple[Tensor, Tensor]:
+        raise AssertionError("the first phase has no last model to ask for features")
+
+    def test_new_rows_are_the_mean_direction_as_long_as_old_rows(self) -> None:
+        model = self.model()
+        rows = model.head.rows().detach().numpy().copy()
+        classes = torch.tensor([1, 1, 0, 0])
+        Lucir().grow(model, Arrivals(Growth(3, 2), torch_generator(0, "head", 1), lambda: (self.FEATURES, classes)))
+        length = np.linalg.norm(rows, axis=1).mean()
+        expected = length * np.array([[-1.0, 0.0], [np.sqrt(0.5), np.sqrt(0.5)]])
+        np.testing.assert_allclose(model.head.new.detach().numpy(), expected, atol=1e-6)
+        np.testing.assert_array_equal(model.head.old.detach().numpy(), rows)
+
+    def test_no_new_classes_ask_for_no_features(self) -> None:
+        model = self.model()
+        Lucir().grow(model, Arrivals(Growth(3, 0), torch_generator(0, "head", 1), self.unasked))
+        assert model.head.classes == 3

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from poise.errors import UserError
+from poise.methods import Stage, make_method
+
+
+def rates(epochs: int, start: float = 0.1) -> list[float]:
+    return [Stage().rate(epoch, epochs, start) for epoch in range(epochs)]
+
+
+@pytest.mark.parametrize(("epochs", "first", "second"), [(160, 80, 120), (16, 8, 12), (90, 45, 68)])
+def test_the_rate_falls_tenfold_at_exactly_half_and_three_quarters(epochs: int, first: int, second: int) -> None:
+    expected = [0.1] * first + [0.01] * (second - first) + [0.001] * (epochs - second)
+    assert rates(epochs) == pytest.approx(expected)
+
+
+def test_a_single_epoch_has_the_full_rate() -> None:
+    assert rates(1) == [0.1]
+    assert rates(2) == pytest.approx([0.1, 0.01])
+
+
+@given(st.integers(1, 300))
+def test_every_length_starts_at_the_full_rate_and_only_falls(epochs: int) -> None:
+    all_rates = rates(epochs, start=2.0)
+    assert all_rates[0] == 2.0
+    assert all_rates == sorted(all_rates, reverse=True)
+
+
+@given(st.integers(1, 300), st.floats(0.01, 1))
+def test_a_stage_is_never_empty_and_scales_with_the_phase(epochs: int, share: float) -> None:
+    length = Stage(share=share).epochs(epochs)
+    assert 1 <= length <= epochs
+    assert length >= share * epochs
+
+
+def test_other_milestones() -> None:
+    stage = Stage(milestones=(0.7, 0.9), decay=0.2)
+    assert [stage.rate(epoch, 70, 2.0) for epoch in (48, 49, 62, 63)] == pytest.approx([2.0, 0.4, 0.4, 0.08])
+    assert Stage(milestones=()).rate(159, 160, 0.05) == 0.05
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("lucri", {}, "unknown method 'lucri'; did you mean 'lucir'"),
+        ("lucir", {"lambda_bas": 1.0}, "has no option 'lambda_bas'; did you mean 'lambda_base'"),
+        ("lucir", {"lambda_base": 0.0}, "must be a number above 0"),
+        ("lucir", {"lambda_base": "five"}, "must be a number above 0"),
+        ("icarl", {"loss": "sigmod"}, "icarl loss 'sigmod'; did you mean 'sigmoid'"),
+        ("lwf", {"loss": "bce"}, "lwf loss 'bce'"),
+    ],
+)
+def test_wrong_words_get_the_right_one(name: str, options: dict[str, float | str], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        make_method(name, options)

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+
+import pytest
+
+from poise.actions import Action, make_space
+from poise.policies import Outcome, Policy, Setup, Trial, make_policy
+
+BASE = Action(logit_kd=0, feature_kd=1, lr=0.1)
+
+
+def racing(**options: float) -> Policy:
+    policy = make_policy("race", Setup(make_space("paper", BASE), short=16, full=160, seed=0), options)
+    policy.begin(1)
+    return policy
+
+
+def batches(policy: Policy) -> list[list[Trial]]:
+    """Small learning rates look better, later arms of a rate are better."""
+    found = []
+    while trials := policy.ask():
+        found.append(trials)
+        policy.tell([Outcome(trial, 0.4 + worth(policy, trial)) for trial in trials])
+    return found
+
+
+def worth(policy: Policy, trial: Trial) -> float:
+    short_horizon = 0.0 if trial.full else 0.2 * (policy.setup.space.actions[trial.arm].lr < 0.1)
+    return trial.arm / 1000 + short_horizon
+
+
+def rates(policy: Policy, trials: list[Trial]) -> Counter[float]:
+    own = policy.setup.space.default
+    return Counter(policy.setup.space.actions[trial.arm].lr for trial in trials if trial.arm != own)
+
+
+def test_each_learning_rate_keeps_its_own_better_half() -> None:
+    policy = racing(rungs=3)
+    rungs = batches(policy)
+    assert [{trial.epochs for trial in trials} for trials in rungs] == [{4}, {8}, {16}]
+    assert [rates(policy, trials) for trials in rungs] == [{0.1: 24, 0.05: 25}, {0.1: 13, 0.05: 13}, {0.1: 7, 0.05: 7}]
+    assert all(policy.setup.space.default in {trial.arm for trial in trials} for trials in rungs)
+    last = {trial.arm for trial in rungs[-1]} - {policy.setup.space.default}
+    assert last == set(range(36, 50))
+
+
+def test_survivors_continue_their_own_trial_on_the_same_split() -> None:
+    rungs = batches(racing(rungs=3))
+    for before, after in itertools.pairwise(rungs):
+        ids = {trial.arm: trial.id for trial in before}
+        assert all(trial.continues == ids[trial.arm] for trial in after)
+    assert all(trial.continues is None for trial in rungs[0])
+    assert {trial.round for trials in rungs for trial in trials} == {0}
+
+
+def test_without_finalists_the_short_horizon_decides_unless_handicapped() -> None:
+    for handicap, rate in ((0.0, 0.05), (0.3, 0.1)):
+        policy = racing(handicap=handicap)
+        batches(policy)
+        assert policy.setup.space.actions[policy.decide()].lr == rate
+
+
+def test_finalists_of_each_learning_rate_are_compared_at_full_length() -> None:
+    policy = racing(finalists=1)
+    final = batches(policy)[-1]
+    assert {(trial.arm, trial.epochs, trial.full, trial.continues) for trial in final} == {
+        (arm, 160, True, None) for arm in (policy.setup.space.default, 48, 49)
+    }
+    assert policy.decide() == 49
+
+
+def test_what_was_learned_can_be_carried_over() -> None:
+    policy = racing(carry=1.0, rungs=1)
+    for phase, best in ((1, 7), (2, 9)):
+        policy.begin(phase)
+        policy.tell([Outcome(trial, 0.5 + (0.3 / phase) * (trial.arm == best)) for trial in policy.ask()])
+    assert policy.decide() == 7
+    forgetful = racing(rungs=1)
+    for phase, best in ((1, 7), (2, 9)):
+        forgetful.begin(phase)
+        forgetful.tell([Outcome(trial, 0.5 + (0.3 / phase) * (trial.arm == best)) for trial in forgetful.ask()])
+    assert forgetful.decide() == 9
+
+
+def test_a_diverged_trial_is_not_continued() -> None:
+    policy = racing(rungs=2)
+    policy.tell([Outcome(trial, 0.0, diverged=True) for trial in policy.ask()])
+    assert all(trial.continues is None for trial in policy.ask())
+
+
+@pytest.mark.parametrize(("short", "lengths"), [(1, [1]), (2, [1, 2]), (3, [1, 2, 3]), (16, [4, 8, 16])])
+def test_a_short_schedule_has_fewer_rungs(short: int, lengths: list[int]) -> None:
+    policy = make_policy("race", Setup(make_space("paper", BASE), short, 10, seed=0))
+    policy.begin(1)
+    assert [trials[0].epochs for trials in batches(policy)] == lengths

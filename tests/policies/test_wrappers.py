@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from poise.actions import Action, make_space
+from poise.errors import UserError
+from poise.policies import Outcome, Policy, Setup, make_policy
+from poise.policies.simulate import simulate, smooth_table
+from poise.policies.wrappers import Safe
+
+BASE = Action(logit_kd=0, feature_kd=1, lr=0.1)
+SPACE = make_space("paper", BASE)
+LEVEL = 0.1587  # Φ(−1)
+
+
+def made(name: str, **options: bool | float | str) -> Callable[[Setup], Policy]:
+    return lambda setup: make_policy(name, setup, options)
+
+
+def answered(policy: Policy, accuracies: Callable[[int], tuple[float, ...]]) -> None:
+    while trials := policy.ask():
+        policy.tell(
+            [Outcome(each, float(np.mean(accuracies(each.arm))), accuracies(each.arm)) for each in trials]
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "classes"), [("hedge", 8), ("hedge", 20), ("race", 20), ("gp", 20)])
+def test_safe_leaves_the_default_on_pure_noise_no_more_often_than_its_level(name: str, classes: int) -> None:
+    table = smooth_table(SPACE, phases=2, classes=classes, depth=0.0)
+    runs = 60
+    found = simulate(made(name, safe=1.0), table, runs)
+    left = (found.decided != SPACE.default).mean(axis=0)
+    allowed = LEVEL + 2.6 * np.sqrt(LEVEL * (1 - LEVEL) / runs)
+    assert (left <= allowed).all()
+
+
+def test_the_plain_rule_forgets_that_the_best_of_fifty_was_picked() -> None:
+    table = smooth_table(SPACE, phases=1, classes=20, depth=0.0)
+    found = simulate(made("hedge", safe=1.0, safe_plain=True), table, 30)
+    assert (found.decided != SPACE.default).mean() > 0.5
+    two = smooth_table(make_space({"lr": [0.1, 0.05]}, BASE), phases=1, classes=20, depth=0.0)
+    found = simulate(made("hedge", safe=1.0, safe_plain=True), two, 300)
+    assert (found.decided != two.space.default).mean() == pytest.approx(LEVEL, abs=0.07)
+
+
+def test_safe_leaves_the_default_for_a_clear_gain() -> None:
+    policy = make_policy("grid", Setup(SPACE, 4, 40, seed=0), {"safe": 1.0})
+    policy.begin(1)
+    answered(policy, lambda arm: (0.8, 0.7, 0.9, 0.6, 0.75, 0.8) if arm == 7 else (0.5, 0.6, 0.55, 0.5, 0.6, 0.45))
+    assert policy.decide() == 7
+    assert isinstance(policy, Safe)
+    verdict = policy.verdict(7)
+    assert verdict.gain == pytest.approx(4.55 / 6 - 3.2 / 6)
+    assert verdict.error == pytest.approx(np.std([0.3, 0.1, 0.35, 0.1, 0.15, 0.35], ddof=1) / np.sqrt(6))
+    assert verdict.chance == pytest.approx(1 / 64), "all six classes gained: one of 2⁶ ways to flip the signs"
+
+
+def test_safe_needs_more_than_two_classes_to_be_sure_of_anything() -> None:
+    policy = make_policy("grid", Setup(SPACE, 4, 40, seed=0), {"safe": 1.0})
+    policy.begin(1)
+    answered(policy, lambda arm: (0.9, 0.95) if arm == 7 else (0.5, 0.5))
+    assert policy.decide() == SPACE.default
+
+
+def test_safe_gathers_evidence_over_phases() -> None:
+    table = smooth_table(SPACE, phases=6, classes=12, images=5, seed=4)
+    found = simulate(made("hedge", safe=1.0), table, 25)
+    left = (found.decided != SPACE.default).mean(axis=0)
+    assert left[-1] > left[0] + 0.2
+    assert found.below_default()[-1] <= 0.05
+
+
+def test_safe_adds_the_default_to_every_round_and_no_trial_is_run_twice() -> None:
+    policy = make_policy("exp3", Setup(SPACE, 4, 40, seed=0), {"iterations": 6, "safe": 1.0})
+    policy.begin(1)
+    seen = []
+    while trials := policy.ask():
+        seen += trials
+        assert SPACE.default in {trial.arm for trial in trials}
+        policy.tell([Outcome(trial, 0.5, (0.5, 0.5)) for trial in trials])
+    assert {trial.round for trial in seen} == set(range(6))
+    assert [trial.id for trial in seen] == list(range(len(seen)))
+    raced = make_policy("race", Setup(SPACE, 4, 40, seed=0), {"safe": 1.0})
+    raced.begin(1)
+    assert len(raced.ask()) == 50, "the race has the default already"
+
+
+def test_a_default_that_was_added_answers_when_it_is_asked_for_later() -> None:
+    space = make_space({"feature_kd": [1, 2, 3]}, BASE)
+    for seed in range(8):  # random arms: the default may come in any batch
+        policy = make_policy("random", Setup(space, 4, 40, seed), {"trials": 2, "safe": 0.0})
+        policy.begin(1)
+        answered(policy, lambda arm: (0.5, 0.5, 0.4 + arm / 10))
+        assert len(policy.told) in (2, 3)
+
+
+def test_safe_copes_with_a_default_that_diverged() -> None:
+    policy = make_policy("grid", Setup(SPACE, 4, 40, seed=0), {"safe": 1.0})
+    policy.begin(1)
+    trials = policy.ask()
+    fine = (0.5, 0.6, 0.7, 0.8)
+    policy.tell(
+        [
+            Outcome(trial, 0.0, diverged=True)
+            if trial.arm == SPACE.default
+            else Outcome(trial, 0.65 - 0.01 * (trial.arm != 3), fine)
+            for trial in trials
+        ]
+    )
+    assert policy.decide() == 3
+
+
+@pytest.mark.parametrize(
+    ("every", "tuned"), [(1, [1, 2, 3, 4, 5, 6]), (2, [1, 3, 5]), (5, [1, 6]), ("first", [1])]
+)  # fmt: skip
+def test_every_tunes_some_phases_and_repeats_the_decision_in_between(every: int | str, tuned: list[int]) -> None:
+    policy = make_policy("grid", Setup(SPACE, 4, 40, seed=0), {"every": every})
+    asked, decided = [], []
+    for phase in range(1, 7):
+        policy.begin(phase)
+        if trials := policy.ask():
+            asked.append(phase)
+            policy.tell([Outcome(trial, 0.5 + 0.1 * (trial.arm == phase)) for trial in trials])
+        assert policy.ask() == []
+        decided.append(policy.decide())
+    assert asked == tuned
+    assert decided == [max(phase for phase in tuned if phase <= now) for now in range(1, 7)]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("rase", {}, "did you mean 'race'"),
+        ("race", {"rung": 3}, "did you mean 'rungs'"),
+        ("race", {"saf": 1.0}, "did you mean 'safe'"),
+        ("race", {"rungs": 0}, "at least 1"),
+        ("race", {"rungs": 2.5}, "must be like 3"),
+        ("race", {"rungs": True}, "must be like 3"),
+        ("race", {"safe": -1.0}, "standard errors"),
+        ("race", {"safe": True}, "standard errors"),
+        ("race", {"safe_plain": True}, "needs safe"),
+        ("race", {"every": 0}, "number of phases"),
+        ("race", {"every": "last"}, "'first'"),
+        ("exp3", {"rule": "printd"}, "did you mean 'printed'"),
+        ("exp3", {"xi": 0}, "above 0"),
+        ("exp3", {"mixing": 2}, "between 0 and 1"),
+        ("hedge", {"decide": "samlpe"}, "did you mean 'sample'"),
+        ("gp", {"kernel": "mattern"}, "did you mean 'matern'"),
+        ("fixed", {"trials": 3}, "no option 'trials'"),
+    ],
+)
+def test_mistakes_are_one_line_with_what_to_do(name: str, options: dict[str, bool | float | str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        make_policy(name, Setup(SPACE, 4, 40, seed=0), options)
+
+
+def test_wrappers_are_named_in_the_record() -> None:
+    policy = make_policy("race", Setup(SPACE, 4, 40, seed=0), {"safe": 1, "every": 2})
+    resolved = policy.resolved()
+    assert (resolved["name"], resolved["rungs"], resolved["safe"], resolved["every"]) == ("race", 3, 1.0, 2)
+    assert resolved["space"]["actions"] == 50

@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from poise.actions import SPACES, Action, AxisValue, make_space
+from poise.errors import UserError
+from poise.methods import METHODS
+
+LUCIR = Action(logit_kd=0, feature_kd=1, margin=1, lr=0.1, classifier="fc", old_rows="frozen")
+ICARL = Action(logit_kd=1, lr=0.1, classifier="ncm", old_rows="trained")
+
+
+@pytest.mark.parametrize(("name", "count"), [("paper", 50), ("joint", 100), ("wide", 120)])
+def test_the_named_spaces_have_the_sizes_of_the_paper(name: str, count: int) -> None:
+    space = make_space(name, LUCIR)
+    assert len(space) == len(set(space.actions)) == count
+    assert space.actions[space.default] == LUCIR
+    assert all(set(action) == set(LUCIR) for action in space.actions)
+
+
+def test_the_full_space_stays_small_with_balancing_and_old_rows() -> None:
+    space = make_space("full", Action(**{**LUCIR, "balance": "none"}))
+    assert len(space) == 360
+    assert {action.balance for action in space.actions} == {"none", "align", "finetune"}
+    assert {action.old_rows for action in space.actions} == {"frozen", "trained"}
+
+
+def test_the_margin_term_goes_with_the_classifier_in_the_joint_space() -> None:
+    for action in make_space("joint", LUCIR).actions:
+        assert action["margin"] == (1.0 if action.classifier == "fc" else 0.0)
+    assert {action["margin"] for action in make_space("paper", LUCIR).actions} == {1.0}
+
+
+def test_an_axis_the_method_does_not_have_is_left_out_of_a_named_space() -> None:
+    assert len(make_space("paper", ICARL)) == 10
+    assert len(make_space("joint", ICARL)) == 20
+    assert list(make_space("wide", ICARL).axes) == ["logit_kd", "lr"]
+
+
+def test_an_axis_the_method_does_not_have_is_refused_in_a_grid_of_ones_own() -> None:
+    with pytest.raises(UserError, match=r"'feature_kd'.*known: classifier, logit_kd"):
+        make_space({"feature_kd": [0, 1]}, ICARL)
+    with pytest.raises(UserError, match="did you mean 'logit_kd'"):
+        make_space({"logit_kb": [0, 1]}, ICARL, tune=["lr"])
+
+
+def test_a_grid_of_ones_own_is_the_product_in_the_order_given() -> None:
+    space = make_space({"lr": [0.1, 0.05], "feature_kd": [1, 3]}, LUCIR)
+    assert [(action.lr, action["feature_kd"]) for action in space.actions] == [(0.1, 1), (0.1, 3), (0.05, 1), (0.05, 3)]
+    assert str(space) == "grid: lr {0.1, 0.05} × feature_kd {1, 3}: 4 actions"
+    assert [space.index(action) for action in space.actions] == [0, 1, 2, 3]
+
+
+def test_a_default_off_the_grid_is_one_more_arm() -> None:
+    base = LUCIR.replace(feature_kd=3)
+    space = make_space("paper", base)
+    assert len(space) == 51
+    assert space.default == 50
+    assert space.actions[50] == base
+    assert str(space).endswith("51 actions (the default among them, off the grid)")
+
+
+def test_an_empty_grid_leaves_only_the_default() -> None:
+    space = make_space({}, LUCIR)
+    assert (space.actions, space.default, len(space.axes)) == ((LUCIR,), 0, 0)
+    assert space.coordinates().shape == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("tune", "count", "tuned"),
+    [
+        (["kd"], 25, {"logit_kd", "feature_kd"}),
+        ("lr", 2, {"lr"}),
+        (["kd", "classifier"], 50, {"logit_kd", "feature_kd", "classifier"}),
+        (["kd", "classifier", "lr"], 100, {"logit_kd", "feature_kd", "classifier", "lr"}),
+        ([], 1, set()),
+    ],
+)
+def test_the_ablation_switch_tunes_only_some_kinds(tune: str | list[str], count: int, tuned: set[str]) -> None:
+    space = make_space("joint", LUCIR, tune)
+    assert len(space) == count
+    assert set(space.axes) == tuned
+    for name in set(LUCIR) - tuned - {"margin"}:
+        assert {action[name] for action in space.actions} == {LUCIR[name]}
+
+
+def test_other_axes_are_tuned_only_when_nothing_is_switched() -> None:
+    base = Action(**{**LUCIR, "balance": "none"})
+    assert set(make_space("full", base, ["kd", "lr", "classifier"]).axes) == {"logit_kd", "feature_kd", "lr"}
+
+
+@pytest.mark.parametrize(
+    ("space", "tune", "message"),
+    [
+        ("papr", None, "did you mean 'paper'"),
+        ("paper", ["classifer"], "did you mean 'classifier'"),
+        ({"lr": []}, None, "needs a list"),
+        ({"lr": 0.1}, None, "needs a list"),
+        ({"lr": [0.1, 0.1]}, None, "twice"),
+        ({"lr": [0.1, 0]}, None, "above 0"),
+        ({"classifier": ["fc", "nmc"]}, None, "did you mean 'ncm'"),
+    ],
+)
+def test_mistakes_are_one_line_with_what_to_do(
+    space: str | dict[str, list[AxisValue]], tune: list[str] | None, message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        make_space(space, LUCIR, tune)
+
+
+def test_an_action_that_is_not_in_the_space_has_no_index() -> None:
+    with pytest.raises(UserError, match="not in the space"):
+        make_space("paper", LUCIR).index(LUCIR.replace(lr=0.3))
+
+
+def test_coordinates_are_finite_distinct_and_ordered_like_the_values() -> None:
+    for name in SPACES:
+        space = make_space(name, Action(**{**LUCIR, "balance": "none"}))
+        places = space.coordinates()
+        assert np.isfinite(places).all()
+        assert len(np.unique(places, axis=0)) == len(space)
+    space = make_space({"feature_kd": [0, 0.1, 0.5, 1, 10]}, LUCIR)
+    steps = np.diff(space.coordinates()[:, 0])
+    assert (steps > 0.25).all()
+    assert (steps < 1.0).all()
+
+
+def test_words_become_columns() -> None:
+    base = Action(**{**LUCIR, "balance": "none"})
+    assert make_space({"old_rows": ["frozen", "trained"]}, base).coordinates().tolist() == [[0], [1]]
+    three = make_space({"balance": ["none", "align", "finetune"]}, base).coordinates()
+    assert three.tolist() == np.eye(3).tolist()
+
+
+def test_epochs_and_allocation_can_be_axes() -> None:
+    base = Action(epochs=160, allocation=0.5, lr=0.1)
+    assert (base.epochs, base.allocation) == (160.0, 0.5)
+    assert make_space({"epochs": [10, 100], "allocation": [0, 1]}, base).coordinates()[:4].tolist() == [
+        [1, 0],
+        [1, 1],
+        [2, 0],
+        [2, 1],
+    ]
+    for wrong in ({"epochs": 0}, {"allocation": 1.5}, {"balance": "some"}):
+        with pytest.raises(UserError):
+            Action(**wrong)
+
+
+def test_what_an_action_does_not_name_stays_as_it_was() -> None:
+    plain = Action(lr=0.1)
+    assert (plain.balance, plain.epochs, plain.allocation) == ("none", None, None)
+
+
+@pytest.mark.parametrize("method", sorted(METHODS))
+def test_every_method_has_every_named_space(method: str) -> None:
+    for name in SPACES:
+        space = make_space(name, METHODS[method].default_action)
+        assert 2 <= len(space) <= 400
+        assert space.actions[space.default] == METHODS[method].default_action
+
+
+def test_equal_spaces_are_equal_and_hashable() -> None:
+    assert make_space("paper", LUCIR) == make_space("paper", LUCIR)
+    assert len({make_space("paper", LUCIR), make_space("paper", LUCIR)}) == 1

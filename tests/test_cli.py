@@ -1,0 +1,398 @@
+"""The commands as a user types them: exit codes, one line for every mistake, and nothing lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from poise import __version__, cli
+
+SCRIPT = Path(sys.executable).with_name("poise")
+TINY = ("groups=[2,1]", "epochs=1", "batch=64")
+
+
+class Done(NamedTuple):
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+Command = Callable[..., Done]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(autouse=True)
+def _fresh_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A user who registered nothing, in an empty folder."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("POISE_DATA", raising=False)
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+
+
+@pytest.fixture
+def poise(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Run a command in this process."""
+
+    def run(*words: object) -> Done:
+        monkeypatch.setattr(sys, "argv", ["poise", *map(str, words)])
+        with pytest.raises(SystemExit) as leaving:
+            cli.main()
+        printed = capsys.readouterr()
+        return Done(int(leaving.value.code or 0), printed.out, printed.err)
+
+    return run
+
+
+@pytest.fixture
+def refusal(poise: Command) -> Callable[..., str]:
+    """The one line of a command that was refused, and nothing was written."""
+
+    def run(*words: object) -> str:
+        done = poise(*words)
+        assert done.code == 2
+        assert done.out == ""
+        assert done.err.startswith("poise: ")
+        assert done.err.count("\n") == 1, done.err
+        assert not list(Path.cwd().iterdir())
+        return done.err
+
+    return run
+
+
+def pictures(folder: Path, names: str, count: int = 5, first: int = 0) -> Path:
+    """A folder of class folders with small pictures, each class of its own colour."""
+    random = np.random.default_rng(first)
+    for name in names.split():
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        base = random.integers(0, 200, 3)
+        for number in range(first, first + count):
+            noisy = base + random.integers(0, 50, (16, 16, 3))
+            Image.fromarray(noisy.astype(np.uint8)).save(folder / name / f"{number}.png")
+    return folder
+
+
+# Typing mistakes ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["rnu"], "'rnu'"),
+        (["run", "--ot", "x"], "--ot"),
+        (["run", "--seed", "one"], "'--seed'"),
+        (["run", "--seed", "-3"], "key 'seed'"),
+        (["run", "digits/lucri"], "did you mean 'digits/lucir'?"),
+        (["run", "nowhere.toml"], "cannot be read"),
+        (["run", "epoch=3"], "did you mean 'epochs'?"),
+        (["run", "setting=tsf"], "did you mean 'tfs'?"),
+        (["run", "digits/lucir", "method=icral"], "did you mean 'icarl'?"),
+        (["run", "digits/lucir", "fast"], "'fast' is not key=value"),
+        (["run", "net=smal"], "did you mean 'small'?"),
+        (["run", "order=podnet-4"], "did you mean 'podnet-"),
+        (["run", "order=podnet-1"], "for 100 classes"),
+        (["run", "order=[1,2,3]"], "order must list each class"),
+        (["run", "data=digit"], "did you mean 'digits'?"),
+        (["run", "device=cuda:99"], "use device=cpu"),
+        (["run", "setting=tfs", "phases=3"], "phases=3 does not divide; use one of 1, 2, 5, 10"),
+        (["run", "phases=4"], "use one of 1, 5"),
+        (["run", "groups=[5,6]"], "add up to 11 classes, there are 10"),
+        (["run", "groups=[[0,1],[1]]"], "class 1 is in the stream more than once"),
+        (["run", "groups=[[0,10]]"], "class 10, which is not there"),
+        (["run", "groups=[2,2]", "memory.total=3"], "use at least 4"),
+        (["run", "image_size=16"], "fixed size"),
+        (["run", "start=nowhere"], "finished phase 0"),
+        (["run", "cifar100/lucir"], "cifar100 was not found"),
+        (["run", "--out"], "--out"),
+        (["recipes", "digits/lucri"], "did you mean 'digits/lucir'?"),
+        (["resume"], "Missing argument"),
+        (["resume", "nowhere"], "is not a run folder"),
+        (["report"], "Missing argument"),
+        (["report", "nowhere"], "nowhere does not exist"),
+        (["data", "add", "cifar100"], "--from"),
+        (["data", "add", "cifar100", "--from", "nowhere"], "nowhere is not a folder"),
+        (["data", "add", "a/b", "--from", "."], "cannot name a data set"),
+        (["data", "ad"], "ad"),
+        (["predict", "nowhere", "x.png"], "nowhere does not exist"),
+        (["learn", "model", "nowhere"], "nowhere is not a folder"),
+        (["learn", "model", ".", "--epochs", "0"], "--epochs"),
+        (["learn", "missing/model", "."], "missing is not a folder that can be written to"),
+        (["sweep", "nowhere.toml"], "nowhere.toml cannot be read"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(words: list[str], line: str, refusal: Callable[..., str]) -> None:
+    assert line in refusal(*words)
+
+
+def test_without_a_command_there_is_help(poise: Command) -> None:
+    assert "resume" in poise("--help").out
+    assert poise("--version") == Done(0, f"poise {__version__}\n", "")
+    bare = poise()
+    assert (bare.code, bare.err) == (2, "")
+    assert "resume" in bare.out
+
+
+# Running ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_first_word_may_be_an_override_and_the_seed_an_option(poise: Command) -> None:
+    done = poise("run", "setting=tfs", "phases=2", "epochs=1", "--seed", "3", "--out", "here")
+    assert done.code == 0
+    assert "average accuracy" in done.out
+    assert "run folder here" in done.out
+    assert "phase 1 of 0–1: 5 new classes (10 in all)" in done.err
+    result = json.loads(Path("here/result.json").read_bytes())
+    assert (result["recipe"], result["setting"], result["phases"], result["seed"]) == ("digits/lucir", "tfs", 2, 3)
+
+
+def test_a_run_folder_is_made_once(poise: Command) -> None:
+    words = ("run", "digits/icarl", *TINY)
+    assert poise(*words).code == 0
+    folder = "runs/digits-icarl-groups-2-fixed-s0"
+    before = {path: path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()}
+    again = poise(*words)
+    assert again.code == 0
+    assert f"{folder} holds this run, finished: average accuracy" in again.out
+    other = poise(*words, "seed=4", "--out", folder)
+    assert other.code == 2
+    assert "holds another run (seed=0); choose another --out" in other.err
+    Path(folder, "result.json").unlink()
+    unfinished = poise(*words)
+    assert unfinished.code == 2
+    assert f"go on with 'poise resume {folder}'" in unfinished.err
+    assert poise("resume", folder).code == 0
+    after = {path: path.read_bytes() for path in before}
+    assert {path for path in before if before[path] != after[path]} <= {
+        Path(folder, name) for name in ("result.json", "machine.json")
+    }
+
+
+def test_reports_compare_runs(poise: Command, refusal: Callable[..., str]) -> None:
+    for method in ("lucir", "lwf"):
+        assert poise("run", f"digits/{method}", *TINY, "--out", method).code == 0
+    table = poise("report", "lucir", "lwf").out.splitlines()
+    assert [line.split()[0] for line in table[2:]] == ["lucir", "lwf"]
+    Path("lwf/result.json").unlink()
+    done = poise("report", "lucir", "lwf")
+    assert done == Done(2, "", "poise: lwf is not finished; go on with 'poise resume lwf'\n")
+
+
+def test_a_dry_run_prints_the_plan_and_writes_nothing(poise: Command) -> None:
+    done = poise("run", "groups=[3,2]", "epochs=2", "memory.total=12", "--dry-run")
+    assert done.code == 0
+    assert "lucir on digits, groups, 2 phases" in done.out
+    rows = [line.split() for line in done.out.splitlines() if line[:5].strip().isdigit()]
+    assert [(row[:3], row[4]) for row in rows] == [(["0", "3", "3"], "0"), (["1", "2", "5"], "12")]
+    for word in ("action", "feature_kd=1", "time    about", "memory  ", "disk    about"):
+        assert word in done.out
+    assert not list(Path.cwd().iterdir())
+
+
+def test_a_dry_run_of_a_single_step_does_not_promise_hours(poise: Command) -> None:
+    done = poise("run", "groups=[1,1]", "epochs=1", "--dry-run")
+    (line,) = [line for line in done.out.splitlines() if line.startswith("time")]
+    assert " s of training" in line
+
+
+def test_a_recipe_of_ones_own(poise: Command) -> None:
+    Path("mine.toml").write_text('method = "lwf"\nsetting = "groups"\ngroups = [2, 1]\nepochs = 1\nbatch = 64\n')
+    assert poise("run", "mine.toml").code == 0
+    assert Path("runs/mine-groups-2-fixed-s0/result.json").exists()
+
+
+def test_recipes_are_listed_and_printed(poise: Command) -> None:
+    listed = poise("recipes").out.splitlines()
+    assert {line.split()[0] for line in listed} >= {"digits/lucir", "digits/icarl", "digits/lwf", "cifar100/lucir"}
+    assert 'method = "icarl"' in poise("recipes", "digits/icarl").out
+
+
+# When the run fails -------------------------------------------------------------------------------------------------
+
+
+def failure(done: Done) -> str:
+    """The one line of a run that failed."""
+    assert done.code == 1
+    assert "Traceback" not in done.err
+    (line,) = [line for line in done.err.splitlines() if line.startswith("poise: ")]
+    assert done.err.endswith(f"{line}\n")
+    return line
+
+
+def test_a_diverged_loss_keeps_the_last_good_checkpoint(poise: Command) -> None:
+    line = failure(poise("run", *TINY, "epochs=3", "action.lr=1e9", "--out", "run"))
+    assert "diverged in phase 1" in line
+    assert "lower the learning rate" in line
+    assert list(Path("run/checkpoints").iterdir())
+    assert Path("run/phase-0.safetensors").exists()
+    assert not Path("run/result.json").exists()
+    assert "diverged in phase 1" in failure(poise("resume", "run"))
+    assert poise("run", *TINY, "start=run", "--out", "again").code == 0
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_fails_in_one_line_and_loses_nothing(poise: Command) -> None:
+    Path("run").mkdir()
+    Path("run/journal.jsonl").symlink_to("/dev/full")
+    line = failure(poise("run", *TINY, "--out", "run"))
+    assert "no space left for run; free some, then 'poise resume run'" in line
+    Path("run/journal.jsonl").unlink()
+    Path("run/checkpoints/.000002.safetensors.tmp").symlink_to("/dev/full")
+    assert "no space left" in failure(poise("resume", "run"))
+    assert len(list(Path("run/checkpoints").iterdir())) == 2
+    assert poise("resume", "run").code == 0
+    assert poise("run", *TINY, "--out", "undisturbed").code == 0
+    for name in ("journal.jsonl", "model.safetensors"):
+        assert Path("run", name).read_bytes() == Path("undisturbed", name).read_bytes()
+
+
+def test_a_folder_that_cannot_be_written_is_refused(poise: Command) -> None:
+    Path("file").write_text("")
+    for words in ((), ("--tensorboard",)):
+        done = poise("run", *TINY, "--out", "file/run", *words)
+        assert done.code == 2
+        assert "poise: cannot write to file/run: Not a directory; choose another --out\n" in done.err
+        assert "Traceback" not in done.err
+
+
+# Data ---------------------------------------------------------------------------------------------------------------
+
+
+def test_data_are_listed_and_added(poise: Command) -> None:
+    listed = poise("data")
+    assert listed.code == 0
+    assert {line.split()[0] for line in listed.out.splitlines()} == {"digits", "cifar10", "cifar100"}
+    pictures(Path("pets"), "cat dog eel")
+    added = poise("data", "add", "animals", "--from", "pets")
+    assert added.code == 0
+    assert "animals: 3 classes, verified and remembered" in added.out
+    assert "animals" in poise("data").out
+    done = poise("run", "data=animals", "image_size=8", *TINY, "--out", "run")
+    assert done.code == 0, done.err
+    assert "size 8×8 (as asked); net small" in done.err
+
+
+def test_a_broken_picture_is_named_before_training(poise: Command) -> None:
+    folder = pictures(Path("pets"), "cat dog")
+    broken = folder / "dog" / "3.png"
+    broken.write_bytes(broken.read_bytes()[:300])
+    done = poise("run", "data=pets", "groups=[1,1]", "epochs=1")
+    assert done.code == 2
+    assert f"image {broken} cannot be decoded" in done.err
+    assert done.err.splitlines()[-1].startswith("poise: ")
+    assert "phase 0" not in done.err
+    assert not Path("runs").exists()
+
+
+def test_a_folder_with_one_class_is_refused(poise: Command) -> None:
+    pictures(Path("pets"), "cat")
+    done = poise("run", "data=pets", "groups=[1]", "epochs=1")
+    assert done.code == 2
+    assert "only one class folder, cat" in done.err
+
+
+def test_an_exam_without_images_of_a_phase_is_refused_before_training(poise: Command) -> None:
+    pictures(Path("pets/train"), "cat dog")
+    pictures(Path("pets/test"), "dog")
+    done = poise("run", "data=pets", "groups=[[0],[1]]", "epochs=1")
+    assert done.code == 2
+    assert "the exam has no image of phase 0, class 0" in done.err
+    assert not Path("runs").exists()
+
+
+# A practitioner's two commands --------------------------------------------------------------------------------------
+
+
+def test_learn_then_predict_then_learn_more(poise: Command) -> None:
+    first = pictures(Path("first"), "cat dog")
+    words = ("--epochs", "2", "--memory", "3")
+    done = poise("learn", "model", first, *words)
+    assert done == Done(0, "model: 2 classes; the file contains 6 training images\n", "")
+    files = [str(first / "cat" / "0.png"), str(first / "dog" / "0.png")]
+    lines = [line.split("\t") for line in poise("predict", "model", *files).out.splitlines()]
+    assert [line[0] for line in lines] == files
+    assert all(line[1] in ("cat", "dog") and 0.5 <= float(line[2]) <= 1 for line in lines)
+
+    second = pictures(Path("second"), "cat eel", first=50)
+    before = Path("model").read_bytes()
+    refused = poise("learn", "model", second)
+    assert refused.code == 2
+    assert "class 'cat' is known already" in refused.err
+    assert "--update" in refused.err
+    assert Path("model").read_bytes() == before
+    late = poise("learn", "model", second, "--epochs", "3")
+    assert late == Done(2, "", "poise: model exists already; epochs can only be chosen for a new learner\n")
+    assert poise("learn", "model", second, "--update").out == (
+        "model: 3 classes; the file contains 9 training images\n"
+    )
+
+
+def test_a_model_that_cannot_be_read_is_one_line(poise: Command) -> None:
+    Path("model").write_bytes(b"\x10\0\0\0\0\0\0\0 nonsense")
+    image = pictures(Path("pets"), "cat") / "cat" / "0.png"
+    for words in (("predict", "model", image), ("learn", "model", "pets")):
+        done = poise(*words)
+        assert done.code in (1, 2)
+        assert done.err == "poise: model is damaged or was not written by poise\n"
+    Path("empty").mkdir()
+    assert poise("predict", "empty", image).code == 2
+
+
+def test_a_run_predicts_too(poise: Command) -> None:
+    assert poise("run", *TINY, "--out", "run").code == 0
+    image = pictures(Path("pets"), "cat") / "cat" / "0.png"
+    assert poise("predict", "run/model.safetensors", image).out.startswith(f"{image}\t")
+    done = poise("predict", "run/phase-0.safetensors", image)
+    assert done.code == 2
+    assert "not a learner file" in done.err
+    missing = poise("predict", "run/model.safetensors", "nowhere.png")
+    assert missing == Done(2, "", "poise: image nowhere.png does not exist; check the path\n")
+
+
+# The real script ----------------------------------------------------------------------------------------------------
+
+
+def script(*words: str) -> subprocess.Popen[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [SCRIPT, *words], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def test_the_script_says_one_line_for_a_mistake() -> None:
+    out, err = (mistake := script("run", "setting=tsf")).communicate()
+    assert mistake.returncode == 2
+    assert (out, err) == ("", "poise: unknown setting 'tsf'; did you mean 'tfs'?\n")
+
+
+def test_ctrl_c_stops_the_script_after_a_checkpoint(poise: Command) -> None:
+    running = script("run", "groups=[2,1]", "epochs=400", "--out", "run")
+    while not Path("run/journal.jsonl").exists() and running.poll() is None:
+        time.sleep(0.05)
+    running.send_signal(signal.SIGINT)
+    _, err = running.communicate()
+    assert running.returncode == 130
+    assert err.splitlines()[-1] == "poise: interrupted; go on with 'poise resume run'"
+    assert len(list(Path("run/checkpoints").iterdir())) == 1
+    assert poise("run", "groups=[2,1]", "epochs=400", "--out", "run").code == 2

@@ -1,0 +1,192 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from poise import losses
+
+Array = npt.NDArray[np.float64]
+SEEDS = st.integers(0, 10_000)
+
+
+def random(*shape: int, seed: int = 0) -> Tensor:
+    return torch.from_numpy(np.random.default_rng(seed).normal(size=shape))
+
+
+def softmax(values: Array) -> Array:
+    powers = np.exp(values - values.max())
+    return np.asarray(powers / powers.sum())
+
+
+def sigmoid(values: Array) -> Array:
+    return np.asarray(1 / (1 + np.exp(-values)))
+
+
+def slow_kl(student: Tensor, teacher: Tensor, temperature: float) -> float:
+    total = 0.0
+    for new, old in zip(student.numpy(), teacher.numpy(), strict=True):
+        p, q = softmax(old / temperature), softmax(new / temperature)
+        total += float((p * np.log(p / q)).sum())
+    return total / len(student)
+
+
+def slow_margin(scores: Tensor, labels: Tensor, old: int, margin: float, hardest: int) -> float:
+    losses_of_old = []
+    for row, label in zip(scores.tolist(), labels.tolist(), strict=True):
+        if label < old:
+            rivals = sorted(row[old:], reverse=True)[:hardest]
+            losses_of_old.append(np.mean([max(0.0, margin - row[label] + rival) for rival in rivals]))
+    return float(np.mean(losses_of_old)) if losses_of_old else 0.0
+
+
+def slow_bce_over_all_outputs(logits: Tensor, teacher: Tensor | None, labels: Tensor) -> float:
+    """The target vector of iCaRL: one-hot, its old part overwritten by the old model's outputs."""
+    targets = np.eye(logits.shape[1])[labels.numpy()]
+    if teacher is not None:
+        targets[:, : teacher.shape[1]] = sigmoid(teacher.numpy())
+    p = sigmoid(logits.numpy())
+    return float(-(targets * np.log(p) + (1 - targets) * np.log(1 - p)).mean())
+
+
+class TestCrossEntropy:
+    @given(SEEDS)
+    def test_equals_the_slow_formula(self, seed: int) -> None:
+        logits, labels = random(5, 4, seed=seed), torch.tensor([0, 3, 1, 1, 2])
+        slow = -np.mean([np.log(softmax(row)[label]) for row, label in zip(logits.numpy(), labels, strict=True)])
+        assert losses.cross_entropy(logits, labels).item() == pytest.approx(slow)
+
+
+class TestLogitKd:
+    @given(SEEDS, st.sampled_from([1.0, 2.0, 5.0]))
+    def test_equals_the_slow_formula(self, seed: int, temperature: float) -> None:
+        student, teacher = random(6, 5, seed=seed), random(6, 5, seed=seed + 1)
+        slow = slow_kl(student, teacher, temperature) * temperature**2 / 4
+        assert losses.logit_kd(student, teacher, temperature).item() == pytest.approx(slow)
+
+    def test_at_temperature_two_it_is_the_plain_batch_mean(self) -> None:
+        student, teacher = random(6, 5), random(6, 5, seed=1)
+        assert losses.logit_kd(student, teacher).item() == pytest.approx(slow_kl(student, teacher, 2.0))
+
+    @given(SEEDS, st.floats(-50, 50))
+    def test_it_is_never_negative_and_blind_to_a_shift(self, seed: int, shift: float) -> None:
+        student, teacher = random(6, 5, seed=seed), random(6, 5, seed=seed + 1)
+        loss = losses.logit_kd(student, teacher).item()
+        assert loss > 0
+        assert losses.logit_kd(student + shift, teacher - shift).item() == pytest.approx(loss)
+        assert losses.logit_kd(teacher + shift, teacher).item() == pytest.approx(0, abs=1e-12)
+
+    def test_sure_teachers_are_no_danger(self) -> None:
+        student, teacher = random(2, 3).requires_grad_(), torch.tensor([[1e4, 0.0, 0.0], [0.0, -1e4, 0.0]]).double()
+        loss = losses.logit_kd(student, teacher)
+        loss.backward()  # type: ignore[no-untyped-call]
+        assert loss.isfinite()
+        assert student.grad is not None
+        assert student.grad.isfinite().all()
+
+
+class TestFeatureKd:
+    @given(SEEDS, st.floats(1e-3, 1e3))
+    def test_equals_the_slow_formula_whatever_the_lengths(self, seed: int, length: float) -> None:
+        student, teacher = random(6, 5, seed=seed), random(6, 5, seed=seed + 1)
+        slow = np.mean(
+            [
+                1 - s @ t / np.linalg.norm(s) / np.linalg.norm(t)
+                for s, t in zip(student.numpy(), teacher.numpy(), strict=True)
+            ]
+        )
+        assert losses.feature_kd(student * length, teacher).item() == pytest.approx(slow, abs=1e-6)
+
+    def test_known_values(self) -> None:
+        one = torch.eye(3)
+        assert losses.feature_kd(one, 5 * one).item() == pytest.approx(0, abs=1e-6)
+        assert losses.feature_kd(one, one.roll(1, 0)).item() == pytest.approx(1)
+        assert losses.feature_kd(one, -one).item() == pytest.approx(2)
+
+
+class TestMarginRanking:
+    @given(SEEDS, st.integers(1, 4), st.integers(1, 4), st.integers(1, 3))
+    def test_equals_the_slow_formula(self, seed: int, old: int, new: int, hardest: int) -> None:
+        scores = torch.tanh(random(8, old + new, seed=seed))
+        labels = torch.from_numpy(np.random.default_rng(seed).integers(0, old + new, 8))
+        slow = slow_margin(scores, labels, old, 0.5, hardest)
+        assert losses.margin_ranking(scores, labels, old, 0.5, hardest).item() == pytest.approx(slow)
+
+    def test_a_known_answer_with_the_two_hardest_of_three(self) -> None:
+        scores = torch.tensor([[0.6, 0.0, 0.5, 0.3, -0.9], [0.0, 0.0, 0.9, 0.9, 0.9]])
+        labels = torch.tensor([0, 3])  # the second image is new: it does not count
+        assert losses.margin_ranking(scores, labels, old=2).item() == pytest.approx((0.4 + 0.2) / 2)
+
+    def test_without_old_images_it_is_zero_with_zero_gradient(self) -> None:
+        scores = random(4, 5).requires_grad_()
+        loss = losses.margin_ranking(scores, torch.tensor([3, 4, 3, 4]), old=3)
+        loss.backward()  # type: ignore[no-untyped-call]
+        assert loss.item() == 0
+        assert scores.grad is not None
+        assert not scores.grad.any()
+
+    def test_without_new_classes_it_is_zero(self) -> None:
+        scores = random(4, 3).requires_grad_()
+        loss = losses.margin_ranking(scores, torch.tensor([0, 1, 2, 0]), old=3)
+        loss.backward()  # type: ignore[no-untyped-call]
+        assert loss.item() == 0
+
+    def test_well_separated_images_cost_nothing(self) -> None:
+        scores = torch.tensor([[1.0, 0.0, 0.4, -0.2]])
+        assert losses.margin_ranking(scores, torch.tensor([0]), old=2).item() == 0
+
+
+class TestSigmoid:
+    @given(SEEDS, st.integers(1, 4), st.integers(0, 3))
+    def test_both_parts_are_the_mean_over_all_outputs(self, seed: int, old: int, new: int) -> None:
+        logits, teacher = random(6, old + new, seed=seed), random(6, old, seed=seed + 1)
+        labels = torch.from_numpy(np.random.default_rng(seed).integers(0, old + new, 6))
+        both = losses.sigmoid_new(logits, labels, old) + losses.sigmoid_kd(logits, teacher, old)
+        assert both.item() == pytest.approx(slow_bce_over_all_outputs(logits, teacher, labels))
+
+    def test_in_the_first_phase_it_is_plain_binary_cross_entropy(self) -> None:
+        logits, labels = random(6, 4), torch.tensor([0, 1, 2, 3, 0, 1])
+        slow = slow_bce_over_all_outputs(logits, None, labels)
+        assert losses.sigmoid_new(logits, labels, old=0).item() == pytest.approx(slow)
+
+
+LABELS = torch.tensor([0, 1, 2, 3])
+TERMS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "cross_entropy": lambda student, teacher: losses.cross_entropy(student, LABELS),
+    "logit_kd": losses.logit_kd,
+    "feature_kd": losses.feature_kd,
+    "margin_ranking": lambda student, teacher: losses.margin_ranking(student, LABELS, 3),
+    "sigmoid_new": lambda student, teacher: losses.sigmoid_new(student, LABELS, 3),
+    "sigmoid_kd": lambda student, teacher: losses.sigmoid_kd(student, teacher, student.shape[1]),
+}
+
+
+@pytest.mark.parametrize("weight", [0.0, 1.0])
+@pytest.mark.parametrize("values", [random(4, 5).float(), torch.zeros(4, 5)], ids=["random", "zero"])
+@pytest.mark.parametrize("term", TERMS)
+def test_gradients_are_finite_when_student_equals_teacher(term: str, values: Tensor, weight: float) -> None:
+    student = values.clone().requires_grad_()
+    loss = weight * TERMS[term](student, values)
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert loss.isfinite()
+    assert student.grad is not None
+    assert student.grad.isfinite().all()
+    if weight == 0:
+        assert not student.grad.any()
+
+
+@pytest.mark.parametrize("term", ["logit_kd", "feature_kd"])
+def test_distillation_does_not_pull_a_student_that_equals_its_teacher(term: str) -> None:
+    teacher = random(4, 5)
+    student = teacher.clone().requires_grad_()
+    loss = TERMS[term](student, teacher)
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert student.grad is not None
+    assert loss.item() == pytest.approx(0, abs=1e-9)
+    assert student.grad.abs().max() < 1e-9

@@ -1,0 +1,82 @@
+"""What is installed: the wheel with its recipes and without tests, one version, and a light import."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+import poise
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A wheel built from a copy of the sources, so that nothing built before can slip in."""
+    copy = tmp_path_factory.mktemp("sources")
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, copy)
+    for name in ("src", "tests"):
+        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    out = tmp_path_factory.mktemp("wheel")
+    pip("wheel", str(copy), "--no-deps", "--no-build-isolation", "--wheel-dir", str(out))
+    (built,) = out.glob("*.whl")
+    return built
+
+
+def pip(*words: str) -> None:
+    command = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_wheel_holds_recipes_types_and_licence_but_no_tests(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    package = ROOT / "src" / "poise"
+    wanted = [path for path in package.rglob("*") if path.suffix in (".py", ".toml") or path.name == "py.typed"]
+    assert {f"poise/{path.relative_to(package).as_posix()}" for path in wanted} <= names
+    assert sum(name.endswith(".toml") for name in names) == len(list(package.glob("recipes/*/*.toml"))) > 0
+    assert any(name.endswith("/LICENSE") for name in names)
+    info = f"poise-{poise.__version__}.dist-info/"
+    assert all(name.startswith(("poise/", info)) for name in names)
+    assert not any("test" in Path(name).name for name in names)
+
+
+def test_the_installed_wheel_finds_its_recipes(wheel: Path, tmp_path: Path) -> None:
+    pip("install", "--no-deps", "--no-index", "--target", str(tmp_path / "site"), str(wheel))
+    code = "import poise, sys; from poise.cli import main; sys.stderr.write(poise.__file__); main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "recipes"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path / "site")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr == str(tmp_path / "site" / "poise" / "__init__.py")
+    assert {line.split()[0] for line in done.stdout.splitlines()} >= {"digits/lucir", "cifar100/lucir"}
+
+
+def test_the_version_is_in_one_place() -> None:
+    number = re.escape(poise.__version__)
+    sources = [*(ROOT / "src" / "poise").rglob("*.py"), ROOT / "pyproject.toml"]
+    assigned = [path for path in sources if re.search(rf"version\S* *= *[\"']{number}[\"']", path.read_text("utf-8"))]
+    assert [path.name for path in assigned] == ["_version.py"]
+    assert metadata.version("poise") == poise.__version__
+    assert f"\n## [{poise.__version__}]" in (ROOT / "CHANGELOG.md").read_text("utf-8")
+
+
+def test_importing_poise_is_light() -> None:
+    code = "import sys, poise; print(*{name.partition('.')[0] for name in sys.modules})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert "poise" in loaded
+    assert not loaded & {"sklearn", "matplotlib", "torchvision", "pydantic", "typer", "rich"}

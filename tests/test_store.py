@@ -1,0 +1,241 @@
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from poise import store
+from poise.errors import Damaged, UserError
+
+META = {"phase": 3, "names": ["cat", "dog"], "nothing": None, "share": 0.1}
+WRITE = """
+import sys, torch
+from pathlib import Path
+from poise import store
+tensors = {name: torch.arange(6.0).view(2, 3) + i for i, name in enumerate("zyxab")}
+store.write_tensors(Path(sys.argv[1]), tensors, {name: i for i, name in enumerate("qwertz")}, kind="checkpoint")
+"""
+WRITE_WITHOUT_SPACE = """
+import resource, sys
+from pathlib import Path
+from poise import store
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+try:
+    store.write_bytes(Path(sys.argv[1]), bytes(100_000))
+except OSError as error:
+    print(error.errno)
+"""
+
+
+def various() -> dict[str, Tensor]:
+    return {
+        "convolution": torch.randn(4, 3, 3, 3).to(memory_format=torch.channels_last),
+        "transposed": torch.arange(6).view(2, 3).T,
+        "scalar": torch.tensor(2.5),
+        "empty": torch.empty(0, 64),
+        "pixels": torch.arange(24, dtype=torch.uint8).view(1, 3, 2, 4),
+        "taken": torch.tensor([True, False]),
+        "half": torch.randn(3).bfloat16(),
+        "trained": torch.nn.Parameter(torch.randn(2)),
+        "stripes": torch.arange(10)[::2],
+    }
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "some.safetensors"
+    store.write_tensors(path, {"a": torch.arange(5.0), "b": torch.tensor([1, 2])}, META, kind="checkpoint")
+    return path
+
+
+class TestTensors:
+    def test_every_kind_of_tensor_comes_back(self, tmp_path: Path) -> None:
+        tensors = various()
+        store.write_tensors(tmp_path / "f", tensors, META, kind="checkpoint")
+        found, meta = store.read_tensors(tmp_path / "f", kind="checkpoint")
+        assert meta == META
+        assert found.keys() == tensors.keys()
+        for name, tensor in tensors.items():
+            assert found[name].dtype == tensor.dtype
+            assert found[name].shape == tensor.shape
+            assert torch.equal(found[name], tensor), name
+
+    def test_the_memory_layout_does_not_change_the_bytes(self, tmp_path: Path) -> None:
+        plain = torch.randn(4, 3, 5, 5)
+        for name, tensor in (("a", plain), ("b", plain.to(memory_format=torch.channels_last))):
+            store.write_tensors(tmp_path / name, {"x": tensor}, {}, kind="k")
+        assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+    def test_the_same_bytes_in_every_process(self, tmp_path: Path) -> None:
+        writers = [
+            subprocess.Popen(
+                [sys.executable, "-c", WRITE, str(tmp_path / str(number))],
+                env={**os.environ, "PYTHONHASHSEED": str(number)},
+            )
+            for number in range(2)
+        ]
+        assert [writer.wait() for writer in writers] == [0, 0]
+        sums = {hashlib.sha256((tmp_path / str(number)).read_bytes()).hexdigest() for number in range(2)}
+        assert len(sums) == 1
+
+    @pytest.mark.parametrize("mask", [0x01, 0x20, 0x80])
+    def test_damage_of_any_byte_is_detected(self, file: Path, mask: int) -> None:
+        whole = file.read_bytes()
+        for position in range(len(whole)):
+            hurt = bytearray(whole)
+            hurt[position] ^= mask
+            file.write_bytes(hurt)
+            with pytest.raises(Damaged):
+                store.read_tensors(file, kind="checkpoint")
+
+    def test_a_truncated_or_longer_file_is_detected(self, file: Path) -> None:
+        whole = file.read_bytes()
+        for length in range(len(whole)):
+            file.write_bytes(whole[:length])
+            with pytest.raises(Damaged):
+                store.read_tensors(file, kind="checkpoint")
+        file.write_bytes(whole + b"\0")
+        with pytest.raises(Damaged):
+            store.read_tensors(file, kind="checkpoint")
+
+    def test_safetensors_of_others_are_refused(self, tmp_path: Path) -> None:
+        from safetensors.torch import save_file
+
+        save_file({"a": torch.ones(2)}, tmp_path / "f")
+        with pytest.raises(Damaged, match="was not written by poise"):
+            store.read_tensors(tmp_path / "f", kind="checkpoint")
+
+    def test_another_kind_is_named(self, file: Path) -> None:
+        with pytest.raises(UserError, match="is a checkpoint file of poise, not a learner file"):
+            store.read_tensors(file, kind="learner")
+
+    def test_a_missing_file_is_the_users_mistake(self, tmp_path: Path) -> None:
+        with pytest.raises(UserError, match="does not exist"):
+            store.read_tensors(tmp_path / "nothing", kind="learner")
+
+    def test_a_newer_format_is_refused_in_one_line(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        with monkeypatch.context() as future:
+            future.setattr(store, "FORMAT", store.FORMAT + 1)
+            store.write_tensors(tmp_path / "f", {"a": torch.ones(1)}, {}, kind="learner")
+        with pytest.raises(UserError, match="has format 2, this poise reads up to 1; install a newer poise") as caught:
+            store.read_tensors(tmp_path / "f", kind="learner")
+        assert "\n" not in str(caught.value)
+
+    def test_what_is_not_json_is_refused_before_anything_is_written(self, file: Path) -> None:
+        before = file.read_bytes()
+        with pytest.raises(ValueError, match="not JSON compliant"):
+            store.write_tensors(file, {}, {"loss": float("nan")}, kind="checkpoint")
+        assert file.read_bytes() == before
+
+
+class TestBytes:
+    def test_a_write_that_fails_midway_leaves_the_old_file(self, tmp_path: Path) -> None:
+        path = tmp_path / "some.json"
+        path.write_bytes(b"old")
+        done = subprocess.run(
+            [sys.executable, "-c", WRITE_WITHOUT_SPACE, str(path)], capture_output=True, text=True, check=True
+        )
+        assert done.stdout.strip(), "the write was meant to fail"
+        assert path.read_bytes() == b"old"
+        assert os.listdir(tmp_path) == ["some.json"]  # noqa: PTH208
+
+    def test_what_a_killed_writer_left_behind_is_no_obstacle(self, tmp_path: Path) -> None:
+        (tmp_path / ".some.json.tmp").write_bytes(b"half of a long docum")
+        store.write_bytes(tmp_path / "some.json", b"new")
+        assert [entry.name for entry in tmp_path.iterdir()] == ["some.json"]
+        assert (tmp_path / "some.json").read_bytes() == b"new"
+
+    def test_a_rename_that_fails_leaves_no_temporary_file(self, tmp_path: Path) -> None:
+        (tmp_path / "taken" / "inside").mkdir(parents=True)
+        with pytest.raises(OSError, match="taken"):
+            store.write_bytes(tmp_path / "taken", b"new")
+        assert [entry.name for entry in tmp_path.iterdir()] == ["taken"]
+
+
+class TestJson:
+    def test_a_document_comes_back_without_its_format(self, tmp_path: Path) -> None:
+        store.write_json(tmp_path / "f", {"name": "größe", "values": [1, 2.5, None]})
+        assert json.loads((tmp_path / "f").read_text())["format"] == store.FORMAT
+        assert store.read_json(tmp_path / "f") == {"name": "größe", "values": [1, 2.5, None]}
+
+    @pytest.mark.parametrize("text", ["", "{", "[1]", "7", "{}", '{"format": "1"}', "\x80"])
+    def test_what_was_not_written_so_is_damaged(self, tmp_path: Path, text: str) -> None:
+        (tmp_path / "f").write_bytes(text.encode("latin-1"))
+        with pytest.raises(Damaged):
+            store.read_json(tmp_path / "f")
+
+    def test_a_newer_format_is_refused(self, tmp_path: Path) -> None:
+        (tmp_path / "f").write_text('{"format": 99}')
+        with pytest.raises(UserError, match=r"format 99.*install a newer poise"):
+            store.read_json(tmp_path / "f")
+
+
+class TestJournal:
+    @staticmethod
+    def events(path: Path) -> list[dict[str, Any]]:
+        return list(store.read_journal(path))
+
+    def test_lines_can_be_read_while_it_grows(self, tmp_path: Path) -> None:
+        journal = store.Journal(tmp_path / "j")
+        assert self.events(journal.path) == []
+        for number in range(3):
+            journal.append({"n": number, "name": "größe"})
+            assert self.events(journal.path) == [{"n": n, "name": "größe"} for n in range(number + 1)]
+        journal.close()
+
+    def test_rewind_returns_to_a_position_and_goes_on_from_there(self, tmp_path: Path) -> None:
+        journal = store.Journal(tmp_path / "j")
+        assert journal.position() == 0
+        journal.append({"n": 0})
+        position = journal.position()
+        assert position == len((tmp_path / "j").read_bytes())
+        journal.append({"n": 1})
+        journal.append({"n": 2})
+        journal.rewind(position)
+        assert self.events(journal.path) == [{"n": 0}]
+        journal.append({"n": 3})
+        assert self.events(journal.path) == [{"n": 0}, {"n": 3}]
+        journal.close()
+
+    @given(lost=st.integers(1, 14))
+    def test_a_torn_last_line_is_left_out_and_cut_by_rewind(self, tmp_path_factory: Any, lost: int) -> None:
+        path: Path = tmp_path_factory.mktemp("journal") / "j"
+        journal = store.Journal(path)
+        journal.append({"n": 0})
+        position = journal.position()
+        journal.append({"name": "größe"})
+        journal.close()
+        path.write_bytes(path.read_bytes()[:-lost])
+        assert self.events(path) == [{"n": 0}]
+        later = store.Journal(path)
+        later.rewind(position)
+        later.append({"n": 1})
+        later.close()
+        assert self.events(path) == [{"n": 0}, {"n": 1}]
+
+    def test_rewinding_a_missing_journal_to_its_beginning_works(self, tmp_path: Path) -> None:
+        journal = store.Journal(tmp_path / "j")
+        journal.rewind(0)
+        assert self.events(journal.path) == []
+
+    def test_a_journal_shorter_than_the_checkpoint_knew_is_damaged(self, tmp_path: Path) -> None:
+        journal = store.Journal(tmp_path / "j")
+        journal.append({"n": 0})
+        with pytest.raises(Damaged, match="has 9 bytes, the checkpoint was written when it had 10"):
+            journal.rewind(10)
+        assert self.events(journal.path) == [{"n": 0}]
+
+    def test_a_broken_line_in_the_middle_is_named(self, tmp_path: Path) -> None:
+        (tmp_path / "j").write_bytes(b'{"n": 0}\n{"n": \n{"n": 2}\n')
+        with pytest.raises(Damaged, match="line 2 is not JSON"):
+            self.events(tmp_path / "j")

@@ -1,0 +1,223 @@
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from poise import store
+from poise.actions import Action
+from poise.data import Augmentation, Feed, ImageSet, Preprocessing
+from poise.errors import Diverged
+from poise.methods import Growth, ICaRL, Method, Stage, make_method
+from poise.nets import Model, Output, build_backbone, build_head, torch_generator
+from poise.training import Backend, EpochDone, Schedule, StageDone, StepDone, Trainer
+
+MakeImages = Callable[..., ImageSet]
+GROWTH = Growth(old=2, new=2)
+STEPS = 3  # 12 images in batches of 4
+
+
+class TwoStages(ICaRL):
+    """Its second stage is half as long and has a rate of its own."""
+
+    def stages(self, growth: Growth) -> tuple[Stage, ...]:
+        return Stage(), Stage("tuning", share=0.5, milestones=())
+
+
+class Exploding(ICaRL):
+    """Its loss, or only its gradient, is infinite in the step of that number, counted over all epochs."""
+
+    def __init__(self, at: int, *, gradient_only: bool = False) -> None:
+        super().__init__()
+        self.left, self.gradient_only = at, gradient_only
+
+    def terms(self, student: Output, teacher: Output | None, labels: Tensor, growth: Growth) -> dict[str, Tensor]:
+        terms = super().terms(student, teacher, labels, growth)
+        self.left -= 1
+        if self.left == 0:
+            nothing = (student.logits * 0).sum()
+            terms["ce"] = terms["ce"] + (nothing.sqrt() if self.gradient_only else nothing + torch.inf)
+        return terms
+
+
+@pytest.fixture
+def make_trainer(make_images: MakeImages, cpu: Backend) -> Callable[..., Trainer]:
+    """The second phase of a method: two old classes, two new ones."""
+
+    def make(
+        method: Method | str = "lucir",
+        *,
+        images: ImageSet | None = None,
+        epochs: int = 2,
+        batch: int = 4,
+        resident: bool = True,
+        **axes: Any,
+    ) -> Trainer:
+        method = make_method(method) if isinstance(method, str) else method
+        model = Model(build_backbone("small", method.variant, 3, 0), build_head(method.head, 64))
+        model.head.grow(GROWTH.old, torch_generator(0, "head", 0))
+        teacher = model.teacher()
+        model.head.grow(GROWTH.new, torch_generator(0, "head", 1))
+        return Trainer(
+            model=model.placed(cpu.device),
+            teacher=teacher,
+            method=method,
+            action=method.default_action.replace(**axes),
+            growth=GROWTH,
+            feed=Feed(images or make_images([0, 1, 2, 3] * 3), cpu.device, resident=resident),
+            preprocessing=Preprocessing((0.5,) * 3, (0.25,) * 3, Augmentation(pad=1)),
+            schedule=Schedule(epochs=epochs, batch=batch),
+            backend=cpu,
+            seed=0,
+            phase=1,
+        )
+
+    return make
+
+
+def weights(trainer: Trainer) -> dict[str, Tensor]:
+    return {name: value.clone() for name, value in trainer.model.state_dict().items()}
+
+
+def assert_same(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
+    assert one.keys() == other.keys()
+    for name, value in one.items():
+        assert torch.equal(value, other[name]), name
+
+
+class TestResume:
+    @pytest.mark.parametrize("method", ["lucir", TwoStages()], ids=["lucir", "two stages"])
+    def test_from_anywhere_it_gives_the_same_bytes(
+        self, method: Method | str, make_trainer: Callable[..., Trainer], tmp_path: Path
+    ) -> None:
+        whole = make_trainer(method)
+        events = list(whole.run())
+        for stop in range(len(events) + 1):
+            stopped = make_trainer(method)
+            running = stopped.run()
+            before = [next(running) for _ in range(stop)]
+            store.write_tensors(tmp_path / "f", *stopped.state(), kind="state")
+            resumed = make_trainer(method)
+            resumed.restore(*store.read_tensors(tmp_path / "f", kind="state"))
+            assert before + list(resumed.run()) == events
+            assert_same(weights(resumed), weights(whole))
+
+    def test_images_that_stream_are_trained_on_in_the_same_way(self, make_trainer: Callable[..., Trainer]) -> None:
+        resident, streamed = make_trainer(resident=True), make_trainer(resident=False)
+        assert list(resident.run()) == list(streamed.run())
+        assert_same(weights(resident), weights(streamed))
+
+    def test_each_stage_starts_without_momentum(self, make_trainer: Callable[..., Trainer]) -> None:
+        trainer = make_trainer(TwoStages())
+        for event in trainer.run():
+            momentum = [value for name, value in trainer.state()[0].items() if name.startswith("momentum.")]
+            assert isinstance(event, StageDone) == (not any(bool(value.any()) for value in momentum))
+
+
+class TestDivergence:
+    @pytest.mark.parametrize(
+        ("at", "words"), [(1, "epoch 1, step 1 "), (3, "epoch 1, step 3 "), (5, "epoch 2, step 2 ")]
+    )
+    def test_the_first_bad_step_is_named_by_the_end_of_its_epoch(
+        self, at: int, words: str, make_trainer: Callable[..., Trainer]
+    ) -> None:
+        trainer = make_trainer(Exploding(at), lr=0.01)
+        epochs: list[EpochDone] = []
+        with pytest.raises(Diverged, match=f"diverged in phase 1, main {words}") as caught:
+            epochs.extend(event for event in trainer.run() if isinstance(event, EpochDone))
+        assert "\n" not in str(caught.value)
+        assert len(epochs) == (at - 1) // STEPS
+
+    def test_no_state_of_a_diverged_model_is_ever_given(self, make_trainer: Callable[..., Trainer]) -> None:
+        trainer = make_trainer(Exploding(2), lr=0.01)
+        running = trainer.run()
+        next(running)
+        trainer.state()
+        next(running)
+        with pytest.raises(Diverged, match="step 2 "):
+            trainer.state()
+
+    def test_a_huge_learning_rate(self, make_trainer: Callable[..., Trainer]) -> None:
+        with pytest.raises(Diverged, match=r"lr 1e\+09\); lower the learning rate"):
+            list(make_trainer("icarl", lr=1e9, epochs=5).run())
+
+    def test_weights_that_break_in_the_last_step_of_an_epoch(self, make_trainer: Callable[..., Trainer]) -> None:
+        trainer = make_trainer(Exploding(STEPS, gradient_only=True))
+        running = trainer.run()
+        for _ in range(STEPS - 1):
+            assert isinstance(next(running), StepDone)
+            trainer.state()
+        with pytest.raises(Diverged, match=f"epoch 1, step {STEPS} "):
+            list(running)
+
+
+class TestOldRows:
+    @pytest.mark.parametrize("method", ["lucir", "icarl"])
+    @pytest.mark.parametrize("old_rows", ["frozen", "trained"])
+    def test_they_move_only_when_trained(
+        self, method: str, old_rows: str, make_trainer: Callable[..., Trainer]
+    ) -> None:
+        trainer = make_trainer(method, old_rows=old_rows)
+        before = weights(trainer)
+        list(trainer.run())
+        moved = {name for name, value in weights(trainer).items() if not torch.equal(value, before[name])}
+        assert ("head.old" in moved) is (old_rows == "trained")
+        assert "head.new" in moved
+        if method == "icarl":
+            assert ("head.old_bias" in moved) is (old_rows == "trained")
+
+    def test_the_teacher_does_not_move(self, make_trainer: Callable[..., Trainer]) -> None:
+        trainer = make_trainer()
+        assert trainer.teacher is not None
+        before = copy.deepcopy(trainer.teacher.state_dict())
+        list(trainer.run())
+        assert_same(trainer.teacher.state_dict(), before)
+
+
+class TestEvents:
+    def test_their_order_and_the_learning_rates(self, make_trainer: Callable[..., Trainer]) -> None:
+        events = list(make_trainer(TwoStages(), epochs=4).run())
+        epochs = [event for event in events if isinstance(event, EpochDone)]
+        assert [(event.stage, event.epoch, event.epochs) for event in epochs] == [
+            *[("main", epoch, 4) for epoch in (1, 2, 3, 4)],
+            *[("tuning", epoch, 2) for epoch in (1, 2)],
+        ]
+        assert [event.lr for event in epochs] == pytest.approx([0.1, 0.1, 0.01, 0.001, 0.1, 0.1])
+        assert [event.stage for event in events if isinstance(event, StageDone)] == ["main", "tuning"]
+        assert sum(event.images for event in events if isinstance(event, StepDone)) == 6 * 12
+
+    def test_an_epochs_loss_is_the_weighted_sum_of_its_terms(self, make_trainer: Callable[..., Trainer]) -> None:
+        trainer = make_trainer("lucir", logit_kd=0.5, margin=2.0)
+        for event in trainer.run():
+            if isinstance(event, EpochDone):
+                assert set(event.terms) == {"ce", "feature_kd", "logit_kd", "margin"}
+                total = sum(trainer.action.weight(name) * value for name, value in event.terms.items())
+                assert event.loss == pytest.approx(total, rel=1e-5)
+
+
+def test_one_image_is_enough(make_trainer: Callable[..., Trainer], make_images: MakeImages) -> None:
+    trainer = make_trainer("lucir", images=make_images([2]))
+    before = weights(trainer)
+    events = [event for event in trainer.run() if isinstance(event, EpochDone)]
+    assert len(events) == 2
+    assert not torch.equal(trainer.model.state_dict()["head.new"], before["head.new"])
+
+
+def test_it_learns(make_trainer: Callable[..., Trainer]) -> None:
+    pixels = torch.zeros(16, 3, 8, 8, dtype=torch.uint8)
+    labels = torch.arange(16) % 4
+    pixels[torch.arange(16), labels % 3] = (60 * labels + 60).to(torch.uint8)[:, None, None]
+    trainer = make_trainer("icarl", images=ImageSet(pixels, labels, labels), epochs=10, logit_kd=0, lr=0.05)
+    losses = [event.terms["ce"] for event in trainer.run() if isinstance(event, EpochDone)]
+    assert losses[-1] < 0.5 * losses[0]
+
+
+def test_an_axis_the_method_does_not_use_changes_nothing(make_trainer: Callable[..., Trainer]) -> None:
+    one, other = make_trainer("icarl"), make_trainer("icarl")
+    other.action = Action(**other.action, feature_kd=3.0)
+    assert list(one.run()) == list(other.run())
