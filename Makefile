@@ -13,6 +13,8 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
+# One thread: the digits' network is so small that a second one only gets in the way.
+demo: export OMP_NUM_THREADS = 1
 demo: setup
 	@for method in lucir icarl; do for setting in tfh tfs; do \
 	  folder=runs/demo/$$method-$$setting; \

@@ -31,6 +31,7 @@ from poise.experiment import (
     recipe_text,
     reopen,
     run_sweep,
+    watch_phase,
 )
 from poise.learner import Learner
 from poise.report import comparison_table, load_result, run_table
@@ -38,7 +39,7 @@ from poise.report import comparison_table, load_result, run_table
 #: What Typer raises for a wrong command line; its newer versions carry a click of their own.
 UsageError: Any = typer.BadParameter.__mro__[1]
 
-app = typer.Typer(add_completion=False, help=__doc__, rich_markup_mode=None)
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
 data_app = typer.Typer(invoke_without_command=True, help="List data sets, or add one.")
 app.add_typer(data_app, name="data")
 
@@ -83,7 +84,7 @@ def run(
     if folder.exists:
         _explain_existing(folder, plan.as_json())
         return
-    watcher = make_watcher(plan.stream, [*plan.source.notes, f"run folder {folder.path}"])
+    watcher = make_watcher(len(plan.stream), [*plan.source.notes, f"run folder {folder.path}"])
     job = Run(plan, folder, _watchers(folder, watcher, tensorboard), checkpoint_every)
     typer.echo(f"\n{run_table(job.start())}\n\nrun folder {folder.path}")
 
@@ -99,7 +100,7 @@ def resume(
     if opened.finished:
         typer.echo(f"{folder} is finished already: average accuracy {load_result(folder)['average_accuracy']:.2f}")
         return
-    job = Run(plan, opened, _watchers(opened, make_watcher(plan.stream), tensorboard), checkpoint_every)
+    job = Run(plan, opened, _watchers(opened, make_watcher(len(plan.stream)), tensorboard), checkpoint_every)
     typer.echo(f"\n{run_table(job.resume())}\n\nrun folder {folder}")
 
 
@@ -113,7 +114,7 @@ def sweep(
     """Run a grid of runs; finished cells are not run again."""
     cells = read_sweep(file)
     side_by_side = lanes or (4 if torch.cuda.is_available() else 1)
-    folders = run_sweep(cells, out, side_by_side, Lines(0, sys.stderr), checkpoint_every)
+    folders = run_sweep(cells, out, side_by_side, Lines(None, sys.stderr), checkpoint_every)
     typer.echo(f"\n{comparison_table([load_result(folder) for folder in folders])}\n\nrun folders in {out}")
 
 
@@ -173,10 +174,9 @@ def learn(
     known = sorted({label for label in labels if label in learner.classes_})
     if known and not update:
         raise UserError(f"class '{known[0]}' is known already; --update trains on new images of known classes")
-    learner.partial_fit(paths, labels, known="update" if update else "refuse")
+    watch_phase(learner.fitting(paths, labels, known="update" if update else "refuse"))
     learner.save(model)
-    kept = len(learner.memory or ())
-    typer.echo(f"{model}: {len(learner.classes_)} classes; the file contains {kept} training images")
+    typer.echo(f"{model}: {len(learner.classes_)} classes")
 
 
 @app.command()

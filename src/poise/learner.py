@@ -397,7 +397,9 @@ class Learner:
         if not memory:
             tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith("memory.")}
         else:
-            log.info("%s contains %d training images; save(memory=False) leaves them out", path, len(self.memory or ()))
+            log.warning(
+                "%s contains %d training images; save(memory=False) leaves them out", path, len(self.memory or ())
+            )
         store.write_tensors(Path(path), tensors, meta, kind="learner")
 
     @classmethod

@@ -3,7 +3,7 @@
 from poise.experiment.dryrun import describe_plan
 from poise.experiment.examiner import Exam, Examiner, split_for_development
 from poise.experiment.folder import RunFolder
-from poise.experiment.progress import Lines, Quiet, Watcher, make_watcher
+from poise.experiment.progress import Lines, Quiet, Watcher, make_watcher, watch_phase
 from poise.experiment.recipe import DEFAULT_RECIPE, Recipe, load_recipe, make_recipe, recipe_names, recipe_text
 from poise.experiment.run import CHECKPOINT_SECONDS, Plan, Run, make_plan, reopen
 from poise.experiment.sweep import Cell, read_sweep, run_sweep
@@ -34,4 +34,5 @@ __all__ = [
     "reopen",
     "run_sweep",
     "split_for_development",
+    "watch_phase",
 ]

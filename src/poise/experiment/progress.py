@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol, TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from poise.actions import Action
-from poise.data import Stream
 from poise.experiment.examiner import Exam
-from poise.training import ActionDecided, EpochDone, Event, PhaseDone, PhaseStarted, StepDone
+from poise.training import ActionDecided, EpochDone, Event, PhaseDone, PhaseStarted, StageDone, StepDone
 
 LINE_SECONDS = 10.0  # between plain lines about one phase
 
@@ -47,7 +46,7 @@ class Quiet:
 class Lines:
     """One line per phase, per exam, and now and then between."""
 
-    def __init__(self, phases: int, out: TextIO, opening: Sequence[str] = ()) -> None:
+    def __init__(self, phases: int | None, out: TextIO, opening: Sequence[str] = ()) -> None:
         self._phases = phases
         self._out = out
         self._opening = list(opening)
@@ -81,8 +80,8 @@ class Lines:
 class Bar:
     """A bar over the whole run, with phase, epoch, rate and time left."""
 
-    def __init__(self, stream: Stream, console: Console, opening: Sequence[str] = ()) -> None:
-        self._phases = len(stream)
+    def __init__(self, phases: int | None, console: Console, opening: Sequence[str] = ()) -> None:
+        self._phases = phases
         self._opening = list(opening)
         self._began, self._images = time.monotonic(), 0
         columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:3.0f} %"))
@@ -117,16 +116,39 @@ class Bar:
         self._progress.stop()
 
 
-def make_watcher(stream: Stream, opening: Sequence[str] = ()) -> Watcher:
-    """A bar if a person is watching, lines if not; `opening` is said when the run has really begun."""
+def make_watcher(phases: int | None, opening: Sequence[str] = ()) -> Watcher:
+    """A bar if a person is watching, lines if not; `opening` is said when the work has really begun.
+
+    `phases` is None where nobody knows how many there will be.
+    """
     console = Console(stderr=True)
-    return Bar(stream, console, opening) if console.is_terminal else Lines(len(stream), sys.stderr, opening)
+    return Bar(phases, console, opening) if console.is_terminal else Lines(phases, sys.stderr, opening)
 
 
-def _phase_line(event: PhaseStarted, phases: int) -> str:
+def watch_phase(events: Iterable[Event]) -> None:
+    """Let one phase happen and show how far it is."""
+    watcher = make_watcher(None)
+    try:
+        for event in events:
+            watcher.event(event, share_of_phase(event))
+    finally:
+        watcher.close()
+
+
+def share_of_phase(event: Event) -> float:
+    """How much of its phase is done, roughly: the stage under way counts as if it were the only one."""
+    if isinstance(event, EpochDone):
+        return event.epoch / event.epochs
+    if isinstance(event, StepDone):
+        return (event.epoch + event.step / event.steps) / event.epochs
+    return float(isinstance(event, StageDone | PhaseDone))
+
+
+def _phase_line(event: PhaseStarted, phases: int | None) -> str:
     kept = f" and {event.memory_images} kept ones" if event.memory_images else ""
     new = f"{event.new_classes} new class{'es' if event.new_classes != 1 else ''}"
-    return f"phase {event.phase} of 0–{phases - 1}: {new} ({event.classes} in all), {event.new_images} images{kept}"
+    known = f" of 0–{phases - 1}" if phases is not None else ""
+    return f"phase {event.phase}{known}: {new} ({event.classes} in all), {event.new_images} images{kept}"
 
 
 def _epoch_words(event: EpochDone) -> str:

@@ -18,15 +18,15 @@ from torch import Tensor
 
 from poise import store
 from poise.data import ImageSet, Stream, class_order, make_stream
-from poise.data.sources import Source, open_source
+from poise.data.sources import FolderSource, Source, open_source
 from poise.errors import Damaged, Interrupted, UserError
 from poise.experiment.examiner import Exam, Examiner, average_forgetting, split_for_development
 from poise.experiment.folder import RunFolder
 from poise.experiment.machine import describe_machine, now, record_resume
-from poise.experiment.progress import Quiet, Watcher
+from poise.experiment.progress import Quiet, Watcher, share_of_phase
 from poise.experiment.recipe import Recipe, make_recipe
 from poise.learner import Learner
-from poise.training import EpochDone, Event, PhaseDone, StageDone, StepDone
+from poise.training import Event, StageDone
 
 log = logging.getLogger(__name__)
 
@@ -104,7 +104,15 @@ def make_plan(name: str, recipe: Recipe) -> Plan:
     phases = None if recipe.setting == "groups" else recipe.phases
     stream = make_stream(recipe.setting, order=order, phases=phases, groups=recipe.groups)
     recipe.memory.budget().quota(len(stream.classes))
-    return Plan(name, recipe, source, stream)
+    return Plan(name, recipe.model_copy(update=_absolute_paths(recipe, source)), source, stream)
+
+
+def _absolute_paths(recipe: Recipe, source: Source) -> dict[str, str]:
+    """Folders by their full path, so that a run can be resumed from anywhere."""
+    paths = {"start": recipe.start} if recipe.start is not None else {}
+    if isinstance(source, FolderSource) and source.name != recipe.data:
+        paths["data"] = recipe.data
+    return {key: str(Path(path).expanduser().resolve()) for key, path in paths.items()}
 
 
 @dataclass
@@ -217,7 +225,7 @@ class Run:
         if event.kept:
             self.folder.journal.append(event.as_json())
         costs = self._costs or self._phase_costs(train)
-        done = (sum(costs[: event.phase]) + costs[event.phase] * _share(event)) / sum(costs)
+        done = (sum(costs[: event.phase]) + costs[event.phase] * share_of_phase(event)) / sum(costs)
         for watcher in self.watchers:
             watcher.event(event, done)
 
@@ -294,6 +302,8 @@ class Run:
         return Learner.from_state(tensors, state, device=self.plan.recipe.device, lookup=_lookup(train))
 
     def _finish(self, learner: Learner) -> dict[str, Any]:
+        names = self.plan.source.class_names
+        learner.classes_ = tuple(names[int(row)] for row in learner.classes_)  # what a prediction should say
         learner.save(self.folder.model, memory=False)
         self._count_total()
         result = self._result(learner)
@@ -308,7 +318,7 @@ class Run:
         later = accuracies[1:] or accuracies
         return {
             "recipe": self.plan.name,
-            "data": recipe.data,
+            "data": self.plan.source.name,
             "method": recipe.method,
             "policy": recipe.policy,
             "resolved_policy": learner.policy.resolved(),
@@ -363,15 +373,6 @@ def _lookup(train: ImageSet) -> Callable[[Tensor], Tensor]:
 
 def _percent(value: float) -> float:
     return round(value, 4)
-
-
-def _share(event: Event) -> float:
-    """How much of its phase is done, roughly: the stage under way counts as if it were the only one."""
-    if isinstance(event, EpochDone):
-        return event.epoch / event.epochs
-    if isinstance(event, StepDone):
-        return (event.epoch + event.step / event.steps) / event.epochs
-    return float(isinstance(event, StageDone | PhaseDone))
 
 
 @contextmanager

@@ -40,7 +40,7 @@ class CapturedRunner:
         """The names of a step's values."""
         return self._step.names
 
-    def epoch(self, order: Tensor, draws: Draws, first: int) -> Iterator[Tensor]:
+    def epoch(self, order: Tensor, draws: Draws, first: int, noise: int) -> Iterator[Tensor]:
         """Replay the steps from `first` on, yielding after each stretch."""
         if first == len(self._bounds):
             return

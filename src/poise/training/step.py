@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
 
 from poise.actions import SETTINGS, Action
 from poise.data import Draws, Feed, Preprocessing
@@ -67,8 +69,11 @@ class Runner(Protocol):
     def names(self) -> tuple[str, ...]:
         """The names of a step's values, known after the first step."""
 
-    def epoch(self, order: Tensor, draws: Draws, first: int) -> Iterator[Tensor]:
-        """Run the steps from `first` on; yields the values [steps, names] of each stretch of steps."""
+    def epoch(self, order: Tensor, draws: Draws, first: int, noise: int) -> Iterator[Tensor]:
+        """Run the steps from `first` on; yields the values [steps, names] of each stretch of steps.
+
+        `noise` is the address of this epoch for networks that draw numbers themselves.
+        """
 
 
 class EagerRunner:
@@ -76,15 +81,31 @@ class EagerRunner:
 
     def __init__(self, step: Step, feed: Feed, bounds: list[tuple[int, int]]) -> None:
         self._step, self._feed, self._bounds = step, feed, bounds
+        self._noisy = is_noisy(step.model)
 
     @property
     def names(self) -> tuple[str, ...]:
         """The names of a step's values."""
         return self._step.names
 
-    def epoch(self, order: Tensor, draws: Draws, first: int) -> Iterator[Tensor]:
+    def epoch(self, order: Tensor, draws: Draws, first: int, noise: int) -> Iterator[Tensor]:
         """Run the steps from `first` on, yielding after each."""
         draws = draws.to(self._feed.device)
         left = self._bounds[first:]
         for (start, stop), (pixels, labels) in zip(left, self._feed.batches(order, left), strict=True):
-            yield self._step(pixels, labels, draws.batch(start, stop))[None]
+            with _seeded(noise + start, self._feed.device) if self._noisy else nullcontext():
+                values = self._step(pixels, labels, draws.batch(start, stop))
+            yield values[None]
+
+
+def is_noisy(model: nn.Module) -> bool:
+    """Whether a network of one's own draws random numbers (dropout); poise's own networks never do."""
+    return any(isinstance(module, _DropoutNd) and module.p > 0 for module in model.modules())
+
+
+@contextmanager
+def _seeded(key: int, device: torch.device) -> Iterator[None]:
+    """The global generators at this address for one step, and as before after it."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(key % 2**63)
+        yield

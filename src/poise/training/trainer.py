@@ -18,7 +18,7 @@ from poise.nets import Model
 from poise.training.backend import Backend
 from poise.training.capture import CapturedRunner
 from poise.training.events import EpochDone, Event, StageDone, StepDone
-from poise.training.step import EagerRunner, Runner, Step
+from poise.training.step import EagerRunner, Runner, Step, is_noisy
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,8 @@ class Trainer:
         order = torch.from_numpy(generator.permutation(len(self.feed)))
         augmentation = self.preprocessing.augmentation.draw(len(self.feed), generator)
         self.model.train()
-        for values in self._runner().epoch(order, augmentation, self.step):
+        noise = draws.key(self.seed, "noise", self.phase, stage.name, self.epoch)
+        for values in self._runner().epoch(order, augmentation, self.step, noise):
             self.record.append(values)
             first, self.step = self.step, self.step + len(values)
             images = self.bounds[self.step - 1][1] - self.bounds[first][0]
@@ -107,7 +108,8 @@ class Trainer:
                 optimiser=self.optimiser,
                 backend=self.backend,
             )
-            captured = self.backend.capture and self.backend.device.type == "cuda" and self.feed.resident
+            on_gpu = self.backend.device.type == "cuda" and self.feed.resident
+            captured = on_gpu and self.backend.capture and not is_noisy(self.model)
             runner = CapturedRunner if captured else EagerRunner
             self._running = runner(step, self.feed, self.bounds)
         return self._running
@@ -142,7 +144,7 @@ class Trainer:
         bad = torch.nonzero(~torch.isfinite(values).all(dim=1)).flatten()
         if len(bad):
             raise self._diverged(int(bad[0]))
-        if not all(bool(torch.isfinite(parameter).all()) for parameter in self.model.parameters()):
+        if not all(bool(torch.isfinite(value).all()) for value in self.model.state_dict().values()):
             raise self._diverged(max(self.step - 1, 0))
         return {name: float(mean) for name, mean in zip(names, values.mean(dim=0), strict=True)} if len(values) else {}
 
