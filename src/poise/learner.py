@@ -19,19 +19,22 @@ from torch import Tensor, nn
 from poise import draws, store
 from poise._version import __version__
 from poise.actions import Action, AxisValue, make_space
-from poise.data import Augmentation, Budget, Feed, ImageSet, Memory, Preprocessing, draw_reserve, to_pixels
+from poise.data import Augmentation, Budget, ImageSet, Memory, Preprocessing, draw_reserve, to_pixels
 from poise.data.sources import suitable_augmentation, suitable_net
 from poise.errors import Diverged, UserError
-from poise.methods import Arrivals, Growth, Method, make_method
-from poise.nets import Model, build_backbone, build_head, check_backbone, feature_width, torch_generator
-from poise.policies import Setup, make_policy
+from poise.methods import Growth, Method, make_method
+from poise.nets import Model, build_backbone, build_head, check_backbone, feature_width
+from poise.policies import Policy, Setup, decision_entry, make_policy, replay
 from poise.training import (
     ActionDecided,
     Event,
     PhaseDone,
+    PhaseStart,
     PhaseStarted,
     Schedule,
     Trainer,
+    TrialDone,
+    Trials,
     both_classifiers,
     class_means,
     extract,
@@ -58,6 +61,9 @@ class Settings:
     action: Mapping[str, AxisValue] = field(default_factory=dict)
     first_lr: float | None = None
     policy: str = "fixed"
+    policy_options: Mapping[str, bool | float | str] = field(default_factory=dict)
+    space: str | Mapping[str, Sequence[AxisValue]] = "paper"
+    tune: Sequence[str] | None = None
     memory: Budget = field(default_factory=Budget)
     schedule: Schedule = field(default_factory=Schedule)
     image_size: int | None = None
@@ -85,14 +91,24 @@ class _Arrival:
 
 @dataclass
 class _Job:
-    """A phase under way; `announced` counts the events before training that were yielded."""
+    """A phase under way; `announced` counts the events around policy learning that were yielded."""
 
     arrival: _Arrival
+    start: PhaseStart
     kept: Memory  # as it was before this phase
     new: ImageSet  # what may be trained on and herded from
     reserve: ImageSet
-    trainer: Trainer
+    history: list[dict[str, Any]] = field(default_factory=list)  # trials of this phase, and its decision
+    trainer: Trainer | None = None
     announced: int = 0
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """What is needed to go on with this phase."""
+        begun = {"announced": self.announced, "history": list(self.history), "digest": self.arrival.digest}
+        if self.trainer is None:
+            return {}, {**begun, "action": None}
+        tensors, position = self.trainer.state()
+        return tensors, {**begun, **position, "action": dict(self.trainer.action)}
 
 
 class Learner:
@@ -111,6 +127,10 @@ class Learner:
         epochs: training length of each phase; the other schedule values belong to the method's line of work.
         action: axes of the method's default action to change, from the second phase on (`lr`, `classifier`, weights).
         first_lr: learning rate of the first phase; the method's own if not given.
+        policy: what decides the action of each phase: `fixed`, or one that tries actions first (see `poise.policies`).
+        policy_options: options of the policy, and wrappers around it such as `{"safe": 1.0, "every": 2}`.
+        space: the actions it chooses from: `paper`, `joint`, `wide`, `full`, or a grid of one's own.
+        tune: only these kinds of axes of the space: `kd`, `classifier`, `lr`.
         preprocessing: normalisation and augmentation; if not given, the normalisation is measured on the first
             phase's images and `augmentation` (default: pad an eighth of the size, mirror) is used.
         device: `auto`, `cpu`, `cuda` or `cuda:N`.
@@ -138,6 +158,9 @@ class Learner:
         action: Mapping[str, AxisValue] | None = None,
         first_lr: float | None = None,
         policy: str = "fixed",
+        policy_options: Mapping[str, bool | float | str] | None = None,
+        space: str | Mapping[str, Sequence[AxisValue]] = "paper",
+        tune: Sequence[str] | None = None,
         options: Mapping[str, float | str] | None = None,
         image_size: int | None = None,
         preprocessing: Preprocessing | None = None,
@@ -161,6 +184,9 @@ class Learner:
             action=dict(action or {}),
             first_lr=first_lr,
             policy=policy,
+            policy_options=dict(policy_options or {}),
+            space=space,
+            tune=tune,
             memory=memory if isinstance(memory, Budget) else Budget(per_class=memory),
             schedule=Schedule(epochs, batch, momentum, weight_decay),
             image_size=image_size,
@@ -171,8 +197,9 @@ class Learner:
         self.backend = make_backend(device, precision, deterministic)
         self._method: Method = make_method(method, options)
         self._action = self._method.default_action.replace(**self.settings.action)
-        self.space = make_space({}, self._action)
-        self.policy = make_policy(policy, Setup(self.space, -(-epochs // 10), epochs, seed))
+        self.space = make_space({} if policy == "fixed" else space, self._action, tune)
+        self._history: list[dict[str, Any]] = []
+        self.policy = self._replayed()
         self._own_net = net if isinstance(net, nn.Module) else None
         if isinstance(net, str):
             check_backbone(net, self._method.variant)
@@ -222,32 +249,47 @@ class Learner:
 
     def _fit(self, arrival: _Arrival) -> Generator[Event, None, None]:
         self._refuse_if_overtaken(arrival)
-        pending = self._pending
-        action = Action(**pending[1]["action"]) if pending else self._decide()
-        job = self._begin(arrival, action)
-        if pending is not None:
-            job.announced = pending[1]["announced"]
-            job.trainer.restore(*pending)
-        self._job = job
+        self._job = job = self._begin(arrival)
+        pending, self._pending = self._pending, None
         try:
-            for event in self._opening(job)[job.announced :]:
-                job.announced += 1
-                yield event
+            if pending is not None:
+                self._take_up(job, *pending)
+            if job.announced == 0:
+                job.announced = 1
+                new, classes, images = arrival.growth.new, len(arrival.classes), len(arrival.images)
+                yield PhaseStarted(self.phases_, new, classes, images, len(job.kept))
+            if job.trainer is None:
+                action = yield from self._decided(job)
+                job.trainer = self._main_trainer(job, action)
+            if job.announced == 1:
+                job.announced = 2
+                yield self._announcement(job.trainer.action)
             yield from job.trainer.run()
             self._refuse_if_overtaken(arrival)
-            self._finish(job)
+            self._finish(job, job.trainer)
+        except BaseException:
+            self._pending = pending
+            self.policy = self._replayed()  # as if this phase had never begun
+            raise
         finally:
             if self._job is job:
                 self._job = None
         yield PhaseDone(self.phases_ - 1, self.classifier_, len(self.memory or ()))
 
-    def _opening(self, job: _Job) -> tuple[Event, ...]:
-        """What is said before training starts."""
-        arrival, policy = job.arrival, self.settings.policy if self.phases_ else "none"
-        new, classes, images = arrival.growth.new, len(arrival.classes), len(arrival.images)
-        return (
-            PhaseStarted(self.phases_, new, classes, images, len(job.kept)),
-            ActionDecided(self.phases_, policy, dict(job.trainer.action)),
+    def _take_up(self, job: _Job, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
+        """Go on with a phase where it was when the learner was saved."""
+        job.announced, job.history = meta["announced"], list(meta["history"])
+        replay(self.policy, job.history)
+        if meta["action"] is not None:
+            job.trainer = self._main_trainer(job, Action(**meta["action"]))
+            job.trainer.restore(tensors, meta)
+
+    def _announcement(self, action: Action) -> ActionDecided:
+        if self.phases_ == 0:
+            return ActionDecided(0, "none", dict(action))
+        chances = self.policy.distribution()
+        return ActionDecided(
+            self.phases_, self.settings.policy, dict(action), chances.tolist() if chances is not None else None
         )
 
     def _refuse_if_overtaken(self, arrival: _Arrival) -> None:
@@ -259,49 +301,79 @@ class Learner:
         """The classifier that counts after the first phase."""
         return "fc" if self._action.classifier == "auto" else self._action.classifier
 
-    def _decide(self) -> Action:
-        """The action of this phase. The first phase is plain classification: nothing in it is tuned."""
+    def _decided(self, job: _Job) -> Generator[Event, None, Action]:
+        """The action of this phase: Algorithm 1's policy learning, then its decision.
+
+        The first phase is plain classification, in which nothing is tuned. Where nothing can be held out to validate
+        on, the default stays.
+        """
         if self.phases_ == 0:
             own = self._method.default_action
             return own.replace(lr=self.settings.first_lr or own.lr, classifier=self._action.classifier)
-        self.policy.begin(self.phases_)
-        if self.policy.ask():
-            raise UserError(f"policy {self.settings.policy} needs trials, which do not run yet; use fixed")
-        return self.space.actions[self.policy.decide()]
+        quota = self.settings.memory.quota(len(job.arrival.classes))
+        trials = Trials(job.start, job.kept, job.new, job.reserve, quota - self.settings.memory.reserve)
+        if self.policy.phase != self.phases_:  # else it was replayed into the middle of this phase
+            self.policy.begin(self.phases_)
+        while asked := self.policy.ask():
+            if not trials.possible:
+                log.warning("phase %d has nothing to validate on; its action is not tuned", self.phases_)
+                self.policy = self._replayed()
+                return self._action
+            trial = asked[0]
+            action = self.space.actions[trial.arm]
+            counts = self._counted(action)
+            result = trials.run(trial, action, counts, self.policy.setup.short)
+            self.policy.tell([result.outcome])
+            job.history.append(result.outcome.as_json(self.phases_))
+            yield TrialDone(
+                self.phases_,
+                asdict(trial),
+                dict(action),
+                counts,
+                result.outcome.reward,
+                result.outcome.diverged,
+                result.as_json(),
+            )
+        arm = self.policy.decide()
+        job.history.append(decision_entry(self.phases_, arm))
+        return self.space.actions[arm]
 
-    def _begin(self, arrival: _Arrival, action: Action) -> _Job:
-        """Grow a copy of the model and set up its training; the learner itself stays as it is."""
-        preprocessing = self.preprocessing or self._first_preprocessing(arrival.images)
-        kept = self.memory or Memory.empty(arrival.images.shape)
+    def _counted(self, action: Action) -> str:
+        """The classifier whose hits are the reward: the action's; where it is `auto`, the one in force."""
+        if action.classifier != "auto":
+            return action.classifier
+        own = self._method.default_action.classifier
+        return self.classifier_ if self.phases_ > 1 or own == "auto" else own
+
+    def _replayed(self) -> Policy:
+        """A policy that knows what this learner has learned from its phases, and no more."""
+        settings = self.settings
+        short = -(-settings.schedule.epochs // 10)
+        setup = Setup(self.space, short, settings.schedule.epochs, settings.seed)
+        return replay(make_policy(settings.policy, setup, settings.policy_options), self._history)
+
+    def _begin(self, arrival: _Arrival) -> _Job:
+        """What the phase starts from; the learner itself stays as it is."""
         new, reserve = self._hold_out(arrival)
-        model = copy.deepcopy(self.model) if self.model is not None else self.first_model(arrival.images.shape)
-        arrivals = Arrivals(
-            arrival.growth,
-            torch_generator(self.settings.seed, "head", self.phases_),
-            lambda: self._arriving_features(new, arrival.growth, preprocessing),
-        )
-        self._method.grow(model, arrivals)
-        images = ImageSet.joined([kept.exemplars, new])
-        if len(images) == 1:  # a batch of two, for a single value has no batch statistics
-            images = images.select(torch.zeros(2, dtype=torch.long))
-        trainer = Trainer(
-            model=model.placed(self.backend.device),
-            teacher=self.model.teacher(self.backend.dtype) if self.model is not None else None,
+        start = PhaseStart(
+            model=self.model if self.model is not None else self.first_model(arrival.images.shape),
             method=self._method,
-            action=action,
             growth=arrival.growth,
-            feed=Feed(images, self.backend.device),
-            preprocessing=preprocessing,
+            preprocessing=self.preprocessing or self._first_preprocessing(arrival.images),
             schedule=self.settings.schedule,
             backend=self.backend,
             seed=self.settings.seed,
             phase=self.phases_,
         )
-        return _Job(arrival, kept, new, reserve, trainer)
+        return _Job(arrival, start, self.memory or Memory.empty(arrival.images.shape), new, reserve)
 
-    def _finish(self, job: _Job) -> None:
+    def _main_trainer(self, job: _Job, action: Action) -> Trainer:
+        start = job.start
+        return start.trainer(start.grown(job.new), start.teacher(), action, start.feed(job.kept.exemplars, job.new))
+
+    def _finish(self, job: _Job, trainer: Trainer) -> None:
         """Choose what to keep and which classifier counts. Only now does the learner change."""
-        model, preprocessing, backend = job.trainer.model.eval(), job.trainer.preprocessing, self.backend
+        model, preprocessing, backend = trainer.model.eval(), trainer.preprocessing, self.backend
         classes, budget = len(job.arrival.classes), self.settings.memory
         arrived = set(job.new.labels.tolist())
         candidates = ImageSet.joined([job.kept.exemplars.of_labels(arrived), job.new])
@@ -316,11 +388,11 @@ class Learner:
             truth = memory.reserve.labels.to(backend.device)
             for name, scores in both_classifiers(found, means).items():
                 hits[name] += int((scores.argmax(dim=1) == truth).sum())
-        self.classifier_ = self._choose_classifier(job.trainer.action, hits)
+        self.classifier_ = self._choose_classifier(trainer.action, hits)
         self.model, self.memory, self._means, self._reserve_hits = model, memory, means, hits
         self.preprocessing, self.shape_ = preprocessing, job.arrival.images.shape
-        self.classes_, self.action_ = job.arrival.classes, job.trainer.action
-        self.phases_, self._pending = self.phases_ + 1, None
+        self.classes_, self.action_ = job.arrival.classes, trainer.action
+        self.phases_, self._history = self.phases_ + 1, [*self._history, *job.history]
 
     def _choose_classifier(self, action: Action, hits: Mapping[str, int]) -> str:
         """What `auto` becomes: FC in the first phase, then the one with more hits on the reserve so far.
@@ -396,6 +468,7 @@ class Learner:
         meta["contains_training_images"] = memory
         if not memory:
             tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith("memory.")}
+            meta["history"] = []  # of trials: only learning needs it
         else:
             log.warning(
                 "%s contains %d training images; save(memory=False) leaves them out", path, len(self.memory or ())
@@ -426,10 +499,7 @@ class Learner:
                     tensors[f"memory.{part}.pixels"] = kept.pixels
         pending = self._pending
         if self._job is not None:
-            values, position = self._job.trainer.state()
-            arrival = self._job.arrival
-            begun = {"action": dict(self._job.trainer.action), "announced": self._job.announced}
-            pending = values, {**position, **begun, "digest": arrival.digest}
+            pending = self._job.state()
         if pending is not None:
             tensors |= {f"pending.{name}": value for name, value in pending[0].items()}
         return tensors, {
@@ -444,6 +514,7 @@ class Learner:
             "action": dict(self.action_),
             "phases": self.phases_,
             "reserve_hits": self._reserve_hits,
+            "history": self._history,
             "pending": pending[1] if pending is not None else None,
         }
 
@@ -485,6 +556,8 @@ class Learner:
         self.classifier_, self.phases_ = meta["classifier"], meta["phases"]
         self.action_ = Action(**meta["action"])
         self._reserve_hits = dict(meta["reserve_hits"])
+        self._history = list(meta["history"])
+        self.policy = self._replayed()
         if meta["pending"] is not None:
             self._pending = _under("pending.", tensors), dict(meta["pending"])
         if self.phases_ == 0:
@@ -580,15 +653,6 @@ class Learner:
         augmentation = preprocessing.augmentation
         jitter = self._method.brightness or augmentation.brightness
         return replace(preprocessing, augmentation=replace(augmentation, brightness=jitter))
-
-    def _arriving_features(
-        self, images: ImageSet, growth: Growth, preprocessing: Preprocessing
-    ) -> tuple[Tensor, Tensor]:
-        """Features of the new classes' images under the last phase's model, and their classes from 0."""
-        assert self.model is not None, "features are asked for from the second phase on"
-        fresh = images.select((images.labels >= growth.old).nonzero().flatten())
-        found = extract(self.model, fresh.pixels, preprocessing, self.backend)
-        return found.features, fresh.labels.to(self.backend.device) - growth.old
 
 
 def _check_schedule(epochs: int, batch: int, momentum: float, weight_decay: float) -> None:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import time
 
-from poise.actions import Action
 from poise.experiment.run import Plan
 from poise.learner import Learner
-from poise.methods import make_method
 from poise.training import StepDone
 
 MEASURED_SECONDS = 3.0
@@ -21,14 +19,14 @@ def describe_plan(plan: Plan) -> str:
     learner = plan.new_learner()
     budget = recipe.memory.budget()
     rate = _images_per_second(plan, learner)
-    action = make_method(recipe.method, recipe.options).default_action.replace(**recipe.action)
     lines = [
         *plan.source.notes,
         f"{plan.name}: {recipe.method} on {plan.source.name}, {recipe.setting}, {len(stream)} phases, "
         f"order {recipe.order}, exam {recipe.exam}, seed {recipe.seed}",
         f"network {learner.architecture}, {recipe.epochs} epochs a phase, batch {recipe.batch}, "
         f"device {learner.backend.device}, {learner.backend.precision}",
-        f"policy {recipe.policy}: 1 action, {Action(**action)}",
+        f"policy {recipe.policy}, {learner.space}",
+        f"default action {learner.space.actions[learner.space.default]}",
         "",
         "phase  new classes  classes  new images  kept images",
     ]

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from poise.actions import Action
 from poise.experiment.examiner import Exam
-from poise.training import ActionDecided, EpochDone, Event, PhaseDone, PhaseStarted, StageDone, StepDone
+from poise.training import ActionDecided, EpochDone, Event, PhaseDone, PhaseStarted, StageDone, StepDone, TrialDone
 
 LINE_SECONDS = 10.0  # between plain lines about one phase
 
@@ -60,6 +60,8 @@ class Lines:
             self.say(_phase_line(event, self._phases))
         elif isinstance(event, ActionDecided):
             self.say(f"  action: {Action(**event.action)}")
+        elif isinstance(event, TrialDone) and time.monotonic() - self._last > LINE_SECONDS:
+            self.say(f"  {_trial_words(event)}")
         elif isinstance(event, EpochDone) and time.monotonic() - self._last > LINE_SECONDS:
             left = (time.monotonic() - self._began) * (1 - done) / max(done, 1e-9)
             self.say(f"  {_epoch_words(event)}, {100 * done:.0f} % of the run, about {_clock(left)} left")
@@ -102,6 +104,8 @@ class Bar:
         words = f"phase {event.phase}"
         if isinstance(event, StepDone | EpochDone):
             words += f", {event.stage} epoch {event.epoch + isinstance(event, StepDone)}/{event.epochs}"
+        elif isinstance(event, TrialDone):
+            words += f", {_trial_words(event)}"
         elif isinstance(event, PhaseDone):
             words += ", exam"
         rate = f"{self._images / (time.monotonic() - self._began):,.0f} images/s"
@@ -149,6 +153,10 @@ def _phase_line(event: PhaseStarted, phases: int | None) -> str:
     new = f"{event.new_classes} new class{'es' if event.new_classes != 1 else ''}"
     known = f" of 0–{phases - 1}" if phases is not None else ""
     return f"phase {event.phase}{known}: {new} ({event.classes} in all), {event.new_images} images{kept}"
+
+
+def _trial_words(event: TrialDone) -> str:
+    return f"trial {event.trial['id'] + 1}: {Action(**event.action)}, reward {event.reward:.3f}"
 
 
 def _epoch_words(event: EpochDone) -> str:

@@ -11,9 +11,11 @@ from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from poise.actions import make_space
 from poise.data import Budget
 from poise.errors import UserError, suggestion
 from poise.methods import METHODS, make_method
+from poise.policies import POLICIES, Setup, make_policy
 from poise.training import PRECISIONS
 
 DEFAULT_RECIPE = "digits/lucir"
@@ -56,6 +58,9 @@ class Recipe(BaseModel):
     momentum: float = Field(0.9, ge=0, lt=1)
     weight_decay: float = Field(5e-4, ge=0)
     policy: str = "fixed"
+    policy_options: dict[str, bool | int | float | str] = Field(default_factory=dict)
+    space: str | dict[str, list[float | str]] = "paper"
+    tune: list[str] | None = None
     action: dict[str, float | str] = Field(default_factory=dict)
     first_lr: float | None = Field(None, gt=0)
     exam: Exam = "test"
@@ -72,11 +77,13 @@ class Recipe(BaseModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> Recipe:
-        for name, known in (("method", METHODS), ("policy", ("fixed",)), ("precision", PRECISIONS)):
+        for name, known in (("method", METHODS), ("policy", POLICIES), ("precision", PRECISIONS)):
             word = getattr(self, name)
             if word not in known:
                 raise UserError(f"unknown {name} '{word}'; {suggestion(word, known)}")
-        make_method(self.method, self.options).default_action.replace(**self.action)
+        action = make_method(self.method, self.options).default_action.replace(**self.action)
+        space = make_space({} if self.policy == "fixed" else self.space, action, self.tune)
+        make_policy(self.policy, Setup(space, short=1, full=1, seed=0), self.policy_options)
         self.memory.budget()
         if self.setting == "groups" and self.groups is None:
             raise UserError("setting=groups needs groups, e.g. groups=[5,3,2] or groups=[[0,1],[2,3]]")

@@ -26,7 +26,7 @@ from poise.experiment.machine import describe_machine, now, record_resume
 from poise.experiment.progress import Quiet, Watcher, share_of_phase
 from poise.experiment.recipe import Recipe, make_recipe
 from poise.learner import Learner
-from poise.training import Event, StageDone
+from poise.training import Event, StageDone, TrialDone
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +59,9 @@ class Plan:
             action=recipe.action,
             first_lr=recipe.first_lr,
             policy=recipe.policy,
+            policy_options=recipe.policy_options,
+            space=recipe.space,
+            tune=recipe.tune,
             preprocessing=self.source.preprocessing,
             augmentation=self.source.augmentation,
             device=recipe.device,
@@ -190,8 +193,7 @@ class Run:
         for phase in range(len(self.exams), len(self.plan.stream)):
             if learner.phases_ == phase:
                 yield from self._learn(learner, phase, train)
-            with self._timed("evaluate"):
-                exam = examiner.examine(learner, phase)
+            exam = self._examined(examiner, learner, phase)
             self._keep(exam, learner)
             self._checkpoint(learner)
             if phase + 1 < len(self.plan.stream):
@@ -203,8 +205,10 @@ class Run:
         events = learner.fitting(arrived.pixels, arrived.labels, origins=arrived.origins)
         saved = time.monotonic()
         while True:
-            with self._timed("train"):
-                event = next(events, None)
+            began = time.monotonic()
+            event = next(events, None)
+            part = "policy" if isinstance(event, TrialDone) else "train"
+            self.seconds[part] += time.monotonic() - began
             if event is None:
                 return
             self._show(event, train)
@@ -215,11 +219,11 @@ class Run:
                 self._leave_if_asked()
             yield
 
-    @contextmanager
-    def _timed(self, part: str) -> Iterator[None]:
+    def _examined(self, examiner: Examiner, learner: Learner, phase: int) -> Exam:
         began = time.monotonic()
-        yield
-        self.seconds[part] += time.monotonic() - began
+        exam = examiner.examine(learner, phase)
+        self.seconds["evaluate"] += time.monotonic() - began
+        return exam
 
     def _show(self, event: Event, train: ImageSet) -> None:
         if event.kept:
@@ -327,7 +331,7 @@ class Run:
             "order": recipe.order,
             "memory": recipe.memory.model_dump(exclude_none=True) or {"per_class": 20},
             "epochs": recipe.epochs,
-            "space": None,
+            "space": learner.space.as_json() if recipe.policy != "fixed" else None,
             "exam": recipe.exam,
             "seed": recipe.seed,
             "average_accuracy": _percent(sum(accuracies) / len(accuracies)),

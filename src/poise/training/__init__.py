@@ -2,8 +2,19 @@
 
 from poise.training.backend import PRECISIONS, Backend, make_backend
 from poise.training.evaluate import Extracted, both_classifiers, class_means, extract
-from poise.training.events import ActionDecided, EpochDone, Event, PhaseDone, PhaseStarted, StageDone, StepDone
+from poise.training.events import (
+    ActionDecided,
+    EpochDone,
+    Event,
+    PhaseDone,
+    PhaseStarted,
+    StageDone,
+    StepDone,
+    TrialDone,
+)
+from poise.training.phase import PhaseStart
 from poise.training.trainer import Schedule, Trainer
+from poise.training.trials import TrialResult, Trials
 
 __all__ = [
     "PRECISIONS",
@@ -13,11 +24,15 @@ __all__ = [
     "Event",
     "Extracted",
     "PhaseDone",
+    "PhaseStart",
     "PhaseStarted",
     "Schedule",
     "StageDone",
     "StepDone",
     "Trainer",
+    "TrialDone",
+    "TrialResult",
+    "Trials",
     "both_classifiers",
     "class_means",
     "extract",

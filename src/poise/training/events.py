@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
@@ -34,13 +34,28 @@ class PhaseStarted(Event):
 
 
 @dataclass(frozen=True)
+class TrialDone(Event):
+    """An action was tried; `trial` is its place in the policy's plan, `record` what was seen on the way."""
+
+    kind = "trial"
+
+    trial: Mapping[str, Any]
+    action: Mapping[str, float | str]
+    classifier: str
+    reward: float
+    diverged: bool
+    record: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
 class ActionDecided(Event):
-    """The phase will be trained with this action."""
+    """The phase will be trained with this action; `distribution` is the policy's over the space, if it has one."""
 
     kind = "action"
 
     policy: str
     action: Mapping[str, float | str]
+    distribution: Sequence[float] | None = None
 
 
 @dataclass(frozen=True)

@@ -52,10 +52,11 @@ class Trainer:
         backend: Backend,
         seed: int,
         phase: int,
+        address: tuple[int | str, ...] = (),
     ) -> None:
         self.model, self.teacher, self.action, self.growth = model, teacher, action, growth
         self.method, self.preprocessing, self.schedule, self.backend = method, preprocessing, schedule, backend
-        self.feed, self.seed, self.phase = feed, seed, phase
+        self.feed, self.seed, self.phase, self.address = feed, seed, phase, address
         self.stages: tuple[Stage, ...] = method.stages(growth)
         self.bounds = batch_bounds(len(feed), schedule.batch)
         self.stage = self.epoch = self.step = 0
@@ -79,11 +80,11 @@ class Trainer:
     def _epoch(self, stage: Stage, epochs: int) -> Iterator[Event]:
         rate = stage.rate(self.epoch, epochs, self.action.lr)
         self._set_rate(rate)
-        generator = draws.generator(self.seed, "epoch", self.phase, stage.name, self.epoch)
+        generator = draws.generator(self.seed, "epoch", self.phase, stage.name, self.epoch, *self.address)
         order = torch.from_numpy(generator.permutation(len(self.feed)))
         augmentation = self.preprocessing.augmentation.draw(len(self.feed), generator)
         self.model.train()
-        noise = draws.key(self.seed, "noise", self.phase, stage.name, self.epoch)
+        noise = draws.key(self.seed, "noise", self.phase, stage.name, self.epoch, *self.address)
         for values in self._runner().epoch(order, augmentation, self.step, noise):
             self.record.append(values)
             first, self.step = self.step, self.step + len(values)

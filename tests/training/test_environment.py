@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from poise import draws
+from poise.data import ImageSet, Memory
+from poise.training.environment import Environment, local_environment
+
+
+def image_set(sizes: dict[int, int], first: int = 0) -> ImageSet:
+    """So many images of each label; the origins are all different and start at `first`."""
+    labels = torch.tensor([label for label, size in sizes.items() for _ in range(size)], dtype=torch.long)
+    pixels = torch.zeros(len(labels), 1, 4, 4, dtype=torch.uint8)
+    return ImageSet(pixels, labels, torch.arange(first, first + len(labels)))
+
+
+def drawn(memory: Memory, new: ImageSet, reserve: ImageSet, number: int = 0) -> Environment | None:
+    return local_environment(memory, new, reserve, draws.generator(0, "environment", 1, number))
+
+
+def counts(images: ImageSet) -> dict[int, int]:
+    return {label: int((images.labels == label).sum()) for label in sorted(set(images.labels.tolist()))}
+
+
+NONE = image_set({})
+
+
+def test_the_papers_split_has_ten_of_each_class_and_trains_on_the_rest() -> None:
+    memory = Memory(image_set({0: 20, 1: 20}), NONE)
+    found = drawn(memory, image_set({2: 500, 3: 500}, first=100), NONE)
+    assert found is not None
+    assert counts(found.valid) == {0: 10, 1: 10, 2: 10, 3: 10}
+    assert counts(found.kept) == {0: 10, 1: 10}
+    assert counts(found.new) == {2: 490, 3: 490}
+
+
+def test_never_more_than_half_of_an_old_classs_memory() -> None:
+    found = drawn(Memory(image_set({0: 5, 1: 20}), NONE), image_set({2: 50}, first=100), NONE)
+    assert found is not None
+    assert counts(found.valid) == {0: 2, 1: 2, 2: 2}
+
+
+def test_with_a_reserve_the_old_classes_are_judged_on_it_and_train_on_all_exemplars() -> None:
+    memory = Memory(image_set({0: 4, 1: 4}), image_set({0: 2, 1: 2}, first=50))
+    reserve = image_set({2: 2}, first=90)
+    found = drawn(memory, image_set({2: 100}, first=100), reserve)
+    assert found is not None
+    assert counts(found.valid) == {0: 2, 1: 2, 2: 12}
+    assert counts(found.kept) == {0: 4, 1: 4}
+    assert counts(found.new) == {2: 90}
+    assert set(memory.reserve.origins.tolist()) | set(reserve.origins.tolist()) <= set(found.valid.origins.tolist())
+
+
+def test_nothing_to_validate_on() -> None:
+    assert drawn(Memory(image_set({0: 1}), NONE), image_set({1: 1}, first=10), NONE) is None
+
+
+@given(
+    old=st.dictionaries(st.integers(0, 4), st.integers(1, 30), min_size=1, max_size=5),
+    new=st.dictionaries(st.integers(5, 8), st.integers(1, 60), min_size=1, max_size=4),
+    reserved=st.integers(0, 3),
+)
+def test_the_parts_are_disjoint_complete_and_balanced(old: dict[int, int], new: dict[int, int], reserved: int) -> None:
+    kept, arrived = image_set(old), image_set(new, first=1000)
+    reserve_old = image_set(dict.fromkeys(old, reserved) if reserved else {}, first=2000)
+    reserve_new = image_set(dict.fromkeys(new, reserved) if reserved else {}, first=3000)
+    found = drawn(Memory(kept, reserve_old), arrived, reserve_new)
+    if found is None:
+        return
+    parts = [set(part.origins.tolist()) for part in (found.kept, found.new, found.valid)]
+    given_images = [kept, arrived, reserve_old, reserve_new]
+    assert sum(map(len, parts)) == len(set.union(*parts)) == sum(map(len, given_images))
+    if reserved:
+        assert not (parts[0] | parts[1]) & set(torch.cat([reserve_old.origins, reserve_new.origins]).tolist())
+    else:
+        assert len(set(counts(found.valid).values())) == 1
+    for label, size in {**old, **new}.items():
+        trained = int((torch.cat([found.kept.labels, found.new.labels]) == label).sum())
+        assert trained >= size / 2
+
+
+def test_a_round_is_always_the_same_and_another_one_is_not() -> None:
+    memory, new = Memory(image_set({0: 20}), NONE), image_set({1: 100}, first=50)
+    rounds = [drawn(memory, new, NONE, number) for number in (0, 0, 1)]
+    origins = [found.valid.origins.tolist() for found in rounds if found is not None]
+    assert origins[0] == origins[1] != origins[2]
+
+
+@pytest.mark.parametrize("reserved", [False, True])
+def test_it_never_trains_on_what_it_validates(reserved: bool) -> None:
+    memory = Memory(image_set({0: 20}), image_set({0: 3}, first=500) if reserved else NONE)
+    found = drawn(memory, image_set({1: 100}, first=50), NONE)
+    assert found is not None
+    trained = torch.cat([found.kept.origins, found.new.origins])
+    assert not torch.isin(found.valid.origins, trained).any()
