@@ -1,0 +1,37 @@
+"""What the results page says is what the files beside it say."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+RESULTS = Path(__file__).parents[1] / "results"
+CELLS = re.findall(r"\[([\d.]+)\]\((cifar100/[^)]+\.json)\)", (RESULTS / "cifar100.md").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(("shown", "file"), CELLS)
+def test_a_cell_is_the_average_of_its_run(shown: str, file: str) -> None:
+    result = json.loads((RESULTS / file).read_text(encoding="utf-8"))
+    assert f"{result['average_accuracy']:.2f}" == shown
+    curve = [point["accuracy"] for point in result["curve"]]
+    assert result["average_accuracy"] == pytest.approx(sum(curve) / len(curve), abs=1e-3)
+    assert (result["exam"], result["order"], result["epochs"]) == ("test", 1993, 160)
+
+
+def test_every_result_is_shown() -> None:
+    shown = {file for _, file in CELLS}
+    assert {f"cifar100/{path.name}" for path in (RESULTS / "cifar100").glob("*.json")} == shown
+
+
+def test_the_fc_figures_of_lwf_come_from_the_icarl_runs() -> None:
+    page = (RESULTS / "cifar100.md").read_text(encoding="utf-8")
+    for setting, figure in (("tfh", "50.24"), ("tfs", "56.10")):
+        result = json.loads(
+            (RESULTS / f"cifar100/cifar100-icarl-{setting}-5-fixed-s0.json").read_text(encoding="utf-8")
+        )
+        curve = [point["accuracy_fc"] for point in result["curve"]]
+        assert f"{sum(curve) / len(curve):.2f}" == figure
+        assert figure in page
