@@ -272,7 +272,10 @@ def test_a_folder_that_cannot_be_written_is_refused(poise: Command) -> None:
     for words in ((), ("--tensorboard",)):
         done = poise("run", *TINY, "--out", "file/run", *words)
         assert done.code == 2
-        assert "poise: cannot write to file/run: Not a directory; choose another --out\n" in done.err
+        assert (
+            "poise: file/run cannot be used: Not a directory (checkpoints); mend it or choose another --out\n"
+            in done.err
+        )
         assert "Traceback" not in done.err
 
 
@@ -286,7 +289,7 @@ def test_data_are_listed_and_added(poise: Command) -> None:
     pictures(Path("pets"), "cat dog eel")
     added = poise("data", "add", "animals", "--from", "pets")
     assert added.code == 0
-    assert "animals: 3 classes, verified and remembered" in added.out
+    assert "animals: 3 classes, checked and remembered" in added.out
     assert "animals" in poise("data").out
     done = poise("run", "data=animals", "image_size=8", *TINY, "--out", "run")
     assert done.code == 0, done.err

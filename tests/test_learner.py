@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
-from poise import Learner
+from poise import Augmentation, Learner
 from poise.data import Budget
 from poise.errors import Diverged, PoiseError, UserError
 from poise.training import EpochDone, PhaseDone, PhaseStarted, StepDone
@@ -645,8 +645,16 @@ def test_predicting_before_learning_says_what_to_call() -> None:
         ({"batch": 1}, "batch=1 must be a whole number, at least 2"),
         ({"momentum": -1}, "momentum=-1"),
         ({"weight_decay": float("inf")}, "weight_decay=inf"),
-        ({"memory": 0}, "at least one image"),
-        ({"memory": "20"}, "must be a number of images"),
+        ({"memory": 0}, "memory.per_class=0 must be a whole number, at least 1"),
+        ({"memory": "20"}, "memory.per_class='20' must be a whole number"),
+        ({"memory": True}, "memory.per_class=True must be a whole number"),
+        ({"seed": "x"}, "seed='x' must be a whole number"),
+        ({"first_lr": 0}, "first_lr=0 must be a number above 0"),
+        ({"image_size": -3}, "image_size=-3 must be a whole number, at least 8"),
+        ({"momentum": "a"}, "momentum='a' must be a number"),
+        ({"action": [1]}, "must be a mapping"),
+        ({"method": 3}, "unknown method '3'"),
+        ({"options": {"lambda_base": float("nan")}}, "lambda_base=nan must be a number above 0"),
     ],
 )
 def test_a_word_or_number_that_does_not_fit_is_refused_when_the_learner_is_made(
@@ -661,3 +669,19 @@ def test_a_word_or_number_that_does_not_fit_is_refused_when_the_learner_is_made(
 def test_a_budget_that_makes_no_sense_is_refused(values: dict[str, Any]) -> None:
     with pytest.raises(UserError, match="memory"):
         Budget(**values)
+
+
+def test_its_own_augmentation_survives_in_the_middle_of_the_first_phase() -> None:
+    settings: dict[str, Any] = {"net": "small", "epochs": 2, "memory": 4, "device": "cpu"}
+    straight = Learner(**settings, augmentation=Augmentation(pad=1, flip=False))
+    for event in straight.fitting(*digits(0, 1)):
+        if isinstance(event, EpochDone) and event.epoch == 1:
+            tensors, meta = straight.state(images=True)
+            saved = {name: value.clone() for name, value in tensors.items()}
+    resumed = Learner.from_state(saved, meta, device="cpu")
+    list(resumed.fitting(*digits(0, 1)))
+    assert resumed.preprocessing == straight.preprocessing
+    assert resumed.model is not None
+    assert straight.model is not None
+    for name, value in straight.model.state_dict().items():
+        assert torch.equal(resumed.model.state_dict()[name], value), name

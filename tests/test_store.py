@@ -231,9 +231,20 @@ class TestJournal:
     def test_a_journal_shorter_than_the_checkpoint_knew_is_damaged(self, tmp_path: Path) -> None:
         journal = store.Journal(tmp_path / "j")
         journal.append({"n": 0})
-        with pytest.raises(Damaged, match="has 9 bytes, the checkpoint was written when it had 10"):
-            journal.rewind(10)
+        size = journal.position()
+        with pytest.raises(Damaged, match=f"has {size} bytes, the checkpoint was written when it had {size + 1}"):
+            journal.rewind(size + 1)
         assert self.events(journal.path) == [{"n": 0}]
+
+    def test_a_journal_of_a_newer_format_is_refused(self, tmp_path: Path) -> None:
+        journal = store.Journal(tmp_path / "j")
+        journal.append({"n": 0})
+        journal.close()
+        lines = journal.path.read_text().splitlines()
+        assert json.loads(lines[0]) == {"journal": "poise", "format": store.FORMAT}
+        journal.path.write_text(lines[0].replace(str(store.FORMAT), "99") + "\n")
+        with pytest.raises(UserError, match="install a newer poise"):
+            self.events(journal.path)
 
     def test_a_broken_line_in_the_middle_is_named(self, tmp_path: Path) -> None:
         (tmp_path / "j").write_bytes(b'{"n": 0}\n{"n": \n{"n": 2}\n')

@@ -150,7 +150,7 @@ def data_add(
     """Verify a data set and remember where it is."""
     added = register(name, source)
     _say(*added.notes)
-    typer.echo(f"{name}: {len(added.class_names)} classes, verified and remembered")
+    typer.echo(f"{name}: {len(added.class_names)} classes, checked and remembered")
 
 
 @app.command()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterable
 
 
@@ -49,3 +50,17 @@ def suggestion(word: str, known: Iterable[str]) -> str:
     if near:
         return f"did you mean '{near[0]}'?"
     return f"known: {', '.join(choices)}" if choices else "none is known"
+
+
+def check_whole(name: str, value: object, least: int) -> None:
+    """Refuse a setting that is not a whole number of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise UserError(f"{name}={value!r} must be a whole number, at least {least}")
+
+
+def check_number(name: str, value: object, *, below: float = math.inf, positive: bool = False) -> None:
+    """Refuse a setting that is not a number from 0 (or above it, if `positive`) to below `below`."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not 0 <= float(str(value)) < below or (positive and value == 0):
+        limit = f"below {below:g}" if below < math.inf else "finite"
+        raise UserError(f"{name}={value!r} must be a number {'above' if positive else 'of at least'} 0 and {limit}")

@@ -20,8 +20,8 @@ from poise import draws, store
 from poise._version import __version__
 from poise.actions import Action, AxisValue, make_space
 from poise.data import Augmentation, Budget, ImageSet, Memory, Preprocessing, draw_reserve, to_pixels
-from poise.data.sources import suitable_augmentation, suitable_net
-from poise.errors import Diverged, UserError
+from poise.data.sources import LEAST_SIZE, suitable_augmentation, suitable_net
+from poise.errors import Diverged, UserError, check_number, check_whole
 from poise.methods import Growth, Method, make_method
 from poise.nets import Model, build_backbone, build_head, check_backbone, feature_width
 from poise.policies import Policy, Setup, decision_entry, make_policy, replay
@@ -70,6 +70,16 @@ class Settings:
     precision: str = "auto"
     deterministic: bool = False
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_whole("seed", self.seed, 0)
+        if self.image_size is not None:
+            check_whole("image_size", self.image_size, LEAST_SIZE)
+        if self.first_lr is not None:
+            check_number("first_lr", self.first_lr, positive=True)
+        for name in ("options", "action", "policy_options"):
+            if not isinstance(getattr(self, name), Mapping):
+                raise UserError(f"{name}={getattr(self, name)!r} must be a mapping, such as {{'lr': 0.05}}")
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
@@ -170,21 +180,18 @@ class Learner:
         deterministic: bool = False,
         seed: int = 0,
     ) -> None:
-        _check_schedule(epochs, batch, momentum, weight_decay)
         if not isinstance(net, str | nn.Module | None):
             raise UserError(
                 f"net={net!r} is neither a name nor a module; a class of your own must be made first: net=Net()"
             )
-        if not isinstance(memory, int | Budget):
-            raise UserError(f"memory={memory!r} must be a number of images per class or a Budget")
         self.settings = Settings(
             method=method,
-            options=dict(options or {}),
+            options=options or {},
             net=net if isinstance(net, str) else None,
-            action=dict(action or {}),
+            action=action or {},
             first_lr=first_lr,
             policy=policy,
-            policy_options=dict(policy_options or {}),
+            policy_options=policy_options or {},
             space=space,
             tune=tune,
             memory=memory if isinstance(memory, Budget) else Budget(per_class=memory),
@@ -278,7 +285,7 @@ class Learner:
 
     def _take_up(self, job: _Job, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
         """Go on with a phase where it was when the learner was saved."""
-        job.announced, job.history = meta["announced"], list(meta["history"])
+        job.announced, job.history = meta["announced"], list(meta.get("history", []))
         replay(self.policy, job.history)
         if meta["action"] is not None:
             job.trainer = self._main_trainer(job, Action(**meta["action"]))
@@ -309,7 +316,10 @@ class Learner:
         """
         if self.phases_ == 0:
             own = self._method.default_action
-            return own.replace(lr=self.settings.first_lr or own.lr, classifier=self._action.classifier)
+            return own.replace(
+                lr=own.lr if self.settings.first_lr is None else self.settings.first_lr,
+                classifier=self._action.classifier,
+            )
         quota = self.settings.memory.quota(len(job.arrival.classes))
         trials = Trials(job.start, job.kept, job.new, job.reserve, quota - self.settings.memory.reserve)
         if self.policy.phase != self.phases_:  # else it was replayed into the middle of this phase
@@ -464,6 +474,8 @@ class Learner:
             raise UserError("this learner has learned nothing yet; there is nothing to save")
         if not Path(path).absolute().parent.is_dir():
             raise UserError(f"the folder {Path(path).absolute().parent} does not exist; make it first")
+        if Path(path).is_dir():
+            raise UserError(f"{path} is a folder; give the name of a file in it")
         tensors, meta = self.state(images=memory)
         meta["contains_training_images"] = memory
         if not memory:
@@ -505,6 +517,7 @@ class Learner:
         return tensors, {
             "poise": __version__,
             "settings": asdict(self.settings),
+            "augmentation": asdict(self._augmentation) if self._augmentation is not None else None,
             "own_net": self._own_net is not None,
             "architecture": self.architecture,
             "shape": self.shape_,
@@ -542,6 +555,7 @@ class Learner:
                 **asdict(settings.schedule),
                 "net": net if meta["own_net"] else settings.net,
                 "preprocessing": Preprocessing.from_json(meta["preprocessing"]) if meta["preprocessing"] else None,
+                "augmentation": Augmentation(**meta["augmentation"]) if meta.get("augmentation") else None,
                 "device": device,
             }
         )
@@ -556,7 +570,7 @@ class Learner:
         self.classifier_, self.phases_ = meta["classifier"], meta["phases"]
         self.action_ = Action(**meta["action"])
         self._reserve_hits = dict(meta["reserve_hits"])
-        self._history = list(meta["history"])
+        self._history = list(meta.get("history", []))
         self.policy = self._replayed()
         if meta["pending"] is not None:
             self._pending = _under("pending.", tensors), dict(meta["pending"])
@@ -653,16 +667,6 @@ class Learner:
         augmentation = preprocessing.augmentation
         jitter = self._method.brightness or augmentation.brightness
         return replace(preprocessing, augmentation=replace(augmentation, brightness=jitter))
-
-
-def _check_schedule(epochs: int, batch: int, momentum: float, weight_decay: float) -> None:
-    for name, value, least in (("epochs", epochs, 1), ("batch", batch, 2)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise UserError(f"{name}={value!r} must be a whole number, at least {least}")
-    if not 0 <= momentum < 1:
-        raise UserError(f"momentum={momentum} must be at least 0 and below 1")
-    if not 0 <= weight_decay < float("inf"):
-        raise UserError(f"weight_decay={weight_decay} must be at least 0 and finite")
 
 
 def _plain_labels(labels: Labels) -> list[Label]:

@@ -73,7 +73,7 @@ def read_tensors(path: Path, *, kind: str) -> tuple[dict[str, Tensor], dict[str,
     newer format or another kind.
     """
     if not path.is_file():
-        raise UserError(f"{path} does not exist")
+        raise UserError(f"{path} {'is a folder, not a file' if path.is_dir() else 'does not exist'}")
     try:
         with safe_open(str(path), framework="pt") as file:
             header = json.loads((file.metadata() or {})["poise"])
@@ -126,6 +126,8 @@ class Journal:
         """Write one line and hand it to the operating system."""
         if self._file is None:
             self._file = self.path.open("ab")
+            if self._file.tell() == 0:
+                self._file.write((json.dumps({"journal": "poise", "format": FORMAT}) + "\n").encode())
         self._file.write((json.dumps(event, ensure_ascii=False, allow_nan=False) + "\n").encode())
         self._file.flush()
 
@@ -153,7 +155,7 @@ class Journal:
 
 
 def read_journal(path: Path) -> Iterator[dict[str, Any]]:
-    """The events of a journal, finished or still growing; a torn last line is left out."""
+    """The events of a journal, finished or still growing; a torn last line and the header are left out."""
     if not path.exists():
         return
     with path.open("rb") as file:
@@ -161,6 +163,10 @@ def read_journal(path: Path) -> Iterator[dict[str, Any]]:
             if not line.endswith(b"\n"):
                 return
             try:
-                yield json.loads(line)
+                event = json.loads(line)
             except ValueError as error:
                 raise Damaged(f"{path}, line {number} is not JSON") from error
+            if number == 1 and "journal" in event:
+                check_format(path, event.get("format"))
+            else:
+                yield event

@@ -49,6 +49,17 @@ def test_resident_and_streamed_images_come_in_the_same_batches(device: str, make
             assert torch.equal(labels.cpu(), images.labels[picks])
 
 
+@pytest.mark.gpu
+def test_streamed_images_are_there_when_read_on_a_stream_of_ones_own(make_images: MakeImages) -> None:
+    images = make_images(list(range(5)) * 400)
+    feed = Feed(images, torch.device("cuda"), resident=False)
+    order, bounds = torch.arange(2000), batch_bounds(2000, 16)
+    with torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call]
+        sums = [pixels.sum() for pixels, _ in feed.batches(order, bounds)]
+        found = torch.stack(sums).cpu()
+    assert torch.equal(found, torch.stack([images.pixels[start:stop].sum() for start, stop in bounds]))
+
+
 @pytest.mark.parametrize("resident", [True, False])
 def test_a_feed_can_be_left_in_the_middle_and_read_again(resident: bool, make_images: MakeImages) -> None:
     feed = Feed(make_images([0, 1] * 10), torch.device("cpu"), resident=resident)

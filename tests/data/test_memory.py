@@ -37,9 +37,9 @@ class TestBudget:
         [
             ({"per_class": 20, "total": 100}, "either per_class or total"),
             ({"per_class": None}, "either per_class or total"),
-            ({"per_class": 0}, "at least one image"),
-            ({"per_class": None, "total": -1}, "at least one image"),
-            ({"per_class": 5, "reserve": 5}, "reserve=5 must be at least 0 and below"),
+            ({"per_class": 0}, "per_class=0 must be a whole number, at least 1"),
+            ({"per_class": None, "total": -1}, "total=-1 must be a whole number, at least 1"),
+            ({"per_class": 5, "reserve": 5}, "reserve=5 must be below"),
             ({"reserve": -1}, "reserve=-1"),
         ],
     )

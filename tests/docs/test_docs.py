@@ -19,7 +19,7 @@ import torch
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from poise import Learner, cli
+from poise import Learner, cli, store
 from poise.data import class_order, make_stream
 from poise.data.sources.cifar import RELEASES
 from poise.data.sources.digits import DigitsSource
@@ -199,7 +199,7 @@ def test_recipes_and_the_run_folder_are_as_described(folder: Path, monkeypatch: 
     assert documented == list(flat_keys(result))
     files = {row[0].strip("`").rstrip("/") for row in table(section("recipes.md", "The run folder"))}
     assert files == {entry.name for entry in run.iterdir()}
-    events = {json.loads(line)["event"] for line in (run / "journal.jsonl").read_text().splitlines()}
+    events = {event["event"] for event in store.read_journal(run / "journal.jsonl")}
     described = next(row[1] for row in table(section("recipes.md", "The run folder")) if "journal" in row[0])
     assert events == set(re.findall(r"`(\w+)`", described))
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 from PIL import Image
 
-from poise import cli
+from poise import cli, store
 from poise.experiment import Plan, Run, RunFolder, reopen
 from poise.store import read_journal
 
@@ -301,6 +301,49 @@ def test_a_newer_format_is_refused(plan: Plans, command: Command, tmp_path: Path
     folder = stopped_after(plan(), tmp_path / "run", 4)
     folder.recipe.write_text(folder.recipe.read_text().replace('"format": 1', '"format": 99'))
     assert "install a newer poise" in refused(command, "resume", str(folder.path))
+
+
+def test_a_recipe_that_was_changed_since_is_refused(plan: Plans, command: Command, tmp_path: Path) -> None:
+    folder = stopped_after(plan(), tmp_path / "run", 4)
+    before = folder.recipe.read_text()
+    folder.recipe.write_text(before.replace('"epochs": 1', '"epochs": 2'))
+    assert "was changed since (schedule); restore it" in refused(command, "resume", str(folder.path))
+    folder.recipe.write_text(before)
+    assert command("resume", str(folder.path))[0] == 0
+
+
+def test_other_exam_images_are_refused(plan: Plans, command: Command, tmp_path: Path) -> None:
+    folder = stopped_after(plan(), tmp_path / "run", 4)
+    saved = json.loads(folder.recipe.read_text())
+    folder.recipe.write_text(json.dumps({**saved, "exam_images": "0" * 32}))
+    assert "the exam images are not those" in refused(command, "resume", str(folder.path))
+
+
+def test_a_damaged_description_of_the_machine_is_one_line(plan: Plans, command: Command, tmp_path: Path) -> None:
+    folder = stopped_after(plan(), tmp_path / "run", 4)
+    folder.machine.write_text('{"format": 1}')
+    code, _, err = command("resume", str(folder.path))
+    assert (code, err.count("\n")) == (1, 1)
+    assert "machine.json lacks" in err
+    folder.machine.unlink()
+    assert "No such file or directory (machine.json)" in refused(command, "resume", str(folder.path))
+
+
+@pytest.mark.parametrize("policy", ["race", "exp3"])
+def test_killed_in_the_middle_of_policy_learning(policy: str, plan: Plans, outcome: Outcome, tmp_path: Path) -> None:
+    tuned = plan(f"policy={policy}", "space={lr=[0.1,0.02]}", "epochs=11")
+    Run(tuned, RunFolder(tmp_path / "whole")).start()
+    events = (tmp_path / "whole" / "journal.jsonl").read_text().splitlines()
+    steps = [number for number, line in enumerate(events) if json.loads(line).get("event") == "trial"]
+    assert len(steps) > 4
+    for trials in (1, 3):
+        folder = RunFolder(tmp_path / str(trials))
+        going = Run(tuned, folder, checkpoint_seconds=0).starting()
+        while sum(event["event"] == "trial" for event in store.read_journal(folder.journal.path)) < trials:
+            next(going)
+        going.close()
+        Run(tuned, folder).resume()
+        assert outcome(folder.path) == outcome(tmp_path / "whole")
 
 
 def test_other_data_are_refused(driven: Driven, command: Command, tmp_path: Path) -> None:

@@ -186,6 +186,14 @@ def test_a_run_folder_is_never_overwritten(reference: Path, plan: Plans, outcome
     assert outcome(reference) == before
 
 
+def test_files_of_the_user_are_not_overwritten(plan: Plans, tmp_path: Path) -> None:
+    (tmp_path / "lock").write_text("mine")
+    (tmp_path / "model.safetensors").write_text("mine")
+    with pytest.raises(UserError, match="holds files of another run"):
+        Run(plan(), RunFolder(tmp_path)).start()
+    assert (tmp_path / "lock").read_text() == (tmp_path / "model.safetensors").read_text() == "mine"
+
+
 def test_what_is_left_of_another_run_is_not_mixed_in(reference: Path, plan: Plans, tmp_path: Path) -> None:
     (tmp_path / "run" / "checkpoints").mkdir(parents=True)
     newest = sorted((reference / "checkpoints").iterdir())[-1]

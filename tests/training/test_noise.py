@@ -40,6 +40,33 @@ def test_dropout_of_an_own_net_follows_the_address_and_not_the_global_seed() -> 
     assert not torch.equal(trained(1, seed=0), trained(1, seed=1))
 
 
+class Functional(nn.Module):
+    """Dropout that no module shows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(64, 8)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return nn.functional.dropout(self.layer(images.flatten(1)), 0.5, self.training)
+
+
+def test_dropout_in_a_function_follows_the_address_too() -> None:
+    images = torch.arange(40 * 64, dtype=torch.int64).remainder(251).to(torch.uint8).reshape(40, 1, 8, 8)
+
+    def trained(global_seed: int) -> Tensor:
+        torch.manual_seed(7)
+        net = Functional()
+        torch.manual_seed(global_seed)
+        learner = Learner("lwf", net=net, epochs=2, batch=20, memory=2, device="cpu")
+        learner.partial_fit(images, torch.arange(40) % 2)
+        assert learner.model is not None
+        weights: Tensor = learner.model.state_dict()["backbone.layer.weight"]
+        return weights
+
+    assert torch.equal(trained(1), trained(2))
+
+
 def test_dropout_masks_differ_from_step_to_step() -> None:
     masks: list[Tensor] = []
     net = Dropping()

@@ -39,20 +39,23 @@ class Feed:
                 picks = order[start:stop]
                 yield self.pixels.index_select(0, picks), self.labels.index_select(0, picks)
             return
+        # The other thread would copy on a stream of its own, which ours does not wait for.
+        stream = torch.cuda.current_stream(self.device) if self.device.type == "cuda" else None
         with ThreadPoolExecutor(max_workers=1) as ahead:
             waiting: deque[Future[tuple[Tensor, Tensor]]] = deque()
             for start, stop in bounds:
-                waiting.append(ahead.submit(self._send, order[start:stop]))
+                waiting.append(ahead.submit(self._send, order[start:stop], stream))
                 if len(waiting) > AHEAD:
                     yield waiting.popleft().result()
             while waiting:
                 yield waiting.popleft().result()
 
-    def _send(self, picks: Tensor) -> tuple[Tensor, Tensor]:
+    def _send(self, picks: Tensor, stream: torch.cuda.Stream | None) -> tuple[Tensor, Tensor]:
         pixels = self.pixels.index_select(0, picks)
         if self.device.type == "cuda":
             pixels = pixels.pin_memory()
-        return pixels.to(self.device, non_blocking=True), self.labels.index_select(0, picks.to(self.device))
+        with torch.cuda.stream(stream):
+            return pixels.to(self.device, non_blocking=True), self.labels.index_select(0, picks.to(self.device))
 
 
 def fits(nbytes: int, device: torch.device) -> bool:

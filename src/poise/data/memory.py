@@ -10,7 +10,7 @@ from torch import Tensor
 
 from poise.data.herding import herd
 from poise.data.images import ImageSet
-from poise.errors import UserError
+from poise.errors import UserError, check_whole
 
 
 @dataclass(frozen=True)
@@ -28,10 +28,10 @@ class Budget:
     def __post_init__(self) -> None:
         if (self.per_class is None) == (self.total is None):
             raise UserError("memory is either per_class or total, not both and not neither")
-        if (self.per_class or self.total or 0) < 1:
-            raise UserError("memory must keep at least one image; use memory=20 or memory.total=2000")
-        if self.reserve < 0 or (self.per_class is not None and self.reserve >= self.per_class):
-            raise UserError(f"memory.reserve={self.reserve} must be at least 0 and below memory.per_class")
+        check_whole("memory.per_class" if self.total is None else "memory.total", self.per_class or self.total or 0, 1)
+        check_whole("memory.reserve", self.reserve, 0)
+        if self.per_class is not None and self.reserve >= self.per_class:
+            raise UserError(f"memory.reserve={self.reserve} must be below memory.per_class")
 
     def quota(self, classes: int) -> int:
         """How many images, reserve included, each of `classes` classes may keep."""

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from poise import draws
 from poise.data import ImageSet, Stream
+from poise.data.sources import digest
 from poise.errors import UserError
 from poise.learner import Learner
 
@@ -49,6 +50,11 @@ class Examiner:
                 raise UserError(f"the exam has no image of phase {phase}, class {group[0]}; add some, or use exam=dev")
         self._images = images
         self._stream = stream
+
+    @property
+    def fingerprint(self) -> str:
+        """A stable id of the exam images, so that a resumed run is examined with the same ones."""
+        return digest([self._images.pixels, self._images.labels])
 
     def examine(self, learner: Learner, phase: int) -> Exam:
         """Both classifiers on the images of all classes seen up to this phase."""

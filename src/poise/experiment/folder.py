@@ -59,8 +59,8 @@ class RunFolder:
 
     def refuse_leftovers(self) -> None:
         """A new run must not mix with another one, not even with what is left of it."""
-        started = self.exists or self.finished
-        if started or self._checkpoint_files() or self.journal.position():
+        written = any(path.exists() for path in (self.recipe, self.result, self.phase_0, self.model))
+        if written or self._checkpoint_files() or self.journal.position():
             raise UserError(f"{self.path} holds files of another run; choose another --out")
 
     @contextmanager
@@ -68,7 +68,7 @@ class RunFolder:
         """Keep every other process out of this folder; the operating system forgets the lock with us."""
         with self.writing():
             self.checkpoints.mkdir(parents=True, exist_ok=True)
-            file = (self.path / "lock").open("w")
+            file = (self.path / "lock").open("a")  # not "w", which would empty a file of that name
         try:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -89,7 +89,8 @@ class RunFolder:
                 raise RunFailed(
                     f"no space left for {self.path}; free some, then 'poise resume {self.path}' (nothing saved is lost)"
                 ) from error
-            raise UserError(f"cannot write to {self.path}: {reason}; choose another --out") from error
+            name = f" ({Path(error.filename).name})" if error.filename else ""
+            raise UserError(f"{self.path} cannot be used: {reason}{name}; mend it or choose another --out") from error
 
     def write_checkpoint(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
         """Write a new checkpoint, then drop the oldest beyond two."""

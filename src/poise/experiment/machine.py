@@ -14,6 +14,7 @@ import torch
 
 from poise import store
 from poise._version import __version__
+from poise.errors import Damaged
 from poise.training import Backend
 
 
@@ -45,11 +46,20 @@ def describe_machine(folder: Path, backend: Backend) -> dict[str, Any]:
 
 def record_resume(path: Path, backend: Backend) -> None:
     """Add this resume to `machine.json`, and whether it continues to the bit."""
-    machine = store.read_json(path)
+    machine = read_machine(path)
     same = machine["versions"]["torch"] == torch.__version__ and machine["hardware"]["processor"] == _processor()
     exact = bool(machine["exact_resume"]) and same and machine["threads"] == torch.get_num_threads()
     machine["resumes"].append({"date": now(), "exact": exact, "device": str(backend.device)})
     store.write_json(path, machine)
+
+
+def read_machine(path: Path) -> dict[str, Any]:
+    """What `describe_machine` described; a file with holes is damaged."""
+    machine = store.read_json(path)
+    missing = {"versions", "hardware", "threads", "exact_resume", "resumes"} - machine.keys()
+    if missing:
+        raise Damaged(f"{path} lacks {', '.join(sorted(missing))}; it is not as it was written")
+    return machine
 
 
 def now() -> str:

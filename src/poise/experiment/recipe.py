@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from poise.actions import make_space
 from poise.data import Budget
+from poise.data.sources import LEAST_SIZE
 from poise.errors import UserError, suggestion
 from poise.methods import METHODS, make_method
 from poise.policies import POLICIES, Setup, make_policy
@@ -44,7 +45,7 @@ class Recipe(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     data: str = "digits"
-    image_size: int | None = Field(None, ge=4)
+    image_size: int | None = Field(None, ge=LEAST_SIZE)
     method: str = "lucir"
     options: dict[str, float | str] = Field(default_factory=dict)
     net: str | None = None

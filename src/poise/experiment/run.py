@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import signal
 import threading
@@ -22,7 +23,7 @@ from poise.data.sources import FolderSource, Source, open_source
 from poise.errors import Damaged, Interrupted, UserError
 from poise.experiment.examiner import Exam, Examiner, average_forgetting, split_for_development
 from poise.experiment.folder import RunFolder
-from poise.experiment.machine import describe_machine, now, record_resume
+from poise.experiment.machine import describe_machine, now, read_machine, record_resume
 from poise.experiment.progress import Quiet, Watcher, share_of_phase
 from poise.experiment.recipe import Recipe, make_recipe
 from poise.learner import Learner
@@ -160,6 +161,7 @@ class Run:
                 log.warning("%s has no checkpoint yet; starting from the beginning", self.folder.path)
                 return (yield from self._from_the_beginning(*self._prepared()))
             train, exam = self.plan.images()
+            self._refuse_other_exam(exam)
             learner = self._restored(*found, train)
             record_resume(self.folder.machine, learner.backend)
             return (yield from self._go(learner, train, Examiner(exam, self.plan.stream)))
@@ -185,7 +187,7 @@ class Run:
 
     def _from_the_beginning(self, learner: Learner, train: ImageSet, examiner: Examiner) -> Going:
         store.write_json(self.folder.machine, describe_machine(self.folder.path, learner.backend))
-        store.write_json(self.folder.recipe, self.plan.as_json())
+        store.write_json(self.folder.recipe, {**self.plan.as_json(), "exam_images": examiner.fingerprint})
         return (yield from self._go(learner, train, examiner))
 
     def _go(self, learner: Learner, train: ImageSet, examiner: Examiner) -> Going:
@@ -276,7 +278,16 @@ class Run:
         if self.stop.is_set():
             raise Interrupted(f"interrupted; go on with 'poise resume {self.folder.path}'")
 
+    def _refuse_other_exam(self, images: ImageSet) -> None:
+        saved = store.read_json(self.folder.recipe).get("exam_images")
+        if saved is not None and saved != Examiner(images, self.plan.stream).fingerprint:
+            raise UserError(f"the exam images are not those {self.folder.path} was started with; restore them first")
+
     def _restored(self, tensors: dict[str, Tensor], meta: dict[str, Any], train: ImageSet) -> Learner:
+        mine = json.loads(json.dumps(self.plan.new_learner().state(images=False)[1]["settings"]))
+        changed = [key for key, value in meta["learner"]["settings"].items() if value != mine[key]]
+        if changed:
+            raise UserError(f"recipe.json in {self.folder.path} was changed since ({', '.join(changed)}); restore it")
         self.exams = [Exam(**exam) for exam in meta["exams"]]
         self.actions, self.stored, self.seconds = meta["actions"], meta["stored"], meta["seconds"]
         return Learner.from_state(tensors, meta["learner"], device=self.plan.recipe.device, lookup=_lookup(train))
@@ -384,7 +395,7 @@ def _threads(machine: Path) -> Iterator[None]:
     """As many threads as the run was started with: sums are split among them, so bytes depend on it."""
     before = torch.get_num_threads()
     try:
-        torch.set_num_threads(int(store.read_json(machine)["threads"]))
+        torch.set_num_threads(int(read_machine(machine)["threads"]))
         yield
     finally:
         torch.set_num_threads(before)

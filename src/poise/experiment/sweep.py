@@ -7,6 +7,7 @@ the device works on several at once while none of them changes a number of anoth
 from __future__ import annotations
 
 import itertools
+import json
 import logging
 import threading
 from collections import deque
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from poise import store
 from poise.errors import Interrupted, RunFailed, UserError, suggestion
 from poise.experiment.examiner import Exam
 from poise.experiment.folder import RunFolder
@@ -58,8 +60,11 @@ def read_sweep(path: Path) -> list[Cell]:
             raise UserError(f"unknown key '{key}' in {path}; {suggestion(key, KEYS)}")
     recipes = values.get("recipe")
     recipes = [recipes] if isinstance(recipes, str) else recipes
-    if not recipes or not all(isinstance(name, str) for name in recipes):
+    if not isinstance(recipes, list) or not recipes or not all(isinstance(name, str) for name in recipes):
         raise UserError(f'{path} needs recipe = "NAME" or a list of names')
+    for key in ("set", "grid"):
+        if not isinstance(values.get(key, {}), dict):
+            raise UserError(f"[{key}] in {path} must be a table of keys and values")
     grid = {key: _listed(key, choices) for key, choices in values.get("grid", {}).items()}
     cells = [
         _cell(name, values.get("set", {}), dict(zip(grid, combination, strict=True)))
@@ -84,9 +89,7 @@ def run_sweep(
         while waiting or active:
             while waiting and len(active) < lanes and not stop.is_set():
                 cell = waiting.popleft()
-                going = _going(cell, out / cell.name, lines, stop, checkpoint_seconds)
-                if going is not None:
-                    active[cell.name] = going
+                active[cell.name] = _going(cell, out / cell.name, lines, stop, checkpoint_seconds)
             for name, going in list(active.items()):
                 try:
                     next(going)
@@ -106,20 +109,19 @@ def run_sweep(
     return [out / cell.name for cell in cells]
 
 
-def _going(cell: Cell, path: Path, lines: Lines, stop: threading.Event, checkpoint_seconds: float) -> Going | None:
-    """The cell's run, from where it stands; None if it is finished."""
+def _going(cell: Cell, path: Path, lines: Lines, stop: threading.Event, checkpoint_seconds: float) -> Going:
+    """The cell's run, from where it stands."""
     folder, plan = RunFolder(path), cell.plan
     watchers = (CellLines(cell.name, lines),)
     if not folder.exists:
-        return Run(plan, folder, watchers, checkpoint_seconds, stop).starting()
+        return (yield from Run(plan, folder, watchers, checkpoint_seconds, stop).starting())
     difference = folder.difference(plan.as_json())
     if difference:
         raise UserError(f"{path} holds another run ({difference}); choose another --out")
-    if folder.finished:
-        lines.say(f"{cell.name}: finished already")
-        return None
     folder, plan = reopen(path)
-    return Run(plan, folder, watchers, checkpoint_seconds, stop).resuming()
+    if folder.finished:
+        return store.read_json(folder.result)
+    return (yield from Run(plan, folder, watchers, checkpoint_seconds, stop).resuming())
 
 
 def _cell(name: str, fixed: dict[str, Any], chosen: dict[str, Any]) -> Cell:
@@ -138,7 +140,13 @@ def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _toml(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else f'"{value}"' if isinstance(value, str) else str(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {_toml(inner)}" for key, inner in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    return json.dumps(value) if isinstance(value, str) else str(value)
 
 
 def _listed(key: str, choices: object) -> list[Any]:

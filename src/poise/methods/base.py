@@ -111,6 +111,6 @@ def register(method: type[Method]) -> type[Method]:
 
 def make_method(name: str, options: Mapping[str, Any] | None = None) -> Method:
     """The method of that name with its options."""
-    if name not in METHODS:
-        raise UserError(f"unknown method '{name}'; {suggestion(name, METHODS)}")
+    if not isinstance(name, str) or name not in METHODS:
+        raise UserError(f"unknown method '{name}'; {suggestion(str(name), METHODS)}")
     return METHODS[name](**(options or {}))

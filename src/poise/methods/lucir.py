@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from poise import losses
 from poise.actions import Action
-from poise.errors import UserError
+from poise.errors import check_number
 from poise.methods.base import Arrivals, Growth, Method, register
 from poise.nets import CosineHead, Model, Output
 
@@ -31,10 +31,8 @@ class Lucir(Method):
 
     def __init__(self, **options: float | str) -> None:
         super().__init__(**options)
-        base = self.settings["lambda_base"]
-        if isinstance(base, str) or base <= 0:
-            raise UserError(f"lucir's option lambda_base={base!r} must be a number above 0")
-        self.lambda_base = float(base)
+        check_number("option lambda_base", self.settings["lambda_base"], positive=True)
+        self.lambda_base = float(self.settings["lambda_base"])
 
     def grow(self, model: Model, arrivals: Arrivals) -> None:
         """New rows are imprinted: the mean direction of their class's features, as long as old rows are."""

@@ -12,6 +12,7 @@ from poise.nets.model import (
     torch_generator,
 )
 from poise.nets.outputs import Features, Output
+from poise.nets.resnet import ResNet
 
 __all__ = [
     "BACKBONES",
@@ -22,6 +23,7 @@ __all__ = [
     "LinearHead",
     "Model",
     "Output",
+    "ResNet",
     "build_backbone",
     "build_head",
     "check_backbone",

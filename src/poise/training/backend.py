@@ -69,7 +69,7 @@ def make_backend(device: str, precision: str, deterministic: bool) -> Backend:
         chosen = torch.device(device)
     except RuntimeError as error:
         raise UserError(f"unknown device '{device}'; use auto, cpu, cuda or cuda:N") from error
-    if chosen.type not in ("cpu", "cuda"):
+    if chosen.type not in ("cpu", "cuda") or (chosen.type == "cpu" and chosen.index):
         raise UserError(f"device '{device}' is not supported; use auto, cpu, cuda or cuda:N")
     if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
         raise UserError(

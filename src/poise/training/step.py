@@ -13,7 +13,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from poise.actions import SETTINGS, Action
 from poise.data import Draws, Feed, Preprocessing
 from poise.methods import Growth, Method
-from poise.nets import Model
+from poise.nets import Model, ResNet
 from poise.training.backend import Backend
 
 
@@ -81,7 +81,7 @@ class EagerRunner:
 
     def __init__(self, step: Step, feed: Feed, bounds: list[tuple[int, int]]) -> None:
         self._step, self._feed, self._bounds = step, feed, bounds
-        self._noisy = is_noisy(step.model)
+        self._seeded = not isinstance(step.model.backbone, ResNet)  # poise's own networks draw nothing
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -93,19 +93,22 @@ class EagerRunner:
         draws = draws.to(self._feed.device)
         left = self._bounds[first:]
         for (start, stop), (pixels, labels) in zip(left, self._feed.batches(order, left), strict=True):
-            with _seeded(noise + start, self._feed.device) if self._noisy else nullcontext():
+            with _seeded(noise + start, self._feed.device) if self._seeded else nullcontext():
                 values = self._step(pixels, labels, draws.batch(start, stop))
             yield values[None]
 
 
 def is_noisy(model: nn.Module) -> bool:
-    """Whether a network of one's own draws random numbers (dropout); poise's own networks never do."""
+    """Whether a network of one's own has dropout: its draws have addresses, which a captured step cannot have."""
     return any(isinstance(module, _DropoutNd) and module.p > 0 for module in model.modules())
 
 
 @contextmanager
 def _seeded(key: int, device: torch.device) -> Iterator[None]:
     """The global generators at this address for one step, and as before after it."""
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(key % 2**63)
+    on_gpu = device.type == "cuda"
+    with torch.random.fork_rng(devices=[device] if on_gpu else []):
+        torch.default_generator.manual_seed(key % 2**63)  # not `torch.manual_seed`, which reseeds every GPU
+        if on_gpu:
+            torch.cuda.manual_seed(key % 2**63)
         yield

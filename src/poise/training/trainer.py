@@ -12,7 +12,7 @@ from torch import Tensor
 from poise import draws
 from poise.actions import Action
 from poise.data import Feed, Preprocessing, batch_bounds
-from poise.errors import Diverged
+from poise.errors import Diverged, check_number, check_whole
 from poise.methods import Growth, Method, Stage
 from poise.nets import Model
 from poise.training.backend import Backend
@@ -29,6 +29,12 @@ class Schedule:
     batch: int = 128
     momentum: float = 0.9
     weight_decay: float = 5e-4
+
+    def __post_init__(self) -> None:
+        check_whole("epochs", self.epochs, 1)
+        check_whole("batch", self.batch, 2)  # one image has no batch statistics
+        check_number("momentum", self.momentum, below=1)
+        check_number("weight_decay", self.weight_decay)
 
 
 class Trainer:

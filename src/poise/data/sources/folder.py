@@ -19,7 +19,7 @@ from poise.errors import UserError
 
 ENDINGS: Final = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 _SPLIT_SEED = 1993
-_LEAST_SIZE = 8  # two halvings in the backbones must leave something
+LEAST_SIZE = 8  # two halvings in the backbones must leave something
 
 Files = Mapping[str, tuple[Path, ...]]  # the image files of each class
 
@@ -164,6 +164,6 @@ def _chosen_size(files: Files) -> tuple[int, str]:
 
 
 def _checked_size(size: int) -> int:
-    if isinstance(size, bool) or not isinstance(size, int) or size < _LEAST_SIZE:
-        raise UserError(f"size={size} must be a whole number of pixels, at least {_LEAST_SIZE}")
+    if isinstance(size, bool) or not isinstance(size, int) or size < LEAST_SIZE:
+        raise UserError(f"size={size} must be a whole number of pixels, at least {LEAST_SIZE}")
     return size
