@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ from torch import Tensor
 from poise import Budget, Learner, UserError
 from poise.actions import Action
 from poise.data.sources import DigitsSource
+from poise.policies import POLICIES as POLICY_BUILDERS
+from poise.policies import register
 from poise.training import ActionDecided, Event, PhaseDone, TrialDone
 
 GRID = {"feature_kd": [0.1, 1], "lr": [0.1, 0.02]}
@@ -153,3 +156,27 @@ def test_mistakes_are_found_when_the_learner_is_made(wrong: dict[str, Any], word
     with pytest.raises(UserError, match=r"^[^\n]*$") as caught:
         Learner(**{**SETTINGS, "policy": "grid", **wrong})
     assert words in str(caught.value)
+
+
+def test_an_overtaken_phase_cannot_spoil_the_policy() -> None:
+    learner, straight = learned(policy="exp3"), learned(policy="exp3")
+    overtaken = learner.fitting(*phase([3]))
+    while not isinstance(next(overtaken), TrialDone):
+        pass
+    learner.partial_fit(*phase([4]))
+    straight.partial_fit(*phase([4]))
+    assert_same(learner, straight)
+    with pytest.raises(UserError, match="learned another phase in the meantime"):
+        list(overtaken)
+    assert_same(learner, straight)
+    again = Learner.from_state(*learner.state(images=True), device="cpu")
+    assert_same(again, learner)
+
+
+def test_a_model_for_predictions_needs_no_policy(tmp_path: Path) -> None:
+    register("a policy of one's own")(POLICY_BUILDERS["grid"])
+    learner = learned(policy="a policy of one's own").partial_fit(*phase([3]))
+    learner.save(tmp_path / "model", memory=False)
+    del POLICY_BUILDERS["a policy of one's own"]
+    images, _ = phase([0, 3])
+    assert (Learner.load(tmp_path / "model").predict(images) == learner.predict(images)).all()

@@ -108,6 +108,7 @@ class _Job:
     kept: Memory  # as it was before this phase
     new: ImageSet  # what may be trained on and herded from
     reserve: ImageSet
+    policy: Policy  # the learner's own changes only when the phase is done
     history: list[dict[str, Any]] = field(default_factory=list)  # trials of this phase, and its decision
     trainer: Trainer | None = None
     announced: int = 0
@@ -270,13 +271,13 @@ class Learner:
                 job.trainer = self._main_trainer(job, action)
             if job.announced == 1:
                 job.announced = 2
-                yield self._announcement(job.trainer.action)
+                yield self._announcement(job, job.trainer.action)
             yield from job.trainer.run()
             self._refuse_if_overtaken(arrival)
             self._finish(job, job.trainer)
         except BaseException:
-            self._pending = pending
-            self.policy = self._replayed()  # as if this phase had never begun
+            if self._job is job:
+                self._pending = pending
             raise
         finally:
             if self._job is job:
@@ -286,15 +287,15 @@ class Learner:
     def _take_up(self, job: _Job, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
         """Go on with a phase where it was when the learner was saved."""
         job.announced, job.history = meta["announced"], list(meta.get("history", []))
-        replay(self.policy, job.history)
+        replay(job.policy, job.history)
         if meta["action"] is not None:
             job.trainer = self._main_trainer(job, Action(**meta["action"]))
             job.trainer.restore(tensors, meta)
 
-    def _announcement(self, action: Action) -> ActionDecided:
+    def _announcement(self, job: _Job, action: Action) -> ActionDecided:
         if self.phases_ == 0:
             return ActionDecided(0, "none", dict(action))
-        chances = self.policy.distribution()
+        chances = job.policy.distribution()
         return ActionDecided(
             self.phases_, self.settings.policy, dict(action), chances.tolist() if chances is not None else None
         )
@@ -322,18 +323,19 @@ class Learner:
             )
         quota = self.settings.memory.quota(len(job.arrival.classes))
         trials = Trials(job.start, job.kept, job.new, job.reserve, quota - self.settings.memory.reserve)
-        if self.policy.phase != self.phases_:  # else it was replayed into the middle of this phase
-            self.policy.begin(self.phases_)
-        while asked := self.policy.ask():
+        if job.policy.phase != self.phases_:  # else it was replayed into the middle of this phase
+            job.policy.begin(self.phases_)
+        while asked := job.policy.ask():
             if not trials.possible:
                 log.warning("phase %d has nothing to validate on; its action is not tuned", self.phases_)
-                self.policy = self._replayed()
+                job.policy = self._replayed()
                 return self._action
+            self._refuse_if_overtaken(job.arrival)
             trial = asked[0]
             action = self.space.actions[trial.arm]
             counts = self._counted(action)
-            result = trials.run(trial, action, counts, self.policy.setup.short)
-            self.policy.tell([result.outcome])
+            result = trials.run(trial, action, counts, job.policy.setup.short)
+            job.policy.tell([result.outcome])
             job.history.append(result.outcome.as_json(self.phases_))
             yield TrialDone(
                 self.phases_,
@@ -344,7 +346,7 @@ class Learner:
                 result.outcome.diverged,
                 result.as_json(),
             )
-        arm = self.policy.decide()
+        arm = job.policy.decide()
         job.history.append(decision_entry(self.phases_, arm))
         return self.space.actions[arm]
 
@@ -369,13 +371,14 @@ class Learner:
             model=self.model if self.model is not None else self.first_model(arrival.images.shape),
             method=self._method,
             growth=arrival.growth,
-            preprocessing=self.preprocessing or self._first_preprocessing(arrival.images),
+            preprocessing=self.preprocessing or self._first_preprocessing(new),
             schedule=self.settings.schedule,
             backend=self.backend,
             seed=self.settings.seed,
             phase=self.phases_,
         )
-        return _Job(arrival, start, self.memory or Memory.empty(arrival.images.shape), new, reserve)
+        kept = self.memory or Memory.empty(arrival.images.shape)
+        return _Job(arrival, start, kept, new, reserve, self._replayed())
 
     def _main_trainer(self, job: _Job, action: Action) -> Trainer:
         start = job.start
@@ -403,6 +406,7 @@ class Learner:
         self.preprocessing, self.shape_ = preprocessing, job.arrival.images.shape
         self.classes_, self.action_ = job.arrival.classes, trainer.action
         self.phases_, self._history = self.phases_ + 1, [*self._history, *job.history]
+        self.policy = job.policy
 
     def _choose_classifier(self, action: Action, hits: Mapping[str, int]) -> str:
         """What `auto` becomes: FC in the first phase, then the one with more hits on the reserve so far.
@@ -480,7 +484,8 @@ class Learner:
         meta["contains_training_images"] = memory
         if not memory:
             tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith("memory.")}
-            meta["history"] = []  # of trials: only learning needs it
+            meta["history"] = []  # of trials: only learning needs it, and the policy that made it
+            meta["settings"] |= {"policy": "fixed", "policy_options": {}, "space": "paper", "tune": None}
         else:
             log.warning(
                 "%s contains %d training images; save(memory=False) leaves them out", path, len(self.memory or ())

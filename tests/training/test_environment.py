@@ -96,3 +96,21 @@ def test_it_never_trains_on_what_it_validates(reserved: bool) -> None:
     assert found is not None
     trained = torch.cat([found.kept.origins, found.new.origins])
     assert not torch.isin(found.valid.origins, trained).any()
+
+
+def test_without_an_old_class_in_it_there_is_no_environment() -> None:
+    assert drawn(Memory(image_set({0: 1, 1: 1}), NONE), image_set({2: 50}, first=10), NONE) is None
+
+
+def test_an_old_class_without_a_reserve_is_judged_on_its_exemplars() -> None:
+    memory = Memory(image_set({0: 6, 1: 6}), image_set({0: 2}, first=50))
+    found = drawn(memory, image_set({2: 40}, first=100), NONE)
+    assert found is not None
+    assert counts(found.valid) == {0: 2, 1: 3, 2: 10}
+    assert counts(found.kept) == {0: 6, 1: 3}
+
+
+def test_new_images_of_an_old_class_count_with_its_exemplars() -> None:
+    found = drawn(Memory(image_set({0: 20, 1: 20}), NONE), image_set({0: 2, 2: 60}, first=100), NONE)
+    assert found is not None
+    assert counts(found.valid) == {0: 10, 1: 10, 2: 10}

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
 
 from poise.actions import Action
 from poise.data import Augmentation, ImageSet, Memory, Preprocessing
-from poise.methods import Growth, make_method
+from poise.methods import Growth, Lucir, Stage, make_method
 from poise.nets import Model, build_backbone, build_head, torch_generator
 from poise.policies import Trial
 from poise.training import Backend, PhaseStart, Schedule, Trials
@@ -88,3 +89,31 @@ def test_the_last_model_is_not_touched(start: PhaseStart, make_trials: Callable[
     before = {name: value.clone() for name, value in start.model.state_dict().items()}
     make_trials().run(Trial(0, arm=0, epochs=2), OWN, "fc", short=2)
     assert all(torch.equal(before[name], value) for name, value in start.model.state_dict().items())
+
+
+class TwoStages(Lucir):
+    """A first stretch of a quarter of the epochs, then one of three quarters."""
+
+    def stages(self, growth: Growth) -> tuple[Stage, ...]:
+        return Stage("first", 0.25), Stage("second", 0.75)
+
+
+def test_a_trial_runs_every_stage_of_a_method(start: PhaseStart, make_trials: Callable[[], Trials]) -> None:
+    trials = make_trials()
+    trials._start = replace(start, method=TwoStages())
+    running = []
+    begun = trials._begun
+    trials._begun = lambda *words: running.append(begun(*words)) or running[-1]  # type: ignore[method-assign,func-returns-value]
+    result = trials.run(Trial(0, arm=0, epochs=4), OWN, "fc", short=4)
+    assert sorted(result.hits) == [1, 2, 4]
+    assert running[0].trainer.stage == 2
+    assert running[0].epochs == 4
+
+
+def test_what_cannot_be_continued_is_not_kept(make_trials: Callable[[], Trials]) -> None:
+    trials = make_trials()
+    trials.run(Trial(0, arm=0, epochs=2), OWN, "fc", short=4)
+    trials.run(Trial(1, arm=1, epochs=4), OWN, "fc", short=4)
+    assert list(trials._running) == [(0, 0, False)]
+    trials.run(Trial(2, arm=0, epochs=4, round=1), OWN, "fc", short=4)
+    assert list(trials._splits) == [1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import signal
 import threading
 import time
@@ -32,6 +33,7 @@ from poise.training import Event, StageDone, TrialDone
 log = logging.getLogger(__name__)
 
 CHECKPOINT_SECONDS = 60.0
+TRIAL_SECONDS = 2.0  # between checkpoints during policy learning, which are small
 Going = Generator[None, None, dict[str, Any]]
 PARTS = ("train", "policy", "evaluate", "total")
 
@@ -214,7 +216,8 @@ class Run:
             if event is None:
                 return
             self._show(event, train)
-            due = time.monotonic() - saved >= self.checkpoint_seconds
+            patience = min(self.checkpoint_seconds, TRIAL_SECONDS if isinstance(event, TrialDone) else math.inf)
+            due = time.monotonic() - saved >= patience
             if isinstance(event, StageDone) or due or self.stop.is_set():
                 self._checkpoint(learner)
                 saved = time.monotonic()

@@ -34,34 +34,32 @@ def local_environment(
     """One draw of the paper's local environment; None where there is nothing to validate on.
 
     Without a reserve, B has the same number of images of each class: `per_class`, but never more than half of
-    what there is of any class that has at least two. With a reserve, B is the reserve (which no model
-    was trained on) and `per_class` images of each new class, at most half of them, which this split does not train on.
+    what there is of any class that has at least two. With a reserve, B is the reserve (which no model was trained on)
+    and `per_class` images of each new class and of each class without a reserve, at most half of them, which this split
+    does not train on. Without any image of an old class, B would only reward forgetting: then there is no environment.
     """
-    if len(memory.reserve) + len(reserve):
-        picks = _drawn(new.labels, per_class, generator)
-        valid = ImageSet.joined([memory.reserve, reserve, new.select(picks)])
-        return Environment(memory.exemplars, new.select(_others(len(new), picks)), valid) if len(valid) else None
-    sizes = torch.cat([_sizes(memory.exemplars.labels), _sizes(new.labels)])
-    halves = sizes[sizes > 1] // 2
-    if len(halves) == 0:
+    pool = ImageSet.joined([memory.exemplars, new])
+    reserved = ImageSet.joined([memory.reserve, reserve])
+    sizes = torch.bincount(pool.labels)
+    judged = set((sizes > 1).nonzero().flatten().tolist())
+    if len(reserved):
+        judged &= set(new.labels.tolist()) | (set(pool.labels.tolist()) - set(reserved.labels.tolist()))
+    elif judged:
+        per_class = min(per_class, int(sizes[sizes > 1].min()) // 2)
+    picks = _drawn(pool.labels, judged, per_class, generator)
+    valid = ImageSet.joined([reserved, pool.select(picks)])
+    old = set(memory.exemplars.labels.tolist())
+    if len(valid) == 0 or (old and not old & set(valid.labels.tolist())):
         return None
-    count = min(per_class, int(halves.min()))
-    old_picks, new_picks = _drawn(memory.exemplars.labels, count, generator), _drawn(new.labels, count, generator)
-    return Environment(
-        memory.exemplars.select(_others(len(memory.exemplars), old_picks)),
-        new.select(_others(len(new), new_picks)),
-        ImageSet.joined([memory.exemplars.select(old_picks), new.select(new_picks)]),
-    )
+    rest = _others(len(pool), picks)
+    kept = len(memory.exemplars)
+    return Environment(pool.select(rest[rest < kept]), pool.select(rest[rest >= kept]), valid)
 
 
-def _sizes(labels: Tensor) -> Tensor:
-    return torch.bincount(labels)[torch.bincount(labels) > 0]
-
-
-def _drawn(labels: Tensor, count: int, generator: np.random.Generator) -> Tensor:
-    """Indices of `count` random images of each label, at most half of its images."""
+def _drawn(labels: Tensor, judged: set[int], count: int, generator: np.random.Generator) -> Tensor:
+    """Indices of `count` random images of each of these labels, at most half of its images."""
     picks = [torch.empty(0, dtype=torch.long)]
-    for label in sorted(set(labels.tolist())):
+    for label in sorted(judged):
         members = (labels == label).nonzero().flatten()
         chosen = generator.choice(len(members), size=min(count, len(members) // 2), replace=False)
         picks.append(members[torch.from_numpy(np.sort(chosen))])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -40,6 +41,7 @@ class _Running:
     trainer: Trainer
     events: Generator[Event, None, None]
     hits: dict[int, dict[str, list[int]]]  # by epoch, then classifier: hits of every class in B
+    epochs: int = 0  # done, over all stages
 
 
 @dataclass(frozen=True)
@@ -62,10 +64,11 @@ class Trials:
 
     def __init__(self, start: PhaseStart, memory: Memory, new: ImageSet, reserve: ImageSet, quota: int) -> None:
         self._start, self._memory, self._new, self._reserve, self._quota = start, memory, new, reserve, quota
-        self._splits: dict[int, Split] = {}
+        self._splits: dict[int, Split] = {}  # the newest only: any round can be drawn again
+        self._teacher = start.teacher()
         self._running: dict[tuple[int, int, bool], _Running] = {}
 
-    @property
+    @cached_property
     def possible(self) -> bool:
         """Whether there is anything to validate on."""
         return self._environment(0) is not None
@@ -75,19 +78,25 @@ class Trials:
         split = self._split(trial.round)
         key = (trial.arm, trial.round, trial.full)
         running = self._running.get(key)
-        if running is None or running.trainer.epoch > trial.epochs:
+        if running is None or running.epochs > trial.epochs:
             running = self._running[key] = self._begun(split, trial, action, short)
+        last = trial.epochs == running.trainer.schedule.epochs
         valid = split.environment.valid
         classes = sorted(set(valid.labels.tolist()))
         images = [int((valid.labels == label).sum()) for label in classes]
         try:
             while trial.epochs not in running.hits:
-                event = next(running.events)
-                if isinstance(event, EpochDone) and _is_looked_at(event.epoch, trial.epochs):
-                    running.hits[event.epoch] = self._validated(split, running.trainer.model, classes)
+                event = next(running.events, None)
+                running.epochs += isinstance(event, EpochDone)
+                done = trial.epochs if event is None else running.epochs
+                pausing = isinstance(event, EpochDone) and _is_looked_at(done, trial.epochs)
+                if event is None or (pausing and not (last and done >= trial.epochs)):  # the last trial ends all stages
+                    running.hits[done] = self._validated(split, running.trainer.model, classes)
         except Diverged:
             del self._running[key]
             return TrialResult(Outcome(trial, 0.0, (), diverged=True), classes, images, dict(running.hits))
+        if last:  # nothing can continue it
+            del self._running[key]
         found = running.hits[trial.epochs][classifier]
         per_class = tuple(hits / count for hits, count in zip(found, images, strict=True))
         reward = sum(per_class) / len(per_class)
@@ -112,7 +121,7 @@ class Trials:
             assert environment is not None, "trials are run only where they are possible"
             start = self._start
             feed = start.feed(environment.kept, environment.new)
-            self._splits[number] = Split(environment, start.grown(environment.new), start.teacher(), feed)
+            self._splits = {number: Split(environment, start.grown(environment.new), self._teacher, feed)}
         return self._splits[number]
 
     def _environment(self, number: int) -> Environment | None:
