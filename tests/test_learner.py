@@ -685,3 +685,19 @@ def test_its_own_augmentation_survives_in_the_middle_of_the_first_phase() -> Non
     assert straight.model is not None
     for name, value in straight.model.state_dict().items():
         assert torch.equal(resumed.model.state_dict()[name], value), name
+
+
+def test_an_image_that_comes_again_is_not_trained_on_if_it_is_in_the_reserve() -> None:
+    learned = learner(memory=Budget(6, reserve=2)).partial_fit(*digits(0, 1))
+    assert learned.memory is not None
+    reserve = keys(learned.memory.reserve.pixels)
+    for event in learned.fitting(*digits(0, 1), known="update"):
+        if isinstance(event, StepDone):
+            assert learned._job is not None
+            assert learned._job.trainer is not None
+            assert not keys(learned._job.trainer.feed.pixels) & reserve
+    assert learned.memory is not None
+    assert not keys(learned.memory.exemplars.pixels) & keys(learned.memory.reserve.pixels)
+    pixels, labels = learned.memory.reserve.pixels, learned.memory.reserve.labels
+    with pytest.raises(UserError, match="in the reserve already"):
+        learned.partial_fit(pixels, [learned.classes_[row] for row in labels.tolist()], known="update")

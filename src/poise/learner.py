@@ -653,7 +653,21 @@ class Learner:
         picks = fresh[draw_reserve(arrival.images.labels[fresh], self.settings.memory.reserve, generator)]
         trainable = torch.ones(len(arrival.images), dtype=torch.bool)
         trainable[picks] = False
+        trainable[self._in_reserve(arrival)] = False
+        if not trainable.any():
+            raise UserError("every one of these images is in the reserve already, which is never trained on")
         return arrival.images.select(trainable.nonzero().flatten()), arrival.images.select(picks)
+
+    def _in_reserve(self, arrival: _Arrival) -> list[int]:
+        """Which arrived images of known classes are copies of reserve images: those must not be trained on."""
+        if self.memory is None or len(self.memory.reserve) == 0:
+            return []
+        stored = {image.tobytes() for image in self.memory.reserve.pixels.cpu().numpy()}
+        known = (arrival.images.labels < arrival.growth.old).nonzero().flatten().tolist()
+        found = [index for index in known if arrival.images.pixels[index].numpy().tobytes() in stored]
+        if found:
+            log.warning("%d images are in the reserve already and are not trained on", len(found))
+        return found
 
     def first_model(self, shape: Shape) -> Model:
         """The model before anything was learned, for images of this shape."""
