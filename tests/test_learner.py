@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,15 +23,6 @@ from poise.training import EpochDone, PhaseDone, PhaseStarted, StepDone
 Pixels = NDArray[np.uint8]
 _BUNCH = load_digits()
 _PIXELS = np.rint(_BUNCH.images * (255 / 16)).astype(np.uint8)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    """Sums are split among threads: one is fastest for images this small."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def digits(*classes: int, count: int = 12, first: int = 0) -> tuple[Pixels, list[int]]:

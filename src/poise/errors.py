@@ -60,7 +60,7 @@ def check_whole(name: str, value: object, least: int) -> None:
 
 def check_number(name: str, value: object, *, below: float = math.inf, positive: bool = False) -> None:
     """Refuse a setting that is not a number from 0 (or above it, if `positive`) to below `below`."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not 0 <= float(str(value)) < below or (positive and value == 0):
+    fits = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < below
+    if not fits or (positive and value == 0):
         limit = f"below {below:g}" if below < math.inf else "finite"
         raise UserError(f"{name}={value!r} must be a number {'above' if positive else 'of at least'} 0 and {limit}")

@@ -416,7 +416,7 @@ class Learner:
         if action.classifier != "auto":
             return action.classifier
         if self.phases_ == 0:
-            return "fc"
+            return self.first_classifier
         if hits["fc"] == hits["ncm"]:
             return self._method.default_action.classifier
         return max(hits, key=lambda name: hits[name])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from poise.data import ImageSet
 from poise.experiment.run import Plan
 from poise.learner import Learner
 from poise.training import StepDone
@@ -18,7 +19,7 @@ def describe_plan(plan: Plan) -> str:
     train, _ = plan.images()
     learner = plan.new_learner()
     budget = recipe.memory.budget()
-    rate = _images_per_second(plan, learner)
+    rate = _images_per_second(learner, train.of_labels(stream[0]))
     lines = [
         *plan.source.notes,
         f"{plan.name}: {recipe.method} on {plan.source.name}, {recipe.setting}, {len(stream)} phases, "
@@ -48,9 +49,7 @@ def describe_plan(plan: Plan) -> str:
     return "\n".join(lines)
 
 
-def _images_per_second(plan: Plan, learner: Learner) -> float:
-    train, _ = plan.images()
-    arrived = train.of_labels(plan.stream[0])
+def _images_per_second(learner: Learner, arrived: ImageSet) -> float:
     marks = [(time.monotonic(), 0)]  # when a step was done, and how many images it trained on
     for event in learner.fitting(arrived.pixels, arrived.labels):
         if isinstance(event, StepDone):

@@ -163,10 +163,11 @@ class Run:
                 log.warning("%s has no checkpoint yet; starting from the beginning", self.folder.path)
                 return (yield from self._from_the_beginning(*self._prepared()))
             train, exam = self.plan.images()
-            self._refuse_other_exam(exam)
+            examiner = Examiner(exam, self.plan.stream)
+            self._refuse_other_exam(examiner)
             learner = self._restored(*found, train)
             record_resume(self.folder.machine, learner.backend)
-            return (yield from self._go(learner, train, Examiner(exam, self.plan.stream)))
+            return (yield from self._go(learner, train, examiner))
 
     @contextmanager
     def _opened(self) -> Iterator[None]:
@@ -281,9 +282,9 @@ class Run:
         if self.stop.is_set():
             raise Interrupted(f"interrupted; go on with 'poise resume {self.folder.path}'")
 
-    def _refuse_other_exam(self, images: ImageSet) -> None:
+    def _refuse_other_exam(self, examiner: Examiner) -> None:
         saved = store.read_json(self.folder.recipe).get("exam_images")
-        if saved is not None and saved != Examiner(images, self.plan.stream).fingerprint:
+        if saved is not None and saved != examiner.fingerprint:
             raise UserError(f"the exam images are not those {self.folder.path} was started with; restore them first")
 
     def _restored(self, tensors: dict[str, Tensor], meta: dict[str, Any], train: ImageSet) -> Learner:

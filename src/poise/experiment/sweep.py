@@ -22,7 +22,7 @@ from poise.experiment.examiner import Exam
 from poise.experiment.folder import RunFolder
 from poise.experiment.progress import Lines, Quiet
 from poise.experiment.recipe import make_recipe, recipe_text, tomllib_loads
-from poise.experiment.run import CHECKPOINT_SECONDS, Going, Plan, Run, make_plan, reopen, stopping
+from poise.experiment.run import CHECKPOINT_SECONDS, Going, Plan, Run, make_plan, stopping
 
 log = logging.getLogger(__name__)
 
@@ -118,7 +118,6 @@ def _going(cell: Cell, path: Path, lines: Lines, stop: threading.Event, checkpoi
     difference = folder.difference(plan.as_json())
     if difference:
         raise UserError(f"{path} holds another run ({difference}); choose another --out")
-    folder, plan = reopen(path)
     if folder.finished:
         return store.read_json(folder.result)
     return (yield from Run(plan, folder, watchers, checkpoint_seconds, stop).resuming())

@@ -51,10 +51,8 @@ class Step:
             with torch.no_grad():
                 teacher = self.teacher(images) if self.teacher is not None else None
         terms = self.method.terms(student, teacher, labels, self.growth)
-        loss = torch.stack(
-            [self.weights[name] * term if name in self.weights else term for name, term in terms.items()]
-        )
-        total = loss.sum()
+        weighted = [self.weights[name] * term if name in self.weights else term for name, term in terms.items()]
+        total = torch.stack(weighted).sum()
         self.optimiser.zero_grad(set_to_none=True)
         total.backward()  # type: ignore[no-untyped-call]
         self.optimiser.step()

@@ -151,7 +151,8 @@ class Trainer:
         bad = torch.nonzero(~torch.isfinite(values).all(dim=1)).flatten()
         if len(bad):
             raise self._diverged(int(bad[0]))
-        if not all(bool(torch.isfinite(value).all()) for value in self.model.state_dict().values()):
+        finite = torch.stack([torch.isfinite(value).all() for value in self.model.state_dict().values()])
+        if not bool(finite.all()):  # read back once: every look at a value waits for the device
             raise self._diverged(max(self.step - 1, 0))
         return {name: float(mean) for name, mean in zip(names, values.mean(dim=0), strict=True)} if len(values) else {}
 

@@ -30,7 +30,6 @@ class Split:
 
     environment: Environment
     model: Model  # grown, its new rows imprinted from the local training part
-    teacher: Model | None
     feed: Feed
 
 
@@ -65,8 +64,11 @@ class Trials:
     def __init__(self, start: PhaseStart, memory: Memory, new: ImageSet, reserve: ImageSet, quota: int) -> None:
         self._start, self._memory, self._new, self._reserve, self._quota = start, memory, new, reserve, quota
         self._splits: dict[int, Split] = {}  # the newest only: any round can be drawn again
-        self._teacher = start.teacher()
         self._running: dict[tuple[int, int, bool], _Running] = {}
+
+    @cached_property
+    def _teacher(self) -> Model | None:
+        return self._start.teacher()
 
     @cached_property
     def possible(self) -> bool:
@@ -90,7 +92,7 @@ class Trials:
                 running.epochs += isinstance(event, EpochDone)
                 done = trial.epochs if event is None else running.epochs
                 pausing = isinstance(event, EpochDone) and _is_looked_at(done, trial.epochs)
-                if event is None or (pausing and not (last and done >= trial.epochs)):  # the last trial ends all stages
+                if event is None or (pausing and not (last and done == trial.epochs)):  # the last trial ends all stages
                     running.hits[done] = self._validated(split, running.trainer.model, classes)
         except Diverged:
             del self._running[key]
@@ -100,14 +102,13 @@ class Trials:
         found = running.hits[trial.epochs][classifier]
         per_class = tuple(hits / count for hits, count in zip(found, images, strict=True))
         reward = sum(per_class) / len(per_class)
-        seen = {epoch: hits for epoch, hits in running.hits.items() if _is_looked_at(epoch, trial.epochs)}
-        past = {epoch: hits for epoch, hits in seen.items() if epoch <= trial.epochs}
+        past = {epoch: hits for epoch, hits in running.hits.items() if _is_looked_at(epoch, trial.epochs)}
         return TrialResult(Outcome(trial, reward, per_class), classes, images, past)
 
     def _begun(self, split: Split, trial: Trial, action: Action, short: int) -> _Running:
         trainer = self._start.trainer(
             copy.deepcopy(split.model),
-            split.teacher,
+            self._teacher,
             action,
             split.feed,
             epochs=None if trial.full else short,
@@ -121,7 +122,7 @@ class Trials:
             assert environment is not None, "trials are run only where they are possible"
             start = self._start
             feed = start.feed(environment.kept, environment.new)
-            self._splits = {number: Split(environment, start.grown(environment.new), self._teacher, feed)}
+            self._splits = {number: Split(environment, start.grown(environment.new), feed)}
         return self._splits[number]
 
     def _environment(self, number: int) -> Environment | None:
@@ -151,4 +152,4 @@ def _hits(guesses: Tensor, labels: Tensor, classes: list[int]) -> list[int]:
 
 def _is_looked_at(epoch: int, last: int) -> bool:
     """Epochs 1, 2, 4, 8, … and the last, so that estimators can be compared offline."""
-    return epoch == last or epoch & (epoch - 1) == 0
+    return epoch == last or (epoch < last and epoch & (epoch - 1) == 0)
