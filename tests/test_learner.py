@@ -549,7 +549,7 @@ def test_auto_becomes_the_classifier_that_is_better_on_the_reserve() -> None:
     learned.partial_fit(*digits(2, 3))
     assert learned.classifier_ in ("fc", "ncm")
     assert learned.action_.classifier == "auto"
-    hits = learned._reserve_hits
+    hits = learned._judged
     assert hits["fc"] == hits["ncm"] or learned.classifier_ == max(hits, key=lambda name: hits[name])
     images = digits(0, 1)[0]
     assert (learned.predict(images) == learned.predict(images, classifier=learned.classifier_)).all()

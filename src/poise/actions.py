@@ -223,22 +223,34 @@ class ActionSpace:
         return {"name": self.name, "axes": axes, "actions": len(self), "default": dict(self.actions[self.default])}
 
 
-def make_space(space: str | Grid, base: Action, tune: str | Collection[str] | None = None) -> ActionSpace:
+def make_space(
+    space: str | Grid,
+    base: Action,
+    tune: str | Collection[str] | None = None,
+    choices: Mapping[str, Sequence[str]] | None = None,
+) -> ActionSpace:
     """The named space, or the product of a grid of one's own, around the base action.
 
     `tune` keeps only the axes of some kinds (`kd`: every distillation weight, `classifier`, `lr`); everything else
-    then stays as in the base action. An empty grid is the space of the base action alone.
+    then stays as in the base action. `choices` are the words of an axis that mean something to the method. An empty
+    grid is the space of the base action alone.
     """
+    known = choices or {}
     if isinstance(space, str):
         if space not in SPACES:
             raise UserError(f"unknown action space '{space}'; {suggestion(space, SPACES)}")
-        name, grid = space, {axis: values for axis, values in SPACES[space].items() if axis in base}
+        named = {axis: values for axis, values in SPACES[space].items() if axis in base}
+        name = space
+        grid: dict[str, Sequence[AxisValue]] = {
+            axis: [value for value in values if value in known.get(axis, values)] for axis, values in named.items()
+        }
     else:
         name, grid = "grid", dict(space)
-    kinds = (tune,) if isinstance(tune, str) else tune
-    for word in kinds or ():
-        if word not in TUNABLE:
-            raise UserError(f"tune cannot be '{word}'; {suggestion(word, TUNABLE)}")
+    kinds = _kinds(tune)
+    for axis, words in known.items():
+        for value in (*grid.get(axis, ()), *([base[axis]] if axis in base else [])):
+            if value not in words:
+                raise UserError(f"{axis}={value} means nothing to this method; {suggestion(str(value), words)}")
     checked = {axis: _axis_values(axis, values, base) for axis, values in grid.items()}
     axes = {axis: values for axis, values in checked.items() if kinds is None or _kind(axis) in kinds}
     tied = name == "joint" and "classifier" in axes and "margin" in base
@@ -249,6 +261,44 @@ def make_space(space: str | Grid, base: Action, tune: str | Collection[str] | No
     if base not in actions:
         actions.append(base)
     return ActionSpace(name, axes, tuple(actions), actions.index(base))
+
+
+def tuned_space(
+    own: Action,
+    changes: Mapping[str, AxisValue],
+    *,
+    tuned: bool,
+    space: str | Grid,
+    tune: str | Collection[str] | None = None,
+    choices: Mapping[str, Sequence[str]] | None = None,
+    epochs: int = 160,
+) -> ActionSpace:
+    """The space a policy chooses from, around the method's own action with the user's changes.
+
+    Where something is tuned, so is the classifier, apart from the trials (`auto`), unless the user set it, it is an
+    axis of the space, or `tune` leaves it out. An axis `epochs` starts from the length of the schedule.
+    """
+    base = own.replace(**changes)
+    named = SPACES.get(space, {}) if isinstance(space, str) else space
+    if tuned and not isinstance(named, Mapping):
+        raise UserError(f"space={space!r} is neither a name nor a table of axes, such as {{lr = [0.1, 0.05]}}")
+    kinds = _kinds(tune)
+    apart = "classifier" in own and "classifier" not in changes and "classifier" not in named
+    if tuned and apart and (kinds is None or "classifier" in kinds):
+        base = base.replace(classifier="auto")
+    if tuned and "epochs" in named and "epochs" not in base:
+        base = Action(**base, epochs=epochs)
+    return make_space(space if tuned else {}, base, tune, choices)
+
+
+def _kinds(tune: str | Collection[str] | None) -> tuple[str, ...] | None:
+    if tune is None:
+        return None
+    kinds = (tune,) if isinstance(tune, str) else tuple(tune)
+    for word in kinds:
+        if word not in TUNABLE:
+            raise UserError(f"tune cannot be '{word}'; {suggestion(word, TUNABLE)}")
+    return kinds
 
 
 def _axis_values(axis: str, values: object, base: Action) -> tuple[AxisValue, ...]:

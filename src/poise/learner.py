@@ -7,7 +7,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -18,13 +18,13 @@ from torch import Tensor, nn
 
 from poise import draws, store
 from poise._version import __version__
-from poise.actions import Action, AxisValue, make_space
+from poise.actions import Action, AxisValue, tuned_space
 from poise.data import Augmentation, Budget, ImageSet, Memory, Preprocessing, draw_reserve, to_pixels
 from poise.data.sources import LEAST_SIZE, suitable_augmentation, suitable_net
-from poise.errors import Diverged, UserError, check_number, check_whole
+from poise.errors import Diverged, UserError, check_number, check_whole, suggestion
 from poise.methods import Growth, Method, make_method
 from poise.nets import Model, build_backbone, build_head, check_backbone, feature_width
-from poise.policies import Policy, Setup, decision_entry, make_policy, replay
+from poise.policies import Policy, Setup, Trial, decision_entry, make_policy, replay
 from poise.training import (
     ActionDecided,
     Event,
@@ -34,7 +34,10 @@ from poise.training import (
     Schedule,
     Trainer,
     TrialDone,
+    TrialResult,
     Trials,
+    TrialSettings,
+    Witness,
     both_classifiers,
     class_means,
     extract,
@@ -64,6 +67,7 @@ class Settings:
     policy_options: Mapping[str, bool | float | str] = field(default_factory=dict)
     space: str | Mapping[str, Sequence[AxisValue]] = "paper"
     tune: Sequence[str] | None = None
+    trials: TrialSettings = field(default_factory=TrialSettings)
     memory: Budget = field(default_factory=Budget)
     schedule: Schedule = field(default_factory=Schedule)
     image_size: int | None = None
@@ -85,7 +89,8 @@ class Settings:
     def from_json(cls, values: Mapping[str, Any]) -> Self:
         """The settings that `asdict` turned into plain values."""
         memory, schedule = Budget(**values["memory"]), Schedule(**values["schedule"])
-        return cls(**{**values, "memory": memory, "schedule": schedule})
+        trials = TrialSettings(**values.get("trials", {}))
+        return cls(**{**values, "memory": memory, "schedule": schedule, "trials": trials})
 
 
 @dataclass(frozen=True)
@@ -97,6 +102,7 @@ class _Arrival:
     classes: tuple[Label, ...]
     growth: Growth
     digest: str
+    action: Action | None = None  # if the caller decided it
 
 
 @dataclass
@@ -141,7 +147,8 @@ class Learner:
         policy: what decides the action of each phase: `fixed`, or one that tries actions first (see `poise.policies`).
         policy_options: options of the policy, and wrappers around it such as `{"safe": 1.0, "every": 2}`.
         space: the actions it chooses from: `paper`, `joint`, `wide`, `full`, or a grid of one's own.
-        tune: only these kinds of axes of the space: `kd`, `classifier`, `lr`.
+        tune: only these kinds of axes: `kd`, `classifier` (an axis of the space, or apart from it), `lr`.
+        trials: how actions are tried: the environment, how many images validate, how long a trial is.
         preprocessing: normalisation and augmentation; if not given, the normalisation is measured on the first
             phase's images and `augmentation` (default: pad an eighth of the size, mirror) is used.
         device: `auto`, `cpu`, `cuda` or `cuda:N`.
@@ -172,6 +179,7 @@ class Learner:
         policy_options: Mapping[str, bool | float | str] | None = None,
         space: str | Mapping[str, Sequence[AxisValue]] = "paper",
         tune: Sequence[str] | None = None,
+        trials: TrialSettings | Mapping[str, Any] | None = None,
         options: Mapping[str, float | str] | None = None,
         image_size: int | None = None,
         preprocessing: Preprocessing | None = None,
@@ -195,6 +203,7 @@ class Learner:
             policy_options=policy_options or {},
             space=space,
             tune=tune,
+            trials=_trial_settings(trials),
             memory=memory if isinstance(memory, Budget) else Budget(per_class=memory),
             schedule=Schedule(epochs, batch, momentum, weight_decay),
             image_size=image_size,
@@ -204,8 +213,16 @@ class Learner:
         )
         self.backend = make_backend(device, precision, deterministic)
         self._method: Method = make_method(method, options)
-        self._action = self._method.default_action.replace(**self.settings.action)
-        self.space = make_space({} if policy == "fixed" else space, self._action, tune)
+        self.space = tuned_space(
+            self._method.default_action,
+            self.settings.action,
+            tuned=policy != "fixed",
+            space=space,
+            tune=tune,
+            choices=self._method.choices,
+            epochs=epochs,
+        )
+        self._action = self.space.actions[self.space.default]
         self._history: list[dict[str, Any]] = []
         self.policy = self._replayed()
         self._own_net = net if isinstance(net, nn.Module) else None
@@ -221,7 +238,7 @@ class Learner:
         self.model: Model | None = None
         self.memory: Memory | None = None
         self._means: Tensor | None = None
-        self._reserve_hits = {"fc": 0, "ncm": 0}
+        self._judged = {"fc": 0, "ncm": 0}  # hits on images that the judged models had not been trained on
         self._job: _Job | None = None
         self._pending: tuple[dict[str, Tensor], dict[str, Any]] | None = None
 
@@ -244,16 +261,32 @@ class Learner:
         *,
         known: str = "refuse",
         origins: Tensor | None = None,
+        action: Mapping[str, AxisValue] | None = None,
     ) -> Iterator[Event]:
         """The same phase as a generator of events; `state()` may be called between any two of them.
 
         `origins` says where each image came from in the caller's own data, so that a run folder can store the
-        memory as indices. The input is checked at once, before the first event is asked for.
+        memory as indices. With an `action` nothing is tried: the phase is trained with it. The input is checked at
+        once, before the first event is asked for.
         """
         arrival = self._arrival(images, labels, known, origins)
+        if action is not None:
+            arrival = replace(arrival, action=self._method.default_action.replace(**action))
         if self._pending is not None and self._pending[1]["digest"] != arrival.digest:
             raise UserError("this learner was saved in the middle of a phase with other images; give it the same ones")
         return self.backend.guarded(self._fit(arrival))
+
+    def trials(
+        self, images: Images, labels: Labels, *, known: str = "refuse", witness: Witness | None = None
+    ) -> Trials:
+        """The trials of the phase that these images would start, for studies; the learner stays as it is.
+
+        A `witness` sees the temporary models; what it says is recorded beside the rewards and never becomes one.
+        """
+        if self.phases_ == 0:
+            raise UserError("nothing is tried in the first phase; learn it first")
+        with self.backend.active():
+            return self._trials(self._begin(self._arrival(images, labels, known, None)), witness)
 
     def _fit(self, arrival: _Arrival) -> Generator[Event, None, None]:
         self._refuse_if_overtaken(arrival)
@@ -295,9 +328,16 @@ class Learner:
     def _announcement(self, job: _Job, action: Action) -> ActionDecided:
         if self.phases_ == 0:
             return ActionDecided(0, "none", dict(action))
+        if job.arrival.action is not None:
+            return ActionDecided(self.phases_, "given", dict(action))
         chances = job.policy.distribution()
         return ActionDecided(
-            self.phases_, self.settings.policy, dict(action), chances.tolist() if chances is not None else None
+            self.phases_,
+            self.settings.policy,
+            dict(action),
+            chances.tolist() if chances is not None else None,
+            reward=_decided_rewards(job.history).get(self.phases_),
+            past_reward=sum(_decided_rewards(self._history).values()),
         )
 
     def _refuse_if_overtaken(self, arrival: _Arrival) -> None:
@@ -321,8 +361,23 @@ class Learner:
                 lr=own.lr if self.settings.first_lr is None else self.settings.first_lr,
                 classifier=self._action.classifier,
             )
-        quota = self.settings.memory.quota(len(job.arrival.classes))
-        trials = Trials(job.start, job.kept, job.new, job.reserve, quota - self.settings.memory.reserve)
+        trials = self._trials(job)
+        action = job.arrival.action
+        if action is None:
+            action = yield from self._learned(job, trials)
+        if action.classifier == "auto" and not len(job.reserve) and not len(job.kept.reserve) and trials.possible:
+            yield from self._judge_classifiers(job, trials, action)
+        return action
+
+    def _trials(self, job: _Job, witness: Witness | None = None) -> Trials:
+        quota = self.settings.memory.quota(len(job.arrival.classes)) - self.settings.memory.reserve
+        images = job.kept, job.new, job.reserve
+        return Trials(job.start, *images, quota, self.settings.trials, classes=job.arrival.classes, witness=witness)
+
+    def _learned(self, job: _Job, trials: Trials) -> Generator[Event, None, Action]:
+        """Ask, try, tell; then decide."""
+        if _is_decided(job.history):
+            return self.space.actions[job.policy.decide()]
         if job.policy.phase != self.phases_:  # else it was replayed into the middle of this phase
             job.policy.begin(self.phases_)
         while asked := job.policy.ask():
@@ -330,25 +385,60 @@ class Learner:
                 log.warning("phase %d has nothing to validate on; its action is not tuned", self.phases_)
                 job.policy = self._replayed()
                 return self._action
-            self._refuse_if_overtaken(job.arrival)
-            trial = asked[0]
-            action = self.space.actions[trial.arm]
-            counts = self._counted(action)
-            result = trials.run(trial, action, counts, job.policy.setup.short)
-            job.policy.tell([result.outcome])
-            job.history.append(result.outcome.as_json(self.phases_))
-            yield TrialDone(
-                self.phases_,
-                asdict(trial),
-                dict(action),
-                counts,
-                result.outcome.reward,
-                result.outcome.diverged,
-                result.as_json(),
-            )
+            chances = job.policy.distribution()
+            actions = [self.space.actions[trial.arm] for trial in asked]
+            wanted = [(trial, action, self._counted(action)) for trial, action in zip(asked, actions, strict=True)]
+            results = trials.run_all(wanted, job.policy.setup.short)
+            for (trial, action, counts), result in zip(wanted, results, strict=True):
+                self._refuse_if_overtaken(job.arrival)
+                job.policy.tell([result.outcome])
+                entry = result.outcome.as_json(self.phases_)
+                job.history.append({**entry, "totals": result.totals()} if trial.full else entry)
+                yield self._tried(asdict(trial), action, counts, result, chances)
         arm = job.policy.decide()
         job.history.append(decision_entry(self.phases_, arm))
         return self.space.actions[arm]
+
+    def _tried(
+        self,
+        trial: dict[str, Any],
+        action: Action,
+        counts: str,
+        result: TrialResult,
+        chances: NDArray[np.float64] | None = None,
+    ) -> TrialDone:
+        outcome = result.outcome
+        shown = chances.tolist() if chances is not None else None
+        return TrialDone(
+            self.phases_, trial, dict(action), counts, outcome.reward, outcome.diverged, result.as_json(), shown
+        )
+
+    def _judge_classifiers(self, job: _Job, trials: Trials, action: Action) -> Generator[Event, None, None]:
+        """Count hits of both classifiers without a reserve, as `trials.classifier` says.
+
+        `full`: models trained with the decided action at full length on a local training part; a finalist of the policy is
+        such a model. `paper`: in the first tuned phase only, a short training that suits FC and one that suits NCM.
+        """
+        if any("judged" in entry for entry in job.history):
+            return
+        settings = job.policy.setup
+        hits = dict.fromkeys(self._judged, 0)
+        if self.settings.trials.classifier == "paper":
+            for number, (name, one) in enumerate(
+                _paper_candidates(action).items() if not any(self._judged.values()) else ()
+            ):
+                trial = Trial(number, number, settings.short)
+                result = trials.run(trial, one, name, settings.short)
+                hits[name] = result.totals()[name]
+                yield self._tried({**asdict(trial), "purpose": "classifier"}, one, name, result)
+        elif (totals := _finalist_totals(job.history)) is not None:
+            hits = totals
+        else:
+            trial = Trial(0, 0, settings.full, full=True)
+            result = trials.run(trial, action, "fc", settings.short)
+            hits = result.totals()
+            yield self._tried({**asdict(trial), "purpose": "classifier"}, action, "fc", result)
+        job.history.append({"phase": self.phases_, "judged": hits})
 
     def _counted(self, action: Action) -> str:
         """The classifier whose hits are the reward: the action's; where it is `auto`, the one in force."""
@@ -360,7 +450,7 @@ class Learner:
     def _replayed(self) -> Policy:
         """A policy that knows what this learner has learned from its phases, and no more."""
         settings = self.settings
-        short = -(-settings.schedule.epochs // 10)
+        short = settings.trials.short(settings.schedule.epochs)
         setup = Setup(self.space, short, settings.schedule.epochs, settings.seed)
         return replay(make_policy(settings.policy, setup, settings.policy_options), self._history)
 
@@ -395,23 +485,23 @@ class Learner:
             raise Diverged(f"the features of phase {self.phases_} are not finite; lower the learning rate")
         memory = job.kept.updated(candidates, features, job.reserve, budget.quota(classes), budget.reserve)
         means = class_means(model, memory.exemplars, classes, preprocessing, backend)
-        hits = dict(self._reserve_hits)
+        hits = {name: count + _judged_hits(job.history)[name] for name, count in self._judged.items()}
         if len(memory.reserve):
             found = extract(model, memory.reserve.pixels, preprocessing, backend)
             truth = memory.reserve.labels.to(backend.device)
             for name, scores in both_classifiers(found, means).items():
                 hits[name] += int((scores.argmax(dim=1) == truth).sum())
         self.classifier_ = self._choose_classifier(trainer.action, hits)
-        self.model, self.memory, self._means, self._reserve_hits = model, memory, means, hits
+        self.model, self.memory, self._means, self._judged = model, memory, means, hits
         self.preprocessing, self.shape_ = preprocessing, job.arrival.images.shape
         self.classes_, self.action_ = job.arrival.classes, trainer.action
         self.phases_, self._history = self.phases_ + 1, [*self._history, *job.history]
         self.policy = job.policy
 
     def _choose_classifier(self, action: Action, hits: Mapping[str, int]) -> str:
-        """What `auto` becomes: FC in the first phase, then the one with more hits on the reserve so far.
+        """What `auto` becomes: FC in the first phase, then the one with more hits so far where it was judged.
 
-        The reserve was never trained on. Without one, or with as many hits, the method's own classifier counts.
+        With as many hits, or none, the method's own classifier counts.
         """
         if action.classifier != "auto":
             return action.classifier
@@ -531,7 +621,7 @@ class Learner:
             "classifier": self.classifier_,
             "action": dict(self.action_),
             "phases": self.phases_,
-            "reserve_hits": self._reserve_hits,
+            "judged": self._judged,
             "history": self._history,
             "pending": pending[1] if pending is not None else None,
         }
@@ -574,7 +664,7 @@ class Learner:
         self.classes_ = tuple(meta["classes"])
         self.classifier_, self.phases_ = meta["classifier"], meta["phases"]
         self.action_ = Action(**meta["action"])
-        self._reserve_hits = dict(meta["reserve_hits"])
+        self._judged = dict(meta["judged"] if "judged" in meta else meta["reserve_hits"])
         self._history = list(meta.get("history", []))
         self.policy = self._replayed()
         if meta["pending"] is not None:
@@ -686,6 +776,60 @@ class Learner:
         augmentation = preprocessing.augmentation
         jitter = self._method.brightness or augmentation.brightness
         return replace(preprocessing, augmentation=replace(augmentation, brightness=jitter))
+
+
+def _trial_settings(given: TrialSettings | Mapping[str, Any] | None) -> TrialSettings:
+    if given is None or isinstance(given, TrialSettings):
+        return given or TrialSettings()
+    known = [each.name for each in fields(TrialSettings)]
+    for name in given:
+        if name not in known:
+            raise UserError(f"unknown key 'trials.{name}'; {suggestion(str(name), known)}")
+    return TrialSettings(**given)
+
+
+def _is_decided(history: Sequence[Mapping[str, Any]]) -> bool:
+    return any("decided" in entry for entry in history)
+
+
+def _decided_rewards(history: Iterable[Mapping[str, Any]]) -> dict[int, float]:
+    """For each phase, the reward of the decided arm in its last trial there, where it was tried."""
+    rewards: dict[tuple[int, int], float] = {}
+    found: dict[int, float] = {}
+    for entry in history:
+        if "trial" in entry:
+            rewards[entry["phase"], entry["trial"]["arm"]] = entry["reward"]
+        elif (entry["phase"], entry.get("decided")) in rewards:
+            found[entry["phase"]] = rewards[entry["phase"], entry["decided"]]
+    return found
+
+
+def _finalist_totals(history: Iterable[Mapping[str, Any]]) -> dict[str, int] | None:
+    """The hits of the decided arm where it was trained at full length, if it was."""
+    totals: dict[int, dict[str, int]] = {}
+    for entry in history:
+        if "totals" in entry:
+            totals[entry["trial"]["arm"]] = entry["totals"]
+        elif entry.get("decided") in totals:
+            return totals[entry["decided"]]
+    return None
+
+
+def _judged_hits(history: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    found = [entry["judged"] for entry in history if "judged" in entry]
+    return {name: sum(hits[name] for hits in found) for name in ("fc", "ncm")}
+
+
+def _paper_candidates(action: Action) -> dict[str, Action]:
+    """The released code's two candidates: FC with feature distillation, NCM with logit distillation (methods.md 0.3)."""
+    suited = {
+        "fc": {"feature_kd": 1.0, "logit_kd": 0.0, "margin": 1.0},
+        "ncm": {"feature_kd": 0.0, "logit_kd": 1.0, "margin": 0.0},
+    }
+    return {
+        name: action.replace(**{axis: value for axis, value in axes.items() if axis in action})
+        for name, axes in suited.items()
+    }
 
 
 def _plain_labels(labels: Labels) -> list[Label]:

@@ -76,7 +76,7 @@ def test_capturing_leaves_no_trace(make_trainer: Callable[..., Trainer]) -> None
     trainer = make_trainer(capture=True)
     before, _ = trainer.state()
     before = {name: value.clone() for name, value in before.items()}
-    runner = trainer._runner()
+    runner = trainer._engine.runner
     assert isinstance(runner, CapturedRunner)
     with trainer.backend.active():
         runner._capture()

@@ -1,17 +1,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from poise.actions import Action
 from poise.data import Augmentation, ImageSet, Memory, Preprocessing
 from poise.methods import Growth, Lucir, Stage, make_method
 from poise.nets import Model, build_backbone, build_head, torch_generator
 from poise.policies import Trial
-from poise.training import Backend, PhaseStart, Schedule, Trials
+from poise.training import Backend, PhaseStart, Schedule, Trials, TrialSettings
 
 GROWTH = Growth(old=2, new=1)
 OWN = make_method("lucir").default_action
@@ -28,7 +30,7 @@ def start(cpu: Backend) -> PhaseStart:
 
 
 @pytest.fixture
-def make_trials(start: PhaseStart) -> Callable[[], Trials]:
+def make_trials(start: PhaseStart) -> Callable[..., Trials]:
     generator = torch.Generator().manual_seed(3)
 
     def bright(label: int, count: int, first: int) -> ImageSet:
@@ -39,10 +41,16 @@ def make_trials(start: PhaseStart) -> Callable[[], Trials]:
     kept = ImageSet.joined([bright(0, 6, 0), bright(1, 6, 10)])
     none = kept.select(torch.empty(0, dtype=torch.long))
     new = bright(2, 40, 20)
-    return lambda: Trials(start, Memory(kept, none), new, none, quota=6)
+
+    def made(start: PhaseStart = start, **settings: Any) -> Trials:
+        witness = settings.pop("witness", None)
+        memory, few = Memory(kept, none), TrialSettings(**settings)
+        return Trials(start, memory, new, none, 6, few, witness=witness)
+
+    return made
 
 
-def test_a_trial_learns_and_records_hits_of_both_classifiers_on_the_way(make_trials: Callable[[], Trials]) -> None:
+def test_a_trial_learns_and_records_hits_of_both_classifiers_on_the_way(make_trials: Callable[..., Trials]) -> None:
     result = make_trials().run(Trial(0, arm=0, epochs=4), OWN, "ncm", short=4)
     assert sorted(result.hits) == [1, 2, 4]
     assert result.classes == [0, 1, 2]
@@ -52,7 +60,7 @@ def test_a_trial_learns_and_records_hits_of_both_classifiers_on_the_way(make_tri
     assert result.outcome.reward > 0.6
 
 
-def test_continuing_gives_what_training_from_scratch_gives(make_trials: Callable[[], Trials]) -> None:
+def test_continuing_gives_what_training_from_scratch_gives(make_trials: Callable[..., Trials]) -> None:
     going = make_trials()
     going.run(Trial(0, arm=0, epochs=2), OWN, "fc", short=4)
     continued = going.run(Trial(1, arm=0, epochs=4, continues=0), OWN, "fc", short=4)
@@ -60,7 +68,7 @@ def test_continuing_gives_what_training_from_scratch_gives(make_trials: Callable
     assert continued == scratch
 
 
-def test_trials_do_not_disturb_each_other(make_trials: Callable[[], Trials]) -> None:
+def test_trials_do_not_disturb_each_other(make_trials: Callable[..., Trials]) -> None:
     together, other = make_trials(), OWN.replace(lr=0.01, feature_kd=4.0)
     together.run(Trial(0, arm=1, epochs=3), other, "fc", short=4)
     after = together.run(Trial(1, arm=0, epochs=3), OWN, "fc", short=4)
@@ -68,7 +76,7 @@ def test_trials_do_not_disturb_each_other(make_trials: Callable[[], Trials]) -> 
     assert after == alone
 
 
-def test_a_diverged_trial_has_reward_0_and_stops_nothing(make_trials: Callable[[], Trials]) -> None:
+def test_a_diverged_trial_has_reward_0_and_stops_nothing(make_trials: Callable[..., Trials]) -> None:
     trials = make_trials()
     result = trials.run(Trial(0, arm=0, epochs=4), Action(**{**OWN, "lr": 1e30}), "fc", short=4)
     assert result.outcome.diverged
@@ -76,19 +84,34 @@ def test_a_diverged_trial_has_reward_0_and_stops_nothing(make_trials: Callable[[
     assert trials.run(Trial(1, arm=1, epochs=2), OWN, "fc", short=4).outcome.diverged is False
 
 
-def test_a_finalist_trains_with_the_full_schedule(make_trials: Callable[[], Trials]) -> None:
-    trials = make_trials()
-    short = trials.run(Trial(0, arm=0, epochs=4), OWN, "fc", short=4)
-    full = trials.run(Trial(1, arm=0, epochs=4, full=True), OWN, "fc", short=4)
-    assert short.hits[1] == full.hits[1]  # the same draws, and both at the first learning rate
-    key = (0, 0, True)
-    assert trials._running[key].trainer.schedule.epochs == 40
+def test_a_finalist_trains_with_the_full_schedule(make_trials: Callable[..., Trials]) -> None:
+    trials = make_trials(witness=fingerprint)
+    short = trials.run(Trial(0, arm=0, epochs=4), OWN, "fc", short=4).witnessed
+    full = trials.run(Trial(1, arm=0, epochs=4, full=True), OWN, "fc", short=4).witnessed
+    assert short[1] == full[1]  # the same draws, and both at the first learning rate
+    assert short[2] == full[2]
+    assert short[4] != full[4]  # of 4 epochs the third has a tenth of the rate, of 40 it has not
 
 
-def test_the_last_model_is_not_touched(start: PhaseStart, make_trials: Callable[[], Trials]) -> None:
+def test_the_last_model_is_not_touched(start: PhaseStart, make_trials: Callable[..., Trials]) -> None:
     before = {name: value.clone() for name, value in start.model.state_dict().items()}
     make_trials().run(Trial(0, arm=0, epochs=2), OWN, "fc", short=2)
     assert all(torch.equal(before[name], value) for name, value in start.model.state_dict().items())
+
+
+def fingerprint(model: Model, means: Tensor) -> float:
+    return float(model.head.rows().detach().sum())
+
+
+@dataclass(frozen=True)
+class Heavy(Stage):
+    """A stage that tells when it asks for a learning rate: once in each of its epochs."""
+
+    heard: list[str] = field(default_factory=list)
+
+    def rate(self, epoch: int, epochs: int, start: float) -> float:
+        self.heard.append(self.name)
+        return super().rate(epoch, epochs, start)
 
 
 class TwoStages(Lucir):
@@ -98,22 +121,23 @@ class TwoStages(Lucir):
         return Stage("first", 0.25), Stage("second", 0.75)
 
 
-def test_a_trial_runs_every_stage_of_a_method(start: PhaseStart, make_trials: Callable[[], Trials]) -> None:
-    trials = make_trials()
-    trials._start = replace(start, method=TwoStages())
-    running = []
-    begun = trials._begun
-    trials._begun = lambda *words: running.append(begun(*words)) or running[-1]  # type: ignore[method-assign,func-returns-value]
-    result = trials.run(Trial(0, arm=0, epochs=4), OWN, "fc", short=4)
+def test_a_trial_runs_every_stage_of_a_method(start: PhaseStart, make_trials: Callable[..., Trials]) -> None:
+    names: list[str] = []
+
+    class Heard(TwoStages):
+        def stages(self, growth: Growth) -> tuple[Stage, ...]:
+            first, second = super().stages(growth)
+            return first, Heavy(second.name, second.share, heard=names)
+
+    result = make_trials(start=replace(start, method=Heard())).run(Trial(0, arm=0, epochs=4), OWN, "fc", short=4)
     assert sorted(result.hits) == [1, 2, 4]
-    assert running[0].trainer.stage == 2
-    assert running[0].epochs == 4
+    assert len(names) == 3
 
 
-def test_what_cannot_be_continued_is_not_kept(make_trials: Callable[[], Trials]) -> None:
+def test_what_cannot_be_continued_is_not_kept(make_trials: Callable[..., Trials]) -> None:
     trials = make_trials()
     trials.run(Trial(0, arm=0, epochs=2), OWN, "fc", short=4)
     trials.run(Trial(1, arm=1, epochs=4), OWN, "fc", short=4)
-    assert list(trials._running) == [(0, 0, False)]
+    assert list(trials._paused) == [(0, 0, False)]
     trials.run(Trial(2, arm=0, epochs=4, round=1), OWN, "fc", short=4)
     assert list(trials._splits) == [1]

@@ -31,6 +31,20 @@ class Feed:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def selected(self, picks: Tensor) -> Feed:
+        """Some of the images, where they live."""
+        pixels, labels = self.pixels[picks.to(self.pixels.device)], self.labels[picks.to(self.device)]
+        return Feed(ImageSet(pixels, labels.to(pixels.device), labels.to(pixels.device)), self.device, self.resident)
+
+    def copy(self) -> Feed:
+        """The same images in memory of their own."""
+        return self.selected(torch.arange(len(self)))
+
+    def load(self, other: Feed) -> None:
+        """Take over as many other images, in place: a captured step goes on reading from here."""
+        self.pixels.copy_(other.pixels)
+        self.labels.copy_(other.labels)
+
     def batches(self, order: Tensor, bounds: list[tuple[int, int]]) -> Iterator[tuple[Tensor, Tensor]]:
         """Pixels and labels of `order[start:stop]` for each of `bounds`, on the device."""
         if self.resident:

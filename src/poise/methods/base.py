@@ -40,14 +40,25 @@ class Arrivals:
 class Stage:
     """One stretch of training inside a phase.
 
-    `share` is its length as a share of the phase's epochs. The learning rate starts at the action's and
-    is multiplied by `decay` at each of `milestones`, given as shares of the stage.
+    `share` is its length as a share of the phase's epochs. The learning rate starts at the action's (or at `lr`)
+    and is multiplied by `decay` at each of `milestones`, given as shares of the stage.
+
+    Attributes:
+        balanced: trains on as many images of each class as there are of the smallest, the first ones by herding.
+        head_only: trains the head, old rows included, and nothing else.
+        moves_statistics: whether batch statistics go on moving; if not, the backbone stays in eval mode.
+        distils: whether there is a teacher; without one the terms are those of a first phase.
     """
 
     name: str = "main"
     share: float = 1.0
     milestones: tuple[float, ...] = (0.5, 0.75)
     decay: float = 0.1
+    lr: float | None = None
+    balanced: bool = False
+    head_only: bool = False
+    moves_statistics: bool = True
+    distils: bool = True
 
     def epochs(self, phase_epochs: int) -> int:
         """The number of epochs of this stage in a phase of that many."""
@@ -78,6 +89,19 @@ class Method(ABC):
     brightness: ClassVar[float] = 0.0
     #: What it does when nobody tunes it; also the axes that can be tuned.
     default_action: ClassVar[Action]
+    #: Words of an axis that mean something here, where not all do.
+    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    #: What `balance=finetune` adds to a phase: a short training of the head on as many images of each class.
+    balancing: ClassVar[Stage] = Stage(
+        "balance",
+        share=1 / 8,
+        milestones=(0.5,),
+        lr=0.01,
+        balanced=True,
+        head_only=True,
+        moves_statistics=False,
+        distils=False,
+    )
     #: The names of its own options with their defaults.
     options: ClassVar[Mapping[str, float | str]] = {}
 

@@ -26,7 +26,7 @@ class ICaRL(Method):
     name = "icarl"
     variant = "ordinary"
     head = "linear"
-    default_action = Action(logit_kd=1.0, lr=0.1, classifier="ncm", old_rows="trained")
+    default_action = Action(logit_kd=1.0, lr=0.1, classifier="ncm", old_rows="trained", balance="none")
     options: ClassVar[Mapping[str, float | str]] = {"loss": "softmax"}
 
     def __init__(self, **options: float | str) -> None:

@@ -26,7 +26,10 @@ class Lucir(Method):
     name = "lucir"
     variant = "lucir"
     head = "cosine"
-    default_action = Action(logit_kd=0.0, feature_kd=1.0, margin=1.0, lr=0.1, classifier="fc", old_rows="frozen")
+    default_action = Action(
+        logit_kd=0.0, feature_kd=1.0, margin=1.0, lr=0.1, classifier="fc", old_rows="frozen", balance="none"
+    )
+    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {"balance": ("none", "finetune")}  # its rows have no length
     options: ClassVar[Mapping[str, float | str]] = {"lambda_base": 5.0}
 
     def __init__(self, **options: float | str) -> None:

@@ -45,6 +45,10 @@ class Head(nn.Module):
         """Let the old rows be trained or not."""
         self.old.requires_grad_(not frozen)
 
+    def align(self) -> None:
+        """Make new rows as long as old ones are (Zhao et al. 2020); only for heads in which length counts."""
+        raise NotImplementedError
+
     def scores(self, features: Tensor) -> Tensor:
         """One value per class before any learned scale."""
         raise NotImplementedError
@@ -100,6 +104,12 @@ class LinearHead(Head):
         """Let the old rows and their biases be trained or not."""
         super().freeze_old(frozen)
         self.old_bias.requires_grad_(not frozen)
+
+    @torch.no_grad()
+    def align(self) -> None:
+        """w_new ← w_new · mean |w_old| / mean |w_new|; biases stay as they are."""
+        if len(self.old) and len(self.new):
+            self.new.mul_(self.old.norm(dim=1).mean() / self.new.norm(dim=1).mean().clamp(min=1e-12))
 
     def scores(self, features: Tensor) -> Tensor:
         """The linear map."""

@@ -12,9 +12,10 @@ from poise.training.events import (
     StepDone,
     TrialDone,
 )
+from poise.training.lanes import Lanes
 from poise.training.phase import PhaseStart
 from poise.training.trainer import Schedule, Trainer
-from poise.training.trials import TrialResult, Trials
+from poise.training.trials import TrialResult, Trials, TrialSettings, Witness
 
 __all__ = [
     "PRECISIONS",
@@ -23,6 +24,7 @@ __all__ = [
     "EpochDone",
     "Event",
     "Extracted",
+    "Lanes",
     "PhaseDone",
     "PhaseStart",
     "PhaseStarted",
@@ -32,7 +34,9 @@ __all__ = [
     "Trainer",
     "TrialDone",
     "TrialResult",
+    "TrialSettings",
     "Trials",
+    "Witness",
     "both_classifiers",
     "class_means",
     "extract",

@@ -1,7 +1,8 @@
-"""The local environment h_i: a training and a validation part, both made of training images."""
+"""Environments: a training and a validation part, both made of training images."""
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,11 +22,19 @@ class Environment:
         kept: exemplars of old classes to train on.
         new: new images to train on.
         valid: the validation part B, whose classes all count the same.
+        later: new images of the second pseudo phase of a look-ahead.
+        rows: in a look-ahead the new classes have another order: for each label here, the row of the real head.
     """
 
     kept: ImageSet
     new: ImageSet
     valid: ImageSet
+    later: ImageSet | None = None
+    rows: tuple[int, ...] | None = None
+
+    def digest(self) -> str:
+        """A short name of this split, by the images that it validates on."""
+        return hashlib.blake2b(self.valid.pixels.cpu().numpy().tobytes(), digest_size=8).hexdigest()
 
 
 def local_environment(
@@ -54,6 +63,45 @@ def local_environment(
     rest = _others(len(pool), picks)
     kept = len(memory.exemplars)
     return Environment(pool.select(rest[rest < kept]), pool.select(rest[rest >= kept]), valid)
+
+
+def look_ahead(
+    memory: Memory,
+    new: ImageSet,
+    reserve: ImageSet,
+    old: int,
+    generator: np.random.Generator,
+    per_class: int = VALIDATION,
+) -> Environment | None:
+    """Two pseudo phases made of the new classes; None where there are not two classes to make them of.
+
+    The first half of them (in a random order) arrives, is trained on and cut to its memory; then the other half. B is
+    `per_class` images of each new class, at most half of them, and every reserve: all of it images that no model has
+    seen, and of classes whose forgetting can be observed.
+    """
+    arrived = sorted(label for label in set(new.labels.tolist()) if label >= old)
+    sizes = torch.bincount(new.labels)
+    if len(arrived) < 2 or int(sizes[arrived].min()) < 2:
+        return None
+    order = [arrived[place] for place in generator.permutation(len(arrived)).tolist()]
+    first = set(order[: len(order) // 2]) | {label for label in set(new.labels.tolist()) if label < old}
+    rows = (*range(old), *order)
+    picks = _drawn(new.labels, set(arrived), per_class, generator)
+    rest = new.select(_others(len(new), picks))
+    return Environment(
+        kept=memory.exemplars,
+        new=_relabelled(rest.of_labels(first), rows),
+        valid=_relabelled(ImageSet.joined([memory.reserve, reserve, new.select(picks)]), rows),
+        later=_relabelled(rest.of_labels(set(arrived) - first), rows),
+        rows=rows,
+    )
+
+
+def _relabelled(images: ImageSet, rows: tuple[int, ...]) -> ImageSet:
+    """The images with the place of their label in `rows` as label."""
+    places = torch.empty(len(rows), dtype=torch.long)
+    places[torch.tensor(rows)] = torch.arange(len(rows))
+    return ImageSet(images.pixels, places.to(images.labels.device)[images.labels], images.origins)
 
 
 def _drawn(labels: Tensor, judged: set[int], count: int, generator: np.random.Generator) -> Tensor:

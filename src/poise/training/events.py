@@ -35,7 +35,10 @@ class PhaseStarted(Event):
 
 @dataclass(frozen=True)
 class TrialDone(Event):
-    """An action was tried; `trial` is its place in the policy's plan, `record` what was seen on the way."""
+    """An action was tried; `trial` is its place in the policy's plan, `record` what was seen on the way.
+
+    `distribution` is the policy's over the space when it asked, if it has one.
+    """
 
     kind = "trial"
 
@@ -45,17 +48,24 @@ class TrialDone(Event):
     reward: float
     diverged: bool
     record: Mapping[str, Any]
+    distribution: Sequence[float] | None = None
 
 
 @dataclass(frozen=True)
 class ActionDecided(Event):
-    """The phase will be trained with this action; `distribution` is the policy's over the space, if it has one."""
+    """The phase will be trained with this action; `distribution` is the policy's over the space, if it has one.
+
+    `reward` is the local reward of the action, where it was tried; `past_reward`, the sum of those of earlier phases, is
+    Part I of the paper's cumulative reward: a constant, recorded and left out of every update.
+    """
 
     kind = "action"
 
     policy: str
     action: Mapping[str, float | str]
     distribution: Sequence[float] | None = None
+    reward: float | None = None
+    past_reward: float = 0.0
 
 
 @dataclass(frozen=True)

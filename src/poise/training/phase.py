@@ -67,12 +67,16 @@ class PhaseStart:
             growth=self.growth,
             feed=feed,
             preprocessing=self.preprocessing,
-            schedule=replace(self.schedule, epochs=epochs or self.schedule.epochs),
+            schedule=self.lasting(epochs or action.epochs),
             backend=self.backend,
             seed=self.seed,
             phase=self.phase,
             address=address,
         )
+
+    def lasting(self, epochs: float | None) -> Schedule:
+        """The schedule with another number of epochs, if one is given."""
+        return self.schedule if epochs is None else replace(self.schedule, epochs=max(1, round(epochs)))
 
     def feed(self, kept: ImageSet, new: ImageSet) -> Feed:
         """All images of a training, where they are trained on."""

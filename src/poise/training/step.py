@@ -38,10 +38,14 @@ class Step:
     ) -> None:
         self.model, self.teacher, self.method, self.growth = model, teacher, method, growth
         self.preprocessing, self.optimiser, self.backend = preprocessing, optimiser, backend
-        self.weights = {
-            name: torch.tensor(action.weight(name), device=backend.device) for name in action if name not in SETTINGS
-        }
+        self.weights = {name: torch.zeros((), device=backend.device) for name in action if name not in SETTINGS}
+        self.weigh(action)
         self.names: tuple[str, ...] = ()  # of the values that a step returns; known after the first one
+
+    def weigh(self, action: Action) -> None:
+        """Weigh the terms as this action says, in place: a captured step goes on with it."""
+        for name, weight in self.weights.items():
+            weight.fill_(action.weight(name))
 
     def __call__(self, pixels: Tensor, labels: Tensor, draws: Draws) -> Tensor:
         """Train on one batch of uint8 images; returns the loss and every term, in the order of `names`."""

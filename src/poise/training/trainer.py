@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,12 +11,13 @@ from torch import Tensor
 
 from poise import draws
 from poise.actions import Action
-from poise.data import Feed, Preprocessing, batch_bounds
+from poise.data import Feed, Preprocessing, batch_bounds, herd
 from poise.errors import Diverged, check_number, check_whole
 from poise.methods import Growth, Method, Stage
 from poise.nets import Model
 from poise.training.backend import Backend
 from poise.training.capture import CapturedRunner
+from poise.training.evaluate import extract
 from poise.training.events import EpochDone, Event, StageDone, StepDone
 from poise.training.step import EagerRunner, Runner, Step, is_noisy
 
@@ -35,6 +36,30 @@ class Schedule:
         check_whole("batch", self.batch, 2)  # one image has no batch statistics
         check_number("momentum", self.momentum, below=1)
         check_number("weight_decay", self.weight_decay)
+
+
+@dataclass
+class _Engine:
+    """What trains one stage. It is kept for the next action, so that a captured step serves all of them."""
+
+    feed: Feed
+    bounds: list[tuple[int, int]]
+    optimiser: torch.optim.SGD
+    step: Step
+    runner: Runner
+
+    def restart(self, action: Action) -> None:
+        """Begin again with this action and no momentum."""
+        self.step.weigh(action)
+        for state in self.optimiser.state.values():
+            state["momentum_buffer"].zero_()
+
+    def set_rate(self, rate: float) -> None:
+        for group in self.optimiser.param_groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
 
 
 class Trainer:
@@ -63,14 +88,25 @@ class Trainer:
         self.model, self.teacher, self.action, self.growth = model, teacher, action, growth
         self.method, self.preprocessing, self.schedule, self.backend = method, preprocessing, schedule, backend
         self.feed, self.seed, self.phase, self.address = feed, seed, phase, address
-        self.stages: tuple[Stage, ...] = method.stages(growth)
-        self.bounds = batch_bounds(len(feed), schedule.batch)
+        balancing = action.balance == "finetune" and growth.old > 0
+        self.stages: tuple[Stage, ...] = (*method.stages(growth), *((method.balancing,) if balancing else ()))
         self.stage = self.epoch = self.step = 0
         self.record: list[Tensor] = []  # loss and terms of the steps of this epoch, [steps, names] each
-        self._running: Runner | None = None
+        self._picks: Tensor | None = None  # the images of a balanced stage
         self._restored_names: tuple[str, ...] = ()
-        model.head.freeze_old(action.old_rows == "frozen")
-        self.optimiser = self._new_optimiser()
+        self._engines: dict[int, _Engine] = {}
+        self._enter()
+
+    @property
+    def bounds(self) -> list[tuple[int, int]]:
+        """Where the batches of this stage start and stop."""
+        return self._engine.bounds
+
+    @property
+    def captures(self) -> bool:
+        """Whether steps are captured: on a GPU, where the images live there and the network draws nothing."""
+        on_gpu = self.backend.device.type == "cuda" and self.feed.resident
+        return on_gpu and self.backend.capture and not is_noisy(self.model)
 
     def run(self) -> Generator[Event, None, None]:
         """Train from where it stands to the end of the last stage."""
@@ -79,47 +115,73 @@ class Trainer:
             epochs = stage.epochs(self.schedule.epochs)
             while self.epoch < epochs:
                 yield from self._epoch(stage, epochs)
-            self.stage, self.epoch = self.stage + 1, 0
-            self.optimiser = self._new_optimiser()
+            self.stage, self.epoch, self._picks = self.stage + 1, 0, None
+            if self.stage < len(self.stages):
+                self._enter()
+            elif self.action.balance == "align" and self.growth.old:
+                self.model.head.align()
             yield StageDone(self.phase, stage.name)
 
-    def _epoch(self, stage: Stage, epochs: int) -> Iterator[Event]:
-        rate = stage.rate(self.epoch, epochs, self.action.lr)
-        self._set_rate(rate)
-        generator = draws.generator(self.seed, "epoch", self.phase, stage.name, self.epoch, *self.address)
-        order = torch.from_numpy(generator.permutation(len(self.feed)))
-        augmentation = self.preprocessing.augmentation.draw(len(self.feed), generator)
-        self.model.train()
-        noise = draws.key(self.seed, "noise", self.phase, stage.name, self.epoch, *self.address)
-        for values in self._runner().epoch(order, augmentation, self.step, noise):
-            self.record.append(values)
-            first, self.step = self.step, self.step + len(values)
-            images = self.bounds[self.step - 1][1] - self.bounds[first][0]
-            yield StepDone(self.phase, stage.name, self.epoch, epochs, self.step, len(self.bounds), images)
-        means = self._checked_means()
-        self.step, self.record = 0, []
-        self.epoch += 1
-        loss = means.pop("loss")
-        yield EpochDone(self.phase, stage.name, self.epoch, epochs, rate, loss, means)
+    def restart(
+        self, action: Action, schedule: Schedule, address: tuple[int | str, ...], values: Mapping[str, Tensor]
+    ) -> None:
+        """Train once more, from these values of the model, with another action that has the same kind of stages.
 
-    def _runner(self) -> Runner:
-        """What runs the steps of this stage: captured on a GPU where the images live there, else eager."""
-        if self._running is None:
-            step = Step(
-                model=self.model,
-                teacher=self.teacher,
-                method=self.method,
-                action=self.action,
-                growth=self.growth,
-                preprocessing=self.preprocessing,
-                optimiser=self.optimiser,
-                backend=self.backend,
-            )
-            on_gpu = self.backend.device.type == "cuda" and self.feed.resident
-            captured = on_gpu and self.backend.capture and not is_noisy(self.model)
-            runner = CapturedRunner if captured else EagerRunner
-            self._running = runner(step, self.feed, self.bounds)
-        return self._running
+        What was captured is used again: nothing but numbers may differ (not `old_rows`, not `balance`).
+        """
+        self.model.load_state_dict(values)
+        self.action, self.schedule, self.address = action, schedule, address
+        self.stage = self.epoch = self.step = 0
+        self.record, self._picks, self._restored_names = [], None, ()
+        self._enter()
+
+    @property
+    def _engine(self) -> _Engine:
+        return self._engines.get(self.stage) or self._engines[max(self._engines)]  # the last one, when all is done
+
+    def _enter(self) -> None:
+        """Make ready for the stage: what is trained, on which images, by which optimiser."""
+        stage = self.stages[self.stage]
+        self.model.backbone.requires_grad_(not stage.head_only)
+        self.model.head.requires_grad_(True)
+        self.model.head.freeze_old(self.action.old_rows == "frozen" and not stage.head_only)
+        feed = self._stage_feed(stage)
+        engine = self._engines.get(self.stage)
+        if engine is None or (feed is not engine.feed and not (self.captures and len(feed) == len(engine.feed))):
+            self._engines[self.stage] = self._new_engine(stage, feed)
+            return
+        if feed is not engine.feed:
+            engine.feed.load(feed)
+        engine.restart(self.action)
+
+    def _stage_feed(self, stage: Stage) -> Feed:
+        if not stage.balanced:
+            return self.feed
+        if self._picks is None:
+            features = extract(self.model, self.feed.pixels, self.preprocessing, self.backend).features
+            smallest = int(torch.unique(self.feed.labels, return_counts=True)[1].min())
+            ranks = herd(features, self.feed.labels, smallest)
+            self._picks = torch.cat([ranks[label] for label in sorted(ranks)])
+            if len(self._picks) == 1:  # a batch of two, for a single value has no batch statistics
+                self._picks = self._picks.repeat(2)
+        return self.feed.selected(self._picks)
+
+    def _new_engine(self, stage: Stage, feed: Feed) -> _Engine:
+        optimiser = self._new_optimiser()
+        step = Step(
+            model=self.model,
+            teacher=self.teacher if stage.distils else None,
+            method=self.method,
+            action=self.action,
+            growth=self.growth,
+            preprocessing=self.preprocessing,
+            optimiser=optimiser,
+            backend=self.backend,
+        )
+        bounds = batch_bounds(len(feed), self.schedule.batch)
+        return _Engine(
+            feed, bounds, optimiser, step, (CapturedRunner if self.captures else EagerRunner)(step, feed, bounds)
+        )
 
     def _new_optimiser(self) -> torch.optim.SGD:
         trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
@@ -131,18 +193,31 @@ class Trainer:
             weight_decay=self.schedule.weight_decay,
             fused=on_gpu,
         )
-        if self.schedule.momentum:
-            for parameter in trained:  # momentum that starts at zero takes the same first step as none at all
-                optimiser.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter, requires_grad=False)
-        self._running = None
+        for parameter in trained if self.schedule.momentum else ():
+            # momentum that starts at zero takes the same first step as none at all
+            optimiser.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter, requires_grad=False)
         return optimiser
 
-    def _set_rate(self, rate: float) -> None:
-        for group in self.optimiser.param_groups:
-            if isinstance(group["lr"], Tensor):
-                group["lr"].fill_(rate)
-            else:
-                group["lr"] = rate
+    def _epoch(self, stage: Stage, epochs: int) -> Iterator[Event]:
+        rate = stage.rate(self.epoch, epochs, self.action.lr if stage.lr is None else stage.lr)
+        engine, bounds = self._engine, self.bounds
+        engine.set_rate(rate)
+        generator = draws.generator(self.seed, "epoch", self.phase, stage.name, self.epoch, *self.address)
+        order = torch.from_numpy(generator.permutation(len(engine.feed)))
+        augmentation = self.preprocessing.augmentation.draw(len(engine.feed), generator)
+        self.model.train()
+        self.model.backbone.train(stage.moves_statistics)
+        noise = draws.key(self.seed, "noise", self.phase, stage.name, self.epoch, *self.address)
+        for values in engine.runner.epoch(order, augmentation, self.step, noise):
+            self.record.append(values)
+            first, self.step = self.step, self.step + len(values)
+            images = bounds[self.step - 1][1] - bounds[first][0]
+            yield StepDone(self.phase, stage.name, self.epoch, epochs, self.step, len(bounds), images)
+        means = self._checked_means()
+        self.step, self.record = 0, []
+        self.epoch += 1
+        loss = means.pop("loss")
+        yield EpochDone(self.phase, stage.name, self.epoch, epochs, rate, loss, means)
 
     def _checked_means(self) -> dict[str, float]:
         """The mean loss and terms so far in this epoch; raises `Diverged` at the first bad step."""
@@ -157,7 +232,7 @@ class Trainer:
         return {name: float(mean) for name, mean in zip(names, values.mean(dim=0), strict=True)} if len(values) else {}
 
     def _names(self) -> tuple[str, ...]:
-        return (self._running.names if self._running is not None else ()) or self._restored_names
+        return self._engine.runner.names or self._restored_names
 
     def _diverged(self, step: int) -> Diverged:
         stage = self.stages[min(self.stage, len(self.stages) - 1)]
@@ -170,20 +245,25 @@ class Trainer:
         """Everything that `restore` needs; refuses to save a diverged model."""
         self._checked_means()
         tensors = {f"model.{name}": value for name, value in self.model.state_dict().items()}
+        momenta = self._engine.optimiser.state if self.stage < len(self.stages) else {}
         for name, parameter in self.model.named_parameters():
-            momentum = self.optimiser.state.get(parameter, {}).get("momentum_buffer")
-            if momentum is not None:
-                tensors[f"momentum.{name}"] = momentum
+            if parameter in momenta and "momentum_buffer" in momenta[parameter]:
+                tensors[f"momentum.{name}"] = momenta[parameter]["momentum_buffer"]
         if self.record:
             tensors["record"] = torch.cat(self.record)
+        if self._picks is not None:
+            tensors["picks"] = self._picks
         return tensors, {"stage": self.stage, "epoch": self.epoch, "step": self.step, "names": list(self._names())}
 
-    def restore(self, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
+    def restore(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
         """Go back to where `state` was called; the model must have grown already."""
         self.stage, self.epoch, self.step = meta["stage"], meta["epoch"], meta["step"]
         self.model.load_state_dict({n.removeprefix("model."): t for n, t in tensors.items() if n.startswith("model.")})
-        for name, parameter in self.model.named_parameters():
-            if (momentum := tensors.get(f"momentum.{name}")) is not None:
-                self.optimiser.state[parameter]["momentum_buffer"].copy_(momentum)
+        self._picks = tensors["picks"].to(self.backend.device) if "picks" in tensors else None
+        if self.stage < len(self.stages):
+            self._enter()
+            for name, parameter in self.model.named_parameters():
+                if (momentum := tensors.get(f"momentum.{name}")) is not None:
+                    self._engine.optimiser.state[parameter]["momentum_buffer"].copy_(momentum)
         self._restored_names = tuple(meta["names"])
         self.record = [tensors["record"].to(self.backend.device)] if "record" in tensors else []
