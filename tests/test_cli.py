@@ -131,6 +131,22 @@ def pictures(folder: Path, names: str, count: int = 5, first: int = 0) -> Path:
         (["learn", "model", ".", "--epochs", "0"], "--epochs"),
         (["learn", "missing/model", "."], "missing is not a folder that can be written to"),
         (["sweep", "nowhere.toml"], "nowhere.toml cannot be read"),
+        (["run", "policy=crossval"], "'poise crossval RECIPE …'"),
+        (["crossval", "digits/lucri"], "did you mean 'digits/lucir'?"),
+        (["audit"], "so nothing can leak"),
+        (["audit", "policy=rcae"], "did you mean 'race'?"),
+        (["probe", "digits/lucir"], "--phase"),
+        (["probe", "digits/lucir", "--phase", "1"], "--out"),
+        (["probe", "digits/lucir", "--phase", "0", "--out", "x.json"], "nothing is tuned"),
+        (["probe", "digits/lucir", "--phase", "6", "--out", "x.json"], "its last one is 5"),
+        (["probe", "digits/lucir", "--phase", "1", "--out", "x"], "must end in .json"),
+        (["probe", "digits/lucir", "--phase", "1", "--out", "x.json", "--lengths", "4;8"], "4,16"),
+        (["probe", "digits/lucir", "--phase", "1", "--out", "x.json", "--space", "papr"], "did you mean 'paper'?"),
+        (["probe", "digits/lucir", "--phase", "1", "--out", "x.json", "--rounds", "0"], "--rounds"),
+        (["simulate", "nowhere.json", "--policy", "race"], "nowhere.json is not a file"),
+        (["simulate", "--policy", "race"], "Missing argument"),
+        (["simulate", "rungs=2", "--policy", "race"], "make one with 'poise probe'"),
+        (["simulate", "nowhere.json"], "--policy"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(words: list[str], line: str, refusal: Callable[..., str]) -> None:
@@ -188,6 +204,77 @@ def test_reports_compare_runs(poise: Command, refusal: Callable[..., str]) -> No
     Path("lwf/result.json").unlink()
     done = poise("report", "lucir", "lwf")
     assert done == Done(2, "", "poise: lwf is not finished; go on with 'poise resume lwf'\n")
+
+
+def test_a_probe_is_stored_shown_and_replayed(poise: Command) -> None:
+    words = ("probe", *TINY, "space={lr=[0.1,0.02,0.01]}", "--phase", "1", "--lengths", "1", "--out", "out/probe.json")
+    done = poise(*words)
+    assert done.code == 0, done.err
+    assert "trial 3 of 3" in done.err
+    assert "1 new classes" in done.out
+    assert "it enters no reward" in done.out
+    assert sorted(path.name for path in Path("out").iterdir()) == ["probe", "probe.json"]
+    again = poise(*words)
+    assert (again.code, again.out) == (0, done.out)
+    assert "out/probe.json holds this probe, finished" in again.err
+    assert poise("report", "out/probe.json").out == done.out
+    found = poise("probe", "out/probe", "space={lr=[0.1,0.05]}", "--phase", "1", "--full", "--out", "two.json")
+    assert found.code == 0, found.err
+    refused = poise("probe", "out/probe", "--phase", "1", "--out", "two.json")
+    assert refused.code == 2
+    assert "holds another probe" in refused.err
+    replayed = poise(
+        "simulate", "two.json", "--policy", "race", "finalists=1", "safe=1.0", "--runs", "5", "--phases", "2"
+    )
+    assert replayed.code == 0, replayed.err
+    assert "race finalists=1 safe=1.0 on phase 1 of digits/lucir" in replayed.out
+    assert "of 5 runs" in replayed.out
+    wrong = poise("simulate", "out/probe.json", "--policy", "race", "finalists=1")
+    assert wrong == Done(
+        2, "", "poise: the table has no trial of full length, which this policy asks for; probe with --full\n"
+    )
+    assert "no option 'rngs'" in poise("simulate", "two.json", "--policy", "race", "rngs=1").err
+    assert poise("resume", "out/probe").code == 0, "what was trained for the probe is an ordinary run"
+
+
+def test_oracles_and_leaks_are_named_in_every_table(poise: Command) -> None:
+    space = "space={lr=[0.1,0.02]}"
+    best = poise("crossval", *TINY, space)
+    assert best.code == 0, best.err
+    assert "oracle: chosen with the exam" in best.out
+    assert "4 candidates in all" in best.out
+    assert poise("crossval", *TINY, space).err.endswith("holds this crossval, finished\n")
+    leaking = poise("audit", *TINY, space, "policy=grid")
+    assert leaking.code == 0, leaking.err
+    assert "leak: the policy was told the exam accuracy" in leaking.out
+    folders = [Path("runs/digits-lucir-groups-2-crossval-s0"), Path("runs/digits-lucir-groups-2-grid-s0-leak")]
+    assert poise("run", *TINY, space, "policy=grid", "--out", "honest").code == 0
+    table = poise("report", *folders, "honest").out
+    assert "crossval (oracle)" in table
+    assert "grid (leak)" in table
+    mixed = poise("run", *TINY, space, "policy=grid", "--out", folders[1])
+    assert mixed.code == 2
+    assert "holds another run (a leak audit)" in mixed.err
+    (folders[1] / "result.json").unlink()
+    resumed = poise("resume", folders[1])
+    assert resumed.code == 0
+    assert "leak: the policy was told" in resumed.out
+    (folders[0] / "result.json").unlink()
+    for words in (("resume", folders[0]), ("report", folders[0])):
+        done = poise(*words)
+        assert done.code == 2
+        assert "the same 'poise crossval' command again" in done.err
+
+
+def test_a_report_measures_the_assumptions_of_runs_that_tuned_something(poise: Command) -> None:
+    words = ("groups=[3,1,1]", "epochs=1", "batch=64", "space={lr=[0.1,0.05,0.02]}")
+    assert poise("run", *words, "policy=grid", "--out", "tuned").code == 0
+    assert poise("run", *words, "--out", "fixed").code == 0
+    plain = poise("report", "fixed").out
+    assert "hyperparameters" not in plain
+    text = poise("report", "fixed", "tuned").out
+    assert "Do the hyperparameters change slowly? grid, seed 0" in text
+    assert text.count("Do the hyperparameters change slowly?") == 1
 
 
 def test_a_dry_run_prints_the_plan_and_writes_nothing(poise: Command) -> None:

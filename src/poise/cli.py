@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -17,24 +18,49 @@ from poise.errors import PoiseError, UserError
 from poise.experiment import (
     CHECKPOINT_SECONDS,
     DEFAULT_RECIPE,
+    Audit,
     Lines,
+    Plan,
+    Probe,
+    Question,
     Run,
     RunFolder,
     TensorBoard,
     Watcher,
+    audit_folder,
+    crossval_folder,
     describe_plan,
     load_recipe,
     make_plan,
     make_watcher,
+    parse_override,
+    reach,
     read_sweep,
     recipe_names,
     recipe_text,
     reopen,
+    reopened,
+    run_crossval,
     run_sweep,
+    runner_in,
     watch_phase,
 )
 from poise.learner import Learner
-from poise.report import comparison_table, load_result, run_table
+from poise.policies import make_policy
+from poise.policies.simulate import simulate as replayed
+from poise.report import (
+    ProbeTable,
+    actions_table,
+    assumptions,
+    beginnings,
+    comparison_table,
+    load_probe,
+    load_result,
+    probe_summary,
+    run_table,
+    simulation_summary,
+    simulation_table,
+)
 
 #: What Typer raises for a wrong command line; its newer versions carry a click of their own.
 UsageError: Any = typer.BadParameter.__mro__[1]
@@ -43,8 +69,12 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 data_app = typer.Typer(invoke_without_command=True, help="List data sets, or add one.")
 app.add_typer(data_app, name="data")
 
+RecipeName = Annotated[str, typer.Argument(help="A recipe (see 'poise recipes') or a TOML file.")]
 Overrides = Annotated[list[str] | None, typer.Argument(help="key=value …, e.g. setting=tfs phases=25")]
 Checkpoints = Annotated[float, typer.Option("--checkpoint-every", help="Seconds between checkpoints.", min=0)]
+Out = Annotated[Path | None, typer.Option("--out", help="Run folder.")]
+Seed = Annotated[int | None, typer.Option("--seed", help="Short for seed=N.")]
+Lanes = Annotated[int | None, typer.Option("--lanes", help="Runs side by side.", min=1)]
 Board = Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard scalars (an extra).")]
 
 
@@ -63,30 +93,20 @@ def start(
 
 @app.command()
 def run(
-    recipe: Annotated[str, typer.Argument(help="A recipe (see 'poise recipes') or a TOML file.")] = DEFAULT_RECIPE,
+    recipe: RecipeName = DEFAULT_RECIPE,
     overrides: Overrides = None,
-    out: Annotated[Path | None, typer.Option("--out", help="Run folder.")] = None,
-    seed: Annotated[int | None, typer.Option("--seed", help="Short for seed=N.")] = None,
+    out: Out = None,
+    seed: Seed = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and its cost.")] = False,
     tensorboard: Board = False,
     checkpoint_every: Checkpoints = CHECKPOINT_SECONDS,
 ) -> None:
     """Run a recipe over its stream of phases."""
-    words = list(overrides or [])
-    if "=" in recipe:  # the recipe was left out, the first word is an override
-        words, recipe = [recipe, *words], DEFAULT_RECIPE
-    words += [f"seed={seed}"] if seed is not None else []
-    plan = make_plan(recipe, load_recipe(recipe, words))
+    plan = _plan(recipe, overrides, seed)
     if dry_run:
         typer.echo(describe_plan(plan))
         return
-    folder = RunFolder(out or plan.default_folder())
-    if folder.exists:
-        _explain_existing(folder, plan.as_json())
-        return
-    watcher = make_watcher(len(plan.stream), [*plan.source.notes, f"run folder {folder.path}"])
-    job = Run(plan, folder, _watchers(folder, watcher, tensorboard), checkpoint_every)
-    typer.echo(f"\n{run_table(job.start())}\n\nrun folder {folder.path}")
+    _start(Run(plan, RunFolder(out or plan.default_folder()), (), checkpoint_every), tensorboard)
 
 
 @app.command()
@@ -100,7 +120,8 @@ def resume(
     if opened.finished:
         typer.echo(f"{folder} is finished already: average accuracy {load_result(folder)['average_accuracy']:.2f}")
         return
-    job = Run(plan, opened, _watchers(opened, make_watcher(len(plan.stream)), tensorboard), checkpoint_every)
+    watchers = _watchers(opened, make_watcher(len(plan.stream)), tensorboard)
+    job = runner_in(opened)(plan, opened, watchers, checkpoint_every)
     typer.echo(f"\n{run_table(job.resume())}\n\nrun folder {folder}")
 
 
@@ -108,14 +129,96 @@ def resume(
 def sweep(
     file: Annotated[Path, typer.Argument(help="A TOML file with recipe, [set] and [grid].")],
     out: Annotated[Path, typer.Option("--out", help="The folder of the run folders.")] = Path("runs"),
-    lanes: Annotated[int | None, typer.Option("--lanes", help="Runs side by side.", min=1)] = None,
+    lanes: Lanes = None,
     checkpoint_every: Checkpoints = CHECKPOINT_SECONDS,
 ) -> None:
     """Run a grid of runs; finished cells are not run again."""
     cells = read_sweep(file)
-    side_by_side = lanes or (4 if torch.cuda.is_available() else 1)
-    folders = run_sweep(cells, out, side_by_side, Lines(None, sys.stderr), checkpoint_every)
+    folders = run_sweep(cells, out, _lanes(lanes), Lines(None, sys.stderr), checkpoint_every)
     typer.echo(f"\n{comparison_table([load_result(folder) for folder in folders])}\n\nrun folders in {out}")
+
+
+@app.command()
+def crossval(
+    recipe: RecipeName = DEFAULT_RECIPE,
+    overrides: Overrides = None,
+    out: Annotated[Path | None, typer.Option("--out", help="The folder of the run folders.")] = None,
+    seed: Seed = None,
+    lanes: Lanes = None,
+    checkpoint_every: Checkpoints = CHECKPOINT_SECONDS,
+) -> None:
+    """An oracle: run every action of the space as a constant one, and keep the best by the exam of whole runs."""
+    plan = _plan(recipe, overrides, seed)
+    folder = out or crossval_folder(plan)
+    result = run_crossval(plan, folder, _lanes(lanes), Lines(None, sys.stderr), checkpoint_every)
+    typer.echo(f"\n{actions_table(result)}\n\n{run_table(result)}\n\nrun folders in {folder}")
+
+
+@app.command()
+def audit(
+    recipe: RecipeName = DEFAULT_RECIPE,
+    overrides: Overrides = None,
+    out: Out = None,
+    seed: Seed = None,
+    checkpoint_every: Checkpoints = CHECKPOINT_SECONDS,
+) -> None:
+    """Measure a leak: run a policy that is told the exam accuracy of its trials. Its results are labelled."""
+    plan = _plan(recipe, overrides, seed)
+    _start(Audit(plan, RunFolder(out or audit_folder(plan)), (), checkpoint_every), tensorboard=False)
+
+
+@app.command()
+def probe(
+    recipe: Annotated[str, typer.Argument(help="A recipe, or the folder of a run that stands before the phase.")],
+    phase: Annotated[int, typer.Option("--phase", help="In which phase the actions are tried.")],
+    out: Annotated[Path, typer.Option("--out", help="The table, FILE.json; a run up to the phase goes beside it.")],
+    overrides: Overrides = None,
+    space: Annotated[str | None, typer.Option("--space", help="Short for space=NAME.")] = None,
+    lengths: Annotated[str | None, typer.Option("--lengths", help="Epochs of the trials, e.g. 4,16.")] = None,
+    full: Annotated[bool, typer.Option("--full", help="Also train every action at full length.")] = False,
+    rounds: Annotated[int, typer.Option("--rounds", help="Splits of the environment.", min=1)] = 1,
+) -> None:
+    """Try every action of a space in one phase; store rewards beside the exam of the temporary models."""
+    words = [*(overrides or []), *([f"space={space}"] if space else [])]
+    question = Question(phase, _whole_numbers(lengths), full, rounds)
+    if RunFolder(Path(recipe)).exists:
+        job = Probe(*reopened(Path(recipe), words), question, out)
+    else:
+        job = Probe(_plan(recipe, words), RunFolder(out.with_suffix("")), question, out)
+        reach(job.plan, job.folder, phase, make_watcher(len(job.plan.stream), job.plan.source.notes))
+    typer.echo(probe_summary(ProbeTable(job.run(_say))))
+
+
+@app.command()
+def simulate(
+    tables: Annotated[
+        list[str], typer.Argument(help="Tables of 'poise probe'; then options of the policy, key=value.")
+    ],
+    policy: Annotated[str, typer.Option("--policy", help="Which policy is replayed.")],
+    runs: Annotated[int, typer.Option("--runs", help="How often; 300 take about 3 to 15 s.", min=1)] = 300,
+    phases: Annotated[
+        int | None, typer.Option("--phases", help="With one table: in how many phases (5).", min=1)
+    ] = None,
+    truth: Annotated[
+        str | None, typer.Option("--truth", help="What counts: exam (after M₁) or full (after M₂).")
+    ] = None,
+    truth_from: Annotated[list[Path] | None, typer.Option("--truth-from", help="Tables whose exams count.")] = None,
+    classifier: Annotated[str | None, typer.Option("--classifier", help="fc or ncm.")] = None,
+    length: Annotated[int | None, typer.Option("--length", help="M₁, if the tables have several.")] = None,
+    paired: Annotated[bool, typer.Option("--paired", help="An image is easy or hard for all actions alike.")] = False,
+    seed: Annotated[int, typer.Option("--seed", help="Of the simulated runs.")] = 0,
+) -> None:
+    """Replay a policy on tables of rewards, one after the other as phases, many times."""
+    options = _options([word for word in tables if "=" in word])
+    probes = [load_probe(Path(word)) for word in tables if "=" not in word]
+    judges = [load_probe(path) for path in truth_from or ()]
+    table, words = simulation_table(
+        probes, length=length, truth=truth, classifier=classifier, phases=phases, judges=judges
+    )
+    made = partial(make_policy, policy, options=options)
+    found = replayed(made, table, runs, seed, full=probes[0].long, paired=paired)
+    named = " ".join([policy, *(f"{key}={value}" for key, value in options.items())])
+    typer.echo(simulation_summary(found, f"{named} on {words}"))
 
 
 @app.command()
@@ -129,9 +232,14 @@ def recipes(name: Annotated[str | None, typer.Argument(help="Print this one.")] 
 
 
 @app.command()
-def report(folders: Annotated[list[Path], typer.Argument(help="Run folders.")]) -> None:
-    """Print one table over finished runs."""
-    typer.echo(comparison_table([load_result(folder) for folder in folders]))
+def report(paths: Annotated[list[Path], typer.Argument(help="Run folders, and tables of 'poise probe'.")]) -> None:
+    """Print one table over finished runs, and what they and probes say about the assumptions of policies."""
+    tables = [load_probe(path) for path in paths if path.is_file()]
+    folders = [path for path in paths if not path.is_file()]
+    results = [load_result(folder) for folder in folders]
+    texts = [comparison_table(results) if results else "", assumptions(folders, results)]
+    texts += [*map(probe_summary, tables), beginnings(tables)]
+    typer.echo("\n\n".join(text for text in texts if text))
 
 
 @data_app.callback()
@@ -214,6 +322,40 @@ def _fail(message: str, code: int) -> NoReturn:
 def _say(*lines: str) -> None:
     for line in lines:
         typer.echo(line, err=True)
+
+
+def _plan(recipe: str, overrides: list[str] | None, seed: int | None = None) -> Plan:
+    words = list(overrides or [])
+    if "=" in recipe:  # the recipe was left out, the first word is an override
+        words, recipe = [recipe, *words], DEFAULT_RECIPE
+    words += [f"seed={seed}"] if seed is not None else []
+    return make_plan(recipe, load_recipe(recipe, words))
+
+
+def _start(job: Run, tensorboard: bool) -> None:
+    """Start a run, or say what its folder holds already."""
+    folder, plan = job.folder, job.plan
+    if folder.exists:
+        _explain_existing(folder, job.described())
+        return
+    watcher = make_watcher(len(plan.stream), [*plan.source.notes, f"run folder {folder.path}"])
+    job.watchers = _watchers(folder, watcher, tensorboard)
+    typer.echo(f"\n{run_table(job.start())}\n\nrun folder {folder.path}")
+
+
+def _lanes(wanted: int | None) -> int:
+    return wanted or (4 if torch.cuda.is_available() else 1)
+
+
+def _options(words: list[str]) -> dict[str, Any]:
+    return {".".join(path): value for path, value in map(parse_override, words)}
+
+
+def _whole_numbers(text: str | None) -> tuple[int, ...]:
+    try:
+        return tuple(int(word) for word in (text or "").split(",") if word)
+    except ValueError as error:
+        raise UserError(f"--lengths {text} must be whole numbers with commas between, e.g. 4,16") from error
 
 
 def _watchers(folder: RunFolder, watcher: Watcher, tensorboard: bool) -> list[Watcher]:

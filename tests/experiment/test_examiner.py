@@ -71,6 +71,24 @@ def test_an_exam_covers_the_classes_seen_so_far_and_nothing_else() -> None:
     assert found.confusion == [[1, 1, 2], [3, 1, 1], [3, 3, 2]]
 
 
+def test_a_temporary_model_is_scored_as_the_learner_is_examined() -> None:
+    train, test = DigitsSource().train(), DigitsSource().test()
+    learner = Learner("lucir", net="small", epochs=1, memory=4, device="cpu")
+    stream = Stream("groups", ((4, 2), (7,)))
+    for group in stream:
+        arrived = train.of_labels(group)
+        learner.partial_fit(arrived.pixels, arrived.labels)
+    examiner = Examiner(test, stream)
+    wanted = examiner.examine(learner, 1)
+    assert learner.classes_ == (2, 4, 7), "rows are sorted within a phase, the stream is not"
+    assert learner.model is not None
+    assert learner._means is not None
+    found = examiner.score(learner.model, learner._means, learner.classes_, learner)
+    places = [wanted.classes.index(label) for label in (2, 4, 7)]
+    assert found == {"fc": [wanted.hits_fc[at] for at in places], "ncm": [wanted.hits_ncm[at] for at in places]}
+    assert examiner.counts(learner.classes_) == [wanted.images[at] for at in places]
+
+
 def test_a_phase_that_cannot_be_examined_is_refused_at_once() -> None:
     images = DigitsSource().test().of_labels([4, 2])
     with pytest.raises(UserError, match="no image of phase 1, class 7"):

@@ -97,6 +97,12 @@ def test_checkpoints_and_finalists_are_looked_up() -> None:
     assert finals.epochs.tolist() == [[4 + 4 + 80]] * 2, "continued trials are not paid twice"
 
 
+def test_a_finalist_cannot_be_replayed_without_its_rewards() -> None:
+    table = smooth_table(make_space({"lr": [0.1, 0.05]}, BASE), phases=1)
+    with pytest.raises(UserError, match="no trial of full length"):
+        simulate(made("race", finalists=1), table, runs=1)
+
+
 def test_the_same_seed_gives_the_same_simulation(table: Table) -> None:
     first, again, other = (simulate(made("thompson", trials=10), table, 4, seed=seed) for seed in (1, 1, 2))
     assert (first.decided == again.decided).all()
@@ -119,6 +125,45 @@ def test_validation_noise_is_binomial() -> None:
     assert per_class.var() == pytest.approx(0.3 * 0.7 / 10, rel=0.1)
 
 
+def test_paired_noise_is_the_same_for_arms_that_are_worth_the_same() -> None:
+    space = make_space({"feature_kd": [1, 2, 3]}, BASE)
+    table = Table(space, (np.full((1, 3, 6), 0.5),), (4,), np.full((1, 3), 0.5))
+    rewards = {}
+    for paired in (False, True):
+        kept: list[Policy] = []
+
+        def make(setup: Setup, kept: list[Policy] = kept) -> Policy:
+            kept.append(make_policy("grid", setup))
+            return kept[-1]
+
+        simulate(make, table, runs=1, paired=paired)
+        rewards[paired] = {each.reward for each in kept[0].told.values()}
+    assert (len(rewards[False]), len(rewards[True])) == (3, 1)
+    better = Table(space, (np.array([[[0.5] * 6, [0.55] * 6, [0.5] * 6]]),), (4,), np.array([[0.5, 0.55, 0.5]]))
+    found = {paired: simulate(made("grid"), better, 100, paired=paired).regret()[0] for paired in (False, True)}
+    assert found[True] < found[False] / 2
+
+
+def test_classes_may_have_different_numbers_of_images() -> None:
+    space = make_space({}, BASE)
+    images = ((1, 4, 10), (2, 2, 2))
+    table = Table(space, (np.full((1, 1, 3), 0.3),) * 2, (4,), np.full((2, 1), 0.3), images=images)
+    kept: list[Policy] = []
+
+    def make(setup: Setup) -> Policy:
+        kept.append(make_policy("grid", setup, {"rounds": 200, "every": "first"}))
+        return kept[-1]
+
+    simulate(make, Table(space, table.rewards[:1], (4,), table.truth[:1], images=images[:1]), runs=1)
+    per_class = np.array([each.per_class for each in kept[0].told.values()])
+    for accuracies, count in zip(per_class.T, images[0], strict=True):
+        assert set(np.round(accuracies * count, 9)) <= set(range(count + 1))
+        assert accuracies.mean() == pytest.approx(0.3, abs=0.1)
+        assert accuracies.var() == pytest.approx(0.3 * 0.7 / count, rel=0.3)
+    again = Table.from_json(space, json.loads(json.dumps(table.as_json())))
+    assert again.images == images
+
+
 def test_a_table_survives_being_written(table: Table) -> None:
     again = Table.from_json(SPACE, json.loads(json.dumps(table.as_json())))
     assert all((a == b).all() for a, b in zip(again.rewards, table.rewards, strict=True))
@@ -128,6 +173,10 @@ def test_a_table_survives_being_written(table: Table) -> None:
 def test_a_table_of_the_wrong_shape_is_refused() -> None:
     with pytest.raises(UserError, match="checkpoints × arms × classes"):
         Table(SPACE, (np.zeros((1, 3, 4)),), (16,), np.zeros((1, 50)))
+    with pytest.raises(UserError, match="at least one validation image of each class"):
+        Table(SPACE, (np.zeros((1, 50, 2)),), (16,), np.zeros((1, 50)), images=((3,),))
+    with pytest.raises(UserError, match="at least one validation image of each class"):
+        Table(SPACE, (np.zeros((1, 50, 2)),), (16,), np.zeros((1, 50)), images=((3, 0),))
 
 
 def test_a_smooth_table_is_smooth_and_as_deep_as_asked() -> None:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from poise import draws
 from poise.data import ImageSet, Memory
-from poise.training.environment import Environment, local_environment
+from poise.training.environment import Environment, local_environment, look_ahead
 
 
 def image_set(sizes: dict[int, int], first: int = 0) -> ImageSet:
@@ -114,3 +114,107 @@ def test_new_images_of_an_old_class_count_with_its_exemplars() -> None:
     found = drawn(Memory(image_set({0: 20, 1: 20}), NONE), image_set({0: 2, 2: 60}, first=100), NONE)
     assert found is not None
     assert counts(found.valid) == {0: 10, 1: 10, 2: 10}
+
+
+# Looking ahead ------------------------------------------------------------------------------------------------------
+
+
+def ahead(
+    memory: Memory, new: ImageSet, reserve: ImageSet, old: int, number: int = 0, per_class: int = 10
+) -> Environment | None:
+    return look_ahead(memory, new, reserve, old, draws.generator(0, "environment", 1, number), per_class)
+
+
+def real(images: ImageSet, rows: tuple[int, ...] | None) -> dict[int, int]:
+    """The head row of each image, by its origin."""
+    assert rows is not None
+    pairs = zip(images.origins.tolist(), images.labels.tolist(), strict=True)
+    return {origin: rows[label] for origin, label in pairs}
+
+
+def test_a_look_ahead_has_two_pseudo_phases_and_judges_the_new_classes_on_unseen_images() -> None:
+    found = ahead(Memory(image_set({0: 20, 1: 20}), NONE), image_set(dict.fromkeys((2, 3, 4), 50), first=100), NONE, 2)
+    assert found is not None
+    assert found.later is not None
+    assert counts(found.kept) == {0: 20, 1: 20}
+    assert counts(found.new) == {2: 40}
+    assert counts(found.later) == {3: 40, 4: 40}
+    assert counts(found.valid) == {2: 10, 3: 10, 4: 10}
+    assert found.rows is not None
+    assert found.rows[:2] == (0, 1)
+    assert sorted(found.rows) == [0, 1, 2, 3, 4]
+
+
+@given(
+    kept=st.lists(st.integers(0, 12), max_size=4),
+    arrived=st.lists(st.integers(2, 40), min_size=2, max_size=6),
+    updated=st.integers(0, 15),
+    reserved=st.integers(0, 3),
+    per_class=st.integers(1, 12),
+    number=st.integers(0, 20),
+)
+def test_a_look_aheads_parts_are_disjoint_complete_balanced_and_keep_their_classes(
+    kept: list[int], arrived: list[int], updated: int, reserved: int, per_class: int, number: int
+) -> None:
+    old, sizes = len(kept), dict(enumerate(arrived, start=len(kept)))
+    known = {old - 1: updated} if old else {}  # new images of a class that is known already
+    memory = Memory(
+        image_set(dict(enumerate(kept))), image_set(dict.fromkeys(range(old), reserved) if reserved else {}, first=2000)
+    )
+    new = image_set({**known, **sizes}, first=1000)
+    reserve = image_set(dict.fromkeys(sizes, reserved) if reserved else {}, first=3000)
+    found = ahead(memory, new, reserve, old, number, per_class)
+    assert found is not None
+    assert found.later is not None
+
+    given_images = [memory.exemplars, memory.reserve, new, reserve]
+    truth = {origin: label for images in given_images for origin, label in real(images, tuple(range(20))).items()}
+    parts = [real(part, found.rows) for part in (found.kept, found.new, found.later, found.valid)]
+    assert sum(map(len, parts)) == len(truth)
+    assert {origin: label for part in parts for origin, label in part.items()} == truth
+
+    reserves = {*memory.reserve.origins.tolist(), *reserve.origins.tolist()}
+    judged = [label for origin, label in parts[3].items() if origin not in reserves]
+    assert reserves <= parts[3].keys()
+    assert {label: judged.count(label) for label in set(judged)} == {
+        label: min(per_class, size // 2) for label, size in sizes.items()
+    }
+
+    first, later = set(parts[1].values()), set(parts[2].values())
+    assert first | later == {*sizes, *(label for label, count in known.items() if count)}
+    assert not first & later
+    assert len(first & sizes.keys()) == len(sizes) // 2
+    # the head grows in the order of arrival: rows of the first half lie before those of the second
+    assert set(found.later.labels.tolist()) == set(range(old + len(sizes) // 2, old + len(sizes)))
+    assert sum(label < old for label in parts[1].values()) == sum(known.values())
+
+
+@pytest.mark.parametrize(
+    ("sizes", "old"),
+    [({}, 2), ({2: 50}, 2), ({0: 50, 1: 50, 2: 50}, 2), ({2: 50, 3: 1}, 2), ({0: 50, 1: 50}, 2)],
+    ids=["nothing", "one class", "one new and known ones", "a class of one image", "known ones only"],
+)
+def test_where_there_are_not_two_classes_to_split_there_is_no_look_ahead(sizes: dict[int, int], old: int) -> None:
+    assert ahead(Memory(image_set({0: 20, 1: 20}), NONE), image_set(sizes, first=100), NONE, old) is None
+
+
+def test_a_look_ahead_is_the_same_at_the_same_address_only() -> None:
+    memory, new = Memory(image_set({0: 20}), NONE), image_set(dict.fromkeys(range(1, 7), 30), first=50)
+    rounds = [ahead(memory, new, NONE, 1, number) for number in (0, 0, 1, 2, 3)]
+    drawn_again = [
+        (found.rows, found.valid.origins.tolist(), found.new.origins.tolist()) for found in rounds if found is not None
+    ]
+    assert drawn_again[0] == drawn_again[1]
+    assert len({rows for rows, _, _ in drawn_again}) > 1
+    assert len({tuple(origins) for _, origins, _ in drawn_again}) == 4
+
+
+def test_new_images_of_known_classes_arrive_with_the_first_half() -> None:
+    memory = Memory(image_set({0: 5, 1: 5}), image_set({0: 2}, first=50))
+    for number in range(4):
+        found = ahead(memory, image_set({1: 7, 2: 20, 3: 20}, first=100), NONE, 2, number)
+        assert found is not None
+        assert found.later is not None
+        assert counts(found.new) == {1: 7, 2: 10}
+        assert counts(found.later) == {3: 10}
+        assert counts(found.valid) == {0: 2, 2: 10, 3: 10}  # a known class is judged by its reserve alone

@@ -1,10 +1,21 @@
 """The phase loop over a stream, recipes, journal and checkpoints, and the examiner."""
 
+from poise.experiment.audit import Audit, audit_folder, runner_in
+from poise.experiment.crossval import crossval_folder, run_crossval
 from poise.experiment.dryrun import describe_plan
 from poise.experiment.examiner import Exam, Examiner, split_for_development
 from poise.experiment.folder import RunFolder
+from poise.experiment.probe import Probe, Question, reach, reopened
 from poise.experiment.progress import Lines, Quiet, Watcher, make_watcher, watch_phase
-from poise.experiment.recipe import DEFAULT_RECIPE, Recipe, load_recipe, make_recipe, recipe_names, recipe_text
+from poise.experiment.recipe import (
+    DEFAULT_RECIPE,
+    Recipe,
+    load_recipe,
+    make_recipe,
+    parse_override,
+    recipe_names,
+    recipe_text,
+)
 from poise.experiment.run import CHECKPOINT_SECONDS, Plan, Run, make_plan, reopen
 from poise.experiment.sweep import Cell, read_sweep, run_sweep
 from poise.experiment.tensorboard import TensorBoard
@@ -12,27 +23,37 @@ from poise.experiment.tensorboard import TensorBoard
 __all__ = [
     "CHECKPOINT_SECONDS",
     "DEFAULT_RECIPE",
+    "Audit",
     "Cell",
     "Exam",
     "Examiner",
     "Lines",
     "Plan",
+    "Probe",
+    "Question",
     "Quiet",
     "Recipe",
     "Run",
     "RunFolder",
     "TensorBoard",
     "Watcher",
+    "audit_folder",
+    "crossval_folder",
     "describe_plan",
     "load_recipe",
     "make_plan",
     "make_recipe",
     "make_watcher",
+    "parse_override",
+    "reach",
     "read_sweep",
     "recipe_names",
     "recipe_text",
     "reopen",
+    "reopened",
+    "run_crossval",
     "run_sweep",
+    "runner_in",
     "split_for_development",
     "watch_phase",
 ]

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from poise import draws
 from poise.data import ImageSet, Stream
 from poise.data.sources import digest
 from poise.errors import UserError
-from poise.learner import Learner
+from poise.learner import Label, Learner
+from poise.nets import Model
+from poise.training import both_classifiers, extract
 
 DEV_IMAGES = 50  # training images per class set aside for the development exam
 
@@ -73,6 +77,26 @@ class Examiner:
             hits_ncm=_per_class(truth[predicted["ncm"] == truth], classes),
             confusion=[[int(a), int(b), int(n)] for a, b, n in zip(pairs[0], pairs[1], counts, strict=True)],
         )
+
+    def counts(self, classes: Sequence[Label]) -> list[int]:
+        """How many exam images there are of each of these classes."""
+        labels = [int(label) for label in classes]
+        return _per_class(self._images.of_labels(labels).labels.cpu().numpy(), labels)
+
+    def score(self, model: Model, means: Tensor, classes: Sequence[Label], learner: Learner) -> dict[str, list[int]]:
+        """Hits of a temporary model on the exam images of its classes, by classifier, in the order of its rows.
+
+        For studies that show how far rewards are from the truth (`probe`), and for the leak audit, which are labelled
+        so: a run of a learner has no use for it. The learner only says how images are prepared, and where; the work is
+        queued where the caller works, which is where the model was trained.
+        """
+        assert learner.preprocessing is not None, "a temporary model has a learner that knows its images"
+        labels = [int(label) for label in classes]
+        images = self._images.of_labels(labels)
+        found = both_classifiers(extract(model, images.pixels, learner.preprocessing, learner.backend), means)
+        truth, rows = images.labels.cpu().numpy(), np.array(labels)
+        guesses = {name: rows[scores.argmax(dim=1).cpu().numpy()] for name, scores in found.items()}
+        return {name: _per_class(truth[guessed == truth], labels) for name, guessed in guesses.items()}
 
 
 def split_for_development(train: ImageSet) -> tuple[ImageSet, ImageSet]:

@@ -52,6 +52,8 @@ class RunFolder:
     def difference(self, wanted: Mapping[str, Any]) -> str:
         """How the run that was started here differs from another one; empty if it does not."""
         saved = store.read_json(self.recipe)
+        if saved.get("runner") != wanted.get("runner"):
+            return "a leak audit" if saved.get("runner") else "without a leak"
         if saved["fingerprint"] != wanted["fingerprint"]:
             return "of other data"
         there, here = saved["recipe"], wanted["recipe"]

@@ -11,13 +11,13 @@ from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from poise.actions import make_space
+from poise.actions import tuned_space
 from poise.data import Budget
 from poise.data.sources import LEAST_SIZE
 from poise.errors import UserError, suggestion
 from poise.methods import METHODS, make_method
 from poise.policies import POLICIES, Setup, make_policy
-from poise.training import PRECISIONS
+from poise.training import PRECISIONS, TrialSettings
 
 DEFAULT_RECIPE = "digits/lucir"
 Setting = Literal["tfh", "tfs", "groups"]
@@ -37,6 +37,22 @@ class MemoryKeys(BaseModel):
         """The budget these keys describe; 20 images per class where nothing is said."""
         per_class = 20 if self.per_class is None and self.total is None else self.per_class
         return Budget(per_class, self.total, self.reserve)
+
+
+class TrialKeys(BaseModel):
+    """How actions are tried (see `poise.training.TrialSettings`)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    environment: str = "local"
+    horizon: int = 0
+    validation: int = 10
+    length: float = 0.1
+    classifier: str = "full"
+
+    def settings(self) -> TrialSettings:
+        """The settings these keys describe."""
+        return TrialSettings(**self.model_dump())
 
 
 class Recipe(BaseModel):
@@ -62,6 +78,7 @@ class Recipe(BaseModel):
     policy_options: dict[str, bool | int | float | str] = Field(default_factory=dict)
     space: str | dict[str, list[float | str]] = "paper"
     tune: list[str] | None = None
+    trials: TrialKeys = TrialKeys()
     action: dict[str, float | str] = Field(default_factory=dict)
     first_lr: float | None = Field(None, gt=0)
     exam: Exam = "test"
@@ -78,14 +95,25 @@ class Recipe(BaseModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> Recipe:
+        if self.policy == "crossval":
+            raise UserError("crossval is an oracle with a command of its own: 'poise crossval RECIPE …'")
         for name, known in (("method", METHODS), ("policy", POLICIES), ("precision", PRECISIONS)):
             word = getattr(self, name)
             if word not in known:
                 raise UserError(f"unknown {name} '{word}'; {suggestion(word, known)}")
-        action = make_method(self.method, self.options).default_action.replace(**self.action)
-        space = make_space({} if self.policy == "fixed" else self.space, action, self.tune)
+        method = make_method(self.method, self.options)
+        space = tuned_space(
+            method.default_action,
+            self.action,
+            tuned=self.policy != "fixed",
+            space=self.space,
+            tune=self.tune,
+            choices=method.choices,
+            epochs=self.epochs,
+        )
         make_policy(self.policy, Setup(space, short=1, full=1, seed=0), self.policy_options)
         self.memory.budget()
+        self.trials.settings()
         if self.setting == "groups" and self.groups is None:
             raise UserError("setting=groups needs groups, e.g. groups=[5,3,2] or groups=[[0,1],[2,3]]")
         if self.setting != "groups" and self.groups is not None:

@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -65,6 +65,7 @@ class Plan:
             policy_options=recipe.policy_options,
             space=recipe.space,
             tune=recipe.tune,
+            trials=recipe.trials.settings(),
             preprocessing=self.source.preprocessing,
             augmentation=self.source.augmentation,
             device=recipe.device,
@@ -123,13 +124,19 @@ def _absolute_paths(recipe: Recipe, source: Source) -> dict[str, str]:
 
 @dataclass
 class Run:
-    """One run in one folder."""
+    """One run in one folder.
+
+    With `until` it leaves before that phase, after a checkpoint, and its folder is that of an unfinished run.
+    """
+
+    runner: ClassVar[str] = "run"  # what a folder is resumed with
 
     plan: Plan
     folder: RunFolder
     watchers: Sequence[Watcher] = (Quiet(),)
     checkpoint_seconds: float = CHECKPOINT_SECONDS
     stop: threading.Event = field(default_factory=threading.Event)  # set: write a checkpoint and leave
+    until: int | None = None
     exams: list[Exam] = field(default_factory=list)
     actions: list[dict[str, Any]] = field(default_factory=list)
     stored: list[int] = field(default_factory=list)
@@ -138,7 +145,7 @@ class Run:
     _mark: float = 0.0
 
     def start(self) -> dict[str, Any]:
-        """Run from the beginning; returns the result."""
+        """Run from the beginning; returns the result, which is empty if it was to leave before the end."""
         with stopping(self.stop):
             return _drained(self.starting())
 
@@ -156,7 +163,8 @@ class Run:
 
     def resuming(self) -> Going:
         """`resume` as a generator."""
-        with self._opened(), _threads(self.folder.machine):
+        with self._opened(), as_many_threads(self.folder.machine):
+            self._refuse_other_runner()
             found = self.folder.newest_checkpoint()
             self.folder.journal.rewind(found[1]["journal"] if found else 0)
             if found is None:
@@ -168,6 +176,10 @@ class Run:
             learner = self._restored(*found, train)
             record_resume(self.folder.machine, learner.backend)
             return (yield from self._go(learner, train, examiner))
+
+    def described(self) -> dict[str, Any]:
+        """What the folder says it holds."""
+        return {**self.plan.as_json(), **({"runner": self.runner} if self.runner != Run.runner else {})}
 
     @contextmanager
     def _opened(self) -> Iterator[None]:
@@ -190,12 +202,12 @@ class Run:
 
     def _from_the_beginning(self, learner: Learner, train: ImageSet, examiner: Examiner) -> Going:
         store.write_json(self.folder.machine, describe_machine(self.folder.path, learner.backend))
-        store.write_json(self.folder.recipe, {**self.plan.as_json(), "exam_images": examiner.fingerprint})
+        store.write_json(self.folder.recipe, {**self.described(), "exam_images": examiner.fingerprint})
         return (yield from self._go(learner, train, examiner))
 
     def _go(self, learner: Learner, train: ImageSet, examiner: Examiner) -> Going:
         self._mark = time.monotonic()
-        for phase in range(len(self.exams), len(self.plan.stream)):
+        for phase in range(len(self.exams), len(self.plan.stream) if self.until is None else self.until):
             if learner.phases_ == phase:
                 yield from self._learn(learner, phase, train)
             exam = self._examined(examiner, learner, phase)
@@ -203,11 +215,13 @@ class Run:
             self._checkpoint(learner)
             if phase + 1 < len(self.plan.stream):
                 self._leave_if_asked()
-        return self._finish(learner)
+        return self._finish(learner) if self.until is None else {}
+
+    def _events(self, learner: Learner, arrived: ImageSet) -> Iterator[Event]:
+        return learner.fitting(arrived.pixels, arrived.labels, origins=arrived.origins)
 
     def _learn(self, learner: Learner, phase: int, train: ImageSet) -> Generator[None, None, None]:
-        arrived = train.of_labels(self.plan.stream[phase])
-        events = learner.fitting(arrived.pixels, arrived.labels, origins=arrived.origins)
+        events = self._events(learner, train.of_labels(self.plan.stream[phase]))
         saved = time.monotonic()
         while True:
             began = time.monotonic()
@@ -271,8 +285,13 @@ class Run:
             "stored": self.stored,
             "seconds": self.seconds,
             "journal": self.folder.journal.position(),
+            **self._more_state(),
         }
         self.folder.write_checkpoint(tensors, run)
+
+    def _more_state(self) -> dict[str, Any]:
+        """What another runner keeps beside it."""
+        return {}
 
     def _count_total(self) -> None:
         mark, self._mark = self._mark, time.monotonic()
@@ -281,6 +300,11 @@ class Run:
     def _leave_if_asked(self) -> None:
         if self.stop.is_set():
             raise Interrupted(f"interrupted; go on with 'poise resume {self.folder.path}'")
+
+    def _refuse_other_runner(self) -> None:
+        found = runner_of(self.folder)
+        if found != self.runner:
+            raise UserError(f"{self.folder.path} is the folder of another runner ({found}); use 'poise resume' for it")
 
     def _refuse_other_exam(self, examiner: Examiner) -> None:
         saved = store.read_json(self.folder.recipe).get("exam_images")
@@ -294,7 +318,9 @@ class Run:
             raise UserError(f"recipe.json in {self.folder.path} was changed since ({', '.join(changed)}); restore it")
         self.exams = [Exam(**exam) for exam in meta["exams"]]
         self.actions, self.stored, self.seconds = meta["actions"], meta["stored"], meta["seconds"]
-        return Learner.from_state(tensors, meta["learner"], device=self.plan.recipe.device, lookup=_lookup(train))
+        return Learner.from_state(
+            tensors, meta["learner"], device=self.plan.recipe.device, lookup=images_by_origin(train)
+        )
 
     def _started_from(self, path: Path, learner: Learner, train: ImageSet) -> Learner:
         """The learner with the state after phase 0 of another run of the same data, order and seed."""
@@ -318,7 +344,7 @@ class Run:
             "classifier": counts,
             "action": {**state["action"], "classifier": counts},
         }
-        return Learner.from_state(tensors, state, device=self.plan.recipe.device, lookup=_lookup(train))
+        return Learner.from_state(tensors, state, device=self.plan.recipe.device, lookup=images_by_origin(train))
 
     def _finish(self, learner: Learner) -> dict[str, Any]:
         names = self.plan.source.class_names
@@ -333,8 +359,6 @@ class Run:
 
     def _result(self, learner: Learner) -> dict[str, Any]:
         recipe = self.plan.recipe
-        accuracies = [exam.accuracy() for exam in self.exams]
-        later = accuracies[1:] or accuracies
         return {
             "recipe": self.plan.name,
             "data": self.plan.source.name,
@@ -349,10 +373,7 @@ class Run:
             "space": learner.space.as_json() if recipe.policy != "fixed" else None,
             "exam": recipe.exam,
             "seed": recipe.seed,
-            "average_accuracy": _percent(sum(accuracies) / len(accuracies)),
-            "average_accuracy_after_phase_0": _percent(sum(later) / len(later)),
-            "last_accuracy": _percent(accuracies[-1]),
-            "average_forgetting": _percent(average_forgetting(self.exams, self.plan.stream)),
+            **figures(self.exams, self.plan.stream),
             "seconds": {name: round(spent, 3) for name, spent in self.seconds.items()},
             "curve": [
                 {
@@ -369,10 +390,24 @@ class Run:
         }
 
 
+def figures(exams: list[Exam], stream: Stream) -> dict[str, float]:
+    """The averages of a run, in percent, by the classifier that counted in each exam."""
+    accuracies = [exam.accuracy() for exam in exams]
+    later = accuracies[1:] or accuracies
+    return {
+        "average_accuracy": _percent(sum(accuracies) / len(accuracies)),
+        "average_accuracy_after_phase_0": _percent(sum(later) / len(later)),
+        "last_accuracy": _percent(accuracies[-1]),
+        "average_forgetting": _percent(average_forgetting(exams, stream)),
+    }
+
+
 def reopen(path: Path) -> tuple[RunFolder, Plan]:
     """The folder of a run and its plan, with the data checked to be the same."""
     folder = RunFolder(path)
     if not folder.exists:
+        if (path / "crossval.json").exists():
+            raise UserError(f"{path} holds a crossval; give the same 'poise crossval' command again to go on with it")
         raise UserError(f"{path} is not a run folder; start one with 'poise run'")
     saved = store.read_json(folder.recipe)
     if not {"name", "recipe", "fingerprint"} <= saved.keys():
@@ -383,7 +418,12 @@ def reopen(path: Path) -> tuple[RunFolder, Plan]:
     return folder, plan
 
 
-def _lookup(train: ImageSet) -> Callable[[Tensor], Tensor]:
+def runner_of(folder: RunFolder) -> str:
+    """What this folder must be resumed with: `run`, or `audit`."""
+    return str(store.read_json(folder.recipe).get("runner", Run.runner))
+
+
+def images_by_origin(train: ImageSet) -> Callable[[Tensor], Tensor]:
     """From origins to pixels."""
     where = torch.full((int(train.origins.max()) + 1,), -1, dtype=torch.long)
     where[train.origins] = torch.arange(len(train))
@@ -395,7 +435,7 @@ def _percent(value: float) -> float:
 
 
 @contextmanager
-def _threads(machine: Path) -> Iterator[None]:
+def as_many_threads(machine: Path) -> Iterator[None]:
     """As many threads as the run was started with: sums are split among them, so bytes depend on it."""
     before = torch.get_num_threads()
     try:

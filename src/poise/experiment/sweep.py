@@ -84,7 +84,18 @@ def run_sweep(
 
     A cell that fails is named at the end and stops no other.
     """
-    stop, waiting, active, failed = threading.Event(), deque(cells), dict[str, Going](), dict[str, str]()
+    failed = sweep_cells(cells, out, lanes, lines, checkpoint_seconds)
+    if failed:
+        raise RunFailed(f"{len(failed)} of {len(cells)} cells failed: {', '.join(failed)}")
+    return [out / cell.name for cell in cells]
+
+
+def sweep_cells(
+    cells: Sequence[Cell], out: Path, lanes: int, lines: Lines, checkpoint_seconds: float = CHECKPOINT_SECONDS
+) -> dict[str, RunFailed | UserError]:
+    """The same; returns why cells failed, by name."""
+    stop, waiting, active = threading.Event(), deque(cells), dict[str, Going]()
+    failed: dict[str, RunFailed | UserError] = {}
     with stopping(stop):
         while waiting or active:
             while waiting and len(active) < lanes and not stop.is_set():
@@ -99,14 +110,12 @@ def run_sweep(
                 except Interrupted:
                     lines.say(f"{name}: stopped after a checkpoint")
                 except (RunFailed, UserError) as error:
-                    failed[name] = str(error)
+                    failed[name] = error
                     lines.say(f"{name}: {error}")
                 del active[name]
             if stop.is_set() and not active:
                 raise Interrupted("interrupted; the same command goes on with the unfinished cells")
-    if failed:
-        raise RunFailed(f"{len(failed)} of {len(cells)} cells failed: {', '.join(failed)}")
-    return [out / cell.name for cell in cells]
+    return failed
 
 
 def _going(cell: Cell, path: Path, lines: Lines, stop: threading.Event, checkpoint_seconds: float) -> Going:

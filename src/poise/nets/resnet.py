@@ -11,10 +11,24 @@ Three variants of one idea, and mixing them up costs points of accuracy:
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 from poise.nets.outputs import Features
+
+
+class BatchNorm(nn.BatchNorm2d):
+    """Batch norm without the count of batches, which nothing reads and which costs a kernel per layer and step."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width)
+        self.num_batches_tracked = None
+
+    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *others: Any) -> None:
+        state.pop(f"{prefix}num_batches_tracked", None)  # of a file that is older
+        nn.Module._load_from_state_dict(self, state, prefix, *others)
 
 
 class Block(nn.Module):
@@ -23,9 +37,9 @@ class Block(nn.Module):
     def __init__(self, width_in: int, width: int, stride: int, *, relu: bool, project: bool) -> None:
         super().__init__()
         self.conv1: nn.Module = nn.Conv2d(width_in, width, 3, stride, 1, bias=False)
-        self.bn1: nn.Module = nn.BatchNorm2d(width)
+        self.bn1: nn.Module = BatchNorm(width)
         self.conv2: nn.Module = nn.Conv2d(width, width, 3, 1, 1, bias=False)
-        self.bn2: nn.Module = nn.BatchNorm2d(width)
+        self.bn2: nn.Module = BatchNorm(width)
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or width_in != width:
             self.shortcut = _projection(width_in, width, stride) if project else Subsample(stride, width - width_in)
@@ -75,7 +89,7 @@ def cifar_resnet(variant: str, channels: int, blocks: tuple[int, ...], widths: t
 
     ResNet-32 is `blocks=(5, 5, 5), widths=(16, 32, 64)`.
     """
-    stem = nn.Sequential(nn.Conv2d(channels, widths[0], 3, 1, 1, bias=False), nn.BatchNorm2d(widths[0]), nn.ReLU())
+    stem = nn.Sequential(nn.Conv2d(channels, widths[0], 3, 1, 1, bias=False), BatchNorm(widths[0]), nn.ReLU())
     if variant == "pod":
         return ResNet(stem, _pod_levels(blocks, widths), widths[-1])
     return ResNet(stem, _levels(variant, blocks, widths), widths[-1])
@@ -84,9 +98,7 @@ def cifar_resnet(variant: str, channels: int, blocks: tuple[int, ...], widths: t
 def imagenet_resnet18(variant: str, channels: int) -> ResNet:
     """ResNet-18 for larger images: 7×7 stem of stride 2, max-pooling, four levels of two blocks."""
     widths = (64, 128, 256, 512)
-    stem = nn.Sequential(
-        nn.Conv2d(channels, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1)
-    )
+    stem = nn.Sequential(nn.Conv2d(channels, 64, 7, 2, 3, bias=False), BatchNorm(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1))
     return ResNet(stem, _levels(variant, (2, 2, 2, 2), widths), 512)
 
 
@@ -133,4 +145,4 @@ def _pod_levels(blocks: tuple[int, ...], widths: tuple[int, ...]) -> list[nn.Seq
 
 
 def _projection(width_in: int, width: int, stride: int) -> nn.Sequential:
-    return nn.Sequential(nn.Conv2d(width_in, width, 1, stride, bias=False), nn.BatchNorm2d(width))
+    return nn.Sequential(nn.Conv2d(width_in, width, 1, stride, bias=False), BatchNorm(width))

@@ -26,15 +26,15 @@ class Table:
         rewards: for each phase, checkpoints × arms × classes: expected accuracy on the local validation part.
         epochs: the checkpoints, ascending; the last one is M₁.
         truth: phases × arms: the accuracy that counts.
-        images: validation images of each class.
-        full: for each phase, arms × classes, after M₂ epochs; None: as at M₁.
+        images: validation images of each class: one number for all, or, for each phase, one of each class.
+        full: for each phase, arms × classes, after M₂ epochs; None: finalists cannot be replayed.
     """
 
     space: ActionSpace
     rewards: tuple[Array, ...]
     epochs: tuple[int, ...]
     truth: Array
-    images: int = 10
+    images: int | tuple[tuple[int, ...], ...] = 10
     full: tuple[Array, ...] | None = None
 
     def __post_init__(self) -> None:
@@ -42,6 +42,11 @@ class Table:
         shapes = [table.shape[:2] for table in self.rewards]
         if arms != len(self.space) or shapes != [(len(self.epochs), arms)] * phases:
             raise UserError("the reward table needs, for each phase, checkpoints × arms × classes, and a truth per arm")
+        counts = [self.counts(phase) for phase in range(1, phases + 1)]
+        if any(
+            len(found) != table.shape[2] or found.min() < 1 for found, table in zip(counts, self.rewards, strict=True)
+        ):
+            raise UserError("the reward table needs, for each phase, at least one validation image of each class")
 
     @property
     def phases(self) -> int:
@@ -50,10 +55,18 @@ class Table:
 
     def expected(self, phase: int, epochs: int, full: bool) -> Array:
         """Arms × classes: expected accuracies after so many epochs; phases count from 1, as policies do."""
-        if full and self.full is not None:
+        if full:
+            if self.full is None:
+                raise UserError("the table has no trial of full length, which this policy asks for; probe with --full")
             return self.full[phase - 1]
         passed = sum(checkpoint <= epochs for checkpoint in self.epochs)
         return np.asarray(self.rewards[phase - 1][max(0, passed - 1)])
+
+    def counts(self, phase: int) -> NDArray[np.int64]:
+        """Validation images of each class in that phase."""
+        if isinstance(self.images, int):
+            return np.full(self.rewards[phase - 1].shape[-1], self.images)
+        return np.array(self.images[phase - 1])
 
     def as_json(self) -> dict[str, Any]:
         """The numbers as plain values; the space is made anew from the recipe."""
@@ -62,20 +75,20 @@ class Table:
             "rewards": [table.tolist() for table in self.rewards],
             "epochs": list(self.epochs),
             "truth": self.truth.tolist(),
-            "images": self.images,
+            "images": self.images if isinstance(self.images, int) else [list(counts) for counts in self.images],
             "full": full,
         }
 
     @classmethod
     def from_json(cls, space: ActionSpace, values: Mapping[str, Any]) -> Self:
         """The table that `as_json` wrote."""
-        full = values.get("full")
+        full, images = values.get("full"), values["images"]
         return cls(
             space,
             tuple(np.array(table) for table in values["rewards"]),
             tuple(values["epochs"]),
             np.array(values["truth"]),
-            values["images"],
+            images if isinstance(images, int) else tuple(tuple(counts) for counts in images),
             None if full is None else tuple(np.array(table) for table in full),
         )
 
@@ -167,13 +180,20 @@ class Simulation:
 
 
 def simulate(
-    make: Callable[[Setup], Policy], table: Table, runs: int, seed: int = 0, *, full: int | None = None
+    make: Callable[[Setup], Policy],
+    table: Table,
+    runs: int,
+    seed: int = 0,
+    *,
+    full: int | None = None,
+    paired: bool = False,
 ) -> Simulation:
     """Replay the policies that `make` makes, each with its own seed and its own binomial validation noise.
 
-    In each round an arm is scored on `table.images` images of every class, the same ones after every epoch; the noise
-    of different arms is independent, which is harder than reality, where they share the images. `full` is M₂, by
-    default ten times M₁.
+    In each round an arm is scored on so many images of every class as the table says, the same ones after every epoch.
+    The noise of different arms is independent, or, if `paired`, as alike as can be (an image is easy or hard for all of
+    them): reality, where arms share the images but not the training, lies between. `full` is M₂, by default ten
+    times M₁.
     """
     shape = (runs, table.phases)
     decided, trials, epochs = (np.zeros(shape, np.int64) for _ in range(3))
@@ -183,7 +203,7 @@ def simulate(
         policy = make(Setup(table.space, table.epochs[-1], full or 10 * table.epochs[-1], own_seed))
         for phase in range(1, table.phases + 1):
             policy.begin(phase)
-            noisy = _Noisy(table, phase, own_seed)
+            noisy = _Noisy(table, phase, own_seed, paired)
             while asked := policy.ask():
                 policy.tell(noisy.outcomes(asked))
             told, place = list(policy.told.values()), (run, phase - 1)
@@ -195,18 +215,23 @@ def simulate(
 class _Noisy:
     """The trials of one phase of one run: an image is a hit where its own draw lies below the expected accuracy."""
 
-    def __init__(self, table: Table, phase: int, seed: int) -> None:
-        self.table, self.phase, self.seed = table, phase, seed
+    def __init__(self, table: Table, phase: int, seed: int, paired: bool) -> None:
+        self.table, self.phase, self.paired = table, phase, paired
+        self._counts = table.counts(phase)
+        self._missing = np.arange(self._counts.max())[:, None] >= self._counts  # images × classes: that are not there
+        self._generator = draws.generator(seed, "simulated images", phase)
         self._draws: dict[tuple[int, int], NDArray[np.float32]] = {}  # of (round, arm): images × classes
 
     def outcomes(self, trials: list[Trial]) -> list[Outcome]:
         """What comes of a batch of trials."""
-        fresh = {(trial.round, trial.arm) for trial in trials} - self._draws.keys()
-        generator = draws.generator(self.seed, "simulated images", self.phase, trials[0].id)
-        shape = (len(fresh), self.table.images, self.table.rewards[self.phase - 1].shape[-1])
-        self._draws.update(zip(sorted(fresh), generator.random(shape, dtype=np.float32), strict=True))
-        luck = np.stack([self._draws[trial.round, trial.arm] for trial in trials])
-        accuracies = np.count_nonzero(luck < self._expected(trials)[:, None], axis=1) / self.table.images
+        keys = [(trial.round, 0 if self.paired else trial.arm) for trial in trials]
+        fresh = [key for key in dict.fromkeys(keys) if key not in self._draws]
+        luck = self._generator.random((len(fresh), *self._missing.shape), dtype=np.float32)
+        luck[:, self._missing] = 1  # never below an accuracy
+        self._draws.update(zip(fresh, luck, strict=True))
+        if fresh != keys:
+            luck = np.stack([self._draws[key] for key in keys])
+        accuracies = (luck < self._expected(trials)[:, None]).sum(axis=1, dtype=np.uint16) / self._counts
         rewards = accuracies.mean(axis=1).tolist()
         return [
             Outcome(trial, min(1.0, reward), tuple(per_class))
@@ -215,8 +240,11 @@ class _Noisy:
 
     def _expected(self, trials: list[Trial]) -> Array:
         """Trials × classes."""
+        arms = np.array([trial.arm for trial in trials])
         lengths = {(trial.epochs, trial.full) for trial in trials}
         tables = {length: self.table.expected(self.phase, *length) for length in lengths}
+        if len(tables) == 1:
+            return np.asarray(next(iter(tables.values()))[arms])
         return np.stack([tables[trial.epochs, trial.full][trial.arm] for trial in trials])
 
 
@@ -229,15 +257,22 @@ def _cost(outcomes: list[Outcome]) -> int:
 def _ten_best(outcomes: list[Outcome], truth: Array) -> float:
     """Spearman's correlation of mean reward and truth, over the ten best of the arms that went furthest."""
     furthest = max(((each.trial.full, each.trial.epochs) for each in outcomes), default=None)
-    rewards: dict[int, list[float]] = {}
-    for each in outcomes:
-        if (each.trial.full, each.trial.epochs) == furthest:
-            rewards.setdefault(each.trial.arm, []).append(each.reward)
-    means = {arm: float(np.mean(values)) for arm, values in rewards.items()}
-    ten = sorted(means, key=lambda arm: (-means[arm], arm))[:10]
-    if len(ten) < 3:
+    last = [each for each in outcomes if (each.trial.full, each.trial.epochs) == furthest]
+    arms, places = np.unique([each.trial.arm for each in last], return_inverse=True)
+    if len(arms) < 3:
         return float("nan")
-    first, second = _ranks(np.array([means[arm] for arm in ten])), _ranks(truth[ten])
+    means = np.bincount(places, [each.reward for each in last]) / np.bincount(places)
+    ten = np.argsort(-means, kind="stable")[:10]
+    return rank_correlation(means[ten], truth[arms[ten]])
+
+
+def rank_correlation(one: Array, other: Array) -> float:
+    """Spearman's correlation; NaN where one of them does not vary.
+
+    >>> round(rank_correlation(np.array([1.0, 2, 3]), np.array([10.0, 30, 20])), 3)
+    0.5
+    """
+    first, second = _ranks(one), _ranks(other)
     if first.std() == 0 or second.std() == 0:
         return float("nan")
     return float(np.corrcoef(first, second)[0, 1])

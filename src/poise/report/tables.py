@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from poise import store
 from poise.actions import Action
 from poise.errors import UserError
+
+#: What is no ordinary result, by its key in result.json: a word for tables, and a line.
+LABELS: Final = {
+    "oracle": ("oracle", "oracle: chosen with the exam of whole runs; no learner could have known it"),
+    "leak": ("leak", "leak: the policy was told the exam accuracy of its trials; shown to measure the leak only"),
+}
+
+
+def policy_label(result: Mapping[str, Any]) -> str:
+    """The policy's name, with what sets the result apart: `crossval (oracle)`, `race (leak)`."""
+    words = [word for key, (word, _) in LABELS.items() if result.get(key)]
+    return f"{result['policy']} ({', '.join(words)})" if words else str(result["policy"])
 
 
 def load_result(folder: Path) -> dict[str, Any]:
@@ -17,8 +30,11 @@ def load_result(folder: Path) -> dict[str, Any]:
         raise UserError(f"{folder} does not exist")
     path = folder / "result.json"
     if not path.exists():
-        started = (folder / "recipe.json").exists()
-        todo = f"is not finished; go on with 'poise resume {folder}'" if started else "is not a run folder"
+        todo = "is not a run folder"
+        if (folder / "recipe.json").exists():
+            todo = f"is not finished; go on with 'poise resume {folder}'"
+        if (folder / "crossval.json").exists():
+            todo = "is not finished; give the same 'poise crossval' command again"
         raise UserError(f"{folder} {todo}")
     return store.read_json(path)
 
@@ -36,11 +52,12 @@ def run_table(result: Mapping[str, Any]) -> str:
         ]
         for point in result["curve"]
     ]
-    table = _aligned(["phase", "classes", "accuracy", "fc", "ncm", "action"], rows)
+    table = aligned(["phase", "classes", "accuracy", "fc", "ncm", "action"], rows)
+    warning = "".join(f"\n{line}" for key, (_, line) in LABELS.items() if result.get(key))
     return (
         f"{table}\n\naverage accuracy {result['average_accuracy']:.2f}, last {result['last_accuracy']:.2f}, "
         f"forgetting {result['average_forgetting']:.2f} (percent, exam {result['exam']}), "
-        f"{result['seconds']['total']:.1f} s"
+        f"{result['seconds']['total']:.1f} s{warning}"
     )
 
 
@@ -51,7 +68,7 @@ def comparison_table(results: Sequence[Mapping[str, Any]]) -> str:
             result["method"],
             result["data"],
             f"{result['setting']} {result['phases']}",
-            result["policy"],
+            policy_label(result),
             str(result["seed"]),
             result["exam"],
             f"{result['average_accuracy']:.2f}",
@@ -63,10 +80,26 @@ def comparison_table(results: Sequence[Mapping[str, Any]]) -> str:
         for result in results
     ]
     header = "method data setting policy seed exam average last forgetting counts seconds"
-    return _aligned(header.split(), rows)
+    return aligned(header.split(), rows)
 
 
-def _aligned(header: list[str], rows: list[list[str]]) -> str:
+def actions_table(result: Mapping[str, Any], count: int = 10) -> str:
+    """The best actions of an oracle that ran all of them; an action without a figure diverged."""
+    lines = result["actions"]
+    ranked = sorted(lines, key=lambda line: math.inf if line["average_accuracy"] is None else -line["average_accuracy"])
+    rows = [
+        [
+            str(place),
+            *(f"{line[name]:.2f}" if line[name] is not None else "–" for name in ("average_accuracy", "last_accuracy")),
+            str(Action(**line["action"])),
+        ]
+        for place, line in enumerate(ranked[:count], start=1)
+    ]
+    return f"{aligned(['', 'average', 'last', 'action'], rows)}\n{len(lines)} candidates in all, ranked by their exams"
+
+
+def aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table in columns as wide as they need to be."""
     widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in [header, *rows]]
     return "\n".join(line.rstrip() for line in [lines[0], "  ".join("─" * width for width in widths), *lines[1:]])

@@ -1,0 +1,162 @@
+"""`crossval`, row 5 of the paper's Table 3: the best constant action, chosen with whole runs and their exams.
+
+An oracle: choosing this action takes all past, future and held-out data, which no learner has. The result says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from poise import store
+from poise.actions import Action, ActionSpace
+from poise.errors import Diverged, RunFailed, UserError
+from poise.experiment.examiner import Exam
+from poise.experiment.folder import RunFolder
+from poise.experiment.probe import reach, trying
+from poise.experiment.progress import Lines, Quiet
+from poise.experiment.run import CHECKPOINT_SECONDS, PARTS, Plan, figures
+from poise.experiment.sweep import Cell, sweep_cells
+from poise.methods import make_method
+
+NAME = "crossval"
+FIGURES = ("average_accuracy", "average_accuracy_after_phase_0", "last_accuracy", "average_forgetting")
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A constant action with a constant classifier, and its run; None if that diverged."""
+
+    action: Action
+    result: Mapping[str, Any] | None
+    figures: Mapping[str, float | None]
+
+    def as_json(self) -> dict[str, Any]:
+        """Its line in the result."""
+        return {"action": dict(self.action), **self.figures}
+
+
+def crossval_folder(plan: Plan) -> Path:
+    """As that of a run with this policy."""
+    return replace(plan, recipe=plan.recipe.model_copy(update={"policy": NAME})).default_folder()
+
+
+def run_crossval(
+    plan: Plan, out: Path, lanes: int, lines: Lines, checkpoint_seconds: float = CHECKPOINT_SECONDS
+) -> dict[str, Any]:
+    """Run every action of the space as the constant action of a whole run, and keep the best average.
+
+    All runs share one phase 0, in which nothing is tuned. Each is an ordinary run folder in `out`: finished ones are
+    not run again, stopped ones go on. Where the classifier is tuned apart from the actions, each run is a candidate
+    with each classifier. An action that diverges cannot win, and has no figures in the result.
+    """
+    space = trying(plan).space
+    _claim(out, {**plan.as_json(), "space": space.as_json()})
+    if (out / "result.json").exists():
+        lines.say(f"{out} holds this {NAME}, finished")
+        return store.read_json(out / "result.json")
+    first = RunFolder(out / "phase-0")
+    if plan.recipe.start is None:
+        lines.say("phase 0, which all actions share")
+        reach(_constant(plan, plan.recipe.action), first, 1, Quiet())
+    start = plan.recipe.start or str(first.path.resolve())
+    cells = [
+        Cell(f"arm-{arm:03d}", _constant(plan, _trained(plan, action), start))
+        for arm, action in enumerate(space.actions)
+    ]
+    failed = sweep_cells(cells, out, lanes, lines, checkpoint_seconds)
+    other = [error for error in failed.values() if not isinstance(error, Diverged)]
+    if other:
+        raise other[0]
+    candidates = [
+        candidate
+        for cell, action in zip(cells, space.actions, strict=True)
+        for candidate in _candidates(cell.plan, RunFolder(out / cell.name), action)
+    ]
+    result = _result(space, candidates, _seconds(first, [RunFolder(out / cell.name) for cell in cells]))
+    store.write_json(out / "result.json", result)
+    return result
+
+
+def _claim(out: Path, wanted: Mapping[str, Any]) -> None:
+    """Refuse a folder that holds something else, and say what this one holds."""
+    file = out / f"{NAME}.json"
+    if not file.exists():
+        if out.exists() and any(out.iterdir()):
+            raise UserError(f"{out} holds files of something else; choose another --out")
+        out.mkdir(parents=True, exist_ok=True)
+        store.write_json(file, wanted)
+    saved = store.read_json(file)
+    other = [key for key in wanted if saved.get(key) != wanted[key]]
+    if other:
+        raise UserError(f"{out} holds another {NAME} (other {', '.join(other)}); choose another --out")
+
+
+def _trained(plan: Plan, action: Action) -> Action:
+    """The action as it is trained: nothing is spent on judging classifiers, both of which are examined anyway."""
+    own = make_method(plan.recipe.method, plan.recipe.options).default_action.classifier
+    return action.replace(classifier="fc" if own == "auto" else own) if action.classifier == "auto" else action
+
+
+def _constant(plan: Plan, action: Mapping[str, float | str], start: str | None = None) -> Plan:
+    """The same run with a constant action."""
+    changes = {"policy": "fixed", "policy_options": {}, "action": dict(action), "start": start or plan.recipe.start}
+    return replace(plan, recipe=plan.recipe.model_copy(update=changes))
+
+
+def _candidates(plan: Plan, folder: RunFolder, action: Action) -> Iterator[Candidate]:
+    """The action with each classifier it may have, examined as if that had counted from the start."""
+    exams = [
+        Exam(**{name: value for name, value in event.items() if name not in ("event", "accuracy")})
+        for event in store.read_journal(folder.journal.path)
+        if event["event"] == "exam"
+    ]
+    for classifier in ("fc", "ncm") if action.classifier == "auto" else (action.classifier,):
+        chosen = action.replace(classifier=classifier)
+        counted = [replace(exam, classifier=classifier) for exam in exams]
+        if not folder.finished:
+            yield Candidate(chosen, None, dict.fromkeys(FIGURES))
+            continue
+        result = store.read_json(folder.result)
+        curve = [
+            {
+                **point,
+                "accuracy": point[f"accuracy_{classifier}"],
+                "action": {**point["action"], "classifier": classifier},
+            }
+            for point in result["curve"]
+        ]
+        yield Candidate(chosen, {**result, "curve": curve}, figures(counted, plan.stream))
+
+
+def _seconds(first: RunFolder, folders: Sequence[RunFolder]) -> dict[str, float]:
+    """What all of it took, phase 0 included where it was trained here."""
+    found = first.newest_checkpoint() if first.exists else None
+    spent = [found[1]["seconds"]] if found is not None else []
+    spent += [store.read_json(folder.result)["seconds"] for folder in folders if folder.finished]
+    return {part: round(sum(each[part] for each in spent), 3) for part in PARTS}
+
+
+def _result(space: ActionSpace, candidates: Sequence[Candidate], seconds: Mapping[str, float]) -> dict[str, Any]:
+    """The winner's result, labelled, with how every candidate did."""
+    finished = [candidate for candidate in candidates if candidate.result is not None]
+    if not finished:
+        raise RunFailed(f"every one of the {len(space)} actions diverged; choose another space")
+    best = max(finished, key=lambda candidate: candidate.figures["average_accuracy"] or 0.0)
+    assert best.result is not None
+    return {
+        **best.result,
+        **best.figures,
+        "policy": NAME,
+        "oracle": True,
+        "resolved_policy": {
+            "name": NAME,
+            "oracle": "the constant action with the best average accuracy in the exams of whole runs",
+            "action": dict(best.action),
+        },
+        "space": space.as_json(),
+        "seconds": dict(seconds),
+        "actions": [candidate.as_json() for candidate in candidates],
+    }

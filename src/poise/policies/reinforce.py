@@ -1,0 +1,170 @@
+"""REINFORCE over an action space: the stochastic policy π(a|s) of row 6 of Table 3, as in RMM.
+
+It is learned before a run, on episodes of pseudo tasks; in the run it is only asked. This file is its arithmetic and
+knows neither where episodes come from nor what a reward costs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from poise.actions import ActionSpace
+from poise.errors import Damaged, UserError, check_number, check_whole
+from poise.policies.base import Array
+
+FEATURES: Final = 3  # of `state_of`
+PER_CLASS: Final = 20  # exemplars of a class in the paper
+
+#: What a phase was met with, the arm that was taken, and the reward that came of it.
+Experience = tuple[ArrayLike, int, float]
+
+
+def state_of(old: int, new: int, memory: int) -> Array:
+    """The state of a phase: a summary of the numbers of classes and of the memory, as in RMM, and nothing to come.
+
+    s = (1, log(new / old), log(1 + memory / old) / log(1 + 20)): a constant; how much arrives beside how much is known
+    (0 when as many, −1.6 for 10 beside 50); and the exemplars of each old class (1 for the paper's 20).
+
+    Args:
+        old: classes known before this phase, at least one.
+        new: classes that arrive; 0, where only new images of old classes do, counts as 1.
+        memory: kept images of all old classes together.
+    """
+    check_whole("old classes", old, 1)
+    check_whole("new classes", new, 0)
+    check_whole("memory", memory, 0)
+    return np.array([1.0, math.log(max(new, 1) / old), math.log1p(memory / old) / math.log1p(PER_CLASS)])
+
+
+class Reinforce:
+    """π(a|s) = Π over axes of softmax(θ_axis s), trained by REINFORCE (Williams, 1992).
+
+    The axes of the space are drawn independently of each other given the state, so that what is learned of one value
+    holds for all arms that share it: Σ |axis| logits in place of Π |axis|. Before any episode π is uniform over the
+    grid; a default action that is not on the grid is never drawn.
+
+    Args:
+        space: the arms.
+        features: the length of a state.
+        rate: α, the step of the gradient ascent; a large one settles on an arm before the others were tried.
+        baseline: how much of the running mean stays when a new return arrives, in [0, 1).
+    """
+
+    def __init__(self, space: ActionSpace, features: int, rate: float = 0.2, baseline: float = 0.9) -> None:
+        check_whole("features", features, 1)
+        check_number("rate", rate, positive=True)
+        check_number("baseline", baseline, below=1)
+        self.space, self.features, self.rate, self.baseline = space, features, rate, baseline
+        self._shape = tuple(len(values) for values in space.axes.values())
+        self._weights = {axis: np.zeros((len(values), features)) for axis, values in space.axes.items()}  # θ
+        self._means: list[float] = []  # the running mean of returns over 1, 2, … phases to go
+
+    def probabilities(self, state: ArrayLike) -> Array:
+        """π(·|s) over all arms; 0 for a default that is not on the grid."""
+        joint = np.ones(1)
+        for chances in self._axis_chances(state):
+            joint = np.outer(joint, chances).ravel()  # the last axis runs fastest, as in the space
+        return np.concatenate([joint, np.zeros(len(self.space) - len(joint))])
+
+    def sample(self, state: ArrayLike, generator: np.random.Generator) -> int:
+        """An arm drawn from π(·|s)."""
+        return int(generator.choice(len(self.space), p=self.probabilities(state)))
+
+    def decide(self, state: ArrayLike) -> int:
+        """The most probable arm; the default, if it is among the most probable."""
+        chances, own = self.probabilities(state), self.space.default
+        return own if chances[own] == chances.max() else int(np.argmax(chances))
+
+    def log_gradient(self, state: ArrayLike, arm: int) -> dict[str, Array]:
+        """∇ log π(a|s) by θ_axis, for each axis: (e_a − softmax(θ_axis s)) sᵀ, with e_a the axis value of the arm."""
+        features = self._checked(state)
+        gradients = {}
+        for axis, place, chances in zip(self.space.axes, self._places(arm), self._axis_chances(state), strict=True):
+            taken = np.arange(len(chances)) == place
+            gradients[axis] = np.outer(taken - chances, features)
+        return gradients
+
+    def update(self, episode: Sequence[Experience]) -> None:
+        """One step of gradient ascent after a whole episode, its phases in order.
+
+        θ ← θ + α Σ_t (G_t − b) ∇ log π(a_t|s_t), where G_t = Σ_{k ≥ t} r_k is what this and the later phases of the
+        episode brought, and b is the running mean of earlier returns over as many phases: it is no part of what the
+        action did and takes away most of the variance. The first return of its kind is its own baseline.
+        """
+        returns = self._returns(episode)
+        moves = {axis: np.zeros_like(weights) for axis, weights in self._weights.items()}
+        for left, ((state, arm, _), gained) in enumerate(zip(reversed(episode), returns, strict=True)):
+            advantage = gained - (self._means[left] if left < len(self._means) else gained)
+            for axis, gradient in self.log_gradient(state, arm).items():
+                moves[axis] += advantage * gradient
+        self._weights = {axis: weights + self.rate * moves[axis] for axis, weights in self._weights.items()}
+        self._remember(returns)
+
+    def _returns(self, episode: Sequence[Experience]) -> list[float]:
+        """What the last phase brought, the last two together, and so on."""
+        rewards = [float(reward) for _, _, reward in reversed(episode)]
+        if not all(map(math.isfinite, rewards)):
+            raise ValueError(f"rewards must be finite: {rewards[::-1]}")
+        return np.cumsum(rewards).tolist() if rewards else []
+
+    def _remember(self, returns: Sequence[float]) -> None:
+        for left, gained in enumerate(returns):
+            if left == len(self._means):
+                self._means.append(gained)
+            self._means[left] += (1 - self.baseline) * (gained - self._means[left])
+
+    def _axis_chances(self, state: ArrayLike) -> list[Array]:
+        features = self._checked(state)
+        return [_softmax(weights @ features) for weights in self._weights.values()]
+
+    def _checked(self, state: ArrayLike) -> Array:
+        features = np.asarray(state, dtype=np.float64)
+        if features.shape != (self.features,) or not np.isfinite(features).all():
+            raise ValueError(f"a state is {self.features} finite numbers, not {features.tolist()}")
+        return features
+
+    def _places(self, arm: int) -> list[int]:
+        """Which value of each axis the arm has."""
+        if not 0 <= arm < math.prod(self._shape):
+            raise ValueError(f"arm {arm} is not on the grid of the space {self.space}")
+        return [int(place) for place in np.unravel_index(arm, self._shape)]
+
+    # What is saved ------------------------------------------------------------------------------------------------
+
+    def as_json(self) -> dict[str, Any]:
+        """All that was learned, as plain values; `from_json` gives an equal policy back, to the last bit."""
+        return {
+            "features": self.features,
+            "rate": self.rate,
+            "baseline": self.baseline,
+            "axes": {axis: list(values) for axis, values in self.space.axes.items()},
+            "weights": {axis: weights.tolist() for axis, weights in self._weights.items()},
+            "means": list(self._means),
+        }
+
+    @classmethod
+    def from_json(cls, space: ActionSpace, value: Mapping[str, Any]) -> Self:
+        """The policy that `as_json` described, over the same space."""
+        try:
+            learned_on = {axis: tuple(values) for axis, values in value["axes"].items()}
+            policy = cls(space, value["features"], value["rate"], value["baseline"])
+            weights = {axis: np.array(value["weights"][axis], dtype=np.float64) for axis in learned_on}
+            policy._means = [float(mean) for mean in value["means"]]
+        except (AttributeError, KeyError, TypeError, ValueError, UserError) as error:
+            raise Damaged("what should be a learned policy is not as it was written; learn it again") from error
+        if list(learned_on.items()) != list(space.axes.items()):
+            raise UserError(f"the policy was learned on axes {learned_on}, not on {dict(space.axes)}; learn it again")
+        if any(weights[axis].shape != zeros.shape for axis, zeros in policy._weights.items()):
+            raise Damaged("what should be a learned policy is not as it was written; learn it again")
+        policy._weights = weights
+        return policy
+
+
+def _softmax(logits: Array) -> Array:
+    powers = np.exp(logits - logits.max())
+    return np.asarray(powers / powers.sum())

@@ -1,0 +1,337 @@
+"""Bilevel tuning (Table 3, row 7): hypergradients of the continuous hyperparameters through a short training.
+
+Franceschi et al. (ICML 2018). With h the tuned hyperparameters and θ_T(h) the model after T steps of SGD on the
+local training part,
+
+    min over h of L_valid(θ_T(h)),    dL_valid/dh = ∂L_valid/∂θ_T · dθ_T/dh,
+
+where dθ_T/dh is had by differentiating the T steps themselves in reverse. This is a tuner of a phase and no policy
+over a grid: it walks through continuous values. What it cannot see is what every short horizon hides: the learning
+rate is held at its start, later stages of a method are not unrolled, and T steps prefer what pays soon.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from poise import draws
+from poise.actions import SETTINGS, Action
+from poise.data import Draws, ImageSet
+from poise.errors import check_number, check_whole
+from poise.nets import Model, Output
+from poise.training.evaluate import BATCH
+from poise.training.phase import PhaseStart
+from poise.training.step import _seeded
+
+LARGEST_WEIGHT: Final = 20.0
+RATES: Final = (1e-4, 1.0)  # the learning rates that are never left
+
+_UNTUNED: Final = ("ce", "margin")  # terms that are no distillation
+_DECAYS: Final = (0.9, 0.999)  # of Adam's moments
+_EPSILON: Final = 1e-8
+
+State = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class BilevelOptions:
+    """How much is spent on a phase.
+
+    Attributes:
+        rounds: outer updates, each from a new unrolled training on other batches.
+        steps: T, the inner steps of SGD that are differentiated; time and memory grow in proportion.
+        rate: the size of an outer step (Adam's) in the logarithm of the hyperparameters.
+    """
+
+    rounds: int = 10
+    steps: int = 10
+    rate: float = 0.2
+
+    def __post_init__(self) -> None:
+        check_whole("bilevel rounds", self.rounds, 1)
+        check_whole("bilevel steps", self.steps, 1)
+        check_number("bilevel rate", self.rate, positive=True)
+
+
+DEFAULTS: Final = BilevelOptions()
+
+
+@dataclass(frozen=True)
+class HyperStep:
+    """One outer round.
+
+    Attributes:
+        round: counted from 0.
+        action: what the round made of the action; after a loss or gradient that is no number, the last action whose
+            loss and gradient were finite (the first one, if none was).
+        loss: the validation loss before the update.
+        gradient: its derivative with respect to every tuned hyperparameter, before the update, by axis.
+    """
+
+    round: int
+    action: Action
+    loss: float
+    gradient: dict[str, float]
+
+    @property
+    def finite(self) -> bool:
+        """Whether loss and gradient are numbers; a round of which they are not is the last."""
+        return all(map(math.isfinite, (self.loss, *self.gradient.values())))
+
+
+def tuned_axes(action: Action) -> tuple[str, ...]:
+    """The axes that hypergradients can move: the weights of distillation terms, and the learning rate.
+
+    >>> tuned_axes(Action(lr=0.1, classifier="fc", feature_kd=1.0, margin=1.0))
+    ('feature_kd', 'lr')
+    """
+    return tuple(axis for axis in action if axis == "lr" or axis not in (*SETTINGS, *_UNTUNED))
+
+
+def hypergradient(
+    start: PhaseStart,
+    kept: ImageSet,
+    new: ImageSet,
+    valid: ImageSet,
+    action: Action,
+    options: BilevelOptions,
+    round: int,  # noqa: A002 - the word of the trials too
+) -> tuple[float, dict[str, float]]:
+    """The validation loss after the unrolled steps, and its derivative by every tuned hyperparameter.
+
+    The steps are the Trainer's (SGD with momentum and weight decay, augmentation, batch norm on the batch, old head
+    rows frozen where the action says so), always in full precision, from the model grown with `new`. Each trains on a
+    batch of `kept` and `new` that is drawn at the address (seed, "bilevel", phase, round, step).
+
+    The validation loss is the cross-entropy on `valid`, every class counting the same, in eval mode: with the running
+    statistics as the unrolled steps left them. These depend on the hyperparameters too and are part of the derivative.
+    """
+    return _InnerProblem(start, kept, new, valid, action).hypergradient(action, options.steps, round)
+
+
+def tuned(
+    start: PhaseStart,
+    kept: ImageSet,
+    new: ImageSet,
+    valid: ImageSet,
+    action: Action,
+    options: BilevelOptions = DEFAULTS,
+) -> Iterator[HyperStep]:
+    """Tune the action round by round; the last step holds the decided one.
+
+    Adam moves u = log(1 + w) for a weight w and v = log(lr): relative steps where values are large, while a weight of 0
+    moves by absolute ones, so that it can both be reached and be left. Weights stay in [0, 20], learning rates in
+    [1e-4, 1]; an action from outside is first moved to the nearest value inside. A loss or gradient that is no number
+    ends the search at the last action of which they were numbers.
+    """
+    problem = _InnerProblem(start, kept, new, valid, action)
+    adam = _Adam(options.rate)
+    proven, current = (
+        action,
+        action.replace(**{axis: _clamped(axis, float(action[axis])) for axis in tuned_axes(action)}),
+    )
+    for number in range(options.rounds):
+        loss, gradient = problem.hypergradient(current, options.steps, number)
+        tried = HyperStep(number, current, loss, gradient)
+        if not tried.finite:
+            yield replace(tried, action=proven)
+            return
+        proven, current = current, adam.updated(current, gradient)
+        yield replace(tried, action=current)
+
+
+# The inner problem ----------------------------------------------------------------------------------------------------
+
+
+class _InnerProblem:
+    """The training of a phase as a differentiable function of its hyperparameters."""
+
+    def __init__(self, start: PhaseStart, kept: ImageSet, new: ImageSet, valid: ImageSet, action: Action) -> None:
+        self._start = start = replace(start, backend=replace(start.backend, precision="fp32"))
+        with start.backend.active():
+            self._teacher = start.teacher()
+            self._model = _with_differentiable_norms(start.grown(new))
+            self._feed = start.feed(kept, new)
+        self._model.requires_grad_(True)  # whatever the last stage of the last phase left frozen
+        self._model.head.freeze_old(action.old_rows == "frozen")
+        self._valid = valid.to(start.backend.device)
+        self._trained = [name for name, parameter in self._model.named_parameters() if parameter.requires_grad]
+
+    def hypergradient(self, action: Action, steps: int, number: int) -> tuple[float, dict[str, float]]:
+        """The loss at this action, and ∂L/∂θ_T carried back through the steps to the hyperparameters."""
+        with self._start.backend.active(), torch.enable_grad():
+            like = self._model.head.new
+            hyper = {axis: like.new_tensor(float(action[axis])).requires_grad_() for axis in tuned_axes(action)}
+            state = self.unrolled(action, hyper, steps, number)
+            loss, at_end = self._validated(state)
+            if not hyper:
+                return loss, {}
+            found = torch.autograd.grad(
+                [state[name] for name in at_end],
+                list(hyper.values()),
+                list(at_end.values()),
+                allow_unused=True,  # the first phase has no distillation terms
+                materialize_grads=True,
+            )
+        return loss, {axis: float(value) for axis, value in zip(hyper, found, strict=True)}
+
+    def unrolled(self, action: Action, hyper: Mapping[str, Tensor], steps: int, number: int) -> State:
+        """Parameters and running statistics after the steps, as functions of the hyperparameters."""
+        self._model.train()
+        state = {**dict(self._model.named_parameters()), **dict(self._model.named_buffers())}
+        rate = hyper.get("lr", action.lr)
+        velocity: State = {}
+        for step in range(steps):
+            state, gradients = self._gradients(state, action, hyper, number, step)
+            for name, gradient in gradients.items():
+                push = gradient + self._start.schedule.weight_decay * state[name]
+                velocity[name] = self._start.schedule.momentum * velocity[name] + push if name in velocity else push
+                state[name] = state[name] - rate * velocity[name]
+        return state
+
+    def _gradients(
+        self, state: State, action: Action, hyper: Mapping[str, Tensor], number: int, step: int
+    ) -> tuple[State, State]:
+        """The state with its statistics moved on, and the gradient of every parameter that has one."""
+        pixels, labels, choices = self.batch(number, step)
+        images = self._start.preprocessing.training(pixels, choices).contiguous(memory_format=torch.channels_last)
+        state = self._with_copied_buffers(state)
+        noise = draws.key(self._start.seed, "bilevel noise", self._start.phase, number, step)
+        with _seeded(noise, self._feed.device):
+            student = functional_call(self._model, state, (images,))  # writes the statistics into `state`
+        with torch.no_grad():
+            teacher = self._teacher(images) if self._teacher is not None else None
+        terms = self._start.method.terms(student, teacher, labels, self._start.growth)
+        total = torch.stack([hyper.get(name, action.weight(name)) * term for name, term in terms.items()]).sum()
+        parameters = [state[name] for name in self._trained]
+        found = torch.autograd.grad(total, parameters, create_graph=True, allow_unused=True)
+        pairs = zip(self._trained, found, strict=True)
+        return state, {name: gradient for name, gradient in pairs if gradient is not None}
+
+    def _with_copied_buffers(self, state: State) -> State:
+        """The same state, safe from networks that change their buffers in place."""
+        return {**state, **{name: state[name].clone() for name, _ in self._model.named_buffers()}}
+
+    def batch(self, number: int, step: int) -> tuple[Tensor, Tensor, Draws]:
+        """Pixels, labels and augmentation of one step."""
+        start = self._start
+        generator = draws.generator(start.seed, "bilevel", start.phase, number, step)
+        count = min(start.schedule.batch, len(self._feed))
+        order = torch.from_numpy(generator.choice(len(self._feed), size=count, replace=False))
+        choices = start.preprocessing.augmentation.draw(count, generator).to(self._feed.device)
+        pixels, labels = next(self._feed.batches(order, [(0, count)]))
+        return pixels, labels, choices
+
+    def _validated(self, state: State) -> tuple[float, State]:
+        """L_valid and its gradient by everything in the state that depends on the training, in batches."""
+        self._model.eval()
+        values = {name: value.detach() for name, value in state.items()}
+        moved = [name for name, value in state.items() if value.grad_fn is not None]
+        for name in moved:
+            values[name].requires_grad_()
+        loss, gradients = 0.0, {name: torch.zeros_like(values[name]) for name in moved}
+        weights = _balanced_weights(self._valid.labels).to(self._model.head.new.dtype)
+        for first in range(0, len(weights), BATCH):
+            part = slice(first, first + BATCH)
+            total = (weights[part] * self._validation_losses(values, part)).sum()
+            found = torch.autograd.grad(
+                total, [values[name] for name in moved], allow_unused=True, materialize_grads=True
+            )
+            loss += float(total.detach())
+            for name, gradient in zip(moved, found, strict=True):
+                gradients[name] += gradient
+        return loss, gradients
+
+    def _validation_losses(self, values: State, part: slice) -> Tensor:
+        """The cross-entropy of each of these validation images."""
+        pixels, labels = self._valid.pixels[part], self._valid.labels[part]
+        images = self._start.preprocessing.plain(pixels).contiguous(memory_format=torch.channels_last)
+        output: Output = functional_call(self._model, values, (images,))
+        return nn.functional.cross_entropy(output.logits, labels, reduction="none")
+
+
+def _balanced_weights(labels: Tensor) -> Tensor:
+    """One weight per image; those of a class sum to 1 / number of classes."""
+    counts = torch.bincount(labels)
+    return 1 / ((counts > 0).sum() * counts[labels].double())
+
+
+def _with_differentiable_norms(model: Model) -> Model:
+    """The model with batch norms that do the same arithmetic, but whose running statistics stay in the graph.
+
+    torch's own treats them as constants, and a hypergradient without them is a wrong one. The modules stay what they
+    are, for a network of one's own may treat its norms by their type.
+    """
+    for module in model.modules():
+        if isinstance(module, _BatchNorm):
+            module.forward = partial(_normalised, module)  # type: ignore[method-assign]
+    return model
+
+
+def _normalised(norm: _BatchNorm, x: Tensor) -> Tensor:
+    """Batch norm: (x − μ) / √(σ² + ε) · weight + bias, by the batch's μ and σ² when training, else the running ones."""
+    mean, variance = norm.running_mean, norm.running_var
+    if norm.training or mean is None or variance is None:
+        variance, mean = torch.var_mean(x, (0, *range(2, x.ndim)), correction=0)
+        if norm.training and norm.track_running_stats:
+            _track(norm, mean, variance, x.numel() // x.shape[1])
+    shape = (1, -1, *(1,) * (x.ndim - 2))
+    scale = torch.rsqrt(variance + norm.eps)
+    y = (x - mean.view(shape)) * (scale if norm.weight is None else scale * norm.weight).view(shape)
+    return y if norm.bias is None else y + norm.bias.view(shape)
+
+
+def _track(norm: _BatchNorm, mean: Tensor, variance: Tensor, count: int) -> None:
+    """Running statistics move towards the batch's, the variance without its bias."""
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
+    assert norm.num_batches_tracked is not None
+    norm.num_batches_tracked = norm.num_batches_tracked + 1
+    share = 1 / norm.num_batches_tracked if norm.momentum is None else norm.momentum
+    norm.running_mean = norm.running_mean + share * (mean - norm.running_mean)
+    norm.running_var = norm.running_var + share * (variance * (count / max(count - 1, 1)) - norm.running_var)
+
+
+# The outer problem ----------------------------------------------------------------------------------------------------
+
+
+class _Adam:
+    """Adam (Kingma and Ba, 2015) on the logarithms of an action's tuned axes."""
+
+    def __init__(self, rate: float) -> None:
+        self._rate, self._updates = rate, 0
+        self._first: dict[str, float] = {}
+        self._second: dict[str, float] = {}
+
+    def updated(self, action: Action, gradient: Mapping[str, float]) -> Action:
+        """The action one step down the gradient."""
+        self._updates += 1
+        return action.replace(**{axis: self._value(axis, float(action[axis]), by) for axis, by in gradient.items()})
+
+    def _value(self, axis: str, value: float, derivative: float) -> float:
+        slope = value if axis == "lr" else 1 + value  # of the value by its logarithm
+        step = self._step(axis, slope * derivative)
+        moved = math.exp(math.log(value) - step) if axis == "lr" else math.expm1(math.log1p(value) - step)
+        return _clamped(axis, moved)
+
+    def _step(self, axis: str, derivative: float) -> float:
+        first, second = _DECAYS
+        self._first[axis] = first * self._first.get(axis, 0.0) + (1 - first) * derivative
+        self._second[axis] = second * self._second.get(axis, 0.0) + (1 - second) * derivative**2
+        mean = self._first[axis] / (1 - first**self._updates)
+        size = math.sqrt(self._second[axis] / (1 - second**self._updates))
+        return self._rate * mean / (size + _EPSILON)
+
+
+def _clamped(axis: str, value: float) -> float:
+    low, high = RATES if axis == "lr" else (0.0, LARGEST_WEIGHT)
+    return min(max(value, low), high)

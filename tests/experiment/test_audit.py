@@ -1,0 +1,111 @@
+"""The leak audit: the exam as reward, labelled, and out of reach of an ordinary run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from poise import store
+from poise.errors import UserError
+from poise.experiment import Audit, Plan, Run, RunFolder, audit_folder, load_recipe, make_plan, reopen, runner_in
+from poise.report import comparison_table, run_table
+
+Plans = Callable[..., Plan]
+Outcome = Callable[[Path], tuple[dict[str, Any], bytes, bytes]]
+WORDS = ("groups=[3,1,1]", "epochs=3", "trials.length=0.5", "space={feature_kd=[0,1],lr=[0.1,0.02]}", "policy=race")
+
+
+def events(folder: RunFolder, kind: str) -> list[dict[str, Any]]:
+    return [event for event in store.read_journal(folder.journal.path) if event["event"] == kind]
+
+
+@pytest.fixture(scope="module")
+def audited(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of an audit that nobody disturbed."""
+    folder = tmp_path_factory.mktemp("audit") / "run"
+    Audit(make_plan("digits/lucir", load_recipe("digits/lucir", [*WORDS, "batch=64"])), RunFolder(folder)).start()
+    return folder
+
+
+@pytest.fixture
+def tried(audited: Path) -> list[dict[str, Any]]:
+    """The policy's trials; others only judge classifiers."""
+    return [event for event in events(RunFolder(audited), "trial") if "purpose" not in event["trial"]]
+
+
+def test_the_reward_is_the_exam_and_the_local_one_is_beside_it(audited: Path, tried: list[dict[str, Any]]) -> None:
+    exams = events(RunFolder(audited), "exam")
+    images = {label: count for exam in exams for label, count in zip(exam["classes"], exam["images"], strict=True)}
+    rows: list[int] = []
+    for phase, exam in enumerate(exams):
+        rows += sorted(label for label in exam["classes"] if label not in rows)
+        for event in (event for event in tried if event["phase"] == phase):
+            hits = event["record"]["exam"][str(event["trial"]["epochs"])][event["classifier"]]
+            assert event["reward"] == pytest.approx(
+                sum(right / images[label] for right, label in zip(hits, rows, strict=True)) / len(rows)
+            )
+            assert event["record"]["leak"] is True
+    assert {event["phase"] for event in tried} == {1, 2}
+    assert any(event["reward"] != event["record"]["local_reward"] for event in tried)
+
+
+def test_the_decided_action_is_the_best_by_the_exam(audited: Path, tried: list[dict[str, Any]]) -> None:
+    for decision in events(RunFolder(audited), "action")[1:]:
+        here = [event for event in tried if event["phase"] == decision["phase"]]
+        furthest = max(event["trial"]["epochs"] for event in here)
+        rewards = [event for event in here if event["trial"]["epochs"] == furthest]
+        chosen = next(event for event in rewards if event["action"] == decision["action"])
+        assert chosen["reward"] == max(event["reward"] for event in rewards)
+
+
+def test_it_is_labelled_everywhere(audited: Path) -> None:
+    result = json.loads((audited / "result.json").read_bytes())
+    assert result["leak"] is True
+    assert result["resolved_policy"]["reward"] == "exam test (leak)"
+    assert "race (leak)" in comparison_table([result])
+    assert "leak: the policy was told" in run_table(result)
+    assert json.loads((audited / "recipe.json").read_bytes())["runner"] == "audit"
+
+
+def test_killed_anywhere_it_goes_on_to_the_same_bytes(
+    audited: Path, plan: Plans, outcome: Outcome, tmp_path: Path
+) -> None:
+    for name, kind, count in (("policy", "trial", 3), ("training", "epoch", 5), ("later", "trial", 12)):
+        folder = RunFolder(tmp_path / name)
+        going = Audit(plan(*WORDS), folder, checkpoint_seconds=0).starting()
+        while len(events(folder, kind)) < count:
+            next(going)
+        going.close()
+        opened, reopened = reopen(folder.path)
+        assert runner_in(opened) is Audit
+        Audit(reopened, opened).resume()
+        assert outcome(folder.path) == outcome(audited)
+
+
+def test_a_run_and_an_audit_do_not_mix(audited: Path, plan: Plans, tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    job = Audit(plan(*WORDS), folder, checkpoint_seconds=0)
+    going = job.starting()
+    while not events(folder, "trial"):
+        next(going)
+    going.close()
+    with pytest.raises(UserError, match=r"the folder of another runner \(audit\)"):
+        Run(plan(*WORDS), folder).resume()
+    assert folder.difference(plan(*WORDS).as_json()) == "a leak audit"
+    assert folder.difference(job.described()) == ""
+    with pytest.raises(UserError, match="holds files of another run"):
+        Audit(plan(*WORDS), RunFolder(audited)).start()
+    assert audit_folder(plan(*WORDS)).name.endswith("-leak")
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [(("policy=fixed",), "so nothing can leak"), (("trials.environment=lookahead",), "use trials.environment=local")],
+)
+def test_what_cannot_leak_is_refused(words: tuple[str, ...], line: str, plan: Plans, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=line):
+        Audit(plan(*WORDS, *words), RunFolder(tmp_path / "run"))

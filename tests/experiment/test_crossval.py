@@ -1,0 +1,107 @@
+"""The oracle of Table 3, row 5: the best constant action by the exams of whole runs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from poise.errors import RunFailed, UserError
+from poise.experiment import Lines, Plan, Run, RunFolder, load_recipe, make_plan, run_crossval
+from poise.report import actions_table, comparison_table, load_result, run_table
+
+Plans = Callable[..., Plan]
+WORDS = ("groups=[3,2]", "epochs=2", "batch=64", "space={feature_kd=[0,1],lr=[0.1,1e9]}")
+
+
+def lines() -> Lines:
+    return Lines(None, StringIO())
+
+
+@pytest.fixture(scope="module")
+def oracle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a crossval in which half of the actions diverge."""
+    folder = tmp_path_factory.mktemp("crossval") / "oracle"
+    run_crossval(make_plan("digits/lucir", load_recipe("digits/lucir", WORDS)), folder, 2, lines())
+    return folder
+
+
+@pytest.fixture
+def result(oracle: Path) -> dict[str, Any]:
+    return load_result(oracle)
+
+
+def test_the_result_is_labelled_everywhere(result: dict[str, Any]) -> None:
+    assert (result["policy"], result["oracle"]) == ("crossval", True)
+    assert "crossval (oracle)" in comparison_table([result])
+    assert "oracle: chosen with the exam" in run_table(result)
+
+
+def test_the_winner_has_the_best_average_of_all_candidates(result: dict[str, Any]) -> None:
+    averages = [line["average_accuracy"] for line in result["actions"]]
+    assert len(averages) == 4 * 2, "every action with each classifier"
+    known = [average for average in averages if average is not None]
+    assert len(known) == 4, "a diverged action has none"
+    assert result["average_accuracy"] == max(known)
+    winner = result["actions"][averages.index(max(known))]
+    assert winner["action"] == result["resolved_policy"]["action"]
+    assert actions_table(result).splitlines()[2].split()[1] == f"{max(known):.2f}"
+    assert "–" in actions_table(result)
+
+
+def test_the_winner_is_what_an_ordinary_run_with_that_action_gives(
+    result: dict[str, Any], oracle: Path, tmp_path: Path
+) -> None:
+    words = [f"action.{axis}={value}" for axis, value in result["resolved_policy"]["action"].items()]
+    recipe = load_recipe("digits/lucir", [*WORDS, *words, f"start={oracle / 'phase-0'}"])
+    same = Run(make_plan("digits/lucir", recipe), RunFolder(tmp_path / "run")).start()
+    for key in ("average_accuracy", "average_accuracy_after_phase_0", "last_accuracy", "average_forgetting"):
+        assert result[key] == same[key]
+    assert result["curve"] == same["curve"]
+
+
+def test_finished_runs_are_not_run_again(oracle: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(oracle, copy)
+    (copy / "result.json").unlink()
+    shutil.rmtree(copy / "arm-002")
+    before = {path: path.stat().st_mtime_ns for path in (copy / "arm-000").rglob("*.safetensors")}
+    plan = make_plan("digits/lucir", load_recipe("digits/lucir", WORDS))
+    moved = oracle / "phase-0", copy / "phase-0"
+    for file in copy.glob("arm-*/recipe.json"):  # the copy starts from the copy
+        file.write_text(file.read_text().replace(str(moved[0]), str(moved[1])))
+    again = run_crossval(plan, copy, 1, lines())
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    first = load_result(oracle)
+    del first["seconds"], again["seconds"]
+    assert again == first
+
+
+def test_a_finished_one_says_so_and_another_one_is_refused(oracle: Path, result: dict[str, Any]) -> None:
+    plan = make_plan("digits/lucir", load_recipe("digits/lucir", WORDS))
+    said = StringIO()
+    assert run_crossval(plan, oracle, 1, Lines(None, said)) == result
+    assert "holds this crossval, finished" in said.getvalue()
+    other = make_plan("digits/lucir", load_recipe("digits/lucir", [*WORDS, "space={lr=[0.1]}"]))
+    with pytest.raises(UserError, match=r"holds another crossval \(other recipe, space\)"):
+        run_crossval(other, oracle, 1, lines())
+
+
+def test_a_folder_of_something_else_is_left_alone(plan: Plans, tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("mine")
+    with pytest.raises(UserError, match="holds files of something else"):
+        run_crossval(plan(), tmp_path, 1, lines())
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_without_any_finished_action_there_is_no_winner(plan: Plans, tmp_path: Path) -> None:
+    words = ("epochs=2", "action.lr=1e9", "space={lr=[1e9]}")
+    with pytest.raises(RunFailed, match="every one of the 1 actions diverged"):
+        run_crossval(plan(*words), tmp_path / "out", 1, lines())
+    assert not (tmp_path / "out" / "result.json").exists()
+    assert json.loads((tmp_path / "out" / "crossval.json").read_text())["name"] == "digits/lucir"

@@ -1,0 +1,214 @@
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from poise import draws
+from poise.actions import Action, ActionSpace, make_space
+from poise.errors import Damaged, UserError
+from poise.policies.reinforce import FEATURES, Reinforce, state_of
+
+BASE = Action(logit_kd=0, feature_kd=1, lr=0.1)
+SPACE = make_space({"feature_kd": [0, 1, 2], "lr": [0.1, 0.05]}, BASE)
+OFF_GRID = make_space({"feature_kd": [0, 2], "lr": [0.1, 0.05]}, BASE)
+SINGLE = make_space({}, BASE)
+
+Array = NDArray[np.float64]
+
+states = st.lists(st.floats(-5, 5), min_size=FEATURES, max_size=FEATURES)
+episodes = st.lists(st.lists(st.tuples(states, st.integers(0, 3), st.floats(0, 1)), max_size=4), max_size=12)
+
+
+def scrambled(space: ActionSpace, seed: int = 0, features: int = FEATURES) -> Reinforce:
+    """A policy somewhere in the middle of its learning."""
+    policy = Reinforce(space, features, rate=0.7, baseline=0.8)
+    generator = draws.generator(seed, "scrambled")
+    for _ in range(10):
+        episode = [(generator.normal(size=features), int(generator.integers(4)), generator.uniform()) for _ in range(3)]
+        policy.update(episode)
+    return policy
+
+
+@given(episodes, states, st.sampled_from([SPACE, OFF_GRID]), st.floats(1e-3, 1e3))
+def test_probabilities_are_a_distribution_always(
+    history: list[list[tuple[list[float], int, float]]], state: list[float], space: ActionSpace, rate: float
+) -> None:
+    policy = Reinforce(space, FEATURES, rate)
+    for episode in history:
+        policy.update(episode)
+    chances = policy.probabilities(state)
+    assert len(chances) == len(space)
+    assert (chances >= 0).all()
+    assert chances.sum() == pytest.approx(1, abs=1e-12)
+    arm = policy.sample(state, draws.generator(0, "arm"))
+    assert chances[arm] > 0
+    assert chances[policy.decide(state)] == chances.max()
+
+
+def test_before_any_episode_all_arms_of_the_grid_are_alike_and_the_default_is_decided() -> None:
+    state = state_of(50, 10, 1000)
+    assert Reinforce(SPACE, FEATURES).probabilities(state).tolist() == pytest.approx([1 / 6] * 6)
+    assert Reinforce(SPACE, FEATURES).decide(state) == SPACE.default
+    assert Reinforce(SINGLE, FEATURES).probabilities(state).tolist() == [1]
+
+
+def test_a_default_off_the_grid_is_never_drawn_or_decided() -> None:
+    policy, state = scrambled(OFF_GRID), state_of(50, 10, 1000)
+    assert OFF_GRID.default == len(OFF_GRID) - 1
+    assert policy.probabilities(state)[OFF_GRID.default] == 0
+    generator = draws.generator(0, "many")
+    assert OFF_GRID.default not in {policy.sample(state, generator) for _ in range(300)}
+    assert Reinforce(OFF_GRID, FEATURES).decide(state) != OFF_GRID.default
+    with pytest.raises(ValueError, match="not on the grid"):
+        policy.update([(state, OFF_GRID.default, 1.0)])
+
+
+def test_the_axes_are_independent_given_the_state() -> None:
+    state = np.array([1.0, -0.5, 0.3])
+    table = scrambled(SPACE).probabilities(state).reshape(3, 2)  # in the order of the space's product
+    np.testing.assert_allclose(table, np.outer(table.sum(axis=1), table.sum(axis=0)), atol=1e-15)
+    assert [SPACE.actions[arm]["lr"] for arm in range(2)] == [0.1, 0.05]
+
+
+def log_chance(policy: Reinforce, axis: str, place: tuple[int, int], by: float, state: Array, arm: int) -> float:
+    policy._weights[axis][place] += by
+    found = math.log(policy.probabilities(state)[arm])
+    policy._weights[axis][place] -= by
+    return found
+
+
+@pytest.mark.parametrize("arm", range(6))
+def test_the_gradient_of_log_pi_is_the_finite_difference(arm: int) -> None:
+    policy, state, width = scrambled(SPACE), np.array([1.0, -1.6, 0.8]), 1e-5
+    for axis, gradient in policy.log_gradient(state, arm).items():
+        for place in np.ndindex(*gradient.shape):
+            assert len(place) == 2
+            above, below = (log_chance(policy, axis, place, by, state, arm) for by in (width, -width))
+            assert gradient[place] == pytest.approx((above - below) / (2 * width), rel=1e-6, abs=1e-9)
+
+
+def test_an_update_by_hand() -> None:
+    space = make_space({"lr": [0.1, 0.05]}, BASE)
+    policy = Reinforce(space, features=1, rate=0.5, baseline=0.8)
+    policy.update([([2.0], 0, 0.2), ([2.0], 1, 0.6)])  # returns 0.8 and 0.6, both their own baselines
+    assert policy.probabilities([2.0]).tolist() == [0.5, 0.5]
+    policy.update([([2.0], 1, 0.4), ([1.0], 0, 0.5)])  # returns 0.9 and 0.5, baselines 0.8 and 0.6
+    # θ(0.1) = 0.5 · [(0.9 − 0.8) · (0 − ½) · 2 + (0.5 − 0.6) · (1 − ½) · 1]
+    assert policy.as_json()["weights"]["lr"] == [[pytest.approx(-0.075)], [pytest.approx(0.075)]]
+    assert policy.as_json()["means"] == pytest.approx([0.8 * 0.6 + 0.2 * 0.5, 0.8 * 0.8 + 0.2 * 0.9])
+
+
+def test_an_empty_episode_teaches_nothing() -> None:
+    policy = scrambled(SPACE)
+    before = policy.as_json()
+    policy.update([])
+    assert policy.as_json() == before
+
+
+def noisy_reward(few_arrive: bool, arm: int, generator: np.random.Generator) -> float:
+    """Strong distillation and a small rate pay where few classes arrive, the opposite where many do."""
+    action = SPACE.actions[arm]
+    strength, small = float(action["feature_kd"]) / 2, float(action["lr"] == 0.05)
+    fit = (strength + small) / 2 if few_arrive else 1 - (strength + small) / 2
+    return float(np.clip(0.5 + 0.2 * fit + generator.normal(0, 0.05), 0, 1))
+
+
+def learned(seed: int, count: int) -> Reinforce:
+    policy = Reinforce(SPACE, FEATURES)
+    for number in range(count):
+        generator = draws.generator(seed, "episode", number)
+        few_arrive = bool(number % 2)
+        episode = []
+        for phase in range(3):
+            old = 50 + 5 * phase if few_arrive else 10 * 2**phase
+            state = state_of(old, 5 if few_arrive else old, 20 * old)
+            arm = policy.sample(state, generator)
+            episode.append((state, arm, noisy_reward(few_arrive, arm, generator)))
+        policy.update(episode)
+    return policy
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_it_learns_which_arm_is_best_in_which_state(seed: int) -> None:
+    policy = learned(seed, 400)
+    few, many = state_of(60, 5, 1200), state_of(30, 30, 600)
+    best = [SPACE.index(BASE.replace(feature_kd=strength, lr=rate)) for strength, rate in ((2, 0.05), (0, 0.1))]
+    assert [policy.decide(few), policy.decide(many)] == best
+    for state, arm in zip((few, many), best, strict=True):
+        assert policy.probabilities(state)[arm] > 0.5
+
+
+def test_later_rewards_count_for_earlier_phases() -> None:
+    """Only the second phase is rewarded, and only for what was done in the first."""
+    space = make_space({"lr": [0.1, 0.05]}, BASE)
+    policy = Reinforce(space, features=2, rate=1.0)
+    first, second = np.array([1.0, 0.0]), np.array([0.0, 1.0])
+    for number in range(200):
+        generator = draws.generator(0, "delayed", number)
+        early, late = policy.sample(first, generator), policy.sample(second, generator)
+        policy.update([(first, early, 0.0), (second, late, 0.6 if early == 1 else 0.4)])
+    assert policy.probabilities(first)[1] > 0.85
+    assert 0.2 < policy.probabilities(second)[1] < 0.8
+
+
+def test_the_same_draws_give_the_same_policy() -> None:
+    assert learned(0, 30).as_json() == learned(0, 30).as_json()
+    assert learned(0, 30).as_json() != learned(1, 30).as_json()
+
+
+def test_what_is_saved_comes_back_to_the_last_bit() -> None:
+    policy = scrambled(SPACE)
+    saved = json.loads(json.dumps(policy.as_json()))
+    again = Reinforce.from_json(SPACE, saved)
+    assert again.as_json() == policy.as_json()
+    state = state_of(50, 10, 1000)
+    for each in (policy, again):
+        each.update([(state, 1, 0.5), (state, 2, 0.75)])
+    assert again.probabilities(state).tobytes() == policy.probabilities(state).tobytes()
+
+
+def test_another_space_or_a_damaged_file_is_refused_in_one_line() -> None:
+    saved = scrambled(SPACE).as_json()
+    other = make_space({"lr": [0.1, 0.05], "feature_kd": [0, 1, 2]}, BASE)
+    damaged = [{}, {**saved, "weights": {}}, {**saved, "weights": {"feature_kd": [[1.0]], "lr": [[1.0]]}}]
+    for space, value, error in ((other, saved, UserError), *((SPACE, each, Damaged) for each in damaged)):
+        with pytest.raises(error) as refused:
+            Reinforce.from_json(space, value)
+        assert "learn it again" in str(refused.value)
+        assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("state", [[1.0], [1.0, math.nan, 0.0], [[1.0, 0.0, 0.0]]])
+def test_a_state_of_another_kind_is_refused(state: list[float]) -> None:
+    with pytest.raises(ValueError, match="3 finite numbers"):
+        Reinforce(SPACE, FEATURES).probabilities(state)
+
+
+def test_a_reward_that_is_no_number_is_refused_and_changes_nothing() -> None:
+    policy, state = scrambled(SPACE), state_of(50, 10, 1000)
+    before = policy.as_json()
+    with pytest.raises(ValueError, match="finite"):
+        policy.update([(state, 0, 0.5), (state, 0, math.nan)])
+    assert policy.as_json() == before
+
+
+@pytest.mark.parametrize("options", [{"features": 0}, {"rate": 0}, {"baseline": 1.0}, {"baseline": -0.1}])
+def test_bad_options_are_refused(options: dict[str, float]) -> None:
+    with pytest.raises(UserError, match=next(iter(options))):
+        Reinforce(SPACE, **{"features": 3, **options})  # type: ignore[arg-type]
+
+
+def test_the_state_is_a_summary_of_classes_and_memory() -> None:
+    assert state_of(50, 10, 1000).tolist() == pytest.approx([1, math.log(0.2), 1])
+    assert state_of(10, 10, 0).tolist() == [1, 0, 0]
+    assert state_of(10, 0, 100).tolist() == state_of(10, 1, 100).tolist()
+    assert len(state_of(1, 1, 1)) == FEATURES
+    for bad in ((0, 1, 0), (1, -1, 0), (1, 1, -1)):
+        with pytest.raises(UserError):
+            state_of(*bad)

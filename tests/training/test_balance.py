@@ -1,0 +1,349 @@
+"""Balancing the head after training: a short training of it on as many images of each class, or weight alignment."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from poise import Learner, store
+from poise.actions import make_space
+from poise.data import Augmentation, Feed, ImageSet, Memory, Preprocessing, herd
+from poise.errors import UserError
+from poise.methods import METHODS, Growth, ICaRL, Method, Stage, make_method
+from poise.nets import LinearHead, Model, build_backbone, build_head, torch_generator
+from poise.policies import Trial
+from poise.training import (
+    Backend,
+    EpochDone,
+    Event,
+    PhaseStart,
+    Schedule,
+    StageDone,
+    StepDone,
+    Trainer,
+    Trials,
+    TrialSettings,
+    extract,
+)
+
+MakeImages = Callable[..., ImageSet]
+MakeTrainer = Callable[..., Trainer]
+GROWTH = Growth(old=2, new=2)
+UNEVEN = [0] * 4 + [1] * 3 + [2] * 8 + [3] * 6
+SMALLEST = 3
+
+
+class TwoStages(ICaRL):
+    """Its second stage is half as long."""
+
+    def stages(self, growth: Growth) -> tuple[Stage, ...]:
+        return Stage(), Stage("tuning", share=0.5, milestones=())
+
+
+@pytest.fixture
+def make_trainer(make_images: MakeImages, cpu: Backend) -> MakeTrainer:
+    """A phase of a method: two old classes with few images, two new ones with many."""
+
+    def make(
+        method: Method | str = "lucir",
+        *,
+        growth: Growth = GROWTH,
+        images: ImageSet | None = None,
+        epochs: int = 2,
+        resident: bool = True,
+        **axes: Any,
+    ) -> Trainer:
+        method = make_method(method) if isinstance(method, str) else method
+        model = Model(build_backbone("small", method.variant, 3, 0), build_head(method.head, 64))
+        model.head.grow(growth.old, torch_generator(0, "head", 0))
+        teacher = model.teacher() if growth.old else None
+        model.head.grow(growth.new, torch_generator(0, "head", 1))
+        return Trainer(
+            model=model.placed(cpu.device),
+            teacher=teacher,
+            method=method,
+            action=method.default_action.replace(**axes),
+            growth=growth,
+            feed=Feed(images or make_images(UNEVEN), cpu.device, resident=resident),
+            preprocessing=Preprocessing((0.5,) * 3, (0.25,) * 3, Augmentation(pad=1)),
+            schedule=Schedule(epochs=epochs, batch=8),
+            backend=cpu,
+            seed=0,
+            phase=1,
+        )
+
+    return make
+
+
+def weights(trainer: Trainer) -> dict[str, Tensor]:
+    return {name: value.clone() for name, value in trainer.model.state_dict().items()}
+
+
+def assert_same(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
+    assert one.keys() == other.keys()
+    for name, value in one.items():
+        assert torch.equal(value, other[name]), name
+
+
+def moved(before: dict[str, Tensor], after: dict[str, Tensor]) -> set[str]:
+    return {name for name, value in after.items() if not torch.equal(value, before[name])}
+
+
+def run_until(trainer: Trainer, stage: str) -> Iterator[Event]:
+    """Train until that stage has ended; what is returned goes on from there."""
+    running = trainer.run()
+    for event in running:
+        if event == StageDone(1, stage):
+            return running
+    raise AssertionError(f"there is no stage {stage}")
+
+
+def assert_same_from_anywhere(make: Callable[[], Trainer], path: Path) -> None:
+    whole = make()
+    events = list(whole.run())
+    for stop in range(len(events) + 1):
+        stopped = make()
+        running = stopped.run()
+        before = [next(running) for _ in range(stop)]
+        store.write_tensors(path, *stopped.state(), kind="state")
+        resumed = make()
+        resumed.restore(*store.read_tensors(path, kind="state"))
+        assert before + list(resumed.run()) == events
+        assert_same(weights(resumed), weights(whole))
+
+
+@pytest.mark.parametrize("method", ["lucir", "icarl"])
+@pytest.mark.parametrize("old_rows", ["frozen", "trained"])
+class TestFinetuning:
+    def test_it_trains_the_head_and_nothing_else(self, method: str, old_rows: str, make_trainer: MakeTrainer) -> None:
+        trainer = make_trainer(method, balance="finetune", old_rows=old_rows)
+        before = weights(trainer)
+        running = run_until(trainer, "main")
+        main = weights(trainer)
+        assert ("head.old" in moved(before, main)) is (old_rows == "trained")
+        list(running)
+        changed = moved(main, weights(trainer))
+        assert {"head.old", "head.new"} <= changed
+        assert {name for name in changed if not name.startswith("head.")} == set()  # batch statistics neither
+
+    def test_the_main_stage_is_as_without_it(self, method: str, old_rows: str, make_trainer: MakeTrainer) -> None:
+        balanced = make_trainer(method, balance="finetune", old_rows=old_rows)
+        plain = make_trainer(method, balance="none", old_rows=old_rows)
+        list(plain.run())
+        run_until(balanced, "main")
+        assert_same(weights(balanced), weights(plain))
+
+    def test_the_next_main_stage_is_as_the_first_one(
+        self, method: str, old_rows: str, make_trainer: MakeTrainer
+    ) -> None:
+        trainer = make_trainer(method, balance="finetune", old_rows=old_rows)
+        start = weights(trainer)
+        running = run_until(trainer, "main")
+        main = weights(trainer)
+        list(running)
+        end = weights(trainer)
+        trainer.restart(trainer.action, trainer.schedule, trainer.address, start)
+        running = run_until(trainer, "main")
+        assert_same(weights(trainer), main)
+        assert ("head.old" in moved(start, main)) is (old_rows == "trained")
+        list(running)
+        assert_same(weights(trainer), end)
+
+
+@pytest.mark.parametrize(("method", "old_rows"), [("lucir", "frozen"), ("icarl", "trained")])
+def test_stopped_anywhere_finetuning_goes_on_to_the_same_bytes(
+    method: str, old_rows: str, make_trainer: MakeTrainer, tmp_path: Path
+) -> None:
+    assert_same_from_anywhere(
+        lambda: make_trainer(method, balance="finetune", old_rows=old_rows, epochs=1), tmp_path / "state"
+    )
+
+
+class TestWhatFinetuningTrainsOn:
+    def test_as_many_images_of_each_class_as_the_smallest_has_chosen_by_herding(
+        self, make_trainer: MakeTrainer, make_images: MakeImages
+    ) -> None:
+        trainer, images = make_trainer(balance="finetune", epochs=9), make_images(UNEVEN)
+        running = run_until(trainer, "main")
+        picks = trainer.state()[0]["picks"]
+        assert len(set(picks.tolist())) == len(picks)
+        assert images.labels[picks].bincount().tolist() == [SMALLEST] * 4
+        found = extract(trainer.model, images.pixels, trainer.preprocessing, trainer.backend)
+        herded = herd(found.features, images.labels, SMALLEST)
+        assert {int(pick) for pick in picks} == {int(pick) for ranks in herded.values() for pick in ranks}
+        steps = [event for event in running if isinstance(event, StepDone)]
+        assert {event.stage for event in steps} == {"balance"}
+        assert sum(event.images for event in steps) == 2 * 4 * SMALLEST
+
+    def test_its_length_and_rates_do_not_depend_on_the_actions_rate(self, make_trainer: MakeTrainer) -> None:
+        trainer = make_trainer(balance="finetune", lr=0.3, epochs=9)  # an eighth of it are two epochs
+        events = [event for event in trainer.run() if isinstance(event, EpochDone)]
+        balancing = [event for event in events if event.stage == "balance"]
+        assert [event.lr for event in balancing] == pytest.approx([0.01, 0.001])
+        assert [set(event.terms) for event in balancing] == [{"ce"}, {"ce"}]  # nothing is distilled
+
+    def test_images_that_stream_are_balanced_in_the_same_way(self, make_trainer: MakeTrainer) -> None:
+        resident, streamed = (make_trainer(balance="finetune", resident=where) for where in (True, False))
+        assert list(resident.run()) == list(streamed.run())
+        assert_same(weights(resident), weights(streamed))
+
+    def test_a_single_image_is_enough(self, make_trainer: MakeTrainer, make_images: MakeImages) -> None:
+        trainer = make_trainer(balance="finetune", images=make_images([2]))
+        assert [event.stage for event in trainer.run() if isinstance(event, StageDone)] == ["main", "balance"]
+
+
+def lengths(head: torch.nn.Module) -> tuple[float, float]:
+    assert isinstance(head, LinearHead)
+    return head.old.norm(dim=1).mean().item(), head.new.norm(dim=1).mean().item()
+
+
+class TestAlignment:
+    @pytest.mark.parametrize("method", ["icarl", "lwf", TwoStages()], ids=["icarl", "lwf", "two stages"])
+    def test_new_rows_become_as_long_as_old_ones_once(self, method: Method | str, make_trainer: MakeTrainer) -> None:
+        plain, aligned = make_trainer(method), make_trainer(method, balance="align")
+        assert len([event for event in plain.run() if isinstance(event, StageDone)]) == len(plain.stages)
+        list(aligned.run())
+        before, after = weights(plain), weights(aligned)
+        assert moved(before, after) == {"head.new"}
+        old, new = lengths(plain.model.head)
+        assert abs(old / new - 1) > 0.01  # there was something to do
+        assert torch.allclose(after["head.new"], before["head.new"] * (old / new), rtol=1e-5)
+        assert lengths(aligned.model.head)[1] == pytest.approx(old, rel=1e-5)
+
+    @pytest.mark.parametrize("method", ["icarl", TwoStages()], ids=["icarl", "two stages"])
+    def test_stopped_anywhere_it_is_aligned_once(
+        self, method: Method | str, make_trainer: MakeTrainer, tmp_path: Path
+    ) -> None:
+        def make() -> Trainer:
+            trainer = make_trainer(method, balance="align", old_rows="frozen", epochs=1)
+            with torch.no_grad():
+                trainer.model.head.new.mul_(3)  # a second alignment would be another number
+            return trainer
+
+        assert_same_from_anywhere(make, tmp_path / "state")
+
+    def test_it_is_refused_where_rows_have_no_length(self) -> None:
+        for wrong in (
+            {"action": {"balance": "align"}},
+            {"policy": "grid", "space": {"balance": ["none", "align"]}},
+            {"policy": "grid", "action": {"balance": "align"}, "space": {"lr": [0.1, 0.05]}},
+        ):
+            with pytest.raises(UserError, match=r"^balance=align means nothing to this method; [^\n]*$"):
+                Learner("lucir", device="cpu", **wrong)
+
+    @pytest.mark.parametrize("method", sorted(METHODS))
+    def test_the_full_space_has_only_what_a_method_can_do(self, method: str) -> None:
+        own = METHODS[method]
+        space = make_space("full", own.default_action, choices=own.choices)
+        balances = {action.balance for action in space.actions}
+        assert balances == set(own.choices.get("balance", ("none", "align", "finetune")))
+        assert ("align" in balances) is (own.head == "linear")
+
+    def test_the_sizes_of_the_full_space(self) -> None:
+        sizes = {
+            method: len(Learner(method, policy="grid", space="full", device="cpu").space)
+            for method in ("lucir", "icarl")
+        }
+        assert sizes == {"lucir": 240, "icarl": 3 * 4 * 2 * 3}
+
+
+@pytest.mark.parametrize("balance", ["finetune", "align"])
+def test_there_is_nothing_to_balance_in_a_first_phase(balance: str, make_trainer: MakeTrainer) -> None:
+    first, plain = (make_trainer("icarl", growth=Growth(0, 4), balance=each) for each in (balance, "none"))
+    assert list(first.run()) == list(plain.run())
+    assert_same(weights(first), weights(plain))
+
+
+class TestLearner:
+    SETTINGS: dict[str, Any] = {"net": "small", "epochs": 2, "batch": 16, "memory": 3, "device": "cpu"}  # noqa: RUF012
+
+    def learned(self, make_images: MakeImages, method: str, **axes: Any) -> tuple[Learner, list[list[Event]]]:
+        learner = Learner(method, **self.SETTINGS, action=axes)
+        phases = [make_images(labels * 6, seed=phase) for phase, labels in enumerate(([0, 1], [2, 3], [4]))]
+        return learner, [list(learner.fitting(images.pixels, images.labels)) for images in phases]
+
+    @pytest.mark.parametrize("method", ["lucir", "icarl"])
+    def test_it_balances_from_the_second_phase_on(self, method: str, make_images: MakeImages) -> None:
+        _, phases = self.learned(make_images, method, balance="finetune")
+        stages = [[event.stage for event in events if isinstance(event, StageDone)] for events in phases]
+        assert stages == [["main"], ["main", "balance"], ["main", "balance"]]
+
+    def test_what_was_frozen_is_frozen_again_in_the_next_phase(self, make_images: MakeImages) -> None:
+        learner, _ = self.learned(make_images, "icarl", balance="finetune", old_rows="frozen")
+        assert learner.model is not None
+        rows = learner.model.head.rows().detach().clone()
+        images = make_images([5] * 6, seed=5)
+        for event in learner.fitting(images.pixels, images.labels):
+            if isinstance(event, StageDone) and event.stage == "main":
+                assert torch.equal(learner.state(images=False)[0]["pending.model.head.old"], rows)
+        assert not torch.equal(learner.model.head.rows()[: len(rows)], rows)
+
+    def test_an_aligned_phase_ends_with_rows_of_one_length(self, make_images: MakeImages) -> None:
+        learner, _ = self.learned(make_images, "icarl", balance="align")
+        assert learner.model is not None
+        old, new = lengths(learner.model.head)
+        assert old == pytest.approx(new, rel=1e-5)
+
+    @pytest.mark.parametrize("balance", ["finetune", "align"])
+    def test_killed_at_any_event_it_goes_on_to_the_same_bytes(self, balance: str, make_images: MakeImages) -> None:
+        images = make_images([7] * 6, seed=7)
+        straight, _ = self.learned(make_images, "icarl", balance=balance)
+        states = []
+        for _ in straight.fitting(images.pixels, images.labels):
+            tensors, meta = straight.state(images=True)
+            states.append(({name: value.clone() for name, value in tensors.items()}, json.loads(json.dumps(meta))))
+        final = straight.state(images=True)
+        for tensors, meta in states[:-1]:
+            resumed = Learner.from_state(tensors, meta, device="cpu")
+            list(resumed.fitting(images.pixels, images.labels))
+            assert_same(resumed.state(images=True)[0], final[0])
+            assert resumed.state(images=True)[1] == final[1]
+
+
+class TestTrials:
+    @pytest.fixture
+    def make_trials(self, cpu: Backend, make_images: MakeImages) -> Callable[[], Trials]:
+        def make(method: str = "icarl") -> Trials:
+            own = make_method(method)
+            model = Model(build_backbone("small", own.variant, 3, 0), build_head(own.head, 64))
+            model.head.grow(2, torch_generator(0, "head", 0))
+            preprocessing = Preprocessing((0.5,) * 3, (0.25,) * 3, Augmentation(pad=1))
+            start = PhaseStart(
+                model.placed(cpu.device).eval(), own, GROWTH, preprocessing, Schedule(40, 16), cpu, seed=0, phase=1
+            )
+            kept, new = make_images([0, 1] * 6), make_images([2, 3] * 12, seed=1, first=100)
+            none = kept.select(torch.empty(0, dtype=torch.long))
+            return Trials(start, Memory(kept, none), new, none, 6, TrialSettings(), witness=fingerprint)
+
+        return make
+
+    @pytest.mark.parametrize("balance", ["finetune", "align"])
+    def test_only_the_end_of_a_trial_is_balanced_and_rungs_lead_there(
+        self, balance: str, make_trials: Callable[[], Trials]
+    ) -> None:
+        own = ICaRL.default_action
+        going, plain = make_trials(), make_trials().run(Trial(0, 0, 4), own, "fc", 4)
+        going.run(Trial(0, 0, 1), own.replace(balance=balance), "fc", 4)
+        going.run(Trial(1, 0, 2, continues=0), own.replace(balance=balance), "fc", 4)
+        continued = going.run(Trial(2, 0, 4, continues=1), own.replace(balance=balance), "fc", 4)
+        scratch = make_trials().run(Trial(2, 0, 4, continues=1), own.replace(balance=balance), "fc", 4)
+        assert continued == scratch
+        assert [continued.witnessed[epoch] == plain.witnessed[epoch] for epoch in (1, 2, 4)] == [True, True, False]
+
+
+def fingerprint(model: Model, means: Tensor) -> float:
+    return float(model.head.rows().detach().double().sum())
+
+
+@pytest.mark.xfail(strict=True, raises=NotImplementedError, reason="fitting(action=…) does not look at Method.choices")
+def test_a_given_action_that_means_nothing_to_the_method_is_refused(make_images: MakeImages) -> None:
+    learner = Learner("lucir", **TestLearner.SETTINGS)
+    learner.partial_fit(make_images([0, 1] * 4).pixels, [0, 1] * 4)
+    with pytest.raises(UserError, match=r"^balance=align means nothing to this method; [^\n]*$"):
+        list(learner.fitting(make_images([2] * 4).pixels, [2] * 4, action={"balance": "align"}))

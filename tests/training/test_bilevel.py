@@ -1,0 +1,300 @@
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from poise.actions import Action
+from poise.data import Augmentation, ImageSet, Preprocessing
+from poise.errors import UserError
+from poise.methods import Growth, Lucir, Method, make_method
+from poise.nets import Model, Output, build_backbone, build_head, torch_generator
+from poise.training import Backend, PhaseStart, Schedule, extract, make_backend
+from poise.training.bilevel import BilevelOptions, HyperStep, _Adam, _InnerProblem, hypergradient, tuned, tuned_axes
+from poise.training.step import Step
+
+GROWTH = Growth(old=2, new=1)
+SHORT = BilevelOptions(rounds=3, steps=4)
+OWN = Lucir.default_action.replace(logit_kd=0.5)
+
+Parts = tuple[ImageSet, ImageSet, ImageSet]
+
+
+class Smooth(nn.Module):
+    """A backbone without kinks: a ReLU makes the trained weights jump where an activation changes its sign."""
+
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            *(nn.Conv2d(1, 6, 3, 2, 1, bias=False), nn.BatchNorm2d(6), nn.Tanh()),
+            *(nn.Conv2d(6, 8, 3, 2, 1, bias=False), nn.BatchNorm2d(8, momentum=None), nn.Tanh()),
+            *(nn.Flatten(), nn.Dropout(dropout), nn.Linear(32, 8), nn.BatchNorm1d(8, affine=False)),
+        )
+
+    def forward(self, images: Tensor) -> Tensor:
+        features: Tensor = self.layers(images)
+        return features
+
+
+class Doubled(PhaseStart):
+    """A start whose models are in double precision."""
+
+    def grown(self, new: ImageSet) -> Model:
+        return super().grown(new).double()
+
+    def teacher(self) -> Model | None:
+        return self.model.teacher(torch.float64)
+
+
+def smooth_net(dropout: float = 0.0) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return Smooth(dropout)
+
+
+def started(method: Method, backend: Backend, net: nn.Module | None = None, kind: type = PhaseStart) -> PhaseStart:
+    backbone = net or build_backbone("small", method.variant, 1, 0)
+    model = Model(backbone, build_head(method.head, 8 if net else 64))
+    model.head.grow(GROWTH.old, torch_generator(0, "test"))
+    preprocessing = Preprocessing((0.5,), (0.25,), Augmentation(1, False))
+    schedule = Schedule(epochs=40, batch=16)
+    start: PhaseStart = kind(
+        model.placed(backend.device).eval(), method, GROWTH, preprocessing, schedule, backend, seed=0, phase=1
+    )
+    return start
+
+
+@pytest.fixture
+def start(cpu: Backend) -> PhaseStart:
+    return started(make_method("lucir"), cpu, smooth_net())
+
+
+@pytest.fixture(scope="module")
+def parts() -> Parts:
+    """Kept, new and validation images: a bright bar whose place is the class."""
+    generator = torch.Generator().manual_seed(3)
+
+    def bars(label: int, count: int) -> ImageSet:
+        noise = torch.randint(0, 60, (count, 1, 8, 8), generator=generator)
+        noise[:, :, :, 2 * label : 2 * label + 3] += 180
+        return ImageSet(noise.to(torch.uint8), torch.full((count,), label), torch.arange(count))
+
+    valid = ImageSet.joined([bars(0, 3), bars(1, 4), bars(2, 8)])
+    return ImageSet.joined([bars(0, 6), bars(1, 6)]), bars(2, 30), valid
+
+
+def difference(loss: Callable[[Action], float], action: Action, axis: str, width: float) -> float:
+    """The central finite difference along one axis."""
+    value = float(action[axis])
+    above, below = (loss(action.replace(**{axis: value + by})) for by in (width, -width))
+    return (above - below) / (2 * width)
+
+
+@pytest.mark.parametrize(("name", "old_rows"), [("lucir", "frozen"), ("lucir", "trained"), ("icarl", "trained")])
+def test_the_hypergradient_is_the_finite_difference(
+    name: str, old_rows: str, cpu: Backend, parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Tensor, "float", Tensor.double)  # networks and images in double precision throughout
+    method = make_method(name)
+    start = started(method, cpu, smooth_net().double(), Doubled)
+    start.model.double()
+    action = method.default_action.replace(lr=0.1, logit_kd=0.7, old_rows=old_rows)
+    _, gradient = hypergradient(start, *parts, action, SHORT, 1)
+    assert set(gradient) == {"logit_kd", "lr"} | ({"feature_kd"} if name == "lucir" else set())
+    for axis, value in gradient.items():
+        expected = difference(lambda near: hypergradient(start, *parts, near, SHORT, 1)[0], action, axis, 1e-5)
+        assert value == pytest.approx(expected, rel=1e-6), axis
+        assert abs(value) > 1e-4
+
+
+def test_it_is_that_of_the_networks_in_use_too(cpu: Backend, parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Tensor, "float", Tensor.double)
+    start = started(make_method("lucir"), cpu, kind=Doubled)
+    start.model.double()
+    options = BilevelOptions(steps=2)
+    _, gradient = hypergradient(start, *parts, OWN, options, 0)
+    for axis, value in gradient.items():  # so close that no activation changes its sign
+        expected = difference(lambda near: hypergradient(start, *parts, near, options, 0)[0], OWN, axis, 1e-8)
+        assert value == pytest.approx(expected, rel=1e-3), axis
+
+
+@pytest.mark.parametrize("name", ["lucir", "lwf"])
+def test_the_unrolled_training_is_the_trainers(name: str, cpu: Backend, parts: Parts) -> None:
+    method = make_method(name)
+    start = started(method, cpu)
+    action, steps = method.default_action, 4
+    problem = _InnerProblem(start, *parts, action)
+    model = start.grown(parts[1]).train()
+    model.head.freeze_old(action.old_rows == "frozen")
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    step = Step(
+        model=model,
+        teacher=start.teacher(),
+        method=method,
+        action=action,
+        growth=GROWTH,
+        preprocessing=start.preprocessing,
+        optimiser=torch.optim.SGD(trained, action.lr, momentum=0.9, weight_decay=5e-4),
+        backend=cpu,
+    )
+    for number in range(steps):
+        step(*problem.batch(0, number))
+    state = problem.unrolled(action, {}, steps, 0)
+    for key, value in model.state_dict().items():
+        torch.testing.assert_close(state[key].detach(), value, rtol=1e-3, atol=1e-4)
+    logits, labels = extract(model, parts[2].pixels, start.preprocessing, cpu).logits, parts[2].labels
+    by_class = [nn.functional.cross_entropy(logits[labels == label], labels[labels == label]) for label in range(3)]
+    loss, _ = hypergradient(start, *parts, action, BilevelOptions(steps=steps), 0)
+    assert loss == pytest.approx(float(torch.stack(by_class).mean()), rel=1e-4)
+
+
+def test_a_far_too_small_learning_rate_grows_and_the_loss_falls(start: PhaseStart, parts: Parts) -> None:
+    steps = list(tuned(start, *parts, OWN.replace(lr=1e-3), BilevelOptions(rounds=12, steps=6, rate=0.4)))
+    rates = [step.action.lr for step in steps]
+    assert rates == sorted(rates)
+    assert rates[-1] > 0.02
+    assert steps[-1].loss < steps[0].loss - 0.05
+    assert [step.round for step in steps] == list(range(12))
+
+
+def test_old_rows_stay_where_they_are_only_if_frozen(cpu: Backend, parts: Parts) -> None:
+    for old_rows in ("frozen", "trained"):
+        start = started(make_method("icarl"), cpu, smooth_net())
+        action = make_method("icarl").default_action.replace(old_rows=old_rows)
+        state = _InnerProblem(start, *parts, action).unrolled(action, {}, 2, 0)
+        grown = start.grown(parts[1])
+        for name in ("head.old", "head.old_bias"):
+            assert torch.equal(state[name], grown.state_dict()[name]) is (old_rows == "frozen")
+        assert not torch.equal(state["head.new"], grown.head.new)
+
+
+def test_the_same_bytes_twice_and_nothing_else_moved(cpu: Backend, parts: Parts) -> None:
+    start = started(make_method("lucir"), cpu, smooth_net(dropout=0.3))
+    before = copy.deepcopy(start.model.state_dict())
+    found: list[list[HyperStep]] = []
+    with torch.random.fork_rng(devices=[]):
+        for seed in (1, 2):
+            torch.manual_seed(seed)
+            generator = torch.get_rng_state()
+            found.append(list(tuned(start, *parts, OWN, SHORT)))
+            assert torch.equal(generator, torch.get_rng_state())
+    assert found[0] == found[1]
+    assert list(tuned(replace(start, seed=1), *parts, OWN, SHORT)) != found[0]
+    assert all(torch.equal(before[name], value) for name, value in start.model.state_dict().items())
+    assert not start.model.training
+    assert all(parameter.requires_grad and parameter.grad is None for parameter in start.model.parameters())
+
+
+def test_each_round_trains_on_batches_of_its_own(start: PhaseStart, parts: Parts) -> None:
+    first, second = (hypergradient(start, *parts, OWN, SHORT, number) for number in (0, 1))
+    assert first != second
+    assert first == hypergradient(start, *parts, OWN, SHORT, 0)
+    assert next(tuned(start, *parts, OWN, SHORT)).gradient == first[1]
+
+
+def test_every_class_counts_the_same(start: PhaseStart, parts: Parts) -> None:
+    kept, new, valid = parts
+    repeated = ImageSet.joined([valid, valid.of_labels([2]), valid.of_labels([2])])
+    loss, gradient = hypergradient(start, kept, new, valid, OWN, SHORT, 0)
+    again, same = hypergradient(start, kept, new, repeated, OWN, SHORT, 0)
+    assert again == pytest.approx(loss, rel=1e-5)
+    assert same == pytest.approx(gradient, rel=1e-3)
+
+
+def test_what_the_last_phase_left_frozen_is_trained_again(start: PhaseStart, parts: Parts) -> None:
+    expected = hypergradient(start, *parts, OWN, SHORT, 0)
+    start.model.requires_grad_(False)
+    assert hypergradient(start, *parts, OWN, SHORT, 0) == expected
+    assert not any(parameter.requires_grad for parameter in start.model.parameters())
+
+
+def test_it_is_done_in_full_precision_whatever_the_backend(start: PhaseStart, parts: Parts) -> None:
+    coarse = replace(start, backend=make_backend("cpu", "bf16", deterministic=False))
+    assert hypergradient(coarse, *parts, OWN, SHORT, 0) == hypergradient(start, *parts, OWN, SHORT, 0)
+
+
+def test_without_a_teacher_only_the_learning_rate_moves(cpu: Backend, parts: Parts) -> None:
+    start = replace(started(make_method("lucir"), cpu, smooth_net()), growth=Growth(0, 3))
+    start.model.head.old = nn.Parameter(torch.empty(0, 8))
+    start.model.head.new = nn.Parameter(torch.empty(0, 8))
+    action = OWN.replace(old_rows="trained")
+    decided = list(tuned(start, *parts, action, SHORT))[-1]
+    assert {axis for axis, value in decided.gradient.items() if value} == {"lr"}
+    assert decided.action.lr != action.lr
+    assert decided.action.weight("feature_kd") == pytest.approx(action.weight("feature_kd"))
+
+
+def test_weights_leave_and_reach_zero_and_nothing_leaves_its_limits() -> None:
+    action = Action(feature_kd=0, logit_kd=0.1, lr=0.5, margin=1)
+    moved = _Adam(rate=0.2).updated(action, {"feature_kd": -1e-3, "logit_kd": 5.0, "lr": -1.0})
+    assert moved["feature_kd"] == pytest.approx(math.expm1(0.2), rel=1e-4)
+    assert moved["logit_kd"] == 0
+    assert moved["lr"] == pytest.approx(0.5 * math.exp(0.2))
+    far = _Adam(rate=100.0)
+    assert far.updated(action, {"feature_kd": -1.0, "lr": 1.0}) == action.replace(feature_kd=20, lr=1e-4)
+    assert far.updated(action, {"lr": -1e9}).lr == 1
+
+
+def test_the_first_update_is_one_rate_long_and_later_ones_remember() -> None:
+    adam, action = _Adam(rate=0.1), Action(lr=0.1)
+    first = adam.updated(action, {"lr": -3.0})
+    assert first.lr == pytest.approx(0.1 * math.exp(0.1))
+    second = adam.updated(first, {"lr": 0.0})
+    mean, size = 0.9 * 0.1 / (1 - 0.81), math.sqrt(0.999 * 0.001 / (1 - 0.999**2))
+    assert second.lr == pytest.approx(first.lr * math.exp(0.1 * mean / size))
+
+
+class Breaking(Lucir):
+    """A loss that is no number from some step on."""
+
+    def __init__(self, healthy: int) -> None:
+        super().__init__()
+        self.left = healthy
+
+    def terms(self, student: Output, teacher: Output | None, labels: Tensor, growth: Growth) -> dict[str, Tensor]:
+        self.left -= 1
+        terms = super().terms(student, teacher, labels, growth)
+        return terms if self.left >= 0 else {**terms, "ce": terms["ce"] * math.inf}
+
+
+@pytest.mark.parametrize(("healthy_rounds", "kept_from"), [(0, None), (1, None), (2, 0)])
+def test_what_is_no_number_ends_the_search_at_the_last_good_action(
+    healthy_rounds: int, kept_from: int | None, start: PhaseStart, parts: Parts
+) -> None:
+    breaking = replace(start, method=Breaking(healthy_rounds * SHORT.steps))
+    steps = list(tuned(breaking, *parts, OWN, SHORT))
+    assert [step.finite for step in steps] == [True] * healthy_rounds + [False]
+    assert steps[-1].action == (OWN if kept_from is None else steps[kept_from].action)
+
+
+def test_an_action_from_outside_the_limits_is_moved_inside(start: PhaseStart, parts: Parts) -> None:
+    step = next(tuned(start, *parts, Action(**{**OWN, "lr": 2.0, "feature_kd": 50.0}), SHORT))
+    assert step.action.lr <= 1
+    assert step.action.weight("feature_kd") <= 20
+
+
+def test_only_distillation_weights_and_the_learning_rate_are_tuned() -> None:
+    action = Action(ce=1, margin=1, feature_kd=1, pod=3, lr=0.1, epochs=20, allocation=0.5, classifier="auto")
+    assert tuned_axes(action) == ("feature_kd", "lr", "pod")
+    assert tuned_axes(Action(classifier="fc")) == ()
+
+
+def test_an_action_without_anything_to_tune_stays_as_it_is(start: PhaseStart, parts: Parts) -> None:
+    decided = list(tuned(start, *parts, Action(old_rows="frozen"), SHORT))[-1]
+    assert decided.action == Action(old_rows="frozen")
+    assert decided.gradient == {}
+
+
+@pytest.mark.parametrize(
+    "options", [{"rounds": 0}, {"rounds": 1.5}, {"steps": 0}, {"steps": True}, {"rate": 0}, {"rate": math.nan}]
+)
+def test_bad_options_are_refused_in_one_line(options: dict[str, float]) -> None:
+    with pytest.raises(UserError) as refused:
+        BilevelOptions(**options)  # type: ignore[arg-type]
+    assert next(iter(options)) in str(refused.value)
+    assert "\n" not in str(refused.value)

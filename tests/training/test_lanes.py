@@ -1,0 +1,280 @@
+"""Lanes: how many there are, and running out of memory on the way, never changes a number."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from poise.actions import Action
+from poise.data import Augmentation, ImageSet, Memory, Preprocessing
+from poise.methods import Growth, Lucir, Method
+from poise.nets import Model, Output, build_backbone, build_head, torch_generator
+from poise.policies import Trial
+from poise.training import (
+    Backend,
+    Lanes,
+    PhaseStart,
+    Schedule,
+    Trainer,
+    TrialResult,
+    Trials,
+    TrialSettings,
+    make_backend,
+)
+from poise.training.lanes import Lane, Leg
+from poise.training.trials import Hits, Split
+
+GROWTH = Growth(old=2, new=4)
+OWN = Lucir.default_action
+SHORT = 2
+Wanted = list[tuple[Trial, Action, str]]
+
+
+class Hungry(Lucir):
+    """Runs out of memory in the steps of these numbers, counted over all trials and tries."""
+
+    def __init__(self, *steps: int) -> None:
+        super().__init__()
+        self.steps, self.taken = steps, 0
+
+    def terms(self, student: Output, teacher: Output | None, labels: Tensor, growth: Growth) -> dict[str, Tensor]:
+        self.taken += 1
+        if self.taken in self.steps:
+            raise torch.cuda.OutOfMemoryError("injected")
+        return super().terms(student, teacher, labels, growth)
+
+
+class Insatiable(Lucir):
+    """Never has enough memory."""
+
+    def terms(self, student: Output, teacher: Output | None, labels: Tensor, growth: Growth) -> dict[str, Tensor]:
+        raise torch.cuda.OutOfMemoryError("injected")
+
+
+def images_of(labels: list[int], count: int, shape: tuple[int, int, int], first: int) -> ImageSet:
+    """Noise, on average brighter for a greater label."""
+    generator = torch.Generator().manual_seed(first)
+    all_labels = torch.tensor([label for label in labels for _ in range(count)])
+    noise = torch.randint(0, 120, (len(all_labels), *shape), generator=generator)
+    pixels = (noise + 25 * all_labels[:, None, None, None]).to(torch.uint8)
+    return ImageSet(pixels, all_labels, torch.arange(first, first + len(all_labels)))
+
+
+def trials_on(
+    backend: Backend,
+    lanes: int,
+    method: Method | None = None,
+    *,
+    shape: tuple[int, int, int] = (1, 8, 8),
+    **settings: Any,
+) -> Trials:
+    """The trials of a second phase on so many lanes; every weight and statistic is witnessed."""
+    method = method or Lucir()
+    with backend.active():
+        model = Model(build_backbone("small", method.variant, shape[0], 0), build_head(method.head, 64))
+        model.head.grow(GROWTH.old, torch_generator(0, "head", 0))
+        model = model.placed(backend.device).eval()
+    preprocessing = Preprocessing((0.5,) * shape[0], (0.25,) * shape[0], Augmentation(pad=1))
+    start = PhaseStart(model, method, GROWTH, preprocessing, Schedule(epochs=20, batch=24), backend, seed=0, phase=1)
+    kept, new = images_of([0, 1], 5, shape, 0), images_of([2, 3, 4, 5], 12, shape, 100)
+    none = kept.select(torch.empty(0, dtype=torch.long))
+    few = TrialSettings(**settings)
+    return Seen(start, Memory(kept, none), new, none, 4, few, lanes=Lanes(backend, lanes))
+
+
+class Seen(Trials):
+    """Looks into the models of a look-ahead too, which have no witness."""
+
+    def _validated(self, split: Split, leg: Leg, model: Model) -> tuple[Hits, float]:
+        hits, _ = super()._validated(split, leg, model)
+        sums = [(place + 1) * value.double().abs().sum() for place, value in enumerate(model.state_dict().values())]
+        return hits, torch.stack(sums).sum().item()
+
+
+def tried(trials: Trials, wanted: Wanted) -> list[TrialResult]:
+    return list(trials.run_all(wanted, SHORT))
+
+
+def numbered(actions: Sequence[Action], epochs: int = SHORT, first: int = 0) -> Wanted:
+    return [(Trial(first + arm, arm, epochs), action, "fc") for arm, action in enumerate(actions)]
+
+
+RATES = [OWN.replace(lr=lr, feature_kd=weight) for lr in (0.1, 0.02) for weight in (0.1, 1, 4)]
+MIXED = [
+    OWN.replace(old_rows=old_rows, balance=balance, lr=lr)
+    for old_rows in ("frozen", "trained")
+    for balance in ("none", "finetune")
+    for lr in (0.1, 0.02)
+]
+
+
+class TestTurns:
+    def piece(self, name: str, steps: int, log: list[str]) -> Generator[None, None, str]:
+        for _ in range(steps):
+            log.append(name)
+            yield
+        return name
+
+    def test_results_come_in_order_whatever_ends_first(self, cpu: Backend) -> None:
+        log: list[str] = []
+        work = [self.piece(name, steps, log) for name, steps in (("a", 3), ("b", 0), ("c", 1))]
+        assert Lanes(cpu, 4).side_by_side(work) == ["a", "b", "c"]
+        assert log == ["a", "c", "a", "a"]
+
+    def test_no_work_is_done_at_once(self, cpu: Backend) -> None:
+        assert Lanes(cpu, 2).side_by_side([]) == []
+
+    def test_a_cpu_has_one_lane_unless_told_otherwise(self, cpu: Backend) -> None:
+        assert len(Lanes(cpu)) == 1
+        assert len(Lanes(cpu, 3)) == 3
+
+    def test_fewer_is_half_and_never_none(self, cpu: Backend) -> None:
+        lanes = Lanes(cpu, 5)
+        counts = []
+        for _ in range(4):
+            lanes.fewer()
+            counts.append(len(lanes))
+        assert counts == [2, 1, 1, 1]
+
+
+@pytest.fixture(scope="module")
+def alone() -> list[TrialResult]:
+    """What comes of these actions on one lane."""
+    return tried(trials_on(make_backend("cpu", "fp32", False), 1), numbered(RATES))
+
+
+class TestTrials:
+    @pytest.mark.parametrize("lanes", [2, 4, 8])
+    def test_any_number_of_lanes_gives_the_same_results_in_order(
+        self, cpu: Backend, lanes: int, alone: list[TrialResult]
+    ) -> None:
+        assert tried(trials_on(cpu, lanes), numbered(RATES)) == alone
+
+    @pytest.mark.parametrize(
+        ("steps", "left"), [((1,), 2), ((5,), 2), ((16,), 2), ((5, 12), 1)], ids=["first", "early", "late", "twice"]
+    )
+    def test_out_of_memory_leads_to_fewer_lanes_and_the_same_results(
+        self,
+        cpu: Backend,
+        steps: tuple[int, ...],
+        left: int,
+        alone: list[TrialResult],
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        lanes = trials_on(cpu, 4, Hungry(*steps))
+        assert tried(lanes, numbered(RATES)) == alone
+        assert len(lanes._lanes) == left
+        assert f"going on with {left} lanes" in caplog.text
+
+    def test_where_one_lane_is_too_much_it_is_said(self, cpu: Backend) -> None:
+        trials = trials_on(cpu, 4, Insatiable())
+        with pytest.raises(torch.cuda.OutOfMemoryError):
+            tried(trials, numbered(RATES))
+        assert len(trials._lanes) == 1
+
+    @pytest.mark.parametrize("settings", [{}, {"horizon": 1}, {"environment": "lookahead"}], ids=str)
+    def test_out_of_memory_between_rungs(self, cpu: Backend, settings: dict[str, Any]) -> None:
+        """Some trials of the wave had ended, one had diverged, and some go on from where an earlier one stopped."""
+        actions = [RATES[0], OWN.replace(lr=1e30), MIXED[2], RATES[4]]
+        first = [(Trial(arm, arm, 1), action, "ncm") for arm, action in enumerate(actions)]
+        then = [(Trial(4 + arm, arm, SHORT, continues=arm), actions[arm], "ncm") for arm in (3, 0, 2)]
+        calm = trials_on(cpu, 1, **settings)
+        expected = [tried(calm, wanted) for wanted in (first, then)]
+        assert [result.outcome.diverged for result in expected[0]] == [False, True, False, False]
+        method = Hungry()
+        trials = trials_on(cpu, 4, method, **settings)
+        method.steps = (8,)
+        found = [tried(trials, first)]
+        method.steps = (method.taken + 7,)
+        found.append(tried(trials, then))
+        assert found == expected
+        assert len(trials._lanes) == 1
+
+    def test_old_rows_and_balancing_can_differ_in_a_wave(self, cpu: Backend) -> None:
+        results = tried(trials_on(cpu, 8), numbered(MIXED))
+        assert results == tried(trials_on(cpu, 1), numbered(MIXED))
+        assert len({result.witnessed[SHORT] for result in results}) == len(MIXED)
+
+    def test_results_before_the_shortage_are_not_lost(self, cpu: Backend, alone: list[TrialResult]) -> None:
+        going: Iterator[TrialResult] = trials_on(cpu, 2, Hungry(30)).run_all(numbered(RATES), SHORT)
+        assert [next(going) for _ in range(2)] == alone[:2]
+        assert list(going) == alone[2:]
+
+
+@pytest.mark.gpu
+class TestOnAGpu:
+    @pytest.fixture
+    def gpu(self) -> Backend:
+        return make_backend("cuda", "fp32", deterministic=True)
+
+    def trials(self, backend: Backend, lanes: int, method: Method | None = None, **settings: Any) -> Trials:
+        return trials_on(backend, lanes, method, shape=(3, 32, 32), **settings)
+
+    @pytest.mark.parametrize(
+        "settings", [{}, {"horizon": 1}, {"environment": "lookahead"}], ids=["local", "horizon", "lookahead"]
+    )
+    def test_one_four_and_interrupted_lanes_agree_to_the_bit(self, gpu: Backend, settings: dict[str, Any]) -> None:
+        wanted = numbered([*MIXED, *RATES])
+        alone = tried(self.trials(gpu, 1, **settings), wanted)
+        assert tried(self.trials(gpu, 4, **settings), wanted) == alone
+        eager = replace(gpu, capture=False)
+        assert tried(self.trials(eager, 1, **settings), wanted[:4]) == alone[:4]
+
+    @pytest.mark.parametrize("step", [2, 7, 8, 20], ids=["warming up", "capturing", "capturing the tail", "later"])
+    def test_out_of_memory_changes_no_result(self, gpu: Backend, step: int) -> None:
+        """46 images are a batch of 24 and one of 22: six steps warm up, two are captured, then comes the next lane."""
+        wanted = numbered(MIXED)
+        alone = tried(self.trials(gpu, 1), wanted)
+        trials = self.trials(gpu, 4, Hungry(step))
+        assert tried(trials, wanted) == alone
+        assert len(trials._lanes) == 2
+
+    def test_one_lane_too_much(self, gpu: Backend) -> None:
+        with pytest.raises(torch.cuda.OutOfMemoryError):
+            tried(self.trials(gpu, 4, Insatiable()), numbered(MIXED))
+
+    def test_rungs_go_on_in_other_lanes(self, gpu: Backend) -> None:
+        first = numbered(MIXED, epochs=1)
+        then = [(Trial(100 + arm, arm, SHORT, continues=arm), MIXED[arm], "fc") for arm in (7, 2, 5, 0, 3)]
+        alone, several = self.trials(gpu, 1), self.trials(gpu, 4)
+        for wanted in (first, then):
+            assert tried(several, wanted) == tried(alone, wanted)
+        scratch = self.trials(gpu, 2)
+        assert tried(scratch, then) == tried(self.trials(gpu, 3), then)
+
+    @pytest.mark.parametrize("balance", ["none", "finetune"])
+    @pytest.mark.parametrize("lr", [0.1, 1e30], ids=["after a good one", "after a diverged one"])
+    def test_a_lanes_second_training_equals_a_fresh_one_exactly(self, gpu: Backend, balance: str, lr: float) -> None:
+        before = OWN.replace(balance=balance, lr=lr, feature_kd=4, logit_kd=2)
+        after = OWN.replace(balance=balance, lr=0.05, logit_kd=0.5)
+        trials = self.trials(gpu, 1)
+        with gpu.active():
+            legs = [trials._split(number).first for number in (0, 1)]
+            used, fresh = Lane(gpu), Lane(gpu)
+            self.trained(used, legs[0], before, 0)
+            one, other = (self.trained(lane, legs[1], after, 1) for lane in (used, fresh))
+        assert one.keys() == other.keys()
+        for name, value in one.items():
+            assert torch.equal(value, other[name]), name
+
+    def trained(self, lane: Lane, leg: Leg, action: Action, number: int) -> dict[str, Tensor]:
+        trainer: Trainer = lane.trainer(leg, action, 3, ("round", number))
+        assert trainer.captures
+        try:
+            for _ in trainer.run():
+                pass
+        except Exception:
+            assert action.lr > 1
+        return {name: value.clone() for name, value in trainer.model.state_dict().items()}
+
+    def test_a_captured_step_is_used_again(self, gpu: Backend) -> None:
+        trials = self.trials(gpu, 1)
+        with gpu.active():
+            leg, lane = trials._split(0).first, Lane(gpu)
+            trainers = [lane.trainer(leg, action, 1, ()) for action in (*RATES, *MIXED)]
+        assert len(set(map(id, trainers))) == 4  # old rows frozen or trained, balanced or not

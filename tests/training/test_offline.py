@@ -1,0 +1,336 @@
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from poise import draws
+from poise.actions import Action, ActionSpace, make_space
+from poise.data import Augmentation, Feed, ImageSet, Preprocessing
+from poise.errors import Damaged, UserError
+from poise.methods import Growth, make_method
+from poise.nets import Model, build_backbone, build_head
+from poise.policies.reinforce import Reinforce, state_of
+from poise.training import Backend, PhaseStart, Schedule, make_backend, offline
+from poise.training.offline import (
+    Episode,
+    OfflineOptions,
+    _held_out,
+    _playable,
+    _pseudo_stream,
+    _PseudoTasks,
+    _sizes,
+    balanced_accuracy,
+    check_classes,
+    episodes,
+    learned,
+)
+
+CLASSES, QUOTA = 6, 3
+FEW = OfflineOptions(episodes=4, phases=2, rate=5.0)  # a rate at which what was learned soon matters
+GRID: Mapping[str, Sequence[float]] = {"logit_kd": [0, 1], "lr": [0.1, 0.01]}
+
+
+def started(backend: Backend, name: str = "lucir", net: nn.Module | None = None) -> PhaseStart:
+    method = make_method(name)
+    model = Model(net or tiny_net(), build_head(method.head, 64))
+    preprocessing = Preprocessing((0.5,), (0.25,), Augmentation(1, False))
+    schedule = Schedule(epochs=20, batch=16)
+    return PhaseStart(model, method, Growth(0, CLASSES), preprocessing, schedule, backend, seed=0, phase=0)
+
+
+def tiny_net() -> nn.Module:
+    """A net that trains ten times as fast as the smallest ResNet."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 64))
+
+
+@pytest.fixture
+def start(cpu: Backend) -> PhaseStart:
+    return started(cpu)
+
+
+@pytest.fixture(scope="module")
+def images() -> ImageSet:
+    """Every class is a pattern of its own with some noise; the classes are not of one size."""
+    generator = torch.Generator().manual_seed(3)
+    labels = torch.arange(CLASSES).repeat_interleave(torch.arange(12, 12 + 2 * CLASSES, 2))
+    patterns = torch.randint(0, 2, (CLASSES, 1, 8, 8), generator=generator) * 180
+    pixels = patterns[labels] + torch.randint(0, 70, (len(labels), 1, 8, 8), generator=generator)
+    return ImageSet(pixels.to(torch.uint8), labels, torch.arange(len(labels)))
+
+
+def space_of(start: PhaseStart, grid: Mapping[str, Sequence[float]] = GRID) -> ActionSpace:
+    return make_space(grid, start.method.default_action)
+
+
+def played(
+    start: PhaseStart,
+    images: ImageSet,
+    options: OfflineOptions = FEW,
+    done: Sequence[Episode] = (),
+    **others: Any,
+) -> list[Episode]:
+    space = others.pop("space", None) or space_of(start)
+    return list(episodes(start, images, QUOTA, space, options, done, **others))
+
+
+@pytest.fixture(scope="module")
+def whole(images: ImageSet) -> list[Episode]:
+    """All episodes from the usual start."""
+    return played(started(make_backend("cpu", "fp32", deterministic=False)), images)
+
+
+# What is played -------------------------------------------------------------------------------------------------------
+
+
+def test_every_pseudo_phase_has_an_arm_and_a_reward(whole: list[Episode], start: PhaseStart) -> None:
+    assert [episode.number for episode in whole] == [0, 1, 2, 3]
+    for _, arm, reward in (step for episode in whole for step in episode.steps):
+        assert 0 <= arm < len(space_of(start))
+        assert 0 <= reward <= 1
+
+
+def test_stopping_after_any_episode_and_going_on_plays_the_same(
+    whole: list[Episode], start: PhaseStart, images: ImageSet
+) -> None:
+    for stop in range(len(whole) + 1):  # from 0 on: the same start plays the same episodes
+        saved = json.loads(json.dumps([episode.as_json() for episode in whole[:stop]]))
+        again = [Episode.from_json(value) for value in saved]
+        assert again == whole[:stop]
+        assert played(start, images, done=again) == whole[stop:]
+
+
+def test_another_seed_plays_other_episodes(whole: list[Episode], start: PhaseStart, images: ImageSet) -> None:
+    assert played(replace(start, seed=1), images, replace(FEW, episodes=1)) != whole[:1]
+
+
+def test_arms_come_from_the_policy_as_it_was_before_the_episode(whole: list[Episode], start: PhaseStart) -> None:
+    for number, episode in enumerate(whole):
+        policy = learned(space_of(start), FEW, whole[:number])
+        for phase, (state, arm, _) in enumerate(episode.steps, start=1):
+            assert arm == policy.sample(state, draws.generator(start.seed, "offline", number, phase))
+
+
+def test_the_state_tells_classes_and_memory(whole: list[Episode]) -> None:
+    grown = [[(3, 2), (5, 1)], [(2, 2), (4, 2)]]  # old and new classes, from half and in even slices
+    expected = [[tuple(state_of(old, new, old * QUOTA).tolist()) for old, new in phases] for phases in grown]
+    for episode in whole:
+        assert [state for state, _, _ in episode.steps] in expected
+
+
+def test_nothing_else_is_changed(start: PhaseStart, images: ImageSet) -> None:
+    before = {name: value.clone() for name, value in start.model.state_dict().items()}
+    generators = torch.get_rng_state(), str(np.random.get_state())  # noqa: NPY002
+    played(start, images, replace(FEW, episodes=1))
+    after = start.model.state_dict()
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], value) for name, value in after.items())
+    assert torch.equal(generators[0], torch.get_rng_state())
+    assert generators[1] == str(np.random.get_state())  # noqa: NPY002
+
+
+def test_held_out_images_are_never_trained_on_nor_kept(
+    start: PhaseStart, images: ImageSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained: set[bytes] = set()
+    kept: set[bytes] = set()
+    judged: set[bytes] = set()
+
+    def seen(pixels: Tensor) -> set[bytes]:
+        return {image.numpy().tobytes() for image in pixels}
+
+    def feed(self: PhaseStart, exemplars: ImageSet, new: ImageSet) -> Feed:
+        trained.update(seen(exemplars.pixels) | seen(new.pixels))
+        return real_feed(self, exemplars, new)
+
+    def guessed(start: PhaseStart, model: Model, exemplars: ImageSet, pixels: Tensor) -> dict[str, Tensor]:
+        kept.update(seen(exemplars.pixels))
+        judged.update(seen(pixels))
+        return real_guessed(start, model, exemplars, pixels)
+
+    real_feed, real_guessed = PhaseStart.feed, offline.guessed
+    monkeypatch.setattr(PhaseStart, "feed", feed)
+    monkeypatch.setattr(offline, "guessed", guessed)
+    played(start, images, replace(FEW, episodes=1))
+    assert trained | judged == seen(images.pixels)
+    assert kept < trained
+    assert not trained & judged
+
+
+def test_a_learned_policy_prefers_the_better_arm(cpu: Backend, images: ImageSet) -> None:
+    start = started(cpu, "lwf")  # whose new rows are not imprinted: a tiny rate learns nothing new
+    space = space_of(start, {"lr": [1e-6, 0.1]})
+    options = OfflineOptions(episodes=20, phases=2, rate=1.0, length=0.2)
+    policy = learned(space, options, played(start, images, options, space=space))
+    for known in (2, 3, 4, 5, 6):
+        state = state_of(known, 2, known * QUOTA)
+        assert policy.probabilities(state)[1] > 0.7
+        assert space.actions[policy.decide(state)].lr == 0.1
+
+
+# Divergence -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_diverging_action_gets_reward_0_and_stops_only_its_episode(start: PhaseStart, images: ImageSet) -> None:
+    space = space_of(start, {"lr": [0.1, 1e30]})
+    found = played(start, images, replace(FEW, episodes=6), space=space)
+    assert [episode.number for episode in found] == list(range(6))
+    taken = {arm for episode in found for _, arm, _ in episode.steps}
+    assert taken == {0, 1}
+    for episode in found:
+        for place, (_, arm, reward) in enumerate(episode.steps, start=1):
+            assert (reward == 0) is (arm == 1)
+            assert arm == 0 or place == len(episode.steps)
+
+
+def test_a_first_phase_that_diverges_teaches_nothing(start: PhaseStart, images: ImageSet) -> None:
+    first = start.method.default_action.replace(lr=1e30)
+    found = played(start, images, first=first)
+    assert found == [Episode(number, ()) for number in range(4)]
+    assert learned(space_of(start), FEW, found).as_json() == learned(space_of(start), FEW, []).as_json()
+
+
+# Pseudo streams -------------------------------------------------------------------------------------------------------
+
+
+def test_pseudo_streams_start_from_half_or_in_even_slices(images: ImageSet) -> None:
+    sizes = {
+        tuple(len(torch.unique(phase.labels)) for phase in _pseudo_stream(images, 2, generator(number)).phases)
+        for number in range(20)
+    }
+    assert sizes == {(3, 2, 1), (2, 2, 2)}
+
+
+@pytest.mark.parametrize(
+    ("classes", "phases", "half", "even"),
+    [
+        (4, 3, [2, 1, 1], [2, 2]),
+        (5, 3, [3, 1, 1], [3, 2]),
+        (10, 3, [5, 2, 2, 1], [3, 3, 2, 2]),
+        (10, 1, [5, 5], [5, 5]),
+        (50, 3, [25, 9, 8, 8], [13, 13, 12, 12]),
+    ],
+)
+def test_sizes_are_as_even_as_possible(classes: int, phases: int, half: list[int], even: list[int]) -> None:
+    assert _sizes(classes, phases, from_half=True) == half
+    assert _sizes(classes, phases, from_half=False) == even
+
+
+def test_a_pseudo_stream_has_every_image_once_and_rows_in_the_order_of_arrival(images: ImageSet) -> None:
+    orders = set()
+    for number in range(10):
+        stream = _pseudo_stream(images, 2, generator(number))
+        parts = [*stream.phases, stream.valid]
+        origins = torch.cat([part.origins for part in parts])
+        assert sorted(origins.tolist()) == images.origins.tolist()
+        labels = torch.cat([part.labels for part in parts])
+        rows = dict(zip(labels.tolist(), images.labels[origins].tolist(), strict=True))
+        assert sorted(rows) == list(range(CLASSES))
+        assert [rows[row] for row in labels.tolist()] == images.labels[origins].tolist()
+        arrived = [int(row) for phase in stream.phases for row in torch.unique(phase.labels)]
+        assert arrived == list(range(CLASSES))
+        orders.add(tuple(rows[row] for row in range(CLASSES)))
+    assert len(orders) == 10
+
+
+def test_a_tenth_of_each_class_is_held_out_but_at_least_one_image() -> None:
+    labels = torch.tensor([0] * 2 + [1] * 19 + [2] * 45)
+    picks = _held_out(labels, generator(0))
+    assert torch.bincount(labels[picks]).tolist() == [1, 1, 4]
+    assert len(set(picks.tolist())) == 6
+
+
+def test_episodes_hold_out_other_images(images: ImageSet) -> None:
+    first, second = (set(_pseudo_stream(images, 2, generator(number)).valid.origins.tolist()) for number in range(2))
+    assert first != second
+
+
+def generator(number: int) -> np.random.Generator:
+    return draws.generator(0, "test", number)
+
+
+# What is refused ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options", [{"episodes": 0}, {"phases": 0}, {"phases": 1.5}, {"rate": 0}, {"length": 0}, {"length": 1.5}]
+)
+def test_bad_options_are_refused_in_one_line(options: dict[str, Any]) -> None:
+    name = next(iter(options))
+    with pytest.raises(UserError, match=f"^offline-rl {name}=[^\n]*$"):
+        OfflineOptions(**options)
+
+
+def test_fewer_than_4_classes_are_refused_before_anything_is_played(start: PhaseStart, images: ImageSet) -> None:
+    check_classes(4)
+    with pytest.raises(UserError, match=r"^[^\n]*at least 4 classes[^\n]*has 3; use another policy[^\n]*$"):
+        check_classes(3)
+    with pytest.raises(UserError, match="has 3"):
+        episodes(start, images.of_labels([0, 1, 2]), QUOTA, space_of(start), FEW, [])
+
+
+def test_a_class_of_one_image_is_left_out(start: PhaseStart, images: ImageSet) -> None:
+    single = images.select(torch.cat([torch.tensor([0]), (images.labels > 0).nonzero().flatten()]))
+    playable = _playable(single)
+    assert torch.unique(playable.labels).tolist() == [0, 1, 2, 3, 4]
+    assert 0 not in playable.origins
+    assert len(played(start, single, replace(FEW, episodes=1))[0].steps) > 0
+
+
+def test_missing_episodes_are_noticed(start: PhaseStart) -> None:
+    with pytest.raises(Damaged, match="learn it again"):
+        learned(space_of(start), FEW, [Episode(1, ())])
+
+
+# The rest -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_pseudo_phase_has_its_share_of_the_epochs_and_at_least_one(start: PhaseStart, images: ImageSet) -> None:
+    own = start.method.default_action
+    tasks = _PseudoTasks(start, images, QUOTA, space_of(start), OfflineOptions(length=0.1), own)
+    assert tasks.epochs(own) == 2
+    assert tasks.epochs(Action(**own, epochs=40)) == 4
+    assert tasks.epochs(Action(**own, epochs=1)) == 1
+
+
+@pytest.mark.parametrize(("method", "own"), [("lucir", "fc"), ("icarl", "ncm")])
+def test_auto_counts_the_methods_own_classifier(method: str, own: str, cpu: Backend, images: ImageSet) -> None:
+    start = started(cpu, method)
+    action = start.method.default_action
+    tasks = _PseudoTasks(start, images, QUOTA, space_of(start), FEW, action)
+    assert tasks.counted(action.replace(classifier="auto")) == own
+    assert [tasks.counted(action.replace(classifier=name)) for name in ("fc", "ncm")] == ["fc", "ncm"]
+
+
+def test_every_class_counts_the_same() -> None:
+    labels = torch.tensor([0, 0, 0, 0, 2])
+    assert balanced_accuracy(torch.tensor([0, 0, 0, 1, 1]), labels) == pytest.approx(0.75 / 2)
+    assert balanced_accuracy(labels, labels) == 1
+
+
+def test_learned_is_the_policy_after_the_episodes(start: PhaseStart) -> None:
+    state = tuple(state_of(3, 2, 9).tolist())
+    done = [Episode(0, ((state, 0, 0.5),)), Episode(1, ((state, 1, 0.9), (state, 3, 0.25)))]
+    policy = learned(space_of(start), FEW, done)
+    by_hand = Reinforce(space_of(start), len(state), FEW.rate)
+    for episode in done:
+        by_hand.update(episode.steps)
+    assert policy.as_json() == by_hand.as_json()
+    assert not math.isclose(policy.probabilities(state)[1], 0.25, abs_tol=1e-6)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_it_goes_on_exactly_on_a_gpu_too(precision: str, images: ImageSet) -> None:
+    start = started(make_backend("cuda", precision, deterministic=True), net=build_backbone("small", "lucir", 1, 0))
+    whole = played(start, images)
+    assert played(start, images, done=whole[:2]) == whole[2:]
