@@ -16,12 +16,12 @@ $(READY): pyproject.toml constraints.txt
 # One thread: the digits' network is so small that a second one only gets in the way.
 demo: export OMP_NUM_THREADS = 1
 demo: setup
-	@for method in lucir icarl; do for setting in tfh tfs; do \
-	  folder=runs/demo/$$method-$$setting; \
+	@for setting in tfh tfs; do for policy in fixed online; do \
+	  folder=runs/demo/$$policy-$$setting; \
 	  if [ -e $$folder/recipe.json ]; then $(BIN)/poise resume $$folder || exit $$?; \
-	  else $(BIN)/poise run digits/$$method setting=$$setting --out $$folder > /dev/null || exit $$?; fi; \
+	  else $(BIN)/poise run digits/lucir setting=$$setting policy=$$policy --out $$folder > /dev/null || exit $$?; fi; \
 	done; done
-	@echo; $(BIN)/poise report runs/demo/lucir-tfh runs/demo/icarl-tfh runs/demo/lucir-tfs runs/demo/icarl-tfs
+	@echo; $(BIN)/poise report runs/demo/fixed-tfh runs/demo/online-tfh runs/demo/fixed-tfs runs/demo/online-tfs
 	@echo; echo "The run folders are in runs/demo: result.json, journal.jsonl and model.safetensors in each."
 
 test: setup

@@ -32,7 +32,7 @@ def digits(*classes: int, count: int = 12, first: int = 0) -> tuple[Pixels, list
 
 
 def learner(**settings: Any) -> Learner:
-    return Learner(**{"net": "small", "epochs": 1, "batch": 8, "memory": 4, **settings})
+    return Learner(**{"policy": "fixed", "net": "small", "epochs": 1, "batch": 8, "memory": 4, **settings})
 
 
 def grown(**settings: Any) -> Learner:

@@ -268,10 +268,11 @@ def learn(
     method: Annotated[str | None, typer.Option(help="For a new learner: lucir, icarl or lwf.")] = None,
     epochs: Annotated[int | None, typer.Option(help="For a new learner.", min=1)] = None,
     memory: Annotated[int | None, typer.Option(help="For a new learner: images kept per class.", min=1)] = None,
+    policy: Annotated[str | None, typer.Option(help="For a new learner: online, fixed, …")] = None,
     update: Annotated[bool, typer.Option("--update", help="Also train on new images of known classes.")] = False,
 ) -> None:
     """Learn the classes in a folder as one more phase, and save the learner."""
-    given = {"method": method, "epochs": epochs, "memory": memory}
+    given = {"method": method, "epochs": epochs, "memory": memory, "policy": policy}
     chosen = {name: value for name, value in given.items() if value is not None}
     if model.exists() and chosen:
         raise UserError(f"{model} exists already; {', '.join(chosen)} can only be chosen for a new learner")

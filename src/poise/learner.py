@@ -7,7 +7,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -18,14 +18,16 @@ from torch import Tensor, nn
 
 from poise import draws, store
 from poise._version import __version__
-from poise.actions import Action, AxisValue, tuned_space
+from poise.actions import Action, AxisValue, make_space, tuned_space
 from poise.data import Augmentation, Budget, ImageSet, Memory, Preprocessing, draw_reserve, to_pixels
 from poise.data.sources import LEAST_SIZE, suitable_augmentation, suitable_net
-from poise.errors import Diverged, UserError, check_number, check_whole, suggestion
+from poise.errors import Diverged, UserError, check_number, check_whole
 from poise.methods import Growth, Method, make_method
 from poise.nets import Model, build_backbone, build_head, check_backbone, feature_width
-from poise.policies import Policy, Setup, Trial, decision_entry, make_policy, replay
+from poise.policies import Policy, Setup, Trial, decision_entry, preset, replay
+from poise.policies.reinforce import state_of
 from poise.training import (
+    TUNERS,
     ActionDecided,
     Event,
     PhaseDone,
@@ -37,12 +39,18 @@ from poise.training import (
     TrialResult,
     Trials,
     TrialSettings,
+    TuningDone,
     Witness,
     both_classifiers,
     class_means,
     extract,
     make_backend,
+    make_decider,
+    trial_settings,
+    tuner_options,
 )
+from poise.training.bilevel import tuned
+from poise.training.offline import Episode, OfflineOptions, episodes, learned
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +59,7 @@ Labels = Sequence[Label] | NDArray[Any] | Tensor
 Shape = tuple[int, int, int]  # channels, height, width
 Images = NDArray[np.uint8] | Tensor | Sequence[str | Path]
 
+UNKNOWN = {"loss": None, "gradient": None}  # of a round that was no number
 NCM_TEMPERATURE = 0.1  # of the cosines to class means in `predict_proba`
 
 
@@ -63,7 +72,7 @@ class Settings:
     net: str | None = None
     action: Mapping[str, AxisValue] = field(default_factory=dict)
     first_lr: float | None = None
-    policy: str = "fixed"
+    policy: str = "online"
     policy_options: Mapping[str, bool | float | str] = field(default_factory=dict)
     space: str | Mapping[str, Sequence[AxisValue]] = "paper"
     tune: Sequence[str] | None = None
@@ -144,11 +153,14 @@ class Learner:
         epochs: training length of each phase; the other schedule values belong to the method's line of work.
         action: axes of the method's default action to change, from the second phase on (`lr`, `classifier`, weights).
         first_lr: learning rate of the first phase; the method's own if not given.
-        policy: what decides the action of each phase: `fixed`, or one that tries actions first (see `poise.policies`).
+        policy: what decides the action of each phase: `online` tries actions first, which takes longer; `fixed` trains
+            with the method's own; others are in `poise.policies`.
         policy_options: options of the policy, and wrappers around it such as `{"safe": 1.0, "every": 2}`.
-        space: the actions it chooses from: `paper`, `joint`, `wide`, `full`, or a grid of one's own.
+        space: the actions it chooses from: `paper`, `joint`, `wide`, `full`, `online`, or a grid of one's own; if not
+            given, the one that the policy brings along.
         tune: only these kinds of axes: `kd`, `classifier` (an axis of the space, or apart from it), `lr`.
-        trials: how actions are tried: the environment, how many images validate, how long a trial is.
+        trials: how actions are tried: the environment, how many images validate, how long a trial is; what is not given
+            is as the policy brings it along.
         preprocessing: normalisation and augmentation; if not given, the normalisation is measured on the first
             phase's images and `augmentation` (default: pad an eighth of the size, mirror) is used.
         device: `auto`, `cpu`, `cuda` or `cuda:N`.
@@ -175,9 +187,9 @@ class Learner:
         weight_decay: float = 5e-4,
         action: Mapping[str, AxisValue] | None = None,
         first_lr: float | None = None,
-        policy: str = "fixed",
+        policy: str = "online",
         policy_options: Mapping[str, bool | float | str] | None = None,
-        space: str | Mapping[str, Sequence[AxisValue]] = "paper",
+        space: str | Mapping[str, Sequence[AxisValue]] | None = None,
         tune: Sequence[str] | None = None,
         trials: TrialSettings | Mapping[str, Any] | None = None,
         options: Mapping[str, float | str] | None = None,
@@ -201,9 +213,9 @@ class Learner:
             first_lr=first_lr,
             policy=policy,
             policy_options=policy_options or {},
-            space=space,
+            space=preset(policy).space if space is None else space,
             tune=tune,
-            trials=_trial_settings(trials),
+            trials=trials if isinstance(trials, TrialSettings) else trial_settings(policy, trials or {}),
             memory=memory if isinstance(memory, Budget) else Budget(per_class=memory),
             schedule=Schedule(epochs, batch, momentum, weight_decay),
             image_size=image_size,
@@ -217,7 +229,7 @@ class Learner:
             self._method.default_action,
             self.settings.action,
             tuned=policy != "fixed",
-            space=space,
+            space={} if policy == "bilevel" else self.settings.space,
             tune=tune,
             choices=self._method.choices,
             epochs=epochs,
@@ -271,7 +283,9 @@ class Learner:
         """
         arrival = self._arrival(images, labels, known, origins)
         if action is not None:
-            arrival = replace(arrival, action=self._method.default_action.replace(**action))
+            given = self._action.replace(**action)
+            make_space({}, given, choices=self._method.choices)  # refuses words that mean nothing to the method
+            arrival = replace(arrival, action=given)
         if self._pending is not None and self._pending[1]["digest"] != arrival.digest:
             raise UserError("this learner was saved in the middle of a phase with other images; give it the same ones")
         return self.backend.guarded(self._fit(arrival))
@@ -357,13 +371,20 @@ class Learner:
         """
         if self.phases_ == 0:
             own = self._method.default_action
-            return own.replace(
+            action = own.replace(
                 lr=own.lr if self.settings.first_lr is None else self.settings.first_lr,
                 classifier=self._action.classifier,
             )
+            action = job.arrival.action or action
+            yield from self._offline(job, action)
+            return action
         trials = self._trials(job)
-        action = job.arrival.action
-        if action is None:
+        given = job.arrival.action
+        if given is not None:
+            action = given
+        elif self.settings.policy in TUNERS:
+            action = yield from self._tuned(job, trials)
+        else:
             action = yield from self._learned(job, trials)
         if action.classifier == "auto" and not len(job.reserve) and not len(job.kept.reserve) and trials.possible:
             yield from self._judge_classifiers(job, trials, action)
@@ -387,7 +408,7 @@ class Learner:
                 return self._action
             chances = job.policy.distribution()
             actions = [self.space.actions[trial.arm] for trial in asked]
-            wanted = [(trial, action, self._counted(action)) for trial, action in zip(asked, actions, strict=True)]
+            wanted = [(trial, action, self.counted(action)) for trial, action in zip(asked, actions, strict=True)]
             results = trials.run_all(wanted, job.policy.setup.short)
             for (trial, action, counts), result in zip(wanted, results, strict=True):
                 self._refuse_if_overtaken(job.arrival)
@@ -398,6 +419,43 @@ class Learner:
         arm = job.policy.decide()
         job.history.append(decision_entry(self.phases_, arm))
         return self.space.actions[arm]
+
+    def _offline(self, job: _Job, first: Action) -> Generator[Event, None, None]:
+        """What `offline-rl` learns before anything else: episodes on pseudo tasks made of the first phase."""
+        if self.settings.policy != "offline-rl":
+            return
+        options = OfflineOptions(**self.settings.policy_options)  # type: ignore[arg-type]
+        quota = self.settings.memory.quota(len(job.arrival.classes)) - self.settings.memory.reserve
+        done = _episodes(job.history)
+        for episode in episodes(job.start, job.new, quota, self.space, options, done, first):
+            job.history.append({"phase": 0, "episode": episode.as_json()})
+            yield TuningDone(0, "offline-rl", episode.as_json())
+
+    def _tuned(self, job: _Job, trials: Trials) -> Generator[Event, None, Action]:
+        """The action of a tuner that is no policy over trials."""
+        for entry in job.history:
+            if "tuned" in entry:
+                return Action(**entry["tuned"])
+        options = tuner_options(self.settings.policy, self.settings.policy_options)
+        action, environment = self._action, trials.local()
+        if isinstance(options, OfflineOptions):
+            state = state_of(*job.arrival.growth, len(job.kept.exemplars))
+            action = self.space.actions[learned(self.space, options, _episodes(self._history)).decide(state)]
+        elif environment is None:
+            log.warning("phase %d has nothing to validate on; its action is not tuned", self.phases_)
+        else:
+            images = environment.kept, environment.new, environment.valid
+            for step in tuned(job.start, *images, self._action, options):
+                action = step.action
+                record = {
+                    "round": step.round,
+                    "action": dict(step.action),
+                    "loss": step.loss,
+                    "gradient": step.gradient,
+                }
+                yield TuningDone(self.phases_, "bilevel", record if step.finite else {**record, **UNKNOWN})
+        job.history.append({"phase": self.phases_, "tuned": dict(action)})
+        return action
 
     def _tried(
         self,
@@ -416,31 +474,37 @@ class Learner:
     def _judge_classifiers(self, job: _Job, trials: Trials, action: Action) -> Generator[Event, None, None]:
         """Count hits of both classifiers without a reserve, as `trials.classifier` says.
 
-        `full`: models trained with the decided action at full length on a local training part; a finalist of the policy is
-        such a model. `paper`: in the first tuned phase only, a short training that suits FC and one that suits NCM.
+        `full`: a model trained with the decided action at full length on a local training part, perhaps a finalist of
+        the policy. `paper`: in the first tuned phase only, a short training that suits FC and one that suits NCM.
         """
         if any("judged" in entry for entry in job.history):
             return
         settings = job.policy.setup
         hits = dict.fromkeys(self._judged, 0)
+        events: list[Event] = []  # told once the judgement is written down
         if self.settings.trials.classifier == "paper":
-            for number, (name, one) in enumerate(
-                _paper_candidates(action).items() if not any(self._judged.values()) else ()
-            ):
-                trial = Trial(number, number, settings.short)
+            candidates = _paper_candidates(action) if not any(self._judged.values()) else {}
+            for number, (name, one) in enumerate(candidates.items()):
+                trial = Trial(number, -1 - number, settings.short)  # no arm of the policy's, nor continuing one
                 result = trials.run(trial, one, name, settings.short)
                 hits[name] = result.totals()[name]
-                yield self._tried({**asdict(trial), "purpose": "classifier"}, one, name, result)
+                events.append(self._tried({**asdict(trial), "purpose": "classifier"}, one, name, result))
         elif (totals := _finalist_totals(job.history)) is not None:
             hits = totals
         else:
-            trial = Trial(0, 0, settings.full, full=True)
+            trial = Trial(0, -1, settings.full, full=True)
             result = trials.run(trial, action, "fc", settings.short)
             hits = result.totals()
-            yield self._tried({**asdict(trial), "purpose": "classifier"}, action, "fc", result)
+            events.append(self._tried({**asdict(trial), "purpose": "classifier"}, action, "fc", result))
         job.history.append({"phase": self.phases_, "judged": hits})
+        yield from events
 
-    def _counted(self, action: Action) -> str:
+    def resolved_policy(self) -> dict[str, Any]:
+        """What decides the actions, for the record: its name, its options, its space, and how actions are tried."""
+        found = self.policy.resolved()
+        return found if self.settings.policy == "fixed" else {**found, "trials": asdict(self.settings.trials)}
+
+    def counted(self, action: Action) -> str:
         """The classifier whose hits are the reward: the action's; where it is `auto`, the one in force."""
         if action.classifier != "auto":
             return action.classifier
@@ -452,7 +516,7 @@ class Learner:
         settings = self.settings
         short = settings.trials.short(settings.schedule.epochs)
         setup = Setup(self.space, short, settings.schedule.epochs, settings.seed)
-        return replay(make_policy(settings.policy, setup, settings.policy_options), self._history)
+        return replay(make_decider(settings.policy, setup, settings.policy_options), self._history)
 
     def _begin(self, arrival: _Arrival) -> _Job:
         """What the phase starts from; the learner itself stays as it is."""
@@ -778,14 +842,8 @@ class Learner:
         return replace(preprocessing, augmentation=replace(augmentation, brightness=jitter))
 
 
-def _trial_settings(given: TrialSettings | Mapping[str, Any] | None) -> TrialSettings:
-    if given is None or isinstance(given, TrialSettings):
-        return given or TrialSettings()
-    known = [each.name for each in fields(TrialSettings)]
-    for name in given:
-        if name not in known:
-            raise UserError(f"unknown key 'trials.{name}'; {suggestion(str(name), known)}")
-    return TrialSettings(**given)
+def _episodes(history: Iterable[Mapping[str, Any]]) -> list[Episode]:
+    return [Episode.from_json(entry["episode"]) for entry in history if "episode" in entry]
 
 
 def _is_decided(history: Sequence[Mapping[str, Any]]) -> bool:
@@ -821,7 +879,7 @@ def _judged_hits(history: Iterable[Mapping[str, Any]]) -> dict[str, int]:
 
 
 def _paper_candidates(action: Action) -> dict[str, Action]:
-    """The released code's two candidates: FC with feature distillation, NCM with logit distillation (methods.md 0.3)."""
+    """The released code's two candidates: FC with feature distillation, NCM with logit distillation."""
     suited = {
         "fc": {"feature_kd": 1.0, "logit_kd": 0.0, "margin": 1.0},
         "ncm": {"feature_kd": 0.0, "logit_kd": 1.0, "margin": 0.0},

@@ -23,7 +23,7 @@ from poise.data import class_order, make_stream
 from poise.data.sources.cifar import RELEASES
 from poise.data.sources.digits import DigitsSource
 from poise.experiment import Recipe, dryrun, load_recipe, make_recipe
-from poise.experiment.recipe import MemoryKeys
+from poise.experiment.recipe import MemoryKeys, TrialKeys
 from poise.methods import METHODS, make_method
 
 ROOT = Path(__file__).parents[2]
@@ -208,12 +208,14 @@ def flat_keys(result: dict[str, Any]) -> Iterator[str]:
 def test_every_key_of_a_recipe_is_documented_with_its_default() -> None:
     rows = {row[0].strip("`"): row[-1].strip("`") for row in table(section("recipes.md", "Keys"))}
     nested = {f"memory.{name}" for name in MemoryKeys.model_fields}
+    nested |= {f"trials.{name}" for name in TrialKeys.model_fields}
     assert [name for name in rows if name not in nested] == list(Recipe.model_fields)
     assert nested <= set(rows)
     empty = make_recipe({})
     defaults = {name: getattr(empty, name) for name in Recipe.model_fields}
     budget = empty.memory.budget()
-    defaults["memory"] = {"per_class": budget.per_class}
+    defaults["memory"], defaults["trials"] = {"per_class": budget.per_class}, {}
+    defaults |= {f"trials.{name}": getattr(empty.trials, name) for name in TrialKeys.model_fields}
     defaults |= {f"memory.{name}": getattr(budget, name) for name in MemoryKeys.model_fields}
     shown = {name: None if text == "none" else tomllib.loads(f"x = {text}")["x"] for name, text in rows.items()}
     assert shown == defaults

@@ -73,7 +73,7 @@ def test_an_exam_covers_the_classes_seen_so_far_and_nothing_else() -> None:
 
 def test_a_temporary_model_is_scored_as_the_learner_is_examined() -> None:
     train, test = DigitsSource().train(), DigitsSource().test()
-    learner = Learner("lucir", net="small", epochs=1, memory=4, device="cpu")
+    learner = Learner("lucir", policy="fixed", net="small", epochs=1, memory=4, device="cpu")
     stream = Stream("groups", ((4, 2), (7,)))
     for group in stream:
         arrived = train.of_labels(group)

@@ -27,7 +27,7 @@ from poise.training import (
     make_backend,
 )
 from poise.training.lanes import Lane, Leg
-from poise.training.trials import Hits, Split
+from poise.training.trials import Course, Hits
 
 GROWTH = Growth(old=2, new=4)
 OWN = Lucir.default_action
@@ -90,8 +90,8 @@ def trials_on(
 class Seen(Trials):
     """Looks into the models of a look-ahead too, which have no witness."""
 
-    def _validated(self, split: Split, leg: Leg, model: Model) -> tuple[Hits, float]:
-        hits, _ = super()._validated(split, leg, model)
+    def _validated(self, course: Course, leg: Leg, model: Model) -> tuple[Hits, float]:
+        hits, _ = super()._validated(course, leg, model)
         sums = [(place + 1) * value.double().abs().sum() for place, value in enumerate(model.state_dict().values())]
         return hits, torch.stack(sums).sum().item()
 
@@ -177,7 +177,7 @@ class TestTrials:
             tried(trials, numbered(RATES))
         assert len(trials._lanes) == 1
 
-    @pytest.mark.parametrize("settings", [{}, {"horizon": 1}, {"environment": "lookahead"}], ids=str)
+    @pytest.mark.parametrize("settings", [{}, {"horizon": 1}, {"environment": "both"}], ids=str)
     def test_out_of_memory_between_rungs(self, cpu: Backend, settings: dict[str, Any]) -> None:
         """Some trials of the wave had ended, one had diverged, and some go on from where an earlier one stopped."""
         actions = [RATES[0], OWN.replace(lr=1e30), MIXED[2], RATES[4]]
@@ -216,7 +216,7 @@ class TestOnAGpu:
         return trials_on(backend, lanes, method, shape=(3, 32, 32), **settings)
 
     @pytest.mark.parametrize(
-        "settings", [{}, {"horizon": 1}, {"environment": "lookahead"}], ids=["local", "horizon", "lookahead"]
+        "settings", [{}, {"horizon": 1}, {"environment": "both"}], ids=["local", "horizon", "both"]
     )
     def test_one_four_and_interrupted_lanes_agree_to_the_bit(self, gpu: Backend, settings: dict[str, Any]) -> None:
         wanted = numbered([*MIXED, *RATES])
@@ -254,7 +254,7 @@ class TestOnAGpu:
         after = OWN.replace(balance=balance, lr=0.05, logit_kd=0.5)
         trials = self.trials(gpu, 1)
         with gpu.active():
-            legs = [trials._split(number).first for number in (0, 1)]
+            legs = [trials._courses(number)[0].first for number in (0, 1)]
             used, fresh = Lane(gpu), Lane(gpu)
             self.trained(used, legs[0], before, 0)
             one, other = (self.trained(lane, legs[1], after, 1) for lane in (used, fresh))
@@ -275,6 +275,6 @@ class TestOnAGpu:
     def test_a_captured_step_is_used_again(self, gpu: Backend) -> None:
         trials = self.trials(gpu, 1)
         with gpu.active():
-            leg, lane = trials._split(0).first, Lane(gpu)
+            leg, lane = trials._courses(0)[0].first, Lane(gpu)
             trainers = [lane.trainer(leg, action, 1, ()) for action in (*RATES, *MIXED)]
         assert len(set(map(id, trainers))) == 4  # old rows frozen or trained, balanced or not

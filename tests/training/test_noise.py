@@ -28,7 +28,7 @@ def test_dropout_of_an_own_net_follows_the_address_and_not_the_global_seed() -> 
         torch.manual_seed(7)
         net = Dropping()
         torch.manual_seed(global_seed)
-        learner = Learner("lwf", net=net, epochs=2, batch=20, memory=2, seed=seed, device="cpu")
+        learner = Learner("lwf", policy="fixed", net=net, epochs=2, batch=20, memory=2, seed=seed, device="cpu")
         before = torch.get_rng_state()
         learner.partial_fit(images, labels)
         assert torch.equal(before, torch.get_rng_state())
@@ -58,7 +58,7 @@ def test_dropout_in_a_function_follows_the_address_too() -> None:
         torch.manual_seed(7)
         net = Functional()
         torch.manual_seed(global_seed)
-        learner = Learner("lwf", net=net, epochs=2, batch=20, memory=2, device="cpu")
+        learner = Learner("lwf", policy="fixed", net=net, epochs=2, batch=20, memory=2, device="cpu")
         learner.partial_fit(images, torch.arange(40) % 2)
         assert learner.model is not None
         weights: Tensor = learner.model.state_dict()["backbone.layer.weight"]
@@ -73,7 +73,9 @@ def test_dropout_masks_differ_from_step_to_step() -> None:
     net.layers[1].register_forward_hook(lambda module, inputs, output: masks.append(output == 0))
     generator = torch.Generator().manual_seed(0)
     images = torch.randint(1, 256, (40, 1, 8, 8), dtype=torch.uint8, generator=generator)
-    learner = Learner("lwf", net=net, epochs=1, batch=20, memory=2, device="cpu", augmentation=Augmentation(0, False))
+    learner = Learner(
+        "lwf", policy="fixed", net=net, epochs=1, batch=20, memory=2, device="cpu", augmentation=Augmentation(0, False)
+    )
     learner.partial_fit(images, torch.arange(40) % 2)
     assert len(masks) >= 2
     assert not torch.equal(masks[0], masks[1])

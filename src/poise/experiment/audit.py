@@ -43,7 +43,7 @@ class Audit(Run):
             raise UserError("policy=fixed tries nothing, so nothing can leak; name another policy, e.g. policy=race")
         if recipe.policy not in POLICIES:
             raise UserError(f"policy={recipe.policy} is told no rewards of trials that could leak; name another policy")
-        if recipe.trials.environment != "local":
+        if self.plan.trial_settings().environment == "lookahead":
             raise UserError("the exam can be told only of models of the real classes; use trials.environment=local")
 
     def _go(self, learner: Learner, train: ImageSet, examiner: Examiner) -> Going:
@@ -91,7 +91,7 @@ class Audit(Run):
         self, learner: Learner, policy: Policy, trials: Trials, asked: list[Trial], images: list[int]
     ) -> Generator[tuple[TrialDone, Outcome], None, None]:
         actions = [learner.space.actions[trial.arm] for trial in asked]
-        counts = [learner._counted(action) for action in actions]
+        counts = [learner.counted(action) for action in actions]
         results = trials.run_all(list(zip(asked, actions, counts, strict=True)), policy.setup.short)
         for action, classifier, result in zip(actions, counts, results, strict=True):
             outcome = _leaked(result, classifier, images)

@@ -7,6 +7,7 @@ import time
 from poise.data import ImageSet
 from poise.experiment.run import Plan
 from poise.learner import Learner
+from poise.policies import Outcome
 from poise.training import StepDone
 
 MEASURED_SECONDS = 3.0
@@ -31,22 +32,45 @@ def describe_plan(plan: Plan) -> str:
         "",
         "phase  new classes  classes  new images  kept images",
     ]
-    seen = seconds = 0.0
+    seen = seconds = tried = 0.0
+    trial_epochs = _trial_epochs(plan)
     for phase, group in enumerate(stream):
         new = len(train.of_labels(group))
         kept = int(seen) * budget.quota(int(seen)) if seen else 0
         seen += len(group)
         lines.append(f"{phase:5d}  {len(group):11d}  {int(seen):7d}  {new:10d}  {kept:11d}")
-        cost = (new + kept) * recipe.epochs / rate
-        seconds += cost * (TEACHER_COST if phase else 1)
+        epoch = (new + kept) / rate * (TEACHER_COST if phase else 1)
+        seconds += epoch * recipe.epochs
+        tried += epoch * trial_epochs * (_environments(plan, len(group)) if phase else 0)
     model = _model_bytes(learner, train.shape)
     lines += [
         "",
         f"time    about {_duration(seconds)} of training at {rate:,.0f} images/s (measured here, without a teacher)",
+        *([f"policy  about {_duration(tried)} of trials on top, at the same rate"] if tried else []),
         f"memory  {_size(train.pixels.nbytes)} of images, {_size(8 * model)} for model, teacher and momentum",
         f"disk    about {_size(10 * model + 2**20)} (two checkpoints, two models, the journal)",
     ]
     return "\n".join(lines)
+
+
+def _trial_epochs(plan: Plan) -> int:
+    """Epochs of training that the trials of a phase take, if their rewards are all alike."""
+    learner, recipe = plan.new_learner(), plan.recipe
+    policy, epochs, longest = learner.policy, 0, dict[int | None, int]()
+    policy.begin(1)
+    while asked := policy.ask():
+        for trial in asked:
+            epochs += trial.epochs - longest.get(trial.continues, 0)
+            longest[trial.id] = trial.epochs
+        policy.tell([Outcome(trial, 0.5, (0.5, 0.5)) for trial in asked])
+    judged = learner.space.actions[learner.space.default].classifier == "auto" and not recipe.memory.reserve
+    return epochs + (recipe.epochs if judged else 0)
+
+
+def _environments(plan: Plan, new_classes: int) -> int:
+    """How many environments an action is tried on when so many classes arrive."""
+    settings = plan.trial_settings()
+    return 2 if settings.environment == "both" and new_classes > 1 else 1 + settings.horizon
 
 
 def _images_per_second(learner: Learner, arrived: ImageSet) -> float:

@@ -200,7 +200,7 @@ class Probe:
             "space": self.space.as_json(),
             "actions": [dict(action) for action in self.space.actions],
             "default": self.space.default,
-            "counts": [learner._counted(action) for action in self.space.actions],
+            "counts": [learner.counted(action) for action in self.space.actions],
             "environment": {key: self._settings[key] for key in ("trials", "memory")},
             "lengths": self.lengths,
             "full": recipe.epochs if self.question.full else None,

@@ -16,8 +16,8 @@ from poise.data import Budget
 from poise.data.sources import LEAST_SIZE
 from poise.errors import UserError, suggestion
 from poise.methods import METHODS, make_method
-from poise.policies import POLICIES, Setup, make_policy
-from poise.training import PRECISIONS, TrialSettings
+from poise.policies import Setup, preset
+from poise.training import PRECISIONS, TrialSettings, deciders, make_decider, trial_settings
 
 DEFAULT_RECIPE = "digits/lucir"
 Setting = Literal["tfh", "tfs", "groups"]
@@ -44,15 +44,15 @@ class TrialKeys(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    environment: str = "local"
-    horizon: int = 0
-    validation: int = 10
-    length: float = 0.1
-    classifier: str = "full"
+    environment: str | None = None
+    horizon: int | None = None
+    validation: int | None = None
+    length: float | None = None
+    classifier: str | None = None
 
-    def settings(self) -> TrialSettings:
-        """The settings these keys describe."""
-        return TrialSettings(**self.model_dump())
+    def settings(self, policy: str) -> TrialSettings:
+        """The settings these keys describe; what is not said is as the policy brings it along."""
+        return trial_settings(policy, self.model_dump(exclude_none=True))
 
 
 class Recipe(BaseModel):
@@ -74,9 +74,9 @@ class Recipe(BaseModel):
     batch: int = Field(128, ge=2)
     momentum: float = Field(0.9, ge=0, lt=1)
     weight_decay: float = Field(5e-4, ge=0)
-    policy: str = "fixed"
+    policy: str = "online"
     policy_options: dict[str, bool | int | float | str] = Field(default_factory=dict)
-    space: str | dict[str, list[float | str]] = "paper"
+    space: str | dict[str, list[float | str]] | None = None
     tune: list[str] | None = None
     trials: TrialKeys = TrialKeys()
     action: dict[str, float | str] = Field(default_factory=dict)
@@ -97,7 +97,7 @@ class Recipe(BaseModel):
     def _consistent(self) -> Recipe:
         if self.policy == "crossval":
             raise UserError("crossval is an oracle with a command of its own: 'poise crossval RECIPE …'")
-        for name, known in (("method", METHODS), ("policy", POLICIES), ("precision", PRECISIONS)):
+        for name, known in (("method", METHODS), ("policy", deciders()), ("precision", PRECISIONS)):
             word = getattr(self, name)
             if word not in known:
                 raise UserError(f"unknown {name} '{word}'; {suggestion(word, known)}")
@@ -106,14 +106,14 @@ class Recipe(BaseModel):
             method.default_action,
             self.action,
             tuned=self.policy != "fixed",
-            space=self.space,
+            space={} if self.policy == "bilevel" else self.space or preset(self.policy).space,
             tune=self.tune,
             choices=method.choices,
             epochs=self.epochs,
         )
-        make_policy(self.policy, Setup(space, short=1, full=1, seed=0), self.policy_options)
+        make_decider(self.policy, Setup(space, short=1, full=1, seed=0), self.policy_options)
         self.memory.budget()
-        self.trials.settings()
+        self.trials.settings(self.policy)
         if self.setting == "groups" and self.groups is None:
             raise UserError("setting=groups needs groups, e.g. groups=[5,3,2] or groups=[[0,1],[2,3]]")
         if self.setting != "groups" and self.groups is not None:

@@ -28,7 +28,7 @@ from poise.experiment.machine import describe_machine, now, read_machine, record
 from poise.experiment.progress import Quiet, Watcher, share_of_phase
 from poise.experiment.recipe import Recipe, make_recipe
 from poise.learner import Learner
-from poise.training import Event, StageDone, TrialDone
+from poise.training import Event, StageDone, TrialDone, TrialSettings, TuningDone
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ class Plan:
             policy_options=recipe.policy_options,
             space=recipe.space,
             tune=recipe.tune,
-            trials=recipe.trials.settings(),
+            trials=self.trial_settings(),
             preprocessing=self.source.preprocessing,
             augmentation=self.source.augmentation,
             device=recipe.device,
@@ -73,6 +73,10 @@ class Plan:
             deterministic=recipe.deterministic,
             seed=recipe.seed,
         )
+
+    def trial_settings(self) -> TrialSettings:
+        """How actions are tried."""
+        return self.recipe.trials.settings(self.recipe.policy)
 
     def images(self) -> tuple[ImageSet, ImageSet]:
         """Training images and exam images. With `exam=dev` nothing of the test set is read."""
@@ -226,12 +230,14 @@ class Run:
         while True:
             began = time.monotonic()
             event = next(events, None)
-            part = "policy" if isinstance(event, TrialDone) else "train"
+            part = "policy" if isinstance(event, TrialDone | TuningDone) else "train"
             self.seconds[part] += time.monotonic() - began
             if event is None:
                 return
             self._show(event, train)
-            patience = min(self.checkpoint_seconds, TRIAL_SECONDS if isinstance(event, TrialDone) else math.inf)
+            patience = min(
+                self.checkpoint_seconds, TRIAL_SECONDS if isinstance(event, TrialDone | TuningDone) else math.inf
+            )
             due = time.monotonic() - saved >= patience
             if isinstance(event, StageDone) or due or self.stop.is_set():
                 self._checkpoint(learner)
@@ -364,7 +370,7 @@ class Run:
             "data": self.plan.source.name,
             "method": recipe.method,
             "policy": recipe.policy,
-            "resolved_policy": learner.policy.resolved(),
+            "resolved_policy": learner.resolved_policy(),
             "setting": recipe.setting,
             "phases": recipe.phases if recipe.setting != "groups" else len(self.plan.stream),
             "order": recipe.order,

@@ -26,7 +26,7 @@ class BatchNorm(nn.BatchNorm2d):
         super().__init__(width)
         self.num_batches_tracked = None
 
-    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *others: Any) -> None:
+    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *others: Any) -> None:  # noqa: ANN401
         state.pop(f"{prefix}num_batches_tracked", None)  # of a file that is older
         nn.Module._load_from_state_dict(self, state, prefix, *others)
 

@@ -4,18 +4,20 @@ A policy asks for trials, is told their outcomes, and decides; it never sees a m
 """
 
 from poise.policies.base import Fixed, Outcome, Policy, Setup, Trial, Wish, decision_entry, replay
-from poise.policies.catalog import POLICIES, make_policy, register
+from poise.policies.catalog import POLICIES, Preset, make_policy, preset, register
 
 __all__ = [
     "POLICIES",
     "Fixed",
     "Outcome",
     "Policy",
+    "Preset",
     "Setup",
     "Trial",
     "Wish",
     "decision_entry",
     "make_policy",
+    "preset",
     "register",
     "replay",
 ]

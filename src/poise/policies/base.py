@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,9 @@ from poise.actions import ActionSpace
 from poise.errors import Damaged, UserError
 
 Array = NDArray[np.float64]
+
+#: Entries of the trial history that are about something else: classifiers, and tuners that are no policies.
+NOT_THE_POLICYS: Final = frozenset({"judged", "tuned", "episode"})
 
 
 @dataclass(frozen=True)
@@ -227,7 +230,7 @@ class Fixed(Policy):
 
     def resolved(self) -> dict[str, Any]:
         """The name and the action."""
-        return {"name": "fixed", "action": dict(self.setup.space.actions[self.decide()])}
+        return {**self.description, "action": dict(self.setup.space.actions[self.decide()])}
 
 
 def replay(policy: Policy, history: Iterable[Mapping[str, Any]]) -> Policy:
@@ -238,7 +241,7 @@ def replay(policy: Policy, history: Iterable[Mapping[str, Any]]) -> Policy:
     what is still to be run.
     """
     for entry in history:
-        if "judged" in entry:  # about classifiers, which is not the policy's business
+        if NOT_THE_POLICYS & entry.keys():
             continue
         if entry["phase"] != policy.phase:
             policy.begin(entry["phase"])

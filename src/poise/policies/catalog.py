@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Generic
+from dataclasses import dataclass, field
+from typing import Final, Generic
 
 import numpy as np
 
@@ -59,6 +60,24 @@ class Composed(Policy, Generic[B]):
 
 
 POLICIES: dict[str, Builder] = {}
+
+
+@dataclass(frozen=True)
+class Preset:
+    """What a policy brings along unless the user says otherwise: a space, and how actions are tried."""
+
+    space: str = "paper"
+    trials: Mapping[str, int | float | str] = field(default_factory=dict)
+
+
+PRESETS: Final[Mapping[str, Preset]] = {
+    "online": Preset("online", {"environment": "both", "length": 0.3}),
+}
+
+
+def preset(name: str) -> Preset:
+    """What the policy of that name brings along."""
+    return PRESETS.get(name, Preset())
 
 
 def register(name: str) -> Callable[[Builder], Builder]:
@@ -130,6 +149,14 @@ def race_policy(
     return Composed(setup, race(rungs, finalists), Scores(setup, carry, handicap))
 
 
+@register("online")
+def online_policy(setup: Setup, *, rungs: int = 3, finalists: int = 0, carry: float = 1.0) -> Policy:
+    """What a user gets: the composition that was best in our studies (see the docs), with its own space and trials."""
+    policy = race_policy(setup, rungs=rungs, finalists=finalists, carry=carry)
+    policy.description = {"resolves_to": "race"}
+    return policy
+
+
 @register("gp")
 def gp_policy(
     setup: Setup, *, trials: int = 25, batch: int = 5, memory: float = 0.8, kernel: str = "matern", kappa: float = 1.0
@@ -172,7 +199,8 @@ def make_policy(name: str, setup: Setup, options: Mapping[str, Option] | None = 
     around = {key: given.pop(key) for key in WRAPPER_OPTIONS if key in given}
     own = _own_options(name, given)
     policy = POLICIES[name](setup, **own)
-    policy.description = {"name": name, **own}
+    resolves = {key: value for key, value in policy.description.items() if key == "resolves_to"}
+    policy.description = {"name": name, **resolves, **own}
     return _wrapped(policy, around)
 
 

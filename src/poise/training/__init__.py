@@ -11,14 +11,17 @@ from poise.training.events import (
     StageDone,
     StepDone,
     TrialDone,
+    TuningDone,
 )
 from poise.training.lanes import Lanes
 from poise.training.phase import PhaseStart
 from poise.training.trainer import Schedule, Trainer
-from poise.training.trials import TrialResult, Trials, TrialSettings, Witness
+from poise.training.trials import TrialResult, Trials, TrialSettings, Witness, trial_settings
+from poise.training.tuners import TUNERS, deciders, make_decider, tuner_options
 
 __all__ = [
     "PRECISIONS",
+    "TUNERS",
     "ActionDecided",
     "Backend",
     "EpochDone",
@@ -36,9 +39,14 @@ __all__ = [
     "TrialResult",
     "TrialSettings",
     "Trials",
+    "TuningDone",
     "Witness",
     "both_classifiers",
     "class_means",
+    "deciders",
     "extract",
     "make_backend",
+    "make_decider",
+    "trial_settings",
+    "tuner_options",
 ]

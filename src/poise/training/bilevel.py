@@ -30,7 +30,7 @@ from poise.errors import check_number, check_whole
 from poise.nets import Model, Output
 from poise.training.evaluate import BATCH
 from poise.training.phase import PhaseStart
-from poise.training.step import _seeded
+from poise.training.step import seeded
 
 LARGEST_WEIGHT: Final = 20.0
 RATES: Final = (1e-4, 1.0)  # the learning rates that are never left
@@ -206,7 +206,7 @@ class _InnerProblem:
         images = self._start.preprocessing.training(pixels, choices).contiguous(memory_format=torch.channels_last)
         state = self._with_copied_buffers(state)
         noise = draws.key(self._start.seed, "bilevel noise", self._start.phase, number, step)
-        with _seeded(noise, self._feed.device):
+        with seeded(noise, self._feed.device):
             student = functional_call(self._model, state, (images,))  # writes the statistics into `state`
         with torch.no_grad():
             teacher = self._teacher(images) if self._teacher is not None else None
@@ -294,9 +294,12 @@ def _track(norm: _BatchNorm, mean: Tensor, variance: Tensor, count: int) -> None
     """Running statistics move towards the batch's, the variance without its bias."""
     assert norm.running_mean is not None
     assert norm.running_var is not None
-    assert norm.num_batches_tracked is not None
-    norm.num_batches_tracked = norm.num_batches_tracked + 1
-    share = 1 / norm.num_batches_tracked if norm.momentum is None else norm.momentum
+    share = 1.0
+    if norm.num_batches_tracked is not None:
+        norm.num_batches_tracked = norm.num_batches_tracked + 1
+        share = 1 / float(norm.num_batches_tracked)
+    if norm.momentum is not None:
+        share = norm.momentum
     norm.running_mean = norm.running_mean + share * (mean - norm.running_mean)
     norm.running_var = norm.running_var + share * (variance * (count / max(count - 1, 1)) - norm.running_var)
 

@@ -60,7 +60,7 @@ def local_environment(
     old = set(memory.exemplars.labels.tolist())
     if len(valid) == 0 or (old and not old & set(valid.labels.tolist())):
         return None
-    rest = _others(len(pool), picks)
+    rest = others(len(pool), picks)
     kept = len(memory.exemplars)
     return Environment(pool.select(rest[rest < kept]), pool.select(rest[rest >= kept]), valid)
 
@@ -87,17 +87,17 @@ def look_ahead(
     first = set(order[: len(order) // 2]) | {label for label in set(new.labels.tolist()) if label < old}
     rows = (*range(old), *order)
     picks = _drawn(new.labels, set(arrived), per_class, generator)
-    rest = new.select(_others(len(new), picks))
+    rest = new.select(others(len(new), picks))
     return Environment(
         kept=memory.exemplars,
-        new=_relabelled(rest.of_labels(first), rows),
-        valid=_relabelled(ImageSet.joined([memory.reserve, reserve, new.select(picks)]), rows),
-        later=_relabelled(rest.of_labels(set(arrived) - first), rows),
+        new=relabelled(rest.of_labels(first), rows),
+        valid=relabelled(ImageSet.joined([memory.reserve, reserve, new.select(picks)]), rows),
+        later=relabelled(rest.of_labels(set(arrived) - first), rows),
         rows=rows,
     )
 
 
-def _relabelled(images: ImageSet, rows: tuple[int, ...]) -> ImageSet:
+def relabelled(images: ImageSet, rows: tuple[int, ...]) -> ImageSet:
     """The images with the place of their label in `rows` as label."""
     places = torch.empty(len(rows), dtype=torch.long)
     places[torch.tensor(rows)] = torch.arange(len(rows))
@@ -114,7 +114,8 @@ def _drawn(labels: Tensor, judged: set[int], count: int, generator: np.random.Ge
     return torch.cat(picks)
 
 
-def _others(count: int, picks: Tensor) -> Tensor:
+def others(count: int, picks: Tensor) -> Tensor:
+    """The indices below `count` that were not picked."""
     free = torch.ones(count, dtype=torch.bool)
     free[picks] = False
     return free.nonzero().flatten()

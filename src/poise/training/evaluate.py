@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize, one_hot
 
-from poise.data import ImageSet, Preprocessing, mirror
+from poise.data import ImageSet, Preprocessing, herd, mirror
+from poise.errors import Diverged
 from poise.nets import Model
 from poise.training.backend import Backend
 
@@ -64,3 +65,20 @@ def both_classifiers(found: Extracted, means: Tensor) -> dict[str, Tensor]:
     The nearest mean is the one with the largest cosine, since means have unit length.
     """
     return {"fc": found.logits, "ncm": normalize(found.features) @ means.T}
+
+
+def herded(
+    model: Model, kept: ImageSet, new: ImageSet, quota: int, preprocessing: Preprocessing, backend: Backend
+) -> ImageSet:
+    """The exemplars after a training: what was kept before, and the new images cut to their quota by herding.
+
+    Raises `Diverged` where the features are no numbers, though the weights are.
+    """
+    arrived = set(new.labels.tolist())
+    candidates = ImageSet.joined([kept.of_labels(arrived), new])
+    features = extract(model, candidates.pixels, preprocessing, backend).features
+    if not bool(torch.isfinite(features).all()):
+        raise Diverged("the features of a temporary model are not finite; lower the learning rate")
+    ranks = herd(features, candidates.labels.to(backend.device), quota)
+    others = kept.of_labels(set(kept.labels.tolist()) - arrived)
+    return ImageSet.joined([others, *(candidates.select(ranks[label]) for label in sorted(ranks))])

@@ -52,11 +52,21 @@ class TrialDone(Event):
 
 
 @dataclass(frozen=True)
+class TuningDone(Event):
+    """A tuner that is no policy made one step: a round of hypergradients, or an episode on pseudo tasks."""
+
+    kind = "tuning"
+
+    tuner: str
+    record: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
 class ActionDecided(Event):
     """The phase will be trained with this action; `distribution` is the policy's over the space, if it has one.
 
-    `reward` is the local reward of the action, where it was tried; `past_reward`, the sum of those of earlier phases, is
-    Part I of the paper's cumulative reward: a constant, recorded and left out of every update.
+    `reward` is the local reward of the action, where it was tried; `past_reward`, the sum of those of earlier phases,
+    is Part I of the paper's cumulative reward: a constant, recorded and left out of every update.
     """
 
     kind = "action"

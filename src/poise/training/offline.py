@@ -19,15 +19,15 @@ from torch import Tensor
 
 from poise import draws
 from poise.actions import Action, ActionSpace
-from poise.data import ImageSet, herd
+from poise.data import ImageSet
 from poise.errors import Damaged, Diverged, UserError, check_number, check_whole
 from poise.methods import Growth
 from poise.nets import Model
 from poise.policies.reinforce import FEATURES, Reinforce, state_of
-from poise.training.environment import _others, _relabelled
-from poise.training.evaluate import both_classifiers, class_means, extract
+from poise.training.environment import others, relabelled
+from poise.training.evaluate import both_classifiers, class_means, extract, herded
 from poise.training.lanes import Leg
-from poise.training.phase import PhaseStart
+from poise.training.phase import PhaseStart, ceiling
 
 LEAST_CLASSES: Final = 4  # two that are known and two that arrive
 
@@ -44,7 +44,7 @@ class OfflineOptions:
         episodes: pseudo streams that are played.
         phases: pseudo phases after the first, at most; fewer where the classes do not suffice.
         rate: the step of REINFORCE.
-        length: of a pseudo phase, as a share of the epochs of a real one; it has at least one epoch.
+        length: of a pseudo phase after the first, as a share of the epochs of a real one; at least one epoch.
     """
 
     episodes: int = 20
@@ -171,8 +171,13 @@ class _PseudoTasks:
         return Episode(number, tuple(steps))
 
     def epochs(self, action: Action) -> int:
-        """The length of a pseudo phase; an action that changes the length of a phase scales it."""
-        return math.ceil(self.options.length * (action.epochs or self.start.schedule.epochs))
+        """The length of a pseudo phase; an action that changes the length of a phase scales it.
+
+        The first one is as long as a real phase: a policy that learns on half-trained models learns to forget.
+        """
+        if action is self.first:
+            return self.start.schedule.epochs
+        return ceiling(self.options.length * (action.epochs or self.start.schedule.epochs))
 
     def counted(self, action: Action) -> str:
         """The classifier whose accuracy is the reward."""
@@ -212,7 +217,7 @@ class _At:
         try:
             for _ in trainer.run():
                 pass
-            kept = exemplars_after(leg, trainer.model.eval(), tasks.quota)
+            kept = herded(trainer.model.eval(), leg.kept, new, tasks.quota, start.preprocessing, start.backend)
         except Diverged:
             return None
         return _At(replace(start, model=trainer.model, phase=start.phase + 1), kept)
@@ -240,8 +245,8 @@ def _pseudo_stream(images: ImageSet, phases: int, generator: np.random.Generator
     picks = _held_out(images.labels, generator)
     order = tuple(generator.permutation(_count(images)).tolist())
     sizes = _sizes(len(order), phases, from_half=bool(generator.integers(2)))
-    valid = _relabelled(images.select(picks), order)
-    rest = _relabelled(images.select(_others(len(images), picks)), order)
+    valid = relabelled(images.select(picks), order)
+    rest = relabelled(images.select(others(len(images), picks)), order)
     ends = np.cumsum(sizes).tolist()
     bounds = zip([0, *ends], ends, strict=False)
     return _PseudoStream(tuple(rest.of_labels(range(first, end)) for first, end in bounds), valid)
@@ -288,19 +293,6 @@ def _count(images: ImageSet) -> int:
 
 
 # What trials do too ---------------------------------------------------------------------------------------------------
-
-
-def exemplars_after(leg: Leg, model: Model, quota: int) -> ImageSet:
-    """The memory after a leg: what was kept before, and the new images cut to their quota by herding.
-
-    Raises `Diverged` where the features are no numbers, though the weights are.
-    """
-    backend, new = leg.start.backend, leg.new
-    features = extract(model, new.pixels, leg.start.preprocessing, backend).features
-    if not bool(torch.isfinite(features).all()):
-        raise Diverged(f"the features of pseudo phase {leg.start.phase} are not finite")
-    ranks = herd(features, new.labels.to(backend.device), quota)
-    return ImageSet.joined([leg.kept, *(new.select(ranks[label]) for label in sorted(ranks))])
 
 
 def guessed(start: PhaseStart, model: Model, exemplars: ImageSet, pixels: Tensor) -> dict[str, Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from dataclasses import dataclass, replace
 
 import torch
@@ -84,3 +85,8 @@ class PhaseStart:
         if len(images) == 1:  # a batch of two, for a single value has no batch statistics
             images = images.select(torch.zeros(2, dtype=torch.long))
         return Feed(images, self.backend.device)
+
+
+def ceiling(epochs: float) -> int:
+    """The next whole number of epochs, not led astray by rounding: 0.07 · 100 is 7."""
+    return math.ceil(round(epochs, 6))

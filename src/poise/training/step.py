@@ -95,7 +95,7 @@ class EagerRunner:
         draws = draws.to(self._feed.device)
         left = self._bounds[first:]
         for (start, stop), (pixels, labels) in zip(left, self._feed.batches(order, left), strict=True):
-            with _seeded(noise + start, self._feed.device) if self._seeded else nullcontext():
+            with seeded(noise + start, self._feed.device) if self._seeded else nullcontext():
                 values = self._step(pixels, labels, draws.batch(start, stop))
             yield values[None]
 
@@ -106,7 +106,7 @@ def is_noisy(model: nn.Module) -> bool:
 
 
 @contextmanager
-def _seeded(key: int, device: torch.device) -> Iterator[None]:
+def seeded(key: int, device: torch.device) -> Iterator[None]:
     """The global generators at this address for one step, and as before after it."""
     on_gpu = device.type == "cuda"
     with torch.random.fork_rng(devices=[device] if on_gpu else []):

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -14,19 +13,19 @@ from torch import Tensor
 
 from poise import draws
 from poise.actions import Action
-from poise.data import ImageSet, Memory, herd
+from poise.data import ImageSet, Memory
 from poise.errors import Diverged, UserError, check_number, check_whole, suggestion
 from poise.methods import Growth
 from poise.nets import Model
-from poise.policies import Outcome, Trial
+from poise.policies import Outcome, Trial, preset
 from poise.training.environment import VALIDATION, Environment, local_environment, look_ahead
-from poise.training.evaluate import both_classifiers, class_means, extract
+from poise.training.evaluate import both_classifiers, class_means, extract, herded
 from poise.training.events import EpochDone
 from poise.training.lanes import Lane, Lanes, Leg
-from poise.training.phase import PhaseStart
+from poise.training.phase import PhaseStart, ceiling
 from poise.training.trainer import Trainer
 
-ENVIRONMENTS = ("local", "lookahead")
+ENVIRONMENTS = ("local", "lookahead", "both")
 CLASSIFIER_RULES = ("full", "paper")
 
 #: Looks at a temporary model and its class means; what it returns is recorded and never enters a reward.
@@ -39,7 +38,8 @@ class TrialSettings:
     """How actions are tried.
 
     Attributes:
-        environment: `local` (the paper's), or `lookahead` (two pseudo phases made of the new classes).
+        environment: `local` (the paper's); `lookahead` (two pseudo phases made of the new classes); or `both`, one
+            after the other, each counting by how many images it validates on.
         horizon: the paper's n: so often a local training is repeated with its own result as teacher.
         validation: images of each class in B.
         length: M₁ as a share of M₂.
@@ -62,25 +62,43 @@ class TrialSettings:
         check_number("trials.length", self.length, positive=True)
         if self.length > 1:
             raise UserError(f"trials.length={self.length} must be a share of the phase's epochs, at most 1")
-        if self.environment == "lookahead" and self.horizon:
+        if self.environment != "local" and self.horizon:
             raise UserError("trials.horizon repeats the local environment; a look-ahead has two phases already")
 
     def short(self, full: int) -> int:
         """M₁ for a phase of M₂ epochs."""
-        return math.ceil(self.length * full)
+        return ceiling(self.length * full)
+
+
+def trial_settings(policy: str, given: Mapping[str, Any]) -> TrialSettings:
+    """How that policy's actions are tried: as given, else as it brings along, else by default."""
+    known = [each.name for each in fields(TrialSettings)]
+    for name in given:
+        if name not in known:
+            raise UserError(f"unknown key 'trials.{name}'; {suggestion(str(name), known)}")
+    return TrialSettings(**{**preset(policy).trials, **given})
 
 
 @dataclass(frozen=True)
-class Split:
-    """A round: one draw of the environment and what all of its trials start from."""
+class Course:
+    """One draw of an environment, and the leg that every trial on it starts with."""
 
     environment: Environment
     first: Leg
 
+    @property
+    def trained(self) -> int:
+        """How many images are trained on."""
+        later = self.environment.later
+        return len(self.first.feed) + (len(later) if later is not None else 0)
+
 
 @dataclass(frozen=True)
 class TrialResult:
-    """What came of a trial: for the policy an outcome, for the record what was seen on the way."""
+    """What came of a trial: for the policy an outcome, for the record what was seen on the way.
+
+    Classes are rows of the head, ascending within each environment that was used; images and hits belong to them.
+    """
 
     outcome: Outcome
     classes: list[int]
@@ -152,13 +170,13 @@ class Trials:
         self._start, self._memory, self._new, self._reserve, self._quota = start, memory, new, reserve, quota
         self.settings, self.classes, self._witness = settings or TrialSettings(), tuple(classes), witness
         self._lanes = lanes or Lanes(start.backend)
-        self._splits: dict[int, Split] = {}  # those under way: any round can be drawn again
-        self._paused: dict[tuple[int, int, bool], _Paused] = {}
+        self._rounds: dict[int, list[Course]] = {}  # those under way: any round can be drawn again
+        self._paused: dict[tuple[int, int, bool, int], _Paused] = {}
 
     @cached_property
     def possible(self) -> bool:
         """Whether there is anything to validate on."""
-        return self._environment(0) is not None
+        return bool(self._environments(0))
 
     def run(self, trial: Trial, action: Action, classifier: str, short: int) -> TrialResult:
         """Train until the trial's epoch and validate; a loss that diverges is a reward of 0 and stops nothing."""
@@ -171,60 +189,76 @@ class Trials:
     def _waves(self, left: list[tuple[Trial, Action, str]], short: int) -> Generator[TrialResult, None, None]:
         while left:
             wave = left[: len(self._lanes)]
-            rounds = {trial.round for trial, _, _ in wave}
-            self._splits = {number: self._split(number) for number in sorted(rounds)}
-            try:
-                results = self._lanes.side_by_side(
-                    [self._trial(self._lanes[place], *each, short) for place, each in enumerate(wave)]
-                )
-            except torch.cuda.OutOfMemoryError:
-                if len(self._lanes) == 1:
-                    raise
+            results = self._wave(wave, short)
+            if results is None:  # outside the handler, which would keep the failed trainings alive
                 self._lanes.fewer()
                 continue
             left = left[len(wave) :]
             yield from results
 
+    def _wave(self, wave: Sequence[tuple[Trial, Action, str]], short: int) -> list[TrialResult] | None:
+        """These trials side by side; None if there is not enough memory for so many."""
+        try:
+            rounds = {trial.round for trial, _, _ in wave}
+            self._rounds = {number: self._courses(number) for number in sorted(rounds)}
+            return self._lanes.side_by_side(
+                [self._trial(self._lanes[place], *each, short) for place, each in enumerate(wave)]
+            )
+        except torch.cuda.OutOfMemoryError:
+            if len(self._lanes) == 1:
+                raise
+            return None
+
     def _trial(
         self, lane: Lane, trial: Trial, action: Action, classifier: str, short: int
     ) -> Generator[None, None, TrialResult]:
-        split = self._splits[trial.round]
+        """All courses of a round, one after the other."""
+        parts = []
+        for place, course in enumerate(self._rounds[trial.round]):
+            parts.append((yield from self._tried(lane, course, place, trial, action, classifier, short)))
+            if parts[-1].outcome.diverged:
+                break
+        return _joined(parts)
+
+    def _tried(
+        self, lane: Lane, course: Course, place: int, trial: Trial, action: Action, classifier: str, short: int
+    ) -> Generator[None, None, TrialResult]:
         full = self._start.schedule.epochs
         scale = (action.epochs or full) / full
-        until, total = math.ceil(trial.epochs * scale), math.ceil((full if trial.full else short) * scale)
-        key = (trial.arm, trial.round, trial.full)
+        until, total = ceiling(trial.epochs * scale), ceiling((full if trial.full else short) * scale)
+        key = (trial.arm, trial.round, trial.full, place)
         at = self._paused.get(key)
         if at is None or at.epochs > until:
-            at = _Paused(split.first)
+            at = _Paused(course.first)
         try:
-            while at.number < self._legs(split) - 1:
-                at = yield from self._passed(lane, split, at, action, total, trial.round, classifier)
-            at = yield from self._advanced(lane, split, at, action, until, total, trial.round)
+            while at.number < self._legs(course) - 1:
+                at = yield from self._passed(lane, course, at, action, total, trial.round, classifier)
+            at = yield from self._advanced(lane, course, at, action, until, total, trial.round)
         except Diverged:
             self._paused.pop(key, None)
-            return self._result(split, Outcome(trial, 0.0, (), diverged=True), at, until)
+            return self._result(course, Outcome(trial, 0.0, (), diverged=True), _Paused(course.first), until)
         self._paused[key] = at
         if until == total:  # nothing can continue it
             del self._paused[key]
-        last = self._outcome(trial, split, at.hits[until][classifier])
-        return self._result(split, _mean_outcome([*at.rewards, last]), at, until)
+        last = self._outcome(trial, course, at.hits[until][classifier])
+        return self._result(course, _mean_outcome([*at.rewards, last]), at, until)
 
     def _passed(
-        self, lane: Lane, split: Split, at: _Paused, action: Action, total: int, round_: int, classifier: str
+        self, lane: Lane, course: Course, at: _Paused, action: Action, total: int, round_: int, classifier: str
     ) -> Generator[None, None, _Paused]:
         """Train a leg that is not the last one to its end, and go to the next."""
         trainer = self._trainer(lane, at, action, total, round_)
         for _ in trainer.run():
             yield
         rewards = at.rewards
-        if split.environment.later is None:  # the paper's sum of rewards over the repetitions
-            hits = self._validated(split, at.leg, trainer.model)[0]
-            rewards = (*rewards, self._outcome(Trial(0, 0, 1), split, hits[classifier]))
-        leg = self._next_leg(at.leg, split.environment, trainer.model)
+        if course.environment.later is None:  # the paper's sum of rewards over the repetitions
+            hits = self._validated(course, at.leg, trainer.model)[0]
+            rewards = (*rewards, self._outcome(Trial(0, 0, 1), course, hits[classifier]))
+        leg = self._next_leg(at.leg, course.environment, trainer.model)
         return _Paused(leg, at.number + 1, rewards=rewards)
 
     def _advanced(
-        self, lane: Lane, split: Split, at: _Paused, action: Action, until: int, total: int, round_: int
+        self, lane: Lane, course: Course, at: _Paused, action: Action, until: int, total: int, round_: int
     ) -> Generator[None, None, _Paused]:
         """Train the last leg until that epoch, looking at it on the way."""
         if until in at.hits:
@@ -237,12 +271,12 @@ class Trials:
             if not isinstance(event, EpochDone) or epochs > until or (epochs == until == total):
                 continue  # the last epoch is looked at when all stages have ended
             if _is_looked_at(epochs, until):
-                hits[epochs], witnessed[epochs] = self._validated(split, at.leg, trainer.model)
+                hits[epochs], witnessed[epochs] = self._validated(course, at.leg, trainer.model)
             if epochs == until:
                 tensors, position = trainer.state()
                 state = {name: value.clone() for name, value in tensors.items()}, position
                 return replace(at, state=state, hits=hits, witnessed=witnessed, epochs=epochs)
-        hits[until], witnessed[until] = self._validated(split, at.leg, trainer.model)
+        hits[until], witnessed[until] = self._validated(course, at.leg, trainer.model)
         return replace(at, hits=hits, witnessed=witnessed, epochs=until)
 
     def _trainer(self, lane: Lane, at: _Paused, action: Action, total: int, round_: int) -> Trainer:
@@ -254,8 +288,8 @@ class Trials:
 
     # The environment --------------------------------------------------------------------------------------------
 
-    def _legs(self, split: Split) -> int:
-        return 2 if split.environment.later is not None else 1 + self.settings.horizon
+    def _legs(self, course: Course) -> int:
+        return 2 if course.environment.later is not None else 1 + self.settings.horizon
 
     def _next_leg(self, leg: Leg, environment: Environment, model: Model) -> Leg:
         """The second pseudo phase of a look-ahead; or the same images again, for the model that they gave."""
@@ -267,37 +301,45 @@ class Trials:
         start = replace(leg.start, model=model, growth=Growth(known, len(environment.rows or ()) - known))
         return Leg.of(start, self._exemplars(leg, model), environment.later)
 
-    def _split(self, number: int) -> Split:
-        if number in self._splits:
-            return self._splits[number]
-        environment, start = self._environment(number), self._start
-        assert environment is not None, "trials are run only where they are possible"
-        if environment.later is not None:
-            arrived = {label for label in environment.new.labels.tolist() if label >= start.growth.old}
-            start = replace(start, growth=Growth(start.growth.old, len(arrived)))
-        return Split(environment, Leg.of(start, environment.kept, environment.new))
+    def _courses(self, number: int) -> list[Course]:
+        if number in self._rounds:
+            return self._rounds[number]
+        courses = []
+        for environment in self._environments(number):
+            start = self._start
+            if environment.later is not None:
+                arrived = {label for label in environment.new.labels.tolist() if label >= start.growth.old}
+                start = replace(start, growth=Growth(start.growth.old, len(arrived)))
+            courses.append(Course(environment, Leg.of(start, environment.kept, environment.new)))
+        return courses
 
-    def _environment(self, number: int) -> Environment | None:
-        generator = draws.generator(self._start.seed, "environment", self._start.phase, number)
+    def local(self) -> Environment | None:
+        """The local environment of the first round, for tuners that are no policies."""
+        generator = draws.generator(self._start.seed, "environment", self._start.phase, 0)
+        return local_environment(self._memory, self._new, self._reserve, generator, self.settings.validation)
+
+    def _environments(self, number: int) -> list[Environment]:
+        """This round's draw of each environment; where no look-ahead is possible, of the local one alone."""
+        seed, phase, wanted = self._start.seed, self._start.phase, self.settings.environment
         images, count = (self._memory, self._new, self._reserve), self.settings.validation
-        if self.settings.environment == "lookahead":
-            found = look_ahead(*images, self._start.growth.old, generator, count)
-            if found is not None:
-                return found
-        return local_environment(*images, generator, count)
+        found: list[Environment | None] = []
+        if wanted != "local":
+            generator = draws.generator(seed, "look-ahead", phase, number)
+            found.append(look_ahead(*images, self._start.growth.old, generator, count))
+        if wanted != "lookahead" or found == [None]:
+            generator = draws.generator(seed, "environment", phase, number)
+            found.insert(0, local_environment(*images, generator, count))
+        return [environment for environment in found if environment is not None]
 
     # Validation -------------------------------------------------------------------------------------------------
 
     def _exemplars(self, leg: Leg, model: Model) -> ImageSet:
         """What the memory would be after this leg: what was kept, and the new images cut to their quota by herding."""
-        backend, new = self._start.backend, leg.new
-        features = extract(model, new.pixels, self._start.preprocessing, backend).features
-        ranks = herd(features, new.labels.to(backend.device), self._quota)
-        return ImageSet.joined([leg.kept, *(new.select(ranks[label]) for label in sorted(ranks))])
+        return herded(model, leg.kept, leg.new, self._quota, self._start.preprocessing, self._start.backend)
 
-    def _validated(self, split: Split, leg: Leg, model: Model) -> tuple[Hits, Any]:
+    def _validated(self, course: Course, leg: Leg, model: Model) -> tuple[Hits, Any]:
         """Hits of both classifiers on B; class means come from the local training part only."""
-        environment, preprocessing, backend = split.environment, self._start.preprocessing, self._start.backend
+        environment, preprocessing, backend = course.environment, self._start.preprocessing, self._start.backend
         means = class_means(model, self._exemplars(leg, model), sum(leg.start.growth), preprocessing, backend)
         found = both_classifiers(extract(model, environment.valid.pixels, preprocessing, backend), means)
         labels = environment.valid.labels.to(backend.device)
@@ -305,15 +347,14 @@ class Trials:
         seen = self._witness(model, means) if self._witness is not None and environment.later is None else None
         return hits, seen
 
-    def _outcome(self, trial: Trial, split: Split, hits: list[int]) -> Outcome:
-        _, images, _ = _judged(split.environment)
+    def _outcome(self, trial: Trial, course: Course, hits: list[int]) -> Outcome:
+        _, images, _ = _judged(course.environment)
         per_class = tuple(right / count for right, count in zip(hits, images, strict=True))
         return Outcome(trial, sum(per_class) / len(per_class), per_class)
 
-    def _result(self, split: Split, outcome: Outcome, at: _Paused, until: int) -> TrialResult:
-        environment = split.environment
+    def _result(self, course: Course, outcome: Outcome, at: _Paused, until: int) -> TrialResult:
+        environment = course.environment
         classes, images, order = _judged(environment)
-        trained = len(split.first.feed) + (len(environment.later) if environment.later is not None else 0)
         legs = tuple(each.reward for each in at.rewards)
         return TrialResult(
             replace(outcome, per_class=tuple(outcome.per_class[place] for place in order) if outcome.per_class else ()),
@@ -325,7 +366,12 @@ class Trials:
                 for epoch, hits in at.hits.items()
                 if _is_looked_at(epoch, until)
             },
-            {"digest": environment.digest(), "trained": trained, "validated": len(environment.valid)},
+            {
+                "environment": "local" if environment.later is None else "lookahead",
+                "digest": environment.digest(),
+                "trained": course.trained,
+                "validated": len(environment.valid),
+            },
             legs,
             {epoch: seen for epoch, seen in at.witnessed.items() if seen is not None and _is_looked_at(epoch, until)},
         )
@@ -351,6 +397,31 @@ def _mean_outcome(outcomes: Sequence[Outcome]) -> Outcome:
         return outcomes[0]
     per_class = [sum(values) / len(outcomes) for values in zip(*(each.per_class for each in outcomes), strict=True)]
     return Outcome(outcomes[-1].trial, sum(per_class) / len(per_class), tuple(per_class))
+
+
+def _joined(parts: Sequence[TrialResult]) -> TrialResult:
+    """The result over all environments of a round; each counts by how many images it validates on."""
+    if len(parts) == 1:
+        return parts[0]
+    last = parts[-1].outcome
+    per_class = () if last.diverged else tuple(share for part in parts for share in part.outcome.per_class)
+    images = [sum(part.images) for part in parts]
+    weighed = sum(part.outcome.reward * count for part, count in zip(parts, images, strict=True))
+    reward = 0.0 if last.diverged else weighed / sum(images)
+    epochs = [epoch for epoch in parts[0].hits if all(epoch in part.hits for part in parts)]
+    return TrialResult(
+        replace(last, reward=reward, per_class=per_class),
+        [label for part in parts for label in part.classes],
+        [count for part in parts for count in part.images],
+        parts[0].old,
+        {
+            epoch: {name: [count for part in parts for count in part.hits[epoch][name]] for name in ("fc", "ncm")}
+            for epoch in epochs
+        },
+        {"parts": [dict(part.split) for part in parts]},
+        tuple(reward for part in parts for reward in part.legs),
+        {epoch: seen for part in parts for epoch, seen in part.witnessed.items()},
+    )
 
 
 def _is_looked_at(epoch: int, last: int) -> bool:

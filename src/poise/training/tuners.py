@@ -1,0 +1,40 @@
+"""Tuners of a phase that are no policies over trials: chosen by the same key, behind the same call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from typing import Any, Final
+
+from poise.errors import UserError, suggestion
+from poise.policies import POLICIES, Policy, Setup, make_policy
+from poise.training.bilevel import BilevelOptions
+from poise.training.offline import OfflineOptions
+
+TUNERS: Final[Mapping[str, type[BilevelOptions] | type[OfflineOptions]]] = {
+    "bilevel": BilevelOptions,
+    "offline-rl": OfflineOptions,
+}
+
+
+def deciders() -> list[str]:
+    """Every word that `policy` can be."""
+    return [*POLICIES, *TUNERS]
+
+
+def tuner_options(name: str, given: Mapping[str, Any]) -> BilevelOptions | OfflineOptions:
+    """The options of a tuner, those that are not given as they are by default."""
+    known = [each.name for each in fields(TUNERS[name])]
+    for key in given:
+        if key not in known:
+            raise UserError(f"policy {name} has no option '{key}'; {suggestion(key, known)}")
+    return TUNERS[name](**given)
+
+
+def make_decider(name: str, setup: Setup, given: Mapping[str, Any]) -> Policy:
+    """The policy of that name; for a tuner one that asks for nothing, since the tuner decides."""
+    if name not in TUNERS:
+        return make_policy(name, setup, given)
+    policy = make_policy("fixed", setup)
+    policy.description = {"name": name, **asdict(tuner_options(name, given))}
+    return policy
