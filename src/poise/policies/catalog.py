@@ -71,7 +71,7 @@ class Preset:
 
 
 PRESETS: Final[Mapping[str, Preset]] = {
-    "online": Preset("online", {"environment": "both", "length": 0.3}),
+    "online": Preset("online", {"environment": "both", "length": 0.3, "validation": 30}),
 }
 
 
@@ -150,7 +150,7 @@ def race_policy(
 
 
 @register("online")
-def online_policy(setup: Setup, *, rungs: int = 3, finalists: int = 0, carry: float = 1.0) -> Policy:
+def online_policy(setup: Setup, *, rungs: int = 2, finalists: int = 0, carry: float = 1.0) -> Policy:
     """What a user gets: the composition that was best in our studies (see the docs), with its own space and trials."""
     policy = race_policy(setup, rungs=rungs, finalists=finalists, carry=carry)
     policy.description = {"resolves_to": "race"}
