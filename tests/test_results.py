@@ -35,3 +35,14 @@ def test_the_fc_figures_of_lwf_come_from_the_icarl_runs() -> None:
         curve = [point["accuracy_fc"] for point in result["curve"]]
         assert f"{sum(curve) / len(curve):.2f}" == figure
         assert figure in page
+
+
+def test_the_digits_table_is_what_its_runs_gave() -> None:
+    page = (RESULTS / "digits-online.md").read_text(encoding="utf-8")
+    for setting in json.loads((RESULTS / "digits-online.json").read_text(encoding="utf-8")).values():
+        assert len(setting["seeds"]) >= 5
+        assert len(setting["seeds"]) == len(setting["fixed"]) == len(setting["online"])
+        gains = [online - fixed for fixed, online in zip(setting["fixed"], setting["online"], strict=True)]
+        means = [sum(values) / len(values) for values in (setting["fixed"], setting["online"], gains)]
+        assert f"| {means[0]:.2f} | {means[1]:.2f} | {means[2]:+.2f} |" in page
+        assert means[2] >= 0
