@@ -297,6 +297,9 @@ def test_a_dry_run_of_a_single_step_does_not_promise_hours(poise: Command) -> No
 def test_a_recipe_of_ones_own(poise: Command) -> None:
     Path("mine.toml").write_text('method = "lwf"\nsetting = "groups"\ngroups = [2, 1]\nepochs = 1\nbatch = 64\n')
     assert poise("run", "mine.toml").code == 0
+    result = json.loads(Path("runs/mine-groups-2-online-s0/result.json").read_text())
+    assert result["resolved_policy"]["name"] == "online"  # unless the recipe says something else
+    assert poise("run", "mine.toml", "policy=fixed").code == 0
     assert Path("runs/mine-groups-2-fixed-s0/result.json").exists()
 
 

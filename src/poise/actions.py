@@ -295,6 +295,8 @@ def tuned_space(
 def _kinds(tune: str | Collection[str] | None) -> tuple[str, ...] | None:
     if tune is None:
         return None
+    if not isinstance(tune, Collection):
+        raise UserError(f"tune={tune!r} must be a list of words, such as ['kd', 'lr']")
     kinds = (tune,) if isinstance(tune, str) else tuple(tune)
     for word in kinds:
         if word not in TUNABLE:

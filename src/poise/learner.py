@@ -43,13 +43,14 @@ from poise.training import (
     Witness,
     both_classifiers,
     class_means,
+    decider_options,
     extract,
     make_backend,
     make_decider,
     trial_settings,
     tuner_options,
 )
-from poise.training.bilevel import tuned
+from poise.training.bilevel import HyperStep, tuned
 from poise.training.offline import Episode, OfflineOptions, episodes, learned
 
 log = logging.getLogger(__name__)
@@ -59,7 +60,6 @@ Labels = Sequence[Label] | NDArray[Any] | Tensor
 Shape = tuple[int, int, int]  # channels, height, width
 Images = NDArray[np.uint8] | Tensor | Sequence[str | Path]
 
-UNKNOWN = {"loss": None, "gradient": None}  # of a round that was no number
 NCM_TEMPERATURE = 0.1  # of the cosines to class means in `predict_proba`
 
 
@@ -212,8 +212,8 @@ class Learner:
             action=action or {},
             first_lr=first_lr,
             policy=policy,
-            policy_options=policy_options or {},
-            space=preset(policy).space if space is None else space,
+            policy_options=_resolved_options(policy, policy_options, space, tune),
+            space=({} if policy == "bilevel" else preset(policy).space) if space is None else space,
             tune=tune,
             trials=trials if isinstance(trials, TrialSettings) else trial_settings(policy, trials or {}),
             memory=memory if isinstance(memory, Budget) else Budget(per_class=memory),
@@ -229,7 +229,7 @@ class Learner:
             self._method.default_action,
             self.settings.action,
             tuned=policy != "fixed",
-            space={} if policy == "bilevel" else self.settings.space,
+            space=self.settings.space,
             tune=tune,
             choices=self._method.choices,
             epochs=epochs,
@@ -424,7 +424,8 @@ class Learner:
         """What `offline-rl` learns before anything else: episodes on pseudo tasks made of the first phase."""
         if self.settings.policy != "offline-rl":
             return
-        options = OfflineOptions(**self.settings.policy_options)  # type: ignore[arg-type]
+        options = tuner_options("offline-rl", self.settings.policy_options)
+        assert isinstance(options, OfflineOptions)
         quota = self.settings.memory.quota(len(job.arrival.classes)) - self.settings.memory.reserve
         done = _episodes(job.history)
         for episode in episodes(job.start, job.new, quota, self.space, options, done, first):
@@ -439,21 +440,20 @@ class Learner:
         options = tuner_options(self.settings.policy, self.settings.policy_options)
         action, environment = self._action, trials.local()
         if isinstance(options, OfflineOptions):
-            state = state_of(*job.arrival.growth, len(job.kept.exemplars))
-            action = self.space.actions[learned(self.space, options, _episodes(self._history)).decide(state)]
+            state, played = state_of(*job.arrival.growth, len(job.kept.exemplars)), _episodes(self._history)
+            if len(played) < options.episodes:
+                raise UserError("this learner's first phase was learned without offline-rl; start from the first phase")
+            action = self.space.actions[learned(self.space, options, played).decide(state)]
         elif environment is None:
             log.warning("phase %d has nothing to validate on; its action is not tuned", self.phases_)
         else:
             images = environment.kept, environment.new, environment.valid
-            for step in tuned(job.start, *images, self._action, options):
+            done = [HyperStep.from_json(entry["hyper"]) for entry in job.history if "hyper" in entry]
+            action = done[-1].action if done else action
+            for step in tuned(job.start, *images, self._action, options, done):
                 action = step.action
-                record = {
-                    "round": step.round,
-                    "action": dict(step.action),
-                    "loss": step.loss,
-                    "gradient": step.gradient,
-                }
-                yield TuningDone(self.phases_, "bilevel", record if step.finite else {**record, **UNKNOWN})
+                job.history.append({"phase": self.phases_, "hyper": step.as_json()})
+                yield TuningDone(self.phases_, "bilevel", step.as_json())
         job.history.append({"phase": self.phases_, "tuned": dict(action)})
         return action
 
@@ -477,27 +477,27 @@ class Learner:
         `full`: a model trained with the decided action at full length on a local training part, perhaps a finalist of
         the policy. `paper`: in the first tuned phase only, a short training that suits FC and one that suits NCM.
         """
-        if any("judged" in entry for entry in job.history):
-            return
-        settings = job.policy.setup
-        hits = dict.fromkeys(self._judged, 0)
-        events: list[Event] = []  # told once the judgement is written down
+        settings, judged = job.policy.setup, sum("judged" in entry for entry in job.history)
         if self.settings.trials.classifier == "paper":
-            candidates = _paper_candidates(action) if not any(self._judged.values()) else {}
-            for number, (name, one) in enumerate(candidates.items()):
+            first = not any(self._judged.values())
+            candidates = list(_paper_candidates(action).items())[judged:] if first else []
+            for number, (name, one) in enumerate(candidates, start=judged):
                 trial = Trial(number, -1 - number, settings.short)  # no arm of the policy's, nor continuing one
                 result = trials.run(trial, one, name, settings.short)
-                hits[name] = result.totals()[name]
-                events.append(self._tried({**asdict(trial), "purpose": "classifier"}, one, name, result))
-        elif (totals := _finalist_totals(job.history)) is not None:
-            hits = totals
-        else:
+                yield self._judgement(job, {name: result.totals()[name]}, trial, one, name, result)
+        elif not judged and (totals := _finalist_totals(job.history)) is not None:
+            job.history.append({"phase": self.phases_, "judged": totals})
+        elif not judged:
             trial = Trial(0, -1, settings.full, full=True)
             result = trials.run(trial, action, "fc", settings.short)
-            hits = result.totals()
-            events.append(self._tried({**asdict(trial), "purpose": "classifier"}, action, "fc", result))
-        job.history.append({"phase": self.phases_, "judged": hits})
-        yield from events
+            yield self._judgement(job, result.totals(), trial, action, "fc", result)
+
+    def _judgement(
+        self, job: _Job, hits: dict[str, int], trial: Trial, action: Action, counts: str, result: TrialResult
+    ) -> TrialDone:
+        """Write a judgement of classifiers down, then tell it."""
+        job.history.append({"phase": self.phases_, "judged": {**dict.fromkeys(self._judged, 0), **hits}})
+        return self._tried({**asdict(trial), "purpose": "classifier"}, action, counts, result)
 
     def resolved_policy(self) -> dict[str, Any]:
         """What decides the actions, for the record: its name, its options, its space, and how actions are tried."""
@@ -840,6 +840,19 @@ class Learner:
         augmentation = preprocessing.augmentation
         jitter = self._method.brightness or augmentation.brightness
         return replace(preprocessing, augmentation=replace(augmentation, brightness=jitter))
+
+
+def _resolved_options(
+    policy: str,
+    options: Mapping[str, bool | float | str] | None,
+    space: str | Mapping[str, Sequence[AxisValue]] | None,
+    tune: Sequence[str] | None,
+) -> dict[str, Any]:
+    if policy == "bilevel" and (space or tune is not None):
+        raise UserError("policy bilevel moves weights and learning rate freely: it has no space and nothing to tune")
+    if not isinstance(options, Mapping | None):
+        raise UserError(f"policy_options={options!r} must be a mapping, such as {{'safe': 1.0}}")
+    return decider_options(policy, options or {})
 
 
 def _episodes(history: Iterable[Mapping[str, Any]]) -> list[Episode]:

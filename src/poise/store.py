@@ -60,7 +60,7 @@ def read_json(path: Path) -> dict[str, Any]:
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], *, kind: str) -> None:
     """Write tensors and a JSON document as one safetensors file of the given kind."""
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in sorted(tensors.items())}
-    document = json.dumps({"kind": kind, "format": FORMAT, "meta": meta}, sort_keys=True, allow_nan=False)
+    document = json.dumps({"kind": kind, "format": FORMAT, "meta": meta}, allow_nan=False)
     header = {"sum": _checksum(plain, document), "document": document}
     # One entry only: safetensors writes its metadata in the order of a hash table, anew in every process.
     write_bytes(path, to_bytes(plain, {"poise": json.dumps(header)}))

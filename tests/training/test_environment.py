@@ -102,6 +102,28 @@ def test_without_an_old_class_in_it_there_is_no_environment() -> None:
     assert drawn(Memory(image_set({0: 1, 1: 1}), NONE), image_set({2: 50}, first=10), NONE) is None
 
 
+@pytest.mark.parametrize("sizes", [{2: 1}, {2: 1, 3: 1}, {0: 20, 2: 1}])
+def test_where_no_class_that_arrived_can_be_judged_there_is_no_environment(sizes: dict[int, int]) -> None:
+    """Validation on old classes alone would only reward standing still."""
+    memory, new = Memory(image_set({0: 20, 1: 20}), NONE), image_set(sizes, first=100)
+    assert drawn(memory, new, NONE) is None
+    reserved = Memory(image_set({0: 20, 1: 20}), image_set({0: 2, 1: 2}, first=50))
+    assert drawn(reserved, new, NONE) is None
+    assert drawn(reserved, new, image_set({2: 2}, first=300)) is not None  # its reserve can judge it
+
+
+def test_one_new_class_that_can_be_judged_is_enough() -> None:
+    found = drawn(Memory(image_set({0: 20}), NONE), image_set({1: 1, 2: 20}, first=100), NONE)
+    assert found is not None
+    assert counts(found.valid) == {0: 10, 2: 10}
+
+
+def test_new_images_of_known_classes_alone_have_an_environment() -> None:
+    found = drawn(Memory(image_set({0: 20, 1: 20}), NONE), image_set({0: 20}, first=100), NONE)
+    assert found is not None
+    assert counts(found.valid) == {0: 10, 1: 10}
+
+
 def test_an_old_class_without_a_reserve_is_judged_on_its_exemplars() -> None:
     memory = Memory(image_set({0: 6, 1: 6}), image_set({0: 2}, first=50))
     found = drawn(memory, image_set({2: 40}, first=100), NONE)

@@ -18,7 +18,7 @@ from poise.errors import Damaged, UserError
 from poise.methods import Growth, make_method
 from poise.nets import Model, build_backbone, build_head
 from poise.policies.reinforce import Reinforce, state_of
-from poise.training import Backend, PhaseStart, Schedule, make_backend, offline
+from poise.training import Backend, PhaseStart, Schedule, Trainer, make_backend, offline
 from poise.training.offline import (
     Episode,
     OfflineOptions,
@@ -169,8 +169,12 @@ def test_held_out_images_are_never_trained_on_nor_kept(
 def test_a_learned_policy_prefers_the_better_arm(cpu: Backend, images: ImageSet) -> None:
     start = started(cpu, "lwf")  # whose new rows are not imprinted: a tiny rate learns nothing new
     space = space_of(start, {"lr": [1e-6, 0.1]})
-    options = OfflineOptions(episodes=20, phases=2, rate=1.0, length=0.2)
-    policy = learned(space, options, played(start, images, options, space=space))
+    # As long as a phase: in a short one the larger rate forgets before it has learned, and really is the worse arm.
+    options = OfflineOptions(episodes=20, phases=2, rate=1.0, length=1.0)
+    found = played(start, images, options, space=space)
+    rewards = [[reward for episode in found for _, arm, reward in episode.steps if arm == one] for one in (0, 1)]
+    assert np.mean(rewards[1]) > np.mean(rewards[0]) + 0.2
+    policy = learned(space, options, found)
     for known in (2, 3, 4, 5, 6):
         state = state_of(known, 2, known * QUOTA)
         assert policy.probabilities(state)[1] > 0.7
@@ -296,10 +300,30 @@ def test_missing_episodes_are_noticed(start: PhaseStart) -> None:
 
 def test_a_pseudo_phase_has_its_share_of_the_epochs_and_at_least_one(start: PhaseStart, images: ImageSet) -> None:
     own = start.method.default_action
-    tasks = _PseudoTasks(start, images, QUOTA, space_of(start), OfflineOptions(length=0.1), own)
+    tasks = _PseudoTasks(start, images, QUOTA, space_of(start), OfflineOptions(length=0.1), own.replace(lr=0.3))
     assert tasks.epochs(own) == 2
     assert tasks.epochs(Action(**own, epochs=40)) == 4
     assert tasks.epochs(Action(**own, epochs=1)) == 1
+
+
+def test_only_the_first_pseudo_phase_is_as_long_as_a_real_one(
+    start: PhaseStart, images: ImageSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lengths: list[tuple[int, int | None]] = []
+
+    def trainer(self: PhaseStart, *parts: Any, epochs: int | None = None, **others: Any) -> Trainer:
+        lengths.append((self.growth.old, epochs))
+        return real(self, *parts, epochs=epochs, **others)
+
+    real = PhaseStart.trainer
+    monkeypatch.setattr(PhaseStart, "trainer", trainer)
+    space = space_of(start, {"lr": [start.method.default_action.lr]})  # the action of the first phase is an arm too
+    for first in (None, space.actions[0]):
+        lengths.clear()
+        played(start, images, replace(FEW, episodes=1, length=0.1), space=space, first=first)
+        assert len(lengths) == 3
+        assert [epochs for _, epochs in lengths] == [20, 2, 2]
+        assert [old == 0 for old, _ in lengths] == [True, False, False]
 
 
 @pytest.mark.parametrize(("method", "own"), [("lucir", "fc"), ("icarl", "ncm")])

@@ -312,24 +312,46 @@ def test_each_repetition_of_a_horizon_has_the_last_result_as_teacher(
 
 
 @pytest.mark.parametrize("classifier", ["fc", "ncm"])
-def test_both_environments_are_one_after_the_other_and_every_class_of_either_counts_the_same(
-    make_ahead: Callable[..., Trials], classifier: str
+@pytest.mark.parametrize("reserved", [0, 2])
+def test_both_environments_are_one_after_the_other_and_each_counts_by_its_images(
+    make_ahead: Callable[..., Trials], classifier: str, reserved: int
 ) -> None:
-    trial = Trial(0, arm=0, epochs=2, round=1)
+    """Without a reserve the parts have 15 and 24 images, and rewards of their own."""
+    trial, action = Trial(0, arm=0, epochs=2, round=1), OWN.replace(lr=0.02)
     both, local, ahead = (
-        make_ahead(environment=kind, reserved=2).run(trial, OWN, classifier, short=2)
+        make_ahead(environment=kind, reserved=reserved, confused=4).run(trial, action, classifier, short=2)
         for kind in ("both", "local", "lookahead")
     )
+    images = sum(local.images), sum(ahead.images)
+    assert images == ((28, 28) if reserved else (15, 24))
+    rewards = local.outcome.reward, ahead.outcome.reward
+    weighted = (images[0] * rewards[0] + images[1] * rewards[1]) / sum(images)
+    assert both.outcome.reward == pytest.approx(weighted)
+    if not reserved:
+        assert rewards[0] != pytest.approx(rewards[1], abs=1e-3)
+        by_classes = sum(both.outcome.per_class) / len(both.classes)
+        assert both.outcome.reward != pytest.approx(by_classes, abs=1e-4)
+        assert both.outcome.reward != pytest.approx(sum(rewards) / 2, abs=1e-4)
     assert both.classes == [*local.classes, *ahead.classes]
     assert both.images == [*local.images, *ahead.images]
     assert both.outcome.per_class == (*local.outcome.per_class, *ahead.outcome.per_class)
-    assert both.outcome.reward == pytest.approx(sum(both.outcome.per_class) / len(both.classes))
     assert both.outcome.trial == trial
     for epoch in (1, 2):
         for name in ("fc", "ncm"):
             assert both.hits[epoch][name] == [*local.hits[epoch][name], *ahead.hits[epoch][name]]
     assert both.totals() == {name: local.totals()[name] + ahead.totals()[name] for name in ("fc", "ncm")}
     assert both.split["parts"] == [local.split, ahead.split]
+
+
+def test_a_diverged_trial_in_both_lists_the_classes_and_images_of_both_parts(make_ahead: Callable[..., Trials]) -> None:
+    trial = Trial(0, arm=0, epochs=2)
+    diverged = make_ahead(environment="both").run(trial, OWN.replace(lr=1e30), "fc", short=2)
+    healthy = make_ahead(environment="both").run(trial, OWN, "fc", short=2)
+    assert diverged.outcome.diverged
+    assert (diverged.outcome.reward, diverged.outcome.per_class) == (0, ())
+    assert (diverged.classes, diverged.images) == (healthy.classes, healthy.images)
+    assert diverged.split == healthy.split
+    json.dumps(diverged.as_json())
 
 
 def test_where_no_look_ahead_is_possible_both_are_the_local_one(make_trials: Callable[..., Trials]) -> None:
@@ -487,8 +509,8 @@ def test_trials_of_two_rounds_can_be_asked_for_together(
         ({"length": float("nan")}, "trials.length=nan must be a number above 0"),
         ({"length": "short"}, "trials.length='short' must be a number above 0"),
         ({"length": 1.5}, "trials.length=1.5 must be a share of the phase's epochs, at most 1"),
-        ({"environment": "lookahead", "horizon": 1}, "a look-ahead has two phases already"),
-        ({"environment": "both", "horizon": 1}, "a look-ahead has two phases already"),
+        ({"environment": "lookahead", "horizon": 1}, "use it with trials.environment=local"),
+        ({"environment": "both", "horizon": 1}, "use it with trials.environment=local"),
     ],
 )
 def test_nonsense_is_refused_in_one_line(wrong: dict[str, Any], words: str) -> None:

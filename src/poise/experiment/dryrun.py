@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 from poise.data import ImageSet
 from poise.experiment.run import Plan
 from poise.learner import Learner
 from poise.policies import Outcome
-from poise.training import StepDone
+from poise.training import TUNERS, StepDone
 
 MEASURED_SECONDS = 3.0
 TEACHER_COST = 4 / 3  # a step costs forward + backward (3 parts); a teacher adds a forward
@@ -20,7 +21,8 @@ def describe_plan(plan: Plan) -> str:
     train, _ = plan.images()
     learner = plan.new_learner()
     budget = recipe.memory.budget()
-    rate = _images_per_second(learner, train.of_labels(stream[0]))
+    plain = replace(plan, recipe=recipe.model_copy(update={"policy": "fixed", "policy_options": {}}))
+    rate = _images_per_second(plain.new_learner(), train.of_labels(stream[0]))
     lines = [
         *plan.source.notes,
         f"{plan.name}: {recipe.method} on {plan.source.name}, {recipe.setting}, {len(stream)} phases, "
@@ -47,6 +49,7 @@ def describe_plan(plan: Plan) -> str:
         "",
         f"time    about {_duration(seconds)} of training at {rate:,.0f} images/s (measured here, without a teacher)",
         *([f"policy  about {_duration(tried)} of trials on top, at the same rate"] if tried else []),
+        *([f"policy  what {recipe.policy} itself takes is not in this estimate"] if recipe.policy in TUNERS else []),
         f"memory  {_size(train.pixels.nbytes)} of images, {_size(8 * model)} for model, teacher and momentum",
         f"disk    about {_size(10 * model + 2**20)} (two checkpoints, two models, the journal)",
     ]

@@ -12,7 +12,17 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from poise.actions import Action
 from poise.experiment.examiner import Exam
-from poise.training import ActionDecided, EpochDone, Event, PhaseDone, PhaseStarted, StageDone, StepDone, TrialDone
+from poise.training import (
+    ActionDecided,
+    EpochDone,
+    Event,
+    PhaseDone,
+    PhaseStarted,
+    StageDone,
+    StepDone,
+    TrialDone,
+    TuningDone,
+)
 
 LINE_SECONDS = 10.0  # between plain lines about one phase
 
@@ -60,7 +70,7 @@ class Lines:
             self.say(_phase_line(event, self._phases))
         elif isinstance(event, ActionDecided):
             self.say(f"  action: {Action(**event.action)}")
-        elif isinstance(event, TrialDone) and time.monotonic() - self._last > LINE_SECONDS:
+        elif isinstance(event, TrialDone | TuningDone) and time.monotonic() - self._last > LINE_SECONDS:
             self.say(f"  {_trial_words(event)}")
         elif isinstance(event, EpochDone) and time.monotonic() - self._last > LINE_SECONDS:
             left = (time.monotonic() - self._began) * (1 - done) / max(done, 1e-9)
@@ -104,7 +114,7 @@ class Bar:
         words = f"phase {event.phase}"
         if isinstance(event, StepDone | EpochDone):
             words += f", {event.stage} epoch {event.epoch + isinstance(event, StepDone)}/{event.epochs}"
-        elif isinstance(event, TrialDone):
+        elif isinstance(event, TrialDone | TuningDone):
             words += f", {_trial_words(event)}"
         elif isinstance(event, PhaseDone):
             words += ", exam"
@@ -155,7 +165,10 @@ def _phase_line(event: PhaseStarted, phases: int | None) -> str:
     return f"phase {event.phase}{known}: {new} ({event.classes} in all), {event.new_images} images{kept}"
 
 
-def _trial_words(event: TrialDone) -> str:
+def _trial_words(event: TrialDone | TuningDone) -> str:
+    if isinstance(event, TuningDone):
+        number = event.record.get("round", event.record.get("number", 0))
+        return f"{event.tuner}: step {number + 1}"
     return f"trial {event.trial['id'] + 1}: {Action(**event.action)}, reward {event.reward:.3f}"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -17,7 +18,7 @@ from poise.data.sources import LEAST_SIZE
 from poise.errors import UserError, suggestion
 from poise.methods import METHODS, make_method
 from poise.policies import Setup, preset
-from poise.training import PRECISIONS, TrialSettings, deciders, make_decider, trial_settings
+from poise.training import PRECISIONS, TrialSettings, decider_options, deciders, make_decider, trial_settings
 
 DEFAULT_RECIPE = "digits/lucir"
 Setting = Literal["tfh", "tfs", "groups"]
@@ -93,6 +94,11 @@ class Recipe(BaseModel):
     def _short_memory(cls, value: object) -> object:
         return {"per_class": value} if isinstance(value, int) and not isinstance(value, bool) else value
 
+    @field_validator("tune", mode="before")
+    @classmethod
+    def _single_word(cls, value: object) -> object:
+        return [value] if isinstance(value, str) else value
+
     @model_validator(mode="after")
     def _consistent(self) -> Recipe:
         if self.policy == "crossval":
@@ -101,12 +107,14 @@ class Recipe(BaseModel):
             word = getattr(self, name)
             if word not in known:
                 raise UserError(f"unknown {name} '{word}'; {suggestion(word, known)}")
+        if self.policy == "bilevel" and (self.space or self.tune is not None):
+            raise UserError("policy=bilevel moves weights and learning rate freely; leave space and tune out")
         method = make_method(self.method, self.options)
         space = tuned_space(
             method.default_action,
             self.action,
             tuned=self.policy != "fixed",
-            space={} if self.policy == "bilevel" else self.space or preset(self.policy).space,
+            space={} if self.policy == "bilevel" else preset(self.policy).space if self.space is None else self.space,
             tune=self.tune,
             choices=method.choices,
             epochs=self.epochs,
@@ -119,6 +127,19 @@ class Recipe(BaseModel):
         if self.setting != "groups" and self.groups is not None:
             raise UserError(f"groups goes with setting=groups, not with setting={self.setting}")
         return self
+
+
+def resolved(recipe: Recipe) -> Recipe:
+    """The recipe with what its policy brings along written out, so that later defaults change no run that was begun."""
+    if recipe.policy == "fixed":
+        return recipe
+    written: dict[str, object] = {
+        "policy_options": decider_options(recipe.policy, recipe.policy_options),
+        "trials": TrialKeys(**asdict(recipe.trials.settings(recipe.policy))),
+    }
+    if recipe.space is None and recipe.policy != "bilevel":
+        written["space"] = preset(recipe.policy).space
+    return recipe.model_copy(update=written)
 
 
 def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
@@ -137,6 +158,8 @@ def make_recipe(values: Mapping[str, Any], overrides: Sequence[str] = ()) -> Rec
         merged["setting"] = "groups"
     if "setting" in keys and "groups" not in keys and merged["setting"] != "groups":
         merged.pop("groups", None)
+    if "policy" in keys and "policy_options" not in keys and merged["policy"] != values.get("policy"):
+        merged.pop("policy_options", None)  # they belong to another policy
     _refuse_unknown(merged)
     try:
         return Recipe.model_validate(merged)
@@ -214,6 +237,10 @@ def _refuse_unknown(values: Mapping[str, Any]) -> None:
     for name in memory if isinstance(memory, dict) else ():
         if name not in MemoryKeys.model_fields:
             raise UserError(f"unknown key 'memory.{name}'; {suggestion(name, MemoryKeys.model_fields)}")
+    trials = values.get("trials")
+    for name in trials if isinstance(trials, dict) else ():
+        if name not in TrialKeys.model_fields:
+            raise UserError(f"unknown key 'trials.{name}'; {suggestion(name, TrialKeys.model_fields)}")
     for name, words in (("setting", get_args(Setting)), ("exam", get_args(Exam))):
         word = values.get(name, words[0])
         if word not in words:

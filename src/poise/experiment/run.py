@@ -26,9 +26,10 @@ from poise.experiment.examiner import Exam, Examiner, average_forgetting, split_
 from poise.experiment.folder import RunFolder
 from poise.experiment.machine import describe_machine, now, read_machine, record_resume
 from poise.experiment.progress import Quiet, Watcher, share_of_phase
-from poise.experiment.recipe import Recipe, make_recipe
+from poise.experiment.recipe import Recipe, make_recipe, resolved
 from poise.learner import Learner
 from poise.training import Event, StageDone, TrialDone, TrialSettings, TuningDone
+from poise.training.offline import check_classes
 
 log = logging.getLogger(__name__)
 
@@ -115,7 +116,7 @@ def make_plan(name: str, recipe: Recipe) -> Plan:
     phases = None if recipe.setting == "groups" else recipe.phases
     stream = make_stream(recipe.setting, order=order, phases=phases, groups=recipe.groups)
     recipe.memory.budget().quota(len(stream.classes))
-    return Plan(name, recipe.model_copy(update=_absolute_paths(recipe, source)), source, stream)
+    return Plan(name, resolved(recipe).model_copy(update=_absolute_paths(recipe, source)), source, stream)
 
 
 def _absolute_paths(recipe: Recipe, source: Source) -> dict[str, str]:
@@ -199,6 +200,8 @@ class Run:
     def _prepared(self) -> tuple[Learner, ImageSet, Examiner]:
         """What can be wrong with the recipe or the data is found here, before anything is written."""
         learner = self.plan.new_learner()
+        if self.plan.recipe.policy == "offline-rl":
+            check_classes(len(self.plan.stream[0]))
         train, exam = self.plan.images()
         if self.plan.recipe.start is not None:
             learner = self._started_from(Path(self.plan.recipe.start), learner, train)
@@ -330,6 +333,10 @@ class Run:
 
     def _started_from(self, path: Path, learner: Learner, train: ImageSet) -> Learner:
         """The learner with the state after phase 0 of another run of the same data, order and seed."""
+        if self.plan.recipe.policy == "offline-rl":
+            raise UserError(
+                "policy=offline-rl learns before the first phase and cannot start after it; leave start out"
+            )
         file = RunFolder(path).phase_0
         if not file.exists():
             raise UserError(f"start={path} has no phase-0.safetensors; give the folder of a run that finished phase 0")

@@ -4,7 +4,7 @@ A policy asks for trials, is told their outcomes, and decides; it never sees a m
 """
 
 from poise.policies.base import Fixed, Outcome, Policy, Setup, Trial, Wish, decision_entry, replay
-from poise.policies.catalog import POLICIES, Preset, make_policy, preset, register
+from poise.policies.catalog import POLICIES, Preset, make_policy, preset, register, resolved_options
 
 __all__ = [
     "POLICIES",
@@ -20,4 +20,5 @@ __all__ = [
     "preset",
     "register",
     "replay",
+    "resolved_options",
 ]

@@ -18,7 +18,7 @@ from poise.errors import Damaged, UserError
 Array = NDArray[np.float64]
 
 #: Entries of the trial history that are about something else: classifiers, and tuners that are no policies.
-NOT_THE_POLICYS: Final = frozenset({"judged", "tuned", "episode"})
+NOT_THE_POLICYS: Final = frozenset({"judged", "tuned", "episode", "hyper"})
 
 
 @dataclass(frozen=True)

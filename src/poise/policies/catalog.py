@@ -204,6 +204,13 @@ def make_policy(name: str, setup: Setup, options: Mapping[str, Option] | None = 
     return _wrapped(policy, around)
 
 
+def resolved_options(name: str, options: Mapping[str, Option] | None = None) -> dict[str, Option]:
+    """Every option of the policy of that name, as given or as it is by default, and the wrappers that were given."""
+    given = dict(options or {})
+    around = {key: given.pop(key) for key in WRAPPER_OPTIONS if key in given}
+    return {**_own_options(name, given), **around}
+
+
 def _own_options(name: str, given: Mapping[str, Option]) -> dict[str, Option]:
     """Every option of the policy: as given, or its default."""
     parameters = inspect.signature(POLICIES[name]).parameters.values()

@@ -28,6 +28,7 @@ class Table:
         truth: phases × arms: the accuracy that counts.
         images: validation images of each class: one number for all, or, for each phase, one of each class.
         full: for each phase, arms × classes, after M₂ epochs; None: finalists cannot be replayed.
+        weights: for each phase, how much each class counts in the reward; None: all the same.
     """
 
     space: ActionSpace
@@ -36,6 +37,7 @@ class Table:
     truth: Array
     images: int | tuple[tuple[int, ...], ...] = 10
     full: tuple[Array, ...] | None = None
+    weights: tuple[tuple[float, ...], ...] | None = None
 
     def __post_init__(self) -> None:
         phases, arms = self.truth.shape
@@ -232,7 +234,9 @@ class _Noisy:
         if fresh != keys:
             luck = np.stack([self._draws[key] for key in keys])
         accuracies = (luck < self._expected(trials)[:, None]).sum(axis=1, dtype=np.uint16) / self._counts
-        rewards = accuracies.mean(axis=1).tolist()
+        weights = self.table.weights
+        means = accuracies.mean(axis=1) if weights is None else accuracies @ np.array(weights[self.phase - 1])
+        rewards = means.tolist()
         return [
             Outcome(trial, min(1.0, reward), tuple(per_class))
             for trial, reward, per_class in zip(trials, rewards, accuracies.tolist(), strict=True)

@@ -98,11 +98,12 @@ def tuned_phases(events: Iterable[Mapping[str, Any]]) -> list[Tuned]:
 
 
 def _per_class(event: Mapping[str, Any]) -> Array:
-    """Local accuracies at the end of a trial; zeros if it diverged."""
+    """Local accuracies at the end of a trial, scaled so that their mean is the reward; zeros if it diverged."""
     images, hits = np.array(event["record"]["images"]), event["record"]["hits"]
     if event["diverged"] or not hits:
         return np.zeros(len(images))
-    return np.asarray(hits[str(max(map(int, hits)))][event["classifier"]] / images)
+    weights = np.array(event["record"].get("weights") or [1 / len(images)] * len(images))
+    return np.asarray(hits[str(max(map(int, hits)))][event["classifier"]] / images * weights * len(images))
 
 
 def _means(arms: Mapping[Action, list[Array]]) -> dict[Action, Array]:

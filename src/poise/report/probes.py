@@ -73,6 +73,11 @@ class ProbeTable:
         """Validation images of each class in B."""
         return tuple(next(entry["images"] for entry in self._entries(length)))
 
+    def weights(self, length: Length) -> tuple[float, ...]:
+        """How much each class in B counts in the reward."""
+        entry = next(iter(self._entries(length)))
+        return tuple(entry.get("weights") or [1 / len(entry["images"])] * len(entry["images"]))
+
     def _entries(self, length: Length) -> Iterable[Mapping[str, Any]]:
         found = [entry for entry in self.table["trials"] if entry["length"] == length]
         if not found:
@@ -102,8 +107,8 @@ class ProbeTable:
         return sums / counts[:, None]
 
     def reward(self, length: Length, classifier: str) -> Array:
-        """The reward of every arm at the end of its trial: every class counts the same."""
-        return np.asarray(self.rewards(length, classifier)[-1].mean(axis=1))
+        """The reward of every arm at the end of its trial."""
+        return np.asarray(self.rewards(length, classifier)[-1] @ np.array(self.weights(length)))
 
     def exam(self, length: Length, classifier: str, among: slice = slice(None)) -> Array:
         """The exam accuracy of every arm's temporary models at the end, perhaps of some classes only."""
@@ -238,6 +243,7 @@ def simulation_table(
         np.stack([probe.exam(counted, name) for probe in judged] * times),
         tuple(probe.images(short) for probe in probes) * times,
         tuple(probe.rewards(FULL, name)[-1] for probe in probes) * times if _all_full(probes) else None,
+        tuple(probe.weights(short) for probe in probes) * times,
     )
     where = f"phase {', '.join(str(probe.table['phase']) for probe in probes)} of {first.table['name']}"
     return table, (

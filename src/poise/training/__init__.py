@@ -17,7 +17,7 @@ from poise.training.lanes import Lanes
 from poise.training.phase import PhaseStart
 from poise.training.trainer import Schedule, Trainer
 from poise.training.trials import TrialResult, Trials, TrialSettings, Witness, trial_settings
-from poise.training.tuners import TUNERS, deciders, make_decider, tuner_options
+from poise.training.tuners import TUNERS, decider_options, deciders, make_decider, tuner_options
 
 __all__ = [
     "PRECISIONS",
@@ -43,6 +43,7 @@ __all__ = [
     "Witness",
     "both_classifiers",
     "class_means",
+    "decider_options",
     "deciders",
     "extract",
     "make_backend",

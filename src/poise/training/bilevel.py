@@ -13,10 +13,10 @@ rate is held at its start, later stages of a method are not unrolled, and T step
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
+from typing import Any, Final, Self
 
 import torch
 from torch import Tensor, nn
@@ -87,6 +87,17 @@ class HyperStep:
         """Whether loss and gradient are numbers; a round of which they are not is the last."""
         return all(map(math.isfinite, (self.loss, *self.gradient.values())))
 
+    def as_json(self) -> dict[str, Any]:
+        """The round as plain values; what is no number is None."""
+        known = {"loss": self.loss, "gradient": self.gradient} if self.finite else {"loss": None, "gradient": None}
+        return {"round": self.round, "action": dict(self.action), **known}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """The round that `as_json` wrote."""
+        loss = math.nan if value["loss"] is None else value["loss"]
+        return cls(value["round"], Action(**value["action"]), loss, dict(value["gradient"] or {}))
+
 
 def tuned_axes(action: Action) -> tuple[str, ...]:
     """The axes that hypergradients can move: the weights of distillation terms, and the learning rate.
@@ -125,8 +136,9 @@ def tuned(
     valid: ImageSet,
     action: Action,
     options: BilevelOptions = DEFAULTS,
+    done: Sequence[HyperStep] = (),
 ) -> Iterator[HyperStep]:
-    """Tune the action round by round; the last step holds the decided one.
+    """Tune the action round by round; the last step holds the decided one. It goes on after the rounds that are done.
 
     Adam moves u = log(1 + w) for a weight w and v = log(lr): relative steps where values are large, while a weight of 0
     moves by absolute ones, so that it can both be reached and be left. Weights stay in [0, 20], learning rates in
@@ -140,13 +152,18 @@ def tuned(
         action.replace(**{axis: _clamped(axis, float(action[axis])) for axis in tuned_axes(action)}),
     )
     for number in range(options.rounds):
-        loss, gradient = problem.hypergradient(current, options.steps, number)
+        if number < len(done):
+            loss, gradient = done[number].loss, done[number].gradient
+        else:
+            loss, gradient = problem.hypergradient(current, options.steps, number)
         tried = HyperStep(number, current, loss, gradient)
         if not tried.finite:
-            yield replace(tried, action=proven)
+            if number >= len(done):
+                yield replace(tried, action=proven)
             return
         proven, current = current, adam.updated(current, gradient)
-        yield replace(tried, action=current)
+        if number >= len(done):
+            yield replace(tried, action=current)
 
 
 # The inner problem ----------------------------------------------------------------------------------------------------

@@ -45,7 +45,8 @@ def local_environment(
     Without a reserve, B has the same number of images of each class: `per_class`, but never more than half of
     what there is of any class that has at least two. With a reserve, B is the reserve (which no model was trained on)
     and `per_class` images of each new class and of each class without a reserve, at most half of them, which this split
-    does not train on. Without any image of an old class, B would only reward forgetting: then there is no environment.
+    does not train on. Without any image of an old class B would only reward forgetting, and without any of a new one
+    only stability: then there is no environment.
     """
     pool = ImageSet.joined([memory.exemplars, new])
     reserved = ImageSet.joined([memory.reserve, reserve])
@@ -58,7 +59,8 @@ def local_environment(
     picks = _drawn(pool.labels, judged, per_class, generator)
     valid = ImageSet.joined([reserved, pool.select(picks)])
     old = set(memory.exemplars.labels.tolist())
-    if len(valid) == 0 or (old and not old & set(valid.labels.tolist())):
+    arrived, judged = set(new.labels.tolist()) - old, set(valid.labels.tolist())
+    if not judged or (old and not old & judged) or (arrived and not arrived & judged):
         return None
     rest = others(len(pool), picks)
     kept = len(memory.exemplars)

@@ -63,7 +63,10 @@ class TrialSettings:
         if self.length > 1:
             raise UserError(f"trials.length={self.length} must be a share of the phase's epochs, at most 1")
         if self.environment != "local" and self.horizon:
-            raise UserError("trials.horizon repeats the local environment; a look-ahead has two phases already")
+            raise UserError(
+                "trials.horizon repeats the local environment, a look-ahead has two phases already; "
+                "use it with trials.environment=local"
+            )
 
     def short(self, full: int) -> int:
         """M₁ for a phase of M₂ epochs."""
@@ -72,6 +75,8 @@ class TrialSettings:
 
 def trial_settings(policy: str, given: Mapping[str, Any]) -> TrialSettings:
     """How that policy's actions are tried: as given, else as it brings along, else by default."""
+    if not isinstance(given, Mapping):
+        raise UserError(f"trials={given!r} must be a mapping, such as {{'length': 0.2}}")
     known = [each.name for each in fields(TrialSettings)]
     for name in given:
         if name not in known:
@@ -108,6 +113,17 @@ class TrialResult:
     split: Mapping[str, Any]
     legs: tuple[float, ...] = ()  # rewards of the trainings before the last one
     witnessed: Mapping[int, Any] = field(default_factory=dict)
+    parts: tuple[int, ...] = ()  # how many of the classes belong to each environment, where there are several
+
+    @property
+    def weights(self) -> list[float]:
+        """How much each class counts in the reward: the same within an environment; those count by their images."""
+        sizes, weights, first = self.parts or (len(self.classes),), list[float](), 0
+        for size in sizes:
+            share = sum(self.images[first : first + size]) / sum(self.images) if len(sizes) > 1 else 1.0
+            weights += [share / size] * size
+            first += size
+        return weights
 
     def totals(self) -> dict[str, int]:
         """All hits of each classifier at the end; none if it diverged."""
@@ -119,6 +135,7 @@ class TrialResult:
         return {
             "classes": self.classes,
             "images": self.images,
+            **({"weights": self.weights} if self.parts else {}),
             "split": dict(self.split),
             "rewards": {str(epoch): self._parts(hits) for epoch, hits in self.hits.items()},
             "hits": {str(epoch): dict(hits) for epoch, hits in self.hits.items()},
@@ -213,11 +230,13 @@ class Trials:
         self, lane: Lane, trial: Trial, action: Action, classifier: str, short: int
     ) -> Generator[None, None, TrialResult]:
         """All courses of a round, one after the other."""
-        parts = []
+        parts: list[TrialResult] = []
         for place, course in enumerate(self._rounds[trial.round]):
+            if parts and parts[-1].outcome.diverged:
+                failed = Outcome(trial, 0.0, (), diverged=True)
+                parts.append(self._result(course, failed, _Paused(course.first), trial.epochs))
+                continue
             parts.append((yield from self._tried(lane, course, place, trial, action, classifier, short)))
-            if parts[-1].outcome.diverged:
-                break
         return _joined(parts)
 
     def _tried(
@@ -405,12 +424,9 @@ def _joined(parts: Sequence[TrialResult]) -> TrialResult:
         return parts[0]
     last = parts[-1].outcome
     per_class = () if last.diverged else tuple(share for part in parts for share in part.outcome.per_class)
-    images = [sum(part.images) for part in parts]
-    weighed = sum(part.outcome.reward * count for part, count in zip(parts, images, strict=True))
-    reward = 0.0 if last.diverged else weighed / sum(images)
     epochs = [epoch for epoch in parts[0].hits if all(epoch in part.hits for part in parts)]
-    return TrialResult(
-        replace(last, reward=reward, per_class=per_class),
+    joined = TrialResult(
+        replace(last, per_class=per_class),
         [label for part in parts for label in part.classes],
         [count for part in parts for count in part.images],
         parts[0].old,
@@ -421,7 +437,10 @@ def _joined(parts: Sequence[TrialResult]) -> TrialResult:
         {"parts": [dict(part.split) for part in parts]},
         tuple(reward for part in parts for reward in part.legs),
         {epoch: seen for part in parts for epoch, seen in part.witnessed.items()},
+        tuple(len(part.classes) for part in parts),
     )
+    reward = sum(weight * share for weight, share in zip(joined.weights, per_class, strict=False))
+    return replace(joined, outcome=replace(joined.outcome, reward=min(1.0, reward)))
 
 
 def _is_looked_at(epoch: int, last: int) -> bool:

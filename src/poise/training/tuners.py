@@ -7,7 +7,7 @@ from dataclasses import asdict, fields
 from typing import Any, Final
 
 from poise.errors import UserError, suggestion
-from poise.policies import POLICIES, Policy, Setup, make_policy
+from poise.policies import POLICIES, Policy, Setup, make_policy, resolved_options
 from poise.training.bilevel import BilevelOptions
 from poise.training.offline import OfflineOptions
 
@@ -29,6 +29,13 @@ def tuner_options(name: str, given: Mapping[str, Any]) -> BilevelOptions | Offli
         if key not in known:
             raise UserError(f"policy {name} has no option '{key}'; {suggestion(key, known)}")
     return TUNERS[name](**given)
+
+
+def decider_options(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """All options of a policy or tuner, resolved, so that what is saved does not depend on later defaults."""
+    if not isinstance(name, str) or name not in deciders():
+        raise UserError(f"unknown policy '{name}'; {suggestion(str(name), deciders())}")
+    return asdict(tuner_options(name, given)) if name in TUNERS else resolved_options(name, given)
 
 
 def make_decider(name: str, setup: Setup, given: Mapping[str, Any]) -> Policy:

@@ -1,0 +1,379 @@
+"""`online`, `bilevel` and `offline-rl` behind the same call: what they decide is trained with, and nothing is lost."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from poise import Learner, UserError, cli
+from poise.actions import Action
+from poise.data.sources import DigitsSource
+from poise.experiment import Plan, Run, RunFolder, load_recipe, make_plan, reopen
+from poise.store import read_journal
+from poise.training import ActionDecided, EpochDone, Event, PhaseDone, TrialDone, TuningDone
+from poise.training.bilevel import tuned_axes
+
+#: Not in alphabetical order: a file that sorts its keys changes the arms.
+GRID = {"lr": [0.1, 0.02], "feature_kd": [0.5, 1.0]}
+SETTINGS: dict[str, Any] = {
+    "net": "small",
+    "memory": 4,
+    "epochs": 2,
+    "batch": 64,
+    "device": "cpu",
+    "preprocessing": DigitsSource.preprocessing,
+}
+TUNERS: dict[str, dict[str, Any]] = {
+    "online": {"policy": "online", "space": GRID, "trials": {"length": 1.0}},
+    "bilevel": {"policy": "bilevel", "policy_options": {"rounds": 2, "steps": 2}},
+    "offline-rl": {"policy": "offline-rl", "policy_options": {"episodes": 3}, "space": GRID},
+}
+FIRST, SECOND, THIRD = [0, 1, 2, 3], [4, 5], [6]
+
+State = tuple[dict[str, Tensor], dict[str, Any]]
+
+
+def phase(labels: list[int], count: int = 10) -> tuple[Tensor, Tensor]:
+    images = DigitsSource().train()
+    chosen = torch.cat([(images.labels == label).nonzero().flatten()[:count] for label in labels])
+    return images.pixels[chosen], images.labels[chosen]
+
+
+def made(tuner: str, **changes: Any) -> Learner:
+    return Learner(**{**SETTINGS, **TUNERS[tuner], **changes})
+
+
+def saved(learner: Learner) -> State:
+    """The state as a checkpoint has it: bytes of its own, and plain values that went through JSON."""
+    tensors, meta = learner.state(images=True)
+    return {name: value.clone() for name, value in tensors.items()}, json.loads(json.dumps(meta, allow_nan=False))
+
+
+def assert_same(a: Learner, b: Learner) -> None:
+    (first, first_meta), (second, second_meta) = saved(a), saved(b)
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert first_meta == second_meta
+
+
+def of(kind: type[Event], events: list[Event]) -> list[Any]:
+    return [event for event in events if isinstance(event, kind)]
+
+
+# The learner --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tuner", TUNERS)
+def test_the_phase_is_trained_with_what_was_decided(tuner: str) -> None:
+    learner, plain = made(tuner), made(tuner)
+    for each in (learner, plain):
+        each.partial_fit(*phase(FIRST))
+    events = list(learner.fitting(*phase(SECOND)))
+    (decided,) = of(ActionDecided, events)
+    assert decided.policy == tuner
+    assert learner.action_ == Action(**decided.action)
+    assert of(EpochDone, events)[0].lr == pytest.approx(learner.action_.lr)
+    list(plain.fitting(*phase(SECOND), action=decided.action))
+    trained, expected = learner.state(images=True)[0], plain.state(images=True)[0]
+    assert all(torch.equal(trained[name], expected[name]) for name in expected)
+
+
+@pytest.mark.parametrize("tuner", ["bilevel", "offline-rl"])
+def test_steps_are_told_as_plain_values(tuner: str) -> None:
+    learner = made(tuner)
+    events = [event for labels in (FIRST, SECOND, THIRD) for event in learner.fitting(*phase(labels))]
+    steps: list[TuningDone] = of(TuningDone, events)
+    assert {step.tuner for step in steps} == {tuner}
+    for step in steps:
+        assert step.kept
+        assert json.loads(json.dumps(step.as_json(), allow_nan=False)) == step.as_json()
+    found = [(step.phase, step.record["round" if tuner == "bilevel" else "number"]) for step in steps]
+    assert found == ([(1, 0), (1, 1), (2, 0), (2, 1)] if tuner == "bilevel" else [(0, 0), (0, 1), (0, 2)])
+
+
+def test_the_last_round_of_bilevel_is_what_it_decides() -> None:
+    learner = made("bilevel").partial_fit(*phase(FIRST))
+    events = list(learner.fitting(*phase(SECOND)))
+    steps, (decided,) = of(TuningDone, events), of(ActionDecided, events)
+    assert decided.action == steps[-1].record["action"]
+    axes = tuned_axes(Action(**decided.action))
+    assert set(steps[0].record["gradient"]) == set(axes)
+    before = learner.space.actions[learner.space.default]
+    assert all(decided.action[axis] != before[axis] for axis in axes if steps[-1].record["gradient"][axis])
+    assert all(decided.action[axis] == before[axis] for axis in before if axis not in axes)
+
+
+def test_offline_rl_decides_one_of_its_arms_and_tries_nothing_after_the_first_phase() -> None:
+    learner = made("offline-rl").partial_fit(*phase(FIRST))
+    for labels in (SECOND, THIRD):
+        events = list(learner.fitting(*phase(labels)))
+        assert not of(TuningDone, events)
+        assert [event for event in of(TrialDone, events) if event.trial.get("purpose") != "classifier"] == []
+        assert learner.action_ in learner.space.actions
+
+
+def test_bilevel_without_anything_to_validate_on_leaves_the_action(caplog: pytest.LogCaptureFixture) -> None:
+    learner = made("bilevel", memory=1).partial_fit(*phase([0, 1], count=1))
+    events = list(learner.fitting(*phase([2], count=1)))
+    assert not of(TuningDone, events)
+    assert learner.action_ == learner.space.actions[learner.space.default]
+    assert "nothing to validate on" in caplog.text
+
+
+@pytest.mark.parametrize("tuner", TUNERS)
+def test_killed_at_any_event_and_gone_on_it_ends_with_the_same_bytes_and_events(tuner: str) -> None:
+    straight = made(tuner)
+    phases = (FIRST, SECOND)
+    told: list[tuple[int, Event, State]] = []
+    for number, labels in enumerate(phases):
+        told += [(number, event, saved(straight)) for event in straight.fitting(*phase(labels))]
+    kinds = {type(event) for _, event, _ in told}
+    assert (TrialDone if tuner == "online" else TuningDone) in kinds
+    expected = [event for _, event, _ in told]
+    for place, (number, event, state) in enumerate(told):
+        resumed = Learner.from_state(*state, device="cpu")
+        left = phases[number + isinstance(event, PhaseDone) :]
+        after = [later for labels in left for later in resumed.fitting(*phase(labels))]
+        assert expected[: place + 1] + after == expected, f"after {event}"
+        assert_same(straight, resumed)
+
+
+@pytest.mark.parametrize("tuner", TUNERS)
+def test_killed_again_and_again_it_still_arrives(tuner: str) -> None:
+    straight, learner = made(tuner), made(tuner)
+    expected = [event for labels in (FIRST, SECOND) for event in straight.fitting(*phase(labels))]
+    told: list[Event] = []
+    while learner.phases_ < 2:  # one event, and killed
+        going = learner.fitting(*phase((FIRST, SECOND)[learner.phases_]))
+        told.append(next(going))
+        learner = Learner.from_state(*saved(learner), device="cpu")
+    assert told == expected
+    assert_same(straight, learner)
+
+
+@pytest.mark.parametrize("tuner", TUNERS)
+def test_a_phase_that_was_given_up_leaves_no_trace(tuner: str) -> None:
+    learner, straight = (made(tuner).partial_fit(*phase(FIRST)) for _ in range(2))
+    going = learner.fitting(*phase(SECOND))
+    for _ in range(3):
+        next(going)
+    going.close()  # type: ignore[attr-defined]
+    assert_same(learner, straight)
+    for each in (learner, straight):
+        each.partial_fit(*phase(THIRD))
+    assert_same(learner, straight)
+
+
+@pytest.mark.parametrize("tuner", TUNERS)
+def test_saved_and_loaded_it_learns_the_next_phase_to_the_same_bytes(tuner: str, tmp_path: Path) -> None:
+    learner = made(tuner).partial_fit(*phase(FIRST)).partial_fit(*phase(SECOND))
+    learner.save(tmp_path / "learner")
+    loaded = Learner.load(tmp_path / "learner", device="cpu")
+    assert loaded.space.actions == learner.space.actions
+    assert list(loaded.space.axes) == list(learner.space.axes) == ([] if tuner == "bilevel" else ["lr", "feature_kd"])
+    assert loaded.resolved_policy() == learner.resolved_policy()
+    again = [list(each.fitting(*phase(THIRD))) for each in (learner, loaded)]
+    assert again[0] == again[1]
+    assert_same(learner, loaded)
+
+
+@pytest.mark.parametrize("policy", ["grid", "race", "exp3"])
+def test_a_grid_whose_axes_are_in_another_order_is_loaded_as_it_was(policy: str, tmp_path: Path) -> None:
+    options = {"iterations": 3} if policy == "exp3" else {}
+    learner = Learner(**SETTINGS, policy=policy, policy_options=options, space=GRID)
+    learner.partial_fit(*phase(FIRST)).partial_fit(*phase(SECOND))
+    learner.save(tmp_path / "learner")
+    loaded = Learner.load(tmp_path / "learner", device="cpu")
+    assert loaded.space.actions == learner.space.actions
+    for each in (learner, loaded):
+        each.partial_fit(*phase(THIRD))
+    assert_same(learner, loaded)
+
+
+# What is refused ----------------------------------------------------------------------------------------------------
+
+
+def test_offline_rl_refuses_a_first_phase_of_few_classes() -> None:
+    learner = made("offline-rl")
+    with pytest.raises(UserError, match=r"^[^\n]*at least 4 classes[^\n]*has 3; use another policy[^\n]*$"):
+        learner.partial_fit(*phase([0, 1, 2]))
+    assert learner.phases_ == 0
+    learner.partial_fit(*phase(FIRST))
+    assert learner.phases_ == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"policy": "online", "policy_options": {"rung": 2}},
+            "policy online has no option 'rung'; did you mean 'rungs'?",
+        ),
+        ({"policy": "bilevel", "policy_options": {"roundz": 2}}, "policy bilevel has no option 'roundz'; did you mean"),
+        ({"policy": "offline-rl", "policy_options": {"episode": 2}}, "policy offline-rl has no option 'episode'"),
+        ({"policy": "bilevel", "policy_options": {"rounds": 0}}, "bilevel rounds=0"),
+        ({"policy": "offline-rl", "policy_options": {"length": 2}}, "offline-rl length=2"),
+        ({"policy": "bilevel", "space": "paper"}, "bilevel"),
+        ({"policy": "bilevel", "space": {"lr": [0.1]}}, "bilevel"),
+        ({"policy": "bilevel", "tune": ["lr"]}, "bilevel"),
+        ({"policy": "bilevl"}, "unknown policy 'bilevl'; did you mean 'bilevel'?"),
+    ],
+)
+def test_mistakes_are_one_line_in_a_learner_and_in_a_recipe(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=r"^[^\n]*$") as caught:
+        Learner(**SETTINGS, **changes)
+    assert words in str(caught.value)
+    overrides = [f"{key}={toml(value)}" for key, value in changes.items()]
+    with pytest.raises(UserError, match=r"^[^\n]*$") as caught:
+        load_recipe("digits/lucir", overrides)
+    assert words in str(caught.value)
+
+
+def toml(value: object) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {toml(each)}" for key, each in value.items()) + "}"
+    return json.dumps(value)
+
+
+# The record ---------------------------------------------------------------------------------------------------------
+
+
+def test_online_is_the_default_and_everything_in_it_is_named() -> None:
+    learner = Learner(device="cpu")
+    assert learner.settings.policy == "online"
+    found = learner.resolved_policy()
+    assert found == json.loads(json.dumps(found))
+    assert (found["name"], found["resolves_to"]) == ("online", "race")
+    assert (found["rungs"], found["finalists"], found["carry"]) == (2, 0, 1.0)
+    assert found["space"]["name"] == "online"
+    assert found["space"]["axes"] == {"logit_kd": [0, 1], "feature_kd": [0.1, 0.5, 1], "lr": [0.1, 0.05]}
+    tried = {key: found["trials"][key] for key in ("environment", "length", "validation")}
+    assert tried == {"environment": "both", "length": 0.3, "validation": 30}
+    same = Learner(policy="online", device="cpu")
+    assert same.resolved_policy() == found
+
+
+def test_a_part_of_what_online_brings_along_can_be_replaced() -> None:
+    found = made("online").resolved_policy()
+    assert found["space"]["axes"] == GRID
+    assert (found["trials"]["environment"], found["trials"]["length"]) == ("both", 1.0)
+
+
+@pytest.mark.parametrize(
+    ("tuner", "options"),
+    [
+        ("bilevel", {"rounds": 2, "steps": 2, "rate": 0.2}),
+        ("offline-rl", {"episodes": 3, "phases": 3, "rate": 0.2, "length": 0.1}),
+    ],
+)
+def test_a_tuner_is_recorded_with_all_of_its_options(tuner: str, options: dict[str, Any]) -> None:
+    learner = made(tuner)
+    found = learner.resolved_policy()
+    assert found == json.loads(json.dumps(found))
+    assert found["name"] == tuner
+    assert {key: found[key] for key in options} == options
+    if tuner == "offline-rl":
+        assert found["space"]["axes"] == GRID
+    again = Learner.from_state(*saved(learner), device="cpu")
+    assert again.resolved_policy() == found
+
+
+# Runs ---------------------------------------------------------------------------------------------------------------
+
+RUNS: dict[str, tuple[str, ...]] = {
+    "race": ("policy=race", "space={lr=[0.1,0.02],feature_kd=[0.5,1.0]}", "trials.length=1.0", "groups=[2,1,1]"),
+    "online": ("policy=online", "space={lr=[0.1,0.02],feature_kd=[0.5,1.0]}", "groups=[2,2]"),
+    "bilevel": ("policy=bilevel", "policy_options={rounds=2,steps=2}", "groups=[2,1,1]"),
+    "offline-rl": ("policy=offline-rl", "policy_options={episodes=3}", "groups=[4,1]"),
+}
+Outcome = tuple[dict[str, Any], bytes, bytes]
+
+
+def plan_of(tuner: str, *words: str) -> Plan:
+    return make_plan("digits/lucir", load_recipe("digits/lucir", ["epochs=2", "batch=64", *RUNS[tuner], *words]))
+
+
+def outcome(folder: Path) -> Outcome:
+    result = json.loads((folder / "result.json").read_bytes())
+    del result["seconds"]
+    return result, (folder / "journal.jsonl").read_bytes(), (folder / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("tuner", RUNS)
+def test_a_run_that_is_killed_while_it_tunes_goes_on_to_the_same_bytes(tuner: str, tmp_path: Path) -> None:
+    Run(plan_of(tuner), RunFolder(tmp_path / "whole")).start()
+    expected = outcome(tmp_path / "whole")
+    events = list(read_journal(tmp_path / "whole" / "journal.jsonl"))
+    steps = [event for event in events if event["event"] in ("trial", "tuning")]
+    assert {event["event"] for event in steps} >= {"trial" if tuner in ("race", "online") else "tuning"}
+    assert expected[0]["resolved_policy"]["name"] == expected[0]["policy"] == tuner
+    for count in sorted({1, 2, 3, len(steps) - 1, len(steps)}):
+        folder = RunFolder(tmp_path / str(count))
+        going = Run(plan_of(tuner), folder, checkpoint_seconds=0).starting()
+        while sum(event["event"] in ("trial", "tuning") for event in read_journal(folder.journal.path)) < count:
+            next(going)
+        going.close()
+        opened, plan = reopen(folder.path)
+        Run(plan, opened).resume()
+        assert outcome(folder.path) == expected
+
+
+def test_a_run_is_trained_with_what_the_tuner_decided(tmp_path: Path) -> None:
+    result = Run(plan_of("bilevel"), RunFolder(tmp_path / "run")).start()
+    events = list(read_journal(tmp_path / "run" / "journal.jsonl"))
+    decided = [event["action"] for event in events if event["event"] == "action"]
+    last = [
+        event["record"]["action"] for event in events if event["event"] == "tuning" and event["record"]["round"] == 1
+    ]
+    assert decided[1:] == last
+    trained = [{**row["action"], "classifier": "auto"} for row in result["curve"]]
+    assert trained[1:] == last
+
+
+def test_offline_rl_cannot_start_after_the_first_phase(tmp_path: Path) -> None:
+    first = Run(plan_of("offline-rl", "policy=fixed", "policy_options={}"), RunFolder(tmp_path / "first"), until=1)
+    first.start()
+    late = plan_of("offline-rl", f"start={tmp_path / 'first'}")
+    with pytest.raises(UserError, match=r"^[^\n]*offline-rl[^\n]*leave start out$"):
+        Run(late, RunFolder(tmp_path / "late")).start()
+    assert not (tmp_path / "late").exists()
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
+    def run(*words: str) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["poise", *words])
+        with pytest.raises(SystemExit) as leaving:
+            cli.main()
+        return int(leaving.value.code or 0), capsys.readouterr().err
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("policy=offline-rl", "groups=[3,1]"), "at least 4 classes"),
+        (("policy=bilevel", "space=paper", "groups=[2,1]"), "leave space and tune out"),
+        (("policy=bilevel", "tune=[lr]", "groups=[2,1]"), "tune"),
+        (("policy=bilevel", 'tune=["lr"]', "groups=[2,1]"), "leave space and tune out"),
+        (("policy=offline-rl", "policy_options.rounds=2", "groups=[4,1]"), "has no option 'rounds'"),
+        (("policy=bilevel", "policy_options.episodes=2", "groups=[2,1]"), "has no option 'episodes'"),
+        (("policy=online", "policy_options.steps=2", "groups=[2,1]"), "has no option 'steps'"),
+    ],
+)
+def test_the_command_refuses_in_one_line_and_writes_nothing(
+    command: Callable[..., tuple[int, str]], words: tuple[str, ...], expected: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    code, err = command("run", "epochs=2", "batch=64", *words, "--out", str(folder))
+    assert (code, err.count("\n")) == (2, 1)
+    assert expected in err
+    assert not folder.exists()
