@@ -278,8 +278,8 @@ class Learner:
         """The same phase as a generator of events; `state()` may be called between any two of them.
 
         `origins` says where each image came from in the caller's own data, so that a run folder can store the
-        memory as indices. With an `action` nothing is tried: the phase is trained with it. The input is checked at
-        once, before the first event is asked for.
+        memory as indices. With an `action` nothing is tuned: the phase is trained with it (where its classifier is
+        `auto`, that is still judged). The input is checked at once, before the first event is asked for.
         """
         arrival = self._arrival(images, labels, known, origins)
         if action is not None:
@@ -501,8 +501,10 @@ class Learner:
 
     def resolved_policy(self) -> dict[str, Any]:
         """What decides the actions, for the record: its name, its options, its space, and how actions are tried."""
-        found = self.policy.resolved()
-        return found if self.settings.policy == "fixed" else {**found, "trials": asdict(self.settings.trials)}
+        if self.settings.policy == "fixed":
+            return self.policy.resolved()
+        found = self.policy.description if self.settings.policy in TUNERS else self.policy.resolved()
+        return {**found, "space": self.space.as_json(), "trials": asdict(self.settings.trials)}
 
     def counted(self, action: Action) -> str:
         """The classifier whose hits are the reward: the action's; where it is `auto`, the one in force."""

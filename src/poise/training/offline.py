@@ -171,12 +171,7 @@ class _PseudoTasks:
         return Episode(number, tuple(steps))
 
     def epochs(self, action: Action) -> int:
-        """The length of a pseudo phase; an action that changes the length of a phase scales it.
-
-        The first one is as long as a real phase: a policy that learns on half-trained models learns to forget.
-        """
-        if action is self.first:
-            return self.start.schedule.epochs
+        """The length of a pseudo phase after the first; an action that changes the length of a phase scales it."""
         return ceiling(self.options.length * (action.epochs or self.start.schedule.epochs))
 
     def counted(self, action: Action) -> str:
@@ -210,10 +205,14 @@ class _At:
         return sum(self.start.growth)
 
     def after(self, new: ImageSet, action: Action, tasks: _PseudoTasks) -> _At | None:
-        """The next pseudo phase, trained with that action and cut to memory; None if it diverged."""
+        """The next pseudo phase, trained with that action and cut to memory; None if it diverged.
+
+        The first one is as long as a real phase: a policy that learns on half-trained models learns to forget.
+        """
         start = replace(self.start, growth=Growth(self.known, _count(new)))
         leg = Leg.of(start, self.kept, new)
-        trainer = start.trainer(leg.model, leg.teacher, action, leg.feed, epochs=tasks.epochs(action))
+        epochs = tasks.epochs(action) if self.known else start.schedule.epochs
+        trainer = start.trainer(leg.model, leg.teacher, action, leg.feed, epochs=epochs)
         try:
             for _ in trainer.run():
                 pass
