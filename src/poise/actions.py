@@ -277,7 +277,8 @@ def tuned_space(
     """The space a policy chooses from, around the method's own action with the user's changes.
 
     Where something is tuned, so is the classifier, apart from the trials (`auto`), unless the user set it, it is an
-    axis of the space, or `tune` leaves it out. An axis `epochs` starts from the length of the schedule.
+    axis of the space, or `tune` leaves it out. An axis `epochs` starts from the length of the schedule, an axis
+    `allocation` from its first value.
     """
     base = own.replace(**changes)
     named = SPACES.get(space, {}) if isinstance(space, str) else space
@@ -289,6 +290,9 @@ def tuned_space(
         base = base.replace(classifier="auto")
     if tuned and "epochs" in named and "epochs" not in base:
         base = Action(**base, epochs=epochs)
+    if tuned and "allocation" in named and "allocation" not in base:
+        first = next(iter(named["allocation"]), 0.5)
+        base = Action(**base, allocation=first)
     return make_space(space if tuned else {}, base, tune, choices)
 
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from poise import draws, store
 from poise._version import __version__
 from poise.actions import Action, AxisValue, make_space, tuned_space
-from poise.data import Augmentation, Budget, ImageSet, Memory, Preprocessing, draw_reserve, to_pixels
+from poise.data import Augmentation, Budget, ImageSet, Memory, Preprocessing, allocated, draw_reserve, to_pixels
 from poise.data.sources import LEAST_SIZE, suitable_augmentation, suitable_net
 from poise.errors import Diverged, UserError, check_number, check_whole
 from poise.methods import Growth, Method, make_method
@@ -549,7 +549,10 @@ class Learner:
         features = extract(model, candidates.pixels, preprocessing, backend).features
         if not bool(torch.isfinite(features).all()):
             raise Diverged(f"the features of phase {self.phases_} are not finite; lower the learning rate")
-        memory = job.kept.updated(candidates, features, job.reserve, budget.quota(classes), budget.reserve)
+        old, new = job.arrival.growth
+        for_old, for_new = allocated(budget.quota(classes) - budget.reserve, old, new, trainer.action.allocation)
+        quotas = [for_old + budget.reserve] * old + [for_new + budget.reserve] * new
+        memory = job.kept.updated(candidates, features, job.reserve, quotas, budget.reserve)
         means = class_means(model, memory.exemplars, classes, preprocessing, backend)
         hits = {name: count + _judged_hits(job.history)[name] for name, count in self._judged.items()}
         if len(memory.reserve):

@@ -90,9 +90,10 @@ def trials_on(
 class Seen(Trials):
     """Looks into the models of a look-ahead too, which have no witness."""
 
-    def _validated(self, course: Course, leg: Leg, model: Model) -> tuple[Hits, float]:
-        hits, _ = super()._validated(course, leg, model)
-        sums = [(place + 1) * value.double().abs().sum() for place, value in enumerate(model.state_dict().values())]
+    def _validated(self, course: Course, leg: Leg, trainer: Trainer) -> tuple[Hits, float]:
+        hits, _ = super()._validated(course, leg, trainer)
+        values = trainer.model.state_dict().values()
+        sums = [(place + 1) * value.double().abs().sum() for place, value in enumerate(values)]
         return hits, torch.stack(sums).sum().item()
 
 

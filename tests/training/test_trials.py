@@ -236,8 +236,8 @@ class Watched(Trials):
 
     followed: tuple[Leg, Model, Leg] | None = None
 
-    def _next_leg(self, leg: Leg, environment: Environment, model: Model) -> Leg:
-        following = super()._next_leg(leg, environment, model)
+    def _next_leg(self, leg: Leg, environment: Environment, model: Model, action: Action) -> Leg:
+        following = super()._next_leg(leg, environment, model, action)
         self.followed = leg, following.start.model, following
         return following
 

@@ -5,7 +5,7 @@ from poise.data.feed import Feed, batch_bounds, fits
 from poise.data.herding import herd
 from poise.data.images import ImageSet
 from poise.data.inputs import to_pixels
-from poise.data.memory import Budget, Memory, draw_reserve
+from poise.data.memory import Budget, Memory, allocated, draw_reserve
 from poise.data.orders import class_order
 from poise.data.streams import Stream, make_stream
 
@@ -18,6 +18,7 @@ __all__ = [
     "Memory",
     "Preprocessing",
     "Stream",
+    "allocated",
     "batch_bounds",
     "class_order",
     "draw_reserve",

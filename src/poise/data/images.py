@@ -55,6 +55,12 @@ class ImageSet:
         wanted = torch.tensor(sorted(set(labels)), dtype=torch.int64, device=self.labels.device)
         return self.select(torch.isin(self.labels, wanted).nonzero().flatten())
 
+    def first_of_each_label(self, count: int) -> ImageSet:
+        """At most so many images of each class: the first ones, in the order they have here."""
+        picks = [(self.labels == label).nonzero().flatten()[:count] for label in torch.unique(self.labels).tolist()]
+        nothing = torch.empty(0, dtype=torch.long, device=self.labels.device)
+        return self.select(torch.cat([nothing, *picks]).sort().values)
+
     def to(self, device: torch.device | str) -> ImageSet:
         """The same images on another device."""
         return ImageSet(self.pixels.to(device), self.labels.to(device), self.origins.to(device))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,6 +46,22 @@ class Budget:
         return quota
 
 
+def allocated(quota: int, old: int, new: int, share: float | None) -> tuple[int, int]:
+    """Images of each old and of each new class, where `share` of all of them goes to the new ones.
+
+    `quota` is what each class may keep if all are treated alike, as they are without a share. Together they never hold
+    more than quota · (old + new), and every class keeps at least one.
+
+    >>> allocated(20, 50, 10, 0.5), allocated(20, 50, 10, None)
+    ((12, 60), (20, 20))
+    """
+    if share is None or not old or not new:
+        return quota, quota
+    total = quota * (old + new)
+    fresh = min(max(1, int(share * total) // new), (total - old) // new)
+    return (total - fresh * new) // old, fresh
+
+
 @dataclass(frozen=True)
 class Memory:
     """The kept images: `exemplars` are trained on (each class in the order of herding), `reserve` is not.
@@ -66,23 +83,26 @@ class Memory:
         """Every stored image counts, the reserve too."""
         return len(self.exemplars) + len(self.reserve)
 
-    def updated(self, candidates: ImageSet, features: Tensor, reserve: ImageSet, quota: int, reserved: int) -> Memory:
+    def updated(
+        self, candidates: ImageSet, features: Tensor, reserve: ImageSet, quota: int | Sequence[int], reserved: int
+    ) -> Memory:
         """The memory after a phase.
 
         Classes in `candidates` are herded anew from their `features`; a class that was there before and is
-        not among the candidates keeps its first images. No class keeps more than `quota` images, of
-        which at most `reserved` are reserve.
+        not among the candidates keeps its first images. No class keeps more than `quota` images (one number for all, or
+        one for each label), of which at most `reserved` are reserve.
         """
         refreshed = set(torch.unique(candidates.labels).tolist())
         reserves = ImageSet.joined([_without(self.reserve, set(torch.unique(reserve.labels).tolist())), reserve])
         reserves = _first(reserves, dict.fromkeys(torch.unique(reserves.labels).tolist(), reserved))
         room = {
-            label: quota - int((reserves.labels == label).sum())
+            label: (quota if isinstance(quota, int) else quota[label]) - int((reserves.labels == label).sum())
             for label in set(torch.unique(self.exemplars.labels).tolist()) | refreshed
         }
         chosen: list[ImageSet] = [_first(_without(self.exemplars, refreshed), room)]
         if refreshed:
-            ranks = herd(features, candidates.labels.to(features.device), quota)
+            longest = quota if isinstance(quota, int) else max(quota)
+            ranks = herd(features, candidates.labels.to(features.device), longest)
             chosen += [
                 candidates.select(ranks[label][: room[label]].to(candidates.labels.device)) for label in sorted(ranks)
             ]

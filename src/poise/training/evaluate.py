@@ -68,9 +68,15 @@ def both_classifiers(found: Extracted, means: Tensor) -> dict[str, Tensor]:
 
 
 def herded(
-    model: Model, kept: ImageSet, new: ImageSet, quota: int, preprocessing: Preprocessing, backend: Backend
+    model: Model,
+    kept: ImageSet,
+    new: ImageSet,
+    quota: int,
+    preprocessing: Preprocessing,
+    backend: Backend,
+    old_quota: int | None = None,
 ) -> ImageSet:
-    """The exemplars after a training: what was kept before, and the new images cut to their quota by herding.
+    """The exemplars after a training: what was kept before (perhaps less), and the new images cut to their quota.
 
     Raises `Diverged` where the features are no numbers, though the weights are.
     """
@@ -81,4 +87,6 @@ def herded(
         raise Diverged("the features of a temporary model are not finite; lower the learning rate")
     ranks = herd(features, candidates.labels.to(backend.device), quota)
     others = kept.of_labels(set(kept.labels.tolist()) - arrived)
+    if old_quota is not None:
+        others = others.first_of_each_label(old_quota)
     return ImageSet.joined([others, *(candidates.select(ranks[label]) for label in sorted(ranks))])

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from poise import draws
 from poise.actions import Action
-from poise.data import ImageSet, Memory
+from poise.data import ImageSet, Memory, allocated
 from poise.errors import Diverged, UserError, check_number, check_whole, suggestion
 from poise.methods import Growth
 from poise.nets import Model
@@ -271,9 +271,9 @@ class Trials:
             yield
         rewards = at.rewards
         if course.environment.later is None:  # the paper's sum of rewards over the repetitions
-            hits = self._validated(course, at.leg, trainer.model)[0]
+            hits = self._validated(course, at.leg, trainer)[0]
             rewards = (*rewards, self._outcome(Trial(0, 0, 1), course, hits[classifier]))
-        leg = self._next_leg(at.leg, course.environment, trainer.model)
+        leg = self._next_leg(at.leg, course.environment, trainer.model, action)
         return _Paused(leg, at.number + 1, rewards=rewards)
 
     def _advanced(
@@ -290,12 +290,12 @@ class Trials:
             if not isinstance(event, EpochDone) or epochs > until or (epochs == until == total):
                 continue  # the last epoch is looked at when all stages have ended
             if _is_looked_at(epochs, until):
-                hits[epochs], witnessed[epochs] = self._validated(course, at.leg, trainer.model)
+                hits[epochs], witnessed[epochs] = self._validated(course, at.leg, trainer)
             if epochs == until:
                 tensors, position = trainer.state()
                 state = {name: value.clone() for name, value in tensors.items()}, position
                 return replace(at, state=state, hits=hits, witnessed=witnessed, epochs=epochs)
-        hits[until], witnessed[until] = self._validated(course, at.leg, trainer.model)
+        hits[until], witnessed[until] = self._validated(course, at.leg, trainer)
         return replace(at, hits=hits, witnessed=witnessed, epochs=until)
 
     def _trainer(self, lane: Lane, at: _Paused, action: Action, total: int, round_: int) -> Trainer:
@@ -310,7 +310,7 @@ class Trials:
     def _legs(self, course: Course) -> int:
         return 2 if course.environment.later is not None else 1 + self.settings.horizon
 
-    def _next_leg(self, leg: Leg, environment: Environment, model: Model) -> Leg:
+    def _next_leg(self, leg: Leg, environment: Environment, model: Model, action: Action) -> Leg:
         """The second pseudo phase of a look-ahead; or the same images again, for the model that they gave."""
         model = copy.deepcopy(model)  # a lane trains its own on
         known = sum(leg.start.growth)
@@ -318,7 +318,7 @@ class Trials:
             start = replace(leg.start, model=model, growth=Growth(known, 0))
             return Leg.of(start, leg.kept, leg.new)
         start = replace(leg.start, model=model, growth=Growth(known, len(environment.rows or ()) - known))
-        return Leg.of(start, self._exemplars(leg, model), environment.later)
+        return Leg.of(start, self._exemplars(leg, model, action.allocation), environment.later)
 
     def _courses(self, number: int) -> list[Course]:
         if number in self._rounds:
@@ -352,14 +352,18 @@ class Trials:
 
     # Validation -------------------------------------------------------------------------------------------------
 
-    def _exemplars(self, leg: Leg, model: Model) -> ImageSet:
+    def _exemplars(self, leg: Leg, model: Model, share: float | None) -> ImageSet:
         """What the memory would be after this leg: what was kept, and the new images cut to their quota by herding."""
-        return herded(model, leg.kept, leg.new, self._quota, self._start.preprocessing, self._start.backend)
+        for_old, for_new = allocated(self._quota, *leg.start.growth, share)
+        cut = None if share is None else for_old
+        return herded(model, leg.kept, leg.new, for_new, self._start.preprocessing, self._start.backend, cut)
 
-    def _validated(self, course: Course, leg: Leg, model: Model) -> tuple[Hits, Any]:
+    def _validated(self, course: Course, leg: Leg, trainer: Trainer) -> tuple[Hits, Any]:
         """Hits of both classifiers on B; class means come from the local training part only."""
         environment, preprocessing, backend = course.environment, self._start.preprocessing, self._start.backend
-        means = class_means(model, self._exemplars(leg, model), sum(leg.start.growth), preprocessing, backend)
+        model = trainer.model
+        exemplars = self._exemplars(leg, model, trainer.action.allocation)
+        means = class_means(model, exemplars, sum(leg.start.growth), preprocessing, backend)
         found = both_classifiers(extract(model, environment.valid.pixels, preprocessing, backend), means)
         labels = environment.valid.labels.to(backend.device)
         hits = {name: _hits(scores.argmax(dim=1), labels) for name, scores in found.items()}
