@@ -14,6 +14,7 @@ import multiprocessing
 import resource
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
 import torch
@@ -84,9 +85,8 @@ def poise(seconds: float, workers: int) -> float:
 
 def measured(side: Callable[[float, int], float], seconds: float, threads: int, workers: int) -> dict[str, float]:
     """One side in a process of its own: images per second, and the largest resident memory of it and of its workers."""
-    context = multiprocessing.get_context("spawn")
-    with context.Pool(1) as pool:
-        rate, own, children = pool.apply(_alone, (side, seconds, threads, workers))
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        rate, own, children = pool.submit(_alone, side, seconds, threads, workers).result()
     return {
         "images_per_second": round(rate, 1),
         "peak_mb": round(own / 1024),
