@@ -24,7 +24,7 @@ from poise.data.sources import LEAST_SIZE, suitable_augmentation, suitable_net
 from poise.errors import Diverged, UserError, check_number, check_whole
 from poise.methods import Growth, Method, make_method
 from poise.nets import Model, build_backbone, build_head, check_backbone, feature_width
-from poise.policies import Policy, Setup, Trial, decision_entry, preset, replay
+from poise.policies import Policy, Setup, Trial, decision_entry, replay
 from poise.policies.reinforce import state_of
 from poise.training import (
     TUNERS,
@@ -45,8 +45,10 @@ from poise.training import (
     class_means,
     decider_options,
     extract,
+    guesses,
     make_backend,
     make_decider,
+    own_space,
     trial_settings,
     tuner_options,
 )
@@ -212,8 +214,8 @@ class Learner:
             action=action or {},
             first_lr=first_lr,
             policy=policy,
-            policy_options=_resolved_options(policy, policy_options, space, tune),
-            space=({} if policy == "bilevel" else preset(policy).space) if space is None else space,
+            policy_options=decider_options(policy, policy_options or {}),
+            space=own_space(policy, space, tune),
             tune=tune,
             trials=trials if isinstance(trials, TrialSettings) else trial_settings(policy, trials or {}),
             memory=memory if isinstance(memory, Budget) else Budget(per_class=memory),
@@ -391,9 +393,12 @@ class Learner:
         return action
 
     def _trials(self, job: _Job, witness: Witness | None = None) -> Trials:
-        quota = self.settings.memory.quota(len(job.arrival.classes)) - self.settings.memory.reserve
-        images = job.kept, job.new, job.reserve
-        return Trials(job.start, *images, quota, self.settings.trials, classes=job.arrival.classes, witness=witness)
+        images, classes = (job.kept, job.new, job.reserve), job.arrival.classes
+        return Trials(job.start, *images, self._quota(job), self.settings.trials, classes=classes, witness=witness)
+
+    def _quota(self, job: _Job) -> int:
+        """How many images of each class may be kept to train on after this phase."""
+        return self.settings.memory.quota(len(job.arrival.classes)) - self.settings.memory.reserve
 
     def _learned(self, job: _Job, trials: Trials) -> Generator[Event, None, Action]:
         """Ask, try, tell; then decide."""
@@ -426,9 +431,8 @@ class Learner:
             return
         options = tuner_options("offline-rl", self.settings.policy_options)
         assert isinstance(options, OfflineOptions)
-        quota = self.settings.memory.quota(len(job.arrival.classes)) - self.settings.memory.reserve
         done = _episodes(job.history)
-        for episode in episodes(job.start, job.new, quota, self.space, options, done, first):
+        for episode in episodes(job.start, job.new, self._quota(job), self.space, options, done, first):
             job.history.append({"phase": 0, "episode": episode.as_json()})
             yield TuningDone(0, "offline-rl", episode.as_json())
 
@@ -550,16 +554,15 @@ class Learner:
         if not bool(torch.isfinite(features).all()):
             raise Diverged(f"the features of phase {self.phases_} are not finite; lower the learning rate")
         old, new = job.arrival.growth
-        for_old, for_new = allocated(budget.quota(classes) - budget.reserve, old, new, trainer.action.allocation)
+        for_old, for_new = allocated(self._quota(job), old, new, trainer.action.allocation)
         quotas = [for_old + budget.reserve] * old + [for_new + budget.reserve] * new
         memory = job.kept.updated(candidates, features, job.reserve, quotas, budget.reserve)
         means = class_means(model, memory.exemplars, classes, preprocessing, backend)
         hits = {name: count + _judged_hits(job.history)[name] for name, count in self._judged.items()}
         if len(memory.reserve):
-            found = extract(model, memory.reserve.pixels, preprocessing, backend)
             truth = memory.reserve.labels.to(backend.device)
-            for name, scores in both_classifiers(found, means).items():
-                hits[name] += int((scores.argmax(dim=1) == truth).sum())
+            for name, rows in guesses(model, means, memory.reserve.pixels, preprocessing, backend).items():
+                hits[name] += int((rows == truth).sum())
         self.classifier_ = self._choose_classifier(trainer.action, hits)
         self.model, self.memory, self._means, self._judged = model, memory, means, hits
         self.preprocessing, self.shape_ = preprocessing, job.arrival.images.shape
@@ -845,19 +848,6 @@ class Learner:
         augmentation = preprocessing.augmentation
         jitter = self._method.brightness or augmentation.brightness
         return replace(preprocessing, augmentation=replace(augmentation, brightness=jitter))
-
-
-def _resolved_options(
-    policy: str,
-    options: Mapping[str, bool | float | str] | None,
-    space: str | Mapping[str, Sequence[AxisValue]] | None,
-    tune: Sequence[str] | None,
-) -> dict[str, Any]:
-    if policy == "bilevel" and (space or tune is not None):
-        raise UserError("policy bilevel moves weights and learning rate freely: it has no space and nothing to tune")
-    if not isinstance(options, Mapping | None):
-        raise UserError(f"policy_options={options!r} must be a mapping, such as {{'safe': 1.0}}")
-    return decider_options(policy, options or {})
 
 
 def _episodes(history: Iterable[Mapping[str, Any]]) -> list[Episode]:

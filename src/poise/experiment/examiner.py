@@ -17,7 +17,7 @@ from poise.data.sources import digest
 from poise.errors import UserError
 from poise.learner import Label, Learner
 from poise.nets import Model
-from poise.training import both_classifiers, extract
+from poise.training import guesses
 
 DEV_IMAGES = 50  # training images per class set aside for the development exam
 
@@ -93,10 +93,9 @@ class Examiner:
         assert learner.preprocessing is not None, "a temporary model has a learner that knows its images"
         labels = [int(label) for label in classes]
         images = self._images.of_labels(labels)
-        found = both_classifiers(extract(model, images.pixels, learner.preprocessing, learner.backend), means)
-        truth, rows = images.labels.cpu().numpy(), np.array(labels)
-        guesses = {name: rows[scores.argmax(dim=1).cpu().numpy()] for name, scores in found.items()}
-        return {name: _per_class(truth[guessed == truth], labels) for name, guessed in guesses.items()}
+        found = guesses(model, means, images.pixels, learner.preprocessing, learner.backend)
+        truth, known = images.labels.cpu().numpy(), np.array(labels)
+        return {name: _per_class(truth[known[rows.cpu().numpy()] == truth], labels) for name, rows in found.items()}
 
 
 def split_for_development(train: ImageSet) -> tuple[ImageSet, ImageSet]:

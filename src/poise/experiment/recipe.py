@@ -17,8 +17,8 @@ from poise.data import Budget
 from poise.data.sources import LEAST_SIZE
 from poise.errors import UserError, suggestion
 from poise.methods import METHODS, make_method
-from poise.policies import Setup, preset
-from poise.training import PRECISIONS, TrialSettings, decider_options, deciders, make_decider, trial_settings
+from poise.policies import Setup
+from poise.training import PRECISIONS, TrialSettings, decider_options, deciders, make_decider, own_space, trial_settings
 
 DEFAULT_RECIPE = "digits/lucir"
 Setting = Literal["tfh", "tfs", "groups"]
@@ -107,14 +107,12 @@ class Recipe(BaseModel):
             word = getattr(self, name)
             if word not in known:
                 raise UserError(f"unknown {name} '{word}'; {suggestion(word, known)}")
-        if self.policy == "bilevel" and (self.space or self.tune is not None):
-            raise UserError("policy=bilevel moves weights and learning rate freely; leave space and tune out")
         method = make_method(self.method, self.options)
         space = tuned_space(
             method.default_action,
             self.action,
             tuned=self.policy != "fixed",
-            space={} if self.policy == "bilevel" else preset(self.policy).space if self.space is None else self.space,
+            space=own_space(self.policy, self.space, self.tune),
             tune=self.tune,
             choices=method.choices,
             epochs=self.epochs,
@@ -133,12 +131,11 @@ def resolved(recipe: Recipe) -> Recipe:
     """The recipe with what its policy brings along written out, so that later defaults change no run that was begun."""
     if recipe.policy == "fixed":
         return recipe
-    written: dict[str, object] = {
+    written = {
         "policy_options": decider_options(recipe.policy, recipe.policy_options),
+        "space": own_space(recipe.policy, recipe.space, recipe.tune),
         "trials": TrialKeys(**asdict(recipe.trials.settings(recipe.policy))),
     }
-    if recipe.space is None and recipe.policy != "bilevel":
-        written["space"] = preset(recipe.policy).space
     return recipe.model_copy(update=written)
 
 

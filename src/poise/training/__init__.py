@@ -1,7 +1,7 @@
 """Algorithm 2: the step, the training of a phase, its events, and evaluation."""
 
 from poise.training.backend import PRECISIONS, Backend, make_backend
-from poise.training.evaluate import Extracted, both_classifiers, class_means, extract
+from poise.training.evaluate import Extracted, both_classifiers, class_means, extract, guesses
 from poise.training.events import (
     ActionDecided,
     EpochDone,
@@ -17,7 +17,7 @@ from poise.training.lanes import Lanes
 from poise.training.phase import PhaseStart
 from poise.training.trainer import Schedule, Trainer
 from poise.training.trials import TrialResult, Trials, TrialSettings, Witness, trial_settings
-from poise.training.tuners import TUNERS, decider_options, deciders, make_decider, tuner_options
+from poise.training.tuners import TUNERS, decider_options, deciders, make_decider, own_space, tuner_options
 
 __all__ = [
     "PRECISIONS",
@@ -46,8 +46,10 @@ __all__ = [
     "decider_options",
     "deciders",
     "extract",
+    "guesses",
     "make_backend",
     "make_decider",
+    "own_space",
     "trial_settings",
     "tuner_options",
 ]

@@ -67,6 +67,14 @@ def both_classifiers(found: Extracted, means: Tensor) -> dict[str, Tensor]:
     return {"fc": found.logits, "ncm": normalize(found.features) @ means.T}
 
 
+def guesses(
+    model: Model, means: Tensor, pixels: Tensor, preprocessing: Preprocessing, backend: Backend
+) -> dict[str, Tensor]:
+    """The row that each classifier gives to every image."""
+    scores = both_classifiers(extract(model, pixels, preprocessing, backend), means)
+    return {name: found.argmax(dim=1) for name, found in scores.items()}
+
+
 def herded(
     model: Model,
     kept: ImageSet,

@@ -25,7 +25,7 @@ from poise.methods import Growth
 from poise.nets import Model
 from poise.policies.reinforce import FEATURES, Reinforce, state_of
 from poise.training.environment import others, relabelled
-from poise.training.evaluate import both_classifiers, class_means, extract, herded
+from poise.training.evaluate import class_means, guesses, herded
 from poise.training.lanes import Leg
 from poise.training.phase import PhaseStart, ceiling
 
@@ -224,8 +224,8 @@ class _At:
     def accuracy(self, valid: ImageSet, classifier: str) -> float:
         """On the held-out images of the classes so far; class means come from the memory."""
         judged = valid.of_labels(range(self.known))
-        guesses = guessed(self.start, self.start.model, self.kept, judged.pixels)[classifier]
-        return balanced_accuracy(guesses.cpu(), judged.labels.cpu())
+        rows = guessed(self.start, self.start.model, self.kept, judged.pixels)[classifier]
+        return balanced_accuracy(rows.cpu(), judged.labels.cpu())
 
 
 # Pseudo streams -------------------------------------------------------------------------------------------------------
@@ -297,12 +297,11 @@ def _count(images: ImageSet) -> int:
 def guessed(start: PhaseStart, model: Model, exemplars: ImageSet, pixels: Tensor) -> dict[str, Tensor]:
     """The row that each classifier gives to every image; class means come from these exemplars."""
     means = class_means(model, exemplars, model.head.classes, start.preprocessing, start.backend)
-    scores = both_classifiers(extract(model, pixels, start.preprocessing, start.backend), means)
-    return {name: found.argmax(dim=1) for name, found in scores.items()}
+    return guesses(model, means, pixels, start.preprocessing, start.backend)
 
 
-def balanced_accuracy(guesses: Tensor, labels: Tensor) -> float:
+def balanced_accuracy(rows: Tensor, labels: Tensor) -> float:
     """The share of right guesses, every label that is there counting the same."""
-    right = (guesses == labels).double()
+    right = (rows == labels).double()
     shares = [float(right[labels == label].mean()) for label in torch.unique(labels).tolist()]
     return sum(shares) / len(shares)

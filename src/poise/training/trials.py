@@ -19,7 +19,7 @@ from poise.methods import Growth
 from poise.nets import Model
 from poise.policies import Outcome, Trial, preset
 from poise.training.environment import VALIDATION, Environment, local_environment, look_ahead
-from poise.training.evaluate import both_classifiers, class_means, extract, herded
+from poise.training.evaluate import class_means, guesses, herded
 from poise.training.events import EpochDone
 from poise.training.lanes import Lane, Lanes, Leg
 from poise.training.phase import PhaseStart, ceiling
@@ -364,9 +364,9 @@ class Trials:
         model = trainer.model
         exemplars = self._exemplars(leg, model, trainer.action.allocation)
         means = class_means(model, exemplars, sum(leg.start.growth), preprocessing, backend)
-        found = both_classifiers(extract(model, environment.valid.pixels, preprocessing, backend), means)
+        found = guesses(model, means, environment.valid.pixels, preprocessing, backend)
         labels = environment.valid.labels.to(backend.device)
-        hits = {name: _hits(scores.argmax(dim=1), labels) for name, scores in found.items()}
+        hits = {name: _hits(rows, labels) for name, rows in found.items()}
         seen = self._witness(model, means) if self._witness is not None and environment.later is None else None
         return hits, seen
 
@@ -407,10 +407,10 @@ def _judged(environment: Environment) -> tuple[list[int], list[int], list[int]]:
     return rows, counts.tolist(), sorted(range(len(rows)), key=rows.__getitem__)
 
 
-def _hits(guesses: Tensor, labels: Tensor) -> list[int]:
+def _hits(rows: Tensor, labels: Tensor) -> list[int]:
     """How many images of each label that is there were guessed right, by ascending label."""
     classes, places = torch.unique(labels, return_inverse=True)
-    right: list[int] = torch.bincount(places[guesses == labels], minlength=len(classes)).tolist()
+    right: list[int] = torch.bincount(places[rows == labels], minlength=len(classes)).tolist()
     return right
 
 

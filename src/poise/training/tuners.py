@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any, Final
 
+from poise.actions import Grid
 from poise.errors import UserError, suggestion
-from poise.policies import POLICIES, Policy, Setup, make_policy, resolved_options
+from poise.policies import POLICIES, Policy, Setup, make_policy, preset, resolved_options
 from poise.training.bilevel import BilevelOptions
 from poise.training.offline import OfflineOptions
 
@@ -35,7 +36,18 @@ def decider_options(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """All options of a policy or tuner, resolved, so that what is saved does not depend on later defaults."""
     if not isinstance(name, str) or name not in deciders():
         raise UserError(f"unknown policy '{name}'; {suggestion(str(name), deciders())}")
+    if not isinstance(given, Mapping):
+        raise UserError(f"policy_options={given!r} must be a mapping, such as {{'safe': 1.0}}")
     return asdict(tuner_options(name, given)) if name in TUNERS else resolved_options(name, given)
+
+
+def own_space(name: str, space: str | Grid | None, tune: object) -> str | Grid:
+    """The space that a policy chooses from: as given, else the one it brings along. Bilevel has none."""
+    if name != "bilevel":
+        return preset(name).space if space is None else space
+    if space or tune is not None:
+        raise UserError("policy=bilevel moves weights and learning rate freely; leave space and tune out")
+    return {}
 
 
 def make_decider(name: str, setup: Setup, given: Mapping[str, Any]) -> Policy:
