@@ -12,11 +12,12 @@ from poise.nets.model import (
     torch_generator,
 )
 from poise.nets.outputs import Features, Output
-from poise.nets.resnet import ResNet
+from poise.nets.resnet import BatchNorm, ResNet
 
 __all__ = [
     "BACKBONES",
     "VARIANTS",
+    "BatchNorm",
     "CosineHead",
     "Features",
     "Head",

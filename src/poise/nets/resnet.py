@@ -18,13 +18,46 @@ from torch import Tensor, nn
 
 from poise.nets.outputs import Features
 
+FUSED_WIDTHS = (8, 16, 32, 64, 128, 256, 512, 1024)  # what the fused kernels can count in
+THIN = (16, 32, 64)  # widths of convolutions for which there are kernels of our own
+
 
 class BatchNorm(nn.BatchNorm2d):
-    """Batch norm without the count of batches, which nothing reads and which costs a kernel per layer and step."""
+    """Batch norm without the count of batches, which nothing reads and which costs a kernel per layer and step.
+
+    On a GPU it is trained in fused kernels, together with what follows it. `fuses` turns that off, for those who
+    differentiate twice.
+    """
 
     def __init__(self, width: int) -> None:
         super().__init__(width)
         self.num_batches_tracked = None
+        self.fuses = True
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The normalised values."""
+        return self.followed(x, None, relu=False)
+
+    def followed(self, x: Tensor, shortcut: Tensor | None, *, relu: bool) -> Tensor:
+        """The normalised values plus `shortcut`, cut at zero if `relu`."""
+        width = self.num_features
+        if not (self.training and self.fuses and x.is_cuda and width in FUSED_WIDTHS):
+            return _followed(super().forward(x), shortcut, relu=relu)
+        from poise.nets.fused import normalised  # Triton is not everywhere
+
+        assert self.running_mean is not None
+        assert self.running_var is not None
+        return normalised(
+            x,
+            shortcut,
+            self.weight,
+            self.bias,
+            self.running_mean,
+            self.running_var,
+            eps=self.eps,
+            momentum=0.1 if self.momentum is None else self.momentum,
+            relu=relu,
+        )
 
     def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *others: Any) -> None:  # noqa: ANN401
         state.pop(f"{prefix}num_batches_tracked", None)  # of a file that is older
@@ -47,9 +80,49 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The residual sum."""
-        y = self.bn2(self.conv2(torch.relu(self.bn1(self.conv1(x)))))
-        y = y + self.shortcut(x)
-        return torch.relu(y) if self.relu else y
+        y = _unit(self.conv1, self.bn1, x, None, relu=True)
+        return _unit(self.conv2, self.bn2, y, self.shortcut(x), relu=self.relu)
+
+
+def _unit(conv: nn.Module, norm: nn.Module, x: Tensor, shortcut: Tensor | None, *, relu: bool) -> Tensor:
+    """Convolution, norm, plus shortcut, then ReLU, in as few kernels as there are for it."""
+    if isinstance(norm, BatchNorm) and norm.fuses:
+        return norm.followed(_convolved(conv, x), shortcut, relu=relu)
+    if isinstance(conv, nn.Conv2d) and conv.bias is not None and _is_inference(x):  # a teacher's, its norm folded
+        if _is_thin(conv, x):
+            from poise.nets.fused import convolved_through
+
+            return convolved_through(x, conv.weight, conv.bias, shortcut, relu=relu)
+        if relu and not torch.are_deterministic_algorithms_enabled():
+            shape = conv.stride, conv.padding, conv.dilation, conv.groups
+            if shortcut is None:
+                return torch.cudnn_convolution_relu(x, conv.weight, conv.bias, *shape)  # type: ignore[arg-type]
+            return torch.cudnn_convolution_add_relu(x, conv.weight, shortcut, 1.0, conv.bias, *shape)  # type: ignore[arg-type]
+    return _followed(norm(conv(x)), shortcut, relu=relu)
+
+
+def _convolved(conv: nn.Module, x: Tensor) -> Tensor:
+    if not (type(conv) is nn.Conv2d and conv.bias is None and _is_thin(conv, x)):
+        found: Tensor = conv(x)
+        return found
+    from poise.nets.fused import convolved  # Triton is not everywhere
+
+    return convolved(x, conv.weight.to(x.dtype))
+
+
+def _is_thin(conv: nn.Conv2d, x: Tensor) -> bool:
+    """Whether it is one of the thin convolutions for which poise's own kernels are faster than cuDNN's."""
+    thin = conv.in_channels == conv.out_channels and conv.in_channels in THIN
+    return thin and conv.stride == (1, 1) and conv.kernel_size == (3, 3) and x.is_cuda and x.dtype is torch.bfloat16
+
+
+def _is_inference(x: Tensor) -> bool:
+    return x.is_cuda and x.dtype is torch.bfloat16 and not torch.is_grad_enabled()
+
+
+def _followed(y: Tensor, shortcut: Tensor | None, *, relu: bool) -> Tensor:
+    y = y if shortcut is None else y + shortcut
+    return torch.relu(y) if relu else y
 
 
 class Subsample(nn.Module):

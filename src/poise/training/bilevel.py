@@ -27,7 +27,7 @@ from poise import draws
 from poise.actions import SETTINGS, Action
 from poise.data import Draws, ImageSet
 from poise.errors import check_number, check_whole
-from poise.nets import Model, Output
+from poise.nets import BatchNorm, Model, Output
 from poise.training.evaluate import BATCH
 from poise.training.phase import PhaseStart
 from poise.training.step import seeded
@@ -291,6 +291,8 @@ def _with_differentiable_norms(model: Model) -> Model:
     for module in model.modules():
         if isinstance(module, _BatchNorm):
             module.forward = partial(_normalised, module)  # type: ignore[method-assign]
+        if isinstance(module, BatchNorm):
+            module.fuses = False
     return model
 
 

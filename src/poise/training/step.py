@@ -8,6 +8,7 @@ from typing import Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn.modules.dropout import _DropoutNd
 
 from poise.actions import SETTINGS, Action
@@ -41,6 +42,7 @@ class Step:
         self.weights = {name: torch.zeros((), device=backend.device) for name in action if name not in SETTINGS}
         self.weigh(action)
         self.names: tuple[str, ...] = ()  # of the values that a step returns; known after the first one
+        self._shadows = _shadows(model, backend.dtype)
 
     def weigh(self, action: Action) -> None:
         """Weigh the terms as this action says, in place: a captured step goes on with it."""
@@ -50,8 +52,9 @@ class Step:
     def __call__(self, pixels: Tensor, labels: Tensor, draws: Draws) -> Tensor:
         """Train on one batch of uint8 images; returns the loss and every term, in the order of `names`."""
         images = self.preprocessing.training(pixels, draws).contiguous(memory_format=torch.channels_last)
+        self._cast_weights()
         with self.backend.autocast:
-            student = self.model(images)
+            student = functional_call(self.model, self._shadows, (images,))
             with torch.no_grad():
                 teacher = self.teacher(images) if self.teacher is not None else None
         terms = self.method.terms(student, teacher, labels, self.growth)
@@ -59,9 +62,39 @@ class Step:
         total = torch.stack(weighted).sum()
         self.optimiser.zero_grad(set_to_none=True)
         total.backward()  # type: ignore[no-untyped-call]
+        self._cast_gradients()
         self.optimiser.step()
         self.names = ("loss", *terms)
         return torch.stack([total.detach(), *(term.detach() for term in terms.values())])
+
+    def _cast_weights(self) -> None:
+        """Bring the shadows up to date: all in one kernel, where autocast would take one for each."""
+        if self._shadows:
+            with torch.no_grad():
+                torch._foreach_copy_(list(self._shadows.values()), [self._master(name) for name in self._shadows])
+
+    def _cast_gradients(self) -> None:
+        """Hand the gradients of the shadows to the parameters they stand for."""
+        found = {name: shadow.grad for name, shadow in self._shadows.items() if shadow.grad is not None}
+        if found:
+            gradients = [torch.empty_like(self._master(name)) for name in found]
+            torch._foreach_copy_(gradients, list(found.values()))
+            for name, gradient in zip(found, gradients, strict=True):
+                self._master(name).grad, self._shadows[name].grad = gradient, None
+
+    def _master(self, name: str) -> nn.Parameter:
+        return self.model.get_parameter(name)
+
+
+def _shadows(model: Model, dtype: torch.dtype) -> dict[str, Tensor]:
+    """Copies of the trained convolutions of poise's own networks in the format they compute in, if it is another."""
+    if dtype is torch.float32 or not isinstance(model.backbone, ResNet):
+        return {}
+    return {
+        f"{name}.weight": module.weight.detach().to(dtype).requires_grad_()
+        for name, module in model.named_modules()
+        if type(module) is nn.Conv2d and module.weight.requires_grad
+    }
 
 
 class Runner(Protocol):
