@@ -422,10 +422,18 @@ class _Convolved(torch.autograd.Function):
 
 def convolved(x: Tensor, weight: Tensor) -> Tensor:
     """A 3×3 convolution of stride 1 that keeps the size, from C channels to as many; everything channels last."""
-    found: Tensor = _Convolved.apply(x, weight)
+    layout = torch.channels_last
+    found: Tensor = _Convolved.apply(x.contiguous(memory_format=layout), weight.contiguous(memory_format=layout))
     return found
 
 
 def convolved_through(x: Tensor, weight: Tensor, bias: Tensor, shortcut: Tensor | None, *, relu: bool) -> Tensor:
     """The same with bias, plus `shortcut`, cut at zero if `relu`, in one kernel; without gradients."""
-    return _convolution(x, weight, bias=bias, shortcut=shortcut, relu=relu)
+    layout = torch.channels_last
+    return _convolution(
+        x.contiguous(memory_format=layout),
+        weight.contiguous(memory_format=layout),
+        bias=bias,
+        shortcut=None if shortcut is None else shortcut.contiguous(memory_format=layout),
+        relu=relu,
+    )

@@ -112,8 +112,9 @@ def _convolved(conv: nn.Module, x: Tensor) -> Tensor:
 
 def _is_thin(conv: nn.Conv2d, x: Tensor) -> bool:
     """Whether it is one of the thin convolutions for which poise's own kernels are faster than cuDNN's."""
-    thin = conv.in_channels == conv.out_channels and conv.in_channels in THIN
-    return thin and conv.stride == (1, 1) and conv.kernel_size == (3, 3) and x.is_cuda and x.dtype is torch.bfloat16
+    thin = conv.in_channels == conv.out_channels and conv.in_channels in THIN and conv.groups == 1
+    plain = conv.kernel_size == (3, 3) and conv.stride == conv.padding == conv.dilation == (1, 1)
+    return thin and plain and x.is_cuda and x.dtype is torch.bfloat16
 
 
 def _is_inference(x: Tensor) -> bool:
