@@ -1,0 +1,167 @@
+"""The fused kernels against the plain operations they stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from poise.nets import build_backbone, resnet
+from poise.nets.resnet import BatchNorm, Block
+
+EPS, MOMENTUM = 1e-5, 0.1
+SHAPES = [(16, 7, 32, 32), (32, 3, 5, 9), (64, 2, 8, 8), (8, 1, 3, 3)]  # width, batch, height, length
+
+
+def drawn(*shape: int, seed: int, device: str = "cuda") -> Tensor:
+    values = torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+    return values.to(device).contiguous(memory_format=torch.channels_last if len(shape) == 4 else torch.preserve_format)
+
+
+def images(width: int, batch: int, height: int, length: int, seed: int) -> Tensor:
+    return drawn(batch, width, height, length, seed=seed)
+
+
+@pytest.fixture(autouse=True)
+def exact_numbers() -> Iterator[None]:
+    """Full fp32 in the reference: TF32 would be the larger error of the two."""
+    conv = torch.backends.cudnn.conv  # type: ignore[attr-defined]
+    before = conv.fp32_precision
+    conv.fp32_precision = "ieee"
+    yield
+    conv.fp32_precision = before
+
+
+class TestOnACpu:
+    @pytest.mark.parametrize("relu", [False, True])
+    @pytest.mark.parametrize("adds", [False, True])
+    def test_what_follows_a_norm(self, adds: bool, relu: bool) -> None:
+        norm = BatchNorm(4)
+        plain = torch.nn.BatchNorm2d(4)
+        x, shortcut = (drawn(3, 4, 5, 5, seed=seed, device="cpu") for seed in (0, 1))
+        expected = plain(x)
+        expected = expected + shortcut if adds else expected
+        expected = expected.clamp(min=0) if relu else expected
+        assert torch.equal(norm.followed(x, shortcut if adds else None, relu=relu), expected)
+        assert norm.running_mean is not None
+        assert plain.running_mean is not None
+        assert torch.equal(norm.running_mean, plain.running_mean)
+
+    def test_a_block_is_what_it_says(self) -> None:
+        block = Block(4, 8, 2, relu=True, project=True).train()
+        x = drawn(3, 4, 6, 6, seed=0, device="cpu")
+        inner = torch.relu(block.bn1(block.conv1(x)))
+        assert torch.equal(block(x), torch.relu(block.bn2(block.conv2(inner)) + block.shortcut(x)))
+
+
+@pytest.mark.gpu
+class TestNorms:
+    @pytest.mark.parametrize("relu", [False, True], ids=["linear", "relu"])
+    @pytest.mark.parametrize("adds", [False, True], ids=["alone", "with shortcut"])
+    @pytest.mark.parametrize("shape", SHAPES, ids=str)
+    def test_values_gradients_and_statistics(self, shape: tuple[int, int, int, int], adds: bool, relu: bool) -> None:
+        from poise.nets.fused import normalised
+
+        width = shape[0]
+        found: list[list[Tensor]] = []
+        for fused in (False, True):
+            x = (images(*shape, seed=0) * 2 + 5).requires_grad_()
+            shortcut = images(*shape, seed=1).requires_grad_() if adds else None
+            weight = (drawn(width, seed=2).abs() + 0.5).requires_grad_()
+            bias = drawn(width, seed=3).requires_grad_()
+            mean, variance = torch.full((width,), 4.0, device="cuda"), torch.full((width,), 2.0, device="cuda")
+            if fused:
+                y = normalised(x, shortcut, weight, bias, mean, variance, eps=EPS, momentum=MOMENTUM, relu=relu)
+            else:
+                y = functional.batch_norm(x, mean, variance, weight, bias, True, MOMENTUM, EPS)
+                y = y if shortcut is None else y + shortcut
+                y = torch.relu(y) if relu else y
+            y.backward(images(*shape, seed=4))  # type: ignore[no-untyped-call]
+            trained = [tensor for tensor in (x, weight, bias, shortcut) if tensor is not None]
+            found.append([y.detach(), mean, variance, *(tensor.grad for tensor in trained if tensor.grad is not None)])
+        assert len(found[0]) == len(found[1])
+        for one, other in zip(*found, strict=True):
+            torch.testing.assert_close(other, one, rtol=1e-4, atol=2e-4)
+
+    def test_the_same_bytes_every_time(self) -> None:
+        from poise.nets.fused import normalised
+
+        def once() -> list[Tensor]:
+            x = images(16, 64, 32, 32, seed=0).bfloat16().requires_grad_()
+            weight, bias = torch.ones(16, device="cuda", requires_grad=True), torch.zeros(16, device="cuda")
+            statistics = torch.zeros(16, device="cuda"), torch.ones(16, device="cuda")
+            y = normalised(x, None, weight, bias, *statistics, eps=EPS, momentum=MOMENTUM, relu=True)
+            return [y, *statistics, *torch.autograd.grad(y.float().square().sum(), (x, weight))]
+
+        first = once()
+        for _ in range(5):
+            assert all(torch.equal(one, other) for one, other in zip(once(), first, strict=True))
+
+
+@pytest.mark.gpu
+class TestConvolutions:
+    @pytest.mark.parametrize("shape", SHAPES[:3], ids=str)
+    def test_values_and_gradients(self, shape: tuple[int, int, int, int]) -> None:
+        from poise.nets.fused import convolved
+
+        width = shape[0]
+        x, given = (images(*shape, seed=seed).bfloat16() for seed in (0, 1))
+        weight = (drawn(width, width, 3, 3, seed=2) / 10).bfloat16()
+        found: list[list[Tensor]] = []
+        for fused in (False, True):
+            one, other = x.clone(), weight.clone()
+            one, other = (one, other) if fused else (one.float(), other.float())
+            one.requires_grad_()
+            other.requires_grad_()
+            y = convolved(one, other) if fused else functional.conv2d(one, other, padding=1)
+            found.append([y.detach(), *torch.autograd.grad(y, (one, other), given.to(y.dtype))])
+        for reference, value in zip(*found, strict=True):
+            torch.testing.assert_close(value.float(), reference, rtol=2e-2, atol=2e-2)
+
+    @pytest.mark.parametrize("relu", [False, True], ids=["linear", "relu"])
+    @pytest.mark.parametrize("adds", [False, True], ids=["alone", "with shortcut"])
+    def test_a_teachers_convolution(self, adds: bool, relu: bool) -> None:
+        from poise.nets.fused import convolved_through
+
+        x, shortcut = (images(16, 5, 9, 7, seed=seed).bfloat16() for seed in (0, 1))
+        weight, bias = (drawn(16, 16, 3, 3, seed=2) / 10).bfloat16(), drawn(16, seed=3).bfloat16()
+        expected = functional.conv2d(x.float(), weight.float(), bias.float(), padding=1)
+        expected = expected + shortcut.float() if adds else expected
+        expected = torch.relu(expected) if relu else expected
+        found = convolved_through(x, weight, bias, shortcut if adds else None, relu=relu)
+        torch.testing.assert_close(found.float(), expected, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("variant", ["lucir", "pod"])
+class TestANetwork:
+    def test_a_training_pass_in_fp32(self, variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        x = drawn(32, 3, 32, 32, seed=0)
+        found: list[dict[str, Tensor]] = []
+        for widths in ((), resnet.FUSED_WIDTHS):
+            monkeypatch.setattr(resnet, "FUSED_WIDTHS", widths)
+            net = build_backbone("resnet32", variant, 3, 0).cuda().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            out = net.train()(x).vector
+            out.square().sum().backward()
+            gradients = {name: value.grad for name, value in net.named_parameters()}
+            found.append({"out": out.detach(), **gradients, **dict(net.named_buffers())})
+        for name, expected in found[0].items():
+            scale = float(expected.abs().max()) + 1e-6
+            assert float((found[1][name] - expected).abs().max()) < 2e-3 * scale, name
+
+    def test_a_folded_teacher_in_bf16(self, variant: str) -> None:
+        from poise.nets.folding import fold_norms
+
+        net = build_backbone("resnet32", variant, 3, 0).cuda().eval()
+        x = drawn(32, 3, 32, 32, seed=0)
+        with torch.no_grad():
+            expected = net(x).vector
+            fold_norms(net)
+            net.bfloat16().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            with torch.autocast("cuda", torch.bfloat16):
+                found = net(x).vector.float()
+        closeness = functional.cosine_similarity(found, expected, dim=1)
+        assert float(closeness.min()) > 0.99
