@@ -1,68 +1,68 @@
 """How long a whole job takes, part by part: LUCIR in the paper's TFH setting with five phases, or any other recipe.
 
-Training, policy, herding (with class means) and exams are timed apart; capturing is part of what it serves. The device
-is waited for at the end of every epoch. Prints one JSON line.
+First the fixed policy as `poise run` does it, journal and checkpoints included; then the others, from the same phase 0.
+Training, policy, herding (with class means) and exams are timed apart; capturing is part of what it serves, and what
+is judged beside a training is part of that. Prints one JSON line.
 
-    python benchmarks/job.py [cifar100/lucir] [key=value …] [--phases 6]
+    python benchmarks/job.py [cifar100/lucir] [key=value …] [--policy online] [--out DIR]
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import torch
 
-from poise.experiment import Plan, load_recipe, make_plan
-from poise.experiment.examiner import Examiner
-from poise.learner import Learner
+from poise.experiment import Exam, Quiet, Run, RunFolder, load_recipe, make_plan
 from poise.training import Event, PhaseDone, TrialDone, TuningDone
 
 PARTS = ("train", "policy", "herding", "exams")
 
 
-def timed_phase(events: Iterator[Event], seconds: dict[str, float]) -> None:
-    """Learn one phase and add what it took to the parts: an event ends the part that led to it."""
-    began = time.perf_counter()
-    for event in events:
+class Stopwatch(Quiet):
+    """Adds up seconds by phase and part: an event ends the part that led to it."""
+
+    def __init__(self) -> None:
+        self.phases: dict[int, dict[str, float]] = {}
+        self._mark = time.perf_counter()
+
+    def event(self, event: Event, done: float) -> None:
+        """Something happened."""
         part = "herding" if isinstance(event, PhaseDone) else "train"
-        part = "policy" if isinstance(event, TrialDone | TuningDone) else part
+        self._add(event.phase, "policy" if isinstance(event, TrialDone | TuningDone) else part)
+
+    def exam(self, exam: Exam) -> None:
+        """A phase was examined."""
+        self._add(exam.phase, "exams")
+
+    def _add(self, phase: int, part: str) -> None:
         now = time.perf_counter()
-        seconds[part] += now - began
-        began = now
+        self.phases.setdefault(phase, dict.fromkeys(PARTS, 0.0))[part] += now - self._mark
+        self._mark = now
+
+    def as_json(self) -> dict[str, Any]:
+        """Seconds of each part and each phase."""
+        parts = {part: sum(phase[part] for phase in self.phases.values()) for part in PARTS}
+        total = sum(parts.values())
+        return {
+            "seconds": {part: round(spent, 2) for part, spent in parts.items()},
+            "total": round(total, 2),
+            "herding_and_exams_share": round((parts["herding"] + parts["exams"]) / total, 4),
+            "phases": [round(sum(phase.values()), 2) for phase in self.phases.values()],
+        }
 
 
-def run(plan: Plan, phases: int) -> dict[str, object]:
-    """The job, as `poise run` does it but for journal and checkpoints."""
-    train, exam = plan.images()
-    examiner, learner = Examiner(exam, plan.stream), plan.new_learner()
-    seconds = dict.fromkeys(PARTS, 0.0)
-    per_phase, accuracies = [], []
-    began = time.perf_counter()
-    for phase, group in enumerate(plan.stream.groups[:phases]):
-        arrived, before = train.of_labels(group), sum(seconds.values())
-        policy = seconds["policy"]
-        timed_phase(learner.fitting(arrived.pixels, arrived.labels), seconds)
-        mark = time.perf_counter()
-        accuracies.append(examiner.examine(learner, phase).accuracy())
-        seconds["exams"] += time.perf_counter() - mark
-        per_phase.append({"all": sum(seconds.values()) - before, "policy": seconds["policy"] - policy})
-    return {
-        "hardware": _hardware(learner),
-        "precision": learner.backend.precision,
-        "seconds": {name: round(spent, 2) for name, spent in seconds.items()},
-        "total": round(time.perf_counter() - began, 2),
-        "herding_and_exams_share": round((seconds["herding"] + seconds["exams"]) / sum(seconds.values()), 4),
-        "per_phase": [{name: round(spent, 2) for name, spent in phase.items()} for phase in per_phase],
-        "average_accuracy": round(sum(accuracies) / len(accuracies), 2),
-    }
-
-
-def _hardware(learner: Learner) -> str:
-    on_gpu = learner.backend.device.type == "cuda"
-    return torch.cuda.get_device_name() if on_gpu else f"{torch.get_num_threads()} CPU threads"
+def run(recipe: str, words: Sequence[str], out: Path) -> dict[str, Any]:
+    """One run in that folder, with a watch held beside it."""
+    watch = Stopwatch()
+    result = Run(make_plan(recipe, load_recipe(recipe, list(words))), RunFolder(out), (watch,)).start()
+    return {**watch.as_json(), "average_accuracy": result["average_accuracy"]}
 
 
 def main() -> None:
@@ -70,12 +70,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("recipe", nargs="?", default="cifar100/lucir")
     parser.add_argument("overrides", nargs="*")
-    parser.add_argument("--phases", type=int, default=10_000, help="stop after so many")
+    parser.add_argument("--policy", nargs="*", default=["online"], help="what is timed besides the fixed policy")
+    parser.add_argument("--out", type=Path, help="where the runs go; by default they are thrown away")
     arguments = parser.parse_args()
     words = ["exam=dev", *arguments.overrides]
-    plan = make_plan(arguments.recipe, load_recipe(arguments.recipe, words))
-    found = run(plan, arguments.phases)
-    print(json.dumps({"benchmark": "job", "recipe": arguments.recipe, "overrides": words, **found}))
+    with tempfile.TemporaryDirectory() as passing:
+        out = arguments.out or Path(passing)
+        found = {"fixed": run(arguments.recipe, [*words, "policy=fixed"], out / "fixed")}
+        for policy in arguments.policy:
+            more = [f"policy={policy}", f"start={out / 'fixed'}"]
+            found[policy] = run(arguments.recipe, [*words, *more], out / policy)
+            pairs = zip(
+                found[policy]["phases"][-len(found["fixed"]["phases"]) + 1 :], found["fixed"]["phases"][1:], strict=True
+            )
+            found[policy]["adds_per_phase"] = [round(one - other, 2) for one, other in pairs]
+    on_gpu = torch.cuda.is_available()
+    hardware = torch.cuda.get_device_name() if on_gpu else f"{torch.get_num_threads()} CPU threads"
+    print(
+        json.dumps({"benchmark": "job", "recipe": arguments.recipe, "overrides": words, "hardware": hardware, **found})
+    )
 
 
 if __name__ == "__main__":
