@@ -4,5 +4,18 @@ from poise.methods.base import METHODS, Arrivals, Growth, Method, Stage, make_me
 from poise.methods.icarl import ICaRL
 from poise.methods.lucir import Lucir
 from poise.methods.lwf import LwF
+from poise.methods.podnet import PODNet
 
-__all__ = ["METHODS", "Arrivals", "Growth", "ICaRL", "Lucir", "LwF", "Method", "Stage", "make_method", "register"]
+__all__ = [
+    "METHODS",
+    "Arrivals",
+    "Growth",
+    "ICaRL",
+    "Lucir",
+    "LwF",
+    "Method",
+    "PODNet",
+    "Stage",
+    "make_method",
+    "register",
+]

@@ -41,11 +41,14 @@ class Stage:
     """One stretch of training inside a phase.
 
     `share` is its length as a share of the phase's epochs. The learning rate starts at the action's (or at `lr`)
-    and is multiplied by `decay` at each of `milestones`, given as shares of the stage.
+    and is multiplied by `decay` at each of `milestones`, given as shares of the stage; with `cosine` it falls to 0
+    along half a wave besides.
 
     Attributes:
+        clamp: the largest size of any single value of a gradient, if there is one.
         balanced: trains on as many images of each class as there are of the smallest, the first ones by herding.
         head_only: trains the head, old rows included, and nothing else.
+        moves_scale: whether the head's learned scale is trained.
         moves_statistics: whether batch statistics go on moving; if not, the backbone stays in eval mode.
         distils: whether there is a teacher; without one the terms are those of a first phase.
     """
@@ -54,9 +57,12 @@ class Stage:
     share: float = 1.0
     milestones: tuple[float, ...] = (0.5, 0.75)
     decay: float = 0.1
+    cosine: bool = False
     lr: float | None = None
+    clamp: float | None = None
     balanced: bool = False
     head_only: bool = False
+    moves_scale: bool = True
     moves_statistics: bool = True
     distils: bool = True
 
@@ -71,7 +77,8 @@ class Stage:
         [0.1, 0.1, 0.010000000000000002, 0.010000000000000002]
         """
         passed = sum(epoch >= math.ceil(share * epochs) for share in self.milestones)
-        return float(start * self.decay**passed)
+        wave = (1 + math.cos(math.pi * epoch / epochs)) / 2 if self.cosine else 1.0
+        return float(start * self.decay**passed * wave)
 
 
 class Method(ABC):

@@ -1,6 +1,6 @@
 """What learns: backbones, heads, and the model made of both."""
 
-from poise.nets.heads import CosineHead, Head, LinearHead
+from poise.nets.heads import CosineHead, Head, LinearHead, ProxyHead, ScaledHead
 from poise.nets.model import (
     BACKBONES,
     VARIANTS,
@@ -24,7 +24,9 @@ __all__ = [
     "LinearHead",
     "Model",
     "Output",
+    "ProxyHead",
     "ResNet",
+    "ScaledHead",
     "build_backbone",
     "build_head",
     "check_backbone",

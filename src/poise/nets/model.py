@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from poise import draws
 from poise.errors import UserError, suggestion
 from poise.nets.folding import fold_norms
-from poise.nets.heads import HEADS, Head
+from poise.nets.heads import HEADS, Head, ScaledHead
 from poise.nets.outputs import Features, Output
 from poise.nets.resnet import ResNet, cifar_resnet, imagenet_resnet18, initialise
 
@@ -38,7 +38,8 @@ class Model(nn.Module):
         features = found if isinstance(found, Features) else Features(found)
         vector = features.vector.float()
         scores, logits = self.head(vector)
-        return Output(vector, features.maps, scores, logits)
+        scale = self.head.scale if isinstance(self.head, ScaledHead) else None
+        return Output(vector, features.maps, scores, logits, scale)
 
     def placed(self, device: torch.device) -> Model:
         """The model itself, moved to the device and laid out channels last, as convolutions like it."""

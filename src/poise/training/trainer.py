@@ -145,6 +145,7 @@ class Trainer:
         self.model.backbone.requires_grad_(not stage.head_only)
         self.model.head.requires_grad_(True)
         self.model.head.freeze_old(self.action.old_rows == "frozen" and not stage.head_only)
+        self.model.head.freeze_scale(not stage.moves_scale)
         feed = self._stage_feed(stage)
         engine = self._engines.get(self.stage)
         if engine is None or (feed is not engine.feed and not (self.captures and len(feed) == len(engine.feed))):
@@ -177,6 +178,7 @@ class Trainer:
             preprocessing=self.preprocessing,
             optimiser=optimiser,
             backend=self.backend,
+            clamp=stage.clamp,
         )
         bounds = batch_bounds(len(feed), self.schedule.batch)
         return _Engine(
