@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
-import torch
 import typer
 
 from poise import __version__
@@ -74,7 +73,7 @@ Overrides = Annotated[list[str] | None, typer.Argument(help="key=value …, e.g.
 Checkpoints = Annotated[float, typer.Option("--checkpoint-every", help="Seconds between checkpoints.", min=0)]
 Out = Annotated[Path | None, typer.Option("--out", help="Run folder.")]
 Seed = Annotated[int | None, typer.Option("--seed", help="Short for seed=N.")]
-Lanes = Annotated[int | None, typer.Option("--lanes", help="Runs side by side.", min=1)]
+Lanes = Annotated[int | None, typer.Option("--lanes", help="Runs side by side; else measured.", min=1)]
 Board = Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard scalars (an extra).")]
 
 
@@ -134,7 +133,7 @@ def sweep(
 ) -> None:
     """Run a grid of runs; finished cells are not run again."""
     cells = read_sweep(file)
-    folders = run_sweep(cells, out, _lanes(lanes), Lines(None, sys.stderr), checkpoint_every)
+    folders = run_sweep(cells, out, lanes, Lines(None, sys.stderr), checkpoint_every)
     typer.echo(f"\n{comparison_table([load_result(folder) for folder in folders])}\n\nrun folders in {out}")
 
 
@@ -150,7 +149,7 @@ def crossval(
     """An oracle: run every action of the space as a constant one, and keep the best by the exam of whole runs."""
     plan = _plan(recipe, overrides, seed)
     folder = out or crossval_folder(plan)
-    result = run_crossval(plan, folder, _lanes(lanes), Lines(None, sys.stderr), checkpoint_every)
+    result = run_crossval(plan, folder, lanes, Lines(None, sys.stderr), checkpoint_every)
     typer.echo(f"\n{actions_table(result)}\n\n{run_table(result)}\n\nrun folders in {folder}")
 
 
@@ -342,10 +341,6 @@ def _start(job: Run, tensorboard: bool) -> None:
     watcher = make_watcher(len(plan.stream), [*plan.source.notes, f"run folder {folder.path}"])
     job.watchers = _watchers(folder, watcher, tensorboard)
     typer.echo(f"\n{run_table(job.start())}\n\nrun folder {folder.path}")
-
-
-def _lanes(wanted: int | None) -> int:
-    return wanted or (4 if torch.cuda.is_available() else 1)
 
 
 def _options(words: list[str]) -> dict[str, Any]:

@@ -29,6 +29,10 @@ class Diverged(RunFailed):
     """The loss stopped being a number."""
 
 
+class OutOfMemory(RunFailed):
+    """A GPU's memory did not suffice."""
+
+
 class Damaged(RunFailed):
     """A file that poise wrote is not as it was written."""
 

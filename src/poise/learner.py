@@ -128,6 +128,7 @@ class _Job:
     policy: Policy  # the learner's own changes only when the phase is done
     history: list[dict[str, Any]] = field(default_factory=list)  # trials of this phase, and its decision
     trainer: Trainer | None = None
+    trials: Trials | None = None  # kept for a judgement beside the training
     announced: int = 0
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -253,6 +254,7 @@ class Learner:
         self.memory: Memory | None = None
         self._means: Tensor | None = None
         self._judged = {"fc": 0, "ncm": 0}  # hits on images that the judged models had not been trained on
+        self._judges_beside = self.backend.device.type == "cuda"  # the training, not before it; the same numbers
         self._job: _Job | None = None
         self._pending: tuple[dict[str, Tensor], dict[str, Any]] | None = None
 
@@ -321,7 +323,7 @@ class Learner:
             if job.announced == 1:
                 job.announced = 2
                 yield self._announcement(job, job.trainer.action)
-            yield from job.trainer.run()
+            yield from self._trained(job, job.trainer)
             self._refuse_if_overtaken(arrival)
             self._finish(job, job.trainer)
         except BaseException:
@@ -388,9 +390,59 @@ class Learner:
             action = yield from self._tuned(job, trials)
         else:
             action = yield from self._learned(job, trials)
-        if action.classifier == "auto" and not len(job.reserve) and not len(job.kept.reserve) and trials.possible:
+        if self._is_judged_by_trials(job, action) and trials.possible:
             yield from self._judge_classifiers(job, trials, action)
+            if self._judges_beside:
+                trials.rest()
+                job.trials = trials
         return action
+
+    def _trained(self, job: _Job, trainer: Trainer) -> Generator[Event, None, None]:
+        """The training itself, and beside it the judgement of classifiers where that is left to do."""
+        judging = self._judging(job, trainer)
+        for event in trainer.run():
+            yield event
+            if (told := next(judging, None)) is not None:
+                yield told
+        yield from (told for told in judging if told is not None)
+
+    def _judging(self, job: _Job, trainer: Trainer) -> Generator[TrialDone | None, None, None]:
+        """A judgement by a training of full length, told at the end, with pauses in which the phase is trained."""
+        action, full = trainer.action, self.settings.trials.classifier == "full"
+        if not full or not self._is_judged_by_trials(job, action) or any("judged" in entry for entry in job.history):
+            return
+        trials = job.trials or self._trials(job)
+        if not trials.possible:
+            return
+        asked = self._judging_trial(job), action, "fc", job.policy.setup.short
+        result, going = None, trials.beside(*asked)
+        try:
+            while result is None:
+                try:
+                    next(going)
+                except StopIteration as end:
+                    result = end.value
+                else:
+                    yield None
+        except torch.cuda.OutOfMemoryError:
+            log.warning("out of memory beside the training of phase %d: classifiers are judged after it", self.phases_)
+        if result is None:
+            del trials, going  # with what was captured
+            job.trials = None
+            while trainer.stage < len(trainer.stages):
+                yield None
+            result = self._trials(job).run(*asked)
+        job.trials = None
+        yield self._judgement(job, result.totals(), asked[0], action, "fc", result)
+
+    def _is_judged_by_trials(self, job: _Job, action: Action) -> bool:
+        """Whether `auto` has no reserve to be decided by."""
+        return self.phases_ > 0 and action.classifier == "auto" and not len(job.reserve) and not len(job.kept.reserve)
+
+    @staticmethod
+    def _judging_trial(job: _Job) -> Trial:
+        """Of full length; no arm of the policy's, nor continuing one."""
+        return Trial(0, -1, job.policy.setup.full, full=True)
 
     def _trials(self, job: _Job, witness: Witness | None = None) -> Trials:
         images, classes = (job.kept, job.new, job.reserve), job.arrival.classes
@@ -479,7 +531,8 @@ class Learner:
         """Count hits of both classifiers without a reserve, as `trials.classifier` says.
 
         `full`: a model trained with the decided action at full length on a local training part, perhaps a finalist of
-        the policy. `paper`: in the first tuned phase only, a short training that suits FC and one that suits NCM.
+        the policy; on a GPU it is trained later, beside the phase's own training. `paper`: in the first tuned phase
+        only, a short training that suits FC and one that suits NCM.
         """
         settings, judged = job.policy.setup, sum("judged" in entry for entry in job.history)
         if self.settings.trials.classifier == "paper":
@@ -491,8 +544,8 @@ class Learner:
                 yield self._judgement(job, {name: result.totals()[name]}, trial, one, name, result)
         elif not judged and (totals := _finalist_totals(job.history)) is not None:
             job.history.append({"phase": self.phases_, "judged": totals})
-        elif not judged:
-            trial = Trial(0, -1, settings.full, full=True)
+        elif not judged and not self._judges_beside:
+            trial = self._judging_trial(job)
             result = trials.run(trial, action, "fc", settings.short)
             yield self._judgement(job, result.totals(), trial, action, "fc", result)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -27,6 +28,7 @@ from poise.training import (
     make_backend,
 )
 from poise.training.lanes import Lane, Leg
+from poise.training.pace import Piece
 from poise.training.trials import Course, Hits
 
 GROWTH = Growth(old=2, new=4)
@@ -122,20 +124,38 @@ PODS = [
 
 
 class TestTurns:
-    def piece(self, name: str, steps: int, log: list[str]) -> Generator[None, None, str]:
-        for _ in range(steps):
-            log.append(name)
-            yield
-        return name
+    def pieces(self, steps: dict[str, int], log: list[str]) -> list[Callable[[Lane], Piece[str]]]:
+        def work(name: str, lane: Lane) -> Piece[str]:
+            self.used.setdefault(id(lane), []).append(name)
+            for _ in range(steps[name]):
+                log.append(name)
+                yield 1
+            return name
+
+        self.used: dict[int, list[str]] = {}
+        return [partial(work, name) for name in steps]
 
     def test_results_come_in_order_whatever_ends_first(self, cpu: Backend) -> None:
         log: list[str] = []
-        work = [self.piece(name, steps, log) for name, steps in (("a", 3), ("b", 0), ("c", 1))]
-        assert Lanes(cpu, 4).side_by_side(work) == ["a", "b", "c"]
+        work = self.pieces({"a": 3, "b": 0, "c": 1}, log)
+        assert list(Lanes(cpu, 4).side_by_side(work)) == ["a", "b", "c"]
         assert log == ["a", "c", "a", "a"]
 
+    def test_a_piece_that_waits_starts_on_the_lane_that_is_free_first(self, cpu: Backend) -> None:
+        log: list[str] = []
+        work = self.pieces({"a": 4, "b": 1, "c": 1, "d": 1}, log)
+        assert list(Lanes(cpu, 2).side_by_side(work)) == ["a", "b", "c", "d"]
+        assert log == ["a", "b", "a", "a", "c", "a", "d"]
+        assert list(self.used.values()) == [["a"], ["b", "c", "d"]]
+
+    def test_a_result_is_told_before_later_pieces_have_ended(self, cpu: Backend) -> None:
+        log: list[str] = []
+        going = Lanes(cpu, 1).side_by_side(self.pieces({"a": 1, "b": 1}, log))
+        assert next(going) == "a"
+        assert log == ["a"]
+
     def test_no_work_is_done_at_once(self, cpu: Backend) -> None:
-        assert Lanes(cpu, 2).side_by_side([]) == []
+        assert list(Lanes(cpu, 2).side_by_side([])) == []
 
     def test_a_cpu_has_one_lane_unless_told_otherwise(self, cpu: Backend) -> None:
         assert len(Lanes(cpu)) == 1
@@ -157,6 +177,25 @@ def alone() -> list[TrialResult]:
 
 
 class TestTrials:
+    @pytest.mark.parametrize("environment", ["local", "lookahead", "both"])
+    @pytest.mark.parametrize("lr", [0.1, 1e30], ids=["good", "diverged"])
+    def test_beside_other_work_a_trial_gives_what_it_gives_alone(
+        self, cpu: Backend, environment: str, lr: float
+    ) -> None:
+        asked = Trial(0, -1, 3, full=True), OWN.replace(lr=lr), "fc", SHORT
+        alone = trials_on(cpu, 1, environment=environment).run(*asked)
+        assert alone.outcome.diverged is (lr > 1)
+        beside = trials_on(cpu, 1, environment=environment)
+        tried(beside, numbered(RATES[:2], epochs=1))
+        beside.rest()
+        results: list[TrialResult] = []
+
+        def kept() -> Iterator[int]:
+            results.append((yield from beside.beside(*asked)))
+
+        assert sum(kept()) > 0
+        assert results == [alone]
+
     @pytest.mark.parametrize("lanes", [2, 4, 8])
     def test_any_number_of_lanes_gives_the_same_results_in_order(
         self, cpu: Backend, lanes: int, alone: list[TrialResult]
@@ -242,6 +281,16 @@ class TestOnAGpu:
         alone = tried(self.trials(gpu, 1, PODNet()), numbered(PODS))
         assert tried(self.trials(gpu, 4, PODNet()), numbered(PODS)) == alone
         assert tried(self.trials(replace(gpu, capture=False), 1, PODNet()), numbered(PODS[:2])) == alone[:2]
+
+    def test_the_pace_of_the_machine_changes_no_result(self, gpu: Backend) -> None:
+        wanted = numbered([*MIXED, *RATES])
+        trials = self.trials(gpu, 1)
+        alone = tried(trials, wanted)
+        for _ in range(3):  # each goes on with what the one before has found
+            trials = self.trials(gpu, 1)
+            trials._lanes = Lanes(gpu, kind=(1, 2, 3))
+            assert tried(trials, wanted) == alone
+        assert len(trials._lanes) >= 1
 
     @pytest.mark.parametrize("step", [2, 7, 8, 20], ids=["warming up", "capturing", "capturing the tail", "later"])
     def test_out_of_memory_changes_no_result(self, gpu: Backend, step: int) -> None:

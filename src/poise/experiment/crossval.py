@@ -44,7 +44,7 @@ def crossval_folder(plan: Plan) -> Path:
 
 
 def run_crossval(
-    plan: Plan, out: Path, lanes: int, lines: Lines, checkpoint_seconds: float = CHECKPOINT_SECONDS
+    plan: Plan, out: Path, lanes: int | None, lines: Lines, checkpoint_seconds: float = CHECKPOINT_SECONDS
 ) -> dict[str, Any]:
     """Run every action of the space as the constant action of a whole run, and keep the best average.
 

@@ -50,6 +50,7 @@ class TrialKeys(BaseModel):
     validation: int | None = None
     length: float | None = None
     classifier: str | None = None
+    longest: int | None = None
 
     def settings(self, policy: str) -> TrialSettings:
         """The settings these keys describe; what is not said is as the policy brings it along."""

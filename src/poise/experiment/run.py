@@ -21,21 +21,21 @@ from torch import Tensor
 from poise import store
 from poise.data import ImageSet, Stream, class_order, make_stream
 from poise.data.sources import FolderSource, Source, open_source
-from poise.errors import Damaged, Interrupted, UserError
+from poise.errors import Damaged, Interrupted, OutOfMemory, UserError
 from poise.experiment.examiner import Exam, Examiner, average_forgetting, split_for_development
 from poise.experiment.folder import RunFolder
 from poise.experiment.machine import describe_machine, now, read_machine, record_resume
 from poise.experiment.progress import Quiet, Watcher, share_of_phase
 from poise.experiment.recipe import Recipe, make_recipe, resolved
 from poise.learner import Learner
-from poise.training import Event, StageDone, TrialDone, TrialSettings, TuningDone
+from poise.training import Event, StageDone, TrialDone, TrialSettings, TuningDone, trained_images
 from poise.training.offline import check_classes
 
 log = logging.getLogger(__name__)
 
 CHECKPOINT_SECONDS = 60.0
 TRIAL_SECONDS = 2.0  # between checkpoints during policy learning, which are small
-Going = Generator[None, None, dict[str, Any]]
+Going = Generator[int, None, dict[str, Any]]  # yields how many images were trained on since the last time
 PARTS = ("train", "policy", "evaluate", "total")
 
 
@@ -195,7 +195,13 @@ class Run:
             stack.enter_context(self.folder.locked())
             stack.enter_context(self.folder.writing())
             stack.callback(self.folder.journal.close)
-            yield
+            try:
+                yield
+            except torch.cuda.OutOfMemoryError as error:
+                raise OutOfMemory(
+                    f"out of GPU memory; free some and 'poise resume {self.folder.path}', "
+                    "or start again with a smaller batch or image_size"
+                ) from error
 
     def _prepared(self) -> tuple[Learner, ImageSet, Examiner]:
         """What can be wrong with the recipe or the data is found here, before anything is written."""
@@ -227,7 +233,7 @@ class Run:
     def _events(self, learner: Learner, arrived: ImageSet) -> Iterator[Event]:
         return learner.fitting(arrived.pixels, arrived.labels, origins=arrived.origins)
 
-    def _learn(self, learner: Learner, phase: int, train: ImageSet) -> Generator[None, None, None]:
+    def _learn(self, learner: Learner, phase: int, train: ImageSet) -> Generator[int, None, None]:
         events = self._events(learner, train.of_labels(self.plan.stream[phase]))
         saved = time.monotonic()
         while True:
@@ -246,7 +252,7 @@ class Run:
                 self._checkpoint(learner)
                 saved = time.monotonic()
                 self._leave_if_asked()
-            yield
+            yield trained_images(event)
 
     def _examined(self, examiner: Examiner, learner: Learner, phase: int) -> Exam:
         began = time.monotonic()

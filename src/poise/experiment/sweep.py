@@ -1,11 +1,13 @@
 """A sweep: a grid of runs from one file, several of them side by side on one device.
 
 Each cell is an ordinary run folder. Runs take turns in one thread; on a GPU each has a stream of its own, so that
-the device works on several at once while none of them changes a number of another.
+the device works on several at once while none of them changes a number of another. How many are at work at once is
+found by measuring; a run that finds no memory beside the others waits until there is more of it.
 """
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
 import logging
@@ -16,17 +18,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from poise import store
-from poise.errors import Interrupted, RunFailed, UserError, suggestion
+from poise.errors import Interrupted, OutOfMemory, RunFailed, UserError, suggestion
 from poise.experiment.examiner import Exam
 from poise.experiment.folder import RunFolder
 from poise.experiment.progress import Lines, Quiet
 from poise.experiment.recipe import make_recipe, recipe_text, tomllib_loads
 from poise.experiment.run import CHECKPOINT_SECONDS, Going, Plan, Run, make_plan, stopping
+from poise.training import Gauge, Pace
 
 log = logging.getLogger(__name__)
 
 KEYS = ("recipe", "set", "grid")
+WINDOW = 5.0  # seconds over which runs are measured: now and then they do other things than training
 
 
 @dataclass(frozen=True)
@@ -78,11 +84,16 @@ def read_sweep(path: Path) -> list[Cell]:
 
 
 def run_sweep(
-    cells: Sequence[Cell], out: Path, lanes: int, lines: Lines, checkpoint_seconds: float = CHECKPOINT_SECONDS
+    cells: Sequence[Cell],
+    out: Path,
+    lanes: int | None,
+    lines: Lines,
+    checkpoint_seconds: float = CHECKPOINT_SECONDS,
 ) -> list[Path]:
     """Run every cell that is not finished, `lanes` at a time; returns the folders of the finished ones.
 
-    A cell that fails is named at the end and stops no other.
+    Without a number of lanes there is one on a CPU, and on a GPU as many as make it faster and fit into its memory. A
+    cell that fails is named at the end and stops no other.
     """
     failed = sweep_cells(cells, out, lanes, lines, checkpoint_seconds)
     if failed:
@@ -91,31 +102,64 @@ def run_sweep(
 
 
 def sweep_cells(
-    cells: Sequence[Cell], out: Path, lanes: int, lines: Lines, checkpoint_seconds: float = CHECKPOINT_SECONDS
+    cells: Sequence[Cell],
+    out: Path,
+    lanes: int | None,
+    lines: Lines,
+    checkpoint_seconds: float = CHECKPOINT_SECONDS,
 ) -> dict[str, RunFailed | UserError]:
     """The same; returns why cells failed, by name."""
-    stop, waiting, active = threading.Event(), deque(cells), dict[str, Going]()
+    stop, waiting, active = threading.Event(), deque(cells), dict[str, tuple[Cell, Going]]()
     failed: dict[str, RunFailed | UserError] = {}
+    pace = _pace(lanes, cells)
     with stopping(stop):
         while waiting or active:
-            while waiting and len(active) < lanes and not stop.is_set():
+            while waiting and len(active) < pace.allowed and not stop.is_set():
                 cell = waiting.popleft()
-                active[cell.name] = _going(cell, out / cell.name, lines, stop, checkpoint_seconds)
-            for name, going in list(active.items()):
+                active[cell.name] = cell, _going(cell, out / cell.name, lines, stop, checkpoint_seconds)
+                pace.begin(cell.name)
+            pace.look(len(waiting))
+            for name, (cell, going) in list(active.items()):
+                short_of_memory = False
                 try:
-                    next(going)
+                    pace.did(next(going))
                     continue
                 except StopIteration:
                     lines.say(f"{name}: finished")
                 except Interrupted:
                     lines.say(f"{name}: stopped after a checkpoint")
                 except (RunFailed, UserError) as error:
-                    failed[name] = error
-                    lines.say(f"{name}: {error}")
-                del active[name]
+                    short_of_memory = isinstance(error, OutOfMemory) and len(active) > 1
+                    if not short_of_memory:
+                        failed[name] = _bare(error)
+                        lines.say(f"{name}: {error}")
+                del active[name], going
+                pace.end(name)
+                if short_of_memory:  # outside the handler, which would keep the failed run alive
+                    waiting.appendleft(cell)
+                    pace.fewer(len(active))
+                    gc.collect()
+                    torch.cuda.empty_cache()
+                    lines.say(
+                        f"{name}: out of memory beside {len(active)} others, goes on later; lanes: {pace.allowed}"
+                    )
             if stop.is_set() and not active:
                 raise Interrupted("interrupted; the same command goes on with the unfinished cells")
     return failed
+
+
+def _bare(error: RunFailed | UserError) -> RunFailed | UserError:
+    """The error without its past, which would keep the failed run and all its memory alive."""
+    error.__cause__ = error.__context__ = None
+    return error.with_traceback(None)
+
+
+def _pace(lanes: int | None, cells: Sequence[Cell]) -> Pace:
+    """How many cells are at work at once: so many, or what is found by measuring."""
+    on_gpu = torch.cuda.is_available() and any(cell.plan.recipe.device != "cpu" for cell in cells)
+    if lanes is not None or not on_gpu:
+        return Pace(lanes or 1)
+    return Pace(gauge=Gauge.of(torch.device("cuda")), window=WINDOW)
 
 
 def _going(cell: Cell, path: Path, lines: Lines, stop: threading.Event, checkpoint_seconds: float) -> Going:

@@ -71,7 +71,7 @@ class Preset:
 
 
 PRESETS: Final[Mapping[str, Preset]] = {
-    "online": Preset("online", {"environment": "both", "length": 0.3, "validation": 30}),
+    "online": Preset("online", {"environment": "both", "length": 0.3, "longest": 24, "validation": 30}),
 }
 
 

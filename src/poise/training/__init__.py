@@ -12,8 +12,10 @@ from poise.training.events import (
     StepDone,
     TrialDone,
     TuningDone,
+    trained_images,
 )
 from poise.training.lanes import Lanes
+from poise.training.pace import Gauge, Pace
 from poise.training.phase import PhaseStart
 from poise.training.trainer import Schedule, Trainer
 from poise.training.trials import TrialResult, Trials, TrialSettings, Witness, trial_settings
@@ -27,7 +29,9 @@ __all__ = [
     "EpochDone",
     "Event",
     "Extracted",
+    "Gauge",
     "Lanes",
+    "Pace",
     "PhaseDone",
     "PhaseStart",
     "PhaseStarted",
@@ -50,6 +54,7 @@ __all__ = [
     "make_backend",
     "make_decider",
     "own_space",
+    "trained_images",
     "trial_settings",
     "tuner_options",
 ]

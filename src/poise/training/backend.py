@@ -12,6 +12,10 @@ import torch
 
 from poise.errors import UserError, suggestion
 
+# What cuBLAS wants for repeatable sums. It reads this when it is first used in a process, by whatever that may be:
+# too late for a deterministic backend that is made after another one has worked.
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
 PRECISIONS = ("auto", "fp32", "tf32", "bf16")
 T = TypeVar("T")
 
@@ -79,8 +83,6 @@ def make_backend(device: str, precision: str, deterministic: bool) -> Backend:
         precision = "bf16" if chosen.type == "cuda" else "fp32"
     if precision == "tf32" and chosen.type == "cpu":
         raise UserError("precision=tf32 needs a GPU; use precision=fp32 on a CPU")
-    if deterministic and chosen.type == "cuda":
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what cuBLAS wants for repeatable sums
     lane = torch.cuda.Stream(chosen) if chosen.type == "cuda" else None  # type: ignore[no-untyped-call]
     return Backend(chosen, precision, deterministic, lane=lane)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -20,6 +21,8 @@ class CapturedRunner:
     The epoch's order and draws lie in fixed buffers; a counter on the device says where the next batch starts
     and moves on by itself. Warming up and capturing leave no trace in weights, statistics or momentum.
     """
+
+    captured: ClassVar[int] = 0  # how often this was done in the process: it takes long, and measurements must know
 
     def __init__(self, step: Step, feed: Feed, bounds: list[tuple[int, int]]) -> None:
         self._step, self._feed, self._bounds = step, feed, bounds
@@ -61,6 +64,7 @@ class CapturedRunner:
 
     def _capture(self) -> None:
         """One graph for every batch size, largest first, sharing one pool: they never run at the same time."""
+        CapturedRunner.captured += 1
         kept = self._snapshot()
         sizes = sorted({stop - start for start, stop in self._bounds}, reverse=True)
         side = torch.cuda.Stream(self._feed.device)  # type: ignore[no-untyped-call]

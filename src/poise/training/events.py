@@ -124,3 +124,8 @@ class PhaseDone(Event):
 
     classifier: str
     memory_images: int
+
+
+def trained_images(event: Event) -> int:
+    """How many images were trained on since the last event."""
+    return event.images if isinstance(event, StepDone) else 0

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import copy
+import gc
 import logging
-from collections.abc import Generator, Sequence
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -14,13 +17,13 @@ from poise.actions import Action
 from poise.data import Feed, ImageSet
 from poise.nets import Model
 from poise.training.backend import Backend
+from poise.training.pace import Gauge, Pace, Piece
 from poise.training.phase import PhaseStart
 from poise.training.trainer import Trainer
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-LANES = 8  # at most; beyond it an H200 trains hardly more images per second (see benchmarks)
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,7 @@ class Leg:
         return Leg(start, kept, new, start.grown(new), start.teacher(), start.feed(kept, new))
 
 
-@dataclass
+@dataclass(eq=False)
 class Lane:
     """A place where one model is trained. Captured steps stay here and serve every training of the same shape."""
 
@@ -68,15 +71,26 @@ class Lane:
 
 
 class Lanes:
-    """Some lanes on one device: one on a CPU, several on a GPU, fewer when its memory does not suffice."""
+    """Some lanes on one device: one on a CPU; on a GPU as many as its pace allows, unless a number is given.
 
-    def __init__(self, backend: Backend, count: int | None = None) -> None:
-        on_gpu = backend.device.type == "cuda"
+    `kind` of work: what was found out about the pace of one serves the next of the same kind.
+    """
+
+    def __init__(self, backend: Backend, count: int | None = None, kind: tuple[int, ...] = ()) -> None:
         self._backend = backend
-        self._lanes = [self._new() for _ in range(count or (LANES if on_gpu else 1))]
+        if count is None and backend.device.type == "cuda":
+            self._pace = Pace(gauge=Gauge.of(backend.device), kind=(str(backend.device), *kind))
+        else:
+            self._pace = Pace(count or 1)
+        self._lanes: list[Lane] = []  # those that were needed so far
 
     def __len__(self) -> int:
-        return len(self._lanes)
+        return self._pace.allowed
+
+    def __getitem__(self, place: int) -> Lane:
+        while len(self._lanes) <= place:
+            self._lanes.append(self._new())
+        return self._lanes[place]
 
     def _new(self) -> Lane:
         if self._backend.lane is None:
@@ -85,28 +99,52 @@ class Lanes:
 
     def fewer(self) -> None:
         """Half as many lanes; everything captured is given back first."""
-        count = max(1, len(self._lanes) // 2)
-        log.warning("out of memory on %s: going on with %d lanes", self._backend.device, count)
-        self._lanes = []
+        self._pace.fewer(len(self) // 2)
+        log.warning("out of memory on %s: going on with %d lanes", self._backend.device, len(self))
+        self.keep(0)
+
+    def keep(self, count: int) -> None:
+        """Give back what was captured on the other lanes."""
+        del self._lanes[count:]
+        gc.collect()
         torch.cuda.empty_cache()
-        self._lanes = [self._new() for _ in range(count)]
 
-    def __getitem__(self, place: int) -> Lane:
-        return self._lanes[place]
+    def side_by_side(self, work: Sequence[Callable[[Lane], Piece[T]]]) -> Generator[T, None, None]:
+        """Run pieces of work, each on a lane, taking turns; results in the order of asking, as soon as they are known.
 
-    def side_by_side(self, work: Sequence[Generator[None, None, T]]) -> list[T]:
-        """Run one piece of work on each lane, taking turns; returns what each of them returns."""
+        A piece that waits starts on whichever lane is free.
+        """
         self._backend.synchronise()  # what they start from was queued elsewhere
-        results: dict[int, T] = {}
-        while len(results) < len(work):
-            for place, piece in enumerate(work):
-                if place in results:
-                    continue
-                with torch.cuda.stream(self[place].backend.lane):
-                    try:
-                        next(piece)
-                    except StopIteration as end:
-                        results[place] = end.value
-        for lane in self._lanes:
-            lane.backend.synchronise()
-        return [results[place] for place in range(len(work))]
+        waiting, results = deque(enumerate(work)), dict[int, T]()
+        active: dict[int, tuple[Lane, Piece[T]]] = {}
+        told = 0
+        try:
+            while told < len(work):
+                while waiting and len(active) < len(self):
+                    place, start = waiting.popleft()
+                    lane = self._idle([busy for busy, _ in active.values()])
+                    active[place] = lane, start(lane)
+                    self._pace.begin(place)
+                self._pace.look(len(waiting))
+                for place, (lane, piece) in list(active.items()):
+                    with torch.cuda.stream(lane.backend.lane):
+                        try:
+                            self._pace.did(next(piece))
+                        except StopIteration as end:
+                            results[place] = end.value
+                            lane.backend.synchronise()  # what comes of it may be used on other lanes
+                            del active[place]
+                            self._pace.end(place)
+                while told in results:
+                    left = time.perf_counter()
+                    yield results.pop(told)
+                    self._pace.paused(time.perf_counter() - left)
+                    told += 1
+        finally:
+            for place in active:
+                self._pace.end(place)
+
+    def _idle(self, busy: Sequence[Lane]) -> Lane:
+        """A lane on which nothing runs; those that are too many are given back."""
+        self._lanes = [lane for place, lane in enumerate(self._lanes) if place < len(self) or lane in busy]
+        return next((lane for lane in self._lanes if lane not in busy), None) or self[len(self._lanes)]

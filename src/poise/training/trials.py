@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
-from typing import Any
+from functools import cached_property, partial
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,11 +20,13 @@ from poise.nets import Model
 from poise.policies import Outcome, Trial, preset
 from poise.training.environment import VALIDATION, Environment, local_environment, look_ahead
 from poise.training.evaluate import class_means, guesses, herded
-from poise.training.events import EpochDone
+from poise.training.events import EpochDone, trained_images
 from poise.training.lanes import Lane, Lanes, Leg
+from poise.training.pace import Piece
 from poise.training.phase import PhaseStart, ceiling
 from poise.training.trainer import Trainer
 
+T = TypeVar("T")
 ENVIRONMENTS = ("local", "lookahead", "both")
 CLASSIFIER_RULES = ("full", "paper")
 
@@ -43,6 +45,7 @@ class TrialSettings:
         horizon: the paper's n: so often a local training is repeated with its own result as teacher.
         validation: images of each class in B.
         length: M₁ as a share of M₂.
+        longest: M₁ at most, in epochs.
         classifier: what decides `auto` where there is no reserve: `full`, a training of the decided action at full
             length on the local training part; or `paper`, two short trainings in the first tuned phase.
     """
@@ -52,6 +55,7 @@ class TrialSettings:
     validation: int = VALIDATION
     length: float = 0.1
     classifier: str = "full"
+    longest: int | None = None
 
     def __post_init__(self) -> None:
         for key, known in (("environment", ENVIRONMENTS), ("classifier", CLASSIFIER_RULES)):
@@ -62,6 +66,8 @@ class TrialSettings:
         check_number("trials.length", self.length, positive=True)
         if self.length > 1:
             raise UserError(f"trials.length={self.length} must be a share of the phase's epochs, at most 1")
+        if self.longest is not None:
+            check_whole("trials.longest", self.longest, 1)
         if self.environment != "local" and self.horizon:
             raise UserError(
                 "trials.horizon repeats the local environment, a look-ahead has two phases already; "
@@ -70,7 +76,7 @@ class TrialSettings:
 
     def short(self, full: int) -> int:
         """M₁ for a phase of M₂ epochs."""
-        return ceiling(self.length * full)
+        return min(ceiling(self.length * full), full if self.longest is None else self.longest)
 
 
 def trial_settings(policy: str, given: Mapping[str, Any]) -> TrialSettings:
@@ -186,7 +192,8 @@ class Trials:
     ) -> None:
         self._start, self._memory, self._new, self._reserve, self._quota = start, memory, new, reserve, quota
         self.settings, self.classes, self._witness = settings or TrialSettings(), tuple(classes), witness
-        self._lanes = lanes or Lanes(start.backend)
+        size = sum(parameter.numel() for parameter in start.model.backbone.parameters())
+        self._lanes = lanes or Lanes(start.backend, kind=(size, start.schedule.batch))
         self._rounds: dict[int, list[Course]] = {}  # those under way: any round can be drawn again
         self._paused: dict[tuple[int, int, bool, int], _Paused] = {}
 
@@ -205,43 +212,74 @@ class Trials:
 
     def _waves(self, left: list[tuple[Trial, Action, str]], short: int) -> Generator[TrialResult, None, None]:
         while left:
-            wave = left[: len(self._lanes)]
-            results = self._wave(wave, short)
-            if results is None:  # outside the handler, which would keep the failed trainings alive
-                self._lanes.fewer()
-                continue
-            left = left[len(wave) :]
-            yield from results
+            try:
+                for result in self._wave(left, short):
+                    left = left[1:]
+                    yield result
+            except torch.cuda.OutOfMemoryError:
+                if len(self._lanes) == 1:
+                    raise
+            else:
+                return
+            self._lanes.fewer()  # outside the handler, which would keep the failed trainings alive
 
-    def _wave(self, wave: Sequence[tuple[Trial, Action, str]], short: int) -> list[TrialResult] | None:
-        """These trials side by side; None if there is not enough memory for so many."""
-        try:
-            rounds = {trial.round for trial, _, _ in wave}
-            self._rounds = {number: self._courses(number) for number in sorted(rounds)}
-            return self._lanes.side_by_side(
-                [self._trial(self._lanes[place], *each, short) for place, each in enumerate(wave)]
-            )
-        except torch.cuda.OutOfMemoryError:
-            if len(self._lanes) == 1:
-                raise
-            return None
+    def _wave(self, wanted: Sequence[tuple[Trial, Action, str]], short: int) -> Generator[TrialResult, None, None]:
+        """These trials, as many side by side as there are lanes."""
+        rounds = {trial.round for trial, _, _ in wanted}
+        self._rounds = {number: self._courses(number) for number in sorted(rounds)}
+        yield from self._lanes.side_by_side([partial(self._trial, *each, short) for each in wanted])
 
-    def _trial(
-        self, lane: Lane, trial: Trial, action: Action, classifier: str, short: int
-    ) -> Generator[None, None, TrialResult]:
+    def _trial(self, trial: Trial, action: Action, classifier: str, short: int, lane: Lane) -> Piece[TrialResult]:
         """All courses of a round, one after the other."""
         parts: list[TrialResult] = []
         for place, course in enumerate(self._rounds[trial.round]):
             if parts and parts[-1].outcome.diverged:
-                failed = Outcome(trial, 0.0, (), diverged=True)
-                parts.append(self._result(course, failed, _Paused(course.first), trial.epochs))
+                parts.append(self._failed(course, trial))
                 continue
             parts.append((yield from self._tried(lane, course, place, trial, action, classifier, short)))
         return _joined(parts)
 
+    def _failed(self, course: Course, trial: Trial) -> TrialResult:
+        """What a course counts where an earlier one of the round diverged."""
+        failed = Outcome(trial, 0.0, (), diverged=True)
+        return self._result(course, failed, _Paused(course.first), trial.epochs)
+
+    def rest(self) -> None:
+        """Give back the memory of all lanes but those that a trial `beside` other work needs; nothing continues."""
+        self._paused.clear()
+        self._lanes.keep(len(self._environments(0)))
+
+    def beside(self, trial: Trial, action: Action, classifier: str, short: int) -> Piece[TrialResult]:
+        """The same as `run`, a little at a time beside other work: each course on a lane of its own, all at once."""
+        self._rounds = {trial.round: self._courses(trial.round)}
+        courses = self._rounds[trial.round]
+        self._start.backend.synchronise()  # what they start from was queued elsewhere
+        pieces = {
+            place: self._tried(self._lanes[place], course, place, trial, action, classifier, short)
+            for place, course in enumerate(courses)
+        }
+        parts: dict[int, TrialResult] = {}
+        while pieces:
+            images = 0
+            for place, piece in list(pieces.items()):
+                lane = self._lanes[place].backend
+                with torch.cuda.stream(lane.lane):
+                    try:
+                        images += _steps(piece)
+                    except StopIteration as end:
+                        parts[place] = end.value
+                        lane.synchronise()
+                        del pieces[place]
+            diverged = [place for place, part in parts.items() if part.outcome.diverged]
+            if diverged:  # it fails as a whole, whatever the later ones would give
+                pieces = {place: piece for place, piece in pieces.items() if place < min(diverged)}
+                parts = {place: part for place, part in parts.items() if place <= min(diverged)}
+            yield images
+        return _joined([parts.get(place) or self._failed(course, trial) for place, course in enumerate(courses)])
+
     def _tried(
         self, lane: Lane, course: Course, place: int, trial: Trial, action: Action, classifier: str, short: int
-    ) -> Generator[None, None, TrialResult]:
+    ) -> Piece[TrialResult]:
         full = self._start.schedule.epochs
         scale = (action.epochs or full) / full
         until, total = ceiling(trial.epochs * scale), ceiling((full if trial.full else short) * scale)
@@ -264,11 +302,11 @@ class Trials:
 
     def _passed(
         self, lane: Lane, course: Course, at: _Paused, action: Action, total: int, round_: int, classifier: str
-    ) -> Generator[None, None, _Paused]:
+    ) -> Piece[_Paused]:
         """Train a leg that is not the last one to its end, and go to the next."""
         trainer = self._trainer(lane, at, action, total, round_)
-        for _ in trainer.run():
-            yield
+        for event in trainer.run():
+            yield trained_images(event)
         rewards = at.rewards
         if course.environment.later is None:  # the paper's sum of rewards over the repetitions
             hits = self._validated(course, at.leg, trainer)[0]
@@ -278,14 +316,14 @@ class Trials:
 
     def _advanced(
         self, lane: Lane, course: Course, at: _Paused, action: Action, until: int, total: int, round_: int
-    ) -> Generator[None, None, _Paused]:
+    ) -> Piece[_Paused]:
         """Train the last leg until that epoch, looking at it on the way."""
         if until in at.hits:
             return at
         trainer = self._trainer(lane, at, action, total, round_)
         hits, witnessed, epochs = dict(at.hits), dict(at.witnessed), at.epochs
         for event in trainer.run():
-            yield
+            yield trained_images(event)
             epochs += isinstance(event, EpochDone)
             if not isinstance(event, EpochDone) or epochs > until or (epochs == until == total):
                 continue  # the last epoch is looked at when all stages have ended
@@ -398,6 +436,13 @@ class Trials:
             legs,
             {epoch: seen for epoch, seen in at.witnessed.items() if seen is not None and _is_looked_at(epoch, until)},
         )
+
+
+def _steps(piece: Piece[T]) -> int:
+    """Let a piece go on until it has trained on something; raises `StopIteration` with its result when it ends."""
+    while not (images := next(piece)):
+        pass
+    return images
 
 
 def _judged(environment: Environment) -> tuple[list[int], list[int], list[int]]:

@@ -1,0 +1,158 @@
+"""Pace: how many pieces of work share a device, found by measuring them while they work."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Generator, Hashable
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
+
+import torch
+
+from poise.training.capture import CapturedRunner
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Piece = Generator[int, None, T]  # yields how many images it trained on since the last time
+MOST = 16
+GAIN = 1.05  # twice as many pieces must train so many times the images per second
+MARGIN = 1.25  # so many times the memory that the running pieces took must be free for as many more
+FIRST = 2  # steps of each piece, on average, before they are measured
+WINDOW = 0.5  # seconds
+
+
+@dataclass(frozen=True)
+class Gauge:
+    """What is read off a device: the host's clock, free bytes, and how many steps were captured so far."""
+
+    clock: Callable[[], float] = time.perf_counter
+    free: Callable[[], int] = lambda: 0
+    captured: Callable[[], int] = lambda: CapturedRunner.captured
+    wait: Callable[[], None] = lambda: None  # until the device has done all that was queued
+
+    @staticmethod
+    def of(device: torch.device) -> Gauge:
+        """That of a GPU."""
+        return Gauge(free=lambda: free_memory(device), wait=lambda: torch.cuda.synchronize(device))
+
+
+class Found(NamedTuple):
+    """What is known about the right number of pieces: whether it is final, and the rate of half as many or of it."""
+
+    allowed: int = 1
+    settled: bool = False
+    rate: float = 0.0
+
+
+_FOUND: dict[Hashable, Found] = {}  # by the kind of work, for as long as the process lives
+
+
+class Pace:
+    """How many pieces may be at work at once.
+
+    One at first, then twice as many as long as that trains at least 5 % more images per second and memory suffices.
+    A rate is measured over a window in which all allowed pieces work and nothing is captured; one that disappoints is
+    measured twice. What was found for a `kind` of work holds for the rest of the process.
+    """
+
+    def __init__(
+        self, count: int | None = None, *, gauge: Gauge | None = None, kind: Hashable = None, window: float = WINDOW
+    ) -> None:
+        self._gauge, self._kind, self._window = gauge or Gauge(), kind, window
+        known = _FOUND.get(kind, Found()) if kind is not None else Found()
+        self._found = known if count is None else Found(count, settled=True)
+        self._working: set[Hashable] = set()
+        self._mark: float | None = None  # when the window began
+        self._captured = self._steps = self._images = 0  # steps and images since it was last disturbed, or began
+        self._doubted = False
+        self._before = 0 if self._found.settled else self._gauge.free()
+
+    @property
+    def allowed(self) -> int:
+        """How many pieces may be at work."""
+        return self._found.allowed
+
+    def begin(self, piece: Hashable) -> None:
+        """A piece starts to work."""
+        self._working.add(piece)
+
+    def did(self, images: int) -> None:
+        """A piece trained on so many images."""
+        self._steps += images > 0
+        self._images += images
+
+    def end(self, piece: Hashable) -> None:
+        """A piece has ended, well or not."""
+        self._working.discard(piece)
+
+    def paused(self, seconds: float) -> None:
+        """Nothing was queued for so long."""
+        if self._mark is not None:
+            self._mark += seconds
+
+    def look(self, waiting: int) -> None:
+        """Before each round of turns, when as many pieces were admitted as are allowed and there are."""
+        if self._found.settled:
+            return
+        before, self._captured = self._captured, self._gauge.captured()
+        if len(self._working) < self.allowed or self._captured != before:
+            self._mark, self._steps = None, 0
+        elif self._mark is None:
+            if self._steps >= FIRST * self.allowed:
+                self._gauge.wait()
+                self._mark, self._images = self._gauge.clock(), 0
+        elif self._gauge.clock() - self._mark >= self._window:
+            self._gauge.wait()
+            rate = self._images / (self._gauge.clock() - self._mark)
+            self._mark, self._steps = None, 0
+            self._judge(rate, waiting)
+
+    def fewer(self, count: int) -> None:
+        """Memory did not suffice: no more than so many from now on."""
+        self._mark = None
+        self._know(Found(max(1, count), settled=True))
+
+    def _judge(self, rate: float, waiting: int) -> None:
+        count, before = self.allowed, self._found.rate
+        if rate < GAIN * before:
+            if self._doubted:
+                self._settle(count // 2, before, f"{count} train {rate:,.0f}")
+            self._doubted = not self._doubted
+            return
+        self._doubted = False
+        if 2 * count > MOST:
+            self._settle(count, rate, "the most there are")
+        elif not self._fits():
+            self._settle(count, rate, "memory does not suffice for more")
+        elif waiting:
+            self._know(Found(2 * count, settled=False, rate=rate))
+
+    def _fits(self) -> bool:
+        """Whether memory suffices for as many pieces again."""
+        free = self._gauge.free()
+        return free >= MARGIN * (self._before - free)
+
+    def _settle(self, count: int, rate: float, why: str) -> None:
+        log.info("lanes: %d, %s images/s, %s", count, f"{rate:,.0f}", why)
+        self._know(Found(count, settled=True, rate=rate))
+
+    def _know(self, found: Found) -> None:
+        self._found = found
+        if self._kind is not None:
+            _FOUND[self._kind] = found
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes of a GPU that a new piece of work could have: what nobody has, and what torch has but does not use.
+
+    What belongs to the pool of a captured step serves nobody else, used or not.
+    """
+    index = torch.cuda.current_device() if device.index is None else device.index
+    idle = sum(
+        segment["total_size"] - segment["active_size"]
+        for segment in torch.cuda.memory_snapshot()  # type: ignore[no-untyped-call]
+        if segment["device"] == index and tuple(segment["segment_pool_id"]) == (0, 0)
+    )
+    return int(torch.cuda.mem_get_info(device)[0]) + idle
