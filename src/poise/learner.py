@@ -746,6 +746,8 @@ class Learner:
         channels, height, width = meta["shape"]
         self.shape_ = (channels, height, width)
         model = self.first_model(self.shape_)
+        for _ in range(1, self.phases_):
+            model.backbone = self._method.expanded(model.backbone)
         weights = _under("model.", tensors)
         model.head.adopt(_under("head.", weights))
         try:

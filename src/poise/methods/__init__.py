@@ -1,8 +1,21 @@
 """One short file per method: how the network grows, its stages, its named terms, its default action."""
 
+from poise.methods.aanets import AANets
 from poise.methods.base import METHODS, Arrivals, Growth, Method, Stage, make_method, register
 from poise.methods.icarl import ICaRL
 from poise.methods.lucir import Lucir
 from poise.methods.lwf import LwF
 
-__all__ = ["METHODS", "Arrivals", "Growth", "ICaRL", "Lucir", "LwF", "Method", "Stage", "make_method", "register"]
+__all__ = [
+    "METHODS",
+    "AANets",
+    "Arrivals",
+    "Growth",
+    "ICaRL",
+    "Lucir",
+    "LwF",
+    "Method",
+    "Stage",
+    "make_method",
+    "register",
+]

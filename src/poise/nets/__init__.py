@@ -1,5 +1,6 @@
 """What learns: backbones, heads, and the model made of both."""
 
+from poise.nets.branches import Branches, ScaledConv
 from poise.nets.heads import CosineHead, Head, LinearHead
 from poise.nets.model import (
     BACKBONES,
@@ -12,11 +13,13 @@ from poise.nets.model import (
     torch_generator,
 )
 from poise.nets.outputs import Features, Output
-from poise.nets.resnet import ResNet
+from poise.nets.resnet import Backbone, ResNet
 
 __all__ = [
     "BACKBONES",
     "VARIANTS",
+    "Backbone",
+    "Branches",
     "CosineHead",
     "Features",
     "Head",
@@ -24,6 +27,7 @@ __all__ = [
     "Model",
     "Output",
     "ResNet",
+    "ScaledConv",
     "build_backbone",
     "build_head",
     "check_backbone",

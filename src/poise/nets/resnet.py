@@ -65,21 +65,32 @@ class Subsample(nn.Module):
         return nn.functional.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, 0, self.extra))
 
 
-class ResNet(nn.Module):
+class Backbone(nn.Module):
+    """A network of poise's own: its features have `width` values, and it draws no random numbers."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.width = width
+
+
+class ResNet(Backbone):
     """A stem, levels of blocks, and global average pooling; `maps` are the outputs of the levels."""
 
     def __init__(self, stem: nn.Module, levels: list[nn.Sequential], width: int) -> None:
-        super().__init__()
+        super().__init__(width)
         self.stem = stem
         self.levels = nn.ModuleList(levels)
-        self.width = width
+
+    def level(self, number: int, x: Tensor) -> Tensor:
+        """The map of one level, given that of the level before; the first one is given images."""
+        found: Tensor = self.levels[number](self.stem(x) if number == 0 else x)
+        return found
 
     def forward(self, x: Tensor) -> Features:
         """The pooled vector and the map of each level."""
-        x = self.stem(x)
         maps = []
-        for level in self.levels:
-            x = level(x)
+        for number in range(len(self.levels)):
+            x = self.level(number, x)
             maps.append(x)
         return Features(x.mean(dim=(2, 3)), tuple(maps))
 

@@ -13,7 +13,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from poise.actions import SETTINGS, Action
 from poise.data import Draws, Feed, Preprocessing
 from poise.methods import Growth, Method
-from poise.nets import Model, ResNet
+from poise.nets import Backbone, Model
 from poise.training.backend import Backend
 
 
@@ -83,7 +83,7 @@ class EagerRunner:
 
     def __init__(self, step: Step, feed: Feed, bounds: list[tuple[int, int]]) -> None:
         self._step, self._feed, self._bounds = step, feed, bounds
-        self._seeded = not isinstance(step.model.backbone, ResNet)  # poise's own networks draw nothing
+        self._seeded = not isinstance(step.model.backbone, Backbone)  # poise's own networks draw nothing
 
     @property
     def names(self) -> tuple[str, ...]:
