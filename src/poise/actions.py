@@ -136,6 +136,18 @@ SPACES: Final[Mapping[str, Grid]] = {
         "feature_kd": (0, 0.1, 0.5, 1, 2, 4),
         "lr": (0.1, 0.05, 0.02, 0.01, 0.005),
     },
+    "paper3": {
+        "logit_kd": (0, 0.1, 0.5, 1, 10),
+        "feature_kd": (0, 0.1, 0.5, 1, 10),
+        "pod": (0, 0.1, 1),
+        "lr": (0.1, 0.05),
+    },
+    "wide3": {
+        "logit_kd": (0, 0.1, 0.5, 1),
+        "feature_kd": (0, 0.1, 0.5, 1),
+        "pod": (0, 0.1, 0.5, 1, 2),
+        "lr": (0.1, 0.05, 0.02, 0.01),
+    },
     "online": {"logit_kd": (0, 1), "feature_kd": (0.1, 0.5, 1), "lr": (0.1, 0.05)},
     "full": {
         "logit_kd": (0, 0.5, 1),
@@ -161,7 +173,7 @@ class ActionSpace:
     leaving it alone is always possible: where it is not on the grid it is appended as one more arm.
 
     Attributes:
-        name: `paper`, `joint`, `wide`, `full`, `online`, or `grid` for a grid of one's own.
+        name: `paper`, `joint`, `wide`, `paper3`, `wide3`, `full`, `online`, or `grid` for a grid of one's own.
         axes: the tuned axes with their values, in the order in which the product runs (the last one fastest).
         actions: the arms.
         default: the index of the base action.

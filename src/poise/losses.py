@@ -6,6 +6,8 @@ poison the sum. Nothing here depends on the values of tensors (no host synchroni
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -50,6 +52,37 @@ def margin_ranking(scores: Tensor, labels: Tensor, old: int, margin: float = 0.5
     rivals = scores[:, old:].topk(min(hardest, new), dim=1).values
     hinge = torch.relu(margin - truth + rivals).mean(dim=1)
     return (hinge * is_old).sum() / is_old.sum().clamp(min=1)
+
+
+def nca(logits: Tensor, labels: Tensor, scale: Tensor | None = None, margin: float = 0.0) -> Tensor:
+    """PODNet's classification of similarities, as its released code effectively computes it.
+
+    With logits z, s = z − max z: L = −s_y + log(1 + Σ_{j≠y} e^{s_j}). That code means to subtract a margin m from the
+    similarity of the true class but subtracts it from all of them, which changes nothing. What it means is had with a
+    `margin` (0.6): z_y is then lowered by σ · m, with the head's `scale` σ.
+    """
+    truth = labels[:, None]
+    if margin:
+        shift = torch.zeros_like(logits).scatter(1, truth, margin)
+        logits = logits - (shift if scale is None else scale * shift)
+    shifted = logits - logits.max(dim=1, keepdim=True).values
+    return (shifted.scatter(1, truth, 0.0).logsumexp(dim=1) - shifted.gather(1, truth)[:, 0]).mean()
+
+
+def pod_spatial(student: Sequence[Tensor], teacher: Sequence[Tensor]) -> Tensor:
+    """Pooled outputs distillation, on maps [B, C, H, W] of several levels: the mean over levels of |p_new − p_old|.
+
+    p are the sums of the squared map over its width and over its height, side by side [B, C · (H + W)], of unit length.
+    """
+    levels = zip(student, teacher, strict=True)
+    return torch.stack(
+        [torch.linalg.vector_norm(_pooled(new) - _pooled(old), dim=1).mean() for new, old in levels]
+    ).mean()
+
+
+def _pooled(maps: Tensor) -> Tensor:
+    energy = maps.float().square()
+    return F.normalize(torch.cat([energy.sum(dim=3).flatten(1), energy.sum(dim=2).flatten(1)], dim=1))
 
 
 def sigmoid_new(logits: Tensor, labels: Tensor, old: int) -> Tensor:

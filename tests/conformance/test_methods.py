@@ -18,6 +18,7 @@ from poise.actions import SETTINGS
 from poise.data import ImageSet
 from poise.methods import METHODS, Arrivals, Growth, make_method
 from poise.nets import Model, Output, torch_generator
+from poise.training import StageDone
 
 MakeImages = Callable[..., ImageSet]
 Options = Mapping[str, float | str]
@@ -28,7 +29,7 @@ CASES: dict[str, tuple[str, Options]] = {
     "aanets-lucir": ("aanets", {"base": "lucir"}),
 }
 PHASES = ([0, 1], [2, 3, 4], [5])  # the last one brings a single class
-HEADS_THAT_KEEP_OLD_LOGITS = ("cosine", "linear")
+HEADS_THAT_KEEP_OLD_LOGITS = ("cosine", "linear", "proxies")
 
 
 @pytest.fixture(params=CASES)
@@ -106,9 +107,12 @@ class TestGrowth:
         learner = learned(case, arriving[:1])
         assert learner.model is not None
         before = learner.model.head.rows().detach().clone()
-        learner.partial_fit(arriving[1].pixels, arriving[1].labels)
+        for event in learner.fitting(arriving[1].pixels, arriving[1].labels):
+            if event == StageDone(1, "main"):
+                main = learner.state(images=False)[0]["pending.model.head.old"].clone()
+        assert torch.equal(main, before) is (learner.action_.old_rows == "frozen")
         after = learner.model.head.rows()[: len(before)]
-        assert torch.equal(after, before) is (learner.action_.old_rows == "frozen")
+        assert torch.equal(after, main) is (learner.action_.balance != "finetune")
 
 
 class TestTerms:

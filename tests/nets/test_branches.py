@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from poise.nets import VARIANTS, Branches, Model, ResNet, ScaledConv, build_backbone, build_head
+from poise.nets import VARIANTS, Branches, Model, Part, ResNet, ScaledConv, build_backbone, build_head
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -111,11 +111,12 @@ def model_of_two_branches() -> Model:
         ("all", True, {"head.old", "head.new", "head.scale", "stable", "plastic"}),
         ("all", False, {"head.new", "head.scale", "stable", "plastic"}),
         ("head", True, {"head.old", "head.new", "head.scale"}),
+        ("rows", True, {"head.old", "head.new"}),
         ("fusion", True, {"alpha"}),
         ("fusion", False, {"alpha"}),
     ],
 )
-def test_what_is_trained(part: str, old_rows: bool, expected: set[str]) -> None:
+def test_what_is_trained(part: Part, old_rows: bool, expected: set[str]) -> None:
     model = model_of_two_branches()
     model.train_only("head")
     model.train_only(part, old_rows=old_rows)

@@ -1,6 +1,7 @@
 """What arrives: image sets, sources, streams, class orders, augmentation, the feed and the memory."""
 
 from poise.data.augment import Augmentation, Draws, Preprocessing, mirror
+from poise.data.clusters import cluster_centres
 from poise.data.feed import Feed, batch_bounds, fits
 from poise.data.herding import herd
 from poise.data.images import ImageSet
@@ -21,6 +22,7 @@ __all__ = [
     "allocated",
     "batch_bounds",
     "class_order",
+    "cluster_centres",
     "draw_reserve",
     "fits",
     "herd",

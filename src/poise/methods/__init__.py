@@ -5,6 +5,7 @@ from poise.methods.base import METHODS, Arrivals, Growth, Method, Stage, make_me
 from poise.methods.icarl import ICaRL
 from poise.methods.lucir import Lucir
 from poise.methods.lwf import LwF
+from poise.methods.podnet import PODNet
 
 __all__ = [
     "METHODS",
@@ -15,6 +16,7 @@ __all__ = [
     "Lucir",
     "LwF",
     "Method",
+    "PODNet",
     "Stage",
     "make_method",
     "register",

@@ -10,9 +10,10 @@ from torch import Tensor, nn
 from poise.errors import UserError, check_number, suggestion
 from poise.methods.base import Arrivals, Growth, Method, Stage, register
 from poise.methods.lucir import Lucir
+from poise.methods.podnet import PODNet
 from poise.nets import Branches, Model, Output, ResNet
 
-BASES: Mapping[str, type[Method]] = {"lucir": Lucir}
+BASES: Mapping[str, type[Method]] = {"podnet": PODNet, "lucir": Lucir}
 FUSION = Stage("fusion", balanced=True, trains="fusion", moves_statistics=False, distils=False)
 
 
@@ -26,7 +27,7 @@ class AANets(Method):
     """
 
     name = "aanets"
-    options: Mapping[str, float | str] = {"base": "lucir", "alpha": 0.5, "alpha_lr": 0.01}
+    options: Mapping[str, float | str] = {"base": "podnet", "alpha": 0.5, "alpha_lr": 0.01}
 
     def __init__(self, **options: float | str) -> None:
         word = str(options.get("base", self.options["base"]))

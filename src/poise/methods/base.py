@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from poise.actions import Action
 from poise.errors import UserError, suggestion
-from poise.nets import Model, Output
+from poise.nets import Model, Output, Part
 
 
 class Growth(NamedTuple):
@@ -41,12 +41,14 @@ class Stage:
     """One stretch of training inside a phase.
 
     `share` is its length as a share of the phase's epochs. The learning rate starts at the action's (or at `lr`)
-    and is multiplied by `decay` at each of `milestones`, given as shares of the stage.
+    and is multiplied by `decay` at each of `milestones`, given as shares of the stage; with `cosine` it falls to 0
+    along half a wave besides.
 
     Attributes:
+        clamp: the largest size of any single value of a gradient, if there is one.
         balanced: trains on as many images of each class as there are of the smallest, the first ones by herding.
-        trains: `all` (what the action and the network leave frozen apart), the `head` alone with its old rows, or the
-            `fusion` of two branches alone.
+        trains: `all` (apart from what the action and the network keep frozen), or the `head`, its `rows` (old ones
+            too, but no scale) or the `fusion` of two branches alone.
         moves_statistics: whether batch statistics go on moving; if not, the backbone stays in eval mode.
         distils: whether there is a teacher; without one the terms are those of a first phase.
         after: one epoch of this stage follows each epoch; its rate falls with theirs, its length counts for nothing.
@@ -56,9 +58,11 @@ class Stage:
     share: float = 1.0
     milestones: tuple[float, ...] = (0.5, 0.75)
     decay: float = 0.1
+    cosine: bool = False
     lr: float | None = None
+    clamp: float | None = None
     balanced: bool = False
-    trains: str = "all"
+    trains: Part = "all"
     moves_statistics: bool = True
     distils: bool = True
     after: Stage | None = None
@@ -74,7 +78,8 @@ class Stage:
         [0.1, 0.1, 0.010000000000000002, 0.010000000000000002]
         """
         passed = sum(epoch >= math.ceil(share * epochs) for share in self.milestones)
-        return float(start * self.decay**passed)
+        wave = (1 + math.cos(math.pi * epoch / epochs)) / 2 if self.cosine else 1.0
+        return float(start * self.decay**passed * wave)
 
 
 class Method(ABC):

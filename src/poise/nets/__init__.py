@@ -1,11 +1,12 @@
 """What learns: backbones, heads, and the model made of both."""
 
 from poise.nets.branches import Branches, ScaledConv
-from poise.nets.heads import CosineHead, Head, LinearHead
+from poise.nets.heads import CosineHead, Head, LinearHead, ProxyHead, ScaledHead
 from poise.nets.model import (
     BACKBONES,
     VARIANTS,
     Model,
+    Part,
     build_backbone,
     build_head,
     check_backbone,
@@ -26,8 +27,11 @@ __all__ = [
     "LinearHead",
     "Model",
     "Output",
+    "Part",
+    "ProxyHead",
     "ResNet",
     "ScaledConv",
+    "ScaledHead",
     "build_backbone",
     "build_head",
     "check_backbone",

@@ -19,8 +19,13 @@ class Head(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.width = width
-        self.old = nn.Parameter(torch.empty(0, width))
-        self.new = nn.Parameter(torch.empty(0, width))
+        self.old = nn.Parameter(torch.empty(0, *self.shape))
+        self.new = nn.Parameter(torch.empty(0, *self.shape))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of a class's row."""
+        return (self.width,)
 
     @property
     def classes(self) -> int:
@@ -32,9 +37,13 @@ class Head(nn.Module):
         return torch.cat([self.old, self.new])
 
     def grow(self, count: int, generator: torch.Generator) -> None:
-        """Make the present rows old ones and add `count` new rows, drawn from U(−1/√d, 1/√d)."""
+        """Make the present rows old ones and add `count` new rows."""
         self.old = nn.Parameter(self.rows().detach().clone())
-        self.new = nn.Parameter(_uniform((count, self.width), self.width, generator).to(self.old.device))
+        self.new = nn.Parameter(self.first_rows(count, generator).to(self.old.device))
+
+    def first_rows(self, count: int, generator: torch.Generator) -> Tensor:
+        """New rows, drawn from U(−1/√d, 1/√d)."""
+        return _uniform((count, *self.shape), self.width, generator)
 
     def adopt(self, state: Mapping[str, Tensor]) -> None:
         """Take over saved values, whatever number of classes they are for."""
@@ -44,6 +53,9 @@ class Head(nn.Module):
     def freeze_old(self, frozen: bool) -> None:
         """Let the old rows be trained or not."""
         self.old.requires_grad_(not frozen)
+
+    def freeze_scale(self, frozen: bool) -> None:
+        """Let the learned scale be trained or not, where there is one."""
 
     def align(self) -> None:
         """Make new rows as long as old ones are (Zhao et al. 2020); only for heads in which length counts."""
@@ -64,26 +76,63 @@ class Head(nn.Module):
         return scores
 
 
-class CosineHead(Head):
-    """logits = σ · ⟨f/|f|, w/|w|⟩ with one learned scalar σ that starts at 1; no bias."""
+class ScaledHead(Head):
+    """A head of directions, whose lengths do not count: logits = σ · scores, with one learned σ that starts at 1."""
 
     def __init__(self, width: int) -> None:
         super().__init__(width)
         self.scale = nn.Parameter(torch.ones(()))
 
+    def scaled(self, scores: Tensor) -> Tensor:
+        """Scores times σ."""
+        return self.scale * scores
+
+    def freeze_scale(self, frozen: bool) -> None:
+        """Let σ be trained or not."""
+        self.scale.requires_grad_(not frozen)
+
+    @torch.no_grad()
+    def imprint(self, rows: Tensor) -> None:
+        """Set the new rows to these, times the mean length of an old one."""
+        self.new.copy_(rows * self.old.norm(dim=-1).mean())
+
+
+class CosineHead(ScaledHead):
+    """scores = ⟨f/|f|, w/|w|⟩; no bias."""
+
     def scores(self, features: Tensor) -> Tensor:
         """Cosines between features and rows."""
         return nn.functional.normalize(features) @ nn.functional.normalize(self.rows()).T
 
-    def scaled(self, scores: Tensor) -> Tensor:
-        """Cosines times σ."""
-        return self.scale * scores
-
-    @torch.no_grad()
     def imprint(self, means: Tensor) -> None:
         """Set the new rows to the (normalised) class means, as long as an old row is on average."""
-        length = self.old.norm(dim=1).mean()
-        self.new.copy_(nn.functional.normalize(means) * length)
+        super().imprint(nn.functional.normalize(means))
+
+
+class ProxyHead(ScaledHead):
+    """PODNet's local similarity classifier: ten proxies w_k stand for each class.
+
+    With s_k = −|f/|f| − w_k/|w_k||² = 2 cos_k − 2, a class's score is Σ_k softmax_k(s_k) · s_k. The learned scale is
+    PODNet's η.
+    """
+
+    PROXIES = 10
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The proxies of a class."""
+        return (self.PROXIES, self.width)
+
+    def first_rows(self, count: int, generator: torch.Generator) -> Tensor:
+        """New proxies, drawn from N(0, 1/d)."""
+        return torch.empty(count, *self.shape).normal_(0, 1 / math.sqrt(self.width), generator=generator)
+
+    def scores(self, features: Tensor) -> Tensor:
+        """Similarities to the proxies of each class, weighed towards the nearest ones."""
+        proxies = nn.functional.normalize(self.rows().flatten(0, 1))
+        cosines = nn.functional.normalize(features) @ proxies.T
+        near = 2 * cosines.view(len(features), self.classes, self.PROXIES) - 2
+        return (near.softmax(dim=2) * near).sum(dim=2)
 
 
 class LinearHead(Head):
@@ -116,7 +165,7 @@ class LinearHead(Head):
         return nn.functional.linear(features, self.rows(), torch.cat([self.old_bias, self.new_bias]))
 
 
-HEADS: dict[str, type[Head]] = {"cosine": CosineHead, "linear": LinearHead}
+HEADS: dict[str, type[Head]] = {"cosine": CosineHead, "linear": LinearHead, "proxies": ProxyHead}
 
 
 def _uniform(shape: tuple[int, ...], fan_in: int, generator: torch.Generator) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -12,9 +13,11 @@ from poise import draws
 from poise.errors import UserError, suggestion
 from poise.nets.branches import Branches
 from poise.nets.folding import fold_norms
-from poise.nets.heads import HEADS, Head
+from poise.nets.heads import HEADS, Head, ScaledHead
 from poise.nets.outputs import Features, Output
 from poise.nets.resnet import Backbone, ResNet, cifar_resnet, imagenet_resnet18, initialise
+
+Part = Literal["all", "head", "rows", "fusion"]  # of a model: what can be trained without the rest
 
 VARIANTS = ("lucir", "ordinary", "pod")
 
@@ -39,16 +42,18 @@ class Model(nn.Module):
         features = found if isinstance(found, Features) else Features(found)
         vector = features.vector.float()
         scores, logits = self.head(vector)
-        return Output(vector, features.maps, scores, logits)
+        scale = self.head.scale if isinstance(self.head, ScaledHead) else None
+        return Output(vector, features.maps, scores, logits, scale)
 
-    def train_only(self, part: str, *, old_rows: bool = True) -> None:
-        """Say what is trained: `all`, the `head` alone, or the `fusion` of two branches alone, which `all` leaves out.
+    def train_only(self, part: Part, *, old_rows: bool = True) -> None:
+        """Say what is trained: `all` but the fusion of two branches; or only the `head`, its `rows`, or the `fusion`.
 
         Rows of old classes are trained only if `old_rows`.
         """
         self.backbone.requires_grad_(part == "all")
         self.head.requires_grad_(part != "fusion")
         self.head.freeze_old(part == "fusion" or not old_rows)
+        self.head.freeze_scale(part in ("rows", "fusion"))
         if isinstance(self.backbone, Branches):
             self.backbone.alpha.requires_grad_(part == "fusion")
 

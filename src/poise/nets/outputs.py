@@ -17,11 +17,12 @@ class Features(NamedTuple):
 class Output(NamedTuple):
     """What a model returns for a batch.
 
-    `scores` are the head's values before its learned scale (cosines for a cosine head), `logits` those
-    after it; a linear head has one and the same for both.
+    `scores` are the head's values before its learned `scale` (cosines for a cosine head), `logits` those
+    after it; a linear head has no scale, and one and the same for both.
     """
 
     features: Tensor
     maps: tuple[Tensor, ...]
     scores: Tensor
     logits: Tensor
+    scale: Tensor | None = None

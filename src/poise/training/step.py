@@ -18,7 +18,7 @@ from poise.training.backend import Backend
 
 
 class Step:
-    """Crop, flip, normalise; student and teacher; named terms; their weighted sum; backward; SGD.
+    """Crop, flip, normalise; student and teacher; named terms; their weighted sum; backward, perhaps clamped; SGD.
 
     The weights of the terms and the learning rate live on the device, so that one captured step serves every
     action. Nothing in a step is random, reads a value back, or depends on one.
@@ -35,9 +35,10 @@ class Step:
         preprocessing: Preprocessing,
         optimiser: torch.optim.SGD,
         backend: Backend,
+        clamp: float | None = None,
     ) -> None:
         self.model, self.teacher, self.method, self.growth = model, teacher, method, growth
-        self.preprocessing, self.optimiser, self.backend = preprocessing, optimiser, backend
+        self.preprocessing, self.optimiser, self.backend, self.clamp = preprocessing, optimiser, backend, clamp
         self.weights = {name: torch.zeros((), device=backend.device) for name in action if name not in SETTINGS}
         self.weigh(action)
         self.names: tuple[str, ...] = ()  # of the values that a step returns; known after the first one
@@ -59,6 +60,9 @@ class Step:
         total = torch.stack(weighted).sum()
         self.optimiser.zero_grad(set_to_none=True)
         total.backward()  # type: ignore[no-untyped-call]
+        if self.clamp is not None:
+            trained = [parameter for group in self.optimiser.param_groups for parameter in group["params"]]
+            nn.utils.clip_grad_value_(trained, self.clamp)
         self.optimiser.step()
         self.names = ("loss", *terms)
         return torch.stack([total.detach(), *(term.detach() for term in terms.values())])

@@ -159,7 +159,7 @@ class Trainer:
         return engine
 
     def _train_only(self, stage: Stage) -> None:
-        self.model.train_only(stage.trains, old_rows=self.action.old_rows == "trained" or stage.trains == "head")
+        self.model.train_only(stage.trains, old_rows=self.action.old_rows == "trained" or stage.trains != "all")
 
     def _stage_feed(self, stage: Stage) -> Feed:
         if not stage.balanced:
@@ -184,6 +184,7 @@ class Trainer:
             preprocessing=self.preprocessing,
             optimiser=optimiser,
             backend=self.backend,
+            clamp=stage.clamp,
         )
         bounds = batch_bounds(len(feed), self.schedule.batch)
         return _Engine(

@@ -1,0 +1,28 @@
+"""Clusters: where the images of a class gather, found by k-means."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import torch
+from sklearn.cluster import KMeans
+from sklearn.exceptions import ConvergenceWarning
+from threadpoolctl import threadpool_limits
+from torch import Tensor
+
+STARTS = 10  # of which the best one counts
+
+
+def cluster_centres(points: Tensor, count: int, seed: int) -> Tensor:
+    """The centres [count, d] of that many clusters of the points [n, d], on one thread: the same on every machine.
+
+    Of at most `count` distinct points, each is a centre; they take turns where there are fewer.
+    """
+    values = points.detach().double().cpu().numpy()
+    centres = np.unique(values, axis=0)
+    if len(centres) > count:
+        with threadpool_limits(limits=1), warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # points so near that two centres are one
+            centres = KMeans(count, n_init=STARTS, random_state=seed).fit(values).cluster_centers_
+    return torch.from_numpy(np.resize(centres, (count, values.shape[1]))).to(points)

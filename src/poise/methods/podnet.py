@@ -1,0 +1,91 @@
+"""PODNet (Douillard et al., ECCV 2020): ten proxies per class, and distillation of pooled maps of every level."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from poise import losses
+from poise.actions import Action
+from poise.data import cluster_centres
+from poise.errors import UserError, check_number
+from poise.methods.base import Arrivals, Growth, Method, Stage, register
+from poise.nets import Model, Output, ProxyHead
+
+CLAMP = 5.0  # of every value of a gradient
+
+
+@register
+class PODNet(Method):
+    """L = NCA + δ · r (λ_c POD-spatial + λ_f POD-flat) + γ (λ_base r (1 − cos) + margin) + β BCE, r = √(n / n_new).
+
+    n counts all classes seen so far, new ones included. PODNet itself is δ = 1 with λ_c = `spatial` = 3 and
+    λ_f = `flat` = 1; the other two are the terms of LUCIR and iCaRL that are tuned beside it in the line of AANets and
+    RMM. `nca_margin` is the margin of the true class that the released code means to have (0.6) and has not.
+    """
+
+    name = "podnet"
+    variant = "pod"
+    head = "proxies"
+    brightness = 63 / 255
+    default_action = Action(
+        logit_kd=0.0, feature_kd=0.0, pod=1.0, lr=0.1, classifier="fc", old_rows="frozen", balance="finetune"
+    )
+    choices: Mapping[str, tuple[str, ...]] = {"balance": ("none", "finetune")}  # its rows have no length
+    #: 20 epochs of 160 at a constant rate, on the exemplars of all classes; only proxies are trained.
+    balancing = Stage(
+        "balance",
+        share=1 / 8,
+        milestones=(),
+        lr=0.05,
+        clamp=CLAMP,
+        balanced=True,
+        trains="rows",
+        distils=False,
+    )
+    options: Mapping[str, float | str] = {"spatial": 3.0, "flat": 1.0, "lambda_base": 5.0, "nca_margin": 0.0}
+
+    def __init__(self, **options: float | str) -> None:
+        super().__init__(**options)
+        for name, value in self.settings.items():
+            check_number(f"option {name}", value)
+        self.factors = {name: float(value) for name, value in self.settings.items()}
+
+    def grow(self, model: Model, arrivals: Arrivals) -> None:
+        """New proxies are imprinted: the centres of ten clusters of their class's unit features."""
+        super().grow(model, arrivals)
+        if arrivals.growth.old and arrivals.growth.new and isinstance(model.head, ProxyHead):
+            features, classes = arrivals.features()
+            seeds = torch.randint(2**31, (arrivals.growth.new,), generator=arrivals.generator).tolist()
+            units = [normalize(features[classes == number]) for number in range(arrivals.growth.new)]
+            centres = [
+                cluster_centres(points, ProxyHead.PROXIES, seed) for points, seed in zip(units, seeds, strict=True)
+            ]
+            model.head.imprint(torch.stack(centres).to(model.head.new))
+
+    def stages(self, growth: Growth) -> tuple[Stage, ...]:
+        """One stage along half a cosine wave; the action's `balance` adds the other."""
+        return (Stage(milestones=(), cosine=True, clamp=CLAMP),)
+
+    def terms(self, student: Output, teacher: Output | None, labels: Tensor, growth: Growth) -> dict[str, Tensor]:
+        """NCA; from the second phase on also the three distillations."""
+        if not student.maps:
+            raise UserError(
+                f"{self.name} compares maps, but your net returns none: return poise.nets.Features with maps"
+            )
+        terms = {"nca": losses.nca(student.logits, labels, student.scale, self.factors["nca_margin"])}
+        if teacher is not None:
+            adapted = math.sqrt(sum(growth) / max(growth.new, 1))
+            turned = losses.feature_kd(student.features, teacher.features)
+            moved = losses.pod_spatial(student.maps, teacher.maps)
+            terms["pod"] = adapted * (self.factors["spatial"] * moved + self.factors["flat"] * turned)
+            apart = losses.margin_ranking(student.scores, labels, growth.old)
+            terms["feature_kd"] = self.factors["lambda_base"] * adapted * turned + apart
+            terms["logit_kd"] = losses.sigmoid_new(student.scores, labels, growth.old) + losses.sigmoid_kd(
+                student.scores, teacher.scores, growth.old
+            )
+        return terms
