@@ -8,6 +8,7 @@ from poise.errors import UserError
 from poise.methods import METHODS, make_method
 
 LUCIR = Action(logit_kd=0, feature_kd=1, margin=1, lr=0.1, classifier="fc", old_rows="frozen")
+PODNET = Action(logit_kd=0, feature_kd=0, pod=1, lr=0.1, classifier="fc", old_rows="frozen")
 ICARL = Action(logit_kd=1, lr=0.1, classifier="ncm", old_rows="trained")
 
 
@@ -17,6 +18,20 @@ def test_the_named_spaces_have_the_sizes_of_the_paper(name: str, count: int) -> 
     assert len(space) == len(set(space.actions)) == count
     assert space.actions[space.default] == LUCIR
     assert all(set(action) == set(LUCIR) for action in space.actions)
+
+
+def test_three_distillation_weights_have_spaces_of_their_own() -> None:
+    paper = make_space("paper3", PODNET)
+    assert (len(paper), paper.actions[paper.default]) == (150, PODNET)
+    assert str(paper) == (
+        "paper3: logit_kd {0, 0.1, 0.5, 1, 10} × feature_kd {0, 0.1, 0.5, 1, 10} × pod {0, 0.1, 1} × lr {0.1, 0.05}: "
+        "150 actions"
+    )
+    assert len(make_space("wide3", PODNET)) == 320
+    assert set(make_space("paper3", PODNET, "kd").axes) == {"logit_kd", "feature_kd", "pod"}
+    assert make_space("paper3", LUCIR).actions == make_space("paper", LUCIR).actions
+    assert {action["pod"] for action in make_space("online", PODNET).actions} == {0.1, 1}
+    assert len(make_space("online", LUCIR)) == 12
 
 
 def test_the_full_space_stays_small_with_balancing_and_old_rows() -> None:

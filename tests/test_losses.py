@@ -142,6 +142,70 @@ class TestMarginRanking:
         assert losses.margin_ranking(scores, torch.tensor([0]), old=2).item() == 0
 
 
+def slow_nca(logits: Tensor, labels: Tensor) -> float:
+    found = []
+    for row, label in zip(logits.numpy(), labels.tolist(), strict=True):
+        s = row - row.max()
+        found.append(-s[label] + np.log(1 + sum(np.exp(value) for j, value in enumerate(s) if j != label)))
+    return float(np.mean(found))
+
+
+class TestNca:
+    @given(SEEDS, st.floats(-50, 50))
+    def test_equals_the_slow_formula_and_is_blind_to_a_margin_for_all(self, seed: int, margin: float) -> None:
+        logits, labels = 5 * random(6, 4, seed=seed), torch.tensor([0, 3, 1, 1, 2, 0])
+        assert losses.nca(logits, labels).item() == pytest.approx(slow_nca(logits, labels))
+        assert losses.nca(logits - margin, labels).item() == pytest.approx(slow_nca(logits, labels))
+
+    def test_it_is_cross_entropy_where_the_true_class_is_the_nearest(self) -> None:
+        logits, labels = random(6, 4), torch.tensor([0, 3, 1, 1, 2, 0])
+        logits[torch.arange(6), labels] += 20
+        assert losses.nca(logits, labels).item() == pytest.approx(losses.cross_entropy(logits, labels).item())
+
+    @given(SEEDS, st.floats(0.1, 10))
+    def test_the_intended_margin_lowers_the_true_class_alone(self, seed: int, scale: float) -> None:
+        scores, labels = random(6, 4, seed=seed), torch.tensor([0, 3, 1, 1, 2, 0])
+        lowered = scale * scores
+        lowered[torch.arange(6), labels] -= scale * 0.6
+        found = losses.nca(scale * scores, labels, torch.tensor(scale), 0.6)
+        assert found.item() == pytest.approx(slow_nca(lowered, labels), rel=1e-6)
+
+    def test_a_known_answer(self) -> None:
+        logits = torch.tensor([[1.0, 3.0]])
+        assert losses.nca(logits, torch.tensor([0])).item() == pytest.approx(2 + np.log(2))
+        assert losses.nca(logits, torch.tensor([1])).item() == pytest.approx(np.log(1 + np.exp(-2)))
+
+
+def slow_pod(student: Tensor, teacher: Tensor) -> float:
+    distances = []
+    for new, old in zip(student.numpy(), teacher.numpy(), strict=True):
+        pooled = []
+        for maps in (new, old):
+            sums = [(row**2).sum() for channel in maps for row in channel]  # over the width
+            sums += [(column**2).sum() for channel in maps for column in channel.T]  # over the height
+            pooled.append(np.array(sums) / np.linalg.norm(sums))
+        distances.append(np.linalg.norm(pooled[0] - pooled[1]))
+    return float(np.mean(distances))
+
+
+class TestPodSpatial:
+    @given(SEEDS, st.floats(1e-2, 1e2))
+    def test_equals_the_slow_formula_averaged_over_levels(self, seed: int, size: float) -> None:
+        student = [random(3, 2, 4, 5, seed=seed), random(3, 6, 2, 2, seed=seed + 1)]
+        teacher = [random(3, 2, 4, 5, seed=seed + 2), random(3, 6, 2, 2, seed=seed + 3)]
+        slow = np.mean([slow_pod(new, old) for new, old in zip(student, teacher, strict=True)])
+        found = losses.pod_spatial([size * maps for maps in student], teacher)
+        assert found.item() == pytest.approx(float(slow), rel=1e-4)
+
+    def test_a_map_that_only_changes_its_signs_costs_nothing(self) -> None:
+        maps = random(3, 2, 4, 4)
+        assert losses.pod_spatial([maps], [-maps]).item() == pytest.approx(0, abs=1e-6)
+
+    def test_networks_with_other_levels_are_no_teachers(self) -> None:
+        with pytest.raises(ValueError, match="zip"):
+            losses.pod_spatial([random(1, 1, 2, 2)], [])
+
+
 class TestSigmoid:
     @given(SEEDS, st.integers(1, 4), st.integers(0, 3))
     def test_both_parts_are_the_mean_over_all_outputs(self, seed: int, old: int, new: int) -> None:
@@ -162,6 +226,9 @@ TERMS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "logit_kd": losses.logit_kd,
     "feature_kd": losses.feature_kd,
     "margin_ranking": lambda student, teacher: losses.margin_ranking(student, LABELS, 3),
+    "nca": lambda student, teacher: losses.nca(student, LABELS),
+    "nca with margin": lambda student, teacher: losses.nca(student, LABELS, torch.tensor(2.0), 0.6),
+    "pod_spatial": lambda student, teacher: losses.pod_spatial([student[..., None, None]], [teacher[..., None, None]]),
     "sigmoid_new": lambda student, teacher: losses.sigmoid_new(student, LABELS, 3),
     "sigmoid_kd": lambda student, teacher: losses.sigmoid_kd(student, teacher, student.shape[1]),
 }
@@ -181,7 +248,7 @@ def test_gradients_are_finite_when_student_equals_teacher(term: str, values: Ten
         assert not student.grad.any()
 
 
-@pytest.mark.parametrize("term", ["logit_kd", "feature_kd"])
+@pytest.mark.parametrize("term", ["logit_kd", "feature_kd", "pod_spatial"])
 def test_distillation_does_not_pull_a_student_that_equals_its_teacher(term: str) -> None:
     teacher = random(4, 5)
     student = teacher.clone().requires_grad_()

@@ -148,7 +148,7 @@ SPACES: Final[Mapping[str, Grid]] = {
         "pod": (0, 0.1, 0.5, 1, 2),
         "lr": (0.1, 0.05, 0.02, 0.01),
     },
-    "online": {"logit_kd": (0, 1), "feature_kd": (0.1, 0.5, 1), "lr": (0.1, 0.05)},
+    "online": {"logit_kd": (0, 1), "feature_kd": (0.1, 0.5, 1), "pod": (0.1, 1), "lr": (0.1, 0.05)},
     "full": {
         "logit_kd": (0, 0.5, 1),
         "feature_kd": (0, 0.1, 0.5, 1, 2),

@@ -9,6 +9,7 @@ import pytest
 from poise.data import Budget
 from poise.errors import UserError
 from poise.experiment import load_recipe, recipe_names, recipe_text
+from poise.methods import METHODS
 
 
 def refusal(name: str, *words: str) -> str:
@@ -31,11 +32,11 @@ def test_every_shipped_recipe_loads_and_says_in_its_first_line_what_it_is(name: 
 
 
 def test_the_shipped_recipes_are_the_promised_ones() -> None:
-    promised = {f"{data}/{method}" for data in ("digits", "cifar100") for method in ("lucir", "icarl", "lwf")}
+    promised = {f"{data}/{method}" for data in ("digits", "cifar100") for method in METHODS}
     assert promised <= set(recipe_names())
 
 
-@pytest.mark.parametrize("method", ["lucir", "icarl", "lwf"])
+@pytest.mark.parametrize("method", ["lucir", "icarl", "lwf", "podnet"])
 def test_cifar100_follows_the_schedule_of_the_paper(method: str) -> None:
     recipe = load_recipe(f"cifar100/{method}")
     assert (recipe.epochs, recipe.batch, recipe.momentum, recipe.weight_decay) == (160, 128, 0.9, 5e-4)

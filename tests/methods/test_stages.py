@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -35,6 +37,15 @@ def test_a_stage_is_never_empty_and_scales_with_the_phase(epochs: int, share: fl
     length = Stage(share=share).epochs(epochs)
     assert 1 <= length <= epochs
     assert length >= share * epochs
+
+
+@given(st.integers(1, 300), st.floats(0.01, 1))
+def test_a_cosine_falls_from_the_full_rate_almost_to_zero(epochs: int, start: float) -> None:
+    all_rates = [Stage(milestones=(), cosine=True).rate(epoch, epochs, start) for epoch in range(epochs)]
+    assert all_rates == pytest.approx([start / 2 * (1 + math.cos(math.pi * e / epochs)) for e in range(epochs)])
+    assert all_rates[0] == start
+    assert all_rates == sorted(all_rates, reverse=True)
+    assert all_rates[-1] > 0
 
 
 def test_other_milestones() -> None:

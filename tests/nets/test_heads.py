@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from poise.nets import CosineHead, Head, LinearHead, build_head, torch_generator
+from poise.nets import CosineHead, Head, LinearHead, ProxyHead, ScaledHead, build_head, torch_generator
 
-KINDS = ("cosine", "linear")
+KINDS = ("cosine", "linear", "proxies")
 WIDTH = 6
 
 
@@ -43,7 +43,8 @@ class TestEveryHead:
         torch.manual_seed(2)
         other = grown(kind, 3, 2)
         assert torch.equal(one.rows(), other.rows())
-        assert one.rows().abs().max() <= 1 / math.sqrt(WIDTH)
+        if kind != "proxies":
+            assert one.rows().abs().max() <= 1 / math.sqrt(WIDTH)
 
     def test_frozen_old_rows_get_no_gradient_and_do_not_move(self, kind: str) -> None:
         head = grown(kind, 3, 2)
@@ -110,9 +111,10 @@ class TestCosine:
         slow = [[point @ row / np.linalg.norm(point) / np.linalg.norm(row) for row in rows] for point in points]
         np.testing.assert_allclose(scores.detach().numpy(), slow, atol=1e-6)
 
-    def test_the_scale_starts_at_one_multiplies_logits_only_and_is_carried_over(self) -> None:
-        head = CosineHead(WIDTH)
-        head.grow(3, torch_generator(0, "head", 0))
+    @pytest.mark.parametrize("kind", ["cosine", "proxies"])
+    def test_the_scale_starts_at_one_multiplies_logits_only_and_is_carried_over(self, kind: str) -> None:
+        head = grown(kind, 3)
+        assert isinstance(head, ScaledHead)
         assert head.scale.item() == 1
         with torch.no_grad():
             head.scale.fill_(7.0)
@@ -130,6 +132,46 @@ class TestCosine:
         expected = torch.tensor([[3.0, 0.0], [3 / math.sqrt(2), 3 / math.sqrt(2)]])
         assert torch.allclose(head.new, expected)
         assert head.new.requires_grad
+
+
+class TestProxies:
+    @given(st.integers(0, 1000), st.floats(1e-3, 1e3))
+    def test_scores_are_the_soft_nearest_of_ten_similarities(self, seed: int, length: float) -> None:
+        head = grown("proxies", 3, 2)
+        features = some_features(4, seed)
+        scores, _ = head(features * length)
+        rows = head.rows().detach().double().numpy()
+        assert rows.shape == (5, 10, WIDTH)
+        for point, found in zip(features.double().numpy(), scores.tolist(), strict=True):
+            for proxies, score in zip(rows, found, strict=True):
+                gaps = [point / np.linalg.norm(point) - proxy / np.linalg.norm(proxy) for proxy in proxies]
+                near = np.array([-np.sum(gap**2) for gap in gaps])
+                assert score == pytest.approx(float((np.exp(near) * near).sum() / np.exp(near).sum()), abs=1e-5)
+        assert -4 <= scores.min() <= scores.max() <= 0
+
+    def test_first_proxies_are_normal_with_the_variance_of_the_width(self) -> None:
+        head = ProxyHead(64)
+        head.grow(50, torch_generator(0, "head", 0))
+        assert head.rows().mean().item() == pytest.approx(0, abs=0.002)
+        assert head.rows().var().item() == pytest.approx(1 / 64, rel=0.02)
+
+    def test_imprinted_proxies_are_as_given_times_the_mean_length_of_old_ones(self) -> None:
+        head = grown("proxies", 1, 2)
+        with torch.no_grad():
+            head.old.copy_(torch.eye(10, WIDTH)[None])  # six of length 1, four of length 0
+        given_rows = some_features(20).view(2, 10, WIDTH)
+        assert isinstance(head, ProxyHead)
+        head.imprint(given_rows)
+        assert torch.allclose(head.new, 0.6 * given_rows)
+
+    @pytest.mark.parametrize("frozen", [True, False])
+    def test_the_scale_can_be_frozen_alone(self, frozen: bool) -> None:
+        head = grown("proxies", 3, 2)
+        head.freeze_scale(frozen)
+        before = {name: value.clone() for name, value in head.state_dict().items()}
+        _one_step(head)
+        moved = {name for name, value in head.state_dict().items() if not torch.equal(value, before[name])}
+        assert moved == {"old", "new"} | (set() if frozen else {"scale"})
 
 
 def test_a_linear_head_is_a_linear_map_with_bias() -> None:

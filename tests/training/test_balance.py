@@ -165,6 +165,35 @@ def test_stopped_anywhere_finetuning_goes_on_to_the_same_bytes(
     )
 
 
+class TestPodnet:
+    """Its fine-tuning is its own: batch statistics go on moving, the scale does not."""
+
+    def test_it_trains_proxies_and_moves_statistics(self, make_trainer: MakeTrainer) -> None:
+        trainer = make_trainer("podnet")
+        before = weights(trainer)
+        running = run_until(trainer, "main")
+        main = weights(trainer)
+        assert {"head.new", "head.scale"} <= moved(before, main)
+        assert "head.old" not in moved(before, main)
+        rates = [event.lr for event in running if isinstance(event, EpochDone)]
+        assert rates == [0.05]
+        changed = moved(main, weights(trainer))
+        assert {name for name in changed if "running" not in name} == {"head.old", "head.new"}
+        assert any("running" in name for name in changed)
+
+    def test_stopped_anywhere_it_goes_on_to_the_same_bytes(self, make_trainer: MakeTrainer, tmp_path: Path) -> None:
+        assert_same_from_anywhere(lambda: make_trainer("podnet", epochs=1), tmp_path / "state")
+
+    def test_a_second_training_is_as_the_first_one(self, make_trainer: MakeTrainer) -> None:
+        trainer = make_trainer("podnet", epochs=1)
+        start = weights(trainer)
+        list(trainer.run())
+        end = weights(trainer)
+        trainer.restart(trainer.action, trainer.schedule, trainer.address, start)
+        list(trainer.run())
+        assert_same(weights(trainer), end)
+
+
 class TestWhatFinetuningTrainsOn:
     def test_as_many_images_of_each_class_as_the_smallest_has_chosen_by_herding(
         self, make_trainer: MakeTrainer, make_images: MakeImages

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from poise.actions import Action
 from poise.data import Augmentation, ImageSet, Preprocessing
 from poise.errors import UserError
-from poise.methods import Growth, Lucir, Method, make_method
+from poise.methods import Growth, Lucir, LwF, Method, PODNet, Stage, make_method
 from poise.nets import Model, Output, build_backbone, build_head, torch_generator
 from poise.training import Backend, PhaseStart, Schedule, extract, make_backend
 from poise.training.bilevel import BilevelOptions, HyperStep, _Adam, _InnerProblem, hypergradient, tuned, tuned_axes
@@ -123,9 +123,15 @@ def test_it_is_that_of_the_networks_in_use_too(cpu: Backend, parts: Parts, monke
         assert value == pytest.approx(expected, rel=1e-3), axis
 
 
-@pytest.mark.parametrize("name", ["lucir", "lwf"])
-def test_the_unrolled_training_is_the_trainers(name: str, cpu: Backend, parts: Parts) -> None:
-    method = make_method(name)
+class Clamped(Lucir):
+    """Clamps all but the smallest gradients."""
+
+    def stages(self, growth: Growth) -> tuple[Stage, ...]:
+        return (Stage(clamp=1e-3),)
+
+
+@pytest.mark.parametrize("method", [Lucir(), LwF(), PODNet(), Clamped()], ids=["lucir", "lwf", "podnet", "clamped"])
+def test_the_unrolled_training_is_the_trainers(method: Method, cpu: Backend, parts: Parts) -> None:
     start = started(method, cpu)
     action, steps = method.default_action, 4
     problem = _InnerProblem(start, *parts, action)
@@ -141,6 +147,7 @@ def test_the_unrolled_training_is_the_trainers(name: str, cpu: Backend, parts: P
         preprocessing=start.preprocessing,
         optimiser=torch.optim.SGD(trained, action.lr, momentum=0.9, weight_decay=5e-4),
         backend=cpu,
+        clamp=method.stages(GROWTH)[0].clamp,
     )
     for number in range(steps):
         step(*problem.batch(0, number))

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from poise.actions import Action
 from poise.data import Augmentation, ImageSet, Memory, Preprocessing
-from poise.methods import Growth, Lucir, Method
+from poise.methods import Growth, Lucir, Method, PODNet
 from poise.nets import Model, Output, build_backbone, build_head, torch_generator
 from poise.policies import Trial
 from poise.training import (
@@ -114,6 +114,13 @@ MIXED = [
 ]
 
 
+PODS = [
+    PODNet.default_action.replace(**{axis: weight})
+    for axis in ("logit_kd", "feature_kd", "pod")
+    for weight in (0.1, 10)
+]
+
+
 class TestTurns:
     def piece(self, name: str, steps: int, log: list[str]) -> Generator[None, None, str]:
         for _ in range(steps):
@@ -201,6 +208,11 @@ class TestTrials:
         assert results == tried(trials_on(cpu, 1), numbered(MIXED))
         assert len({result.witnessed[SHORT] for result in results}) == len(MIXED)
 
+    def test_three_distillation_weights(self, cpu: Backend) -> None:
+        alone = tried(trials_on(cpu, 1, PODNet()), numbered(PODS))
+        assert tried(trials_on(cpu, 3, PODNet()), numbered(PODS)) == alone
+        assert len({result.witnessed[SHORT] for result in alone}) == len(PODS)
+
     def test_results_before_the_shortage_are_not_lost(self, cpu: Backend, alone: list[TrialResult]) -> None:
         going: Iterator[TrialResult] = trials_on(cpu, 2, Hungry(30)).run_all(numbered(RATES), SHORT)
         assert [next(going) for _ in range(2)] == alone[:2]
@@ -225,6 +237,11 @@ class TestOnAGpu:
         assert tried(self.trials(gpu, 4, **settings), wanted) == alone
         eager = replace(gpu, capture=False)
         assert tried(self.trials(eager, 1, **settings), wanted[:4]) == alone[:4]
+
+    def test_three_distillation_weights_agree_to_the_bit(self, gpu: Backend) -> None:
+        alone = tried(self.trials(gpu, 1, PODNet()), numbered(PODS))
+        assert tried(self.trials(gpu, 4, PODNet()), numbered(PODS)) == alone
+        assert tried(self.trials(replace(gpu, capture=False), 1, PODNet()), numbered(PODS[:2])) == alone[:2]
 
     @pytest.mark.parametrize("step", [2, 7, 8, 20], ids=["warming up", "capturing", "capturing the tail", "later"])
     def test_out_of_memory_changes_no_result(self, gpu: Backend, step: int) -> None:

@@ -179,6 +179,25 @@ class TestOldRows:
         assert_same(trainer.teacher.state_dict(), before)
 
 
+class Clamped(ICaRL):
+    """Clamps most of its gradients."""
+
+    def stages(self, growth: Growth) -> tuple[Stage, ...]:
+        return (Stage(clamp=1e-3),)
+
+
+def test_a_clamp_bounds_every_value_of_a_gradient(make_trainer: Callable[..., Trainer]) -> None:
+    plain, clamped = make_trainer(ICaRL()), make_trainer(Clamped())
+    for trainer in (plain, clamped):
+        next(trainer.run())
+    pairs = [(p, c) for p, c in zip(plain.model.parameters(), clamped.model.parameters(), strict=True)]
+    for free, bounded in pairs:
+        assert free.grad is not None
+        assert bounded.grad is not None
+        assert torch.equal(bounded.grad, free.grad.clamp(-1e-3, 1e-3))
+    assert max(float(free.grad.abs().max()) for free, _ in pairs if free.grad is not None) > 1e-2
+
+
 class TestEvents:
     def test_their_order_and_the_learning_rates(self, make_trainer: Callable[..., Trainer]) -> None:
         events = list(make_trainer(TwoStages(), epochs=4).run())

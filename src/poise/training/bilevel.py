@@ -180,6 +180,7 @@ class _InnerProblem:
             self._feed = start.feed(kept, new)
         self._model.train_only("all", old_rows=action.old_rows == "trained")
         self._valid = valid.to(start.backend.device)
+        self._clamp = start.method.stages(start.growth)[0].clamp
         self._trained = [name for name, parameter in self._model.named_parameters() if parameter.requires_grad]
 
     def hypergradient(self, action: Action, steps: int, number: int) -> tuple[float, dict[str, float]]:
@@ -231,7 +232,10 @@ class _InnerProblem:
         parameters = [state[name] for name in self._trained]
         found = torch.autograd.grad(total, parameters, create_graph=True, allow_unused=True)
         pairs = zip(self._trained, found, strict=True)
-        return state, {name: gradient for name, gradient in pairs if gradient is not None}
+        known = {name: gradient for name, gradient in pairs if gradient is not None}
+        if self._clamp is None:
+            return state, known
+        return state, {name: gradient.clamp(-self._clamp, self._clamp) for name, gradient in known.items()}
 
     def _with_copied_buffers(self, state: State) -> State:
         """The same state, safe from networks that change their buffers in place."""
