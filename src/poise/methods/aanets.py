@@ -22,12 +22,12 @@ class AANets(Method):
     """The terms, head and stages of `base`; from the second phase on the network has two branches (`poise.nets`).
 
     Both start as copies of the first phase's network. `alpha` is the share of the stable one at every level, or
-    `learned`: then each level's starts at 0.5 and is trained after each epoch, with the rate `alpha_lr`, to classify
-    as many images of each class. Options of `base` are options of this method too.
+    `learned`: then each level's starts at 0.5 and is trained after each epoch, with the rate `alpha_lr` and inside
+    [0, 1], to classify as many images of each class. Options of `base` are options of this method too.
     """
 
     name = "aanets"
-    options: Mapping[str, float | str] = {"base": "podnet", "alpha": 0.5, "alpha_lr": 0.01}
+    options: Mapping[str, float | str] = {"base": "podnet", "alpha": 0.5, "alpha_lr": 1e-4}
 
     def __init__(self, **options: float | str) -> None:
         word = str(options.get("base", self.options["base"]))

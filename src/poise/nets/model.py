@@ -57,6 +57,12 @@ class Model(nn.Module):
         if isinstance(self.backbone, Branches):
             self.backbone.alpha.requires_grad_(part == "fusion")
 
+    @torch.no_grad()
+    def settle(self) -> None:
+        """Bring the shares of two branches back to between 0 and 1, should training have moved them out."""
+        if isinstance(self.backbone, Branches):
+            self.backbone.alpha.clamp_(0, 1)
+
     def placed(self, device: torch.device) -> Model:
         """The model itself, moved to the device and laid out channels last, as convolutions like it."""
         return self.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]

@@ -216,6 +216,7 @@ class Trainer:
         if stage.after is not None:  # to its end, so that a state never stands inside it
             for _ in self._steps(stage.after, self._afters[self.stage], self._rate(stage.after, epochs), 0):
                 pass
+            self.model.settle()
         means = self._checked_means()
         self.step, self.record = 0, []
         self.epoch += 1
