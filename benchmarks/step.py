@@ -1,8 +1,8 @@
 """How fast a training step is: eager against captured, and captured steps on several lanes.
 
-ResNet-32 (LUCIR's variant), batch 128, teacher on, random images of CIFAR's size. Prints one JSON line.
+ResNet-32 (the method's variant), batch 128, teacher on, random images of CIFAR's size. Prints one JSON line.
 
-    python benchmarks/step.py [--device cuda] [--seconds 4] [--lanes 1 2 4 8 16] [--precision bf16]
+    python benchmarks/step.py [--device cuda] [--seconds 4] [--lanes 1 2 4 8 16] [--precision bf16] [--method lucir]
 """
 
 from __future__ import annotations

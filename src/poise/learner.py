@@ -148,7 +148,7 @@ class Learner:
     >>> learner.predict(some_images)                            # doctest: +SKIP
 
     Args:
-        method: name of a method (`lucir`, `icarl`, `lwf`, or one registered by you).
+        method: name of a method (`lucir`, `icarl`, `lwf`, `podnet`, or one registered by you).
         net: backbone name (`small`, `resnet32`, `resnet18`, chosen by image size if not given), or a module
             of one's own that maps float images [B, C, H, W] to features [B, d].
         memory: images kept per class, or a `Budget` (a fixed total, a reserve).
@@ -158,8 +158,8 @@ class Learner:
         policy: what decides the action of each phase: `online` tries actions first, which takes longer; `fixed` trains
             with the method's own; others are in `poise.policies`.
         policy_options: options of the policy, and wrappers around it such as `{"safe": 1.0, "every": 2}`.
-        space: the actions it chooses from: `paper`, `joint`, `wide`, `full`, `online`, or a grid of one's own; if not
-            given, the one that the policy brings along.
+        space: the actions it chooses from: `paper`, `joint`, `wide`, `paper3`, `wide3`, `full`, `online`, or a grid of
+            one's own; if not given, the one that the policy brings along.
         tune: only these kinds of axes: `kd`, `classifier` (an axis of the space, or apart from it), `lr`.
         trials: how actions are tried: the environment, how many images validate, how long a trial is; what is not given
             is as the policy brings it along.
