@@ -148,7 +148,7 @@ class Learner:
     >>> learner.predict(some_images)                            # doctest: +SKIP
 
     Args:
-        method: name of a method (`lucir`, `icarl`, `lwf`, `podnet`, or one registered by you).
+        method: name of a method (`lucir`, `icarl`, `lwf`, `podnet`, `aanets`, or one registered by you).
         net: backbone name (`small`, `resnet32`, `resnet18`, chosen by image size if not given), or a module
             of one's own that maps float images [B, C, H, W] to features [B, d].
         memory: images kept per class, or a `Budget` (a fixed total, a reserve).

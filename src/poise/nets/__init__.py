@@ -1,4 +1,4 @@
-"""What learns: backbones, heads, and the model made of both."""
+"""What learns: backbones, two branches of one, heads, and the model made of both."""
 
 from poise.nets.branches import Branches, ScaledConv
 from poise.nets.heads import CosineHead, Head, LinearHead, ProxyHead, ScaledHead
