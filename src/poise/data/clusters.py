@@ -6,9 +6,6 @@ import warnings
 
 import numpy as np
 import torch
-from sklearn.cluster import KMeans
-from sklearn.exceptions import ConvergenceWarning
-from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 STARTS = 10  # of which the best one counts
@@ -19,6 +16,10 @@ def cluster_centres(points: Tensor, count: int, seed: int) -> Tensor:
 
     Of at most `count` distinct points, each is a centre; they take turns where there are fewer.
     """
+    from sklearn.cluster import KMeans  # here, for it takes seconds to import
+    from sklearn.exceptions import ConvergenceWarning
+    from threadpoolctl import threadpool_limits
+
     values = points.detach().double().cpu().numpy()
     centres = np.unique(values, axis=0)
     if len(centres) > count:
