@@ -5,7 +5,7 @@ import pytest
 
 from poise.actions import SPACES, Action, AxisValue, make_space
 from poise.errors import UserError
-from poise.methods import METHODS
+from poise.methods import METHODS, make_method
 
 LUCIR = Action(logit_kd=0, feature_kd=1, margin=1, lr=0.1, classifier="fc", old_rows="frozen")
 PODNET = Action(logit_kd=0, feature_kd=0, pod=1, lr=0.1, classifier="fc", old_rows="frozen")
@@ -170,9 +170,9 @@ def test_what_an_action_does_not_name_stays_as_it_was() -> None:
 @pytest.mark.parametrize("method", sorted(METHODS))
 def test_every_method_has_every_named_space(method: str) -> None:
     for name in SPACES:
-        space = make_space(name, METHODS[method].default_action)
+        space = make_space(name, make_method(method).default_action)
         assert 2 <= len(space) <= 400
-        assert space.actions[space.default] == METHODS[method].default_action
+        assert space.actions[space.default] == make_method(method).default_action
 
 
 def test_equal_spaces_are_equal_and_hashable() -> None:

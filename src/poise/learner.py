@@ -149,7 +149,7 @@ class Learner:
     >>> learner.predict(some_images)                            # doctest: +SKIP
 
     Args:
-        method: name of a method (`lucir`, `icarl`, `lwf`, `podnet`, or one registered by you).
+        method: name of a method (`lucir`, `icarl`, `lwf`, `podnet`, `aanets`, or one registered by you).
         net: backbone name (`small`, `resnet32`, `resnet18`, chosen by image size if not given), or a module
             of one's own that maps float images [B, C, H, W] to features [B, d].
         memory: images kept per class, or a `Budget` (a fixed total, a reserve).
@@ -581,7 +581,7 @@ class Learner:
         """What the phase starts from; the learner itself stays as it is."""
         new, reserve = self._hold_out(arrival)
         start = PhaseStart(
-            model=self.model if self.model is not None else self.first_model(arrival.images.shape),
+            model=self.model if self.model is not None else self.blank_model(arrival.images.shape),
             method=self._method,
             growth=arrival.growth,
             preprocessing=self.preprocessing or self._first_preprocessing(new),
@@ -798,7 +798,7 @@ class Learner:
             return
         channels, height, width = meta["shape"]
         self.shape_ = (channels, height, width)
-        model = self.first_model(self.shape_)
+        model = self.blank_model(self.shape_, self.phases_)
         weights = _under("model.", tensors)
         model.head.adopt(_under("head.", weights))
         try:
@@ -884,13 +884,15 @@ class Learner:
             log.warning("%d images are in the reserve already and are not trained on", len(found))
         return found
 
-    def first_model(self, shape: Shape) -> Model:
-        """The model before anything was learned, for images of this shape."""
+    def blank_model(self, shape: Shape, phases: int = 1) -> Model:
+        """A model for images of this shape that has learned nothing, with the network of so many phases."""
         if self._own_net is not None:
             backbone: nn.Module = copy.deepcopy(self._own_net)
         else:
             name = self.settings.net or suitable_net(min(shape[1:]))
             backbone = build_backbone(name, self._method.variant, shape[0], self.settings.seed)
+        for _ in range(1, phases):
+            backbone = self._method.expanded(backbone)
         return Model(backbone, build_head(self._method.head, feature_width(backbone, shape)))
 
     def _first_preprocessing(self, images: ImageSet) -> Preprocessing:

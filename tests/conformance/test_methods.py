@@ -25,6 +25,8 @@ Options = Mapping[str, float | str]
 CASES: dict[str, tuple[str, Options]] = {
     **{name: (name, {}) for name in sorted(METHODS)},
     "icarl-sigmoid": ("icarl", {"loss": "sigmoid"}),
+    "aanets-learned": ("aanets", {"alpha": "learned"}),
+    "aanets-lucir": ("aanets", {"base": "lucir"}),
 }
 PHASES = ([0, 1], [2, 3, 4], [5])  # the last one brings a single class
 HEADS_THAT_KEEP_OLD_LOGITS = ("cosine", "linear", "proxies")
@@ -62,6 +64,7 @@ def grown(learner: Learner, images: ImageSet, growth: Growth) -> Model:
     def features() -> tuple[Tensor, Tensor]:
         return old(images.pixels.float() / 255).features, images.labels - growth.old
 
+    model.backbone = method.expanded(model.backbone)
     method.grow(model, Arrivals(growth, torch_generator(0, "head", 1), features))
     return model
 
@@ -145,7 +148,7 @@ class TestTerms:
     def test_every_weight_of_the_default_action_has_its_term(
         self, case: tuple[str, Options], terms: tuple[Model, dict[str, Tensor]]
     ) -> None:
-        weights = set(METHODS[case[0]].default_action) - set(SETTINGS)
+        weights = set(make_method(*case).default_action) - set(SETTINGS)
         assert weights <= set(terms[1])
 
     def test_the_first_phase_has_terms_too(self, case: tuple[str, Options], arriving: list[ImageSet]) -> None:

@@ -196,6 +196,18 @@ def test_every_event_is_a_place_to_go_on_from(reference: Path, plan: Plans, outc
         assert outcome(folder.path) == outcome(reference)
 
 
+def test_two_branches_start_from_another_methods_phase_0_and_go_on_from_anywhere(
+    reference: Path, plan: Plans, outcome: Outcome, tmp_path: Path
+) -> None:
+    words = f"start={reference}", "options.base=lucir", "options.alpha=learned", "epochs=2"
+    whole = Run(plan(*words, name="digits/aanets"), RunFolder(tmp_path / "whole")).start()
+    assert whole["curve"][0] == outcome(reference)[0]["curve"][0]
+    for events in (6, 18):  # in the second phase and in the third
+        folder = stopped_after(plan(*words, name="digits/aanets"), tmp_path / str(events), events)
+        Run(plan(*words, name="digits/aanets"), folder).resume()
+        assert outcome(folder.path) == outcome(tmp_path / "whole")
+
+
 def test_a_damaged_checkpoint_falls_back_to_the_one_before_and_says_so(
     reference: Path, plan: Plans, outcome: Outcome, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -268,7 +268,7 @@ class TestAlignment:
 
     @pytest.mark.parametrize("method", sorted(METHODS))
     def test_the_full_space_has_only_what_a_method_can_do(self, method: str) -> None:
-        own = METHODS[method]
+        own = make_method(method)
         space = make_space("full", own.default_action, choices=own.choices)
         balances = {action.balance for action in space.actions}
         assert balances == set(own.choices.get("balance", ("none", "align", "finetune")))

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from poise.actions import Action
 from poise.data import Augmentation, ImageSet, Preprocessing
 from poise.errors import UserError
-from poise.methods import Growth, Lucir, LwF, Method, PODNet, Stage, make_method
+from poise.methods import AANets, Growth, Lucir, LwF, Method, PODNet, Stage, make_method
 from poise.nets import Model, Output, build_backbone, build_head, torch_generator
 from poise.training import Backend, PhaseStart, Schedule, extract, make_backend
 from poise.training.bilevel import BilevelOptions, HyperStep, _Adam, _InnerProblem, hypergradient, tuned, tuned_axes
@@ -130,13 +130,17 @@ class Clamped(Lucir):
         return (Stage(clamp=1e-3),)
 
 
-@pytest.mark.parametrize("method", [Lucir(), LwF(), PODNet(), Clamped()], ids=["lucir", "lwf", "podnet", "clamped"])
+@pytest.mark.parametrize(
+    "method",
+    [Lucir(), LwF(), PODNet(), AANets(), Clamped()],
+    ids=["lucir", "lwf", "podnet", "aanets", "clamped"],
+)
 def test_the_unrolled_training_is_the_trainers(method: Method, cpu: Backend, parts: Parts) -> None:
     start = started(method, cpu)
     action, steps = method.default_action, 4
     problem = _InnerProblem(start, *parts, action)
     model = start.grown(parts[1]).train()
-    model.head.freeze_old(action.old_rows == "frozen")
+    model.train_only("all", old_rows=action.old_rows == "trained")
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     step = Step(
         model=model,

@@ -21,16 +21,24 @@ GROWTH = Growth(old=4, new=2)
 IMAGES = 70  # with batches of 32: two full ones and a smaller last one
 
 
-@pytest.fixture(params=sorted(METHODS))
+CASES: dict[str, tuple[str, dict[str, float | str]]] = {
+    **{name: (name, {}) for name in sorted(METHODS)},
+    "aanets-learned": ("aanets", {"alpha": "learned"}),
+    "aanets-lucir": ("aanets", {"base": "lucir"}),
+}
+
+
+@pytest.fixture(params=CASES)
 def make_trainer(request: pytest.FixtureRequest) -> Callable[..., Trainer]:
     def make(*, capture: bool, precision: str = "fp32") -> Trainer:
         backend = replace(make_backend("cuda", precision, True), capture=capture)
-        method = make_method(request.param)
+        method = make_method(*CASES[request.param])
         generator = torch_generator(0, "test")
         with backend.active():
             model = Model(build_backbone("resnet32", method.variant, 3, 0), build_head(method.head, 64))
             model.head.grow(GROWTH.old, generator)
             teacher = model.placed(backend.device).teacher(backend.dtype)
+            model.backbone = method.expanded(model.backbone)
             model.head.grow(GROWTH.new, generator)
             pixels = torch.randint(0, 256, (IMAGES, 3, 32, 32), dtype=torch.uint8, generator=generator)
             labels = torch.arange(IMAGES) % sum(GROWTH)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -13,8 +14,8 @@ from torch import Tensor
 
 from poise.actions import Action
 from poise.data import Augmentation, ImageSet, Memory, Preprocessing
-from poise.methods import Growth, Lucir, Method, PODNet
-from poise.nets import Model, Output, build_backbone, build_head, torch_generator
+from poise.methods import AANets, Growth, Lucir, Method, PODNet
+from poise.nets import Branches, Model, Output, build_backbone, build_head, torch_generator
 from poise.policies import Trial
 from poise.training import (
     Backend,
@@ -277,10 +278,26 @@ class TestOnAGpu:
         eager = replace(gpu, capture=False)
         assert tried(self.trials(eager, 1, **settings), wanted[:4]) == alone[:4]
 
-    def test_three_distillation_weights_agree_to_the_bit(self, gpu: Backend) -> None:
-        alone = tried(self.trials(gpu, 1, PODNet()), numbered(PODS))
-        assert tried(self.trials(gpu, 4, PODNet()), numbered(PODS)) == alone
-        assert tried(self.trials(replace(gpu, capture=False), 1, PODNet()), numbered(PODS[:2])) == alone[:2]
+    @pytest.mark.parametrize(
+        "method", [PODNet(), AANets(), AANets(alpha="learned")], ids=["podnet", "aanets", "learned"]
+    )
+    def test_three_distillation_weights_agree_to_the_bit(self, gpu: Backend, method: Method) -> None:
+        alone = tried(self.trials(gpu, 1, method), numbered(PODS))
+        assert tried(self.trials(gpu, 4, method), numbered(PODS)) == alone
+        assert tried(self.trials(replace(gpu, capture=False), 1, method), numbered(PODS[:2])) == alone[:2]
+
+    def test_teachers_of_one_and_of_two_branches_take_turns(self, gpu: Backend) -> None:
+        """Where known classes get new images, both legs of a horizon have the same counts but not the same teacher."""
+        with gpu.active():
+            leg = self.trials(gpu, 1, AANets())._courses(0)[0].first
+            double, single = leg.model, copy.deepcopy(leg.model)
+            assert isinstance(single.backbone, Branches)
+            single.backbone = single.backbone.plastic
+            growth, lane = Growth(sum(leg.start.growth), 0), Lane(gpu)
+            starts = [replace(leg.start, growth=growth, model=model.eval()) for model in (single, double, single)]
+            found = [self.trained(lane, Leg.of(start, leg.kept, leg.new), PODS[0], 0) for start in starts]
+        for name, value in found[0].items():
+            assert torch.equal(found[2][name], value), name
 
     def test_the_pace_of_the_machine_changes_no_result(self, gpu: Backend) -> None:
         wanted = numbered([*MIXED, *RATES])

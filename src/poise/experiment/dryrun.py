@@ -35,16 +35,16 @@ def describe_plan(plan: Plan) -> str:
         "phase  new classes  classes  new images  kept images",
     ]
     seen = seconds = tried = 0.0
+    first, model = _model_bytes(learner, train.shape)
     trial_epochs = _trial_epochs(plan)
     for phase, group in enumerate(stream):
         new = len(train.of_labels(group))
         kept = int(seen) * budget.quota(int(seen)) if seen else 0
         seen += len(group)
         lines.append(f"{phase:5d}  {len(group):11d}  {int(seen):7d}  {new:10d}  {kept:11d}")
-        epoch = (new + kept) / rate * (TEACHER_COST if phase else 1)
+        epoch = (new + kept) / rate * (TEACHER_COST * model / first if phase else 1)
         seconds += epoch * recipe.epochs
         tried += epoch * trial_epochs * (_environments(plan, len(group)) if phase else 0)
-    model = _model_bytes(learner, train.shape)
     lines += [
         "",
         f"time    about {_duration(seconds)} of training at {rate:,.0f} images/s (measured here, without a teacher)",
@@ -87,8 +87,10 @@ def _images_per_second(learner: Learner, arrived: ImageSet) -> float:
     return sum(images for _, images in marks[1:]) / max(marks[-1][0] - marks[0][0], 1e-6)
 
 
-def _model_bytes(learner: Learner, shape: tuple[int, int, int]) -> int:
-    return sum(parameter.nbytes for parameter in learner.first_model(shape).parameters())
+def _model_bytes(learner: Learner, shape: tuple[int, int, int]) -> tuple[int, int]:
+    """The size of the network in the first phase and after it; its steps take longer in proportion."""
+    first, later = (learner.blank_model(shape, phases).state_dict().values() for phases in (1, 2))
+    return sum(value.nbytes for value in first), sum(value.nbytes for value in later)
 
 
 def _duration(seconds: float) -> str:

@@ -1,5 +1,6 @@
 """One short file per method: how the network grows, its stages, its named terms, its default action."""
 
+from poise.methods.aanets import AANets
 from poise.methods.base import METHODS, Arrivals, Growth, Method, Stage, make_method, register
 from poise.methods.icarl import ICaRL
 from poise.methods.lucir import Lucir
@@ -8,6 +9,7 @@ from poise.methods.podnet import PODNet
 
 __all__ = [
     "METHODS",
+    "AANets",
     "Arrivals",
     "Growth",
     "ICaRL",

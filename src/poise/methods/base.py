@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from poise.actions import Action
 from poise.errors import UserError, suggestion
-from poise.nets import Model, Output
+from poise.nets import Model, Output, Part
 
 
 class Growth(NamedTuple):
@@ -47,10 +47,11 @@ class Stage:
     Attributes:
         clamp: the largest size of any single value of a gradient, if there is one.
         balanced: trains on as many images of each class as there are of the smallest, the first ones by herding.
-        head_only: trains the head, old rows included, and nothing else.
-        moves_scale: whether the head's learned scale is trained.
+        trains: `all` (apart from what the action and the network keep frozen), or the `head`, its `rows` (old ones
+            too, but no scale) or the `fusion` of two branches alone.
         moves_statistics: whether batch statistics go on moving; if not, the backbone stays in eval mode.
         distils: whether there is a teacher; without one the terms are those of a first phase.
+        after: one epoch of this stage follows each epoch; its rate falls with theirs, its length counts for nothing.
     """
 
     name: str = "main"
@@ -61,10 +62,10 @@ class Stage:
     lr: float | None = None
     clamp: float | None = None
     balanced: bool = False
-    head_only: bool = False
-    moves_scale: bool = True
+    trains: Part = "all"
     moves_statistics: bool = True
     distils: bool = True
+    after: Stage | None = None
 
     def epochs(self, phase_epochs: int) -> int:
         """The number of epochs of this stage in a phase of that many."""
@@ -89,34 +90,39 @@ class Method(ABC):
     """
 
     name: ClassVar[str]
+    # What follows belongs to the class of most methods; one that is made of another takes it over from that.
     #: Which network variant and head it wants (see `poise.nets`).
-    variant: ClassVar[str] = "ordinary"
-    head: ClassVar[str] = "linear"
+    variant: str = "ordinary"
+    head: str = "linear"
     #: Brightness jitter of its line of work (0: none).
-    brightness: ClassVar[float] = 0.0
+    brightness: float = 0.0
     #: What it does when nobody tunes it; also the axes that can be tuned.
-    default_action: ClassVar[Action]
+    default_action: Action
     #: Words of an axis that mean something here, where not all do.
-    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    choices: Mapping[str, tuple[str, ...]] = {}
     #: What `balance=finetune` adds to a phase: a short training of the head on as many images of each class.
-    balancing: ClassVar[Stage] = Stage(
+    balancing: Stage = Stage(
         "balance",
         share=1 / 8,
         milestones=(0.5,),
         lr=0.01,
         balanced=True,
-        head_only=True,
+        trains="head",
         moves_statistics=False,
         distils=False,
     )
     #: The names of its own options with their defaults.
-    options: ClassVar[Mapping[str, float | str]] = {}
+    options: Mapping[str, float | str] = {}
 
     def __init__(self, **options: float | str) -> None:
         for name in options:
             if name not in self.options:
                 raise UserError(f"method {self.name} has no option '{name}'; {suggestion(name, self.options)}")
         self.settings = {**self.options, **options}
+
+    def expanded(self, backbone: nn.Module) -> nn.Module:
+        """What becomes of the network when a phase after the first begins, before `grow`; it knows the same still."""
+        return backbone
 
     def grow(self, model: Model, arrivals: Arrivals) -> None:
         """Give the model rows for the new classes, before anything is trained."""

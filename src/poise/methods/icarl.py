@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
 
 from torch import Tensor
 
@@ -27,7 +26,7 @@ class ICaRL(Method):
     variant = "ordinary"
     head = "linear"
     default_action = Action(logit_kd=1.0, lr=0.1, classifier="ncm", old_rows="trained", balance="none")
-    options: ClassVar[Mapping[str, float | str]] = {"loss": "softmax"}
+    options: Mapping[str, float | str] = {"loss": "softmax"}
 
     def __init__(self, **options: float | str) -> None:
         super().__init__(**options)

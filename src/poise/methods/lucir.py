@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import ClassVar
 
 from torch import Tensor, nn
 
@@ -29,8 +28,8 @@ class Lucir(Method):
     default_action = Action(
         logit_kd=0.0, feature_kd=1.0, margin=1.0, lr=0.1, classifier="fc", old_rows="frozen", balance="none"
     )
-    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {"balance": ("none", "finetune")}  # its rows have no length
-    options: ClassVar[Mapping[str, float | str]] = {"lambda_base": 5.0}
+    choices: Mapping[str, tuple[str, ...]] = {"balance": ("none", "finetune")}  # its rows have no length
+    options: Mapping[str, float | str] = {"lambda_base": 5.0}
 
     def __init__(self, **options: float | str) -> None:
         super().__init__(**options)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -36,7 +35,7 @@ class PODNet(Method):
     default_action = Action(
         logit_kd=0.0, feature_kd=0.0, pod=1.0, lr=0.1, classifier="fc", old_rows="frozen", balance="finetune"
     )
-    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {"balance": ("none", "finetune")}  # its rows have no length
+    choices: Mapping[str, tuple[str, ...]] = {"balance": ("none", "finetune")}  # its rows have no length
     #: 20 epochs of 160 at a constant rate, on the exemplars of all classes; only proxies are trained.
     balancing = Stage(
         "balance",
@@ -45,11 +44,10 @@ class PODNet(Method):
         lr=0.05,
         clamp=CLAMP,
         balanced=True,
-        head_only=True,
-        moves_scale=False,
+        trains="rows",
         distils=False,
     )
-    options: ClassVar[Mapping[str, float | str]] = {"spatial": 3.0, "flat": 1.0, "lambda_base": 5.0, "nca_margin": 0.0}
+    options: Mapping[str, float | str] = {"spatial": 3.0, "flat": 1.0, "lambda_base": 5.0, "nca_margin": 0.0}
 
     def __init__(self, **options: float | str) -> None:
         super().__init__(**options)

@@ -1,10 +1,12 @@
-"""What learns: backbones, heads, and the model made of both."""
+"""What learns: backbones, two branches of one, heads, and the model made of both."""
 
+from poise.nets.branches import Branches, ScaledConv
 from poise.nets.heads import CosineHead, Head, LinearHead, ProxyHead, ScaledHead
 from poise.nets.model import (
     BACKBONES,
     VARIANTS,
     Model,
+    Part,
     build_backbone,
     build_head,
     check_backbone,
@@ -12,20 +14,24 @@ from poise.nets.model import (
     torch_generator,
 )
 from poise.nets.outputs import Features, Output
-from poise.nets.resnet import BatchNorm, ResNet
+from poise.nets.resnet import Backbone, BatchNorm, ResNet
 
 __all__ = [
     "BACKBONES",
     "VARIANTS",
+    "Backbone",
     "BatchNorm",
+    "Branches",
     "CosineHead",
     "Features",
     "Head",
     "LinearHead",
     "Model",
     "Output",
+    "Part",
     "ProxyHead",
     "ResNet",
+    "ScaledConv",
     "ScaledHead",
     "build_backbone",
     "build_head",

@@ -5,11 +5,13 @@ from __future__ import annotations
 from torch import nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from poise.nets.resnet import Block, ResNet
+from poise.nets.branches import unscale_convolutions
+from poise.nets.resnet import Backbone, Block
 
 
-def fold_norms(net: ResNet) -> None:
+def fold_norms(net: Backbone) -> None:
     """Fold, in place, every batch norm of a network in eval mode; such a network cannot be trained on."""
+    unscale_convolutions(net)
     for module in list(net.modules()):
         if isinstance(module, Block):
             module.conv1, module.bn1 = _folded(module.conv1, module.bn1)

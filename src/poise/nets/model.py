@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from poise import draws
 from poise.errors import UserError, suggestion
+from poise.nets.branches import Branches
 from poise.nets.folding import fold_norms
 from poise.nets.heads import HEADS, Head, ScaledHead
 from poise.nets.outputs import Features, Output
-from poise.nets.resnet import ResNet, cifar_resnet, imagenet_resnet18, initialise
+from poise.nets.resnet import Backbone, ResNet, cifar_resnet, imagenet_resnet18, initialise
+
+Part = Literal["all", "head", "rows", "fusion"]  # of a model: what can be trained without the rest
 
 VARIANTS = ("lucir", "ordinary", "pod")
 
@@ -41,14 +45,32 @@ class Model(nn.Module):
         scale = self.head.scale if isinstance(self.head, ScaledHead) else None
         return Output(vector, features.maps, scores, logits, scale)
 
+    def train_only(self, part: Part, *, old_rows: bool = True) -> None:
+        """Say what is trained: `all` but the fusion of two branches; or only the `head`, its `rows`, or the `fusion`.
+
+        Rows of old classes are trained only if `old_rows`.
+        """
+        self.backbone.requires_grad_(part == "all")
+        self.head.requires_grad_(part != "fusion")
+        self.head.freeze_old(part == "fusion" or not old_rows)
+        self.head.freeze_scale(part in ("rows", "fusion"))
+        if isinstance(self.backbone, Branches):
+            self.backbone.alpha.requires_grad_(part == "fusion")
+
+    @torch.no_grad()
+    def settle(self) -> None:
+        """Bring the shares of two branches back to between 0 and 1, should training have moved them out."""
+        if isinstance(self.backbone, Branches):
+            self.backbone.alpha.clamp_(0, 1)
+
     def placed(self, device: torch.device) -> Model:
         """The model itself, moved to the device and laid out channels last, as convolutions like it."""
         return self.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
     def teacher(self, dtype: torch.dtype = torch.float32) -> Model:
-        """A frozen copy in eval mode; a ResNet's batch norms are folded and its weights kept in `dtype`."""
+        """A frozen copy in eval mode; a network of poise's own has its norms folded, its weights in `dtype`."""
         copied = copy.deepcopy(self).eval()
-        if isinstance(copied.backbone, ResNet):
+        if isinstance(copied.backbone, Backbone):
             fold_norms(copied.backbone)
             copied.backbone.to(dtype)
         return copied.placed(self.head.old.device).requires_grad_(False)
@@ -91,7 +113,7 @@ def build_head(kind: str, width: int) -> Head:
 @torch.no_grad()
 def feature_width(backbone: nn.Module, shape: tuple[int, int, int]) -> int:
     """The length of the feature vector, asked of the backbone with one black image."""
-    if isinstance(backbone, ResNet):
+    if isinstance(backbone, Backbone):
         return backbone.width
     training = backbone.training
     backbone.eval()

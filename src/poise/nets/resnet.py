@@ -89,7 +89,7 @@ def _unit(conv: nn.Module, norm: nn.Module, x: Tensor, shortcut: Tensor | None, 
     if isinstance(norm, BatchNorm) and norm.fuses:
         return norm.followed(_convolved(conv, x), shortcut, relu=relu)
     if isinstance(conv, nn.Conv2d) and conv.bias is not None and _is_inference(x):  # a teacher's, its norm folded
-        if _is_thin(conv, x):
+        if conv.stride == conv.padding == (1, 1) and _is_thin(conv.weight, x):
             from poise.nets.fused import convolved_through
 
             return convolved_through(x, conv.weight, conv.bias, shortcut, relu=relu)
@@ -101,20 +101,26 @@ def _unit(conv: nn.Module, norm: nn.Module, x: Tensor, shortcut: Tensor | None, 
     return _followed(norm(conv(x)), shortcut, relu=relu)
 
 
-def _convolved(conv: nn.Module, x: Tensor) -> Tensor:
-    if not (type(conv) is nn.Conv2d and conv.bias is None and _is_thin(conv, x)):
-        found: Tensor = conv(x)
-        return found
+def convolve(x: Tensor, weight: Tensor, stride: int, padding: int) -> Tensor:
+    """A convolution without bias, by kernels of our own where they are faster than cuDNN's."""
+    if stride != 1 or padding != 1 or not _is_thin(weight, x):
+        return nn.functional.conv2d(x, weight, None, stride, padding)
     from poise.nets.fused import convolved  # Triton is not everywhere
 
-    return convolved(x, conv.weight.to(x.dtype))
+    return convolved(x, weight.to(x.dtype))
 
 
-def _is_thin(conv: nn.Conv2d, x: Tensor) -> bool:
-    """Whether it is one of the thin convolutions for which poise's own kernels are faster than cuDNN's."""
-    thin = conv.in_channels == conv.out_channels and conv.in_channels in THIN and conv.groups == 1
-    plain = conv.kernel_size == (3, 3) and conv.stride == conv.padding == conv.dilation == (1, 1)
-    return thin and plain and x.is_cuda and x.dtype is torch.bfloat16
+def _convolved(conv: nn.Module, x: Tensor) -> Tensor:
+    if type(conv) is nn.Conv2d and conv.bias is None:
+        return convolve(x, conv.weight, conv.stride[0], int(conv.padding[0]))
+    found: Tensor = conv(x)
+    return found
+
+
+def _is_thin(weight: Tensor, x: Tensor) -> bool:
+    """Whether it is one of the thin 3×3 convolutions for which there are kernels of our own."""
+    out, into, *size = weight.shape
+    return out == into and out in THIN and size == [3, 3] and x.is_cuda and x.dtype is torch.bfloat16
 
 
 def _is_inference(x: Tensor) -> bool:
@@ -139,21 +145,32 @@ class Subsample(nn.Module):
         return nn.functional.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, 0, self.extra))
 
 
-class ResNet(nn.Module):
+class Backbone(nn.Module):
+    """A network of poise's own: its features have `width` values, and it draws no random numbers."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.width = width
+
+
+class ResNet(Backbone):
     """A stem, levels of blocks, and global average pooling; `maps` are the outputs of the levels."""
 
     def __init__(self, stem: nn.Module, levels: list[nn.Sequential], width: int) -> None:
-        super().__init__()
+        super().__init__(width)
         self.stem = stem
         self.levels = nn.ModuleList(levels)
-        self.width = width
+
+    def level(self, number: int, x: Tensor) -> Tensor:
+        """The map of one level, given that of the level before; the first one is given images."""
+        found: Tensor = self.levels[number](self.stem(x) if number == 0 else x)
+        return found
 
     def forward(self, x: Tensor) -> Features:
         """The pooled vector and the map of each level."""
-        x = self.stem(x)
         maps = []
-        for level in self.levels:
-            x = level(x)
+        for number in range(len(self.levels)):
+            x = self.level(number, x)
             maps.append(x)
         return Features(x.mean(dim=(2, 3)), tuple(maps))
 

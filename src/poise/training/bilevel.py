@@ -178,8 +178,7 @@ class _InnerProblem:
             self._teacher = start.teacher()
             self._model = _with_differentiable_norms(start.grown(new))
             self._feed = start.feed(kept, new)
-        self._model.requires_grad_(True)  # whatever the last stage of the last phase left frozen
-        self._model.head.freeze_old(action.old_rows == "frozen")
+        self._model.train_only("all", old_rows=action.old_rows == "trained")
         self._valid = valid.to(start.backend.device)
         self._clamp = start.method.stages(start.growth)[0].clamp
         self._trained = [name for name, parameter in self._model.named_parameters() if parameter.requires_grad]

@@ -53,7 +53,8 @@ class Lane:
     def trainer(self, leg: Leg, action: Action, epochs: int | None, address: tuple[int | str, ...]) -> Trainer:
         """A training of that leg, ready to run."""
         start = replace(leg.start, backend=self.backend)
-        shape = (leg.start.growth, len(leg.feed), action.old_rows, action.balance)
+        networks = [tuple(model.state_dict()) for model in (leg.model, leg.teacher) if model is not None]
+        shape = (leg.start.growth, len(leg.feed), action.old_rows, action.balance, *networks)
         kept = self._trainers.get(shape)
         if kept is None:
             captured = self.backend.device.type == "cuda"

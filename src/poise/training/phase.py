@@ -36,6 +36,8 @@ class PhaseStart:
     def grown(self, new: ImageSet) -> Model:
         """A copy of the model with rows for the new classes, imprinted from these images and no others."""
         model = copy.deepcopy(self.model)
+        if self.growth.old:
+            model.backbone = self.method.expanded(model.backbone)
         fresh = new.select((new.labels >= self.growth.old).nonzero().flatten())
 
         def features() -> tuple[torch.Tensor, torch.Tensor]:

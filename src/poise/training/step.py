@@ -14,7 +14,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from poise.actions import SETTINGS, Action
 from poise.data import Draws, Feed, Preprocessing
 from poise.methods import Growth, Method
-from poise.nets import Model, ResNet
+from poise.nets import Backbone, Model
 from poise.training.backend import Backend
 
 
@@ -92,7 +92,7 @@ class Step:
 
 def _shadows(model: Model, dtype: torch.dtype) -> dict[str, Tensor]:
     """Copies of the trained convolutions of poise's own networks in the format they compute in, if it is another."""
-    if dtype is torch.float32 or not isinstance(model.backbone, ResNet):
+    if dtype is torch.float32 or not isinstance(model.backbone, Backbone):
         return {}
     return {
         f"{name}.weight": module.weight.detach().to(dtype).requires_grad_()
@@ -120,7 +120,7 @@ class EagerRunner:
 
     def __init__(self, step: Step, feed: Feed, bounds: list[tuple[int, int]]) -> None:
         self._step, self._feed, self._bounds = step, feed, bounds
-        self._seeded = not isinstance(step.model.backbone, ResNet)  # poise's own networks draw nothing
+        self._seeded = not isinstance(step.model.backbone, Backbone)  # poise's own networks draw nothing
 
     @property
     def names(self) -> tuple[str, ...]:

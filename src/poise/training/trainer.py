@@ -95,6 +95,7 @@ class Trainer:
         self._picks: Tensor | None = None  # the images of a balanced stage
         self._restored_names: tuple[str, ...] = ()
         self._engines: dict[int, _Engine] = {}
+        self._afters: dict[int, _Engine] = {}  # what follows each epoch, for stages that have it
         self._enter()
 
     @property
@@ -140,20 +141,25 @@ class Trainer:
         return self._engines.get(self.stage) or self._engines[max(self._engines)]  # the last one, when all is done
 
     def _enter(self) -> None:
-        """Make ready for the stage: what is trained, on which images, by which optimiser."""
+        """Make ready for the stage, and for what follows each of its epochs."""
         stage = self.stages[self.stage]
-        self.model.backbone.requires_grad_(not stage.head_only)
-        self.model.head.requires_grad_(True)
-        self.model.head.freeze_old(self.action.old_rows == "frozen" and not stage.head_only)
-        self.model.head.freeze_scale(not stage.moves_scale)
+        self._engines[self.stage] = self._ready(stage, self._engines.get(self.stage))
+        if stage.after is not None:
+            self._afters[self.stage] = self._ready(stage.after, self._afters.get(self.stage))
+
+    def _ready(self, stage: Stage, engine: _Engine | None) -> _Engine:
+        """What is trained, on which images, by which optimiser; the engine that did it before, where it can."""
+        self._train_only(stage)
         feed = self._stage_feed(stage)
-        engine = self._engines.get(self.stage)
         if engine is None or (feed is not engine.feed and not (self.captures and len(feed) == len(engine.feed))):
-            self._engines[self.stage] = self._new_engine(stage, feed)
-            return
+            return self._new_engine(stage, feed)
         if feed is not engine.feed:
             engine.feed.load(feed)
         engine.restart(self.action)
+        return engine
+
+    def _train_only(self, stage: Stage) -> None:
+        self.model.train_only(stage.trains, old_rows=self.action.old_rows == "trained" or stage.trains != "all")
 
     def _stage_feed(self, stage: Stage) -> Feed:
         if not stage.balanced:
@@ -201,25 +207,36 @@ class Trainer:
         return optimiser
 
     def _epoch(self, stage: Stage, epochs: int) -> Iterator[Event]:
-        rate = stage.rate(self.epoch, epochs, self.action.lr if stage.lr is None else stage.lr)
-        engine, bounds = self._engine, self.bounds
-        engine.set_rate(rate)
-        generator = draws.generator(self.seed, "epoch", self.phase, stage.name, self.epoch, *self.address)
-        order = torch.from_numpy(generator.permutation(len(engine.feed)))
-        augmentation = self.preprocessing.augmentation.draw(len(engine.feed), generator)
-        self.model.train()
-        self.model.backbone.train(stage.moves_statistics)
-        noise = draws.key(self.seed, "noise", self.phase, stage.name, self.epoch, *self.address)
-        for values in engine.runner.epoch(order, augmentation, self.step, noise):
+        rate, bounds = self._rate(stage, epochs), self.bounds
+        for values in self._steps(stage, self._engine, rate, self.step):
             self.record.append(values)
             first, self.step = self.step, self.step + len(values)
             images = bounds[self.step - 1][1] - bounds[first][0]
             yield StepDone(self.phase, stage.name, self.epoch, epochs, self.step, len(bounds), images)
+        if stage.after is not None:  # to its end, so that a state never stands inside it
+            for _ in self._steps(stage.after, self._afters[self.stage], self._rate(stage.after, epochs), 0):
+                pass
+            self.model.settle()
         means = self._checked_means()
         self.step, self.record = 0, []
         self.epoch += 1
         loss = means.pop("loss")
         yield EpochDone(self.phase, stage.name, self.epoch, epochs, rate, loss, means)
+
+    def _rate(self, stage: Stage, epochs: int) -> float:
+        return stage.rate(self.epoch, epochs, self.action.lr if stage.lr is None else stage.lr)
+
+    def _steps(self, stage: Stage, engine: _Engine, rate: float, first: int) -> Iterator[Tensor]:
+        """This epoch of a stage from that step on."""
+        engine.set_rate(rate)
+        generator = draws.generator(self.seed, "epoch", self.phase, stage.name, self.epoch, *self.address)
+        order = torch.from_numpy(generator.permutation(len(engine.feed)))
+        augmentation = self.preprocessing.augmentation.draw(len(engine.feed), generator)
+        self._train_only(stage)
+        self.model.train()
+        self.model.backbone.train(stage.moves_statistics)
+        noise = draws.key(self.seed, "noise", self.phase, stage.name, self.epoch, *self.address)
+        return engine.runner.epoch(order, augmentation, first, noise)
 
     def _checked_means(self) -> dict[str, float]:
         """The mean loss and terms so far in this epoch; raises `Diverged` at the first bad step."""
@@ -247,15 +264,22 @@ class Trainer:
         """Everything that `restore` needs; refuses to save a diverged model."""
         self._checked_means()
         tensors = {f"model.{name}": value for name, value in self.model.state_dict().items()}
-        momenta = self._engine.optimiser.state if self.stage < len(self.stages) else {}
-        for name, parameter in self.model.named_parameters():
-            if parameter in momenta and "momentum_buffer" in momenta[parameter]:
-                tensors[f"momentum.{name}"] = momenta[parameter]["momentum_buffer"]
+        for prefix, optimiser in self._optimisers().items():
+            for name, parameter in self.model.named_parameters():
+                if "momentum_buffer" in optimiser.state.get(parameter, {}):
+                    tensors[f"{prefix}.{name}"] = optimiser.state[parameter]["momentum_buffer"]
         if self.record:
             tensors["record"] = torch.cat(self.record)
         if self._picks is not None:
             tensors["picks"] = self._picks
         return tensors, {"stage": self.stage, "epoch": self.epoch, "step": self.step, "names": list(self._names())}
+
+    def _optimisers(self) -> dict[str, torch.optim.SGD]:
+        """Those whose momentum matters, by the name under which it is stored."""
+        if self.stage == len(self.stages):
+            return {}
+        after = {"momentum after": self._afters[self.stage].optimiser} if self.stage in self._afters else {}
+        return {"momentum": self._engine.optimiser, **after}
 
     def restore(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
         """Go back to where `state` was called; the model must have grown already."""
@@ -264,8 +288,9 @@ class Trainer:
         self._picks = tensors["picks"].to(self.backend.device) if "picks" in tensors else None
         if self.stage < len(self.stages):
             self._enter()
-            for name, parameter in self.model.named_parameters():
-                if (momentum := tensors.get(f"momentum.{name}")) is not None:
-                    self._engine.optimiser.state[parameter]["momentum_buffer"].copy_(momentum)
+            for prefix, optimiser in self._optimisers().items():
+                for name, parameter in self.model.named_parameters():
+                    if (momentum := tensors.get(f"{prefix}.{name}")) is not None:
+                        optimiser.state[parameter]["momentum_buffer"].copy_(momentum)
         self._restored_names = tuple(meta["names"])
         self.record = [tensors["record"].to(self.backend.device)] if "record" in tensors else []

@@ -1,0 +1,72 @@
+"""AANets (Liu et al., CVPR 2021): another method's losses on two branches, a stable and a plastic one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from torch import Tensor, nn
+
+from poise.errors import UserError, check_number, suggestion
+from poise.methods.base import Arrivals, Growth, Method, Stage, register
+from poise.methods.lucir import Lucir
+from poise.methods.podnet import PODNet
+from poise.nets import Branches, Model, Output, ResNet
+
+BASES: Mapping[str, type[Method]] = {"podnet": PODNet, "lucir": Lucir}
+FUSION = Stage("fusion", balanced=True, trains="fusion", moves_statistics=False, distils=False)
+
+
+@register
+class AANets(Method):
+    """The terms, head and stages of `base`; from the second phase on the network has two branches (`poise.nets`).
+
+    Both start as copies of the first phase's network. `alpha` is the share of the stable one at every level, or
+    `learned`: then each level's starts at 0.5 and is trained after each epoch, with the rate `alpha_lr` and inside
+    [0, 1], to classify as many images of each class. Options of `base` are options of this method too.
+    """
+
+    name = "aanets"
+    options: Mapping[str, float | str] = {"base": "podnet", "alpha": 0.5, "alpha_lr": 1e-4}
+
+    def __init__(self, **options: float | str) -> None:
+        word = str(options.get("base", self.options["base"]))
+        if word not in BASES:
+            raise UserError(f"{self.name} base '{word}'; {suggestion(word, BASES)}")
+        known = BASES[word].options
+        self.base = BASES[word](**{name: value for name, value in options.items() if name in known})
+        self.options = {**self.options, **known}
+        super().__init__(**options)
+        self.learned = self.settings["alpha"] == "learned"
+        self.alpha = 0.5 if self.learned else _share(self.settings["alpha"])
+        check_number("option alpha_lr", self.settings["alpha_lr"], positive=True)
+        self.variant, self.head, self.brightness = self.base.variant, self.base.head, self.base.brightness
+        self.default_action, self.choices = self.base.default_action, self.base.choices
+        self.balancing = self.base.balancing
+
+    def expanded(self, backbone: nn.Module) -> nn.Module:
+        """Two branches in place of one."""
+        return Branches(backbone, self.alpha) if isinstance(backbone, ResNet) else backbone
+
+    def grow(self, model: Model, arrivals: Arrivals) -> None:
+        """As in `base`; a network that cannot be split is refused before anything is trained."""
+        if not isinstance(model.backbone, ResNet | Branches):
+            raise UserError(f"{self.name} makes two branches of a network of poise's; leave net out or name one")
+        self.base.grow(model, arrivals)
+
+    def terms(self, student: Output, teacher: Output | None, labels: Tensor, growth: Growth) -> dict[str, Tensor]:
+        """Those of `base`."""
+        return self.base.terms(student, teacher, labels, growth)
+
+    def stages(self, growth: Growth) -> tuple[Stage, ...]:
+        """Those of `base`; where α is learned, a pass over a balanced set follows each epoch of the first one."""
+        first, *others = self.base.stages(growth)
+        if self.learned and growth.old:
+            first = replace(first, after=replace(FUSION, lr=float(self.settings["alpha_lr"])))
+        return (first, *others)
+
+
+def _share(value: float | str) -> float:
+    if isinstance(value, str) or not 0 <= value <= 1:
+        raise UserError(f"option alpha={value!r} must be a share between 0 and 1, or 'learned'")
+    return float(value)

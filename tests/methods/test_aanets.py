@@ -1,0 +1,251 @@
+"""What AANets adds to the method it is made on; what every method must do is in the conformance tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from poise import Learner, draws, store
+from poise.data import Augmentation, Feed, ImageSet, Preprocessing
+from poise.errors import UserError
+from poise.methods import AANets, Growth, Method, make_method
+from poise.methods.aanets import BASES
+from poise.nets import Branches, Model, ScaledConv, build_backbone, build_head, torch_generator
+from poise.training import Backend, EpochDone, Schedule, Trainer
+
+MakeImages = Callable[..., ImageSet]
+bases = pytest.mark.parametrize("base", sorted(BASES))
+
+
+def learner_of(**options: float | str) -> Learner:
+    return Learner("aanets", options=options, policy="fixed", net="small", epochs=2, batch=8, memory=3, device="cpu")
+
+
+@pytest.fixture
+def arriving(make_images: MakeImages) -> list[ImageSet]:
+    phases = ([0, 1], [2, 3], [4, 5])
+    return [make_images(classes * 6, seed=number) for number, classes in enumerate(phases)]
+
+
+def learned(arriving: list[ImageSet], **options: float | str) -> list[Model]:
+    """The model after each phase."""
+    learner, models = learner_of(**options), []
+    for images in arriving:
+        learner.partial_fit(images.pixels, images.labels)
+        assert learner.model is not None
+        models.append(learner.model)
+    return models
+
+
+def branches(model: Model) -> Branches:
+    assert isinstance(model.backbone, Branches)
+    return model.backbone
+
+
+@bases
+def test_convolutions_of_the_stable_branch_stay_those_of_the_first_phase(base: str, arriving: list[ImageSet]) -> None:
+    first, *later = learned(arriving, base=base)
+    assert not isinstance(first.backbone, Branches)
+    convolutions = [module.weight for module in first.backbone.modules() if isinstance(module, nn.Conv2d)]
+    for model in later:
+        frozen = [module.weight for module in branches(model).stable.modules() if isinstance(module, ScaledConv)]
+        for now, then in zip(frozen, convolutions, strict=True):
+            assert torch.equal(now, then)
+
+
+@bases
+def test_all_else_moves_in_both_branches_in_every_phase(base: str, arriving: list[ImageSet]) -> None:
+    _, *later = learned(arriving, base=base)
+    fresh = {name: value.clone() for name, value in _start_of_second_phase(base, arriving[0]).items()}
+    for before, after in zip([fresh, later[0].state_dict()], [model.state_dict() for model in later], strict=True):
+        still = {name for name, value in after.items() if name in before and torch.equal(value, before[name])}
+        frozen = {name for name in still if name.startswith("backbone.stable.") and name.endswith(".weight")}
+        assert {name for name in still - frozen if name.startswith("backbone.")} == {"backbone.alpha"}
+        assert len(frozen) == sum(isinstance(module, ScaledConv) for module in later[0].modules())
+
+
+def _start_of_second_phase(base: str, images: ImageSet) -> dict[str, Tensor]:
+    model = learned([images], base=base)[0]
+    model.backbone = AANets(base=base).expanded(model.backbone)
+    return model.state_dict()
+
+
+@bases
+def test_a_fixed_share_stays_and_a_learned_one_moves_at_every_level(base: str, arriving: list[ImageSet]) -> None:
+    fixed = branches(learned(arriving[:2], base=base, alpha=0.3)[-1]).alpha
+    assert torch.equal(fixed, torch.full_like(fixed, 0.3))
+    second, third = (branches(model).alpha for model in learned(arriving, base=base, alpha="learned")[1:])
+    assert (second != 0.5).all()
+    assert (third != second).all()
+
+
+def test_learned_shares_stay_between_0_and_1(arriving: list[ImageSet]) -> None:
+    shares = branches(learned(arriving[:2], alpha="learned", alpha_lr=1e6)[-1]).alpha
+    assert set(shares.tolist()) <= {0.0, 1.0}
+
+
+def test_a_learner_of_two_branches_is_saved_and_read(arriving: list[ImageSet], tmp_path: Path) -> None:
+    learner = learner_of(alpha="learned")
+    for images in arriving[:2]:
+        learner.partial_fit(images.pixels, images.labels)
+    learner.save(tmp_path / "two.poise")
+    read = Learner.load(tmp_path / "two.poise", device="cpu")
+    for each in (learner, read):
+        each.partial_fit(arriving[2].pixels, arriving[2].labels)
+    assert read.predict_proba(arriving[2].pixels).tolist() == learner.predict_proba(arriving[2].pixels).tolist()
+
+
+def test_a_learned_share_in_trials_goes_on_to_the_same_bytes(arriving: list[ImageSet], tmp_path: Path) -> None:
+    learner = Learner(
+        "aanets",
+        options={"alpha": "learned"},
+        policy="race",
+        action={"classifier": "fc"},
+        space={"lr": [0.1, 0.05]},
+        trials={"length": 0.5},
+        net="small",
+        epochs=4,
+        batch=16,
+        memory=4,
+        device="cpu",
+    )
+    learner.partial_fit(arriving[0].pixels, arriving[0].labels)
+    learner.save(tmp_path / "first")
+    images = arriving[1]
+    whole = Learner.load(tmp_path / "first", device="cpu")
+    events = list(whole.fitting(images.pixels, images.labels))
+    running = learner.fitting(images.pixels, images.labels)
+    before = list(islice(running, 2))
+    assert type(before[-1]).__name__ == "TrialDone"
+    store.write_tensors(tmp_path / "middle", *learner.state(images=True), kind="checkpoint")
+    resumed = Learner.from_state(*store.read_tensors(tmp_path / "middle", kind="checkpoint"), device="cpu")
+    assert before + list(resumed.fitting(images.pixels, images.labels)) == events
+    for each, name in ((whole, "whole"), (resumed, "resumed")):
+        each.save(tmp_path / name)
+    assert (tmp_path / "whole").read_bytes() == (tmp_path / "resumed").read_bytes()
+
+
+# The pass after each epoch --------------------------------------------------------------------------------------------
+
+GROWTH = Growth(2, 2)
+AUGMENTATION = Augmentation(pad=1)
+PREPROCESSING = Preprocessing((0.5,) * 3, (0.25,) * 3, AUGMENTATION)
+
+
+def trainer_of(method: Method, images: ImageSet, backend: Backend, epochs: int) -> Trainer:
+    model = Model(build_backbone("small", method.variant, 3, 0), build_head(method.head, 64))
+    model.head.grow(GROWTH.old, torch_generator(0, "head", 0))
+    teacher = model.teacher()
+    model.backbone = method.expanded(model.backbone)
+    model.head.grow(GROWTH.new, torch_generator(0, "head", 1))
+    return Trainer(
+        model=model.placed(backend.device),
+        teacher=teacher,
+        method=method,
+        action=method.default_action,
+        growth=GROWTH,
+        feed=Feed(images, backend.device),
+        preprocessing=PREPROCESSING,
+        schedule=Schedule(epochs=epochs, batch=4),
+        backend=backend,
+        seed=0,
+        phase=1,
+    )
+
+
+@bases
+def test_shares_are_trained_on_a_balanced_set_with_a_fresh_gradient_in_every_step(
+    base: str, make_images: MakeImages, cpu: Backend
+) -> None:
+    """Two epochs against SGD written out: α moves in the passes only, by the gradient of one batch at a time."""
+    images, rate = make_images([0, 0, 0, 1, 1, 1, *[2] * 7, *[3] * 9]), 0.5
+    method = AANets(base=base, alpha="learned", alpha_lr=rate)
+    trainer = trainer_of(method, images, cpu, epochs=2)
+    assert trainer._picks is not None
+    balanced = images.select(trainer._picks)
+    assert balanced.labels.bincount().tolist() == [3, 3, 3, 3]
+    steps = len(trainer.bounds)
+    expected, epoch = branches(trainer.model).alpha.detach().clone(), 0
+    velocity = torch.zeros_like(expected)
+    for event in trainer.run():
+        if isinstance(event, EpochDone) and event.stage == "main":
+            torch.testing.assert_close(branches(trainer.model).alpha.detach(), expected, rtol=1e-4, atol=1e-6)
+            epoch += 1
+        elif trainer.stage == 0 and trainer.step == steps:  # the pass is what comes next
+            trained = {name: value.clone() for name, value in trainer.model.state_dict().items()}
+            generator = draws.generator(0, "epoch", 1, "fusion", epoch)
+            order = torch.from_numpy(generator.permutation(len(balanced)))
+            choices = AUGMENTATION.draw(len(balanced), generator)
+            present = rate * (0.1 if epoch else 1.0)
+            for first in range(0, len(order), 4):
+                picks = order[first : first + 4]
+                batch = PREPROCESSING.training(balanced.pixels[picks], choices.batch(first, first + 4))
+                gradient = _gradient(trainer.model, method, expected, batch, balanced.labels[picks])
+                velocity = 0.9 * velocity + gradient + 5e-4 * expected
+                expected = expected - present * velocity
+            expected = expected.clamp(0, 1)
+            trainer.model.load_state_dict(trained)
+    assert epoch == 2
+
+
+def _gradient(model: Model, method: Method, alpha: Tensor, batch: Tensor, labels: Tensor) -> Tensor:
+    model.eval()
+    share = alpha.clone().requires_grad_()
+    output = torch.func.functional_call(model, {"backbone.alpha": share}, (batch,))
+    (term,) = method.terms(output, None, labels, GROWTH).values()
+    found: Tensor = torch.autograd.grad(term, share)[0].detach()
+    model.train()
+    return found
+
+
+# Made of another method -----------------------------------------------------------------------------------------------
+
+
+@bases
+def test_it_is_its_base_apart_from_the_branches(base: str) -> None:
+    method, other = AANets(base=base), BASES[base]()
+    assert (method.variant, method.head, method.brightness) == (other.variant, other.head, other.brightness)
+    assert (method.default_action, method.choices, method.balancing) == (
+        other.default_action,
+        other.choices,
+        other.balancing,
+    )
+    assert method.stages(GROWTH) == other.stages(GROWTH)
+    assert AANets(base=base, alpha="learned").stages(Growth(0, 4)) == other.stages(Growth(0, 4))
+
+
+def test_options_of_the_base_are_its_own_too() -> None:
+    method = AANets(base="lucir", lambda_base=10.0)
+    assert isinstance(method.base, BASES["lucir"])
+    assert method.base.settings == {"lambda_base": 10.0}
+    assert {"base", "alpha", "alpha_lr", "lambda_base"} == set(method.settings)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"base": "icarl"}, "aanets base 'icarl'; known: lucir, podnet"),
+        ({"base": "lucri"}, "did you mean 'lucir'"),
+        ({"alpha": 1.5}, "alpha=1.5 must be a share between 0 and 1, or 'learned'"),
+        ({"alpha": "learn"}, "must be a share between 0 and 1, or 'learned'"),
+        ({"alpha_lr": 0.0}, "alpha_lr=0.0 must be a number above 0"),
+        ({"alhpa": 0.5}, "method aanets has no option 'alhpa'; did you mean 'alpha'"),
+        ({"base": "lucir", "lambda_base": -1.0}, "lambda_base=-1.0 must be a number above 0"),
+    ],
+)
+def test_wrong_options_get_the_right_word(options: dict[str, float | str], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        make_method("aanets", options)
+
+
+def test_a_net_of_ones_own_cannot_be_split(arriving: list[ImageSet]) -> None:
+    net = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 16))
+    learner = Learner("aanets", net=net, policy="fixed", epochs=1, device="cpu")
+    with pytest.raises(UserError, match="two branches of a network of poise's"):
+        learner.partial_fit(arriving[0].pixels, arriving[0].labels)
+    assert learner.phases_ == 0
