@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from poise.data import Budget, ImageSet, Memory, allocated, draw_reserve, herd
+from poise.data import Budget, ImageSet, Memory, draw_reserve, herd
 from poise.errors import UserError
 
 MakeImages = Callable[..., ImageSet]
@@ -148,15 +148,3 @@ class TestUpdate:
         return memory.updated(
             candidates, some_features(len(candidates)) if features is None else features, none, quota, 0
         )
-
-
-@given(st.integers(1, 40), st.integers(1, 60), st.integers(1, 20), st.floats(0, 1))
-def test_an_allocation_never_holds_more_than_all_classes_alike_and_something_of_each(
-    quota: int, old: int, new: int, share: float
-) -> None:
-    for_old, for_new = allocated(quota, old, new, share)
-    assert min(for_old, for_new) >= 1
-    assert for_old * old + for_new * new <= quota * (old + new)
-    assert allocated(quota, old, new, None) == allocated(quota, 0, new, share) == (quota, quota)
-    more_for_new = allocated(quota, old, new, min(1.0, share + 0.2))[1]
-    assert more_for_new >= for_new
