@@ -93,7 +93,7 @@ def test_the_released_rule_herds_from_images_that_it_discarded_and_the_causal_on
     stored = {}
     for knows in (False, True):
         learner = Learner(**{**SETTINGS, "memory": Budget(5, rule="rmm", allocation=0.9, knows_increment=knows)})
-        told = {"next_images": 40} if knows else {}
+        told: dict[str, Any] = {"next_images": 40} if knows else {}
         learn(learner, [0, 1], **told)
         learn(learner, [2, 3], **told)
         pixels, rows, origins = phase([4, 5])

@@ -6,6 +6,7 @@ import gc
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -37,9 +38,9 @@ def arriving(make_images: MakeImages) -> list[Arrays]:
     return [(images.pixels.permute(0, 2, 3, 1).numpy().copy(), images.labels.tolist()) for images in made]
 
 
-def learner_of(method: str, memory: int | Budget = RMM, **changes: object) -> Learner:
-    settings = {"policy": "fixed", "net": "small", "epochs": 1, "batch": 16, "device": "cpu", **changes}
-    return Learner(method, memory=memory, **settings)  # type: ignore[arg-type]
+def learner_of(method: str, memory: int | Budget = RMM, **changes: Any) -> Learner:
+    settings: dict[str, Any] = {"policy": "fixed", "net": "small", "epochs": 1, "batch": 16, "device": "cpu", **changes}
+    return Learner(method, memory=memory, **settings)
 
 
 @pytest.fixture
@@ -62,7 +63,7 @@ def as_bytes(arrays: Arrays) -> set[bytes]:
     return {image.transpose(2, 0, 1).tobytes() for image in arrays[0]}
 
 
-TRYING = {
+TRYING: dict[str, Any] = {
     "policy": "grid",
     "space": {"allocation": [0.3, 0.9]},
     "trials": {"environment": "both", "length": 0.5, "validation": 2},
@@ -72,7 +73,7 @@ TRYING = {
 @pytest.mark.usefixtures("only_newer_objects")
 @pytest.mark.parametrize(("changes", "reserve"), [({}, 0), (TRYING, 1)], ids=["fixed", "trying"])
 def test_every_image_that_is_stored_is_counted_at_every_moment(
-    method: str, arriving: list[Arrays], changes: dict[str, object], reserve: int
+    method: str, arriving: list[Arrays], changes: dict[str, Any], reserve: int
 ) -> None:
     """Tensors anywhere in the process count, those of trials too; what was discarded is nowhere."""
     learner = learner_of(method, Budget(QUOTA, reserve=reserve, rule="rmm", allocation=0.9), **changes)

@@ -91,7 +91,7 @@ class TestCausalRule:
     def test_no_stream_ever_holds_more_than_its_budget(self, make_images: MakeImages, data: st.DataObject) -> None:
         reserve = data.draw(st.integers(0, 2))
         kind = {"per_class": 4} if data.draw(st.booleans()) else {"per_class": None, "total": 60}
-        budget = Budget(**kind, reserve=reserve, rule="rmm")  # type: ignore[arg-type]
+        budget = Budget(**kind, reserve=reserve, rule="rmm")
         memory, classes, rho = Memory.empty(SHAPE), 0, 0.0
         for phase in range(data.draw(st.integers(2, 5))):
             sizes = data.draw(st.lists(st.integers(1, 30), min_size=1, max_size=3))

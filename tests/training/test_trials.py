@@ -243,6 +243,29 @@ class Watched(Trials):
         return following
 
 
+@pytest.mark.parametrize("round_", [0, 1])
+def test_the_second_half_of_a_look_ahead_is_held_as_the_allocation_says(
+    make_ahead: Callable[..., Watched], round_: int
+) -> None:
+    legs = {}
+    for rho in (0.0, 0.5, 0.9):
+        trials = make_ahead(Watched)
+        trials.run(Trial(0, arm=0, epochs=1, round=round_), Action(**OWN, allocation=rho), "fc", short=1)
+        assert trials.followed is not None
+        legs[rho] = trials.followed
+    (leg, _, plain), known = legs[0.0], 3
+    arrived, held = len(plain.new), known * QUOTA + len(plain.new)
+    assert sum(leg.start.growth) == known
+    for rho, (first, _, second) in legs.items():
+        most = min((known * QUOTA + math.floor(rho * images)) // known for images in (len(first.new), arrived))
+        sizes = [min(most, 6), min(most, 6), min(most, len(first.new))]  # six exemplars of each old class are there
+        assert torch.bincount(second.kept.labels).tolist() == sizes
+        assert len(second.new) == min(arrived, held - sum(sizes))
+        assert len(second.feed) == len(second.kept) + len(second.new) <= held
+    chosen = [set(second.new.origins.tolist()) for _, _, second in legs.values()]
+    assert chosen[0] > chosen[1] >= chosen[2]  # the same draw for all of them
+
+
 @pytest.mark.parametrize("round_", [0, 1, 2])
 def test_the_first_half_is_cut_to_its_memory_by_herding(
     start: PhaseStart, make_ahead: Callable[..., Watched], round_: int
