@@ -46,3 +46,22 @@ def test_the_digits_table_is_what_its_runs_gave() -> None:
         means = [sum(values) / len(values) for values in (setting["fixed"], setting["online"], gains)]
         assert f"| {means[0]:.2f} | {means[1]:.2f} | {means[2]:+.2f} |" in page
         assert means[2] >= 0
+
+
+def test_the_table_of_memory_allocations_is_what_its_runs_gave() -> None:
+    page = (RESULTS / "digits-rmm.md").read_text(encoding="utf-8")
+    runs = json.loads((RESULTS / "digits-rmm.json").read_text(encoding="utf-8"))
+    rows: dict[str, list[str]] = {}
+    for run in sorted(runs, key=lambda each: str(each["stream"])):  # 2+2+… before 4+2+…
+        kept = all(
+            held <= budget
+            for most, allowed in zip(run["held_images"], run["budget_images"], strict=True)
+            for held, budget in zip(most, allowed, strict=True)
+        )
+        assert kept is not run["memory"].startswith("released")
+        average, last = (sum(run[name]) / len(run["orders"]) for name in ("average_accuracy", "last_accuracy"))
+        rows.setdefault(run["memory"], []).append(f"{average:.2f} | {last:.2f}")
+    for memory, cells in rows.items():
+        (line,) = [line for line in page.splitlines() if re.match(rf"\| {re.escape(memory)}( \(knows.*?)? \|", line)]
+        assert len(cells) == 2
+        assert all(cell in line for cell in cells)

@@ -523,21 +523,3 @@ def test_a_given_action_counts_in_the_first_phase_too() -> None:
     learner = Learner(**{**SETTINGS, **SHORT_PHASES})
     events = list(learner.fitting(*few([0, 1]), action={"lr": 0.03}))
     assert decided_in(events).action["lr"] == 0.03
-
-
-def test_the_memory_is_allocated_as_the_action_says_and_never_above_the_budget() -> None:
-    space = {"allocation": [0.5, 0.1]}
-    learner = Learner(
-        **{**SETTINGS, "space": space, "policy": "grid", "trials": {"environment": "both", "length": 0.2}}
-    )
-    learner.partial_fit(*phase([0, 1, 2]))
-    tried = [event for event in learner.fitting(*phase([3, 4])) if isinstance(event, TrialDone)]
-    assert {event.action["allocation"] for event in tried} == {0.5, 0.1}
-    for share in (0.5, 0.1):
-        given = Learner(**{**SETTINGS, "space": space, "policy": "grid"}).partial_fit(*phase([0, 1, 2]))
-        list(given.fitting(*phase([3, 4]), action={"allocation": share}))
-        assert given.memory is not None
-        counts = torch.bincount(given.memory.exemplars.labels, minlength=5).tolist()
-        assert sum(counts) <= 6 * 5
-        assert (counts[3] > counts[0]) is (share == 0.5)
-        assert min(counts) >= 1

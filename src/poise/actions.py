@@ -87,7 +87,7 @@ class Action(Mapping[str, AxisValue]):
 
     @property
     def allocation(self) -> float | None:
-        """The share of the memory that goes to the new classes, None where the budget says it."""
+        """RMM's ρ: the share of the room for new images that is given to exemplars; None where the budget says it."""
         return float(self._axes["allocation"]) if "allocation" in self._axes else None
 
     def weight(self, term: str) -> float:
@@ -285,26 +285,28 @@ def tuned_space(
     tune: str | Collection[str] | None = None,
     choices: Mapping[str, Sequence[str]] | None = None,
     epochs: int = 160,
+    allocation: float | None = None,
 ) -> ActionSpace:
     """The space a policy chooses from, around the method's own action with the user's changes.
 
     Where something is tuned, so is the classifier, apart from the trials (`auto`), unless the user set it, it is an
-    axis of the space, or `tune` leaves it out. An axis `epochs` starts from the length of the schedule, an axis
-    `allocation` from its first value.
+    axis of the space, or `tune` leaves it out. Two axes are there only where they are named, in the space or among the
+    changes: `epochs`, which starts from the length of the schedule, and `allocation`, which starts from that of the
+    memory; None means that its rule has none.
     """
-    base = own.replace(**changes)
     named = SPACES.get(space, {}) if isinstance(space, str) else space
     if tuned and not isinstance(named, Mapping):
         raise UserError(f"space={space!r} is neither a name nor a table of axes, such as {{lr = [0.1, 0.05]}}")
+    asked = {*changes, *(named if tuned else ())}
+    if "allocation" in asked and allocation is None:
+        raise UserError("an action with an allocation needs memory.rule=rmm without knows_increment; see the docs")
+    optional = {"epochs": float(epochs), "allocation": allocation}
+    more = {axis: value for axis, value in optional.items() if axis in asked and value is not None and axis not in own}
+    base = Action(**own, **more).replace(**changes)
     kinds = _kinds(tune)
     apart = "classifier" in own and "classifier" not in changes and "classifier" not in named
     if tuned and apart and (kinds is None or "classifier" in kinds):
         base = base.replace(classifier="auto")
-    if tuned and "epochs" in named and "epochs" not in base:
-        base = Action(**base, epochs=epochs)
-    if tuned and "allocation" in named and "allocation" not in base:
-        first = next(iter(named["allocation"]), 0.5)
-        base = Action(**base, allocation=first)
     return make_space(space if tuned else {}, base, tune, choices)
 
 

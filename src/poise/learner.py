@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from poise import draws, store
 from poise._version import __version__
 from poise.actions import Action, AxisValue, make_space, tuned_space
-from poise.data import Augmentation, Budget, ImageSet, Memory, Preprocessing, allocated, draw_reserve, to_pixels
+from poise.data import Augmentation, Budget, ImageSet, Memory, Preprocessing, draw_reserve, to_pixels
 from poise.data.sources import LEAST_SIZE, suitable_augmentation, suitable_net
 from poise.errors import Diverged, UserError, check_number, check_whole
 from poise.methods import Growth, Method, make_method
@@ -109,10 +109,12 @@ class _Arrival:
     """New images, checked: labels are head rows, classes all classes after this phase."""
 
     phase: int
-    images: ImageSet
+    images: ImageSet  # all that arrived; once the phase begins, those that are stored
+    count: int  # of all that arrived
     classes: tuple[Label, ...]
     growth: Growth
     digest: str
+    next_images: int | None = None  # how many come next, for a memory that is to know it
     action: Action | None = None  # if the caller decided it
 
 
@@ -122,9 +124,10 @@ class _Job:
 
     arrival: _Arrival
     start: PhaseStart
-    kept: Memory  # as it was before this phase
+    kept: Memory  # as it was before this phase, cut to what may be held in it
     new: ImageSet  # what may be trained on and herded from
     reserve: ImageSet
+    unstored: ImageSet  # what RMM's released code herds and imprints from though it was discarded
     policy: Policy  # the learner's own changes only when the phase is done
     history: list[dict[str, Any]] = field(default_factory=list)  # trials of this phase, and its decision
     trainer: Trainer | None = None
@@ -152,7 +155,7 @@ class Learner:
         method: name of a method (`lucir`, `icarl`, `lwf`, `podnet`, `aanets`, or one registered by you).
         net: backbone name (`small`, `resnet32`, `resnet18`, chosen by image size if not given), or a module
             of one's own that maps float images [B, C, H, W] to features [B, d].
-        memory: images kept per class, or a `Budget` (a fixed total, a reserve).
+        memory: images kept per class, or a `Budget` (a fixed total, a reserve, RMM's rule).
         epochs: training length of each phase; the other schedule values belong to the method's line of work.
         action: axes of the method's default action to change, from the second phase on (`lr`, `classifier`, weights).
         first_lr: learning rate of the first phase; the method's own if not given.
@@ -176,6 +179,8 @@ class Learner:
         classifier_: which classifier predicts at present: `fc` or `ncm`.
         action_: the action that the last phase was trained with.
         phases_: how many phases were learned.
+        held_: the most images that were held at any moment of the last phase, memory and new images.
+        budget_: how many that may have been.
     """
 
     def __init__(
@@ -236,6 +241,7 @@ class Learner:
             tune=tune,
             choices=self._method.choices,
             epochs=epochs,
+            allocation=self.settings.memory.default_allocation,
         )
         self._action = self.space.actions[self.space.default]
         self._history: list[dict[str, Any]] = []
@@ -248,7 +254,8 @@ class Learner:
         self.classes_: tuple[Label, ...] = ()
         self.classifier_ = "fc"
         self.action_ = self._method.default_action
-        self.phases_ = 0
+        self.phases_ = self.held_ = self.budget_ = 0
+        self._rho = 0.0  # the allocation that the memory was stored with
         self.shape_: Shape | None = None
         self.model: Model | None = None
         self.memory: Memory | None = None
@@ -260,13 +267,18 @@ class Learner:
 
     # Learning ---------------------------------------------------------------------------------------------------
 
-    def partial_fit(self, images: Images, labels: Labels, *, known: str = "refuse") -> Self:
+    def partial_fit(
+        self, images: Images, labels: Labels, *, known: str = "refuse", next_images: int | None = None
+    ) -> Self:
         """Learn one phase: new classes with their images. The learner is unchanged if this fails.
 
         New images of a class that is known already are refused, unless `known="update"`: then they are trained
         on, and that class's memory is chosen anew from its old exemplars and the new images.
+
+        With RMM's memory, exemplars that were discarded to make room stay discarded, whatever follows. `next_images`,
+        how many images the next phase brings, is for the rule of its released code (`knows_increment`) and no other.
         """
-        for event in self.fitting(images, labels, known=known):
+        for event in self.fitting(images, labels, known=known, next_images=next_images):
             log.debug("%s", event)
         return self
 
@@ -278,6 +290,7 @@ class Learner:
         known: str = "refuse",
         origins: Tensor | None = None,
         action: Mapping[str, AxisValue] | None = None,
+        next_images: int | None = None,
     ) -> Iterator[Event]:
         """The same phase as a generator of events; `state()` may be called between any two of them.
 
@@ -285,7 +298,7 @@ class Learner:
         memory as indices. With an `action` nothing is tuned: the phase is trained with it (where its classifier is
         `auto`, that is still judged). The input is checked at once, before the first event is asked for.
         """
-        arrival = self._arrival(images, labels, known, origins)
+        arrival = replace(self._arrival(images, labels, known, origins), next_images=self._foreseen(next_images))
         if action is not None:
             given = self._action.replace(**action)
             make_space({}, given, choices=self._method.choices)  # refuses words that mean nothing to the method
@@ -309,6 +322,9 @@ class Learner:
     def _fit(self, arrival: _Arrival) -> Generator[Event, None, None]:
         self._refuse_if_overtaken(arrival)
         self._job = job = self._begin(arrival)
+        arrival = job.arrival  # without the images that were discarded
+        if self.memory is not None:
+            self.memory = job.kept
         pending, self._pending = self._pending, None
         try:
             if pending is not None:
@@ -446,10 +462,11 @@ class Learner:
 
     def _trials(self, job: _Job, witness: Witness | None = None) -> Trials:
         images, classes = (job.kept, job.new, job.reserve), job.arrival.classes
-        return Trials(job.start, *images, self._quota(job), self.settings.trials, classes=classes, witness=witness)
+        settings, rho = self.settings.trials, self.settings.memory.rho(self.phases_)
+        return Trials(job.start, *images, self._quota(job), settings, rho=rho, classes=classes, witness=witness)
 
     def _quota(self, job: _Job) -> int:
-        """How many images of each class may be kept to train on after this phase."""
+        """How many images of each class may be kept to train on after this phase, by the plain rule."""
         return self.settings.memory.quota(len(job.arrival.classes)) - self.settings.memory.reserve
 
     def _learned(self, job: _Job, trials: Trials) -> Generator[Event, None, Action]:
@@ -483,8 +500,8 @@ class Learner:
             return
         options = tuner_options("offline-rl", self.settings.policy_options)
         assert isinstance(options, OfflineOptions)
-        done = _episodes(job.history)
-        for episode in episodes(job.start, job.new, self._quota(job), self.space, options, done, first):
+        done, rho = _episodes(job.history), self.settings.memory.rho(1)
+        for episode in episodes(job.start, job.new, self._quota(job), self.space, options, done, first, rho):
             job.history.append({"phase": 0, "episode": episode.as_json()})
             yield TuningDone(0, "offline-rl", episode.as_json())
 
@@ -578,7 +595,17 @@ class Learner:
         return replay(make_decider(settings.policy, setup, settings.policy_options), self._history)
 
     def _begin(self, arrival: _Arrival) -> _Job:
-        """What the phase starts from; the learner itself stays as it is."""
+        """What the phase starts from, with what may be stored of memory and images; the learner stays as it is."""
+        kept = self.memory or Memory.empty(arrival.images.shape)
+        stored = self.settings.memory.arriving(
+            kept,
+            arrival.images,
+            self.phases_,
+            arrival.growth.old,
+            self._rho,
+            draws.generator(self.settings.seed, "arrival", self.phases_),
+        )
+        arrival = replace(arrival, images=stored.new)
         new, reserve = self._hold_out(arrival)
         start = PhaseStart(
             model=self.model if self.model is not None else self.blank_model(arrival.images.shape),
@@ -590,26 +617,26 @@ class Learner:
             seed=self.settings.seed,
             phase=self.phases_,
         )
-        kept = self.memory or Memory.empty(arrival.images.shape)
-        return _Job(arrival, start, kept, new, reserve, self._replayed())
+        return _Job(arrival, start, stored.memory, new, reserve, stored.unstored, self._replayed())
 
     def _main_trainer(self, job: _Job, action: Action) -> Trainer:
         start = job.start
-        return start.trainer(start.grown(job.new), start.teacher(), action, start.feed(job.kept.exemplars, job.new))
+        model = start.grown(ImageSet.joined([job.new, job.unstored]))
+        return start.trainer(model, start.teacher(), action, start.feed(job.kept.exemplars, job.new))
 
     def _finish(self, job: _Job, trainer: Trainer) -> None:
         """Choose what to keep and which classifier counts. Only now does the learner change."""
         model, preprocessing, backend = trainer.model.eval(), trainer.preprocessing, self.backend
         classes, budget = len(job.arrival.classes), self.settings.memory
         arrived = set(job.new.labels.tolist())
-        candidates = ImageSet.joined([job.kept.exemplars.of_labels(arrived), job.new])
+        candidates = ImageSet.joined([job.kept.exemplars.of_labels(arrived), job.new, job.unstored])
         features = extract(model, candidates.pixels, preprocessing, backend).features
         if not bool(torch.isfinite(features).all()):
             raise Diverged(f"the features of phase {self.phases_} are not finite; lower the learning rate")
-        old, new = job.arrival.growth
-        for_old, for_new = allocated(self._quota(job), old, new, trainer.action.allocation)
-        quotas = [for_old + budget.reserve] * old + [for_new + budget.reserve] * new
-        memory = job.kept.updated(candidates, features, job.reserve, quotas, budget.reserve)
+        allocation = trainer.action.allocation
+        rho = budget.rho(self.phases_) if allocation is None else allocation
+        quota = budget.after(classes, job.arrival.count, rho, job.arrival.next_images)
+        memory = job.kept.updated(candidates, features, job.reserve, quota, budget.reserve)
         means = class_means(model, memory.exemplars, classes, preprocessing, backend)
         hits = {name: count + _judged_hits(job.history)[name] for name, count in self._judged.items()}
         if len(memory.reserve):
@@ -621,7 +648,9 @@ class Learner:
         self.preprocessing, self.shape_ = preprocessing, job.arrival.images.shape
         self.classes_, self.action_ = job.arrival.classes, trainer.action
         self.phases_, self._history = self.phases_ + 1, [*self._history, *job.history]
-        self.policy = job.policy
+        self.policy, self._rho = job.policy, rho
+        self.held_ = len(job.kept) + len(job.arrival.images) + len(job.unstored)
+        self.budget_ = budget.of_phase(job.arrival.growth.old, job.arrival.count)
 
     def _choose_classifier(self, action: Action, hits: Mapping[str, int]) -> str:
         """What `auto` becomes: FC in the first phase, then the one with more hits so far where it was judged.
@@ -746,6 +775,9 @@ class Learner:
             "classifier": self.classifier_,
             "action": dict(self.action_),
             "phases": self.phases_,
+            "held": self.held_,
+            "budget": self.budget_,
+            "rho": self._rho,
             "judged": self._judged,
             "history": self._history,
             "pending": pending[1] if pending is not None else None,
@@ -788,6 +820,8 @@ class Learner:
     ) -> None:
         self.classes_ = tuple(meta["classes"])
         self.classifier_, self.phases_ = meta["classifier"], meta["phases"]
+        self.held_, self.budget_ = meta.get("held", 0), meta.get("budget", 0)
+        self._rho = meta.get("rho", 0.0)
         self.action_ = Action(**meta["action"])
         self._judged = dict(meta["judged"] if "judged" in meta else meta["reserve_hits"])
         self._history = list(meta.get("history", []))
@@ -850,7 +884,15 @@ class Learner:
         digest = hashlib.blake2b(pixels.numpy().tobytes(), digest_size=16)
         digest.update(json.dumps([list(classes), arrived_images.labels.tolist()]).encode())
         growth = Growth(len(self.classes_), len(new))
-        return _Arrival(self.phases_, arrived_images, classes, growth, digest.hexdigest())
+        return _Arrival(self.phases_, arrived_images, len(arrived_images), classes, growth, digest.hexdigest())
+
+    def _foreseen(self, next_images: int | None) -> int | None:
+        """What was said of the next phase, refused where the memory must not know it."""
+        if self.settings.memory.knows_increment == (next_images is not None):
+            return next_images
+        if next_images is None:
+            raise UserError("memory.knows_increment must be told how many images come next: pass next_images=…")
+        raise UserError("only a memory with knows_increment may be told what comes next; leave next_images out")
 
     def _pixels(self, images: Images) -> Tensor:
         size = self.shape_[1:] if self.shape_ else None

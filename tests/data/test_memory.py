@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from poise.data import Budget, ImageSet, Memory, allocated, draw_reserve, herd
-from poise.errors import UserError
+from poise.data import Budget, ImageSet, Memory, draw_reserve, herd
 
 MakeImages = Callable[..., ImageSet]
 SHAPE = (3, 8, 8)
@@ -22,36 +21,6 @@ def some_features(count: int, seed: int = 0) -> Tensor:
 
 def origins(images: ImageSet, label: int) -> list[int]:
     return images.origins[images.labels == label].tolist()
-
-
-class TestBudget:
-    def test_per_class_does_not_depend_on_the_number_of_classes(self) -> None:
-        assert [Budget(per_class=20).quota(classes) for classes in (1, 10, 1000)] == [20, 20, 20]
-
-    def test_a_total_is_shared_and_never_exceeded(self) -> None:
-        budget = Budget(per_class=None, total=2000)
-        assert [budget.quota(classes) for classes in (10, 30, 100)] == [200, 66, 20]
-
-    @pytest.mark.parametrize(
-        ("budget", "words"),
-        [
-            ({"per_class": 20, "total": 100}, "either per_class or total"),
-            ({"per_class": None}, "either per_class or total"),
-            ({"per_class": 0}, "per_class=0 must be a whole number, at least 1"),
-            ({"per_class": None, "total": -1}, "total=-1 must be a whole number, at least 1"),
-            ({"per_class": 5, "reserve": 5}, "reserve=5 must be below"),
-            ({"reserve": -1}, "reserve=-1"),
-        ],
-    )
-    def test_impossible_budgets_are_refused(self, budget: dict[str, int | None], words: str) -> None:
-        with pytest.raises(UserError, match=words):
-            Budget(**budget)  # type: ignore[arg-type]
-
-    @pytest.mark.parametrize(("total", "reserve", "enough"), [(9, 0, 10), (29, 2, 30)])
-    def test_a_total_too_small_says_what_would_do(self, total: int, reserve: int, enough: int) -> None:
-        with pytest.raises(UserError, match=f"memory.total={total} leaves .* use at least {enough}"):
-            Budget(per_class=None, total=total, reserve=reserve).quota(10)
-        assert Budget(per_class=None, total=enough, reserve=reserve).quota(10) == reserve + 1
 
 
 class TestReserve:
@@ -148,15 +117,3 @@ class TestUpdate:
         return memory.updated(
             candidates, some_features(len(candidates)) if features is None else features, none, quota, 0
         )
-
-
-@given(st.integers(1, 40), st.integers(1, 60), st.integers(1, 20), st.floats(0, 1))
-def test_an_allocation_never_holds_more_than_all_classes_alike_and_something_of_each(
-    quota: int, old: int, new: int, share: float
-) -> None:
-    for_old, for_new = allocated(quota, old, new, share)
-    assert min(for_old, for_new) >= 1
-    assert for_old * old + for_new * new <= quota * (old + new)
-    assert allocated(quota, old, new, None) == allocated(quota, 0, new, share) == (quota, quota)
-    more_for_new = allocated(quota, old, new, min(1.0, share + 0.2))[1]
-    assert more_for_new >= for_new

@@ -22,6 +22,7 @@ from poise.training import Backend, PhaseStart, Schedule, Trainer, make_backend,
 from poise.training.offline import (
     Episode,
     OfflineOptions,
+    _At,
     _held_out,
     _playable,
     _pseudo_stream,
@@ -324,6 +325,30 @@ def test_only_the_first_pseudo_phase_is_as_long_as_a_real_one(
         assert len(lengths) == 3
         assert [epochs for _, epochs in lengths] == [20, 2, 2]
         assert [old == 0 for old, _ in lengths] == [True, False, False]
+
+
+@pytest.mark.parametrize("by_action", [False, True], ids=["the memory says it", "the action says it"])
+def test_pseudo_phases_store_and_discard_as_the_allocation_says(
+    by_action: bool, start: PhaseStart, images: ImageSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, sizes = start.method.default_action, list[tuple[int, int]]()
+    real = PhaseStart.feed
+
+    def feed(self: PhaseStart, kept: ImageSet, new: ImageSet) -> Feed:
+        sizes.append((len(kept), len(new)))
+        return real(self, kept, new)
+
+    monkeypatch.setattr(PhaseStart, "feed", feed)
+    tasks = _PseudoTasks(start, images, QUOTA, space_of(start), FEW, own, rho=0.2 if by_action else 0.5)
+    action = Action(**own, allocation=0.5) if by_action else own
+    phases = [images.of_labels(group) for group in ([0, 1], [2, 3], [4, 5])]  # 26, 34 and 42 images
+    at: _At | None = _At.beginning(start, 0, images)
+    for new, taken in zip(phases, (own, action, action), strict=True):
+        assert at is not None
+        at = at.after(new, taken, tasks)
+    assert sizes[:2] == [(0, 26), (2 * QUOTA, 34)]
+    kept = 2 * QUOTA + 2 * ((4 * QUOTA + 17) // 4)  # half of the room of 34 images for four classes
+    assert sizes[2] == (kept, 4 * QUOTA + 42 - kept)
 
 
 @pytest.mark.parametrize(("method", "own"), [("lucir", "fc"), ("icarl", "ncm")])

@@ -223,7 +223,8 @@ def test_a_look_ahead_learns_one_half_then_the_other_and_ends_with_all_classes(
     assert result.classes == [2, 3, 4]
     counts = torch.tensor(seen).bincount().tolist()
     later = torch.tensor(all_seen).bincount(minlength=5).tolist()
-    assert counts[:2] == later[:2] == [6, 6]  # all exemplars
+    assert counts[:2] == [6, 6]  # all exemplars
+    assert later[:2] == [QUOTA, QUOTA]  # a total is shared by more classes now
     judged = dict(zip(result.classes, result.images, strict=True))
     trained = {label: size - judged[label] for label, size in SIZES.items()}
     (arrived,) = [label for label, size in trained.items() if size == counts[2]]
@@ -236,10 +237,33 @@ class Watched(Trials):
 
     followed: tuple[Leg, Model, Leg] | None = None
 
-    def _next_leg(self, leg: Leg, environment: Environment, model: Model, action: Action) -> Leg:
-        following = super()._next_leg(leg, environment, model, action)
+    def _next_leg(self, leg: Leg, environment: Environment, model: Model, action: Action, round_: int) -> Leg:
+        following = super()._next_leg(leg, environment, model, action, round_)
         self.followed = leg, following.start.model, following
         return following
+
+
+@pytest.mark.parametrize("round_", [0, 1])
+def test_the_second_half_of_a_look_ahead_is_held_as_the_allocation_says(
+    make_ahead: Callable[..., Watched], round_: int
+) -> None:
+    legs = {}
+    for rho in (0.0, 0.5, 0.9):
+        trials = make_ahead(Watched)
+        trials.run(Trial(0, arm=0, epochs=1, round=round_), Action(**OWN, allocation=rho), "fc", short=1)
+        assert trials.followed is not None
+        legs[rho] = trials.followed
+    (leg, _, plain), known = legs[0.0], 3
+    arrived, held = len(plain.new), known * QUOTA + len(plain.new)
+    assert sum(leg.start.growth) == known
+    for rho, (first, _, second) in legs.items():
+        most = min((known * QUOTA + math.floor(rho * images)) // known for images in (len(first.new), arrived))
+        sizes = [min(most, 6), min(most, 6), min(most, len(first.new))]  # six exemplars of each old class are there
+        assert torch.bincount(second.kept.labels).tolist() == sizes
+        assert len(second.new) == min(arrived, held - sum(sizes))
+        assert len(second.feed) == len(second.kept) + len(second.new) <= held
+    chosen = [set(second.new.origins.tolist()) for _, _, second in legs.values()]
+    assert chosen[0] > chosen[1] >= chosen[2]  # the same draw for all of them
 
 
 @pytest.mark.parametrize("round_", [0, 1, 2])
@@ -252,9 +276,10 @@ def test_the_first_half_is_cut_to_its_memory_by_herding(
     leg, model, following = trials.followed
     features = extract(model, leg.new.pixels, start.preprocessing, start.backend).features
     ranks = herd(features, leg.new.labels, QUOTA)
-    herded = [leg.kept.origins, *(leg.new.origins[ranks[label]] for label in sorted(ranks))]
+    cut = [leg.kept.origins[leg.kept.labels == label][:QUOTA] for label in (0, 1)]
+    herded = [*cut, *(leg.new.origins[ranks[label]] for label in sorted(ranks))]
     assert following.kept.origins.tolist() == torch.cat(herded).tolist()
-    assert len(following.kept) == len(leg.kept) + QUOTA < len(leg.kept) + len(leg.new)
+    assert len(following.kept) == 3 * QUOTA < len(leg.kept) + len(leg.new)
     assert not set(following.kept.origins.tolist()) & set(following.new.origins.tolist())
 
 

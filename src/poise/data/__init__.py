@@ -1,12 +1,13 @@
 """What arrives: image sets, sources, streams, class orders, augmentation, the feed and the memory."""
 
 from poise.data.augment import Augmentation, Draws, Preprocessing, mirror
+from poise.data.budget import Budget, Stored, on_arrival, per_class
 from poise.data.clusters import cluster_centres
 from poise.data.feed import Feed, batch_bounds, fits
 from poise.data.herding import herd
 from poise.data.images import ImageSet
 from poise.data.inputs import to_pixels
-from poise.data.memory import Budget, Memory, allocated, draw_reserve
+from poise.data.memory import Memory, draw_reserve
 from poise.data.orders import class_order
 from poise.data.streams import Stream, make_stream
 
@@ -18,8 +19,8 @@ __all__ = [
     "ImageSet",
     "Memory",
     "Preprocessing",
+    "Stored",
     "Stream",
-    "allocated",
     "batch_bounds",
     "class_order",
     "cluster_centres",
@@ -28,5 +29,7 @@ __all__ = [
     "herd",
     "make_stream",
     "mirror",
+    "on_arrival",
+    "per_class",
     "to_pixels",
 ]

@@ -50,11 +50,13 @@ class Audit(Run):
         self._examiner = examiner
         return (yield from super()._go(learner, train, examiner))
 
-    def _events(self, learner: Learner, arrived: ImageSet) -> Iterator[Event]:
+    def _events(self, learner: Learner, arrived: ImageSet, next_images: int | None) -> Iterator[Event]:
         action = None
         if learner.phases_:
             action = yield from self._decided(learner, arrived)
-        yield from learner.fitting(arrived.pixels, arrived.labels, origins=arrived.origins, action=action)
+        yield from learner.fitting(
+            arrived.pixels, arrived.labels, origins=arrived.origins, action=action, next_images=next_images
+        )
 
     def _decided(self, learner: Learner, arrived: ImageSet) -> Generator[Event, None, Action]:
         """Algorithm 1's policy learning with the exam in place of the reward."""

@@ -20,7 +20,6 @@ def describe_plan(plan: Plan) -> str:
     recipe, stream = plan.recipe, plan.stream
     train, _ = plan.images()
     learner = plan.new_learner()
-    budget = recipe.memory.budget()
     plain = replace(plan, recipe=recipe.model_copy(update={"policy": "fixed", "policy_options": {}}))
     rate = _images_per_second(plain.new_learner(), train.of_labels(stream[0]))
     lines = [
@@ -37,9 +36,7 @@ def describe_plan(plan: Plan) -> str:
     seen = seconds = tried = 0.0
     first, model = _model_bytes(learner, train.shape)
     trial_epochs = _trial_epochs(plan)
-    for phase, group in enumerate(stream):
-        new = len(train.of_labels(group))
-        kept = int(seen) * budget.quota(int(seen)) if seen else 0
+    for phase, (group, (kept, new)) in enumerate(zip(stream, plan.planned(train), strict=True)):
         seen += len(group)
         lines.append(f"{phase:5d}  {len(group):11d}  {int(seen):7d}  {new:10d}  {kept:11d}")
         epoch = (new + kept) / rate * (TEACHER_COST * model / first if phase else 1)
@@ -78,7 +75,8 @@ def _environments(plan: Plan, new_classes: int) -> int:
 
 def _images_per_second(learner: Learner, arrived: ImageSet) -> float:
     marks = [(time.monotonic(), 0)]  # when a step was done, and how many images it trained on
-    for event in learner.fitting(arrived.pixels, arrived.labels):
+    told = len(arrived) if learner.settings.memory.knows_increment else None
+    for event in learner.fitting(arrived.pixels, arrived.labels, next_images=told):
         if isinstance(event, StepDone):
             marks.append((time.monotonic(), event.images))
         if marks[-1][0] - marks[min(1, len(marks) - 1)][0] > MEASURED_SECONDS:

@@ -10,7 +10,16 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from poise.actions import tuned_space
 from poise.data import Budget
@@ -33,11 +42,22 @@ class MemoryKeys(BaseModel):
     per_class: int | None = None
     total: int | None = None
     reserve: int = 0
+    rule: str = "plain"
+    allocation: float | list[float] | None = None
+    knows_increment: bool = False
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """The keys of RMM only where it is used, so that other recipes are written as they always were."""
+        written: dict[str, Any] = dump(self)
+        more = ("rule", "allocation", "knows_increment") if self.rule == "plain" else ()
+        return {key: value for key, value in written.items() if key not in more}
 
     def budget(self) -> Budget:
         """The budget these keys describe; 20 images per class where nothing is said."""
         per_class = 20 if self.per_class is None and self.total is None else self.per_class
-        return Budget(per_class, self.total, self.reserve)
+        allocation = tuple(self.allocation) if isinstance(self.allocation, list) else self.allocation
+        return Budget(per_class, self.total, self.reserve, self.rule, allocation, self.knows_increment)
 
 
 class TrialKeys(BaseModel):
@@ -117,9 +137,9 @@ class Recipe(BaseModel):
             tune=self.tune,
             choices=method.choices,
             epochs=self.epochs,
+            allocation=self.memory.budget().default_allocation,
         )
         make_decider(self.policy, Setup(space, short=1, full=1, seed=0), self.policy_options)
-        self.memory.budget()
         self.trials.settings(self.policy)
         if self.setting == "groups" and self.groups is None:
             raise UserError("setting=groups needs groups, e.g. groups=[5,3,2] or groups=[[0,1],[2,3]]")

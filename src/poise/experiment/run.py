@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from poise import store
-from poise.data import ImageSet, Stream, class_order, make_stream
+from poise.data import Budget, ImageSet, Stream, class_order, make_stream
 from poise.data.sources import FolderSource, Source, open_source
 from poise.errors import Damaged, Interrupted, OutOfMemory, UserError
 from poise.experiment.examiner import Exam, Examiner, average_forgetting, split_for_development
@@ -92,6 +92,11 @@ class Plan:
             "fingerprint": self.source.fingerprint,
         }
 
+    def planned(self, train: ImageSet) -> list[tuple[int, int]]:
+        """About how many exemplars and new images each phase holds."""
+        sizes = torch.bincount(train.labels, minlength=len(self.source.class_names)).tolist()
+        return self.recipe.memory.budget().planned([[sizes[label] for label in group] for group in self.stream])
+
     def identity(self) -> dict[str, Any]:
         """What two runs must have in common to share a phase 0."""
         return {
@@ -144,7 +149,7 @@ class Run:
     until: int | None = None
     exams: list[Exam] = field(default_factory=list)
     actions: list[dict[str, Any]] = field(default_factory=list)
-    stored: list[int] = field(default_factory=list)
+    stored: list[dict[str, int]] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
     _costs: list[int] = field(default_factory=list)
     _mark: float = 0.0
@@ -230,11 +235,17 @@ class Run:
                 self._leave_if_asked()
         return self._finish(learner) if self.until is None else {}
 
-    def _events(self, learner: Learner, arrived: ImageSet) -> Iterator[Event]:
-        return learner.fitting(arrived.pixels, arrived.labels, origins=arrived.origins)
+    def _events(self, learner: Learner, arrived: ImageSet, next_images: int | None) -> Iterator[Event]:
+        return learner.fitting(arrived.pixels, arrived.labels, origins=arrived.origins, next_images=next_images)
+
+    def _next_images(self, phase: int, train: ImageSet) -> int | None:
+        """For a memory that is to know it, how many images the next phase brings; the last one counts itself."""
+        if not self.plan.recipe.memory.budget().knows_increment:
+            return None
+        return len(train.of_labels(self.plan.stream[min(phase + 1, len(self.plan.stream) - 1)]))
 
     def _learn(self, learner: Learner, phase: int, train: ImageSet) -> Generator[int, None, None]:
-        events = self._events(learner, train.of_labels(self.plan.stream[phase]))
+        events = self._events(learner, train.of_labels(self.plan.stream[phase]), self._next_images(phase, train))
         saved = time.monotonic()
         while True:
             began = time.monotonic()
@@ -270,17 +281,19 @@ class Run:
 
     def _phase_costs(self, train: ImageSet) -> list[int]:
         """How many images an epoch of each phase sees, kept ones included."""
-        budget, seen = self.plan.recipe.memory.budget(), 0
-        for group in self.plan.stream:
-            kept = seen * (budget.quota(seen) - budget.reserve) if seen else 0
-            self._costs.append(kept + len(train.of_labels(group)))
-            seen += len(group)
+        self._costs.extend(kept + new for kept, new in self.plan.planned(train))
         return self._costs
 
     def _keep(self, exam: Exam, learner: Learner) -> None:
         self.exams.append(exam)
         self.actions.append({**learner.action_, "classifier": learner.classifier_})
-        self.stored.append(len(learner.memory or ()))
+        self.stored.append(
+            {
+                "stored_images": len(learner.memory or ()),
+                "held_images": learner.held_,
+                "budget_images": learner.budget_,
+            }
+        )
         self.folder.journal.append(exam.as_json())
         if exam.phase == 0:
             tensors, meta = learner.state(images=False)
@@ -328,11 +341,14 @@ class Run:
 
     def _restored(self, tensors: dict[str, Tensor], meta: dict[str, Any], train: ImageSet) -> Learner:
         mine = json.loads(json.dumps(self.plan.new_learner().state(images=False)[1]["settings"]))
-        changed = [key for key, value in meta["learner"]["settings"].items() if value != mine[key]]
+        saved = meta["learner"]["settings"]
+        mine["memory"] = {key: value for key, value in mine["memory"].items() if key in saved["memory"]}
+        changed = [key for key, value in saved.items() if value != mine[key]]
         if changed:
             raise UserError(f"recipe.json in {self.folder.path} was changed since ({', '.join(changed)}); restore it")
         self.exams = [Exam(**exam) for exam in meta["exams"]]
-        self.actions, self.stored, self.seconds = meta["actions"], meta["stored"], meta["seconds"]
+        self.actions, self.seconds = meta["actions"], meta["seconds"]
+        self.stored = [each if isinstance(each, dict) else {"stored_images": each} for each in meta["stored"]]
         return Learner.from_state(
             tensors, meta["learner"], device=self.plan.recipe.device, lookup=images_by_origin(train)
         )
@@ -352,7 +368,8 @@ class Run:
                 raise UserError(f"start={path} has another {name}; start from a run of the same data, order and seed")
         state = meta["learner"]
         own = learner.state(images=False)[1]
-        if state["architecture"] != own["architecture"] or state["settings"]["memory"] != own["settings"]["memory"]:
+        agrees = Budget(**state["settings"]["memory"]).after_phase_0() == learner.settings.memory.after_phase_0()
+        if state["architecture"] != own["architecture"] or not agrees:
             raise UserError(
                 f"start={path} was trained with {state['architecture']} and memory {state['settings']['memory']}, "
                 f"this run has {own['architecture']} and {own['settings']['memory']}; they must agree"
@@ -388,6 +405,7 @@ class Run:
             "phases": recipe.phases if recipe.setting != "groups" else len(self.plan.stream),
             "order": recipe.order,
             "memory": recipe.memory.model_dump(exclude_none=True) or {"per_class": 20},
+            **({"knows_increment": True} if recipe.memory.knows_increment else {}),
             "epochs": recipe.epochs,
             "space": learner.space.as_json() if recipe.policy != "fixed" else None,
             "exam": recipe.exam,
@@ -401,7 +419,7 @@ class Run:
                     "accuracy": _percent(exam.accuracy()),
                     "accuracy_fc": _percent(exam.accuracy("fc")),
                     "accuracy_ncm": _percent(exam.accuracy("ncm")),
-                    "stored_images": stored,
+                    **stored,
                     "action": action,
                 }
                 for exam, action, stored in zip(self.exams, self.actions, self.stored, strict=True)

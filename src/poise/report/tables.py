@@ -15,6 +15,10 @@ from poise.errors import UserError
 LABELS: Final = {
     "oracle": ("oracle", "oracle: chosen with the exam of whole runs; no learner could have known it"),
     "leak": ("leak", "leak: the policy was told the exam accuracy of its trials; shown to measure the leak only"),
+    "knows_increment": (
+        "knows increment",
+        "knows increment: RMM's released memory, told how many images come next; it holds more than its budget",
+    ),
 }
 
 
@@ -40,7 +44,7 @@ def load_result(folder: Path) -> dict[str, Any]:
 
 
 def run_table(result: Mapping[str, Any]) -> str:
-    """One run: the accuracy after each phase and the averages."""
+    """One run: the accuracy after each phase, the images stored after it and held in it, and the averages."""
     rows = [
         [
             str(point["phase"]),
@@ -48,11 +52,13 @@ def run_table(result: Mapping[str, Any]) -> str:
             f"{point['accuracy']:.2f}",
             f"{point['accuracy_fc']:.2f}",
             f"{point['accuracy_ncm']:.2f}",
+            _count(point, "stored_images"),
+            f"{_count(point, 'held_images')} of {_count(point, 'budget_images')}",
             str(Action(**point["action"])),
         ]
         for point in result["curve"]
     ]
-    table = aligned(["phase", "classes", "accuracy", "fc", "ncm", "action"], rows)
+    table = aligned(["phase", "classes", "accuracy", "fc", "ncm", "stored", "held", "action"], rows)
     warning = "".join(f"\n{line}" for key, (_, line) in LABELS.items() if result.get(key))
     return (
         f"{table}\n\naverage accuracy {result['average_accuracy']:.2f}, last {result['last_accuracy']:.2f}, "
@@ -62,7 +68,7 @@ def run_table(result: Mapping[str, Any]) -> str:
 
 
 def comparison_table(results: Sequence[Mapping[str, Any]]) -> str:
-    """Several runs, a row each."""
+    """Several runs, a row each, with the images stored at the end and the most that were held in a later phase."""
     rows = [
         [
             result["method"],
@@ -75,12 +81,19 @@ def comparison_table(results: Sequence[Mapping[str, Any]]) -> str:
             f"{result['last_accuracy']:.2f}",
             f"{result['average_forgetting']:.2f}",
             result["curve"][-1]["action"]["classifier"],
+            _count(result["curve"][-1], "stored_images"),
+            str(max((point.get("held_images", 0) for point in result["curve"][1:]), default=0) or "–"),
             f"{result['seconds']['total']:.1f}",
         ]
         for result in results
     ]
-    header = "method data setting policy seed exam average last forgetting counts seconds"
+    header = "method data setting policy seed exam average last forgetting counts stored held seconds"
     return aligned(header.split(), rows)
+
+
+def _count(point: Mapping[str, Any], name: str) -> str:
+    """A number of images; older results do not have all of them."""
+    return str(point.get(name, "–"))
 
 
 def actions_table(result: Mapping[str, Any], count: int = 10) -> str:

@@ -82,9 +82,8 @@ def herded(
     quota: int,
     preprocessing: Preprocessing,
     backend: Backend,
-    old_quota: int | None = None,
 ) -> ImageSet:
-    """The exemplars after a training: what was kept before (perhaps less), and the new images cut to their quota.
+    """The exemplars after a training: of every class at most its quota, by herding where it has new images.
 
     Raises `Diverged` where the features are no numbers, though the weights are.
     """
@@ -94,7 +93,5 @@ def herded(
     if not bool(torch.isfinite(features).all()):
         raise Diverged("the features of a temporary model are not finite; lower the learning rate")
     ranks = herd(features, candidates.labels.to(backend.device), quota)
-    others = kept.of_labels(set(kept.labels.tolist()) - arrived)
-    if old_quota is not None:
-        others = others.first_of_each_label(old_quota)
+    others = kept.of_labels(set(kept.labels.tolist()) - arrived).first_of_each_label(quota)
     return ImageSet.joined([others, *(candidates.select(ranks[label]) for label in sorted(ranks))])

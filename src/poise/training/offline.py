@@ -19,7 +19,7 @@ from torch import Tensor
 
 from poise import draws
 from poise.actions import Action, ActionSpace
-from poise.data import ImageSet
+from poise.data import ImageSet, Memory, on_arrival, per_class
 from poise.errors import Damaged, Diverged, UserError, check_number, check_whole
 from poise.methods import Growth
 from poise.nets import Model
@@ -98,6 +98,7 @@ def episodes(
     options: OfflineOptions,
     done: Sequence[Episode],
     first: Action | None = None,
+    rho: float = 0.0,
 ) -> Iterator[Episode]:
     """Play the episodes after those already done, so that a killed run goes on exactly.
 
@@ -114,11 +115,12 @@ def episodes(
         options: how much is played.
         done: earlier episodes, from the first on.
         first: the action of the first phase of every pseudo stream; the method's own if not given.
+        rho: the memory's allocation after the phases that follow, where the action does not say it.
     """
     assert start.growth.old == 0, "pseudo tasks are made of the first phase"
     playable = _playable(images)
     check_classes(len(torch.unique(playable.labels)))
-    tasks = _PseudoTasks(start, playable, quota, space, options, first or start.method.default_action)
+    tasks = _PseudoTasks(start, playable, quota, space, options, first or start.method.default_action, rho)
     return start.backend.guarded(_following(tasks, learned(space, options, done), len(done)))
 
 
@@ -152,6 +154,7 @@ class _PseudoTasks:
     space: ActionSpace
     options: OfflineOptions
     first: Action
+    rho: float = 0.0
 
     def play(self, policy: Reinforce, number: int) -> Episode:
         """One pseudo stream from its first phase to its last, or to the one that diverges."""
@@ -188,10 +191,12 @@ class _At:
     Attributes:
         start: what the next pseudo phase starts from, apart from the classes that will arrive.
         kept: the memory, all of it exemplars.
+        rho: the allocation that it was stored with; 0 after the first pseudo phase, as after a real one.
     """
 
     start: PhaseStart
     kept: ImageSet
+    rho: float = 0.0
 
     @staticmethod
     def beginning(start: PhaseStart, seed: int, images: ImageSet) -> _At:
@@ -207,19 +212,26 @@ class _At:
     def after(self, new: ImageSet, action: Action, tasks: _PseudoTasks) -> _At | None:
         """The next pseudo phase, trained with that action and cut to memory; None if it diverged.
 
-        The first one is as long as a real phase: a policy that learns on half-trained models learns to forget.
+        The first one is as long as a real phase: a policy that learns on half-trained models learns to forget. What is
+        stored when it arrives and after it is as in a real phase.
         """
-        start = replace(self.start, growth=Growth(self.known, _count(new)))
-        leg = Leg.of(start, self.kept, new)
+        start, arrived = replace(self.start, growth=Growth(self.known, _count(new))), len(new)
+        kept, rho = self.kept, 0.0
+        if self.known:
+            generator = draws.generator(start.seed, "arrival", start.phase)
+            memory, new = on_arrival(Memory.of(kept), new, tasks.quota, self.known, self.rho, generator)
+            kept, rho = memory.exemplars, tasks.rho if action.allocation is None else action.allocation
+        leg = Leg.of(start, kept, new)
         epochs = tasks.epochs(action) if self.known else start.schedule.epochs
         trainer = start.trainer(leg.model, leg.teacher, action, leg.feed, epochs=epochs)
         try:
             for _ in trainer.run():
                 pass
-            kept = herded(trainer.model.eval(), leg.kept, new, tasks.quota, start.preprocessing, start.backend)
+            quota = per_class(tasks.quota, sum(start.growth), arrived, rho)
+            kept = herded(trainer.model.eval(), leg.kept, new, quota, start.preprocessing, start.backend)
         except Diverged:
             return None
-        return _At(replace(start, model=trainer.model, phase=start.phase + 1), kept)
+        return _At(replace(start, model=trainer.model, phase=start.phase + 1), kept, rho)
 
     def accuracy(self, valid: ImageSet, classifier: str) -> float:
         """On the held-out images of the classes so far; class means come from the memory."""

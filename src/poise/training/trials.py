@@ -13,7 +13,7 @@ from torch import Tensor
 
 from poise import draws
 from poise.actions import Action
-from poise.data import ImageSet, Memory, allocated
+from poise.data import ImageSet, Memory, on_arrival, per_class
 from poise.errors import Diverged, UserError, check_number, check_whole, suggestion
 from poise.methods import Growth
 from poise.nets import Model
@@ -186,11 +186,13 @@ class Trials:
         quota: int,
         settings: TrialSettings | None = None,
         *,
+        rho: float = 0.0,
         lanes: Lanes | None = None,
         classes: Sequence[Any] = (),
         witness: Witness | None = None,
     ) -> None:
         self._start, self._memory, self._new, self._reserve, self._quota = start, memory, new, reserve, quota
+        self._rho = rho  # of the memory's rule, where the action does not say it
         self.settings, self.classes, self._witness = settings or TrialSettings(), tuple(classes), witness
         size = sum(parameter.numel() for parameter in start.model.backbone.parameters())
         self._lanes = lanes or Lanes(start.backend, kind=(size, start.schedule.batch))
@@ -311,7 +313,7 @@ class Trials:
         if course.environment.later is None:  # the paper's sum of rewards over the repetitions
             hits = self._validated(course, at.leg, trainer)[0]
             rewards = (*rewards, self._outcome(Trial(0, 0, 1), course, hits[classifier]))
-        leg = self._next_leg(at.leg, course.environment, trainer.model, action)
+        leg = self._next_leg(at.leg, course.environment, trainer.model, action, round_)
         return _Paused(leg, at.number + 1, rewards=rewards)
 
     def _advanced(
@@ -348,15 +350,22 @@ class Trials:
     def _legs(self, course: Course) -> int:
         return 2 if course.environment.later is not None else 1 + self.settings.horizon
 
-    def _next_leg(self, leg: Leg, environment: Environment, model: Model, action: Action) -> Leg:
-        """The second pseudo phase of a look-ahead; or the same images again, for the model that they gave."""
+    def _next_leg(self, leg: Leg, environment: Environment, model: Model, action: Action, round_: int) -> Leg:
+        """The second pseudo phase of a look-ahead; or the same images again, for the model that they gave.
+
+        In a second pseudo phase the memory is cut and new images are discarded as the action's allocation says. The
+        draw is that of the round: actions differ in how many images they keep, not in which ones come first.
+        """
         model = copy.deepcopy(model)  # a lane trains its own on
         known = sum(leg.start.growth)
         if environment.later is None:
             start = replace(leg.start, model=model, growth=Growth(known, 0))
             return Leg.of(start, leg.kept, leg.new)
         start = replace(leg.start, model=model, growth=Growth(known, len(environment.rows or ()) - known))
-        return Leg.of(start, self._exemplars(leg, model, action.allocation), environment.later)
+        memory = Memory.of(self._exemplars(leg, model, action))
+        generator = draws.generator(start.seed, "arrival", start.phase, "round", round_)
+        memory, new = on_arrival(memory, environment.later, self._quota, known, self._allocation(action), generator)
+        return Leg.of(start, memory.exemplars, new)
 
     def _courses(self, number: int) -> list[Course]:
         if number in self._rounds:
@@ -390,17 +399,19 @@ class Trials:
 
     # Validation -------------------------------------------------------------------------------------------------
 
-    def _exemplars(self, leg: Leg, model: Model, share: float | None) -> ImageSet:
-        """What the memory would be after this leg: what was kept, and the new images cut to their quota by herding."""
-        for_old, for_new = allocated(self._quota, *leg.start.growth, share)
-        cut = None if share is None else for_old
-        return herded(model, leg.kept, leg.new, for_new, self._start.preprocessing, self._start.backend, cut)
+    def _allocation(self, action: Action) -> float:
+        return self._rho if action.allocation is None else action.allocation
+
+    def _exemplars(self, leg: Leg, model: Model, action: Action) -> ImageSet:
+        """What the memory would be after this leg: every class cut to its quota, the new ones by herding."""
+        quota = per_class(self._quota, sum(leg.start.growth), len(leg.new), self._allocation(action))
+        return herded(model, leg.kept, leg.new, quota, self._start.preprocessing, self._start.backend)
 
     def _validated(self, course: Course, leg: Leg, trainer: Trainer) -> tuple[Hits, Any]:
         """Hits of both classifiers on B; class means come from the local training part only."""
         environment, preprocessing, backend = course.environment, self._start.preprocessing, self._start.backend
         model = trainer.model
-        exemplars = self._exemplars(leg, model, trainer.action.allocation)
+        exemplars = self._exemplars(leg, model, trainer.action)
         means = class_means(model, exemplars, sum(leg.start.growth), preprocessing, backend)
         found = guesses(model, means, environment.valid.pixels, preprocessing, backend)
         labels = environment.valid.labels.to(backend.device)

@@ -1,0 +1,214 @@
+"""The budget: how many images may be stored, during a phase and between phases.
+
+**plain.** Between phases q images of each class (or a total, shared), in a phase also every image that arrives.
+
+**rmm** (the first level of RMM's memory allocation, under a causal rule). In phase i, when m_i images arrive and n_old
+classes are known, a plain learner holds q · n_old exemplars and m_i new images:
+
+    B_i = q · n_old + m_i
+
+is the budget of the phase here too. It is split anew: ρ is the share of the room for new images that is given to
+exemplars. ρ_t is chosen in phase t, when the exemplars are, and holds until it is chosen again:
+
+- *After phase t ≥ 1* every class keeps ⌊(q · n_seen + ⌊ρ_t · m_t⌋) / n_seen⌋ exemplars: what comes next is not
+  known, so it is taken to be as large as what came last. After phase 0 every class keeps q: nothing says how large an
+  increment will be.
+- *When phase t + 1 arrives*, before anything of it is stored, every class is cut to
+  ⌊(q · n_old + ⌊ρ_t · m_{t+1}⌋) / n_old⌋ exemplars. Of the new images a random B − (exemplars that are left) are
+  stored, at most all of them and at least one of each class; the others are gone. An image is discarded only for an
+  exemplar that is there: room that exemplars do not fill is left to the new images.
+
+So no more than B_i images are held in phase i, and no more than that after it. With ρ = 0 it is the plain rule.
+
+**rmm with knows_increment** is the rule of RMM's released code, for comparison: exemplars are stored for the size of
+the *next* increment, new images are discarded by the ρ of the present phase whatever is stored, nothing is cut on
+arrival, and discarded images still serve to imprint new rows and to choose exemplars.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from poise.data.images import ImageSet
+from poise.data.memory import Memory
+from poise.errors import UserError, check_number, check_whole, suggestion
+
+RULES: Final = ("plain", "rmm")
+ALLOCATION: Final = 0.5  # where nothing is said
+
+
+class Stored(NamedTuple):
+    """What is held when a phase begins. Only the released rule still uses `unstored` images, which were discarded."""
+
+    memory: Memory
+    new: ImageSet
+    unstored: ImageSet
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How much may be kept: so many images per class, or so many in total, and by which rule.
+
+    `reserve` images of each class are inside that budget, chosen at random and never trained on: they
+    are there to judge, not to learn from.
+
+    Attributes:
+        rule: `plain`, or `rmm` (see above).
+        allocation: RMM's ρ, one number or one for each phase from phase 0 on, of which the last one stays.
+        knows_increment: RMM's released rule, which is told how many images come next.
+    """
+
+    per_class: int | None = 20
+    total: int | None = None
+    reserve: int = 0
+    rule: str = "plain"
+    allocation: float | tuple[float, ...] | None = None
+    knows_increment: bool = False
+
+    def __post_init__(self) -> None:
+        if (self.per_class is None) == (self.total is None):
+            raise UserError("memory is either per_class or total, not both and not neither")
+        check_whole("memory.per_class" if self.total is None else "memory.total", self.per_class or self.total or 0, 1)
+        check_whole("memory.reserve", self.reserve, 0)
+        if self.per_class is not None and self.reserve >= self.per_class:
+            raise UserError(f"memory.reserve={self.reserve} must be below memory.per_class")
+        if self.rule not in RULES:
+            raise UserError(f"memory.rule={self.rule!r}; {suggestion(str(self.rule), RULES)}")
+        if not isinstance(self.knows_increment, bool):
+            raise UserError(f"memory.knows_increment={self.knows_increment!r} must be true or false")
+        if self.rule == "plain" and (self.allocation is not None or self.knows_increment):
+            raise UserError("memory.allocation and memory.knows_increment go with memory.rule=rmm; set that too")
+        if isinstance(self.allocation, list):  # as read from a file
+            object.__setattr__(self, "allocation", tuple(self.allocation))
+        if self.allocation == ():
+            raise UserError("memory.allocation is an empty list; give a number for each phase, or one for all")
+        for each in self._allocations:
+            check_number("memory.allocation", each)
+            if each > 1:
+                raise UserError(f"memory.allocation={each} must be a share between 0 and 1")
+
+    @property
+    def _allocations(self) -> tuple[float, ...]:
+        if self.allocation is None:
+            return (ALLOCATION,) if self.rule == "rmm" else (0.0,)
+        return self.allocation if isinstance(self.allocation, tuple) else (self.allocation,)
+
+    def quota(self, classes: int) -> int:
+        """How many images, reserve included, each of `classes` classes may keep by the plain rule: q."""
+        quota = self.per_class if self.per_class is not None else (self.total or 0) // classes
+        if quota <= self.reserve:
+            raise UserError(
+                f"memory.total={self.total} leaves {quota} images for each of {classes} classes"
+                f"{f', not more than the reserve of {self.reserve}' if self.reserve else ''}; "
+                f"use at least {classes * (self.reserve + 1)}"
+            )
+        return quota
+
+    def of_phase(self, old: int, images: int) -> int:
+        """B: how many images may be held in a phase in which so many arrive when `old` classes are known."""
+        return (self.quota(old) * old if old else 0) + images
+
+    def rho(self, phase: int) -> float:
+        """ρ of this phase where no action says it; 0 by the plain rule, and after a first phase that knows nothing."""
+        if phase == 0 and not self.knows_increment:
+            return 0.0
+        return self._allocations[min(phase, len(self._allocations) - 1)]
+
+    @property
+    def default_allocation(self) -> float | None:
+        """Where an axis `allocation` starts from; None where an action cannot choose it."""
+        return self.rho(1) if self.rule == "rmm" and not self.knows_increment else None
+
+    def after_phase_0(self) -> Budget:
+        """What the memory after phase 0 depends on; two runs that agree in it can share a phase 0."""
+        return self if self.knows_increment else replace(self, rule="plain", allocation=None)
+
+    # What is stored ---------------------------------------------------------------------------------------------
+
+    def arriving(
+        self, memory: Memory, new: ImageSet, phase: int, old: int, rho: float, generator: np.random.Generator
+    ) -> Stored:
+        """What is stored of a memory and of new images; `rho` is the one that the memory was stored with."""
+        nothing = new.select(torch.empty(0, dtype=torch.long))
+        if self.rule == "plain" or not old:
+            return Stored(memory, new, nothing)
+        if not self.knows_increment:
+            return Stored(*on_arrival(memory, new, self.quota(old), old, rho, generator), nothing)
+        picks = sample(new.labels, int((1 - self.rho(phase)) * len(new)), generator)
+        unstored = torch.ones(len(new), dtype=torch.bool)
+        unstored[picks] = False
+        return Stored(memory, new.select(picks), new.select(unstored.nonzero().flatten()))
+
+    def after(self, classes: int, images: int, rho: float, next_images: int | None = None) -> int:
+        """How many images each class may keep after a phase in which so many arrived, reserve included."""
+        expected = next_images if self.knows_increment and next_images is not None else images
+        return per_class(self.quota(classes), classes, expected, rho)
+
+    def planned(self, phases: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
+        """Exemplars and new images held in each phase of a stream, about: `phases` has the images of each new class."""
+        found, kept = list[tuple[int, int]](), list[int]()
+        for phase, sizes in enumerate(phases):
+            old, images, rho = len(kept), sum(sizes), self.rho(max(phase - 1, 0))
+            stored = images
+            if old and self.knows_increment:
+                stored = int((1 - self.rho(phase)) * images)
+            elif old:
+                most = _room(self.quota(old), old, images, len(sizes), rho) // old
+                kept = [min(count, most) for count in kept]
+                stored = min(images, self.of_phase(old, images) - sum(kept))
+            found.append((sum(kept), stored))
+            following = sum(phases[phase + 1]) if phase + 1 < len(phases) else images
+            quota = self.after(old + len(sizes), images, self.rho(phase), following)
+            kept = [min(count, quota) for count in (*kept, *(size * stored // max(images, 1) for size in sizes))]
+        return found
+
+
+def per_class(quota: int, classes: int, images: int, rho: float) -> int:
+    """⌊(q · n + ⌊ρ · m⌋) / n⌋.
+
+    >>> [per_class(20, 50, 5000, 0.8), per_class(20, 60, 5000, 0.8), per_class(20, 100, 5000, 0.6)]
+    [100, 86, 50]
+    """
+    return (quota * classes + given(images, rho)) // classes
+
+
+def given(images: int, rho: float) -> int:
+    """⌊ρ · m⌋, not led astray by rounding: 0.7 of 10 is 7."""
+    return math.floor(round(rho * images, 6))
+
+
+def on_arrival(
+    memory: Memory, new: ImageSet, quota: int, old: int, rho: float, generator: np.random.Generator
+) -> tuple[Memory, ImageSet]:
+    """The causal rule when images arrive: exemplars are cut, then as many new images are stored as there is room for.
+
+    Together they are at most quota · old + the images that arrive.
+    """
+    arrived = len(new)
+    memory = memory.cut(_room(quota, old, arrived, len(torch.unique(new.labels)), rho) // old)
+    count = min(arrived, quota * old + arrived - len(memory))
+    return memory, new if count == arrived else new.select(sample(new.labels, count, generator))
+
+
+def _room(quota: int, old: int, images: int, arriving: int, rho: float) -> int:
+    """How many exemplars may stay when images of so many classes arrive, of each of which one is stored at least."""
+    return quota * old + min(given(images, rho), images - arriving)
+
+
+def sample(labels: Tensor, count: int, generator: np.random.Generator) -> Tensor:
+    """Indices of so many random images, over all classes together, but at least one of each class.
+
+    With the same draws a smaller sample is a part of a larger one.
+    """
+    found = labels.cpu().numpy()
+    order = generator.permutation(len(found))
+    firsts = np.sort(np.unique(found[order], return_index=True)[1])
+    ranked = np.concatenate([order[firsts], np.delete(order, firsts)])
+    return torch.from_numpy(np.sort(ranked[: max(count, len(firsts))]).astype(np.int64))

@@ -1,0 +1,126 @@
+"""What the memory must pass with every method, and every method with the memory: all stored images are counted."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from poise import Budget, Learner, store
+from poise.data import ImageSet
+from poise.methods import METHODS
+
+MakeImages = Callable[..., ImageSet]
+Arrays = tuple[NDArray[np.uint8], list[int]]
+PHASES = ([0, 1, 2], [3, 4], [5, 6], [7])
+EACH = 10  # images of a class
+QUOTA = 3
+RMM = Budget(QUOTA, rule="rmm", allocation=(0.2, 0.6, 0.9))
+
+
+@pytest.fixture(params=sorted(METHODS))
+def method(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def arriving(make_images: MakeImages) -> list[Arrays]:
+    """What a caller has: arrays, no two images alike."""
+    made = [make_images(classes * EACH, seed=phase) for phase, classes in enumerate(PHASES)]
+    return [(images.pixels.permute(0, 2, 3, 1).numpy().copy(), images.labels.tolist()) for images in made]
+
+
+def learner_of(method: str, memory: int | Budget = RMM, **changes: Any) -> Learner:
+    settings: dict[str, Any] = {"policy": "fixed", "net": "small", "epochs": 1, "batch": 16, "device": "cpu", **changes}
+    return Learner(method, memory=memory, **settings)
+
+
+@pytest.fixture
+def only_newer_objects() -> Iterator[None]:
+    """What was there before is left out of every search: it cannot be the learner's, and there is much of it."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+def live_images() -> set[bytes]:
+    """Every image in any tensor that is alive anywhere; the caller's own are no tensors."""
+    gc.collect()
+    tensors = [each for each in gc.get_objects() if type(each) is Tensor and each.dtype == torch.uint8]
+    return {image.tobytes() for each in tensors if each.ndim == 4 for image in each.cpu().numpy()}
+
+
+def as_bytes(arrays: Arrays) -> set[bytes]:
+    return {image.transpose(2, 0, 1).tobytes() for image in arrays[0]}
+
+
+TRYING: dict[str, Any] = {
+    "policy": "grid",
+    "space": {"allocation": [0.3, 0.9]},
+    "trials": {"environment": "both", "length": 0.5, "validation": 2},
+}
+
+
+@pytest.mark.usefixtures("only_newer_objects")
+@pytest.mark.parametrize(("changes", "reserve"), [({}, 0), (TRYING, 1)], ids=["fixed", "trying"])
+def test_every_image_that_is_stored_is_counted_at_every_moment(
+    method: str, arriving: list[Arrays], changes: dict[str, Any], reserve: int
+) -> None:
+    """Tensors anywhere in the process count, those of trials too; what was discarded is nowhere."""
+    learner = learner_of(method, Budget(QUOTA, reserve=reserve, rule="rmm", allocation=0.9), **changes)
+    ours = set().union(*map(as_bytes, arriving))
+    gone: set[bytes] = set()
+    most, known = 0, 0
+    for (pixels, labels), classes in zip(arriving, PHASES, strict=True):
+        budget = QUOTA * known + len(labels)
+        moments = [live_images() & ours for _ in learner.fitting(pixels, labels)]
+        after = live_images() & ours
+        assert max(map(len, moments)) == learner.held_ <= learner.budget_ == budget
+        gone |= as_bytes((pixels, labels)) - moments[0]
+        assert not gone & set().union(*moments, after)
+        known += len(classes)
+        assert learner.memory is not None
+        assert len(after) == len(learner.memory) <= budget
+        most = max(most, len(after) - QUOTA * known)
+    assert gone
+    assert most > 0  # more exemplars than the plain rule stores
+
+
+def test_without_an_allocation_it_is_the_plain_rule_to_the_bit(method: str, arriving: list[Arrays]) -> None:
+    plain, none = learner_of(method, QUOTA), learner_of(method, Budget(QUOTA, rule="rmm", allocation=0.0))
+    for images in arriving:
+        plain.partial_fit(*images)
+        none.partial_fit(*images)
+        assert (plain.held_, plain.budget_) == (none.held_, none.budget_)
+    one, other = plain.state(images=True)[0], none.state(images=True)[0]
+    assert one.keys() == other.keys()
+    assert all(torch.equal(value, other[name]) for name, value in one.items())
+
+
+def test_a_phase_stopped_anywhere_goes_on_to_the_same_bytes(
+    method: str, arriving: list[Arrays], tmp_path: Path
+) -> None:
+    whole = learner_of(method, **TRYING)
+    for images in arriving[:2]:
+        whole.partial_fit(*images)
+    whole.save(tmp_path / "before")
+    events = list(whole.fitting(*arriving[2]))
+    whole.partial_fit(*arriving[3]).save(tmp_path / "whole")
+    for stop in (1, 2, len(events) - 2):  # before anything is tried, between trials, in the training
+        stopped = Learner.load(tmp_path / "before", device="cpu")
+        running = stopped.fitting(*arriving[2])
+        before = list(islice(running, stop))
+        store.write_tensors(tmp_path / "middle", *stopped.state(images=True), kind="checkpoint")
+        resumed = Learner.from_state(*store.read_tensors(tmp_path / "middle", kind="checkpoint"), device="cpu")
+        assert before + list(resumed.fitting(*arriving[2])) == events
+    resumed.partial_fit(*arriving[3]).save(tmp_path / "resumed")
+    assert (tmp_path / "whole").read_bytes() == (tmp_path / "resumed").read_bytes()

@@ -1,0 +1,131 @@
+"""Runs with RMM's memory: what is reported, killed and resumed, one phase 0 for several rules."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from poise import Budget, UserError, store
+from poise.experiment import Plan, Run, RunFolder, load_recipe, make_plan, reopen
+from poise.experiment.progress import Quiet
+from poise.report import comparison_table, run_table
+from poise.training import Event
+
+Plans = Callable[..., Plan]
+Outcome = Callable[[Path], tuple[dict[str, Any], bytes, bytes]]
+SHORT = ("epochs=1", "batch=64")  # as in `plan`
+STREAM = "groups=[3,2,2]"
+TRYING = ("policy=race", "space={allocation=[0.0,0.9]}", "trials.environment=lookahead")
+
+
+class Killer(Quiet):
+    """Stands for a kill: raises at the n-th event."""
+
+    def __init__(self, number: int) -> None:
+        self.left = number
+
+    def event(self, event: Event, done: float) -> None:
+        self.left -= 1
+        if not self.left:
+            raise KeyboardInterrupt
+
+
+@pytest.fixture
+def rmm(plan: Plans) -> Plans:
+    def made(*words: str) -> Plan:
+        return plan(STREAM, *words, name="digits/rmm")
+
+    return made
+
+
+def test_the_images_stored_and_held_are_beside_the_accuracy(rmm: Plans, tmp_path: Path) -> None:
+    results = {}
+    for knows in (False, True):
+        words = ("memory.knows_increment=true",) if knows else ()
+        results[knows] = Run(rmm(*words), RunFolder(tmp_path / str(knows))).start()
+        held = [(point["held_images"], point["budget_images"]) for point in results[knows]["curve"]]
+        assert any(most > budget for most, budget in held) is knows
+        assert held[0][0] == held[0][1]
+    first, second, last = results[False]["curve"]
+    assert first["stored_images"] == 3 * 5
+    assert second["stored_images"] > 5 * 5
+    assert last["held_images"] == last["budget_images"]
+    table = run_table(results[False])
+    assert f"{last['held_images']} of {last['budget_images']}" in table
+    assert "knows increment" not in table
+    assert "told how many images come next" in run_table(results[True])
+    both = comparison_table(list(results.values()))
+    assert "fixed (knows increment)" in both
+    assert "stored  held" in both
+
+
+def test_results_of_before_are_still_shown(reference: Path) -> None:
+    result = json.loads((reference / "result.json").read_text())
+    for point in result["curve"]:
+        del point["held_images"], point["budget_images"]
+    assert "– of –" in run_table(result)
+    assert " – " in comparison_table([result])
+
+
+@pytest.mark.parametrize("number", [9, 14, 20])
+def test_killed_anywhere_and_resumed_it_gives_the_same_bytes(
+    number: int, rmm: Plans, outcome: Outcome, whole: Path, tmp_path: Path
+) -> None:
+    plan = rmm(*TRYING)
+    with pytest.raises(KeyboardInterrupt):
+        Run(plan, RunFolder(tmp_path / "run"), (Killer(number),), checkpoint_seconds=0).start()
+    folder, again = reopen(tmp_path / "run")
+    Run(again, folder).resume()
+    assert outcome(tmp_path / "run") == outcome(whole)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run that tries allocations and that nobody disturbed."""
+    folder = tmp_path_factory.mktemp("rmm") / "run"
+    Run(make_plan("digits/rmm", load_recipe("digits/rmm", [*SHORT, STREAM, *TRYING])), RunFolder(folder)).start()
+    return folder
+
+
+def test_a_phase_0_is_shared_where_the_memory_after_it_is_the_same(plan: Plans, rmm: Plans, tmp_path: Path) -> None:
+    Run(plan(STREAM), RunFolder(tmp_path / "plain"), until=1).start()
+    start = f"start={tmp_path / 'plain'}"
+    result = Run(rmm(start), RunFolder(tmp_path / "rmm")).start()
+    assert result["curve"][0]["held_images"] == result["curve"][0]["budget_images"] > 0
+    with pytest.raises(UserError, match="they must agree"):
+        Run(rmm(start, "memory.knows_increment=true"), RunFolder(tmp_path / "released")).start()
+    with pytest.raises(UserError, match="they must agree"):
+        Run(rmm(start, "memory.per_class=4"), RunFolder(tmp_path / "smaller")).start()
+
+
+def test_a_checkpoint_of_before_goes_on(plan: Plans, outcome: Outcome, reference: Path, tmp_path: Path) -> None:
+    Run(plan(), RunFolder(tmp_path / "run"), until=1).start()
+    (path, *_) = sorted((tmp_path / "run" / "checkpoints").glob("*.safetensors"), reverse=True)
+    tensors, meta = store.read_tensors(path, kind="checkpoint")
+    meta["stored"] = [point["stored_images"] for point in meta["stored"]]
+    for name in ("rule", "allocation", "knows_increment"):
+        del meta["learner"]["settings"]["memory"][name]
+    for name in ("held", "budget", "rho"):
+        del meta["learner"][name]
+    store.write_tensors(path, tensors, meta, kind="checkpoint")
+    folder, again = reopen(tmp_path / "run")
+    Run(again, folder).resume()
+    assert outcome(tmp_path / "run")[2] == outcome(reference)[2]
+
+
+def test_what_a_recipe_says_of_it() -> None:
+    recipe = load_recipe("digits/rmm")
+    shares = (0.8, 0.8, 0.6, 0.6, 0.6, 0.6)
+    assert recipe.memory.budget() == Budget(5, rule="rmm", allocation=shares)
+    assert load_recipe("cifar100/rmm").memory.budget() == Budget(20, rule="rmm", allocation=shares)
+    assert load_recipe("digits/rmm", ["memory.allocation=0.5"]).memory.budget().rho(3) == 0.5
+    plain = load_recipe("digits/lucir").model_dump(mode="json")["memory"]
+    assert plain == {"per_class": 5, "total": None, "reserve": 0}  # as it always was written
+    with pytest.raises(UserError, match=r"memory\.rule=rmm"):
+        load_recipe("digits/lucir", ["policy=race", "space={allocation=[0.1,0.5]}"])
+    with pytest.raises(UserError, match=r"did you mean 'allocation'"):
+        load_recipe("digits/rmm", ["memory.alocation=0.5"])

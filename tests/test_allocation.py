@@ -1,0 +1,167 @@
+"""Memory allocation in the learner: what an action decides, what the released rule is told, what a failure leaves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from poise import Budget, Learner, UserError
+from poise.actions import Action, tuned_space
+from poise.data.sources import DigitsSource
+from poise.errors import Diverged
+from poise.methods import make_method
+from poise.training import ActionDecided, PhaseStarted, TrialDone
+
+OWN = make_method("lucir").default_action
+SETTINGS: dict[str, Any] = {
+    "net": "small",
+    "memory": Budget(5, rule="rmm", allocation=0.5),
+    "policy": "fixed",
+    "epochs": 4,
+    "device": "cpu",
+    "preprocessing": DigitsSource.preprocessing,
+}
+TRYING = {"policy": "grid", "space": {"allocation": [0.0, 0.9]}, "action": {"classifier": "fc"}}
+
+
+def phase(labels: list[int], count: int = 20) -> tuple[Tensor, Tensor, Tensor]:
+    """Pixels, labels and origins of digits."""
+    images = DigitsSource().train()
+    chosen = torch.cat([(images.labels == label).nonzero().flatten()[:count] for label in labels])
+    return images.pixels[chosen], images.labels[chosen], images.origins[chosen]
+
+
+def learn(learner: Learner, labels: list[int], **more: Any) -> list[Any]:
+    pixels, rows, origins = phase(labels)
+    return list(learner.fitting(pixels, rows, origins=origins, **more))
+
+
+def per_class(learner: Learner) -> list[int]:
+    assert learner.memory is not None
+    return torch.bincount(learner.memory.exemplars.labels).tolist()
+
+
+def test_what_is_stored_after_every_phase_is_as_the_formula_says() -> None:
+    learner = Learner(**SETTINGS)
+    learn(learner, [0, 1])
+    assert (per_class(learner), learner.held_, learner.budget_) == ([5, 5], 40, 40)
+    (started, *_) = learn(learner, [2, 3])
+    assert isinstance(started, PhaseStarted)
+    assert (started.memory_images, started.new_images) == (10, 40)  # nothing to discard them for
+    assert per_class(learner) == [5, 5, 10, 10]  # (5 · 4 + 20) / 4
+    (started, *_) = learn(learner, [4, 5])
+    assert (started.memory_images, started.new_images) == (30, 5 * 4 + 40 - 30)
+    assert per_class(learner)[:4] == [5, 5, 8, 8]  # (5 · 6 + 20) / 6
+    assert (learner.held_, learner.budget_) == (60, 60)
+    (started, *_) = learn(learner, [6])
+    assert started.memory_images == 5 + 5 + 4 * 6  # a small increment: (5 · 6 + 10) / 6
+    assert learner.held_ == 5 * 6 + 20
+
+
+def test_the_action_decides_what_is_stored_after_the_phase_and_discarded_in_the_next() -> None:
+    found = {}
+    for allocation in (0.0, 0.9):
+        learner = Learner(**{**SETTINGS, **TRYING})
+        learn(learner, [0, 1, 2])
+        learn(learner, [3, 4], action={"allocation": allocation})
+        (started, *_) = learn(learner, [5, 6], action={"allocation": 0.5})
+        assert learner.held_ == learner.budget_ == 5 * 5 + 40
+        found[allocation] = started.memory_images, started.new_images
+    assert found == {0.0: (25, 40), 0.9: (5 * 3 + 2 * 12, 26)}  # (5 · 5 + 36) / 5 = 12
+
+
+def test_only_a_look_ahead_sees_what_an_allocation_is_worth() -> None:
+    rewards: dict[str, list[float]] = {}
+    for environment in ("local", "lookahead"):
+        learner = Learner(**{**SETTINGS, **TRYING, "epochs": 20, "trials": {"environment": environment, "length": 0.5}})
+        learn(learner, [0, 1, 2])
+        events = learn(learner, [3, 4, 5, 6])
+        tried = [event for event in events if isinstance(event, TrialDone)]
+        assert {event.action["allocation"] for event in tried} == {0.0, 0.5, 0.9}  # the memory's own among them
+        rewards[environment] = [event.reward for event in tried]
+        (decided,) = [event for event in events if isinstance(event, ActionDecided)]
+        assert learner.action_.allocation == decided.action["allocation"]
+    assert len(set(rewards["local"])) == 1  # the same training on the same images
+    assert len(set(rewards["lookahead"])) > 1
+
+
+def test_the_released_rule_herds_from_images_that_it_discarded_and_the_causal_one_does_not() -> None:
+    stored = {}
+    for knows in (False, True):
+        learner = Learner(**{**SETTINGS, "memory": Budget(5, rule="rmm", allocation=0.9, knows_increment=knows)})
+        told: dict[str, Any] = {"next_images": 40} if knows else {}
+        learn(learner, [0, 1], **told)
+        learn(learner, [2, 3], **told)
+        pixels, rows, origins = phase([4, 5])
+        events = learner.fitting(pixels, rows, origins=origins, **told)
+        next(events)
+        assert learner._job is not None
+        trained = set(learner._job.new.origins.tolist())
+        assert len(trained) < 40
+        list(events)
+        assert learner.memory is not None
+        stored[knows] = set(learner.memory.exemplars.of_labels([4, 5]).origins.tolist()) - trained
+        assert (learner.held_ > learner.budget_) is knows
+    assert not stored[False]
+    assert stored[True]
+
+
+def test_only_the_released_rule_may_be_told_what_comes_next() -> None:
+    pixels, labels, _ = phase([0, 1])
+    with pytest.raises(UserError, match="leave next_images out"):
+        Learner(**SETTINGS).partial_fit(pixels, labels, next_images=40)
+    released = Learner(**{**SETTINGS, "memory": Budget(5, rule="rmm", knows_increment=True)})
+    with pytest.raises(UserError, match="pass next_images"):
+        released.partial_fit(pixels, labels)
+
+
+def test_after_a_phase_that_failed_discarded_exemplars_stay_discarded_and_learning_goes_on() -> None:
+    learner = Learner(**{**SETTINGS, "memory": Budget(5, rule="rmm", allocation=0.9)})
+    for labels in ([0, 1], [2, 3]):
+        learn(learner, labels)
+    assert per_class(learner) == [5, 5, 14, 14]
+    with pytest.raises(Diverged):
+        learn(learner, [4], action={"lr": 1e30})
+    assert (learner.phases_, per_class(learner)) == (2, [5, 5, 9, 9])  # (5 · 4 + 18) / 4
+    learn(learner, [4, 5])
+    assert learner.phases_ == 3
+    assert learner.held_ <= learner.budget_
+
+
+def test_new_images_of_known_classes_are_inside_the_budget_too() -> None:
+    learner = Learner(**SETTINGS)
+    for labels in ([0, 1], [2, 3]):
+        learn(learner, labels)
+    learn(learner, [0, 4], known="update")
+    assert learner.held_ <= learner.budget_ == 5 * 4 + 40
+    assert min(per_class(learner)) >= 5
+
+
+def test_a_saved_learner_remembers_its_allocation(tmp_path: Path) -> None:
+    learner = Learner(**{**SETTINGS, "memory": Budget(5, rule="rmm", allocation=(0.0, 0.9, 0.2))})
+    for labels in ([0, 1], [2, 3]):
+        learn(learner, labels)
+    learner.save(tmp_path / "learner")
+    loaded = Learner.load(tmp_path / "learner", device="cpu")
+    assert loaded.settings == learner.settings
+    for each in (learner, loaded):
+        learn(each, [4, 5])
+    assert (loaded.held_, loaded.budget_, per_class(loaded)) == (learner.held_, learner.budget_, per_class(learner))
+    one, other = learner.state(images=True)[0], loaded.state(images=True)[0]
+    assert all(torch.equal(value, other[name]) for name, value in one.items())
+
+
+def test_an_allocation_needs_a_memory_that_has_one() -> None:
+    space = {"allocation": [0.2, 0.8]}
+    with pytest.raises(UserError, match=r"needs memory\.rule=rmm"):
+        tuned_space(OWN, {}, tuned=True, space=space)
+    with pytest.raises(UserError, match=r"needs memory\.rule=rmm"):
+        Learner(memory=Budget(5, rule="rmm", knows_increment=True), space=space)
+    own = tuned_space(OWN, {}, tuned=True, space=space, allocation=0.8)
+    assert (len(own), own.actions[own.default].allocation) == (2, 0.8)
+    constant = tuned_space(OWN, {"allocation": 0.3}, tuned=False, space=space, allocation=0.8)
+    assert constant.actions == (Action(**OWN, allocation=0.3),)
