@@ -346,6 +346,33 @@ def test_killed_in_the_middle_of_policy_learning(policy: str, plan: Plans, outco
         assert outcome(folder.path) == outcome(tmp_path / "whole")
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("policy", ["fixed", "online"])
+def test_on_a_gpu_a_deterministic_run_goes_on_to_the_same_bytes(
+    policy: str, plan: Plans, outcome: Outcome, tmp_path: Path
+) -> None:
+    """Left in the middle of a phase: of its training, and of policy learning or with the judgement beside it."""
+    words = (f"policy={policy}", "device=cuda", "deterministic=true", "groups=[2,2,1]", "epochs=7", "batch=32")
+    Run(plan(*words), RunFolder(tmp_path / "whole")).start()
+    kinds = [event["event"] for event in read_journal(tmp_path / "whole" / "journal.jsonl")]
+    second = [number for number, kind in enumerate(kinds) if kind == "phase"][1]
+    decided = kinds.index("action", second)
+    assert ("trial" in kinds[second:decided]) is (policy == "online")
+    for left in {second + 1, (second + decided) // 2, decided + 1, decided + 3, decided + 6}:
+        folder = RunFolder(tmp_path / str(left))
+        going = Run(plan(*words), folder, checkpoint_seconds=0).starting()
+        while len(list(read_journal(folder.journal.path))) <= left:
+            next(going)
+        going.close()
+        Run(plan(*words), folder).resume()
+        (result, journal, model), expected = outcome(folder.path), outcome(tmp_path / "whole")
+        assert (result, model) == (expected[0], expected[2])
+        assert sorted(journal.splitlines()) == sorted(
+            expected[1].splitlines()
+        )  # the judgement may end earlier or later
+        assert json.loads(folder.machine.read_bytes())["resumes"][0]["exact"] is True
+
+
 def test_other_data_are_refused(driven: Driven, command: Command, tmp_path: Path) -> None:
     pictures = tmp_path / "pictures"
     for label in range(3):
