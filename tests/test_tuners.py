@@ -256,8 +256,8 @@ def test_online_is_the_default_and_everything_in_it_is_named() -> None:
     assert (found["rungs"], found["finalists"], found["carry"]) == (2, 0, 1.0)
     assert found["space"]["name"] == "online"
     assert found["space"]["axes"] == {"logit_kd": [0, 1], "feature_kd": [0.1, 0.5, 1], "lr": [0.1, 0.05]}
-    tried = {key: found["trials"][key] for key in ("environment", "length", "validation")}
-    assert tried == {"environment": "both", "length": 0.3, "validation": 30}
+    tried = {key: found["trials"][key] for key in ("environment", "length", "longest", "validation")}
+    assert tried == {"environment": "both", "length": 0.3, "longest": 24, "validation": 30}
     same = Learner(policy="online", device="cpu")
     assert same.resolved_policy() == found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from poise.data.sources import DigitsSource
 from poise.methods import make_method
 from poise.policies import POLICIES as POLICY_BUILDERS
 from poise.policies import Trial, register
-from poise.training import ActionDecided, Event, PhaseDone, StageDone, TrialDone
+from poise.training import ActionDecided, Event, PhaseDone, StageDone, TrialDone, TrialResult, Trials
 
 OWN = make_method("lucir").default_action
 GRID = {"feature_kd": [0.1, 1], "lr": [0.1, 0.02]}
@@ -438,6 +439,82 @@ def test_killed_at_any_event_and_gone_on_it_ends_with_the_same_bytes(case: str) 
         told = list(resumed.fitting(*arriving))
         assert_same(straight, resumed)
         assert told == events[place + 1 :]
+
+
+# The judgement of classifiers beside the training, as on a GPU ------------------------------------------------------
+
+
+def beside(learner: Learner) -> Learner:
+    learner._judges_beside = True
+    return learner
+
+
+ONE_TRIAL: dict[str, Any] = {"policy": "exp3", "policy_options": {"iterations": 1}, "action": {"balance": "finetune"}}
+BESIDE: dict[str, dict[str, Any]] = {
+    "shorter than the training": ONE_TRIAL,
+    "both environments": {**ONE_TRIAL, "trials": {"environment": "both"}},
+    "a finalist": {"policy": "race", "policy_options": {"finalists": 1, "rungs": 2}, "space": {"lr": [0.1, 0.02]}},
+    "the paper's candidates": {"space": {"lr": [0.1, 0.02]}, "trials": {"classifier": "paper"}},
+    "a reserve": {"space": {"lr": [0.1, 0.02]}, "memory": Budget(4, reserve=2)},
+}
+
+
+def in_any_order(events: list[Event]) -> list[str]:
+    return sorted(json.dumps(event.as_json(), sort_keys=True) for event in events if event.kept)
+
+
+@pytest.mark.parametrize("case", BESIDE)
+def test_beside_the_training_the_judgement_is_what_it_is_before_it(case: str) -> None:
+    before, learner = small(**BESIDE[case]), beside(small(**BESIDE[case]))
+    for arriving in (few([3, 4]), few([5])):
+        told, expected = list(learner.fitting(*arriving)), list(before.fitting(*arriving))
+        assert in_any_order(told) == in_any_order(expected)
+        assert_same(learner, before)
+        judged = tried_in(told, "classifier")
+        if case in ("both environments", "shorter than the training"):
+            assert told.index(judged[0]) > told.index(decided_in(told))
+
+
+@pytest.mark.parametrize("case", ["shorter than the training", "both environments"])
+def test_killed_with_a_judgement_beside_it_ends_with_the_same_bytes(case: str) -> None:
+    straight, arriving = beside(small(**BESIDE[case])), few([3, 4])
+    states, events = [], []
+    for event in straight.fitting(*arriving):
+        tensors, meta = straight.state(images=True)
+        states.append(({name: value.clone() for name, value in tensors.items()}, json.loads(json.dumps(meta))))
+        events.append(event)
+    assert isinstance(events[-2], StageDone) is (case == "shorter than the training")
+    for number, place in enumerate(range(0, len(events) - 1, 1 if case == "shorter than the training" else 3)):
+        resumed = Learner.from_state(*states[place], device="cpu")
+        resumed._judges_beside = number % 2 == 0  # what was begun on a GPU may end on a CPU
+        told = list(resumed.fitting(*arriving))
+        assert_same(straight, resumed)
+        assert in_any_order(told) == in_any_order(events[place + 1 :])
+
+
+def test_a_judgement_without_memory_beside_the_training_comes_after_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = BESIDE["both environments"]
+    before, learner = small(**settings), beside(small(**settings))
+    expected = list(before.fitting(*few([3, 4])))
+    original, calls = Trials.beside, 0
+
+    def starved(self: Trials, *asked: Any) -> Generator[int, None, TrialResult]:
+        nonlocal calls
+        going = original(self, *asked)
+        for _ in range(3):
+            calls += 1
+            yield next(going)
+        raise torch.cuda.OutOfMemoryError("injected")
+
+    monkeypatch.setattr(Trials, "beside", starved)
+    told = list(learner.fitting(*few([3, 4])))
+    assert calls == 3
+    assert "out of memory beside the training of phase 1" in caplog.text
+    assert in_any_order(told) == in_any_order(expected)
+    assert isinstance(told[-2], TrialDone)
+    assert_same(learner, before)
 
 
 # The record ---------------------------------------------------------------------------------------------------------

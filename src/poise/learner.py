@@ -408,7 +408,7 @@ class Learner:
             action = yield from self._learned(job, trials)
         if self._is_judged_by_trials(job, action) and trials.possible:
             yield from self._judge_classifiers(job, trials, action)
-            if self._judges_beside:
+            if self._is_unjudged(job, action):
                 trials.rest()
                 job.trials = trials
         return action
@@ -424,8 +424,8 @@ class Learner:
 
     def _judging(self, job: _Job, trainer: Trainer) -> Generator[TrialDone | None, None, None]:
         """A judgement by a training of full length, told at the end, with pauses in which the phase is trained."""
-        action, full = trainer.action, self.settings.trials.classifier == "full"
-        if not full or not self._is_judged_by_trials(job, action) or any("judged" in entry for entry in job.history):
+        action = trainer.action
+        if not self._is_unjudged(job, action):
             return
         trials = job.trials or self._trials(job)
         if not trials.possible:
@@ -454,6 +454,11 @@ class Learner:
     def _is_judged_by_trials(self, job: _Job, action: Action) -> bool:
         """Whether `auto` has no reserve to be decided by."""
         return self.phases_ > 0 and action.classifier == "auto" and not len(job.reserve) and not len(job.kept.reserve)
+
+    def _is_unjudged(self, job: _Job, action: Action) -> bool:
+        """Whether a judgement by a training of full length is still to be done."""
+        done = self.settings.trials.classifier != "full" or any("judged" in entry for entry in job.history)
+        return not done and self._is_judged_by_trials(job, action)
 
     @staticmethod
     def _judging_trial(job: _Job) -> Trial:

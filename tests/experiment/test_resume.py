@@ -324,6 +324,22 @@ def test_a_recipe_that_was_changed_since_is_refused(plan: Plans, command: Comman
     assert command("resume", str(folder.path))[0] == 0
 
 
+def test_a_key_that_an_older_poise_did_not_know_is_no_change(
+    reference: Path, plan: Plans, outcome: Outcome, tmp_path: Path
+) -> None:
+    folder = stopped_after(plan(), tmp_path / "run", 4)
+    saved = json.loads(folder.recipe.read_text())
+    del saved["recipe"]["trials"]["longest"]
+    folder.recipe.write_text(json.dumps(saved))
+    tensors, meta = folder.newest_checkpoint() or ({}, {})
+    del meta["learner"]["settings"]["trials"]["longest"]
+    folder.write_checkpoint(tensors, meta)
+    opened, found = reopen(folder.path)
+    assert not opened.difference(found.as_json())
+    Run(found, opened).resume()
+    assert outcome(folder.path) == outcome(reference)
+
+
 def test_other_exam_images_are_refused(plan: Plans, command: Command, tmp_path: Path) -> None:
     folder = stopped_after(plan(), tmp_path / "run", 4)
     saved = json.loads(folder.recipe.read_text())
@@ -356,6 +372,34 @@ def test_killed_in_the_middle_of_policy_learning(policy: str, plan: Plans, outco
         going.close()
         Run(tuned, folder).resume()
         assert outcome(folder.path) == outcome(tmp_path / "whole")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("policy", ["fixed", "online"])
+def test_on_a_gpu_a_deterministic_run_goes_on_to_the_same_bytes(
+    policy: str, plan: Plans, outcome: Outcome, tmp_path: Path
+) -> None:
+    """Left in the middle of a phase: of its training, and of policy learning or with the judgement beside it."""
+    words = [f"policy={policy}", "device=cuda", "deterministic=true", "groups=[2,2,1]", "epochs=5", "batch=32"]
+    words += ["space={lr=[0.1,0.02]}"] if policy == "online" else []
+    Run(plan(*words), RunFolder(tmp_path / "whole")).start()
+    kinds = [event["event"] for event in read_journal(tmp_path / "whole" / "journal.jsonl")]
+    second = [number for number, kind in enumerate(kinds) if kind == "phase"][1]
+    decided = kinds.index("action", second)
+    assert ("trial" in kinds[second:decided]) is (policy == "online")
+    for left in {(second + decided) // 2, decided + 1, decided + 4}:
+        folder = RunFolder(tmp_path / str(left))
+        going = Run(plan(*words), folder, checkpoint_seconds=0).starting()
+        while len(list(read_journal(folder.journal.path))) <= left:
+            next(going)
+        going.close()
+        Run(plan(*words), folder).resume()
+        (result, journal, model), expected = outcome(folder.path), outcome(tmp_path / "whole")
+        assert (result, model) == (expected[0], expected[2])
+        assert sorted(journal.splitlines()) == sorted(
+            expected[1].splitlines()
+        )  # the judgement may end earlier or later
+        assert json.loads(folder.machine.read_bytes())["resumes"][0]["exact"] is True
 
 
 def test_other_data_are_refused(driven: Driven, command: Command, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from poise.errors import UserError
 from poise.methods import Growth, Lucir, Stage, make_method
 from poise.nets import Model, Output, build_backbone, build_head, torch_generator
 from poise.policies import Trial
-from poise.training import Backend, Lanes, PhaseStart, Schedule, Trials, TrialSettings, extract
+from poise.training import Backend, Lanes, PhaseStart, Schedule, Trials, TrialSettings, extract, trial_settings
 from poise.training.environment import Environment
 from poise.training.lanes import Leg
 
@@ -533,6 +533,8 @@ def test_trials_of_two_rounds_can_be_asked_for_together(
         ({"length": 0}, "trials.length=0 must be a number above 0"),
         ({"length": float("nan")}, "trials.length=nan must be a number above 0"),
         ({"length": "short"}, "trials.length='short' must be a number above 0"),
+        ({"longest": 0}, "trials.longest=0 must be a whole number, at least 1"),
+        ({"longest": 2.5}, "trials.longest=2.5 must be a whole number, at least 1"),
         ({"length": 1.5}, "trials.length=1.5 must be a share of the phase's epochs, at most 1"),
         ({"environment": "lookahead", "horizon": 1}, "use it with trials.environment=local"),
         ({"environment": "both", "horizon": 1}, "use it with trials.environment=local"),
@@ -550,6 +552,12 @@ def test_a_trial_is_a_tenth_of_a_phase_rounded_up(length: float, full: int, shor
 
 
 # Bugs that are known ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("full", "short"), [(30, 9), (79, 24), (80, 24), (81, 24), (160, 24), (10, 3)])
+def test_a_trial_of_online_lasts_24_epochs_at_most_and_on_the_digits_nine(full: int, short: int) -> None:
+    assert trial_settings("online", {}).short(full) == short
+    assert trial_settings("online", {"longest": 40}).short(full) == min(40, -(-full * 3 // 10))
 
 
 def test_the_length_of_a_trial_is_not_rounded_up_where_it_is_whole() -> None:

@@ -57,7 +57,7 @@ class RunFolder:
         if saved["fingerprint"] != wanted["fingerprint"]:
             return "of other data"
         there, here = saved["recipe"], wanted["recipe"]
-        return ", ".join(f"{key}={there.get(key)!r}" for key in here if there.get(key) != here[key])
+        return ", ".join(f"{key}={there.get(key)!r}" for key in here if said(there.get(key)) != said(here[key]))
 
     def refuse_leftovers(self) -> None:
         """A new run must not mix with another one, not even with what is left of it."""
@@ -114,3 +114,8 @@ class RunFolder:
 
     def _checkpoint_files(self) -> list[Path]:
         return sorted(self.checkpoints.glob("[0-9]*.safetensors"), key=lambda path: int(path.stem))
+
+
+def said(value: object) -> object:
+    """The value without nested keys that say nothing: an older poise did not know all of them."""
+    return {key: inner for key, inner in value.items() if inner is not None} if isinstance(value, dict) else value

@@ -23,7 +23,7 @@ from poise.data import Budget, ImageSet, Stream, class_order, make_stream
 from poise.data.sources import FolderSource, Source, open_source
 from poise.errors import Damaged, Interrupted, OutOfMemory, UserError
 from poise.experiment.examiner import Exam, Examiner, average_forgetting, split_for_development
-from poise.experiment.folder import RunFolder
+from poise.experiment.folder import RunFolder, said
 from poise.experiment.machine import describe_machine, now, read_machine, record_resume
 from poise.experiment.progress import Quiet, Watcher, share_of_phase
 from poise.experiment.recipe import Recipe, make_recipe, resolved
@@ -343,7 +343,7 @@ class Run:
         mine = json.loads(json.dumps(self.plan.new_learner().state(images=False)[1]["settings"]))
         saved = meta["learner"]["settings"]
         mine["memory"] = {key: value for key, value in mine["memory"].items() if key in saved["memory"]}
-        changed = [key for key, value in saved.items() if value != mine[key]]
+        changed = [key for key, value in saved.items() if said(value) != said(mine[key])]
         if changed:
             raise UserError(f"recipe.json in {self.folder.path} was changed since ({', '.join(changed)}); restore it")
         self.exams = [Exam(**exam) for exam in meta["exams"]]

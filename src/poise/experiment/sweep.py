@@ -140,9 +140,7 @@ def sweep_cells(
                     pace.fewer(len(active))
                     gc.collect()
                     torch.cuda.empty_cache()
-                    lines.say(
-                        f"{name}: out of memory beside {len(active)} others, goes on later; lanes: {pace.allowed}"
-                    )
+                    lines.say(f"{name}: out of GPU memory beside others; goes on later, lanes: {pace.allowed}")
             if stop.is_set() and not active:
                 raise Interrupted("interrupted; the same command goes on with the unfinished cells")
     return failed

@@ -107,7 +107,8 @@ class Pace:
             self._gauge.wait()
             rate = self._images / (self._gauge.clock() - self._mark)
             self._mark, self._steps = None, 0
-            self._judge(rate, waiting)
+            if rate > 0:  # else they did other things all the time
+                self._judge(rate, waiting)
 
     def fewer(self, count: int) -> None:
         """Memory did not suffice: no more than so many from now on."""
