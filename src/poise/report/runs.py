@@ -7,6 +7,7 @@ A folder is read whether its run is finished, still going on or was stopped; one
 * `poise.report.figures` offers `figures(runs: Sequence[Run]) -> list[Figure]`, where a `Figure` has `name` (a file
   name without ending), `title`, `caption`, `data` (a list of flat rows, `list[dict[str, float | int | str | None]]`,
   also written as CSV) and `draw() -> matplotlib.figure.Figure`; a figure that these runs cannot fill is left out.
+  The rows come from `poise.report.series`, which the page draws from too, so that no number is computed twice.
 """
 
 from __future__ import annotations
