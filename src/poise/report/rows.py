@@ -80,11 +80,23 @@ def _labels(firsts: Mapping[str, Run]) -> dict[str, str]:
     labels = {}
     for (plain, _), group in alike.items():
         names = sorted({name for keys in group.values() for name in keys})
-        apart = [name for name in names if len({json.dumps(keys.get(name)) for keys in group.values()}) > 1]
+        known = {name: {json.dumps(keys[name]) for keys in group.values() if name in keys} for name in names}
         for key, keys in group.items():
-            labels[key] = ", ".join([plain, *(f"{name}={_short(keys.get(name))}" for name in apart)])
+            apart = [name for name in names if len(known[name]) > 1 and name in keys]
+            labels[key] = ", ".join([plain, *(f"{name}={_short(keys[name])}" for name in apart)])
     several = len({_home(run) for run in firsts.values()}) > 1
-    return {key: f"{label} · {_home(firsts[key])}" if several else label for key, label in labels.items()}
+    named = {key: f"{label} · {_home(firsts[key])}" if several else label for key, label in labels.items()}
+    return _told_apart(named)
+
+
+def _told_apart(labels: Mapping[str, str]) -> dict[str, str]:
+    """Numbers behind labels that are still the same, as those of a folder and of a bare result may be."""
+    count: dict[str, int] = {}
+    found = {}
+    for key, label in labels.items():
+        count[label] = count.get(label, 0) + 1
+        found[key] = label if count[label] == 1 else f"{label} ({count[label]})"
+    return found
 
 
 def _home(run: Run) -> str:
