@@ -209,7 +209,15 @@ class Run:
 
     def _from_the_beginning(self, learner: Learner, train: ImageSet, examiner: Examiner) -> Going:
         store.write_json(self.folder.machine, describe_machine(self.folder.path, learner.backend))
-        store.write_json(self.folder.recipe, {**self.described(), "exam_images": examiner.fingerprint})
+        store.write_json(
+            self.folder.recipe,
+            {
+                **self.described(),
+                "exam_images": examiner.fingerprint,
+                "class_names": list(self.plan.source.class_names),
+                "space": self._space(learner),
+            },
+        )
         return (yield from self._go(learner, train, examiner))
 
     def _go(self, learner: Learner, train: ImageSet, examiner: Examiner) -> Going:
@@ -365,6 +373,9 @@ class Run:
         store.write_json(self.folder.machine, {**machine, "finished": now()})
         return result
 
+    def _space(self, learner: Learner) -> dict[str, object] | None:
+        return learner.space.as_json() if self.plan.recipe.policy != "fixed" else None
+
     def _result(self, learner: Learner) -> dict[str, Any]:
         recipe = self.plan.recipe
         return {
@@ -378,7 +389,7 @@ class Run:
             "order": recipe.order,
             "memory": recipe.memory.model_dump(exclude_none=True) or {"per_class": 20},
             "epochs": recipe.epochs,
-            "space": learner.space.as_json() if recipe.policy != "fixed" else None,
+            "space": self._space(learner),
             "exam": recipe.exam,
             "seed": recipe.seed,
             **figures(self.exams, self.plan.stream),

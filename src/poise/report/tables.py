@@ -5,17 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from poise import store
 from poise.actions import Action
 from poise.errors import UserError
-
-#: What is no ordinary result, by its key in result.json: a word for tables, and a line.
-LABELS: Final = {
-    "oracle": ("oracle", "oracle: chosen with the exam of whole runs; no learner could have known it"),
-    "leak": ("leak", "leak: the policy was told the exam accuracy of its trials; shown to measure the leak only"),
-}
+from poise.report.runs import LABELS
 
 
 def policy_label(result: Mapping[str, Any]) -> str:
