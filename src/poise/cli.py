@@ -27,6 +27,7 @@ from poise.experiment import (
     RunFolder,
     TensorBoard,
     Watcher,
+    activation_maps,
     audit_folder,
     crossval_folder,
     describe_plan,
@@ -53,10 +54,12 @@ from poise.report import (
     actions_table,
     assumptions,
     beginnings,
+    check_picture,
     comparison_table,
     load_probe,
     load_result,
     probe_summary,
+    rows_table,
     run_table,
     simulation_summary,
     simulation_table,
@@ -240,6 +243,19 @@ def report(paths: Annotated[list[Path], typer.Argument(help="Run folders, and ta
     texts = [comparison_table(results) if results else "", assumptions(folders, results)]
     texts += [*map(probe_summary, tables), beginnings(tables)]
     typer.echo("\n\n".join(text for text in texts if text))
+
+
+@app.command()
+def cam(
+    paths: Annotated[list[Path], typer.Argument(help="Finished run folders, or learners' files, side by side.")],
+    images: Annotated[list[Path] | None, typer.Option("--images", help="Image files or folders of them.")] = None,
+    out: Annotated[Path, typer.Option("--out", help="The picture: FILE.png, .svg or .pdf.")] = Path("cam.png"),
+) -> None:
+    """Draw where models look (Grad-CAM); without --images, at exam images of early, middle and late classes."""
+    check_picture(out)
+    figure = activation_maps(paths, images or ())
+    figure.save(out)
+    typer.echo(f"{rows_table(figure.data)}\n\n{out}")
 
 
 @data_app.callback()

@@ -177,7 +177,7 @@ class Run:
                 return (yield from self._from_the_beginning(*self._prepared()))
             train, exam = self.plan.images()
             examiner = Examiner(exam, self.plan.stream)
-            self._refuse_other_exam(examiner)
+            refuse_other_exam(self.folder, examiner)
             learner = self._restored(*found, train)
             record_resume(self.folder.machine, learner.backend)
             return (yield from self._go(learner, train, examiner))
@@ -323,11 +323,6 @@ class Run:
         if found != self.runner:
             raise UserError(f"{self.folder.path} is the folder of another runner ({found}); use 'poise resume' for it")
 
-    def _refuse_other_exam(self, examiner: Examiner) -> None:
-        saved = store.read_json(self.folder.recipe).get("exam_images")
-        if saved is not None and saved != examiner.fingerprint:
-            raise UserError(f"the exam images are not those {self.folder.path} was started with; restore them first")
-
     def _restored(self, tensors: dict[str, Tensor], meta: dict[str, Any], train: ImageSet) -> Learner:
         mine = json.loads(json.dumps(self.plan.new_learner().state(images=False)[1]["settings"]))
         changed = [key for key, value in meta["learner"]["settings"].items() if value != mine[key]]
@@ -440,6 +435,13 @@ def reopen(path: Path) -> tuple[RunFolder, Plan]:
     if plan.source.fingerprint != saved["fingerprint"]:
         raise UserError(f"the data '{plan.recipe.data}' are not those that {path} was started with; restore them first")
     return folder, plan
+
+
+def refuse_other_exam(folder: RunFolder, examiner: Examiner) -> None:
+    """Refuse exam images that are not those the run in this folder was started with."""
+    saved = store.read_json(folder.recipe).get("exam_images")
+    if saved is not None and saved != examiner.fingerprint:
+        raise UserError(f"the exam images are not those {folder.path} was started with; restore them first")
 
 
 def runner_of(folder: RunFolder) -> str:

@@ -1,6 +1,8 @@
 """What people read: tables of results, of probes and of simulations."""
 
 from poise.report.assumptions import assumptions, beginnings
+from poise.report.cam import Subject, cam_figure, look
+from poise.report.drawing import Figure, check_picture
 from poise.report.probes import (
     FULL,
     PROBE,
@@ -11,21 +13,27 @@ from poise.report.probes import (
     simulation_summary,
     simulation_table,
 )
-from poise.report.tables import actions_table, comparison_table, load_result, policy_label, run_table
+from poise.report.tables import actions_table, comparison_table, load_result, policy_label, rows_table, run_table
 
 __all__ = [
     "FULL",
     "PROBE",
     "TRUTHS",
+    "Figure",
     "ProbeTable",
+    "Subject",
     "actions_table",
     "assumptions",
     "beginnings",
+    "cam_figure",
+    "check_picture",
     "comparison_table",
     "load_probe",
     "load_result",
+    "look",
     "policy_label",
     "probe_summary",
+    "rows_table",
     "run_table",
     "simulation_summary",
     "simulation_table",

@@ -93,6 +93,12 @@ def actions_table(result: Mapping[str, Any], count: int = 10) -> str:
     return f"{aligned(['', 'average', 'last', 'action'], rows)}\n{len(lines)} candidates in all, ranked by their exams"
 
 
+def rows_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Flat rows that share their keys, such as a figure's data."""
+    header = list(rows[0]) if rows else []
+    return aligned(header, [["–" if row[key] is None else str(row[key]) for key in header] for row in rows])
+
+
 def aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table in columns as wide as they need to be."""
     widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
