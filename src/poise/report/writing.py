@@ -25,6 +25,8 @@ from poise.report.sheet import Sheet, rows_as_csv
 from poise.report.tables import comparison_table
 
 PAGE: Final = "index.html"
+#: Figures for print that the page does not draw itself.
+ONLY: Final = ("activation-maps",)
 #: How many bytes of figures for print a page carries; the rest are files beside it.
 CARRIED: Final = 4_000_000
 
@@ -143,7 +145,7 @@ def _drawn(figures: Sequence[Figure], folder: Path) -> list[Drawn]:
         content = (folder / f"{figure.name}.svg").read_bytes()
         carried += len(content)
         address = data_address(content, "image/svg+xml") if carried <= CARRIED else ""
-        found.append(Drawn(figure.name, figure.title, figure.caption, address))
+        found.append(Drawn(figure.name, figure.title, figure.caption, address, figure.name in ONLY))
     return found
 
 
