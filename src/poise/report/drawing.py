@@ -58,6 +58,7 @@ _STYLE: Final[Mapping[str, Any]] = {
     "ytick.labelsize": 8,
     "legend.fontsize": 8,
     "legend.frameon": False,
+    "legend.handlelength": 3.0,
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],
     "lines.linewidth": 1.8,

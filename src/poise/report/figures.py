@@ -404,9 +404,8 @@ def _confusion(data: Rows, styles: Styles) -> Drawing:
         _name_classes(axes.set_yticks, named)
         _dress(axes, label, "predicted", grid=False)
         axes.set_ylabel("true class")
-    bar = drawing.colorbar(
-        ScalarMappable(Normalize(0, 1), ramp(GREY)), ax=cells[: len(groups)], shrink=0.6, pad=0.02, aspect=25
-    )
+    scale = ScalarMappable(Normalize(0, 1), ramp(GREY))
+    bar = drawing.colorbar(scale, ax=cells[: len(groups)], shrink=0.6, pad=0.02, aspect=25)
     bar.set_label("share of the class")
     bar.outline.set_visible(False)
     return drawing
