@@ -73,18 +73,30 @@ def baselines(rows: Sequence[Row]) -> dict[str, Row]:
 
 def _labels(firsts: Mapping[str, Run]) -> dict[str, str]:
     """`lucir, online`, and where several rows would be called so, what sets them apart."""
-    plain = {key: f"{run.method}, {run.policy_label}" for key, run in firsts.items()}
-    labels = {}
+    alike: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
     for key, run in firsts.items():
-        alike = [other for name, other in firsts.items() if plain[name] == plain[key] and _home(other) == _home(run)]
-        flat = [dict(_flat(other.recipe)) for other in alike]
-        mine = dict(_flat(run.recipe))
-        keys = sorted({name for each in flat for name in each})
-        apart = [name for name in keys if len({json.dumps(each.get(name)) for each in flat}) > 1]
-        words = [f"{name}={_short(mine.get(name))}" for name in apart]
-        labels[key] = ", ".join([plain[key], *words])
+        plain = f"{run.method}, {run.policy_label}"
+        alike.setdefault((plain, _home(run)), {})[key] = dict(_flat(run.recipe))
+    labels = {}
+    for (plain, _), group in alike.items():
+        names = sorted({name for keys in group.values() for name in keys})
+        known = {name: {json.dumps(keys[name]) for keys in group.values() if name in keys} for name in names}
+        for key, keys in group.items():
+            apart = [name for name in names if len(known[name]) > 1 and name in keys]
+            labels[key] = ", ".join([plain, *(f"{name}={_short(keys[name])}" for name in apart)])
     several = len({_home(run) for run in firsts.values()}) > 1
-    return {key: f"{label} · {_home(firsts[key])}" if several else label for key, label in labels.items()}
+    named = {key: f"{label} · {_home(firsts[key])}" if several else label for key, label in labels.items()}
+    return _told_apart(named)
+
+
+def _told_apart(labels: Mapping[str, str]) -> dict[str, str]:
+    """Numbers behind labels that are still the same, as those of a folder and of a bare result may be."""
+    count: dict[str, int] = {}
+    found = {}
+    for key, label in labels.items():
+        count[label] = count.get(label, 0) + 1
+        found[key] = label if count[label] == 1 else f"{label} ({count[label]})"
+    return found
 
 
 def _home(run: Run) -> str:

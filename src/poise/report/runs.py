@@ -233,7 +233,7 @@ class Run:
         kept = {key: value for key, value in self.recipe.items() if key not in (*CHANCE, *without)}
         if "policy" not in without:
             kept |= {"policy": self.policy, "labels": list(self.labels)}
-        return json.dumps(kept, sort_keys=True)
+        return json.dumps(_said(kept), sort_keys=True)
 
 
 @dataclass(frozen=True)
@@ -480,6 +480,14 @@ def _machine(path: Path) -> Mapping[str, Any]:
         return store.read_json(path)
     except (OSError, PoiseError):
         return {}
+
+
+def _said(value: object) -> object:
+    """A value without the keys that say nothing, which older folders do not have."""
+    if not isinstance(value, Mapping):
+        return value
+    inner = {key: _said(each) for key, each in value.items()}
+    return {key: each for key, each in inner.items() if each not in (None, {}, [])}
 
 
 def by_configuration(runs: Sequence[Run], without: Sequence[str] = ()) -> dict[str, list[Run]]:
