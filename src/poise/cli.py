@@ -41,6 +41,7 @@ from poise.experiment import (
     recipe_text,
     reopen,
     reopened,
+    report_maps,
     run_crossval,
     run_sweep,
     runner_in,
@@ -376,7 +377,7 @@ def _figures(found: Report, maps: bool) -> list[Figure]:
     """Everything that is drawn for print."""
     drawn = figures(found.runs)
     if maps:
-        drawn.append(activation_maps([run.path for run in found.runs if RunFolder(run.path).model.exists()]))
+        drawn += report_maps([run.path for run in found.runs if RunFolder(run.path).model.exists()])
     return drawn
 
 

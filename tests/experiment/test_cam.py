@@ -14,7 +14,7 @@ from PIL import Image
 from poise import Learner, cli
 from poise.data import Stream
 from poise.errors import UserError
-from poise.experiment import Plan, Run, RunFolder, activation_maps
+from poise.experiment import Plan, Run, RunFolder, activation_maps, report_maps
 from poise.experiment.cam import MOST_IMAGES, chosen_classes
 
 
@@ -90,6 +90,20 @@ def test_images_of_ones_own(reference: Path, pictures: Path) -> None:
 def test_equal_runs_are_told_apart(reference: Path, pictures: Path) -> None:
     figure = activation_maps([reference, reference], [pictures / "4"])
     assert [row["run"] for row in figure.data[:2]] == [f"lucir, groups 3, fixed, seed 0, {number}" for number in (1, 2)]
+
+
+def test_a_report_shows_the_lowest_seed_of_each_kind(
+    reference: Path, plan: Callable[..., Plan], tmp_path: Path
+) -> None:
+    others = {"later": "seed=3", "icarl": "method=icarl", "dev": "exam=dev"}
+    for name, word in others.items():
+        Run(plan(word), RunFolder(tmp_path / name)).start()
+    found = report_maps([tmp_path / name for name in others] + [reference])
+    assert [figure.name for figure in found] == ["activation-maps-digits-dev-1", "activation-maps-digits-2"]
+    runs = [list(dict.fromkeys(row["run"] for row in figure.data)) for figure in found]
+    assert runs == [["lucir, groups 3, fixed"], ["icarl, groups 3, fixed", "lucir, groups 3, fixed"]]
+    lucir = [row for row in found[1].data if row["run"] == "lucir, groups 3, fixed"]
+    assert lucir == activation_maps([reference]).data
 
 
 def test_what_cannot_be_shown_is_refused(

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from poise import store
 from poise.data import Stream
 from poise.data.sources import image_files
 from poise.errors import UserError
@@ -22,6 +24,7 @@ from poise.report import Figure, Subject, cam_figure, load_result, look, policy_
 
 IMAGES_PER_CLASS = 2
 MOST_IMAGES = 24  # rows that can still be looked at
+MOST_RUNS = 8  # columns of a report's figure
 
 HOW = (
     "Grad-CAM of the last convolutional maps for the predicted class, brighter where more speaks for it. "
@@ -43,6 +46,27 @@ def activation_maps(paths: Sequence[Path], images: Sequence[Path] = ()) -> Figur
     if not models:
         raise UserError(f"{paths[0]} is not a run folder; give one that is finished, or a learner's file")
     return image_maps(models, pictures)
+
+
+def report_maps(paths: Sequence[Path]) -> list[Figure]:
+    """The maps of a report's finished runs on exam images: a figure for each data set and exam, or several.
+
+    Of runs that differ by their seed only, the lowest is shown.
+    """
+    groups: dict[tuple[str, str, str], dict[tuple[str, str], tuple[int, Path]]] = {}
+    for path in paths:
+        result, saved = _result(path), store.read_json(RunFolder(path).recipe)
+        runs = groups.setdefault((str(result["data"]), str(result["exam"]), str(saved["fingerprint"])), {})
+        key = str(result["setting"]), _described(result)
+        runs[key] = min(runs.get(key, (result["seed"], path)), (result["seed"], path))
+    found: list[Figure] = []
+    for (data, exam, _), runs in sorted(groups.items()):
+        chosen = [path for _, (_, path) in sorted(runs.items())]
+        for start in range(0, len(chosen), MOST_RUNS):
+            name = "-".join(["activation-maps", data, *([exam] if exam != "test" else []), str(len(found) + 1)])
+            figure = exam_maps(chosen[start : start + MOST_RUNS])
+            found.append(replace(figure, name=name, title=f"{figure.title} ({data})"))
+    return found
 
 
 def exam_maps(paths: Sequence[Path]) -> Figure:

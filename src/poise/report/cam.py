@@ -25,7 +25,7 @@ from poise.data import to_pixels
 from poise.errors import UserError
 from poise.learner import Images, Learner
 from poise.nets import Model
-from poise.report.drawing import BAD, GOOD, HEAT, Figure, Row, panels
+from poise.report.drawing import BAD, GOOD, Figure, Row, panels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 BATCH = 64
 CELL = 1.35  # inches
+HEAT = "inferno"
 
 
 def grad_cam(model: Model, images: Tensor, rows: Tensor, means: Tensor | None = None) -> Tensor:

@@ -18,6 +18,7 @@ from poise.errors import UserError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.colors import Colormap
     from matplotlib.figure import Figure as Drawing
 
 Row = Mapping[str, str | int | float | bool | None]  # of a figure's data
@@ -37,8 +38,6 @@ METHOD_COLOURS: Final[Mapping[str, str]] = {
     "rmm": "#cc5a8f",
 }
 OTHER_COLOURS: Final = ("#5aa9c9", "#a0764f", "#7c9a3d", "#8585d1", "#c76e6e", "#6b8f8a")
-#: Of the heat of activation maps, of rewards and of probabilities.
-HEAT: Final = "inferno"
 
 _STYLE: Final[Mapping[str, Any]] = {
     "figure.facecolor": "none",
@@ -59,6 +58,7 @@ _STYLE: Final[Mapping[str, Any]] = {
     "ytick.labelsize": 8,
     "legend.fontsize": 8,
     "legend.frameon": False,
+    "legend.handlelength": 3.0,
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],
     "lines.linewidth": 1.8,
@@ -127,13 +127,22 @@ def styled() -> Iterator[None]:
         yield
 
 
-def panels(rows: int, columns: int, width: float, height: float) -> tuple[Drawing, list[list[Axes]]]:
-    """An empty drawing with a grid of panels, each of this size in inches; no window, no global figure."""
+def panels(rows: int, columns: int, width: float, heights: float | Sequence[float]) -> tuple[Drawing, list[list[Axes]]]:
+    """An empty drawing with a grid of panels of this size in inches (heights of all rows, or of each one)."""
     from matplotlib.figure import Figure as Drawing
 
-    drawing = Drawing(figsize=(width * columns, height * rows), layout="constrained")
-    grid = drawing.subplots(rows, columns, squeeze=False)
+    each = [heights] * rows if isinstance(heights, float | int) else list(heights)
+    drawing = Drawing(figsize=(width * columns, sum(each)), layout="constrained")
+    grid = drawing.subplots(rows, columns, squeeze=False, height_ratios=each)
     return drawing, [list(row) for row in grid]
+
+
+def ramp(colour: str) -> Colormap:
+    """From nearly nothing to this colour: what is low looks like the page, light or dark."""
+    from matplotlib.colors import LinearSegmentedColormap, to_rgb
+
+    shade = to_rgb(colour)
+    return LinearSegmentedColormap.from_list("ramp", [(*shade, 0.06), (*shade, 1.0)])
 
 
 def method_colours(methods: Sequence[str]) -> dict[str, str]:
