@@ -43,8 +43,12 @@ def journal(hits: Sequence[Sequence[int]], policy: str, chances: bool) -> list[d
         events += [decided, {"event": "epoch", "phase": phase, "stage": "main", "epoch": 1, "epochs": 1}]
         events += [{"event": "learned", "phase": phase, "classifier": "fc", "memory_images": 20 * (phase + 1)}]
         wrong = [[9 - place, 9, IMAGES - count] for place, count in enumerate(right) if place and count < IMAGES]
-        exam = {"event": "exam", "phase": phase, "classifier": "fc", "classes": labels, "images": [IMAGES] * len(labels)}
-        exam |= {"hits_fc": list(right), "hits_ncm": [max(0, count - 1) for count in right]}
+        exam: dict[str, Any] = {"event": "exam", "phase": phase, "classifier": "fc", "classes": labels}
+        exam |= {
+            "images": [IMAGES] * len(labels),
+            "hits_fc": list(right),
+            "hits_ncm": [max(0, count - 1) for count in right],
+        }
         exam |= {"confusion": [*([9 - place, 9 - place, count] for place, count in enumerate(right)), *wrong]}
         events.append({**exam, "accuracy": 100 * sum(right) / (IMAGES * len(right))})
     return events
@@ -60,6 +64,7 @@ def _trial(phase: int, arm: int, reward: float) -> dict[str, Any]:
 
 def result(keys: Mapping[str, Any], events: Sequence[Mapping[str, Any]], seconds: float) -> dict[str, Any]:
     """What result.json says of such a journal."""
+    names = ("data", "method", "policy", "setting", "phases", "order", "memory", "epochs")
     exams = [event for event in events if event["event"] == "exam"]
     accuracies = [exam["accuracy"] for exam in exams]
     curve = [
@@ -74,7 +79,7 @@ def result(keys: Mapping[str, Any], events: Sequence[Mapping[str, Any]], seconds
         }
         for exam in exams
     ]
-    shown = {name: keys[name] for name in ("data", "method", "policy", "setting", "phases", "order", "memory", "epochs")}
+    shown = {name: keys[name] for name in names}
     return {
         "recipe": f"{keys['data']}/{keys['method']}",
         **shown,
@@ -110,7 +115,7 @@ def write(tmp_path: Path) -> Write:
         chosen = recipe(**keys)
         tuned = chosen["policy"] != "fixed"
         events = journal(hits, chosen["policy"], chances)
-        saved = {"name": f"{chosen['data']}/{chosen['method']}", "recipe": chosen, "fingerprint": "f"}
+        saved: dict[str, Any] = {"name": f"{chosen['data']}/{chosen['method']}", "recipe": chosen, "fingerprint": "f"}
         saved |= {"class_names": [f"class {label}" for label in range(10)], "space": SPACE if tuned else None}
         store.write_json(folder / "recipe.json", {**saved, **({"runner": "audit"} if (more or {}).get("leak") else {})})
         store.write_json(folder / "machine.json", {"hardware": {"processor": "an abacus"}, "threads": 1})
