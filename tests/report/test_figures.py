@@ -11,8 +11,10 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 import pytest
+from matplotlib.axes import Axes
 from matplotlib.collections import FillBetweenPolyCollection, PathCollection
 from matplotlib.patches import Ellipse
+from numpy.typing import NDArray
 
 from poise import store
 from poise.report import Figure
@@ -90,7 +92,9 @@ def write_run(
 def trials(phase: int) -> list[dict[str, Any]]:
     """Four short trials with rewards 0.2 to 0.5, the first again and longer with 0.9, and one of a classifier."""
     actions = [dict(zip(GRID, values, strict=True)) for values in itertools.product(*GRID.values())]
-    plans = [(action, 0.1 * place, {"epochs": 2, "full": False}) for place, action in enumerate(actions, start=2)]
+    plans: list[tuple[dict[str, Any], float, dict[str, Any]]] = [
+        (action, 0.1 * place, {"epochs": 2, "full": False}) for place, action in enumerate(actions, start=2)
+    ]
     plans.append((actions[0], 0.9, {"epochs": 4, "full": False}))
     plans.append((actions[0], 0.7, {"epochs": 9, "full": True, "purpose": "classifier"}))
     return [
@@ -202,6 +206,11 @@ def test_forgetting_by_the_phase_in_which_classes_arrived(many: dict[str, Figure
     assert [row["forgetting"] for row in found] == pytest.approx([30, 35])
 
 
+def shown(axes: Axes) -> NDArray[np.float64]:
+    """The values of a heat map."""
+    return np.asarray(axes.images[0].get_array(), dtype=np.float64)
+
+
 def test_the_policy_over_its_actions(many: dict[str, Figure]) -> None:
     known, unknown = many["chances-shapes-tfh-3"], many["chances-shapes-tfs-3"]
     assert [row["probability"] for row in rows(known, phase=1)] == [0.1, 0.2, 0.3, 0.4]
@@ -214,7 +223,7 @@ def test_the_policy_over_its_actions(many: dict[str, Figure]) -> None:
     ):
         panel, bar = figure.draw().axes
         assert bar.get_ylabel() == words
-        np.testing.assert_allclose(np.ma.getdata(panel.images[0].get_array()), expected)
+        np.testing.assert_allclose(shown(panel), np.array(expected))
         rings = next(each for each in panel.collections if isinstance(each, PathCollection))
         np.testing.assert_array_equal(rings.get_offsets(), [[0, 2], [1, 0]])
         assert panel.get_yticklabels()[0].get_text() == "β 0  λ 0.1"
@@ -225,7 +234,7 @@ def test_the_reward_of_every_trial(many: dict[str, Figure]) -> None:
     assert [row["trial"] for row in figure.data] == list(range(1, 13))
     assert [row["reward"] for row in figure.data] == pytest.approx([0.2, 0.3, 0.4, 0.5, 0.9, 0.7] * 2)
     (axes,) = figure.draw().axes
-    sizes = [len(each.get_offsets()) for each in axes.collections if isinstance(each, PathCollection)]
+    sizes = [len(np.asarray(each.get_offsets())) for each in axes.collections if isinstance(each, PathCollection)]
     assert sizes == [10, 2]  # ten of actions, two of a classifier
 
 
@@ -238,7 +247,7 @@ def test_classes_and_confusion_are_in_the_order_of_arrival(many: dict[str, Figur
     panel = figure.draw().axes[0]
     expected = np.diag(np.array([1.0, 0.7, 0.3, 0.6, 1.0, 0.9]))
     expected[1:, 0] = 1 - np.diag(expected)[1:]
-    np.testing.assert_allclose(np.ma.getdata(panel.images[0].get_array()), expected)
+    np.testing.assert_allclose(shown(panel), expected)
     assert [text.get_text() for text in panel.get_yticklabels()][:2] == ["shape 3", "shape 1"]
 
 
