@@ -49,13 +49,13 @@ class Browser:
                 return found
             self.events.append(answer)
 
-    def open(self, page: Path, width: int = 1300, height: int = 900, anchor: str = "", scheme: str = "light") -> None:
-        """Open a file and wait until it is loaded."""
+    def open(self, page: Path, width: int = 1300, height: int = 900, scheme: str = "light") -> None:
+        """Open a file and wait until it is loaded; what happened before is forgotten."""
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
-        seen = len(self.named("Page.loadEventFired"))
-        self.call("Page.navigate", url=page.resolve().as_uri() + anchor)
-        while len(self.named("Page.loadEventFired")) == seen and not anchor:
+        self.events.clear()
+        self.call("Page.navigate", url=page.resolve().as_uri())
+        while not self.named("Page.loadEventFired"):
             self.events.append(self._next())
 
     def value(self, expression: str) -> Any:

@@ -39,7 +39,7 @@ function filterBy(box) {
     row.hidden = !words.every((word) => text.includes(word));
     shown += row.hidden ? 0 : 1;
   }
-  box.parentElement.querySelector("output").textContent = words.length ? `${shown} of ${rows.length}` : "";
+  box.closest(".tools").querySelector("output").textContent = words.length ? `${shown} of ${rows.length}` : "";
 }
 
 for (const heading of document.querySelectorAll("th.sortable")) {
