@@ -69,7 +69,7 @@ def _ticks(run: Run) -> list[Cell]:
 
 
 def _policy(row: Row) -> Cell:
-    return word(row.first.policy_label, [run.name for run in row.runs])
+    return word(row.first.policy_label)
 
 
 def _sheet(

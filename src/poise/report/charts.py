@@ -330,12 +330,12 @@ def _legend(names: Mapping[str, int]) -> str:
 
 
 def _sheet(frame: Frame, marks: Sequence[str], label: str) -> str:
-    return _svg(frame.width, frame.height, marks, label)
+    return _svg(frame.width, frame.height, marks, label, "chart fill")
 
 
-def _svg(width: float, height: float, marks: Sequence[str], label: str) -> str:
+def _svg(width: float, height: float, marks: Sequence[str], label: str, style: str = "chart") -> str:
     size = f'viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}"'
-    return f'<svg class="chart" role="img" aria-label="{escape(label)}" {size}>{"".join(marks)}</svg>'
+    return f'<svg class="{style}" role="img" aria-label="{escape(label)}" {size}>{"".join(marks)}</svg>'
 
 
 def _at(value: float) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from poise.report.paper import Published, published
 from poise.report.rows import Row, Stream, baselines, rows_of
 from poise.report.runs import Run
-from poise.report.sheet import Cell, Column, Line, Sheet, Value, figure, gain_line, mean_text, word
+from poise.report.sheet import Cell, Column, Line, Sheet, Value, figure, gain_line, mean_text, signed, word
 from poise.report.statistics import Spread, paired, spread
 
 CAPTION = (
@@ -63,7 +63,7 @@ def _accuracy_sheet(data: str, exam: str, runs: Sequence[Run]) -> Sheet:
     for row in rows:
         made = [_cell(row, against.get(row.label), column) for column in columns]
         if any(record for _, record in made):
-            first = [word(row.first.method), word(_marked(row), [run.name for run in row.runs])]
+            first = [word(row.first.method), word(_marked(row))]
             cells.append((*first, *(cell for cell, _ in made)))
             records += [record for _, record in made if record]
     heads = (Column("method", numeric=False), Column("policy", numeric=False))
@@ -131,7 +131,7 @@ def _cell(row: Row, baseline: Row | None, column: _Column) -> tuple[Cell, Mappin
 def paper_line(mean: float, paper: Published) -> Line:
     """The paper's figure, and ours minus it."""
     deviation = f" ± {paper.deviation:.1f}" if paper.deviation is not None else ""
-    return Line(f"paper {paper.figure:.1f}{deviation} ({mean - paper.figure:+.1f})", "paper")
+    return Line(f"paper {paper.figure:.1f}{deviation} ({signed(mean - paper.figure, 1)})", "paper")
 
 
 def _identity(row: Row) -> dict[str, Value]:

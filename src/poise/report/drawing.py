@@ -94,20 +94,37 @@ class Figure:
 
     def svg(self) -> bytes:
         """The drawing as SVG; the same data give the same bytes."""
-        return self._bytes("svg", {"Date": None, "Creator": "poise"})
+        with styled():
+            return _bytes(self.drawn(), ".svg")
 
     def save(self, path: Path) -> None:
         """Write the drawing; the ending of the path says as what."""
         check_picture(path)
-        kind = path.suffix[1:].lower()
-        data = self.svg() if kind == "svg" else self._bytes(kind, {"CreationDate": None} if kind == "pdf" else {})
-        store.write_bytes(path, data)
-
-    def _bytes(self, kind: str, metadata: Mapping[str, Any]) -> bytes:
-        buffer = io.BytesIO()
         with styled():
-            self.drawn().savefig(buffer, format=kind, metadata=dict(metadata))
-        return buffer.getvalue()
+            store.write_bytes(path, _bytes(self.drawn(), path.suffix.lower()))
+
+    def save_all(self, folder: Path) -> bytes:
+        """Write the drawing with every ending, laid out once; returns the SVG."""
+        with styled():
+            drawing = self.drawn()
+            found = {}
+            for ending in (".svg", ".pdf", ".png"):
+                found[ending] = _bytes(drawing, ending)
+                drawing.set_layout_engine("none")  # everything has its place now
+        for ending, data in found.items():
+            (folder / f"{self.name}{ending}").write_bytes(data)
+        return found[".svg"]
+
+
+def _bytes(drawing: Drawing, ending: str) -> bytes:
+    """A drawing as a file of this kind, without the date in it."""
+    metadata: Mapping[str, Mapping[str, str | None]] = {
+        ".svg": {"Date": None, "Creator": "poise"},
+        ".pdf": {"CreationDate": None},
+    }
+    buffer = io.BytesIO()
+    drawing.savefig(buffer, format=ending[1:], metadata=dict(metadata.get(ending, {})))
+    return buffer.getvalue()
 
 
 def check_picture(path: Path) -> None:

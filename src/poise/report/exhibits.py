@@ -22,6 +22,7 @@ from poise.report.comparison import comparisons
 from poise.report.rows import Stream, baselines, rows_of
 from poise.report.runs import Run
 from poise.report.series import Rows, Value
+from poise.report.sheet import signed
 
 MOST: Final = 12  # of the figures that need one panel per run
 
@@ -58,8 +59,8 @@ def forest(runs: Sequence[Run]) -> str:
     for each in found:
         low, high = each.difference.interval() if each.difference.count > 1 else (None, None)
         verdict = each.difference.verdict()
-        words = f"{each.row.label}, {each.stream}: {each.difference.mean:+.2f}"
-        words += f" [{low:+.2f}, {high:+.2f}]" if low is not None and high is not None else ""
+        words = f"{each.row.label}, {each.stream}: {signed(each.difference.mean)}"
+        words += f" [{signed(low)}, {signed(high)}]" if low is not None and high is not None else ""
         rows.append(
             Interval(
                 f"{each.row.label}, {each.stream}",

@@ -22,7 +22,7 @@ from poise.report.costs import machine_name
 from poise.report.exhibits import Exhibit, Panel, class_chart, exhibits, forest, reward_chart
 from poise.report.rows import Stream
 from poise.report.runs import LABELS, Broken, Phase, Run
-from poise.report.sheet import Column, Sheet
+from poise.report.sheet import Column, Sheet, signed
 from poise.report.statistics import ENOUGH
 
 GENERATOR: Final = f"poise {__version__}"
@@ -39,12 +39,16 @@ NAMES: Final = {
 
 @dataclass(frozen=True)
 class Drawn:
-    """A figure that was drawn for print: `svg` is its data address, empty where it would make the page heavy."""
+    """A figure that was drawn for print.
+
+    `svg` is its data address, empty where it would make the page heavy; `only` says that the page has none like it.
+    """
 
     name: str
     title: str
     caption: str
     svg: str = ""
+    only: bool = False
 
 
 @dataclass(frozen=True)
@@ -163,7 +167,7 @@ def _verdict(runs: Sequence[Run]) -> str:
     best = max(found, key=lambda each: each.difference.mean)
     return (
         f"{_count(len(found), 'comparison')} of a policy with the method's own hyperparameters: {words}. "
-        f"The largest difference is {best.difference.mean:+.2f} points ({best.row.label}, {best.stream}, "
+        f"The largest difference is {signed(best.difference.mean)} points ({best.row.label}, {best.stream}, "
         f"{_count(best.difference.count, 'paired seed')})."
     )
 
@@ -196,8 +200,7 @@ def _result(run: Run) -> Iterator[tuple[str, object]]:
         yield key, run.result.get(key, "–")
     for part, spent in run.seconds.items():
         yield f"seconds.{part}", spent
-    for key, value in (run.result.get("resolved_policy") or {}).items():
-        yield f"policy.{key}", _plain(value)
+    yield from _flat(run.result.get("resolved_policy") or {}, "policy.")
 
 
 def _machine(run: Run) -> Iterator[tuple[str, object]]:

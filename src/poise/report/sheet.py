@@ -99,12 +99,17 @@ def mean_text(found: Spread, digits: int = 2) -> str:
     return f"{found.mean:.{digits}f}" + (f" ± {found.deviation:.{digits}f}" if found.count > 1 else "")
 
 
+def signed(value: float, digits: int = 2) -> str:
+    """A difference, with its sign."""
+    return f"{value:+.{digits}f}".replace("-", "−")
+
+
 def gain_line(difference: Spread) -> Line:
     """A paired difference: its interval and, only where that is certain, its colour."""
     verdict = difference.verdict()
     pairs = f"{difference.count} seed{'s' if difference.count > 1 else ''}"
     if difference.count < 2:
-        return Line(f"{difference.mean:+.2f} ({pairs})")
+        return Line(f"{signed(difference.mean)} ({pairs})")
     low, high = difference.interval()
-    text = f"{difference.mean:+.2f} [{low:+.2f}, {high:+.2f}]" + (f" ({pairs})" if verdict == "few" else "")
+    text = f"{signed(difference.mean)} [{signed(low)}, {signed(high)}]" + (f" ({pairs})" if verdict == "few" else "")
     return Line(text, verdict if verdict in ("gain", "loss") else "")

@@ -15,7 +15,7 @@ from poise.report.ablation import ablation_sheets
 from poise.report.assumptions import assumptions, beginnings
 from poise.report.comparison import accuracy_sheets, runs_sheet, state
 from poise.report.costs import stored_sheet, time_sheet
-from poise.report.drawing import ENDINGS, Figure
+from poise.report.drawing import Figure
 from poise.report.exhibits import exhibits
 from poise.report.page import Contents, Drawn, data_address, make_page
 from poise.report.probes import PROBE, ProbeTable, load_probe, probe_summary
@@ -25,6 +25,8 @@ from poise.report.sheet import Sheet, rows_as_csv
 from poise.report.tables import comparison_table
 
 PAGE: Final = "index.html"
+#: Figures for print that the page does not draw itself.
+ONLY: Final = "activation-maps"
 #: How many bytes of figures for print a page carries; the rest are files beside it.
 CARRIED: Final = 4_000_000
 
@@ -138,12 +140,10 @@ def _drawn(figures: Sequence[Figure], folder: Path) -> list[Drawn]:
     found, carried = [], 0
     for figure in figures:
         _write(folder / f"{figure.name}.csv", rows_as_csv(figure.data))
-        for ending in ENDINGS:
-            figure.save(folder / f"{figure.name}{ending}")
-        content = (folder / f"{figure.name}.svg").read_bytes()
+        content = figure.save_all(folder)
         carried += len(content)
         address = data_address(content, "image/svg+xml") if carried <= CARRIED else ""
-        found.append(Drawn(figure.name, figure.title, figure.caption, address))
+        found.append(Drawn(figure.name, figure.title, figure.caption, address, figure.name.startswith(ONLY)))
     return found
 
 
