@@ -105,6 +105,20 @@ def test_a_frozen_model_is_explained_too() -> None:
     torch.testing.assert_close(grad_cam(model.requires_grad_(False), batch, rows), expected)
 
 
+@pytest.mark.gpu
+def test_maps_on_a_gpu_are_those_on_the_cpu() -> None:
+    learned = Learner("lucir", epochs=2, memory=4, policy="fixed", device="cuda")
+    learned.partial_fit(halves(24), ["left", "right"] * 12)
+    assert learned.model is not None
+    assert learned.preprocessing is not None
+    batch = learned.preprocessing.plain(torch.from_numpy(halves(6))[:, None])
+    rows = torch.tensor([0, 1] * 3)
+    there = grad_cam(learned.model, batch.cuda(), rows.cuda(), learned.means_).cpu()
+    assert learned.means_ is not None
+    here = grad_cam(learned.model.cpu(), batch, rows, learned.means_.cpu())
+    torch.testing.assert_close(there, here, rtol=1e-2, atol=1e-4)
+
+
 @pytest.mark.parametrize(
     ("net", "reason"),
     [

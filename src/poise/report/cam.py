@@ -19,13 +19,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn.functional import normalize
 
 from poise.data import to_pixels
 from poise.errors import UserError
 from poise.learner import Images, Learner
 from poise.nets import Model
 from poise.report.drawing import BAD, GOOD, Figure, Row, panels
+from poise.training.evaluate import Extracted, both_classifiers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -72,7 +72,8 @@ def _scores_and_maps(model: Model, images: Tensor, means: Tensor | None) -> tupl
             hook.remove()
     if not output.maps and not seen:
         raise UserError("this net has no convolution (nn.Conv2d); Grad-CAM needs the maps of one")
-    scores = output.logits if means is None else normalize(output.features) @ means.T
+    found = Extracted(output.features, output.logits)
+    scores = found.logits if means is None else both_classifiers(found, means)["ncm"]
     return scores, output.maps[-1] if output.maps else seen[-1]
 
 
