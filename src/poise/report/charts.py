@@ -75,61 +75,36 @@ def line_chart(
 
 
 @dataclass(frozen=True)
-class Group:
-    """Points of one name in a plane, with the axes of the ellipse that holds 95 % of what they come from."""
+class Mark:
+    """A point in a plane with how far its 95 % interval reaches in both directions, where it has one."""
 
     label: str
-    points: tuple[tuple[float, float], ...]
+    x: float
+    y: float
+    reach: tuple[float, float] | None
     colour: int
-    hollow: bool = False
+    hollow: bool
+    tip: str
 
-    @property
-    def centre(self) -> tuple[float, float]:
-        """Their mean."""
-        count = len(self.points)
-        return sum(x for x, _ in self.points) / count, sum(y for _, y in self.points) / count
-
-
-def plane_chart(groups: Sequence[Group], arrows: Sequence[tuple[str, str]], x_label: str, y_label: str) -> str:
-    """One mark per name, an ellipse around it with three or more points, and arrows between some of them."""
-    corners = [corner for group in groups for corner in (*group.points, *_ellipse_corners(group))]
-    frame = Frame(
-        _widened([x for x, _ in corners], 0.08), _widened([y for _, y in corners], 0.08), height=WIDTH * 3 // 4
-    )
-    marks = [_grid(frame, x_label, y_label, whole_x=False)]
-    marks += [_ellipse(group, frame) for group in groups]
-    centres = {group.label: group.centre for group in groups}
-    for start, end in arrows:
-        x1, y1, x2, y2 = (
-            _at(place) for x, y in (centres[start], centres[end]) for place in (frame.across(x), frame.down(y))
-        )
-        marks.append(f'<line class="arrow" x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}"/>')
-    for group in groups:
-        x, y = group.centre
-        tip = f"{group.label}: {x_label} {x:.2f}, {y_label} {y:.2f} ({len(group.points)} seeds)"
-        marks.append(_dot(frame.across(x), frame.down(y), tip, group.colour, 5, hollow=group.hollow))
-    return _sheet(frame, marks, f"{y_label} against {x_label}") + _legend(
-        {group.label: group.colour for group in groups}
-    )
+    def corners(self) -> list[tuple[float, float]]:
+        """What must be on the sheet."""
+        dx, dy = self.reach or (0.0, 0.0)
+        return [(self.x - dx, self.y - dy), (self.x + dx, self.y + dy)]
 
 
-def ellipse(points: Sequence[tuple[float, float]]) -> tuple[float, float, float] | None:
-    """Half axes and angle (radians) of the 95 % ellipse of a normal fit; None of fewer than three points.
-
-    >>> wide, narrow, angle = ellipse([(0, 0), (2, 2), (4, 4), (2, 3), (2, 1)])
-    >>> wide > narrow, round(math.degrees(angle))
-    (True, 45)
-    """
-    if len(points) < 3:
-        return None
-    count = len(points)
-    cx, cy = (sum(values) / count for values in zip(*points, strict=True))
-    xx = sum((x - cx) ** 2 for x, _ in points) / (count - 1)
-    yy = sum((y - cy) ** 2 for _, y in points) / (count - 1)
-    xy = sum((x - cx) * (y - cy) for x, y in points) / (count - 1)
-    middle, gap = (xx + yy) / 2, math.hypot((xx - yy) / 2, xy)
-    reach = 5.991  # the 95 % quantile of χ² with two degrees of freedom
-    return math.sqrt(reach * (middle + gap)), math.sqrt(reach * max(0.0, middle - gap)), math.atan2(2 * xy, xx - yy) / 2
+def plane_chart(marks: Sequence[Mark], arrows: Sequence[tuple[str, str]], x_label: str, y_label: str) -> str:
+    """One mark per name, an ellipse around it where its reach is known, and arrows between some of them."""
+    corners = [corner for mark in marks for corner in mark.corners()]
+    across, down = (_widened([corner[side] for corner in corners], 0.08) for side in (0, 1))
+    frame = Frame(across, down, height=WIDTH * 3 // 4)
+    drawn = [_grid(frame, x_label, y_label, whole_x=False), *(_ellipse(mark, frame) for mark in marks)]
+    places = {mark.label: (_at(frame.across(mark.x)), _at(frame.down(mark.y))) for mark in marks}
+    for (x1, y1), (x2, y2) in ((places[start], places[end]) for start, end in arrows):
+        drawn.append(f'<line class="arrow" x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}"/>')
+    for mark in marks:
+        place = frame.across(mark.x), frame.down(mark.y)
+        drawn.append(_dot(*place, mark.tip, mark.colour, 5, hollow=mark.hollow))
+    return _sheet(frame, drawn, f"{y_label} against {x_label}") + _legend({mark.label: mark.colour for mark in marks})
 
 
 def heat_map(
@@ -295,28 +270,13 @@ def _dot(x: float, y: float, tip: str, colour: int, radius: float, hollow: bool 
     return f'<circle class="{style}" cx="{_at(x)}" cy="{_at(y)}" r="{radius:g}" data-tip="{escape(tip)}"/>'
 
 
-def _ellipse_corners(group: Group) -> list[tuple[float, float]]:
-    found = ellipse(group.points)
-    if found is None:
-        return []
-    (x, y), (wide, narrow, angle) = group.centre, found
-    dx = math.hypot(wide * math.cos(angle), narrow * math.sin(angle))
-    dy = math.hypot(wide * math.sin(angle), narrow * math.cos(angle))
-    return [(x - dx, y - dy), (x + dx, y + dy)]
-
-
-def _ellipse(group: Group, frame: Frame) -> str:
-    found = ellipse(group.points)
-    if found is None:
+def _ellipse(mark: Mark, frame: Frame) -> str:
+    if mark.reach is None:
         return ""
-    (x, y), (wide, narrow, angle) = group.centre, found
-    path = []
-    for step in range(48):
-        turn = step * math.tau / 48
-        a, b = wide * math.cos(turn), narrow * math.sin(turn)
-        px, py = x + a * math.cos(angle) - b * math.sin(angle), y + a * math.sin(angle) + b * math.cos(angle)
-        path.append(f"{_at(frame.across(px))},{_at(frame.down(py))}")
-    return f'<polygon class="band c{group.colour % COLOURS}" points="{" ".join(path)}"/>'
+    x, y = frame.across(mark.x), frame.down(mark.y)
+    rx, ry = frame.across(mark.x + mark.reach[0]) - x, y - frame.down(mark.y + mark.reach[1])
+    size = f'cx="{_at(x)}" cy="{_at(y)}" rx="{_at(rx)}" ry="{_at(ry)}"'
+    return f'<ellipse class="band c{mark.colour % COLOURS}" {size}/>'
 
 
 def _legend(names: Mapping[str, int]) -> str:

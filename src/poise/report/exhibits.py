@@ -8,8 +8,8 @@ from typing import Final
 
 from poise.report import series
 from poise.report.charts import (
-    Group,
     Interval,
+    Mark,
     Point,
     Series,
     bar_chart,
@@ -23,6 +23,7 @@ from poise.report.rows import Stream, baselines, rows_of
 from poise.report.runs import Run
 from poise.report.series import Rows, Value
 from poise.report.sheet import signed
+from poise.report.statistics import ENOUGH, spread
 
 MOST: Final = 12  # of the figures that need one panel per run
 
@@ -81,36 +82,28 @@ def _accuracy(runs: Sequence[Run]) -> Exhibit:
     panels = []
     for home, inside in _split(rows, "data", "exam", "setting"):
         lines = [
-            Series(
-                label,
-                tuple(
-                    Point(
-                        _n(row["phase"]),
-                        _n(row["mean"]),
-                        f"{label}, phase {row['phase']} ({row['classes']} classes): {_n(row['mean']):.2f} %"
-                        + (
-                            f" ({_n(row['low']):.2f} to {_n(row['high']):.2f}, {row['seeds']} seeds)"
-                            if _n(row["seeds"]) > 1
-                            else ""
-                        ),
-                        _n(row["low"]),
-                        _n(row["high"]),
-                    )
-                    for row in points
-                ),
-                colours[label],
-            )
+            Series(label, tuple(_accuracy_point(label, row) for row in points), colours[label])
             for (label,), points in _split(inside, "row")
         ]
         panels.append(Panel(_home(home), line_chart(lines, "phase", "accuracy (%)")))
     return Exhibit(
         "accuracy",
         "Accuracy after each phase",
-        "On all classes seen so far, by the classifier that counts. Lines are means over seeds, bands reach from the "
-        "lowest to the highest seed.",
+        "On all classes seen so far, by the classifier that counts. Lines are means over seeds, bands ± one deviation "
+        "where there are at least three.",
         tuple(panels),
         rows,
     )
+
+
+def _accuracy_point(label: str, row: Mapping[str, Value]) -> Point:
+    mean, several = _n(row["mean"]), _n(row["seeds"]) >= ENOUGH
+    words = f"{label}, phase {row['phase']} ({row['classes']} classes): {mean:.2f} %"
+    if _n(row["seeds"]) > 1:
+        words += f" ({_n(row['low']):.2f} to {_n(row['high']):.2f}, {row['seeds']} seeds)"
+    reach = _n(row["deviation"]) if several else None
+    low, high = (mean - reach, mean + reach) if reach is not None else (None, None)
+    return Point(_n(row["phase"]), mean, words, low, high)
 
 
 def _plane(runs: Sequence[Run]) -> Exhibit:
@@ -119,24 +112,28 @@ def _plane(runs: Sequence[Run]) -> Exhibit:
     against = {label: row.label for label, row in baselines(rows_of(runs)).items()}
     panels = []
     for home, inside in _split(rows, "data", "exam", "phases"):
-        groups = [
-            Group(
-                label, tuple((_n(row["tfh"]), _n(row["tfs"])) for row in points), colours[label], label not in against
-            )
-            for (label,), points in _split(inside, "row")
+        marks = [
+            _mark(label, points, colours[label], label not in against) for (label,), points in _split(inside, "row")
         ]
-        there = {group.label for group in groups}
+        there = {mark.label for mark in marks}
         arrows = [(base, label) for label, base in against.items() if {base, label} <= there]
-        panels.append(Panel(_home(home), plane_chart(groups, arrows, "TFH (%)", "TFS (%)")))
+        panels.append(Panel(_home(home), plane_chart(marks, arrows, "TFS (%)", "TFH (%)")))
     return Exhibit(
         "plane",
         "Training from half against training from scratch",
         "Average accuracy in both settings, as in the paper's Figure 1: one mark per row (hollow: the method's own "
-        "hyperparameters, with an arrow to the policy's), and with three or more seeds the 95 % ellipse of a normal "
-        "fit.",
+        "hyperparameters, with a line to the policy's). With three or more seeds half-axes of ellipses are the 95 % "
+        "intervals of the means.",
         tuple(panels),
         rows,
     )
+
+
+def _mark(label: str, points: Rows, colour: int, hollow: bool) -> Mark:
+    tfs, tfh = (spread([_n(row[setting]) for row in points]) for setting in ("tfs", "tfh"))
+    halves = [found.interval()[1] - found.mean for found in (tfs, tfh)]
+    tip = f"{label}: TFH {tfh.mean:.2f} %, TFS {tfs.mean:.2f} %, {tfs.count} seeds"
+    return Mark(label, tfs.mean, tfh.mean, (halves[0], halves[1]) if tfs.count >= ENOUGH else None, colour, hollow, tip)
 
 
 def _values(runs: Sequence[Run]) -> Exhibit:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -71,7 +71,10 @@ class Report:
         return [sheet for sheet in sheets if sheet.rows]
 
     def write(self, out: Path, figures: Sequence[Figure] = (), refresh: int | None = None) -> Path:
-        """Write the page, the tables and these figures into a folder; returns the page."""
+        """Write the page, the tables and these figures into a folder; returns the page.
+
+        Drawing takes longer than all the rest, so a page without these figures is there first.
+        """
         _claim(out)
         tables, shown = self.tables(), exhibits(self.runs)
         for sheet in tables:
@@ -80,9 +83,11 @@ class Report:
         for exhibit in shown:
             _write(out / "figures" / f"{exhibit.name}.csv", rows_as_csv(exhibit.rows))
         links = {run.name: os.path.relpath(run.path, out) for run in self.runs}
-        drawn = _drawn(figures, out / "figures")
-        contents = Contents(self.runs, self.broken, tables, self.texts(), drawn, links)
+        contents = Contents(self.runs, self.broken, tables, self.texts(), links=links)
         store.write_bytes(out / PAGE, make_page(contents, shown, refresh).encode())
+        if figures:
+            contents = replace(contents, figures=_drawn(figures, out / "figures"))
+            store.write_bytes(out / PAGE, make_page(contents, shown, refresh).encode())
         return out / PAGE
 
 
