@@ -145,6 +145,8 @@ def test_time_is_a_ratio_to_the_baseline_of_the_same_machine(write: Write) -> No
         paper_run(write, "far", setting="tfh", policy="race", seconds=50.0),
     ]
     runs[2] = Run(**{**vars(runs[2]), "machine": {"hardware": {"gpu": "another"}}})
+    scratch = paper_run(write, "scratch", setting="tfs", policy="online", seconds=20.0)
+    assert [row["paper_ratio"] for row in time_sheet([*runs, scratch]).records if row["setting"] == "TFS 5"] == [None]
     records = {row["row"]: row for row in time_sheet(runs).records}
     assert records["lucir, online"]["ratio"] == pytest.approx(3.5)
     assert records["lucir, online"]["paper_ratio"] == pytest.approx(5.2 / 1.6)

@@ -190,7 +190,7 @@ def forest_chart(rows: Sequence[Interval], x_label: str) -> str:
 
 def bar_chart(bars: Sequence[tuple[str, float, int]], x_label: str, y_label: str) -> str:
     """Thin bars of percentages with their words; the number picks the colour."""
-    width = max(240, min(1000, 7 * len(bars))) + LEFT + RIGHT
+    width = max(WIDTH, min(1000, 7 * len(bars) + LEFT + RIGHT))
     frame = Frame((0, max(1, len(bars))), (0, 100), width=width, height=200)
     marks = [_grid(frame, x_label, y_label, whole_x=True)]
     for place, (tip, value, colour) in enumerate(bars):

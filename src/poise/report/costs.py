@@ -24,7 +24,7 @@ def time_sheet(runs: Sequence[Run]) -> Sheet:
                 base = against.get(row.label)
                 ratio = _ratio(there, base, stream, machine)
                 spent = {part: spread([run.seconds[part] for run in there]) for part in PARTS}
-                paper = _paper_ratio(row, base)
+                paper = _paper_ratio(row, base, stream)
                 names = [run.name for run in there]
                 lines = (Line(f"paper {paper:.2f}", "paper"),) if paper and ratio else ()
                 cells.append(
@@ -82,9 +82,9 @@ def _ratio(runs: Sequence[Run], base: Row | None, stream: Stream, machine: str) 
     return totals[0] / totals[1] if len(totals) == 2 and totals[1] > 0 else None
 
 
-def _paper_ratio(row: Row, base: Row | None) -> float | None:
-    hours = published_hours(row.first)
-    own = published_hours(base.first) if base else None
+def _paper_ratio(row: Row, base: Row | None, stream: Stream) -> float | None:
+    hours = published_hours(row.first, stream)
+    own = published_hours(base.first, stream) if base else None
     return hours / own if hours and own else None
 
 

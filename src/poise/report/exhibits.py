@@ -8,6 +8,7 @@ from typing import Final
 
 from poise.report import series
 from poise.report.charts import (
+    COLOURS,
     Interval,
     Mark,
     Point,
@@ -139,7 +140,8 @@ def _mark(label: str, points: Rows, colour: int, hollow: bool) -> Mark:
 def _values(runs: Sequence[Run]) -> Exhibit:
     rows = series.values(runs)
     panels = []
-    for (label, axis), inside in _split(rows, "row", "axis"):
+    shown = list(dict.fromkeys(str(row["row"]) for row in rows))[:MOST]
+    for (label, axis), inside in _split([row for row in rows if row["row"] in shown], "row", "axis"):
         letter = inside[0]["letter"]
         name = f"{letter} ({axis})" if letter else str(axis)
         name += ", share of NCM" if axis == "classifier" else ""
@@ -149,12 +151,15 @@ def _values(runs: Sequence[Run]) -> Exhibit:
             lines += [Series(setting, raw, colour, "dots")]
             smooth = tuple(_value_point(setting, row, "smoothed") for row in points)
             lines += [Series(setting, smooth, colour, "faint")]
-        panels.append(Panel(f"{name} · {label}", line_chart(lines, "phase", str(letter or axis))))
+        most = max(_n(row["value"]) for row in inside)
+        reach = (-0.05, 1.05) if axis == "classifier" else (-0.04 * most, 1.06 * most)
+        chart = line_chart(lines, "phase", str(letter or axis), y_range=reach if most or axis == "classifier" else None)
+        panels.append(Panel(f"{name} · {label}", chart))
     return Exhibit(
         "values",
         "What the policy chose along the phases",
         "The tuned hyperparameters, as in the paper's Figure 5: dots are the values (means over seeds), "
-        "lines the same smoothed at 0.8.",
+        f"lines the same smoothed at 0.8. {MOST} rows at most.",
         tuple(panels),
         rows,
     )
@@ -299,8 +304,16 @@ def _split(rows: Rows, *names: str) -> Iterator[tuple[tuple[str, ...], Rows]]:
 
 
 def _colours(rows: Rows) -> dict[str, int]:
-    """The same colour for the same row in every panel."""
-    return {label: place % 16 for place, label in enumerate(dict.fromkeys(str(row["row"]) for row in rows))}
+    """The same colour for a row in every panel: its method's, dashed without a policy; further ones take others."""
+    methods = list(dict.fromkeys(str(row["method"]) for row in rows))
+    found: dict[str, int] = {}
+    for row in rows:
+        if str(row["row"]) not in found:
+            own = methods.index(str(row["method"])) % COLOURS + (COLOURS if row["policy"] == "fixed" else 0)
+            others = (place % (2 * COLOURS) for place in range(len(methods), len(methods) + 2 * COLOURS))
+            free = [place for place in (own, *others) if place not in found.values()]
+            found[str(row["row"])] = free[0] if free else own
+    return found
 
 
 def _home(parts: Sequence[str]) -> str:

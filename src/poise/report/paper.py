@@ -62,9 +62,11 @@ def published_every(run: Run, stream: Stream) -> Published | None:
     return _ablated("every", every(run) if not run.fixed and not run.labels else None, run, stream)
 
 
-def published_hours(run: Run) -> float | None:
+def published_hours(run: Run, stream: Stream) -> float | None:
     """Table S2: hours of LUCIR in TFH 5 on CIFAR-100."""
-    if run.method != "lucir" or not _comparable(run) or Stream.of(run) != Stream(5, "tfh") or run.labels:
+    if run.method != "lucir" or run.data != "cifar100" or not _comparable(run):
+        return None
+    if stream != Stream(5, "tfh") or run.labels:
         return None
     hours: Mapping[str, float] = _figures()["hours"]
     return hours.get(run.policy if run.fixed or run.policy in OTHER_TUNERS else str(every(run)))
