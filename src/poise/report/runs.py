@@ -108,7 +108,7 @@ class Run:
         space: the tuned axes, the number of actions and the default one; None where nothing is tuned.
         labels: `oracle` or `leak`, where it is no ordinary run.
         events: how many events of each kind the journal has.
-        last_event: the last event of the journal, shortened to plain values.
+        last_event: kind and phase of the last event of the journal.
     """
 
     path: Path
@@ -329,7 +329,7 @@ class _Told:
         """One more event."""
         kind = str(event["event"])
         self.events[kind] = self.events.get(kind, 0) + 1
-        self.last = {key: value for key, value in event.items() if isinstance(value, str | int | float)}
+        self.last = {"event": kind, "phase": event.get("phase", self.last.get("phase"))}
         if kind == "action":
             self.action = dict(event)
         elif kind == "learned":
@@ -380,7 +380,7 @@ def _trial(event: Mapping[str, Any]) -> Trial:
 def _told(path: Path) -> _Told:
     """What the journal at this path tells; nothing where there is none."""
     told = _Told()
-    for event in store.read_journal(path):
+    for event in store.read_journal(path, brief="epoch"):
         told.tell(event)
     return told
 

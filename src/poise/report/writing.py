@@ -25,6 +25,8 @@ from poise.report.sheet import Sheet, rows_as_csv
 from poise.report.tables import comparison_table
 
 PAGE: Final = "index.html"
+#: Of more runs than this the assumptions are measured on some only: a table each would be too many to read.
+MANY: Final = 24
 #: Figures for print that the page does not draw itself.
 ONLY: Final = "activation-maps"
 #: How many bytes of figures for print a page carries; the rest are files beside it.
@@ -59,9 +61,14 @@ class Report:
         return [(heading, text) for heading, text in texts if text]
 
     def _assumptions(self) -> str:
-        tuned = [run for run in self.runs if run.trials and run.result is not None]
-        pairs = [(run.path, run.result) for run in self.runs if run.result is not None] if tuned else []
-        return assumptions([path for path, _ in pairs], [result for _, result in pairs])
+        done = [run for run in self.runs if run.result is not None]
+        if not any(run.trials for run in done):
+            return ""
+        seed = min(run.seed for run in done)
+        told = done if len(done) <= MANY else [run for run in done if run.seed == seed][:MANY]
+        note = f"{len(told)} of {len(done)} runs, seed {seed}\n\n" if len(told) < len(done) else ""
+        text = assumptions([run.path for run in told], [run.result for run in told if run.result is not None])
+        return text and f"{note}{text}"
 
     def tables(self) -> list[Sheet]:
         """Every table that has a row, that of all runs first."""
