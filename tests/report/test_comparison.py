@@ -20,7 +20,8 @@ from poise.report.runs import Run, read_run, read_runs
 from poise.report.sheet import Sheet, gain_line
 from poise.report.statistics import spread
 
-from .conftest import SPACE, Write
+from .conftest import SPACE, Write, recipe
+from .test_probes import EXAM, probe
 
 
 def average(count: int) -> float:
@@ -183,3 +184,12 @@ def test_rows_are_called_by_what_sets_them_apart(write: Write) -> None:
         "lucir, fixed, epochs=160 · toy",
         "lucir, fixed, epochs=20 · toy",
     ]
+
+
+def test_a_probe_knows_the_best_constant_action_of_its_phase(write: Write) -> None:
+    run, other = read_run(write("run")), read_run(write("other", seed=5))
+    table = probe((0.05, 0.1, 0.01), recipe=recipe(), exam={"name": "test", "images": EXAM})
+    (record,) = regret_sheet([run, other], [table]).records  # the other run has another seed than the probe
+    assert record["judged_by"] == "probe of phase 1"
+    assert (record["best_constant"], record["own"]) == pytest.approx((50.0, 45.0))  # the run decided on lr 0.1
+    assert record["regret"] == pytest.approx(5.0)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from poise import store
+from poise.report import series
 from poise.report.runs import read_run, read_runs
 
 from .conftest import Write
@@ -36,6 +37,16 @@ def test_a_real_run_is_read_as_its_result_says_and_its_journal_adds(real: Path) 
     assert len(run.trials) >= 2 * len(run.arms)
     assert run.class_names == tuple("0123456789")
     assert sum(images for _, _, images in run.confusion) == sum(run.phases[-1].images)
+
+
+def test_forgetting_by_phase_averages_to_that_of_the_result(real: Path) -> None:
+    run = read_run(real)
+    lost = [float(row["forgetting"] or 0) for row in series.forgetting([run])]
+    assert len(lost) == len(run.phases) - 1
+    assert sum(lost) / len(lost) == pytest.approx(run.forgetting, abs=1e-3)
+    classes = series.classes(run)
+    assert [row["phase"] for row in classes] == [0, 0, 1, 2]
+    assert sum(int(row["hits"] or 0) for row in classes) == sum(run.phases[-1].hits)
 
 
 def test_an_unfinished_run_tells_the_same_as_far_as_it_came(real: Path, tmp_path: Path) -> None:
