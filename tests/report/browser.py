@@ -64,6 +64,13 @@ class Browser:
         assert "exceptionDetails" not in found, found["exceptionDetails"]
         return found["result"].get("value")
 
+    def until(self, expression: str) -> None:
+        """Wait until an expression is true: what the mouse and the keyboard do takes a moment."""
+        end = time.monotonic() + PATIENCE
+        while not self.value(expression):
+            assert time.monotonic() < end, f"never came true: {expression}"
+            time.sleep(0.02)
+
     def move(self, x: float, y: float) -> None:
         """The mouse."""
         self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)

@@ -56,18 +56,22 @@ def test_tables_sort_and_filter(browser: Browser, page: Path) -> None:
     browser.open(page)
     heading = '#t-runs th[data-column="8"]'
     browser.click(*middle(browser, heading))
+    browser.until(f"document.querySelector({heading!r}).getAttribute('aria-sort') === 'descending'")
     best = cells(browser, 8)
     assert len(best) == 14
     assert best[-1] == "–", "what has no figure goes to the end"
     assert [float(text) for text in best[:-1]] == sorted((float(text) for text in best[:-1]), reverse=True)
     browser.click(*middle(browser, heading))
+    browser.until(f"document.querySelector({heading!r}).getAttribute('aria-sort') === 'ascending'")
     worst = cells(browser, 8)
     assert [float(text) for text in worst[:-1]] == sorted(float(text) for text in best[:-1])
     assert worst[-1] == "–"
     browser.click(*middle(browser, '#t-runs th[data-column="0"]'))
+    browser.until("document.querySelector('#t-runs th[data-column=\"0\"]').hasAttribute('aria-sort')")
     assert cells(browser, 0) == sorted(cells(browser, 0))
     browser.click(*middle(browser, 'input[data-table="t-runs"]'))
     browser.type("online tfs")
+    browser.until("document.querySelector('#table-runs output').textContent !== ''")
     assert cells(browser, 0) == [f"online-tfs-{seed}" for seed in range(3)]
     assert browser.value("document.querySelector('#table-runs output').textContent") == "3 of 14"
     assert browser.complaints() == []
@@ -78,15 +82,15 @@ def test_a_curve_says_its_value_and_a_link_opens_a_run(browser: Browser, page: P
     browser.open(page)
     assert browser.value("getComputedStyle(document.getElementById('tip')).visibility") == "hidden"
     browser.move(*middle(browser, "#figure-accuracy svg circle[data-tip*='lucir, online, phase 2']"))
+    browser.until("getComputedStyle(document.getElementById('tip')).visibility === 'visible'")
     said = browser.value("document.getElementById('tip').textContent")
     assert "lucir, online, phase 2 (3 classes)" in str(said)
     assert "3 seeds" in str(said)
-    assert browser.value("getComputedStyle(document.getElementById('tip')).visibility") == "visible"
     browser.move(1, 1)
-    assert browser.value("getComputedStyle(document.getElementById('tip')).visibility") == "hidden"
+    browser.until("getComputedStyle(document.getElementById('tip')).visibility === 'hidden'")
     assert browser.value("document.getElementById('run-online-tfs-1').open") is False
     browser.click(*middle(browser, "#t-runs a[href='#run-online-tfs-1']"))
-    assert browser.value("document.getElementById('run-online-tfs-1').open") is True
+    browser.until("document.getElementById('run-online-tfs-1').open")
     assert browser.complaints() == []
 
 
