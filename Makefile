@@ -21,8 +21,8 @@ demo: setup
 	  if [ -e $$folder/recipe.json ]; then $(BIN)/poise resume $$folder || exit $$?; \
 	  else $(BIN)/poise run digits/lucir setting=$$setting policy=$$policy --out $$folder > /dev/null || exit $$?; fi; \
 	done; done
-	@echo; $(BIN)/poise report runs/demo/fixed-tfh runs/demo/online-tfh runs/demo/fixed-tfs runs/demo/online-tfs
-	@echo; echo "The run folders are in runs/demo: result.json, journal.jsonl and model.safetensors in each."
+	@echo; $(BIN)/poise report runs/demo/fixed-tfh runs/demo/online-tfh runs/demo/fixed-tfs runs/demo/online-tfs --out runs/demo/report --cam
+	@echo; echo "The run folders are in runs/demo: result.json, journal.jsonl, model.safetensors and a page of its own in each."
 
 test: setup
 	$(BIN)/python -m pytest -n 2

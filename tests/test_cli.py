@@ -191,9 +191,8 @@ def test_a_run_folder_is_made_once(poise: Command) -> None:
     assert f"go on with 'poise resume {folder}'" in unfinished.err
     assert poise("resume", folder).code == 0
     after = {path: path.read_bytes() for path in before}
-    assert {path for path in before if before[path] != after[path]} <= {
-        Path(folder, name) for name in ("result.json", "machine.json")
-    }
+    changed = {path.relative_to(folder) for path in before if before[path] != after[path]}
+    assert {path for path in changed if path.parts[0] != "report"} <= {Path("result.json"), Path("machine.json")}
 
 
 def test_reports_compare_runs(poise: Command, refusal: Callable[..., str]) -> None:
@@ -202,8 +201,25 @@ def test_reports_compare_runs(poise: Command, refusal: Callable[..., str]) -> No
     table = poise("report", "lucir", "lwf").out.splitlines()
     assert [line.split()[0] for line in table[2:]] == ["lucir", "lwf"]
     Path("lwf/result.json").unlink()
-    done = poise("report", "lucir", "lwf")
-    assert done == Done(2, "", "poise: lwf is not finished; go on with 'poise resume lwf'\n")
+    Path("empty").mkdir()
+    done = poise("report", "lucir", "lwf", "empty", "nowhere")
+    assert done.code == 0
+    assert "lwf: 2 of 2 phases so far" in done.out
+    assert done.err.splitlines() == ["not read: empty is empty", "not read: nowhere does not exist"]
+
+
+def test_a_report_is_a_page_with_tables_and_figures_beside_it(poise: Command) -> None:
+    for policy in ("fixed", "grid"):
+        words = ("run", *TINY, f"policy={policy}", "--out", f"runs/{policy}", "space={lr=[0.1,0.02]}")
+        assert f"report runs/{policy}/report/index.html" in poise(*words).out
+        assert Path(f"runs/{policy}/report/index.html").exists()
+    done = poise("report", "runs", "--out", "page", "--watch")  # which ends at once, as both are finished
+    assert (done.code, done.err.count("finished")) == (0, 2)
+    assert done.out.endswith("report page/index.html\n")
+    names = {path.suffix for path in Path("page/figures").iterdir()}
+    assert names == {".svg", ".pdf", ".png", ".csv"}
+    assert {path.name for path in Path("page/tables").iterdir()} >= {"runs.csv", "runs.md", "accuracy-digits.csv"}
+    assert "say where with --out" in poise("report", "runs", "--watch").err
 
 
 def test_a_probe_is_stored_shown_and_replayed(poise: Command) -> None:

@@ -16,6 +16,7 @@ import pytest
 import poise
 
 ROOT = Path(__file__).parents[1]
+FILES = (".py", ".toml", ".html", ".css", ".js")
 
 
 @pytest.fixture(scope="module")
@@ -41,9 +42,10 @@ def pip(*words: str) -> None:
 def test_the_wheel_holds_recipes_types_and_licence_but_no_tests(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     package = ROOT / "src" / "poise"
-    wanted = [path for path in package.rglob("*") if path.suffix in (".py", ".toml") or path.name == "py.typed"]
+    wanted = [path for path in package.rglob("*") if path.suffix in FILES or path.name == "py.typed"]
     assert {f"poise/{path.relative_to(package).as_posix()}" for path in wanted} <= names
-    assert sum(name.endswith(".toml") for name in names) == len(list(package.glob("recipes/*/*.toml"))) > 0
+    recipes = [name for name in names if name.startswith("poise/recipes/")]
+    assert len(recipes) == len(list(package.glob("recipes/*/*.toml"))) > 0
     assert any(name.endswith("/LICENSE") for name in names)
     info = f"poise-{poise.__version__}.dist-info/"
     assert all(name.startswith(("poise/", info)) for name in names)

@@ -250,3 +250,13 @@ class TestJournal:
         (tmp_path / "j").write_bytes(b'{"n": 0}\n{"n": \n{"n": 2}\n')
         with pytest.raises(Damaged, match="line 2 is not JSON"):
             self.events(tmp_path / "j")
+
+
+def test_a_journal_can_be_told_in_brief(tmp_path: Path) -> None:
+    journal = store.Journal(tmp_path / "journal.jsonl")
+    events = [{"event": "epochs", "n": 1}, {"event": "epoch", "phase": 0, "loss": 0.5}, {"event": "exam", "phase": 0}]
+    for event in events:
+        journal.append(event)
+    journal.close()
+    assert list(store.read_journal(journal.path)) == events
+    assert list(store.read_journal(journal.path, brief="epoch")) == [events[0], {"event": "epoch"}, events[2]]

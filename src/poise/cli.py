@@ -26,6 +26,7 @@ from poise.experiment import (
     RunFolder,
     TensorBoard,
     Watcher,
+    activation_maps,
     audit_folder,
     crossval_folder,
     describe_plan,
@@ -39,6 +40,7 @@ from poise.experiment import (
     recipe_text,
     reopen,
     reopened,
+    report_maps,
     run_crossval,
     run_sweep,
     runner_in,
@@ -48,17 +50,22 @@ from poise.learner import Learner
 from poise.policies import make_policy
 from poise.policies.simulate import simulate as replayed
 from poise.report import (
+    Figure,
     ProbeTable,
+    Report,
     actions_table,
-    assumptions,
-    beginnings,
+    check_picture,
     comparison_table,
+    figures,
+    gather,
     load_probe,
     load_result,
     probe_summary,
+    rows_table,
     run_table,
     simulation_summary,
     simulation_table,
+    watch,
 )
 
 #: What Typer raises for a wrong command line; its newer versions carry a click of their own.
@@ -121,7 +128,7 @@ def resume(
         return
     watchers = _watchers(opened, make_watcher(len(plan.stream)), tensorboard)
     job = runner_in(opened)(plan, opened, watchers, checkpoint_every)
-    typer.echo(f"\n{run_table(job.resume())}\n\nrun folder {folder}")
+    typer.echo(f"\n{run_table(job.resume())}\n\n{_reported(folder)}")
 
 
 @app.command()
@@ -231,14 +238,36 @@ def recipes(name: Annotated[str | None, typer.Argument(help="Print this one.")] 
 
 
 @app.command()
-def report(paths: Annotated[list[Path], typer.Argument(help="Run folders, and tables of 'poise probe'.")]) -> None:
-    """Print one table over finished runs, and what they and probes say about the assumptions of policies."""
-    tables = [load_probe(path) for path in paths if path.is_file()]
-    folders = [path for path in paths if not path.is_file()]
-    results = [load_result(folder) for folder in folders]
-    texts = [comparison_table(results) if results else "", assumptions(folders, results)]
-    texts += [*map(probe_summary, tables), beginnings(tables)]
-    typer.echo("\n\n".join(text for text in texts if text))
+def report(
+    paths: Annotated[list[Path], typer.Argument(help="Run folders, folders of them, and tables of 'poise probe'.")],
+    out: Annotated[Path | None, typer.Option("--out", help="A folder for index.html, tables and figures.")] = None,
+    watching: Annotated[bool, typer.Option("--watch", help="Write the page again while runs go on.")] = False,
+    every: Annotated[int, typer.Option("--every", help="Seconds between two looks with --watch.", min=1)] = 10,
+    maps: Annotated[bool, typer.Option("--cam", help="Also draw where the final models look (slower).")] = False,
+) -> None:
+    """Print a table over runs; with --out write a page with every table and figure, which opens from the disk."""
+    if watching and out is None:
+        raise UserError("--watch writes a page again and again; say where with --out FOLDER")
+    found = watch(paths, out, every, _say) if watching and out is not None else gather(paths)
+    if not found.runs and not found.probes:
+        raise UserError(f"{found.broken[0].path} {found.broken[0].reason}")
+    _say(*(f"not read: {each.path} {each.reason}" for each in found.broken))
+    typer.echo(found.text())
+    if out is not None:
+        typer.echo(f"\nreport {found.write(out, _figures(found, maps))}")
+
+
+@app.command()
+def cam(
+    paths: Annotated[list[Path], typer.Argument(help="Finished run folders, or learners' files, side by side.")],
+    images: Annotated[list[Path] | None, typer.Option("--images", help="Image files or folders of them.")] = None,
+    out: Annotated[Path, typer.Option("--out", help="The picture: FILE.png, .svg or .pdf.")] = Path("cam.png"),
+) -> None:
+    """Draw where models look (Grad-CAM); without --images, at exam images of early, middle and late classes."""
+    check_picture(out)
+    figure = activation_maps(paths, images or ())
+    figure.save(out)
+    typer.echo(f"{rows_table(figure.data)}\n\n{out}")
 
 
 @data_app.callback()
@@ -340,7 +369,23 @@ def _start(job: Run, tensorboard: bool) -> None:
         return
     watcher = make_watcher(len(plan.stream), [*plan.source.notes, f"run folder {folder.path}"])
     job.watchers = _watchers(folder, watcher, tensorboard)
-    typer.echo(f"\n{run_table(job.start())}\n\nrun folder {folder.path}")
+    typer.echo(f"\n{run_table(job.start())}\n\n{_reported(folder.path)}")
+
+
+def _figures(found: Report, maps: bool) -> list[Figure]:
+    """Everything that is drawn for print."""
+    drawn = figures(found.runs)
+    if maps:
+        drawn += report_maps([run.path for run in found.runs if RunFolder(run.path).model.exists()])
+    return drawn
+
+
+def _reported(folder: Path) -> str:
+    """Write the page of a run into its folder, and name it; without it a run is no less finished."""
+    try:
+        return f"run folder {folder}\nreport {gather([folder]).write(folder / 'report')}"
+    except (PoiseError, OSError) as error:
+        return f"run folder {folder}\nno report: {error}"
 
 
 def _options(words: list[str]) -> dict[str, Any]:

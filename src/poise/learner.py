@@ -697,6 +697,11 @@ class Learner:
             rows = {name: scores.argmax(dim=1).cpu().numpy() for name, scores in self._scores(images).items()}
         return {name: self._labels(found) for name, found in rows.items()}
 
+    @property
+    def means_(self) -> Tensor | None:
+        """The unit mean feature of each class, rows as in `classes_`: what NCM compares with."""
+        return self._means
+
     def score(self, images: Images, labels: Labels) -> float:
         """The share of images whose label is predicted, in [0, 1]."""
         wanted = _plain_labels(labels)

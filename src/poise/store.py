@@ -154,14 +154,22 @@ class Journal:
             self._file = None
 
 
-def read_journal(path: Path) -> Iterator[dict[str, Any]]:
-    """The events of a journal, finished or still growing; a torn last line and the header are left out."""
+def read_journal(path: Path, brief: str | None = None) -> Iterator[dict[str, Any]]:
+    """The events of a journal, finished or still growing; a torn last line and the header are left out.
+
+    Of events of the kind `brief` nothing but the kind is told, which is quick where there are thousands of them.
+    """
     if not path.exists():
         return
+    short = {"event": brief}
+    begins = json.dumps(short)[:-1].encode()
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             if not line.endswith(b"\n"):
                 return
+            if brief is not None and line.startswith(begins):
+                yield short.copy()
+                continue
             try:
                 event = json.loads(line)
             except ValueError as error:

@@ -1,6 +1,7 @@
 """The phase loop over a stream, recipes, journal and checkpoints, and the examiner."""
 
 from poise.experiment.audit import Audit, audit_folder, runner_in
+from poise.experiment.cam import activation_maps, report_maps
 from poise.experiment.crossval import crossval_folder, run_crossval
 from poise.experiment.dryrun import describe_plan
 from poise.experiment.examiner import Exam, Examiner, split_for_development
@@ -37,6 +38,7 @@ __all__ = [
     "RunFolder",
     "TensorBoard",
     "Watcher",
+    "activation_maps",
     "audit_folder",
     "crossval_folder",
     "describe_plan",
@@ -51,6 +53,7 @@ __all__ = [
     "recipe_text",
     "reopen",
     "reopened",
+    "report_maps",
     "run_crossval",
     "run_sweep",
     "runner_in",

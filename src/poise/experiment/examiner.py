@@ -83,6 +83,10 @@ class Examiner:
         labels = [int(label) for label in classes]
         return _per_class(self._images.of_labels(labels).labels.cpu().numpy(), labels)
 
+    def samples(self, classes: Sequence[int], count: int) -> ImageSet:
+        """The first exam images of each of these classes, class by class: for people to look at, chosen by no one."""
+        return ImageSet.joined([self._images.of_labels([label]).first_of_each_label(count) for label in classes])
+
     def score(self, model: Model, means: Tensor, classes: Sequence[Label], learner: Learner) -> dict[str, list[int]]:
         """Hits of a temporary model on the exam images of its classes, by classifier, in the order of its rows.
 

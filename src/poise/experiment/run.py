@@ -182,7 +182,7 @@ class Run:
                 return (yield from self._from_the_beginning(*self._prepared()))
             train, exam = self.plan.images()
             examiner = Examiner(exam, self.plan.stream)
-            self._refuse_other_exam(examiner)
+            refuse_other_exam(self.folder, examiner)
             learner = self._restored(*found, train)
             record_resume(self.folder.machine, learner.backend)
             return (yield from self._go(learner, train, examiner))
@@ -220,7 +220,15 @@ class Run:
 
     def _from_the_beginning(self, learner: Learner, train: ImageSet, examiner: Examiner) -> Going:
         store.write_json(self.folder.machine, describe_machine(self.folder.path, learner.backend))
-        store.write_json(self.folder.recipe, {**self.described(), "exam_images": examiner.fingerprint})
+        store.write_json(
+            self.folder.recipe,
+            {
+                **self.described(),
+                "exam_images": examiner.fingerprint,
+                "class_names": list(self.plan.source.class_names),
+                "space": self._space(learner),
+            },
+        )
         return (yield from self._go(learner, train, examiner))
 
     def _go(self, learner: Learner, train: ImageSet, examiner: Examiner) -> Going:
@@ -334,11 +342,6 @@ class Run:
         if found != self.runner:
             raise UserError(f"{self.folder.path} is the folder of another runner ({found}); use 'poise resume' for it")
 
-    def _refuse_other_exam(self, examiner: Examiner) -> None:
-        saved = store.read_json(self.folder.recipe).get("exam_images")
-        if saved is not None and saved != examiner.fingerprint:
-            raise UserError(f"the exam images are not those {self.folder.path} was started with; restore them first")
-
     def _restored(self, tensors: dict[str, Tensor], meta: dict[str, Any], train: ImageSet) -> Learner:
         mine = json.loads(json.dumps(self.plan.new_learner().state(images=False)[1]["settings"]))
         saved = meta["learner"]["settings"]
@@ -393,6 +396,9 @@ class Run:
         store.write_json(self.folder.machine, {**machine, "finished": now()})
         return result
 
+    def _space(self, learner: Learner) -> dict[str, object] | None:
+        return learner.space.as_json() if self.plan.recipe.policy != "fixed" else None
+
     def _result(self, learner: Learner) -> dict[str, Any]:
         recipe = self.plan.recipe
         return {
@@ -407,7 +413,7 @@ class Run:
             "memory": recipe.memory.model_dump(exclude_none=True) or {"per_class": 20},
             **({"knows_increment": True} if recipe.memory.knows_increment else {}),
             "epochs": recipe.epochs,
-            "space": learner.space.as_json() if recipe.policy != "fixed" else None,
+            "space": self._space(learner),
             "exam": recipe.exam,
             "seed": recipe.seed,
             **figures(self.exams, self.plan.stream),
@@ -453,6 +459,13 @@ def reopen(path: Path) -> tuple[RunFolder, Plan]:
     if plan.source.fingerprint != saved["fingerprint"]:
         raise UserError(f"the data '{plan.recipe.data}' are not those that {path} was started with; restore them first")
     return folder, plan
+
+
+def refuse_other_exam(folder: RunFolder, examiner: Examiner) -> None:
+    """Refuse exam images that are not those the run in this folder was started with."""
+    saved = store.read_json(folder.recipe).get("exam_images")
+    if saved is not None and saved != examiner.fingerprint:
+        raise UserError(f"the exam images are not those {folder.path} was started with; restore them first")
 
 
 def runner_of(folder: RunFolder) -> str:

@@ -310,7 +310,7 @@ def _beginnings(group: Sequence[ProbeTable]) -> str:
 
 def assumptions(folders: Sequence[Path], results: Sequence[Mapping[str, Any]]) -> str:
     """What these runs say about both assumptions; empty where none of them tuned anything."""
-    journals = [list(store.read_journal(folder / "journal.jsonl")) for folder in folders]
+    journals = [list(store.read_journal(folder / "journal.jsonl", brief="epoch")) for folder in folders]
     courses = [Course.of(result, events) for result, events in zip(results, journals, strict=True)]
     slow = [slow_change(result, events) for result, events in zip(results, journals, strict=True)]
     if not any(any(event["event"] == "trial" for event in events) for events in journals):

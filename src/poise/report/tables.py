@@ -5,21 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from poise import store
 from poise.actions import Action
 from poise.errors import UserError
-
-#: What is no ordinary result, by its key in result.json: a word for tables, and a line.
-LABELS: Final = {
-    "oracle": ("oracle", "oracle: chosen with the exam of whole runs; no learner could have known it"),
-    "leak": ("leak", "leak: the policy was told the exam accuracy of its trials; shown to measure the leak only"),
-    "knows_increment": (
-        "knows increment",
-        "knows increment: RMM's released memory, told how many images come next; it holds more than its budget",
-    ),
-}
+from poise.report.runs import LABELS
 
 
 def policy_label(result: Mapping[str, Any]) -> str:
@@ -109,6 +100,12 @@ def actions_table(result: Mapping[str, Any], count: int = 10) -> str:
         for place, line in enumerate(ranked[:count], start=1)
     ]
     return f"{aligned(['', 'average', 'last', 'action'], rows)}\n{len(lines)} candidates in all, ranked by their exams"
+
+
+def rows_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Flat rows that share their keys, such as a figure's data."""
+    header = list(rows[0]) if rows else []
+    return aligned(header, [["–" if row[key] is None else str(row[key]) for key in header] for row in rows])
 
 
 def aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -7,7 +7,7 @@ from poise.data.sources.base import Source, digest, suitable_augmentation, suita
 from poise.data.sources.catalog import Entry, listing, open_source, register
 from poise.data.sources.cifar import CifarSource
 from poise.data.sources.digits import DigitsSource
-from poise.data.sources.folder import LEAST_SIZE, FolderSource, labelled_files
+from poise.data.sources.folder import LEAST_SIZE, FolderSource, image_files, labelled_files
 
 __all__ = [
     "LEAST_SIZE",
@@ -18,6 +18,7 @@ __all__ = [
     "FolderSource",
     "Source",
     "digest",
+    "image_files",
     "labelled_files",
     "listing",
     "open_source",

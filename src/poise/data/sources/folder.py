@@ -53,6 +53,16 @@ def labelled_files(folder: Path) -> tuple[list[Path], list[str]]:
     return [file for _, file in listed], [name for name, _ in listed]
 
 
+def image_files(path: Path) -> list[Path]:
+    """A file itself; of a folder, the image files in it and in the folders below, in the order of their paths."""
+    if not path.is_dir():
+        return [path]
+    found = sorted(file for file in path.rglob("*") if file.suffix.lower() in ENDINGS and file.is_file())
+    if not found:
+        raise UserError(f"{path} has no image; give image files ({_endings()}) or a folder of them")
+    return found
+
+
 class FolderSource(Source):
     """Images in class folders, decoded to one square size."""
 

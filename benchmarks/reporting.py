@@ -1,0 +1,74 @@
+"""Seconds and bytes of a report over many run folders: reading, the page with its tables, the figures for print.
+
+Prints one JSON line. The folders are copies of one finished run with other seeds and methods' names, so that they make
+rows, pairs and intervals as a study does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+from poise import store
+from poise.report import figures, gather
+
+METHODS = ("lucir", "icarl", "lwf", "podnet", "aanets")
+
+
+def copies(run: Path, out: Path, count: int) -> None:
+    """Write `count` folders that look like a study: methods × with and without a policy × seeds."""
+    recipe, result = (store.read_json(run / name) for name in ("recipe.json", "result.json"))
+    for number in range(count):
+        seed, rest = divmod(number, 2 * len(METHODS))
+        changes = {"method": METHODS[rest // 2], "policy": ("fixed", "online")[rest % 2], "seed": seed}
+        folder = out / f"run-{number:03d}"
+        folder.mkdir(parents=True)
+        for name in ("journal.jsonl", "machine.json"):
+            shutil.copy(run / name, folder)
+        for name, value in (
+            ("recipe.json", {**recipe, "recipe": {**recipe["recipe"], **changes}}),
+            ("result.json", {**result, **changes}),
+        ):
+            (folder / name).write_text(json.dumps({"format": store.FORMAT, **value}), encoding="utf-8")
+
+
+def main() -> None:
+    """Measure."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("run", type=Path, help="a finished run folder, best one that tuned something")
+    parser.add_argument("--count", type=int, default=200)
+    words = parser.parse_args()
+    with tempfile.TemporaryDirectory() as place:
+        copies(words.run, Path(place) / "runs", words.count)
+        marks, work = [time.perf_counter()], time.process_time()
+        report = gather([Path(place) / "runs"])
+        marks.append(time.perf_counter())
+        page = report.write(Path(place) / "report")
+        marks.append(time.perf_counter())
+        work = time.process_time() - work
+        light = page.stat().st_size
+        report.write(Path(place) / "report", figures(report.runs))
+        marks.append(time.perf_counter())
+        spent = [round(later - before, 2) for before, later in itertools.pairwise(marks)]
+        print(
+            json.dumps(
+                {
+                    "runs": len(report.runs),
+                    "read_seconds": spent[0],
+                    "page_seconds": spent[1],
+                    "read_and_page_processor_seconds": round(work, 2),
+                    "page_and_figures_seconds": spent[2],
+                    "page_bytes": light,
+                    "page_with_figures_bytes": page.stat().st_size,
+                }
+            )
+        )
+
+
+if __name__ == "__main__":
+    main()

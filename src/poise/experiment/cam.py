@@ -1,0 +1,169 @@
+"""Activation maps of the final models of runs, side by side.
+
+Without images of the user's own, the examiner shows some of the exam images. The models are final and nothing is
+chosen by what is seen here; the figure says which images they are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from poise import store
+from poise.data import Stream
+from poise.data.sources import image_files
+from poise.errors import UserError
+from poise.experiment.examiner import Examiner
+from poise.experiment.folder import RunFolder
+from poise.experiment.run import Plan, refuse_other_exam, reopen
+from poise.learner import Learner
+from poise.report import Figure, Subject, cam_figure, load_result, look, policy_label
+
+IMAGES_PER_CLASS = 2
+MOST_IMAGES = 24  # rows that can still be looked at
+MOST_RUNS = 8  # columns of a report's figure
+
+HOW = (
+    "Grad-CAM of the last convolutional maps for the predicted class, brighter where more speaks for it. "
+    "Differentiated is the score that the prediction is made with: the logit where FC counts, the cosine to the "
+    "class mean where NCM does. The percentage is the probability that the model gives to its prediction"
+)
+RIGHT = "a tick means that the prediction is right, a cross that it is not"
+
+
+def activation_maps(paths: Sequence[Path], images: Sequence[Path] = ()) -> Figure:
+    """The maps of run folders (or learners' files) on these images, or on exam images if there are none.
+
+    With images, paths that are no model are images too: a shell puts the rest of `--images photos/*.png` there.
+    """
+    if not images:
+        return exam_maps(paths)
+    models = [path for path in paths if RunFolder(path).exists or path.suffix == ".safetensors"]
+    pictures = [*images, *(path for path in paths if path not in models)]
+    if not models:
+        raise UserError(f"{paths[0]} is not a run folder; give one that is finished, or a learner's file")
+    return image_maps(models, pictures)
+
+
+def report_maps(paths: Sequence[Path]) -> list[Figure]:
+    """The maps of a report's finished runs on exam images: a figure for each data set and exam, or several.
+
+    Of runs that differ by their seed only, the lowest is shown.
+    """
+    groups: dict[tuple[str, str, str], dict[tuple[str, str], tuple[int, Path]]] = {}
+    for path in paths:
+        result, saved = _result(path), store.read_json(RunFolder(path).recipe)
+        runs = groups.setdefault((str(result["data"]), str(result["exam"]), str(saved["fingerprint"])), {})
+        key = str(result["setting"]), _described(result)
+        runs[key] = min(runs.get(key, (result["seed"], path)), (result["seed"], path))
+    found: list[Figure] = []
+    for (data, exam, _), runs in sorted(groups.items()):
+        chosen = [path for _, (_, path) in sorted(runs.items())]
+        for start in range(0, len(chosen), MOST_RUNS):
+            name = "-".join(["activation-maps", data, *([exam] if exam != "test" else []), str(len(found) + 1)])
+            figure = exam_maps(chosen[start : start + MOST_RUNS])
+            found.append(replace(figure, name=name, title=f"{figure.title} ({data})"))
+    return found
+
+
+def exam_maps(paths: Sequence[Path]) -> Figure:
+    """What finished runs make of the same exam images, of classes from the first, middle and last phase.
+
+    The phases are those of the first run. Of each it is the first class that all runs know, and of that the first
+    images of the exam.
+    """
+    labels = _labels(paths)
+    folders, plans = zip(*map(reopen, paths), strict=True)
+    _refuse_other_data(paths, plans)
+    _, exam = plans[0].images()
+    examiner = Examiner(exam, plans[0].stream)
+    for folder in folders:
+        refuse_other_exam(folder, examiner)
+    classes = chosen_classes([plan.stream for plan in plans])
+    images = examiner.samples(classes, IMAGES_PER_CLASS)
+    names = plans[0].source.class_names
+    subjects = [
+        Subject(f"exam image {origin}", names[label], tuple(_phase_of(label, plan.stream) for plan in plans))
+        for label, origin in zip(images.labels.tolist(), images.origins.tolist(), strict=True)
+    ]
+    looks = {
+        label: look(Learner.load(folder.model), images.pixels) for label, folder in zip(labels, folders, strict=True)
+    }
+    part = "test images" if plans[0].recipe.exam == "test" else "images of the development exam"
+    caption = (
+        f"{HOW}; {RIGHT}. The first {part} of the first class of the first, middle and last phase, which no model was "
+        f"trained on and no one selected."
+    )
+    return cam_figure(subjects, looks, caption)
+
+
+def image_maps(paths: Sequence[Path], images: Sequence[Path]) -> Figure:
+    """What the final models of runs, or saved learners, make of a user's images.
+
+    An image that lies in a folder named like a class is taken to show that class.
+    """
+    files = [file for path in images for file in image_files(path)]
+    if len(files) > MOST_IMAGES:
+        raise UserError(f"{len(files)} images are too many for one figure; give at most {MOST_IMAGES}")
+    learners = {
+        label: Learner.load(path if path.is_file() else RunFolder(path).model)
+        for label, path in zip(_labels(paths), paths, strict=True)
+    }
+    known = {str(label) for learner in learners.values() for label in learner.classes_}
+    truths = [file.absolute().parent.name for file in files]
+    subjects = [
+        Subject(file.name, truth if truth in known else None) for file, truth in zip(files, truths, strict=True)
+    ]
+    looks = {label: look(learner, files) for label, learner in learners.items()}
+    judged = f"; {RIGHT}" if any(subject.truth for subject in subjects) else ""
+    return cam_figure(subjects, looks, f"{HOW}{judged}.")
+
+
+def chosen_classes(streams: Sequence[Stream]) -> list[int]:
+    """A class of the first, the middle and the last phase of the first stream: the first that all streams have."""
+    common = set.intersection(*(set(stream.classes) for stream in streams))
+    last = len(streams[0]) - 1
+    groups = [streams[0][phase] for phase in sorted({0, math.ceil(last / 2), last})]
+    found = [next((label for label in group if label in common), None) for group in groups]
+    if not any(label is not None for label in found):
+        raise UserError("these runs have no class in common; give them one by one, or your own --images")
+    return [label for label in found if label is not None]
+
+
+def _refuse_other_data(paths: Sequence[Path], plans: Sequence[Plan]) -> None:
+    first = plans[0]
+    for path, plan in zip(paths, plans, strict=True):
+        if (plan.source.fingerprint, plan.recipe.exam) != (first.source.fingerprint, first.recipe.exam):
+            raise UserError(f"{path} and {paths[0]} have different data or exams; give --images, or one at a time")
+
+
+def _phase_of(label: int, stream: Stream) -> int | None:
+    return next((phase for phase, group in enumerate(stream) if label in group), None)
+
+
+def _labels(paths: Sequence[Path]) -> list[str]:
+    """A label for each run or saved learner; seeds and numbers only where they tell equal ones apart."""
+    results = [None if path.is_file() else _result(path) for path in paths]
+    plain = [path.stem if one is None else _described(one) for path, one in zip(paths, results, strict=True)]
+    seeded = [
+        f"{label}, seed {one['seed']}" if one is not None and plain.count(label) > 1 else label
+        for label, one in zip(plain, results, strict=True)
+    ]
+    return [
+        f"{label}, {seeded[: index + 1].count(label)}" if seeded.count(label) > 1 else label
+        for index, label in enumerate(seeded)
+    ]
+
+
+def _result(path: Path) -> dict[str, Any]:
+    result = load_result(path)
+    if not RunFolder(path).model.exists():
+        raise UserError(f"{path} has no model.safetensors; give the folder of a finished run")
+    return result
+
+
+def _described(result: Mapping[str, Any]) -> str:
+    return f"{result['method']}, {result['setting']} {result['phases']}, {policy_label(result)}"

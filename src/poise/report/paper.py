@@ -1,0 +1,114 @@
+"""The paper's figures (`paper.toml`), and beside which runs they belong."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any, Final
+
+from poise.report.rows import Stream
+from poise.report.runs import Run
+
+#: Policies with a row of their own in Table 3; every other one but `fixed` stands where the paper says "w/ ours".
+OTHER_TUNERS: Final = {"crossval": 5, "offline-rl": 6, "bilevel": 7}
+#: What the rows of Table 3 tune.
+TUNED: Final = {frozenset({"kd"}): 2, frozenset({"kd", "classifier"}): 3, frozenset({"kd", "classifier", "lr"}): 4}
+_SETTINGS: Final = ("tfh", "tfs", "average")
+_ABLATED: Final = (Stream(5, "tfh"), Stream(5, "tfs"), Stream(25, "tfh"), Stream(25, "tfs"))
+
+
+@dataclass(frozen=True)
+class Published:
+    """A figure of the paper, and its deviation where it gives one."""
+
+    figure: float
+    deviation: float | None = None
+
+
+def published(run: Run, phases: int, setting: str) -> Published | None:
+    """Tables 1 and 2: the paper's average accuracy of this method and policy; `setting` may be `average`."""
+    side = "fixed" if run.fixed and not run.recipe.get("action") else "policy"
+    if not _comparable(run) or setting not in _SETTINGS or run.policy in OTHER_TUNERS or run.labels:
+        return None
+    if run.policy == "fixed" and side == "policy":  # other hyperparameters than the paper's baseline
+        return None
+    cell = _table().get(run.method, {}).get(run.data, {}).get(str(phases), {})
+    place = _SETTINGS.index(setting)
+    if side not in cell:
+        return None
+    deviation = cell.get(f"{side}_deviation")
+    return Published(cell[side][place], deviation[place] if deviation else None)
+
+
+def ablation_number(run: Run) -> int | None:
+    """The row of Table 3 that a run belongs to, if any."""
+    if run.fixed:
+        return None if run.recipe.get("action") else 1
+    if run.policy in OTHER_TUNERS:
+        return OTHER_TUNERS[run.policy]
+    return None if run.labels or every(run) != 1 else TUNED.get(frozenset(tuned_kinds(run)))
+
+
+def published_ablation(run: Run, stream: Stream) -> Published | None:
+    """Table 3: the figure of the run's row."""
+    return _ablated("ablation", ablation_number(run), run, stream)
+
+
+def published_every(run: Run, stream: Stream) -> Published | None:
+    """Table S1: the figure of a policy that decides every so many phases."""
+    return _ablated("every", every(run) if not run.fixed and not run.labels else None, run, stream)
+
+
+def published_hours(run: Run, stream: Stream) -> float | None:
+    """Table S2: hours of LUCIR in TFH 5 on CIFAR-100."""
+    if run.method != "lucir" or run.data != "cifar100" or not _comparable(run):
+        return None
+    if stream != Stream(5, "tfh") or run.labels:
+        return None
+    hours: Mapping[str, float] = _figures()["hours"]
+    return hours.get(run.policy if run.fixed or run.policy in OTHER_TUNERS else str(every(run)))
+
+
+def every(run: Run) -> int | str:
+    """Every how many phases the policy decides anew."""
+    found = (run.recipe.get("policy_options") or {}).get("every", 1)
+    return int(found) if isinstance(found, int | float) else str(found)
+
+
+def tuned_kinds(run: Run) -> set[str]:
+    """What was tuned, in the words of the ablation: `kd`, `lr`, `classifier`, and the names of other axes."""
+    kinds = {"kd" if axis.endswith("_kd") or axis == "pod" else axis for axis in run.axes}
+    default = (run.space or {}).get("default") or {}
+    return kinds | ({"classifier"} if default.get("classifier") == "auto" else set())
+
+
+def _ablated(table: str, number: int | str | None, run: Run, stream: Stream) -> Published | None:
+    if run.method != "lucir" or run.data != "cifar100" or not _comparable(run) or stream not in _ABLATED:
+        return None
+    found = _figures()[table].get(str(number))
+    return Published(found[_ABLATED.index(stream)]) if found else None
+
+
+def _comparable(run: Run) -> bool:
+    """Whether memory, epochs and exam are those of the paper."""
+    protocol = _figures()["protocol"].get(run.data)
+    if protocol is None or run.exam != "test":
+        return False
+    memory = run.recipe.get("memory") or {}
+    per_class = memory.get("per_class") or (20 if memory.get("total") is None else None)
+    return bool(
+        per_class == protocol["per_class"] and run.recipe["epochs"] == protocol.get("epochs", run.recipe["epochs"])
+    )
+
+
+@cache
+def _figures() -> dict[str, Any]:
+    return tomllib.loads((resources.files("poise.report") / "paper.toml").read_text(encoding="utf-8"))
+
+
+@cache
+def _table() -> dict[str, dict[str, Any]]:
+    return {entry["method"]: entry for entry in _figures()["accuracy"]}

@@ -1,0 +1,78 @@
+"""Means, deviations and intervals over seeds, and what may be said with them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+#: With fewer paired seeds nothing is called a gain or a loss.
+ENOUGH: Final = 3
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Figures of several seeds: their mean and their deviation (that of a sample; NaN of a single one)."""
+
+    mean: float
+    deviation: float
+    values: tuple[float, ...]
+
+    @property
+    def count(self) -> int:
+        """How many seeds."""
+        return len(self.values)
+
+    def interval(self) -> tuple[float, float]:
+        """The 95 % interval of the mean by Student's t; NaN of a single figure."""
+        half = t_quantile(self.count - 1) * self.deviation / math.sqrt(self.count) if self.count > 1 else math.nan
+        return self.mean - half, self.mean + half
+
+    def verdict(self) -> str:
+        """What a paired difference says: `gain` or `loss` when it is certain, `few` seeds, or `open`.
+
+        >>> spread([1.0, 1.1, 0.9]).verdict(), spread([1.0, -1.1, 0.9]).verdict(), spread([1.0, 1.1]).verdict()
+        ('gain', 'open', 'few')
+        """
+        if self.count < ENOUGH:
+            return "few"
+        low, high = self.interval()
+        return "gain" if low > 0 else "loss" if high < 0 else "open"
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Mean and deviation of at least one figure."""
+    deviation = float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
+    return Spread(float(np.mean(values)), deviation, tuple(values))
+
+
+def paired(one: Mapping[int, float], other: Mapping[int, float]) -> Spread | None:
+    """The differences one − other of the seeds that both have; None where they share none."""
+    shared = [seed for seed in one if seed in other]
+    return spread([one[seed] - other[seed] for seed in shared]) if shared else None
+
+
+def t_quantile(freedom: int) -> float:
+    """The 97.5 % quantile of Student's t.
+
+    >>> round(t_quantile(2), 3), round(t_quantile(30), 3)
+    (4.303, 2.042)
+    """
+    from scipy.special import stdtrit  # scikit-learn brings scipy along
+
+    return float(stdtrit(freedom, 0.975))
+
+
+def smoothed(values: Sequence[float], rate: float = 0.8) -> list[float]:
+    """The paper's smoothing of curves: s ← rate · s + (1 − rate) · value, beginning with the first value.
+
+    >>> [round(value, 3) for value in smoothed([1.0, 0.0, 0.0])]
+    [1.0, 0.8, 0.64]
+    """
+    found: list[float] = []
+    for value in values:
+        found.append(value if not found else rate * found[-1] + (1 - rate) * value)
+    return found

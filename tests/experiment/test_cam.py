@@ -1,0 +1,159 @@
+"""Activation maps of run folders: which images are shown, what is refused, and the command."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from poise import Learner, cli
+from poise.data import Stream
+from poise.errors import UserError
+from poise.experiment import Plan, Run, RunFolder, activation_maps, report_maps
+from poise.experiment.cam import MOST_IMAGES, chosen_classes
+
+
+def stream(*groups: tuple[int, ...]) -> Stream:
+    return Stream("groups", groups)
+
+
+@pytest.mark.parametrize(
+    ("streams", "classes"),
+    [
+        ([stream((5, 3), (1,), (0,), (2,), (4,), (6,))], [5, 2, 6]),  # phases 0, 3 and 5, as in the paper
+        ([stream((5, 3), (1, 2))], [5, 1]),
+        ([stream((5, 3))], [5]),
+        ([stream((5, 3), (1, 2)), stream((3, 2), (0,))], [3, 2]),  # only what both know
+    ],
+)
+def test_classes_of_the_first_middle_and_last_phase(streams: list[Stream], classes: list[int]) -> None:
+    assert chosen_classes(streams) == classes
+
+
+def test_runs_without_a_common_class_are_refused() -> None:
+    with pytest.raises(UserError, match="no class in common"):
+        chosen_classes([stream((1, 2)), stream((3, 4))])
+
+
+def test_exam_images_are_shown_as_the_examiner_has_them(reference: Path, plan: Callable[..., Plan]) -> None:
+    figure = activation_maps([reference])
+    made = plan()
+    test = made.source.test()
+    groups = list(made.stream)
+    wanted = [(groups[0][0], 0), (groups[1][0], 1), (groups[2][0], 2)]
+    expected = [
+        (f"exam image {index}", made.source.class_names[label], phase)
+        for label, phase in wanted
+        for index in (test.labels == label).nonzero().flatten()[:2].tolist()
+    ]
+    assert [(row["image"], row["class"], row["phase"]) for row in figure.data] == expected
+    learner = Learner.load(reference / "model.safetensors")
+    pixels = [int(str(row["image"]).split()[-1]) for row in figure.data]
+    predicted = learner.predict(test.pixels[pixels])
+    assert [row["predicted"] for row in figure.data] == predicted.tolist()
+    assert [row["right"] for row in figure.data] == [
+        int(p == name) for p, (_, name, _) in zip(predicted, expected, strict=True)
+    ]
+    assert "test images" in figure.caption
+    assert figure.svg() == activation_maps([reference]).svg()
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    """Two images in a folder of a class that is known, one in a folder that means nothing."""
+    for place in ("shots/4/a.png", "shots/4/b.png", "shots/holiday/c.png"):
+        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+        pixels = np.random.default_rng(len(place)).integers(0, 256, (20, 16), dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / place)
+    return tmp_path / "shots"
+
+
+def test_images_of_ones_own(reference: Path, pictures: Path) -> None:
+    files = sorted(pictures.rglob("*.png"))
+    figure = activation_maps([reference, reference / "model.safetensors"], [pictures])
+    runs = ["lucir, groups 3, fixed", "model"]
+    assert [(row["image"], row["run"]) for row in figure.data] == [(file.name, run) for file in files for run in runs]
+    assert [row["class"] for row in figure.data] == ["4", "4", "4", "4", None, None]
+    predicted = Learner.load(reference / "model.safetensors").predict(files)
+    assert [row["predicted"] for row in figure.data] == np.repeat(predicted, 2).tolist()
+    assert [row["right"] is None for row in figure.data] == [False] * 4 + [True] * 2
+    # As a shell hands over `--images shots/4/*.png`: what comes after the first one lies among the run folders.
+    spread = activation_maps([reference, *files[1:]], files[:1])
+    assert [row["image"] for row in spread.data] == [file.name for file in files]
+
+
+def test_equal_runs_are_told_apart(reference: Path, pictures: Path) -> None:
+    figure = activation_maps([reference, reference], [pictures / "4"])
+    assert [row["run"] for row in figure.data[:2]] == [f"lucir, groups 3, fixed, seed 0, {number}" for number in (1, 2)]
+
+
+def test_a_report_shows_the_lowest_seed_of_each_kind(
+    reference: Path, plan: Callable[..., Plan], tmp_path: Path
+) -> None:
+    others = {"later": "seed=3", "icarl": "method=icarl", "dev": "exam=dev"}
+    for name, word in others.items():
+        Run(plan(word), RunFolder(tmp_path / name)).start()
+    found = report_maps([tmp_path / name for name in others] + [reference])
+    assert [figure.name for figure in found] == ["activation-maps-digits-dev-1", "activation-maps-digits-2"]
+    runs = [list(dict.fromkeys(row["run"] for row in figure.data)) for figure in found]
+    assert runs == [["lucir, groups 3, fixed"], ["icarl, groups 3, fixed", "lucir, groups 3, fixed"]]
+    lucir = [row for row in found[1].data if row["run"] == "lucir, groups 3, fixed"]
+    assert lucir == activation_maps([reference]).data
+
+
+def test_what_cannot_be_shown_is_refused(
+    reference: Path, pictures: Path, plan: Callable[..., Plan], tmp_path: Path
+) -> None:
+    unfinished = RunFolder(tmp_path / "unfinished")
+    Run(plan(), unfinished, until=1).start()
+    with pytest.raises(UserError, match="is not finished; go on with 'poise resume"):
+        activation_maps([unfinished.path])
+    with pytest.raises(UserError, match="is not finished"):
+        activation_maps([unfinished.path], [pictures])
+    with pytest.raises(UserError, match="is not a run folder"):
+        activation_maps([pictures])
+    with pytest.raises(UserError, match="is not a run folder"):
+        activation_maps([pictures], [pictures])
+    with pytest.raises(UserError, match="does not exist"):
+        activation_maps([reference], [pictures / "4" / "none.png"])
+    (pictures / "empty").mkdir()
+    with pytest.raises(UserError, match="has no image"):
+        activation_maps([reference], [pictures / "empty"])
+    with pytest.raises(UserError, match="too many for one figure"):
+        activation_maps([reference], [pictures / "4" / "a.png"] * (MOST_IMAGES + 1))
+    dev = RunFolder(tmp_path / "dev")
+    Run(plan("exam=dev"), dev).start()
+    with pytest.raises(UserError, match="different data or exams"):
+        activation_maps([reference, dev.path])
+    assert "development exam" in activation_maps([dev.path]).caption
+    bare = shutil.copytree(reference, tmp_path / "bare")
+    (bare / "model.safetensors").unlink()
+    with pytest.raises(UserError, match=r"has no model\.safetensors"):
+        activation_maps([bare])
+
+
+def test_the_command(
+    reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def poise(*words: object) -> int:
+        monkeypatch.setattr(sys, "argv", ["poise", *map(str, words)])
+        with pytest.raises(SystemExit) as left:
+            cli.main()
+        return int(left.value.code or 0)
+
+    monkeypatch.chdir(tmp_path)
+    assert poise("cam", reference) == 0
+    printed = capsys.readouterr().out
+    assert printed.endswith("\ncam.png\n")
+    assert printed.count("exam image") == 6
+    with Image.open(tmp_path / "cam.png") as picture:
+        assert picture.size[0] > 200
+    assert poise("cam", reference, "--out", "cam.gif") == 2
+    assert capsys.readouterr().err == "poise: --out cam.gif must end in .png, .svg or .pdf\n"
+    assert poise("cam") == 2
+    assert capsys.readouterr().err.count("\n") == 1
