@@ -26,6 +26,7 @@ from poise.training import (
     TrialResult,
     Trials,
     TrialSettings,
+    capture,
     make_backend,
 )
 from poise.training.lanes import Lane, Leg
@@ -262,7 +263,8 @@ class TestTrials:
 @pytest.mark.gpu
 class TestOnAGpu:
     @pytest.fixture
-    def gpu(self) -> Backend:
+    def gpu(self, monkeypatch: pytest.MonkeyPatch) -> Backend:
+        monkeypatch.setattr(capture, "_WARM", set())  # steps are counted below, those that warm up too
         return make_backend("cuda", "fp32", deterministic=True)
 
     def trials(self, backend: Backend, lanes: int, method: Method | None = None, **settings: Any) -> Trials:

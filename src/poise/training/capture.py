@@ -13,6 +13,7 @@ from poise.training.step import Step
 
 STRETCH = 32  # replays queued before the host looks up; long enough to hide it, short enough to stop soon
 WARM_UP = 3
+_WARM: set[tuple[object, ...]] = set()  # steps whose kernels were chosen and loaded already in this process
 
 
 class CapturedRunner:
@@ -71,9 +72,11 @@ class CapturedRunner:
         side.wait_stream(torch.cuda.current_stream(self._feed.device))
         with torch.cuda.stream(side):
             for size in sizes:
-                for _ in range(WARM_UP):
+                known = (*self._kind(), size) in _WARM
+                for _ in range((size == sizes[0]) if known else WARM_UP):
                     self._position.zero_()
                     found = self._trained(size)
+                _WARM.add((*self._kind(), size))
         self._values = torch.zeros(len(self._bounds), len(found), device=self._feed.device)
         pool = torch.cuda.graph_pool_handle()
         for size in sizes:
@@ -85,6 +88,13 @@ class CapturedRunner:
             self._graphs[size] = graph
         torch.cuda.current_stream(self._feed.device).wait_stream(side)
         self._restore(kept)
+
+    def _kind(self) -> tuple[object, ...]:
+        """What decides which kernels a step of some size runs."""
+        step = self._step
+        shapes = tuple(tuple(parameter.shape) for parameter in step.model.parameters() if parameter.requires_grad)
+        backend = step.backend
+        return self._feed.pixels.shape[1:], shapes, step.teacher is None, backend.precision, backend.deterministic
 
     def _trained(self, size: int) -> Tensor:
         window = self._position + torch.arange(size, device=self._feed.device)

@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Piece = Generator[int, None, T]  # yields how many images it trained on since the last time
-MOST = 16
+MOST = 8  # beyond it an H200 trains no more images per second, and every lane costs a capture
 GAIN = 1.05  # twice as many pieces must train so many times the images per second
 MARGIN = 1.25  # so many times the memory that the running pieces took must be free for as many more
 FIRST = 2  # steps of each piece, on average, before they are measured

@@ -245,8 +245,9 @@ class Trainer:
         bad = torch.nonzero(~torch.isfinite(values).all(dim=1)).flatten()
         if len(bad):
             raise self._diverged(int(bad[0]))
-        finite = torch.stack([torch.isfinite(value).all() for value in self.model.state_dict().values()])
-        if not bool(finite.all()):  # read back once: every look at a value waits for the device
+        state = [value for value in self.model.state_dict().values() if value.is_floating_point() and value.numel()]
+        lengths = torch.stack([length.float() for length in torch._foreach_norm(state, torch.inf)])
+        if not bool(torch.isfinite(lengths).all()):  # read back once: every look at a value waits for the device
             raise self._diverged(max(self.step - 1, 0))
         return {name: float(mean) for name, mean in zip(names, values.mean(dim=0), strict=True)} if len(values) else {}
 
