@@ -9,7 +9,7 @@ import torch
 
 from poise.data import Augmentation, ImageSet, Preprocessing
 from poise.nets import Model, build_backbone, build_head, torch_generator
-from poise.training import Backend, Extracted, both_classifiers, class_means, evaluate, extract
+from poise.training import Backend, Extracted, both_classifiers, class_means, evaluate, extract, make_backend
 
 MakeImages = Callable[..., ImageSet]
 CLASSES = 3
@@ -105,3 +105,24 @@ class TestBothClassifiers:
         found = extract(model, images.pixels, preprocessing(True), cpu)
         means = class_means(model, images, CLASSES, preprocessing(True), cpu)
         assert torch.equal(both_classifiers(found, means)["fc"], found.logits)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 8, 9, 100])
+def test_filling_up_changes_no_feature(model: Model, cpu: Backend, count: int) -> None:
+    pixels = torch.randint(0, 256, (count, 3, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+    whole = evaluate.filled(pixels)
+    assert len(whole) >= count
+    assert len(whole) & (len(whole) - 1) == 0
+    found, expected = (extract(model, each, preprocessing(False), cpu) for each in (whole, pixels))
+    torch.testing.assert_close(found.features[:count], expected.features)
+
+
+@pytest.mark.gpu
+def test_a_gpu_finds_the_same_features(model: Model, cpu: Backend) -> None:
+    gpu = make_backend("cuda", "fp32", deterministic=True)
+    pixels = torch.randint(0, 256, (2100, 3, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+    expected = extract(model, pixels, preprocessing(False), cpu)
+    with gpu.active():
+        found = extract(model.placed(gpu.device), pixels, preprocessing(False), gpu)
+        torch.testing.assert_close(found.features.cpu(), expected.features, rtol=1e-3, atol=1e-4)
+        assert len(found.logits) == 2100

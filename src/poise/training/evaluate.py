@@ -14,6 +14,7 @@ from poise.nets import Model
 from poise.training.backend import Backend
 
 BATCH = 512
+GPU_BATCH = 2048  # a GPU is waited for by the host otherwise
 
 
 class Extracted(NamedTuple):
@@ -29,16 +30,27 @@ def extract(model: Model, pixels: Tensor, preprocessing: Preprocessing, backend:
     training = model.training
     model.eval()
     features, logits = [], []
-    for start in range(0, len(pixels), BATCH):
-        images = preprocessing.plain(pixels[start : start + BATCH].to(backend.device)).contiguous(
-            memory_format=torch.channels_last
-        )
+    on_gpu = backend.device.type == "cuda"
+    size = GPU_BATCH if on_gpu else BATCH
+    for start in range(0, len(pixels), size):
+        part = pixels[start : start + size].to(backend.device)
+        images = preprocessing.plain(filled(part) if on_gpu else part).contiguous(memory_format=torch.channels_last)
         with backend.autocast:
             output = model(images)
-        features.append(output.features)
-        logits.append(output.logits)
+        features.append(output.features[: len(part)])
+        logits.append(output.logits[: len(part)])
     model.train(training)
     return Extracted(torch.cat(features), torch.cat(logits))
+
+
+def filled(pixels: Tensor) -> Tensor:
+    """The images and black ones up to the next power of two: few sizes, for each new one makes cuDNN look for kernels.
+
+    >>> filled(torch.ones(5, 1, 2, 2)).flatten(1).sum(dim=1).tolist()
+    [4.0, 4.0, 4.0, 4.0, 4.0, 0.0, 0.0, 0.0]
+    """
+    missing = 2 ** (len(pixels) - 1).bit_length() - len(pixels)
+    return torch.cat([pixels, pixels.new_zeros(missing, *pixels.shape[1:])]) if missing else pixels
 
 
 def class_means(
