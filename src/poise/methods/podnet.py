@@ -21,9 +21,9 @@ CLAMP = 5.0  # of every value of a gradient
 
 @register
 class PODNet(Method):
-    """L = NCA + δ · r (λ_c POD-spatial + λ_f POD-flat) + γ (λ_base r (1 − cos) + margin) + β BCE, r = √(n / n_new).
+    """L = NCA + ω · r (λ_c POD-spatial + λ_f POD-flat) + γ (λ_base r (1 − cos) + margin) + β BCE, r = √(n / n_new).
 
-    n counts all classes seen so far, new ones included. PODNet itself is δ = 1 with λ_c = `spatial` = 3 and
+    n counts all classes seen so far, new ones included. PODNet itself is ω = 1 with λ_c = `spatial` = 3 and
     λ_f = `flat` = 1; the other two are the terms of LUCIR and iCaRL that are tuned beside it in the line of AANets and
     RMM. `nca_margin` is the margin of the true class that the released code means to have (0.6) and has not.
     """
