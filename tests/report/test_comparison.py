@@ -173,7 +173,8 @@ def test_stored_images_and_the_list_of_runs(write: Write) -> None:
     runs = [read_run(write("a")), read_run(write("b", finished=False, method="icarl"))]
     sheet = stored_sheet(runs)
     records = [row for row in sheet.records if row["row"] == "lucir, fixed"]
-    assert [(row["stored"], row["held"], row["budget"]) for row in records] == [(20, 50, 60), (40, 70, 80), (60, 90, 100)]
+    found = [(row["stored"], row["held"], row["budget"]) for row in records]
+    assert found == [(20, 50, 60), (40, 70, 80), (60, 90, 100)]
     lasts = {row[0].text: row[-1].text for row in sheet.rows}
     assert lasts["lucir, fixed"] == "90"
     assert lasts.get("icarl, fixed", "–") == "–"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -37,16 +38,7 @@ class PODNet(Method):
     )
     choices: Mapping[str, tuple[str, ...]] = {"balance": ("none", "finetune")}  # its rows have no length
     #: 20 epochs of 160 at a constant rate, on the exemplars of all classes; only proxies are trained.
-    balancing = Stage(
-        "balance",
-        share=1 / 8,
-        milestones=(),
-        lr=0.05,
-        clamp=CLAMP,
-        balanced=True,
-        trains="rows",
-        distils=False,
-    )
+    balancing = replace(Method.balancing, milestones=(), lr=0.05, clamp=CLAMP, trains="rows", moves_statistics=True)
     options: Mapping[str, float | str] = {"spatial": 3.0, "flat": 1.0, "lambda_base": 5.0, "nca_margin": 0.0}
 
     def __init__(self, **options: float | str) -> None:
