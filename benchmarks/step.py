@@ -3,6 +3,8 @@
 ResNet-32 (the method's variant), batch 128, teacher on, random images of CIFAR's size. Prints one JSON line.
 
     python benchmarks/step.py [--device cuda] [--seconds 4] [--lanes 1 2 4 8 16] [--precision bf16] [--method lucir]
+
+The phase is the first one after phase 0: AANets has two branches there, and its teacher still one.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ def make_trainer(backend: Backend, images: int, batch: int, seed: int, method_na
         model = Model(build_backbone("resnet32", method.variant, 3, seed), build_head(method.head, 64))
         model.head.grow(CLASSES.old, generator)
         teacher = model.placed(backend.device).teacher(backend.dtype)
+        model.backbone = method.expanded(model.backbone)
         model.head.grow(CLASSES.new, generator)
         pixels = torch.randint(0, 256, (images, 3, 32, 32), dtype=torch.uint8, generator=generator)
         labels = torch.randint(0, sum(CLASSES), (images,), generator=generator)

@@ -45,6 +45,14 @@ def per_class(learner: Learner) -> list[int]:
     return torch.bincount(learner.memory.exemplars.labels).tolist()
 
 
+def test_after_the_first_phase_a_class_keeps_q_whatever_its_action_says() -> None:
+    learner = Learner(**{**SETTINGS, **TRYING})
+    learn(learner, [0, 1], action={"allocation": 0.9})
+    assert per_class(learner) == [5, 5]
+    learn(learner, [2, 3], action={"allocation": 0.9})
+    assert per_class(learner)[2:] == [14, 14]  # (5 · 4 + 36) / 4
+
+
 def test_what_is_stored_after_every_phase_is_as_the_formula_says() -> None:
     learner = Learner(**SETTINGS)
     learn(learner, [0, 1])

@@ -638,7 +638,7 @@ class Learner:
         features = extract(model, candidates.pixels, preprocessing, backend).features
         if not bool(torch.isfinite(features).all()):
             raise Diverged(f"the features of phase {self.phases_} are not finite; lower the learning rate")
-        allocation = trainer.action.allocation
+        allocation = trainer.action.allocation if self.phases_ else None  # at first no increment is known
         rho = budget.rho(self.phases_) if allocation is None else allocation
         quota = budget.after(classes, job.arrival.count, rho, job.arrival.next_images)
         memory = job.kept.updated(candidates, features, job.reserve, quota, budget.reserve)

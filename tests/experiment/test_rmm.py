@@ -92,7 +92,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_phase_0_is_shared_where_the_memory_after_it_is_the_same(plan: Plans, rmm: Plans, tmp_path: Path) -> None:
-    Run(plan(STREAM), RunFolder(tmp_path / "plain"), until=1).start()
+    Run(plan(STREAM, name="digits/aanets"), RunFolder(tmp_path / "plain"), until=1).start()
     start = f"start={tmp_path / 'plain'}"
     result = Run(rmm(start), RunFolder(tmp_path / "rmm")).start()
     assert result["curve"][0]["held_images"] == result["curve"][0]["budget_images"] > 0
@@ -100,6 +100,15 @@ def test_a_phase_0_is_shared_where_the_memory_after_it_is_the_same(plan: Plans, 
         Run(rmm(start, "memory.knows_increment=true"), RunFolder(tmp_path / "released")).start()
     with pytest.raises(UserError, match="they must agree"):
         Run(rmm(start, "memory.per_class=4"), RunFolder(tmp_path / "smaller")).start()
+
+
+def test_a_released_phase_0_is_shared_only_where_the_same_comes_next(rmm: Plans, tmp_path: Path) -> None:
+    told = "memory.knows_increment=true"
+    Run(rmm(told, "groups=[[0,1],[2],[3]]"), RunFolder(tmp_path / "first"), until=1).start()
+    start = f"start={tmp_path / 'first'}"
+    with pytest.raises(UserError, match="another next group"):
+        Run(rmm(told, start, "groups=[[0,1],[2,3]]"), RunFolder(tmp_path / "other")).start()
+    Run(rmm(told, start, "groups=[[0,1],[2],[4]]"), RunFolder(tmp_path / "same"), until=2).start()
 
 
 def test_a_checkpoint_of_before_goes_on(plan: Plans, outcome: Outcome, reference: Path, tmp_path: Path) -> None:

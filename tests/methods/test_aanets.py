@@ -16,7 +16,7 @@ from poise.errors import UserError
 from poise.methods import AANets, Growth, Method, make_method
 from poise.methods.aanets import BASES
 from poise.nets import Branches, Model, ScaledConv, build_backbone, build_head, torch_generator
-from poise.training import Backend, EpochDone, Schedule, Trainer
+from poise.training import Backend, EpochDone, Schedule, StepDone, Trainer
 
 MakeImages = Callable[..., ImageSet]
 bases = pytest.mark.parametrize("base", sorted(BASES))
@@ -191,6 +191,35 @@ def test_shares_are_trained_on_a_balanced_set_with_a_fresh_gradient_in_every_ste
             expected = expected.clamp(0, 1)
             trainer.model.load_state_dict(trained)
     assert epoch == 2
+
+
+def test_a_trainer_stands_ready_for_its_stage_and_not_for_the_pass_after_it(
+    make_images: MakeImages, cpu: Backend
+) -> None:
+    """A step is captured with what is trained at that moment: made, begun again, restored and between epochs."""
+    images = make_images([0, 1, 2, 3] * 3)
+    trainer = trainer_of(AANets(alpha="learned"), images, cpu, epochs=2)
+    model, shares = trainer.model, branches(trainer.model).alpha
+
+    def trained() -> set[Tensor]:
+        return {parameter for parameter in model.parameters() if parameter.requires_grad}
+
+    main, after = (
+        {parameter for group in engine.optimiser.param_groups for parameter in group["params"]}
+        for engine in (trainer._engines[0], trainer._afters[0])
+    )
+    assert after == {shares}
+    assert trained() == main
+    assert shares not in main
+    values = {name: value.clone() for name, value in model.state_dict().items()}
+    state = trainer.state()
+    trainer.restart(trainer.action, trainer.schedule, (), values)
+    assert trained() == main
+    trainer.restore(*state)
+    assert trained() == main
+    steps = [trained() for event in trainer.run() if isinstance(event, StepDone) and event.stage == "main"]
+    assert steps == [main] * len(steps)
+    assert len(steps) == 2 * len(trainer._engines[0].bounds)
 
 
 def _gradient(model: Model, method: Method, alpha: Tensor, batch: Tensor, labels: Tensor) -> Tensor:

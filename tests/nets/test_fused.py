@@ -150,7 +150,7 @@ class TestANetwork:
             found.append({"out": out.detach(), **gradients, **dict(net.named_buffers())})
         for name, expected in found[0].items():
             scale = float(expected.abs().max()) + 1e-6
-            assert float((found[1][name] - expected).abs().max()) < 2e-3 * scale, name
+            assert float((found[1][name] - expected).abs().max()) < 1e-2 * scale, name
 
     def test_a_folded_teacher_in_bf16(self, variant: str) -> None:
         from poise.nets.folding import fold_norms

@@ -128,13 +128,20 @@ def test_a_run_that_tuned_nothing_says_nothing(tmp_path: Path) -> None:
 # Fast mixing --------------------------------------------------------------------------------------------------------
 
 
-def course(feature_kds: list[float], new_hits: list[int], seed: int = 0) -> Course:
+def course(feature_kds: list[float], new_hits: list[int], seed: int = 0, *, started: bool = False) -> Course:
     """A run with one class in phase 0 and one more in each later phase, of 10 images each."""
-    events: list[dict[str, Any]] = [decision(0, action()), exam(0, [5])]
+    events: list[dict[str, Any]] = [exam(0, [5])] if started else [decision(0, action()), exam(0, [5])]
     for phase, (weight, hits) in enumerate(zip(feature_kds, new_hits, strict=True), start=1):
         events += [decision(phase, action(weight)), exam(phase, [5] * phase + [hits])]
     keys = ("data", "method", "setting", "phases", "order", "memory", "epochs", "exam")
     return Course.of({**dict.fromkeys(keys, "same"), "seed": seed, "policy": "made up", "space": None}, events)
+
+
+def test_a_run_that_started_after_phase_0_is_compared_phase_by_phase() -> None:
+    """Its journal has no action of phase 0."""
+    whole, later = course([1.0, 0.5], [4, 6]), course([0.1, 0.5], [5, 9], started=True)
+    assert [len(each.actions) for each in (whole, later)] == [2, 2]
+    assert differences([whole, later]) == ([30.0], [10.0])
 
 
 def exam(phase: int, hits: list[int]) -> dict[str, Any]:

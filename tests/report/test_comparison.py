@@ -155,9 +155,29 @@ def test_time_is_a_ratio_to_the_baseline_of_the_same_machine(write: Write) -> No
     assert records["lucir, fixed"]["seconds_total"] == 10.0
 
 
+def test_rmm_is_aanets_with_its_memory(write: Write) -> None:
+    rmm = {"per_class": 20, "rule": "rmm", "allocation": 0.5}
+    runs = [
+        paper_run(write, "aanets", method="aanets"),
+        paper_run(write, "rmm", method="aanets", memory=rmm),
+        paper_run(write, "lucir", memory=rmm),
+        paper_run(write, "other base", method="aanets", options={"base": "lucir"}),
+    ]
+    assert [run.method for run in runs] == ["aanets", "rmm", "lucir+rmm", "aanets"]
+    found = [published(run, 5, "tfs") for run in runs]
+    assert found == [Published(63.1, 0.3), Published(70.4, 0.8), None, None]
+    assert {row.label.split(",")[0] for row in rows_of(runs)} == {"aanets", "rmm", "lucir+rmm"}
+
+
 def test_stored_images_and_the_list_of_runs(write: Write) -> None:
     runs = [read_run(write("a")), read_run(write("b", finished=False, method="icarl"))]
-    assert [row["stored"] for row in stored_sheet(runs).records if row["row"] == "lucir, fixed"] == [20, 40, 60]
+    sheet = stored_sheet(runs)
+    records = [row for row in sheet.records if row["row"] == "lucir, fixed"]
+    found = [(row["stored"], row["held"], row["budget"]) for row in records]
+    assert found == [(20, 50, 60), (40, 70, 80), (60, 90, 100)]
+    lasts = {row[0].text: row[-1].text for row in sheet.rows}
+    assert lasts["lucir, fixed"] == "90"
+    assert lasts.get("icarl, fixed", "–") == "–"
     done, going = runs_sheet(runs).records
     assert (done["average"], done["state"]) == (runs[0].average, "finished")
     assert (going["average"], going["state"]) == (None, "3 of 3 phases")

@@ -91,6 +91,7 @@ def test_numbers_on_the_page_equal_those_of_the_results(pairs: Path, real: Path,
         curve = page.phases[f"run-{run.name}"][1:]
         assert [row[2] for row in curve] == [point["accuracy"] for point in result["curve"]]
         assert [row[5] for row in curve] == [point["stored_images"] for point in result["curve"]]
+        assert [row[6] for row in curve] == [point["held_images"] for point in result["curve"]]
     table = page.tables["t-accuracy-toy"]
     lines = {(row[0][0], row[1][0]): row for row in table[2:]}
     for setting, place in (("tfh", 2), ("tfs", 3)):

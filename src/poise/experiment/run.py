@@ -104,6 +104,7 @@ class Plan:
             "exam": self.recipe.exam,
             "classes": list(self.stream.groups[0]),
             "seed": self.recipe.seed,
+            **({"next group": list(self.stream.groups[:2][-1])} if self.recipe.memory.knows_increment else {}),
         }
 
     def default_folder(self) -> Path:
@@ -367,7 +368,7 @@ class Run:
             raise UserError(f"start={path} has no phase-0.safetensors; give the folder of a run that finished phase 0")
         tensors, meta = store.read_tensors(file, kind="phase 0")
         for name, mine in self.plan.identity().items():
-            if meta["identity"][name] != mine:
+            if name in meta["identity"] and meta["identity"][name] != mine:
                 raise UserError(f"start={path} has another {name}; start from a run of the same data, order and seed")
         state = meta["learner"]
         own = learner.state(images=False)[1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -21,9 +22,9 @@ CLAMP = 5.0  # of every value of a gradient
 
 @register
 class PODNet(Method):
-    """L = NCA + δ · r (λ_c POD-spatial + λ_f POD-flat) + γ (λ_base r (1 − cos) + margin) + β BCE, r = √(n / n_new).
+    """L = NCA + ω · r (λ_c POD-spatial + λ_f POD-flat) + γ (λ_base r (1 − cos) + margin) + β BCE, r = √(n / n_new).
 
-    n counts all classes seen so far, new ones included. PODNet itself is δ = 1 with λ_c = `spatial` = 3 and
+    n counts all classes seen so far, new ones included. PODNet itself is ω = 1 with λ_c = `spatial` = 3 and
     λ_f = `flat` = 1; the other two are the terms of LUCIR and iCaRL that are tuned beside it in the line of AANets and
     RMM. `nca_margin` is the margin of the true class that the released code means to have (0.6) and has not.
     """
@@ -37,16 +38,7 @@ class PODNet(Method):
     )
     choices: Mapping[str, tuple[str, ...]] = {"balance": ("none", "finetune")}  # its rows have no length
     #: 20 epochs of 160 at a constant rate, on the exemplars of all classes; only proxies are trained.
-    balancing = Stage(
-        "balance",
-        share=1 / 8,
-        milestones=(),
-        lr=0.05,
-        clamp=CLAMP,
-        balanced=True,
-        trains="rows",
-        distils=False,
-    )
+    balancing = replace(Method.balancing, milestones=(), lr=0.05, clamp=CLAMP, trains="rows", moves_statistics=True)
     options: Mapping[str, float | str] = {"spatial": 3.0, "flat": 1.0, "lambda_base": 5.0, "nca_margin": 0.0}
 
     def __init__(self, **options: float | str) -> None:

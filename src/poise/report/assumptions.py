@@ -209,11 +209,14 @@ class Course:
 
     @classmethod
     def of(cls, result: Mapping[str, Any], events: Iterable[Mapping[str, Any]]) -> Course:
-        """The course that a journal tells. The classifier is left out of the actions: nothing is trained with it."""
+        """The course that a journal tells. The classifier is left out of the actions: nothing is trained with it.
+
+        So is phase 0, of which a journal tells nothing where the run started after it.
+        """
         kept = [event for event in events if event["event"] in ("action", "exam")]
-        trained = [{**event["action"], "classifier": "auto"} for event in kept if event["event"] == "action"]
+        decided = [event["action"] for event in kept if event["event"] == "action" and event["phase"]]
         exams = tuple(event for event in kept if event["event"] == "exam")
-        return cls(result, tuple(Action(**action) for action in trained[1:]), exams)
+        return cls(result, tuple(Action(**{**action, "classifier": "auto"}) for action in decided), exams)
 
     def accuracy(self, phase: int, classifier: str) -> float:
         """Percent on the classes that arrived in this phase, in its exam."""

@@ -89,7 +89,7 @@ def _paper_ratio(row: Row, base: Row | None, stream: Stream) -> float | None:
 
 
 def stored_sheet(runs: Sequence[Run]) -> Sheet:
-    """Images in memory after each phase, reserve included; the mean where seeds differ."""
+    """Images in memory after each phase, reserve included, and the most that were held; the mean where seeds differ."""
     cells: list[tuple[Cell, ...]] = []
     records: list[dict[str, Value]] = []
     longest = max((len(run.phases) for run in runs), default=0)
@@ -98,9 +98,17 @@ def stored_sheet(runs: Sequence[Run]) -> Sheet:
             means = [_stored(group, phase) for phase in range(longest)]
             if any(mean is not None for mean in means):
                 figures = [Cell("") if mean is None else figure(mean, 0 if mean == int(mean) else 1) for mean in means]
-                cells.append((word(row.label, [run.name for run in group]), word(str(stream)), *figures))
+                held = figure(_held(group), 0)
+                cells.append((word(row.label, [run.name for run in group]), word(str(stream)), *figures, held))
                 records += [
-                    {"row": row.label, "setting": str(stream), "phase": phase, "stored": mean}
+                    {
+                        "row": row.label,
+                        "setting": str(stream),
+                        "phase": phase,
+                        "stored": mean,
+                        "held": _mean([run.phases[phase].held for run in group if len(run.phases) > phase]),
+                        "budget": _mean([run.phases[phase].budget for run in group if len(run.phases) > phase]),
+                    }
                     for phase, mean in enumerate(means)
                     if mean is not None
                 ]
@@ -108,14 +116,25 @@ def stored_sheet(runs: Sequence[Run]) -> Sheet:
     return Sheet(
         "stored",
         "Stored images after each phase",
-        "Kept images of old classes, reserve included; the mean over seeds where they differ.",
-        (*heads, *(Column(str(phase), "phase") for phase in range(longest))),
+        "Kept images of old classes, reserve included; the mean over seeds where they differ. Held: the most images at "
+        "any moment of any phase, new ones included, in percent of what a plain memory would hold then.",
+        (*heads, *(Column(str(phase), "phase") for phase in range(longest)), Column("held, %")),
         tuple(cells),
         tuple(records),
     )
 
 
 def _stored(runs: Sequence[Run], phase: int) -> float | None:
-    found = [run.phases[phase].stored for run in runs if len(run.phases) > phase]
+    return _mean([run.phases[phase].stored for run in runs if len(run.phases) > phase])
+
+
+def _held(runs: Sequence[Run]) -> float | None:
+    """The most that any of them held in a phase, in percent of that phase's budget."""
+    phases = [phase for run in runs for phase in run.phases]
+    shares = [100 * phase.held / phase.budget for phase in phases if phase.held is not None and phase.budget]
+    return max(shares, default=None)
+
+
+def _mean(found: Sequence[int | None]) -> float | None:
     known = [count for count in found if count is not None]
     return sum(known) / len(known) if known else None

@@ -229,6 +229,7 @@ def _phase(phase: Phase) -> dict[str, Any]:
         (phase.classes, str(phase.classes)),
         *((value, f"{value:.2f}") for value in (phase.accuracy, phase.accuracy_fc, phase.accuracy_ncm)),
         (phase.stored, "–" if phase.stored is None else str(phase.stored)),
+        (phase.held, "–" if phase.held is None else f"{phase.held} of {phase.budget}"),
         (phase.reward, "–" if phase.reward is None else f"{phase.reward:.3f}"),
     ]
     return {"figures": figures, "action": str(Action(**phase.action)) if phase.action else "–"}

@@ -93,9 +93,9 @@ def _ablated(table: str, number: int | str | None, run: Run, stream: Stream) -> 
 
 
 def _comparable(run: Run) -> bool:
-    """Whether memory, epochs and exam are those of the paper."""
+    """Whether memory, epochs and exam are those of the paper, and AANets' base."""
     protocol = _figures()["protocol"].get(run.data)
-    if protocol is None or run.exam != "test":
+    if protocol is None or run.exam != "test" or (run.recipe.get("options") or {}).get("base", "podnet") != "podnet":
         return False
     memory = run.recipe.get("memory") or {}
     per_class = memory.get("per_class") or (20 if memory.get("total") is None else None)

@@ -40,6 +40,21 @@ STREAM: Final = ("setting", "phases", "groups")
 POLICY: Final = ("policy", "policy_options", "space", "tune", "trials")
 
 
+def method_name(values: Mapping[str, Any]) -> str:
+    """What the paper calls the method of a recipe or a result: RMM is AANets with a memory of its own.
+
+    >>> method_name({"method": "aanets", "memory": {"per_class": 20, "rule": "rmm"}})
+    'rmm'
+    >>> method_name({"method": "lucir", "memory": {"per_class": 20, "rule": "rmm"}})
+    'lucir+rmm'
+    """
+    memory = values.get("memory")
+    name = str(values["method"])
+    if not isinstance(memory, Mapping) or memory.get("rule") != "rmm":
+        return name
+    return "rmm" if name == "aanets" else f"{name}+rmm"
+
+
 @dataclass(frozen=True)
 class Phase:
     """One phase that was learned and examined. Accuracies in percent; details are empty where no journal is left.
@@ -52,6 +67,8 @@ class Phase:
         accuracy_ncm: the same with the nearest class mean.
         action: the action it was trained with; `auto` is replaced by what it became.
         stored: images in memory after the phase, reserve included.
+        held: the most that were held at any moment of it, new images included; None where nobody wrote it down.
+        budget: how many that may have been.
         labels: all classes seen so far, in the order in which they came.
         arrived: those of them that arrived in this phase.
         images: exam images of each of `labels`.
@@ -67,6 +84,8 @@ class Phase:
     accuracy_ncm: float
     action: Mapping[str, AxisValue]
     stored: int | None = None
+    held: int | None = None
+    budget: int | None = None
     labels: tuple[int, ...] = ()
     arrived: tuple[int, ...] = ()
     images: tuple[int, ...] = ()
@@ -142,8 +161,8 @@ class Run:
 
     @property
     def method(self) -> str:
-        """The method's name."""
-        return str(self.recipe["method"])
+        """The method's name, its memory included: `rmm` is AANets with RMM's."""
+        return method_name(self.recipe)
 
     @property
     def setting(self) -> str:
@@ -426,6 +445,8 @@ def _joined(point: Mapping[str, Any], told: Phase | None) -> Phase:
         "accuracy_ncm": float(point["accuracy_ncm"]),
         "action": point["action"],
         "stored": told.stored if stored is None else int(stored),
+        "held": point.get("held_images"),
+        "budget": point.get("budget_images"),
     }
     return Phase(**{**vars(told), **changes})
 

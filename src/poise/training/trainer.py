@@ -141,11 +141,11 @@ class Trainer:
         return self._engines.get(self.stage) or self._engines[max(self._engines)]  # the last one, when all is done
 
     def _enter(self) -> None:
-        """Make ready for the stage, and for what follows each of its epochs."""
+        """Make ready for the stage, and first for what follows each of its epochs: what is trained is the stage's."""
         stage = self.stages[self.stage]
-        self._engines[self.stage] = self._ready(stage, self._engines.get(self.stage))
         if stage.after is not None:
             self._afters[self.stage] = self._ready(stage.after, self._afters.get(self.stage))
+        self._engines[self.stage] = self._ready(stage, self._engines.get(self.stage))
 
     def _ready(self, stage: Stage, engine: _Engine | None) -> _Engine:
         """What is trained, on which images, by which optimiser; the engine that did it before, where it can."""
