@@ -218,11 +218,11 @@ def test_the_policy_over_its_actions(many: dict[str, Figure]) -> None:
     assert [row["reward"] for row in rows(unknown, phase=2)] == pytest.approx([0.9, 0.3, 0.4, 0.5])
     assert [row["place"] for row in known.data if row["decided"]] == [2, 0]  # logit_kd=1 lr=0.1, then 0 and 0.1
     for figure, words, expected in (
-        (known, "probability", [[0.1] * 2, [0.2] * 2, [0.3] * 2, [0.4] * 2]),
-        (unknown, "mean reward", [[0.9] * 2, [0.3] * 2, [0.4] * 2, [0.5] * 2]),
+        (known, "probability, palest 0.00, strongest 0.40", [[0.1] * 2, [0.2] * 2, [0.3] * 2, [0.4] * 2]),
+        (unknown, "mean reward, palest 0.30, strongest 0.90", [[0.9] * 2, [0.3] * 2, [0.4] * 2, [0.5] * 2]),
     ):
-        panel, bar = figure.draw().axes
-        assert bar.get_ylabel() == words
+        (panel,) = figure.draw().axes
+        assert panel.get_title().splitlines()[1] == words
         np.testing.assert_allclose(shown(panel), np.array(expected))
         rings = next(each for each in panel.collections if isinstance(each, PathCollection))
         np.testing.assert_array_equal(rings.get_offsets(), [[0, 2], [1, 0]])

@@ -35,7 +35,7 @@ METHOD_COLOURS: Final[Mapping[str, str]] = {
     "lwf": "#2f9e77",
     "podnet": "#9a6fc0",
     "aanets": "#bf9422",
-    "rmm": "#cc5a8f",
+    "aanets+rmm": "#cc5a8f",
 }
 OTHER_COLOURS: Final = ("#5aa9c9", "#a0764f", "#7c9a3d", "#8585d1", "#c76e6e", "#6b8f8a")
 
@@ -65,7 +65,7 @@ _STYLE: Final[Mapping[str, Any]] = {
     "svg.hashsalt": "poise",
     "svg.fonttype": "none",
     "figure.dpi": 100,
-    "savefig.dpi": 150,
+    "savefig.dpi": 120,
 }
 
 
@@ -107,13 +107,24 @@ class Figure:
         """Write the drawing with every ending, laid out once; returns the SVG."""
         with styled():
             drawing = self.drawn()
-            found = {}
-            for ending in (".svg", ".pdf", ".png"):
-                found[ending] = _bytes(drawing, ending)
-                drawing.set_layout_engine("none")  # everything has its place now
+            _settle(drawing)
+            found = {ending: _bytes(drawing, ending) for ending in ENDINGS}
         for ending, data in found.items():
             (folder / f"{self.name}{ending}").write_bytes(data)
         return found[".svg"]
+
+
+def _settle(drawing: Drawing) -> None:
+    """Lay out now and for good: matplotlib would draw everything twice for every file, and look for room each time."""
+    engine = drawing.get_layout_engine()
+    if engine is None:
+        return
+    engine.execute(drawing)
+    drawing.set_layout_engine(None)
+    for axes in drawing.axes:
+        for axis in (axes.xaxis, axes.yaxis):
+            at = axis.label.get_transform().transform(axis.label.get_position())
+            axis.set_label_coords(*axes.transAxes.inverted().transform(at))
 
 
 def _bytes(drawing: Drawing, ending: str) -> bytes:

@@ -32,12 +32,21 @@ LABELS: Final = {
         "knows increment: RMM's released memory, told how many images come next; it holds more than its budget",
     ),
 }
+#: Those of them that say that an exam chose.
+INFORMED: Final = frozenset(LABELS[key][0] for key in ("oracle", "leak"))
 #: Keys of a recipe that do not say what was compared: chance, and where it was computed.
 CHANCE: Final = ("seed", "start", "device", "precision", "deterministic")
 #: Keys that say how classes arrive.
 STREAM: Final = ("setting", "phases", "groups")
 #: Keys that say how actions are chosen.
 POLICY: Final = ("policy", "policy_options", "space", "tune", "trials")
+
+
+def method_name(keys: Mapping[str, Any]) -> str:
+    """The method of a recipe or a result, with RMM's memory `aanets+rmm`: in the paper that is a method of its own."""
+    memory = keys.get("memory")
+    rule = memory.get("rule") if isinstance(memory, Mapping) else None
+    return f"{keys['method']}+{rule}" if rule not in (None, "plain") else str(keys["method"])
 
 
 @dataclass(frozen=True)
@@ -52,6 +61,8 @@ class Phase:
         accuracy_ncm: the same with the nearest class mean.
         action: the action it was trained with; `auto` is replaced by what it became.
         stored: images in memory after the phase, reserve included.
+        held: images held in the phase, those that arrived included; None where nobody counted them.
+        budget: how many may be held in it.
         labels: all classes seen so far, in the order in which they came.
         arrived: those of them that arrived in this phase.
         images: exam images of each of `labels`.
@@ -67,6 +78,8 @@ class Phase:
     accuracy_ncm: float
     action: Mapping[str, AxisValue]
     stored: int | None = None
+    held: int | None = None
+    budget: int | None = None
     labels: tuple[int, ...] = ()
     arrived: tuple[int, ...] = ()
     images: tuple[int, ...] = ()
@@ -110,7 +123,7 @@ class Run:
         confusion: of the last exam, `(true class, predicted class, images)`.
         class_names: by class number; empty where nobody wrote them down.
         space: the tuned axes, the number of actions and the default one; None where nothing is tuned.
-        labels: `oracle` or `leak`, where it is no ordinary run.
+        labels: words of `LABELS`, where it is no ordinary run.
         events: how many events of each kind the journal has.
         last_event: kind and phase of the last event of the journal.
     """
@@ -142,8 +155,8 @@ class Run:
 
     @property
     def method(self) -> str:
-        """The method's name."""
-        return str(self.recipe["method"])
+        """The method's name, with RMM's memory `aanets+rmm`."""
+        return method_name(self.recipe)
 
     @property
     def setting(self) -> str:
@@ -176,7 +189,12 @@ class Run:
     @property
     def fixed(self) -> bool:
         """Whether it is the method's own hyperparameters, chosen by nobody."""
-        return self.policy == "fixed" and not self.labels
+        return self.policy == "fixed" and not self.informed
+
+    @property
+    def informed(self) -> bool:
+        """Whether an exam had a say in its hyperparameters: it is an oracle or a leak, and compared with nothing."""
+        return not INFORMED.isdisjoint(self.labels)
 
     @property
     def seed(self) -> int:
@@ -407,8 +425,12 @@ def _from_result(path: Path, name: str, file: Path, saved: Mapping[str, Any], ma
         result=result,
         phases=tuple(_joined(point, details.get(point["phase"])) for point in result["curve"]),
         space=result.get("space"),
-        labels=tuple(word for key, (word, _) in LABELS.items() if result.get(key)),
+        labels=_labels(result),
     )
+
+
+def _labels(said: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(word for key, (word, _) in LABELS.items() if said.get(key))
 
 
 #: What a result says of its recipe.
@@ -426,6 +448,8 @@ def _joined(point: Mapping[str, Any], told: Phase | None) -> Phase:
         "accuracy_ncm": float(point["accuracy_ncm"]),
         "action": point["action"],
         "stored": told.stored if stored is None else int(stored),
+        "held": point.get("held_images"),
+        "budget": point.get("budget_images"),
     }
     return Phase(**{**vars(told), **changes})
 
@@ -433,9 +457,8 @@ def _joined(point: Mapping[str, Any], told: Phase | None) -> Phase:
 def _unfinished(path: Path, name: str, saved: Mapping[str, Any], machine: Mapping[str, Any]) -> Run:
     """A run that goes on, or was stopped."""
     told = _told(path / "journal.jsonl")
-    space = saved.get("space")
-    audit = saved.get("runner") == "audit"
-    labels = ("leak",) if audit else ()
+    memory = saved["recipe"].get("memory") or {}
+    known = {"leak": saved.get("runner") == "audit", "knows_increment": memory.get("knows_increment")}
     return _made(
         path,
         name,
@@ -446,8 +469,8 @@ def _unfinished(path: Path, name: str, saved: Mapping[str, Any], machine: Mappin
         title=str(saved["name"]),
         result=None,
         phases=tuple(told.phases),
-        space=space,
-        labels=labels,
+        space=saved.get("space"),
+        labels=_labels(known),
     )
 
 

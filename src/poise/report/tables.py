@@ -10,7 +10,7 @@ from typing import Any
 from poise import store
 from poise.actions import Action
 from poise.errors import UserError
-from poise.report.runs import LABELS
+from poise.report.runs import LABELS, method_name
 
 
 def policy_label(result: Mapping[str, Any]) -> str:
@@ -62,7 +62,7 @@ def comparison_table(results: Sequence[Mapping[str, Any]]) -> str:
     """Several runs, a row each, with the images stored at the end and the most that were held in a later phase."""
     rows = [
         [
-            result["method"],
+            method_name(result),
             result["data"],
             f"{result['setting']} {result['phases']}",
             policy_label(result),

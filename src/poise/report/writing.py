@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import gc
+import multiprocessing
 import os
+import sys
 import time
+import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Final
 
@@ -31,6 +37,8 @@ MANY: Final = 24
 ONLY: Final = "activation-maps"
 #: How many bytes of figures for print a page carries; the rest are files beside it.
 CARRIED: Final = 4_000_000
+#: From so many rows of data on, figures are drawn side by side.
+WORTH_FORKING: Final = 1000
 
 
 @dataclass(frozen=True)
@@ -51,8 +59,9 @@ class Report:
         done = [run.result for run in self.runs if run.result is not None]
         going = [f"{run.name}: {state(run)} so far" for run in self.runs if not run.finished]
         found = [comparison_table(done) if done else "", "\n".join(going)]
-        return "\n\n".join(text for text in (*found, *(text for _, text in self.texts())) if text)
+        return "\n\n".join(text for text in (*found, *(text for _, text in self.texts)) if text)
 
+    @cached_property
     def texts(self) -> list[tuple[str, str]]:
         """What stands in the page as text: a heading and lines each."""
         texts = [("How far the paper's assumptions held", self._assumptions())]
@@ -78,10 +87,7 @@ class Report:
         return [sheet for sheet in sheets if sheet.rows]
 
     def write(self, out: Path, figures: Sequence[Figure] = (), refresh: int | None = None) -> Path:
-        """Write the page, the tables and these figures into a folder; returns the page.
-
-        Drawing takes longer than all the rest, so a page without these figures is there first.
-        """
+        """Write the page, the tables and these figures into a folder; returns the page."""
         _claim(out)
         tables, shown = self.tables(), exhibits(self.runs)
         for sheet in tables:
@@ -90,11 +96,9 @@ class Report:
         for exhibit in shown:
             _write(out / "figures" / f"{exhibit.name}.csv", rows_as_csv(exhibit.rows))
         links = {run.name: os.path.relpath(run.path, out) for run in self.runs}
-        contents = Contents(self.runs, self.broken, tables, self.texts(), links=links)
+        drawn = _drawn(figures, out / "figures")
+        contents = Contents(self.runs, self.broken, tables, self.texts, drawn, links)
         store.write_bytes(out / PAGE, make_page(contents, shown, refresh).encode())
-        if figures:
-            contents = replace(contents, figures=_drawn(figures, out / "figures"))
-            store.write_bytes(out / PAGE, make_page(contents, shown, refresh).encode())
         return out / PAGE
 
 
@@ -150,13 +154,38 @@ def _claim(out: Path) -> None:
 def _drawn(figures: Sequence[Figure], folder: Path) -> list[Drawn]:
     """Figures as files; the page carries them as far as it stays light."""
     found, carried = [], 0
-    for figure in figures:
-        _write(folder / f"{figure.name}.csv", rows_as_csv(figure.data))
-        content = figure.save_all(folder)
+    for figure, content in zip(figures, _saved(figures, folder), strict=True):
         carried += len(content)
         address = data_address(content, "image/svg+xml") if carried <= CARRIED else ""
         found.append(Drawn(figure.name, figure.title, figure.caption, address, figure.name.startswith(ONLY)))
     return found
+
+
+def _saved(figures: Sequence[Figure], folder: Path) -> list[bytes]:
+    """Write the figures, side by side where there are many; their SVG.
+
+    Side by side means by processes that are forks of this one, which need not import everything again: where forking
+    is not safe, figures are drawn one after the other.
+    """
+    workers = min(4, len(os.sched_getaffinity(0)), len(figures)) if sys.platform == "linux" else 1
+    if workers < 2 or sum(len(figure.data) for figure in figures) < WORTH_FORKING:
+        return [_save(figure, folder) for figure in figures]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # other threads are at rest, and no fork asks for them
+        with ProcessPoolExecutor(workers, multiprocessing.get_context("fork")) as pool:
+            return list(pool.map(_save, figures, [folder] * len(figures)))
+
+
+def _save(figure: Figure, folder: Path) -> bytes:
+    """Write a figure and its rows; its SVG. No garbage is looked for: among many runs each look would be long."""
+    _write(folder / f"{figure.name}.csv", rows_as_csv(figure.data))
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        return figure.save_all(folder)
+    finally:
+        if was:
+            gc.enable()
 
 
 def _write(path: Path, text: str) -> None:
