@@ -7,6 +7,7 @@ state stays as it was, and the same data give the same bytes of SVG.
 from __future__ import annotations
 
 import io
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -54,6 +55,8 @@ _STYLE: Final[Mapping[str, Any]] = {
     "axes.spines.right": False,
     "axes.titlesize": 10,
     "axes.labelsize": 9,
+    "xtick.bottom": False,
+    "ytick.left": False,
     "xtick.labelsize": 8,
     "ytick.labelsize": 8,
     "legend.fontsize": 8,
@@ -62,6 +65,7 @@ _STYLE: Final[Mapping[str, Any]] = {
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],
     "lines.linewidth": 1.8,
+    "text.parse_math": False,  # a class may have a dollar in its name
     "svg.hashsalt": "poise",
     "svg.fonttype": "none",
     "figure.dpi": 100,
@@ -151,7 +155,8 @@ def styled() -> Iterator[None]:
     """Matplotlib's settings as these figures want them, and as they were afterwards."""
     import matplotlib as mpl
 
-    with mpl.rc_context(dict(_STYLE)):  # type: ignore[arg-type, unused-ignore]
+    with mpl.rc_context(dict(_STYLE)), warnings.catch_warnings():  # type: ignore[arg-type, unused-ignore]
+        warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from", UserWarning)  # SVG shows it all the same
         yield
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 MARKS: Final = "osD^vPX*"
 LINES: Final = ("-", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 SEEDS: Final = f"over seeds, shown where there are at least {ENOUGH}"
-MOST: Final = 12  # rows of a figure of single runs, over all streams
+MOST: Final = 8  # rows of a figure of single runs, over all streams
 ONE_RUN: Final = f"Of several seeds the lowest is shown, and at most {MOST} rows over all streams"
 
 Row = Mapping[str, Value]
@@ -244,7 +244,7 @@ VALUES: Final = (
 
 
 def _values(data: Rows, styles: Styles) -> Drawing:
-    settings, names = _in_order(data, "setting"), sorted(_in_order(data, "axis"), key=_rank)
+    settings, names = _in_order(data, "setting"), sorted(_in_order(data, "axis"), key=series.rank)
     drawing, grid = panels(len(names), len(settings), 3.9, 1.5)
     for line, axis in zip(grid, names, strict=True):
         for axes, setting in zip(line, settings, strict=True):
@@ -293,7 +293,7 @@ def _chances(data: Rows, styles: Styles) -> Drawing:
             across, up = zip(*decided, strict=True)
             axes.scatter(across, up, s=34, facecolors="none", edgecolors=GREY, linewidths=1.6)
         axes.set_xticks(range(len(phases)), phases)
-        axes.set_yticks(range(len(arms)), [_in_letters(arm) for arm in arms], fontsize=7)
+        axes.set_yticks(range(len(arms)), [series.in_letters(arm) for arm in arms], fontsize=7)
         what = "probability" if known else "mean reward"  # a scale beside every panel would cost more than the panel
         _dress(axes, f"{label}\n{what}, palest {low:.2f}, strongest {high:.2f}", "phase", grid=False)
     return drawing
@@ -455,19 +455,6 @@ def _legend(drawing: Drawing, line: Sequence[Axes]) -> None:
             found.setdefault(label, handle)
     columns = max(1, min(len(found), int(drawing.get_size_inches()[0] // 1.9)))
     drawing.legend(found.values(), found.keys(), loc="outside lower center", ncols=columns)
-
-
-def _rank(axis: str) -> int:
-    """The paper's axes first, in its order."""
-    return list(LETTERS).index(axis) if axis in LETTERS else len(LETTERS)
-
-
-def _in_letters(arm: str) -> str:
-    """An action in the paper's letters and order: `β 0  γ 0.1  λ 0.1`."""
-    words = sorted((word.partition("=") for word in arm.split()), key=lambda word: _rank(word[0]))
-    if not all(equals for _, equals, _ in words):  # the default one, in plain words
-        return arm
-    return "  ".join(f"{LETTERS.get(axis) or axis} {value}" for axis, _, value in words)
 
 
 def _grouped(rows: Sequence[Row], key: str) -> dict[str, list[Row]]:

@@ -13,6 +13,8 @@ A folder is read whether its run is finished, still going on or was stopped; one
 from __future__ import annotations
 
 import json
+import math
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -276,7 +278,7 @@ def read_runs(paths: Sequence[Path]) -> tuple[list[Run], list[Broken]]:
         try:
             run = read_run(path, _free_name(path, taken))
         except PoiseError as error:
-            broken.append(Broken(path, str(error).removeprefix(f"{path} ")))
+            broken.append(Broken(path, str(error).removeprefix(f"{path} ").removeprefix(f"{path}{os.sep}")))
         except OSError as error:
             broken.append(Broken(path, error.strerror or str(error)))
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
@@ -365,6 +367,8 @@ class _Told:
         labels, images = tuple(event["classes"]), tuple(event["images"])
         hits = {name: tuple(event[f"hits_{name}"]) for name in ("fc", "ncm")}
         before = self.phases[-1].labels if self.phases else ()
+        if len({len(labels), len(images), *map(len, hits.values())}) > 1 or labels[: len(before)] != before:
+            raise UserError(f"the exam of phase {event['phase']} in the journal does not fit together")
         chances = self.action.get("distribution")
         self.confusion = event.get("confusion") or []
         self.phases.append(
@@ -410,8 +414,7 @@ def _told(path: Path) -> _Told:
 def _from_result(path: Path, name: str, file: Path, saved: Mapping[str, Any], machine: Mapping[str, Any]) -> Run:
     """A finished run: its result is the truth, its journal adds what it knows beyond it."""
     result = store.read_json(file)
-    if "curve" not in result or "average_accuracy" not in result:
-        raise UserError(f"{path} holds no result of a run")
+    _check_result(path, result)
     told = _told(path / "journal.jsonl") if path.is_dir() else _Told()
     details = {phase.phase: phase for phase in told.phases}
     return _made(
@@ -427,6 +430,23 @@ def _from_result(path: Path, name: str, file: Path, saved: Mapping[str, Any], ma
         space=result.get("space"),
         labels=_labels(result),
     )
+
+
+def _check_result(path: Path, result: Mapping[str, Any]) -> None:
+    """Refuse what is no result of a run, or lacks a figure that tables show."""
+    curve, seconds = result.get("curve"), result.get("seconds")
+    if not isinstance(curve, list) or not curve or not isinstance(seconds, Mapping):
+        raise UserError(f"{path} holds no result of a run")
+    parts = [result, seconds, *curve]
+    names = [("average_accuracy", "last_accuracy", "average_forgetting"), ("train", "policy", "evaluate", "total")]
+    names += [("phase", "classes", "accuracy", "accuracy_fc", "accuracy_ncm")] * len(curve)
+    for part, needed in zip(parts, names, strict=True):
+        for name in needed:
+            found = part.get(name)
+            if isinstance(found, bool) or not isinstance(found, int | float) or not math.isfinite(found):
+                raise UserError(f"{path} holds a result in which {name} is {found!r}, which is no number")
+    if not all(isinstance(point.get("action"), Mapping) and "classifier" in point["action"] for point in curve):
+        raise UserError(f"{path} holds a result that does not say which classifier counted")
 
 
 def _labels(said: Mapping[str, Any]) -> tuple[str, ...]:

@@ -123,14 +123,15 @@ def _is_probe(path: Path) -> bool:
 
 def watch(paths: Sequence[Path], out: Path, seconds: int, say: Callable[[str], None]) -> Report:
     """Write the page again whenever the runs have gone on, until all are finished or Ctrl-C; the last report."""
-    seen: list[tuple[str, int]] = []
+    seen: list[tuple[str, int]] | None = None
     while True:
         report = gather(paths)
         changed = [(str(each.path), sum(each.events.values()) + each.finished) for each in report.runs]
         if changed != seen:
             page = report.write(out, refresh=None if report.finished and report.runs else seconds)
             words = ", ".join(f"{run.name}: {state(run)}" for run in report.runs[:4])
-            say(f"{page} ({words or 'no run yet'})")
+            waiting = ", ".join(f"{each.path} {each.reason}" for each in report.broken[:4])
+            say(f"{page} ({words or f'no run yet: {waiting}'})")
             seen = changed
         if report.finished and report.runs:
             return report
@@ -147,8 +148,13 @@ def _claim(out: Path) -> None:
     page = out / PAGE
     if page.exists() and b'name="generator" content="poise ' not in page.read_bytes()[:4096]:
         raise UserError(f"{page} is not a report of poise; choose another --out")
-    for folder in (out / "tables", out / "figures"):
-        folder.mkdir(parents=True, exist_ok=True)
+    try:
+        for folder in (out / "tables", out / "figures"):
+            folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--out {out} cannot be made ({error.strerror}); choose another folder") from error
+    if not os.access(out, os.W_OK):
+        raise UserError(f"--out {out} cannot be written to; choose another folder")
 
 
 def _drawn(figures: Sequence[Figure], folder: Path) -> list[Drawn]:
