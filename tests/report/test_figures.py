@@ -12,13 +12,15 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import FillBetweenPolyCollection, PathCollection
+from matplotlib.figure import Figure as Drawing
 from matplotlib.patches import Ellipse
 from numpy.typing import NDArray
 
 from poise import store
 from poise.report import Figure
-from poise.report.drawing import METHOD_COLOURS, method_colours
+from poise.report.drawing import METHOD_COLOURS, method_colours, panels, settle, styled
 from poise.report.figures import figures
 from poise.report.runs import read_runs
 
@@ -282,3 +284,28 @@ def test_a_method_has_one_colour_and_strangers_have_others() -> None:
     assert found["lucir"] == METHOD_COLOURS["lucir"]
     assert len(set(found.values())) == 3
     assert method_colours(["lucir"]) == {"lucir": found["lucir"]}
+
+
+def test_labels_keep_clear_of_what_stands_at_the_ticks_in_every_file(many: dict[str, Figure]) -> None:
+    with styled():
+        drawing = many["confusion-shapes-tfh-3"].drawn()
+        settle(drawing)
+    renderer = FigureCanvasAgg(drawing).get_renderer()  # type: ignore[no-untyped-call, unused-ignore]
+    for axes in drawing.axes[:-1]:
+        for axis in (axes.xaxis, axes.yaxis):
+            label = axis.label.get_window_extent(renderer)
+            ticks = [tick.get_window_extent(renderer) for tick in axis.get_ticklabels() if tick.get_text()]
+            assert ticks
+            assert not any(label.overlaps(tick) for tick in ticks)
+            assert drawing.bbox.containsx(label.x0)
+            assert drawing.bbox.containsy(label.y0)
+
+
+def test_names_with_dollars_and_of_other_scripts_are_drawn(tmp_path: Path) -> None:
+    def drawn() -> Drawing:
+        drawing, ((axes,),) = panels(1, 1, 2.0, 2.0)
+        axes.set_title("$\\nonsense{ 犬 $")
+        return drawing
+
+    figure = Figure("odd", "", "", [], drawn)
+    assert "犬" in figure.save_all(tmp_path).decode()

@@ -20,7 +20,7 @@ from poise.experiment.examiner import Examiner
 from poise.experiment.folder import RunFolder
 from poise.experiment.run import Plan, refuse_other_exam, reopen
 from poise.learner import Learner
-from poise.report import Figure, Subject, cam_figure, load_result, look, policy_label
+from poise.report import Figure, Subject, cam_figure, load_result, look, method_name, policy_label
 
 IMAGES_PER_CLASS = 2
 MOST_IMAGES = 24  # rows that can still be looked at
@@ -166,4 +166,4 @@ def _result(path: Path) -> dict[str, Any]:
 
 
 def _described(result: Mapping[str, Any]) -> str:
-    return f"{result['method']}, {result['setting']} {result['phases']}, {policy_label(result)}"
+    return f"{method_name(result)}, {result['setting']} {result['phases']}, {policy_label(result)}"

@@ -14,7 +14,7 @@ from poise.report.probes import (
     simulation_summary,
     simulation_table,
 )
-from poise.report.runs import read_run, read_runs
+from poise.report.runs import method_name, read_run, read_runs
 from poise.report.tables import actions_table, comparison_table, load_result, policy_label, rows_table, run_table
 from poise.report.writing import PAGE, Report, gather, watch
 
@@ -38,6 +38,7 @@ __all__ = [
     "load_probe",
     "load_result",
     "look",
+    "method_name",
     "policy_label",
     "probe_summary",
     "read_run",

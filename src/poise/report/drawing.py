@@ -68,8 +68,9 @@ _STYLE: Final[Mapping[str, Any]] = {
     "text.parse_math": False,  # a class may have a dollar in its name
     "svg.hashsalt": "poise",
     "svg.fonttype": "none",
-    "figure.dpi": 100,
+    "figure.dpi": 120,  # as it is saved: text is as wide as the layout takes it to be
     "savefig.dpi": 120,
+    "figure.constrained_layout.w_pad": 0.1,
 }
 
 
@@ -111,21 +112,25 @@ class Figure:
         """Write the drawing with every ending, laid out once; returns the SVG."""
         with styled():
             drawing = self.drawn()
-            _settle(drawing)
+            settle(drawing)
             found = {ending: _bytes(drawing, ending) for ending in ENDINGS}
         for ending, data in found.items():
             (folder / f"{self.name}{ending}").write_bytes(data)
         return found[".svg"]
 
 
-def _settle(drawing: Drawing) -> None:
+def settle(drawing: Drawing) -> None:
     """Lay out now and for good: matplotlib would draw everything twice for every file, and look for room each time."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
     engine = drawing.get_layout_engine()
     if engine is None:
         return
     engine.execute(drawing)
     drawing.set_layout_engine(None)
+    renderer = FigureCanvasAgg(drawing).get_renderer()  # type: ignore[no-untyped-call, unused-ignore]
     for axes in drawing.axes:
+        axes.get_tightbbox(renderer)  # puts labels where they belong in the panel's final place
         for axis in (axes.xaxis, axes.yaxis):
             at = axis.label.get_transform().transform(axis.label.get_position())
             axis.set_label_coords(*axes.transAxes.inverted().transform(at))
