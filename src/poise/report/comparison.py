@@ -15,8 +15,8 @@ CAPTION = (
     "Average accuracy in percent over the exams after every phase, phase 0 included; mean ± deviation over seeds. "
     "Under a policy's figure its gain over the same method's own hyperparameters: paired by seed, with the 95 % "
     "interval of the mean difference (Student's t). It is coloured only with at least three paired seeds and an "
-    "interval without zero. The paper's figure, and ours minus it, stand beside runs with its memory, "
-    "epochs and test images."
+    "interval without zero, and never that of an oracle or a leak. The paper's figure, and ours minus it, stand beside "
+    "runs with its memory, epochs and test images."
 )
 
 
