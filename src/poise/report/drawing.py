@@ -68,8 +68,8 @@ _STYLE: Final[Mapping[str, Any]] = {
     "text.parse_math": False,  # a class may have a dollar in its name
     "svg.hashsalt": "poise",
     "svg.fonttype": "none",
-    "figure.dpi": 120,  # as it is saved: text is as wide as the layout takes it to be
-    "savefig.dpi": 120,
+    "figure.dpi": 110,  # as it is saved: text is as wide as the layout takes it to be
+    "savefig.dpi": 110,
     "figure.constrained_layout.w_pad": 0.1,
 }
 
@@ -126,11 +126,14 @@ def settle(drawing: Drawing) -> None:
     engine = drawing.get_layout_engine()
     if engine is None:
         return
+    for axes in drawing.axes:
+        for artist in (*axes.lines, *axes.collections, *axes.images, *axes.patches):
+            artist.set_in_layout(False)  # what lies in a panel needs no room around it
     engine.execute(drawing)
     drawing.set_layout_engine(None)
     renderer = FigureCanvasAgg(drawing).get_renderer()  # type: ignore[no-untyped-call, unused-ignore]
     for axes in drawing.axes:
-        axes.get_tightbbox(renderer)  # puts labels where they belong in the panel's final place
+        axes.get_tightbbox(renderer, bbox_extra_artists=[])  # puts labels where they belong in the panel's final place
         for axis in (axes.xaxis, axes.yaxis):
             at = axis.label.get_transform().transform(axis.label.get_position())
             axis.set_label_coords(*axes.transAxes.inverted().transform(at))

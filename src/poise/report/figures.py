@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 MARKS: Final = "osD^vPX*"
 LINES: Final = ("-", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 SEEDS: Final = f"over seeds, shown where there are at least {ENOUGH}"
-MOST: Final = 8  # rows of a figure of single runs, over all streams
+MOST: Final = 6  # rows of a figure of single runs, over all streams
 ONE_RUN: Final = f"Of several seeds the lowest is shown, and at most {MOST} rows over all streams"
 
 Row = Mapping[str, Value]

@@ -8,8 +8,9 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -32,7 +33,7 @@ from poise.report.tables import comparison_table
 
 PAGE: Final = "index.html"
 #: Of more runs than this the assumptions are measured on some only: a table each would be too many to read.
-MANY: Final = 24
+MANY: Final = 12
 #: Figures for print that the page does not draw itself.
 ONLY: Final = "activation-maps"
 #: How many bytes of figures for print a page carries; the rest are files beside it.
@@ -89,16 +90,16 @@ class Report:
     def write(self, out: Path, figures: Sequence[Figure] = (), refresh: int | None = None) -> Path:
         """Write the page, the tables and these figures into a folder; returns the page."""
         _claim(out)
-        tables, shown = self.tables(), exhibits(self.runs)
-        for sheet in tables:
-            _write(out / "tables" / f"{sheet.name}.csv", sheet.csv())
-            _write(out / "tables" / f"{sheet.name}.md", sheet.markdown())
-        for exhibit in shown:
-            _write(out / "figures" / f"{exhibit.name}.csv", rows_as_csv(exhibit.rows))
-        links = {run.name: os.path.relpath(run.path, out) for run in self.runs}
-        drawn = _drawn(figures, out / "figures")
-        contents = Contents(self.runs, self.broken, tables, self.texts, drawn, links)
-        store.write_bytes(out / PAGE, make_page(contents, shown, refresh).encode())
+        with _uncollected(), _saving(figures, out / "figures") as saved:
+            tables, shown = self.tables(), exhibits(self.runs)
+            for sheet in tables:
+                _write(out / "tables" / f"{sheet.name}.csv", sheet.csv())
+                _write(out / "tables" / f"{sheet.name}.md", sheet.markdown())
+            for exhibit in shown:
+                _write(out / "figures" / f"{exhibit.name}.csv", rows_as_csv(exhibit.rows))
+            links = {run.name: os.path.relpath(run.path, out) for run in self.runs}
+            contents = Contents(self.runs, self.broken, tables, self.texts, _drawn(figures, saved), links)
+            store.write_bytes(out / PAGE, make_page(contents, shown, refresh).encode())
         return out / PAGE
 
 
@@ -111,7 +112,8 @@ def gather(paths: Sequence[Path]) -> Report:
             probes.append(load_probe(path))
         else:
             rest.append(path)
-    return Report(*read_runs(rest), probes)
+    with _uncollected():
+        return Report(*read_runs(rest), probes)
 
 
 def _is_probe(path: Path) -> bool:
@@ -157,38 +159,46 @@ def _claim(out: Path) -> None:
         raise UserError(f"--out {out} cannot be written to; choose another folder")
 
 
-def _drawn(figures: Sequence[Figure], folder: Path) -> list[Drawn]:
-    """Figures as files; the page carries them as far as it stays light."""
+def _drawn(figures: Sequence[Figure], saved: Iterator[bytes]) -> list[Drawn]:
+    """Figures that are files by now; the page carries their SVG as far as it stays light."""
     found, carried = [], 0
-    for figure, content in zip(figures, _saved(figures, folder), strict=True):
+    for figure, content in zip(figures, saved, strict=True):
         carried += len(content)
         address = data_address(content, "image/svg+xml") if carried <= CARRIED else ""
         found.append(Drawn(figure.name, figure.title, figure.caption, address, figure.name.startswith(ONLY)))
     return found
 
 
-def _saved(figures: Sequence[Figure], folder: Path) -> list[bytes]:
-    """Write the figures, side by side where there are many; their SVG.
+@contextmanager
+def _saving(figures: Sequence[Figure], folder: Path) -> Iterator[Iterator[bytes]]:
+    """Write the figures, side by side and beside what else is to be done where there are many; gives their SVG.
 
     Side by side means by processes that are forks of this one, which need not import everything again: where forking
     is not safe, figures are drawn one after the other.
     """
     workers = min(4, len(os.sched_getaffinity(0)), len(figures)) if sys.platform == "linux" else 1
     if workers < 2 or sum(len(figure.data) for figure in figures) < WORTH_FORKING:
-        return [_save(figure, folder) for figure in figures]
+        yield (_save(figure, folder) for figure in figures)
+        return
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # other threads are at rest, and no fork asks for them
         with ProcessPoolExecutor(workers, multiprocessing.get_context("fork")) as pool:
-            return list(pool.map(_save, figures, [folder] * len(figures)))
+            yield pool.map(_save, figures, [folder] * len(figures))
 
 
 def _save(figure: Figure, folder: Path) -> bytes:
-    """Write a figure and its rows; its SVG. No garbage is looked for: among many runs each look would be long."""
+    """Write a figure and its rows; its SVG."""
     _write(folder / f"{figure.name}.csv", rows_as_csv(figure.data))
+    return figure.save_all(folder)
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without looking for garbage: among the many small objects of many runs each look would be long."""
     was = gc.isenabled()
     gc.disable()
     try:
-        return figure.save_all(folder)
+        yield
     finally:
         if was:
             gc.enable()
