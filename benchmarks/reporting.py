@@ -17,15 +17,16 @@ from pathlib import Path
 from poise import store
 from poise.report import figures, gather
 
-METHODS = ("lucir", "icarl", "lwf", "podnet", "aanets")
+#: Methods × with and without a policy × settings.
+CELLS = tuple(itertools.product(("lucir", "icarl", "lwf", "podnet", "aanets"), ("fixed", "online"), ("tfh", "tfs")))
 
 
 def copies(run: Path, out: Path, count: int) -> None:
-    """Write `count` folders that look like a study: methods × with and without a policy × seeds."""
+    """Write `count` folders that look like a study: methods × with and without a policy × settings × seeds."""
     recipe, result = (store.read_json(run / name) for name in ("recipe.json", "result.json"))
     for number in range(count):
-        seed, rest = divmod(number, 2 * len(METHODS))
-        changes = {"method": METHODS[rest // 2], "policy": ("fixed", "online")[rest % 2], "seed": seed}
+        seed, rest = divmod(number, len(CELLS))
+        changes = {**dict(zip(("method", "policy", "setting"), CELLS[rest], strict=True)), "seed": seed}
         folder = out / f"run-{number:03d}"
         folder.mkdir(parents=True)
         for name in ("journal.jsonl", "machine.json"):

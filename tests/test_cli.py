@@ -289,7 +289,7 @@ def test_a_report_measures_the_assumptions_of_runs_that_tuned_something(poise: C
     plain = poise("report", "fixed").out
     assert "hyperparameters" not in plain
     text = poise("report", "fixed", "tuned").out
-    assert "Do the hyperparameters change slowly? grid, seed 0" in text
+    assert "Do the hyperparameters change slowly? lucir, grid, digits, GROUPS 3, seed 0" in text
     assert text.count("Do the hyperparameters change slowly?") == 1
 
 

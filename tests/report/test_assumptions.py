@@ -25,6 +25,8 @@ from poise.report.assumptions import (
 from poise.report.probes import ProbeTable
 
 AXES: dict[str, list[float | str]] = {"feature_kd": [0.0, 1.0, 10.0], "lr": [0.1, 0.05]}
+RESULT: dict[str, Any] = {"space": {"axes": AXES}, "policy": "race", "seed": 0, "method": "lucir", "data": "toy"}
+RESULT |= {"setting": "tfh", "phases": 5}
 
 
 def action(feature_kd: float = 1.0, lr: float = 0.1) -> dict[str, Any]:
@@ -77,9 +79,9 @@ def test_the_same_decision_changes_nothing_and_loses_little() -> None:
     (change,) = changes(tuned_phases(journal), AXES)
     assert (change.axes, change.steps, change.loss) == ((), 0, 0)
     assert change.correlation == pytest.approx(1)
-    text = slow_change({"space": {"axes": AXES}, "policy": "race", "seed": 3}, journal)
+    text = slow_change({**RESULT, "seed": 3}, journal)
     assert "decided anew in 0 of 1 phases" in text
-    assert "race, seed 3" in text
+    assert "lucir, race, toy, TFH 5, seed 3" in text
 
 
 def test_only_trials_that_went_equally_far_are_compared() -> None:
@@ -101,7 +103,7 @@ def test_what_was_not_tried_or_is_off_the_grid_is_unknown() -> None:
     assert math.isnan(change.loss)
     assert change.steps is None
     assert change.axes == ("feature_kd",)
-    assert "–" in slow_change({"space": {"axes": AXES}, "policy": "race", "seed": 0}, journal)
+    assert "–" in slow_change(RESULT, journal)
 
 
 def test_a_diverged_trial_is_a_reward_of_zero() -> None:
@@ -235,5 +237,5 @@ def test_the_report_reads_journals(tmp_path: Path) -> None:
     journal.close()
     result = {**course([], []).result, "policy": "race", "space": {"axes": AXES}}
     text = assumptions([tmp_path], [result])
-    assert text.startswith("Do the hyperparameters change slowly? race, seed 0")
+    assert text.startswith("Do the hyperparameters change slowly? same, race, same, SAME same, seed 0: from")
     assert "keeping the last decision loses 65.00 points" in text

@@ -15,7 +15,7 @@ from poise.report.comparison import accuracy_sheets, comparisons, runs_sheet
 from poise.report.costs import stored_sheet, time_sheet
 from poise.report.paper import Published, published
 from poise.report.regret import regret_sheet
-from poise.report.rows import rows_of
+from poise.report.rows import baselines, rows_of
 from poise.report.runs import Run, read_run, read_runs
 from poise.report.sheet import Sheet, gain_line
 from poise.report.statistics import spread
@@ -107,6 +107,62 @@ def test_the_papers_figures_stand_beside_comparable_runs_only(write: Write) -> N
     assert [published(run, 5, "tfs") for run in strangers] == [None] * len(strangers)
 
 
+RMM = {"per_class": 20, "total": None, "reserve": 0, "rule": "rmm", "allocation": 0.5, "knows_increment": False}
+
+
+def test_rmms_memory_is_a_row_of_its_own_beside_the_papers_rmm(write: Write) -> None:
+    released = {**RMM, "knows_increment": True}
+    runs = [
+        paper_run(write, "plain", method="aanets"),
+        paper_run(write, "plain-online", method="aanets", policy="online"),
+        paper_run(write, "rmm", method="aanets", memory=RMM),
+        paper_run(write, "rmm-online", method="aanets", memory=RMM, policy="online"),
+        paper_run(write, "told", method="aanets", memory=released, more={"knows_increment": True}),
+        paper_run(
+            write, "told-online", method="aanets", memory=released, policy="online", more={"knows_increment": True}
+        ),
+        paper_run(write, "podnet", method="podnet"),
+        paper_run(write, "lucir-rmm", method="lucir", memory=RMM),
+    ]
+    found = [published(run, 5, "tfh") for run in runs]
+    assert [each and each.figure for each in found] == [65.3, 67.0, 67.6, 70.8, 67.6, 70.8, 64.7, None]
+    (sheet,) = accuracy_sheets(runs)
+    assert [(row[0].text, row[1].text) for row in sheet.rows] == [
+        ("aanets", "fixed"),
+        ("aanets", "online"),
+        ("aanets+rmm", "fixed"),
+        ("aanets+rmm", "fixed (knows increment)"),
+        ("aanets+rmm", "online"),
+        ("aanets+rmm", "online (knows increment)"),
+        ("lucir+rmm", "fixed"),
+        ("podnet", "fixed"),
+    ]
+    against = {
+        row.label: base.label for row in rows_of(runs) for base in [baselines(rows_of(runs)).get(row.label)] if base
+    }
+    assert against == {
+        "aanets, online": "aanets, fixed",
+        "aanets+rmm, online": "aanets+rmm, fixed",
+        "aanets+rmm, online (knows increment)": "aanets+rmm, fixed (knows increment)",
+    }
+
+
+def test_an_oracle_is_shown_and_never_judged(write: Write) -> None:
+    best = ((50,), (50, 50), (50, 50, 50))
+    runs = [read_run(write(f"fixed-{seed}", seed=seed)) for seed in range(3)]
+    runs += [
+        read_run(write(f"{name}-{seed}", best, seed=seed, policy=policy, more={name: True}))
+        for name, policy in (("oracle", "crossval"), ("leak", "race"))
+        for seed in range(3)
+    ]
+    assert comparisons(runs) == []
+    (sheet,) = accuracy_sheets(runs)
+    lines = [line for row in sheet.rows for cell in row for line in cell.lines]
+    assert len(lines) == 2
+    assert {line.tone for line in lines} == {""}
+    assert {row["verdict"] for row in sheet.records} == {None}
+
+
 def tuned(*axes: str, classifier: str) -> dict[str, object]:
     return {"axes": {axis: SPACE["axes"].get(axis, [0.1]) for axis in axes}, "default": {"classifier": classifier}}  # type: ignore[attr-defined]
 
@@ -155,29 +211,12 @@ def test_time_is_a_ratio_to_the_baseline_of_the_same_machine(write: Write) -> No
     assert records["lucir, fixed"]["seconds_total"] == 10.0
 
 
-def test_rmm_is_aanets_with_its_memory(write: Write) -> None:
-    rmm = {"per_class": 20, "rule": "rmm", "allocation": 0.5}
-    runs = [
-        paper_run(write, "aanets", method="aanets"),
-        paper_run(write, "rmm", method="aanets", memory=rmm),
-        paper_run(write, "lucir", memory=rmm),
-        paper_run(write, "other base", method="aanets", options={"base": "lucir"}),
-    ]
-    assert [run.method for run in runs] == ["aanets", "rmm", "lucir+rmm", "aanets"]
-    found = [published(run, 5, "tfs") for run in runs]
-    assert found == [Published(63.1, 0.3), Published(70.4, 0.8), None, None]
-    assert {row.label.split(",")[0] for row in rows_of(runs)} == {"aanets", "rmm", "lucir+rmm"}
-
-
 def test_stored_images_and_the_list_of_runs(write: Write) -> None:
     runs = [read_run(write("a")), read_run(write("b", finished=False, method="icarl"))]
-    sheet = stored_sheet(runs)
-    records = [row for row in sheet.records if row["row"] == "lucir, fixed"]
-    found = [(row["stored"], row["held"], row["budget"]) for row in records]
-    assert found == [(20, 50, 60), (40, 70, 80), (60, 90, 100)]
-    lasts = {row[0].text: row[-1].text for row in sheet.rows}
-    assert lasts["lucir, fixed"] == "90"
-    assert lasts.get("icarl, fixed", "–") == "–"
+    assert [row["stored"] for row in stored_sheet(runs).records if row["row"] == "lucir, fixed"] == [20, 40, 60]
+    assert [row["held"] for row in stored_sheet(runs).records if row["row"] == "lucir, fixed"] == [100, 120, 140]
+    assert stored_sheet(runs).rows[1][3].lines[0].text == "held 120 of 130"
+    assert not any(cell.lines for cell in stored_sheet(runs).rows[0]), "a run that goes on does not say what it held"
     done, going = runs_sheet(runs).records
     assert (done["average"], done["state"]) == (runs[0].average, "finished")
     assert (going["average"], going["state"]) == (None, "3 of 3 phases")

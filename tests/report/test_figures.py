@@ -12,13 +12,15 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import FillBetweenPolyCollection, PathCollection
+from matplotlib.figure import Figure as Drawing
 from matplotlib.patches import Ellipse
 from numpy.typing import NDArray
 
 from poise import store
 from poise.report import Figure
-from poise.report.drawing import METHOD_COLOURS, method_colours
+from poise.report.drawing import METHOD_COLOURS, method_colours, panels, settle, styled
 from poise.report.figures import figures
 from poise.report.runs import read_runs
 
@@ -83,7 +85,8 @@ def write_run(
             folder / "result.json",
             {
                 **recipe, "recipe": "shapes/x", "space": space, "average_accuracy": average, "last_accuracy": 0.0,
-                "average_forgetting": 0.0, "seconds": {"total": 1.0}, "curve": curve,
+                "average_forgetting": 0.0, "curve": curve,
+                "seconds": {"train": 1.0, "policy": 0.0, "evaluate": 0.0, "total": 1.0},
             },
         )  # fmt: skip
     return folder
@@ -218,11 +221,11 @@ def test_the_policy_over_its_actions(many: dict[str, Figure]) -> None:
     assert [row["reward"] for row in rows(unknown, phase=2)] == pytest.approx([0.9, 0.3, 0.4, 0.5])
     assert [row["place"] for row in known.data if row["decided"]] == [2, 0]  # logit_kd=1 lr=0.1, then 0 and 0.1
     for figure, words, expected in (
-        (known, "probability", [[0.1] * 2, [0.2] * 2, [0.3] * 2, [0.4] * 2]),
-        (unknown, "mean reward", [[0.9] * 2, [0.3] * 2, [0.4] * 2, [0.5] * 2]),
+        (known, "probability, palest 0.00, strongest 0.40", [[0.1] * 2, [0.2] * 2, [0.3] * 2, [0.4] * 2]),
+        (unknown, "mean reward, palest 0.30, strongest 0.90", [[0.9] * 2, [0.3] * 2, [0.4] * 2, [0.5] * 2]),
     ):
-        panel, bar = figure.draw().axes
-        assert bar.get_ylabel() == words
+        (panel,) = figure.draw().axes
+        assert panel.get_title().splitlines()[1] == words
         np.testing.assert_allclose(shown(panel), np.array(expected))
         rings = next(each for each in panel.collections if isinstance(each, PathCollection))
         np.testing.assert_array_equal(rings.get_offsets(), [[0, 2], [1, 0]])
@@ -281,3 +284,28 @@ def test_a_method_has_one_colour_and_strangers_have_others() -> None:
     assert found["lucir"] == METHOD_COLOURS["lucir"]
     assert len(set(found.values())) == 3
     assert method_colours(["lucir"]) == {"lucir": found["lucir"]}
+
+
+def test_labels_keep_clear_of_what_stands_at_the_ticks_in_every_file(many: dict[str, Figure]) -> None:
+    with styled():
+        drawing = many["confusion-shapes-tfh-3"].drawn()
+        settle(drawing)
+    renderer = FigureCanvasAgg(drawing).get_renderer()  # type: ignore[no-untyped-call, unused-ignore]
+    for axes in drawing.axes[:-1]:
+        for axis in (axes.xaxis, axes.yaxis):
+            label = axis.label.get_window_extent(renderer)
+            ticks = [tick.get_window_extent(renderer) for tick in axis.get_ticklabels() if tick.get_text()]
+            assert ticks
+            assert not any(label.overlaps(tick) for tick in ticks)
+            assert drawing.bbox.containsx(label.x0)
+            assert drawing.bbox.containsy(label.y0)
+
+
+def test_names_with_dollars_and_of_other_scripts_are_drawn(tmp_path: Path) -> None:
+    def drawn() -> Drawing:
+        drawing, ((axes,),) = panels(1, 1, 2.0, 2.0)
+        axes.set_title("$\\nonsense{ 犬 $")
+        return drawing
+
+    figure = Figure("odd", "", "", [], drawn)
+    assert "犬" in figure.save_all(tmp_path).decode()

@@ -11,7 +11,7 @@ import pytest
 
 from poise import store
 from poise.errors import UserError
-from poise.report import gather, watch
+from poise.report import figures, gather, watch, writing
 from poise.report.page import Contents, make_page
 from poise.report.runs import Broken, read_run
 
@@ -146,6 +146,8 @@ def test_a_report_is_written_beside_nothing_else(write: Write, tmp_path: Path) -
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="choose a folder"):
         report.write(tmp_path / "file")
+    with pytest.raises(UserError, match="cannot be made"):
+        report.write(tmp_path / "file" / "below")
     page = report.write(tmp_path / "new" / "report")
     assert report.write(tmp_path / "new" / "report") == page
 
@@ -175,6 +177,31 @@ def test_a_running_job_is_watched_until_it_is_finished(write: Write, tmp_path: P
     assert "going: finished" in said[2]
 
 
+def test_figures_drawn_side_by_side_are_the_same(pairs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    report = gather([pairs])
+    drawn = [each for each in figures(report.runs) if each.name.startswith(("accuracy", "plane"))]
+    files = []
+    for name, threshold in (("alone", 10**9), ("beside", 0)):
+        monkeypatch.setattr(writing, "WORTH_FORKING", threshold)
+        page = report.write(tmp_path / name, drawn)
+        assert "data:image/svg+xml" in page.read_text(encoding="utf-8")
+        files.append({path.name: path.read_bytes() for path in (tmp_path / name / "figures").iterdir()})
+    assert files[0] == files[1]
+    assert {f"accuracy-toy{ending}" for ending in (".svg", ".pdf", ".png", ".csv")} <= files[0].keys()
+
+
+def test_names_of_any_script_are_shown(write: Write, tmp_path: Path) -> None:
+    folder = write("größe 中", [[40], [40, 41], [40, 41, 42], [40, 41, 42, 43]])
+    saved = store.read_json(folder / "recipe.json")
+    names = ["Größe", "犬", "</text><script>", "a & b", *(f"class {place}" for place in range(6))]
+    store.write_json(folder / "recipe.json", {**saved, "class_names": names[::-1]})
+    report = gather([folder])
+    page = report.write(tmp_path / "out", [each for each in figures(report.runs) if each.name.startswith("classes")])
+    text = page.read_text(encoding="utf-8")
+    assert "Größe (phase 0): 40 of 50, 80.0 %" in text
+    assert "<script>" not in re.sub(r"<script>\n.*?</script>", "", text, flags=re.DOTALL)
+
+
 def test_two_hundred_runs_make_a_light_page(write: Write, tmp_path: Path) -> None:
     hits = [[50 - place] * (place + 1) for place in range(8)]
     for seed in range(20):
@@ -186,3 +213,8 @@ def test_two_hundred_runs_make_a_light_page(write: Write, tmp_path: Path) -> Non
     path = report.write(tmp_path / "out")
     assert path.stat().st_size < 10_000_000
     assert len(read(path).tables["t-runs"]) == 201
+    drawn = {figure.name.split("-")[0]: figure.data for figure in figures(report.runs)}
+    assert len({row["row"] for row in drawn["accuracy"]}) == 10
+    assert all(
+        len({row["run"] for row in drawn[name]}) <= 12 for name in ("chances", "rewards", "classes", "confusion")
+    )

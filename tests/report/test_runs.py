@@ -13,7 +13,7 @@ from poise import store
 from poise.report import series
 from poise.report.runs import read_run, read_runs
 
-from .conftest import Write
+from .conftest import Write, dump
 
 
 def test_a_real_run_is_read_as_its_result_says_and_its_journal_adds(real: Path) -> None:
@@ -68,6 +68,10 @@ def test_an_unfinished_run_tells_the_same_as_far_as_it_came(real: Path, tmp_path
     assert (run.space, run.configuration()) == (whole.space, whole.configuration())
 
 
+def changed(folder: Path, **keys: Any) -> None:
+    dump(folder / "result.json", {**store.read_json(folder / "result.json"), **keys})
+
+
 def test_what_cannot_be_read_is_listed_and_stops_nothing(write: Write, tmp_path: Path) -> None:
     good = write("good")
     spoil: dict[str, Any] = {
@@ -77,6 +81,13 @@ def test_what_cannot_be_read_is_listed_and_stops_nothing(write: Write, tmp_path:
         "list": lambda folder: (folder / "result.json").write_text("[]"),
         "words": lambda folder: (folder / "journal.jsonl").write_text("not a journal\n"),
         "odd": lambda folder: (folder / "journal.jsonl").write_text('{"event": "exam", "phase": 0}\n'),
+        "misfit": lambda folder: (folder / "journal.jsonl").write_text(
+            (folder / "journal.jsonl").read_text().replace('"images": [50, 50]', '"images": [50]')
+        ),
+        "cut": lambda folder: changed(folder, curve=[]),
+        "timeless": lambda folder: changed(folder, seconds=None),
+        "wordy": lambda folder: changed(folder, last_accuracy="high"),
+        "nan": lambda folder: changed(folder, average_accuracy=float("nan")),
         "alien": lambda folder: store.write_json(folder / "result.json", {"curve": 3, "average_accuracy": "high"}),
     }
     for name, spoiled in spoil.items():
@@ -92,6 +103,8 @@ def test_what_cannot_be_read_is_listed_and_stops_nothing(write: Write, tmp_path:
     assert set(reasons) == {*spoil, "empty", "foreign", "nowhere"}
     assert all(reason and "\n" not in reason for reason in reasons.values())
     assert "install a newer poise" in reasons["newer"]
+    assert reasons["words"] == "journal.jsonl, line 1 is not JSON"
+    assert reasons["nan"] == "holds a result in which average_accuracy is nan, which is no number"
     assert reasons["empty"] == "is empty"
     assert reasons["foreign"] == "is not a run folder"
     assert reasons["nowhere"] == "does not exist"
@@ -138,3 +151,26 @@ def test_runs_that_differ_by_chance_only_share_their_configuration(write: Write)
 def test_a_leak_audit_is_marked_before_it_is_finished(write: Write) -> None:
     assert read_run(write("leak", policy="race", finished=False, more={"leak": True})).policy_label == "race (leak)"
     assert read_run(write("done", policy="race", more={"leak": True})).policy_label == "race (leak)"
+
+
+def test_the_released_memory_of_rmm_is_marked_before_it_is_finished(write: Write) -> None:
+    memory = {"per_class": 20, "total": None, "reserve": 0, "rule": "rmm", "knows_increment": True}
+    run = read_run(write("told", finished=False, memory=memory))
+    assert (run.method, run.policy_label, run.fixed) == ("lucir+rmm", "fixed (knows increment)", True)
+
+
+def test_where_the_judgement_of_the_classifier_stands_in_the_journal_changes_nothing(
+    real: Path, tmp_path: Path
+) -> None:
+    lines = (real / "journal.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+    judged = [number for number, line in enumerate(lines) if '"purpose": "classifier"' in line]
+    assert judged
+    for number in judged:
+        after = next(place for place in range(number, len(lines)) if '"event": "action"' in lines[place])
+        lines[number : after + 1] = [*lines[number + 1 : after + 1], lines[number]]
+    shutil.copytree(real, tmp_path / "later")
+    (tmp_path / "later" / "journal.jsonl").write_text("".join(lines), encoding="utf-8")
+    here, there = read_run(real), read_run(tmp_path / "later", "run")
+    assert here.phases == there.phases
+    assert sorted(map(str, here.trials)) == sorted(map(str, there.trials))
+    assert series.chances(here) == series.chances(there)

@@ -27,7 +27,7 @@ def ablation_sheets(runs: Sequence[Run]) -> list[Sheet]:
         numbered = [row for row in rows if ablation_number(row.first) is not None]
         if any(ablation_number(row.first) not in (1, 4) for row in numbered):
             sheets.append(_table_3(name, numbered))
-        seldom = [row for row in rows if not row.first.fixed and not row.first.labels and every(row.first) != 1]
+        seldom = [row for row in rows if not row.first.fixed and not row.first.informed and every(row.first) != 1]
         if seldom:
             plain = [row for row in numbered if ablation_number(row.first) in (1, 4)]
             sheets.append(_table_s1(name, [*plain, *seldom]))

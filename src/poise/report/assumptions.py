@@ -37,6 +37,7 @@ from poise import store
 from poise.actions import Action
 from poise.policies.simulate import rank_correlation
 from poise.report.probes import ProbeTable
+from poise.report.runs import method_name
 from poise.report.tables import aligned, policy_label
 
 Array = NDArray[np.float64]
@@ -185,8 +186,7 @@ def slow_change(result: Mapping[str, Any], events: Iterable[Mapping[str, Any]]) 
     moved = sum(bool(each.axes) for each in found)
     return "\n".join(
         [
-            f"Do the hyperparameters change slowly? {policy_label(result)}, seed {result['seed']}: "
-            f"from each tuned phase to the next",
+            f"Do the hyperparameters change slowly? {_which(result)}: from each tuned phase to the next",
             aligned(header, rows),
             f"decided anew in {moved} of {len(found)} phases; rewards of two phases correlate with "
             f"{_figure(_mean([each.correlation for each in found]))}; keeping the last decision loses "
@@ -194,6 +194,11 @@ def slow_change(result: Mapping[str, Any], events: Iterable[Mapping[str, Any]]) 
             f"better than it is)",
         ]
     )
+
+
+def _which(result: Mapping[str, Any]) -> str:
+    stream = f"{str(result['setting']).upper()} {result['phases']}"
+    return f"{method_name(result)}, {policy_label(result)}, {result['data']}, {stream}, seed {result['seed']}"
 
 
 # Fast mixing ----------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -159,7 +160,7 @@ def cam_figure(subjects: Sequence[Subject], looks: Mapping[str, Sequence[Look]],
         for row, subject in enumerate(subjects)
         for column, (run, seen) in enumerate(looks.items())
     ]
-    return Figure("activation-maps", "Activation maps", caption, data, lambda: _drawn(subjects, looks))
+    return Figure("activation-maps", "Activation maps", caption, data, partial(_drawn, subjects, looks))
 
 
 def _drawn(subjects: Sequence[Subject], looks: Mapping[str, Sequence[Look]]) -> Drawing:
@@ -175,7 +176,7 @@ def _drawn(subjects: Sequence[Subject], looks: Mapping[str, Sequence[Look]]) -> 
             _show(axes, seen[row], heat=True)
             _verdict(axes, seen[row], subject.truth)
     for axes, name in zip(grid[0], ("image", *looks), strict=True):
-        axes.set_title(name.replace(", ", "\n"), fontsize=8)
+        axes.set_title(name.replace(", ", "\n"), fontsize=8, y=1)
     return drawing
 
 

@@ -165,7 +165,7 @@ def forest_chart(rows: Sequence[Interval], x_label: str) -> str:
         *(number for row in rows for number in (row.mean, row.low, row.high, *row.values) if number is not None),
     ]
     left = min(330, 7 * max(len(row.label) for row in rows) + 14)
-    frame = Frame(_widened(numbers, 0.06), (0, 1), width=left + 640, height=24 * len(rows) + TOP + BOTTOM, left=left)
+    frame = Frame(_widened(numbers, 0.06), (0, 1), width=left + 500, height=24 * len(rows) + TOP + BOTTOM, left=left)
     bottom = frame.height - BOTTOM
     zero = _at(frame.across(0))
     marks = [

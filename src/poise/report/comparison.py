@@ -15,8 +15,8 @@ CAPTION = (
     "Average accuracy in percent over the exams after every phase, phase 0 included; mean ± deviation over seeds. "
     "Under a policy's figure its gain over the same method's own hyperparameters: paired by seed, with the 95 % "
     "interval of the mean difference (Student's t). It is coloured only with at least three paired seeds and an "
-    "interval without zero. The paper's figure, and ours minus it, stand beside runs with its memory, "
-    "epochs and test images."
+    "interval without zero, and never that of an oracle or a leak. The paper's figure, and ours minus it, stand beside "
+    "runs with its memory, epochs and test images."
 )
 
 
@@ -32,12 +32,12 @@ class Comparison:
 
 
 def comparisons(runs: Sequence[Run]) -> list[Comparison]:
-    """Every row that has a baseline, in every stream in which they share a seed."""
+    """Every row that has a baseline and no help of an exam, in every stream in which they share a seed."""
     rows = rows_of(runs)
     against = baselines(rows)
     found = []
     for row in rows:
-        for stream in sorted(row.cells) if row.label in against else ():
+        for stream in sorted(row.cells) if row.label in against and not row.first.informed else ():
             own, base = row.averages(stream), against[row.label].averages(stream)
             difference = paired(own, base)
             if difference is not None:
@@ -118,13 +118,15 @@ def _cell(row: Row, baseline: Row | None, column: _Column) -> tuple[Cell, Mappin
     found = spread([*own.values()])
     difference = paired(own, column.averages(baseline)) if baseline else None
     paper = published(row.first, column.phases, column.setting)
-    lines = ([gain_line(difference)] if difference else []) + ([paper_line(found.mean, paper)] if paper else [])
+    lines = ([gain_line(difference, not row.first.informed)] if difference else []) + (
+        [paper_line(found.mean, paper)] if paper else []
+    )
     cell = Cell(mean_text(found), found.mean, tuple(lines), tuple(column.runs(row)))
     return cell, {
         **_identity(row),
         "setting": column.setting,
         "phases": column.phases,
-        **_figures(found, difference, paper),
+        **_figures(found, difference, paper, not row.first.informed),
     }
 
 
@@ -145,7 +147,7 @@ def _identity(row: Row) -> dict[str, Value]:
     }
 
 
-def _figures(found: Spread, difference: Spread | None, paper: Published | None) -> dict[str, Value]:
+def _figures(found: Spread, difference: Spread | None, paper: Published | None, judged: bool) -> dict[str, Value]:
     low, high = difference.interval() if difference and difference.count > 1 else (None, None)
     return {
         "seeds": found.count,
@@ -155,7 +157,7 @@ def _figures(found: Spread, difference: Spread | None, paper: Published | None) 
         "gain_low": low,
         "gain_high": high,
         "paired_seeds": difference.count if difference else None,
-        "verdict": difference.verdict() if difference else None,
+        "verdict": difference.verdict() if difference and judged else None,
         "paper": paper.figure if paper else None,
         "paper_deviation": paper.deviation if paper else None,
         "difference": found.mean - paper.figure if paper else None,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from poise.report.paper import published_hours
 from poise.report.rows import Row, Stream, baselines, rows_of
-from poise.report.runs import Run
-from poise.report.sheet import Cell, Column, Line, Sheet, Value, figure, mean_text, word
+from poise.report.runs import Phase, Run
+from poise.report.sheet import Cell, Column, Line, Sheet, Value, mean_text, word
 from poise.report.statistics import spread
 
 PARTS = ("train", "policy", "evaluate", "total")
@@ -89,52 +89,52 @@ def _paper_ratio(row: Row, base: Row | None, stream: Stream) -> float | None:
 
 
 def stored_sheet(runs: Sequence[Run]) -> Sheet:
-    """Images in memory after each phase, reserve included, and the most that were held; the mean where seeds differ."""
+    """Images in memory after each phase, those held in it, and how many may be; means where seeds differ."""
     cells: list[tuple[Cell, ...]] = []
     records: list[dict[str, Value]] = []
     longest = max((len(run.phases) for run in runs), default=0)
     for row in rows_of([run for run in runs if run.phases]):
         for stream, group in sorted(row.cells.items()):
-            means = [_stored(group, phase) for phase in range(longest)]
-            if any(mean is not None for mean in means):
-                figures = [Cell("") if mean is None else figure(mean, 0 if mean == int(mean) else 1) for mean in means]
-                held = figure(_held(group), 0)
-                cells.append((word(row.label, [run.name for run in group]), word(str(stream)), *figures, held))
+            exams = [[run.phases[place] for run in group if len(run.phases) > place] for place in range(longest)]
+            counts = [*map(_counts, exams)]
+            if any(each["stored"] is not None for each in counts):
+                names = word(row.label, [run.name for run in group])
+                cells.append((names, word(str(stream)), *map(_stored_cell, counts)))
                 records += [
-                    {
-                        "row": row.label,
-                        "setting": str(stream),
-                        "phase": phase,
-                        "stored": mean,
-                        "held": _mean([run.phases[phase].held for run in group if len(run.phases) > phase]),
-                        "budget": _mean([run.phases[phase].budget for run in group if len(run.phases) > phase]),
-                    }
-                    for phase, mean in enumerate(means)
-                    if mean is not None
+                    {"row": row.label, "setting": str(stream), "phase": phase, **each}
+                    for phase, each in enumerate(counts)
+                    if each["stored"] is not None
                 ]
     heads = (Column("row", numeric=False), Column("setting", numeric=False))
     return Sheet(
         "stored",
         "Stored images after each phase",
-        "Kept images of old classes, reserve included; the mean over seeds where they differ. Held: the most images at "
-        "any moment of any phase, new ones included, in percent of what a plain memory would hold then.",
-        (*heads, *(Column(str(phase), "phase") for phase in range(longest)), Column("held, %")),
+        "Kept images of old classes, reserve included. Below, how many were held in the phase, those that arrived "
+        "included, and how many may be held by the budget. Means over seeds where they differ.",
+        (*heads, *(Column(str(phase), "phase") for phase in range(longest))),
         tuple(cells),
         tuple(records),
     )
 
 
-def _stored(runs: Sequence[Run], phase: int) -> float | None:
-    return _mean([run.phases[phase].stored for run in runs if len(run.phases) > phase])
+def _counts(phases: Sequence[Phase]) -> dict[str, float | None]:
+    """Means over seeds of what is known."""
+    found = {
+        "stored": [phase.stored for phase in phases],
+        "held": [phase.held for phase in phases],
+        "budget": [phase.budget for phase in phases],
+    }
+    known = {name: [count for count in counts if count is not None] for name, counts in found.items()}
+    return {name: sum(counts) / len(counts) if counts else None for name, counts in known.items()}
 
 
-def _held(runs: Sequence[Run]) -> float | None:
-    """The most that any of them held in a phase, in percent of that phase's budget."""
-    phases = [phase for run in runs for phase in run.phases]
-    shares = [100 * phase.held / phase.budget for phase in phases if phase.held is not None and phase.budget]
-    return max(shares, default=None)
+def _stored_cell(counts: Mapping[str, float | None]) -> Cell:
+    stored, held, budget = (counts[name] for name in ("stored", "held", "budget"))
+    if stored is None:
+        return Cell("")
+    lines = (Line(f"held {_plain(held)} of {_plain(budget)}"),) if held is not None and budget is not None else ()
+    return Cell(_plain(stored), stored, lines)
 
 
-def _mean(found: Sequence[int | None]) -> float | None:
-    known = [count for count in found if count is not None]
-    return sum(known) / len(known) if known else None
+def _plain(mean: float) -> str:
+    return f"{mean:.0f}" if mean == int(mean) else f"{mean:.1f}"

@@ -7,6 +7,7 @@ state stays as it was, and the same data give the same bytes of SVG.
 from __future__ import annotations
 
 import io
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -35,7 +36,7 @@ METHOD_COLOURS: Final[Mapping[str, str]] = {
     "lwf": "#2f9e77",
     "podnet": "#9a6fc0",
     "aanets": "#bf9422",
-    "rmm": "#cc5a8f",
+    "aanets+rmm": "#cc5a8f",
 }
 OTHER_COLOURS: Final = ("#5aa9c9", "#a0764f", "#7c9a3d", "#8585d1", "#c76e6e", "#6b8f8a")
 
@@ -54,6 +55,8 @@ _STYLE: Final[Mapping[str, Any]] = {
     "axes.spines.right": False,
     "axes.titlesize": 10,
     "axes.labelsize": 9,
+    "xtick.bottom": False,
+    "ytick.left": False,
     "xtick.labelsize": 8,
     "ytick.labelsize": 8,
     "legend.fontsize": 8,
@@ -62,10 +65,12 @@ _STYLE: Final[Mapping[str, Any]] = {
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],
     "lines.linewidth": 1.8,
+    "text.parse_math": False,  # a class may have a dollar in its name
     "svg.hashsalt": "poise",
     "svg.fonttype": "none",
-    "figure.dpi": 100,
-    "savefig.dpi": 150,
+    "figure.dpi": 110,  # as it is saved: text is as wide as the layout takes it to be
+    "savefig.dpi": 110,
+    "figure.constrained_layout.w_pad": 0.1,
 }
 
 
@@ -107,13 +112,31 @@ class Figure:
         """Write the drawing with every ending, laid out once; returns the SVG."""
         with styled():
             drawing = self.drawn()
-            found = {}
-            for ending in (".svg", ".pdf", ".png"):
-                found[ending] = _bytes(drawing, ending)
-                drawing.set_layout_engine("none")  # everything has its place now
+            settle(drawing)
+            found = {ending: _bytes(drawing, ending) for ending in ENDINGS}
         for ending, data in found.items():
             (folder / f"{self.name}{ending}").write_bytes(data)
         return found[".svg"]
+
+
+def settle(drawing: Drawing) -> None:
+    """Lay out now and for good: matplotlib would draw everything twice for every file, and look for room each time."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    engine = drawing.get_layout_engine()
+    if engine is None:
+        return
+    for axes in drawing.axes:
+        for artist in (*axes.lines, *axes.collections, *axes.images, *axes.patches):
+            artist.set_in_layout(False)  # what lies in a panel needs no room around it
+    engine.execute(drawing)
+    drawing.set_layout_engine(None)
+    renderer = FigureCanvasAgg(drawing).get_renderer()  # type: ignore[no-untyped-call, unused-ignore]
+    for axes in drawing.axes:
+        axes.get_tightbbox(renderer, bbox_extra_artists=[])  # puts labels where they belong in the panel's final place
+        for axis in (axes.xaxis, axes.yaxis):
+            at = axis.label.get_transform().transform(axis.label.get_position())
+            axis.set_label_coords(*axes.transAxes.inverted().transform(at))
 
 
 def _bytes(drawing: Drawing, ending: str) -> bytes:
@@ -140,7 +163,8 @@ def styled() -> Iterator[None]:
     """Matplotlib's settings as these figures want them, and as they were afterwards."""
     import matplotlib as mpl
 
-    with mpl.rc_context(dict(_STYLE)):  # type: ignore[arg-type, unused-ignore]
+    with mpl.rc_context(dict(_STYLE)), warnings.catch_warnings():  # type: ignore[arg-type, unused-ignore]
+        warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from", UserWarning)  # SVG shows it all the same
         yield
 
 

@@ -39,13 +39,14 @@ class Panel:
 
 @dataclass(frozen=True)
 class Exhibit:
-    """A figure of the page: panels, and the rows behind them."""
+    """A figure of the page: panels, `small` where there are many of them, and the rows behind them."""
 
     name: str
     title: str
     caption: str
     panels: tuple[Panel, ...]
     rows: Rows
+    small: bool = False
 
 
 def exhibits(runs: Sequence[Run]) -> list[Exhibit]:
@@ -151,9 +152,8 @@ def _values(runs: Sequence[Run]) -> Exhibit:
             lines += [Series(setting, raw, colour, "dots")]
             smooth = tuple(_value_point(setting, row, "smoothed") for row in points)
             lines += [Series(setting, smooth, colour, "faint")]
-        most = max(_n(row["value"]) for row in inside)
-        reach = (-0.05, 1.05) if axis == "classifier" else (-0.04 * most, 1.06 * most)
-        chart = line_chart(lines, "phase", str(letter or axis), y_range=reach if most or axis == "classifier" else None)
+        most = 1.0 if axis == "classifier" else max(_n(row["value"]) for row in inside) or 1.0
+        chart = line_chart(lines, "phase", str(letter or axis), y_range=(-0.05 * most, 1.05 * most))
         panels.append(Panel(f"{name} · {label}", chart))
     return Exhibit(
         "values",
@@ -162,6 +162,7 @@ def _values(runs: Sequence[Run]) -> Exhibit:
         f"lines the same smoothed at 0.8. {MOST} rows at most.",
         tuple(panels),
         rows,
+        small=True,
     )
 
 
@@ -185,14 +186,15 @@ def _chances(runs: Sequence[Run]) -> Exhibit:
             if row[what] is not None
         }
         marked = {phases.index(str(row["phase"])): int(_n(row["place"])) for row in found if row["decided"]}
+        arms = [*map(series.in_letters, run.arms)]
         words = "probability of each action" if what == "probability" else "reward of each action's longest trial"
-        panels.append(Panel(f"{run.name}: {words}", heat_map(run.arms, phases, values, marked, "phase", what)))
+        panels.append(Panel(f"{run.name}: {words}", heat_map(arms, phases, values, marked, "phase", what)))
         rows += found
     return Exhibit(
         "chances",
         "The policy over its actions, by phase",
         "The darker, the more: the policy's distribution where it has one, else the reward an action got. Outlined: "
-        "what was decided. "
+        "what was decided. β weighs logit and γ feature distillation, λ is the learning rate. "
         f"One run of each row and setting, {MOST} at most.",
         tuple(panels),
         rows,

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 MARKS: Final = "osD^vPX*"
 LINES: Final = ("-", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 SEEDS: Final = f"over seeds, shown where there are at least {ENOUGH}"
-ONE_RUN: Final = "Of several seeds the lowest is shown"
+MOST: Final = 6  # rows of a figure of single runs, over all streams
+ONE_RUN: Final = f"Of several seeds the lowest is shown, and at most {MOST} rows over all streams"
 
 Row = Mapping[str, Value]
 Home = tuple[str, str]  # data set and exam
@@ -59,14 +60,17 @@ def _of_home(home: Home, runs: Sequence[Run]) -> Iterator[Figure]:
     for name, title, data, caption, drawn in compared:
         if data:
             yield _figure(name, f"{title} ({where})", caption, data, partial(drawn, styles=styles), home)
-    for stream, chosen in _single_runs(runs).items():
+    streams = _single_runs(runs)
+    for stream, chosen in streams.items():
         for name, title, rows, caption, draw in (
             ("chances", "The policy over its actions", series.chances, CHANCES, _chances),
             ("rewards", "Rewards of all trials", series.rewards, REWARDS, _rewards),
             ("classes", "Accuracy by class after the last phase", series.classes, CLASSES, _classes),
             ("confusion", "Confusion after the last phase", series.confusion, CONFUSION, _confusion),
         ):
-            found = [{"row": label, **row} for label, run in chosen.items() for row in rows(run)]
+            filled = ((label, made) for label, run in chosen.items() if (made := rows(run)))
+            shown = itertools.islice(filled, max(1, MOST // len(streams)))
+            found = [{"row": label, **row} for label, made in shown for row in made]
             if found:
                 heading = f"{title} ({where}, {stream})"
                 yield _figure(name, heading, caption, found, partial(draw, styles=styles), home, str(stream))
@@ -240,7 +244,7 @@ VALUES: Final = (
 
 
 def _values(data: Rows, styles: Styles) -> Drawing:
-    settings, names = _in_order(data, "setting"), sorted(_in_order(data, "axis"), key=_rank)
+    settings, names = _in_order(data, "setting"), sorted(_in_order(data, "axis"), key=series.rank)
     drawing, grid = panels(len(names), len(settings), 3.9, 1.5)
     for line, axis in zip(grid, names, strict=True):
         for axes, setting in zip(line, settings, strict=True):
@@ -273,9 +277,8 @@ CHANCES: Final = (
 
 def _chances(data: Rows, styles: Styles) -> Drawing:
     groups = _grouped(data, "row")
-    drawing, grid = panels(
-        len(groups), 1, 6.4, [0.9 + 0.15 * len(_grouped(found, "place")) for found in groups.values()]
-    )
+    heights = [0.9 + 0.15 * len(_grouped(found, "place")) for found in groups.values()]
+    drawing, grid = panels(len(groups), 1, 6.4, heights)
     for (axes,), (label, points) in zip(grid, groups.items(), strict=True):
         phases, arms = _in_order(points, "phase"), _in_order(points, "action")
         known = any(row["probability"] is not None for row in points)
@@ -284,19 +287,20 @@ def _chances(data: Rows, styles: Styles) -> Drawing:
             place = int(_number(row, "place")), phases.index(str(row["phase"]))
             table[place] = _number(row, "probability" if known else "reward")
         decided = [(phases.index(str(row["phase"])), _number(row, "place")) for row in points if row["decided"]]
-        shown = axes.imshow(
-            table, aspect="auto", cmap=ramp(styles[label].colour), interpolation="nearest", vmin=0 if known else None
-        )
+        low, high = 0.0 if known else _least(table), _least(-table) * -1
+        axes.imshow(table, aspect="auto", cmap=ramp(styles[label].colour), interpolation="nearest", vmin=low, vmax=high)
         if decided:
             across, up = zip(*decided, strict=True)
             axes.scatter(across, up, s=34, facecolors="none", edgecolors=GREY, linewidths=1.6)
         axes.set_xticks(range(len(phases)), phases)
-        axes.set_yticks(range(len(arms)), [_in_letters(arm) for arm in arms], fontsize=7)
-        bar = drawing.colorbar(shown, ax=axes, pad=0.02, aspect=12)
-        bar.set_label("probability" if known else "mean reward", fontsize=8)
-        bar.outline.set_visible(False)
-        _dress(axes, label, "phase", grid=False)
+        axes.set_yticks(range(len(arms)), [series.in_letters(arm) for arm in arms], fontsize=7)
+        what = "probability" if known else "mean reward"  # a scale beside every panel would cost more than the panel
+        _dress(axes, f"{label}\n{what}, palest {low:.2f}, strongest {high:.2f}", "phase", grid=False)
     return drawing
+
+
+def _least(table: NDArray[np.float64]) -> float:
+    return float(np.nanmin(table)) if np.isfinite(table).any() else 0.0
 
 
 REWARDS: Final = (
@@ -323,7 +327,7 @@ def _rewards(data: Rows, styles: Styles) -> Drawing:
         axes.text(0, 1.01, "phase ", transform=axes.transAxes, fontsize=7, va="bottom", ha="right")
         axes.margins(x=0.01)
         _dress(axes, label, "trial")
-        axes.set_title(label, pad=14)
+        axes.set_title(label, y=1, pad=14)
         axes.set_ylabel("reward")
     return drawing
 
@@ -422,7 +426,7 @@ def _name_classes(ticks: Callable[[list[int], list[str]], object], points: Seque
 
 
 def _dress(axes: Axes, title: str, horizontal: str, grid: bool = True) -> None:
-    axes.set_title(title)
+    axes.set_title(title, y=1)  # where it is, without a look at what else is there
     axes.set_xlabel(horizontal)
     if grid:
         axes.grid(axis="y", alpha=0.25, color=GREY, linewidth=0.6)
@@ -451,19 +455,6 @@ def _legend(drawing: Drawing, line: Sequence[Axes]) -> None:
             found.setdefault(label, handle)
     columns = max(1, min(len(found), int(drawing.get_size_inches()[0] // 1.9)))
     drawing.legend(found.values(), found.keys(), loc="outside lower center", ncols=columns)
-
-
-def _rank(axis: str) -> int:
-    """The paper's axes first, in its order."""
-    return list(LETTERS).index(axis) if axis in LETTERS else len(LETTERS)
-
-
-def _in_letters(arm: str) -> str:
-    """An action in the paper's letters and order: `β 0  γ 0.1  λ 0.1`."""
-    words = sorted((word.partition("=") for word in arm.split()), key=lambda word: _rank(word[0]))
-    if not all(equals for _, equals, _ in words):  # the default one, in plain words
-        return arm
-    return "  ".join(f"{LETTERS.get(axis) or axis} {value}" for axis, _, value in words)
 
 
 def _grouped(rows: Sequence[Row], key: str) -> dict[str, list[Row]]:

@@ -116,7 +116,9 @@ def _groups(columns: Sequence[Column]) -> list[tuple[str, int]]:
 def _title(runs: Sequence[Run]) -> str:
     if not runs:
         return "Nothing to report"
-    methods = sorted({NAMES.get(run.method, run.method) for run in runs}, key=str.lower)
+    methods = sorted(
+        {" + ".join(NAMES.get(part, part) for part in run.method.split("+")) for run in runs}, key=str.lower
+    )
     return f"{_list(methods)} on {_list(sorted({run.data for run in runs}))}"
 
 
@@ -228,8 +230,7 @@ def _phase(phase: Phase) -> dict[str, Any]:
         (phase.phase, str(phase.phase)),
         (phase.classes, str(phase.classes)),
         *((value, f"{value:.2f}") for value in (phase.accuracy, phase.accuracy_fc, phase.accuracy_ncm)),
-        (phase.stored, "–" if phase.stored is None else str(phase.stored)),
-        (phase.held, "–" if phase.held is None else f"{phase.held} of {phase.budget}"),
+        *((count, "–" if count is None else str(count)) for count in (phase.stored, phase.held, phase.budget)),
         (phase.reward, "–" if phase.reward is None else f"{phase.reward:.3f}"),
     ]
     return {"figures": figures, "action": str(Action(**phase.action)) if phase.action else "–"}

@@ -16,6 +16,8 @@ from poise.report.runs import Run
 OTHER_TUNERS: Final = {"crossval": 5, "offline-rl": 6, "bilevel": 7}
 #: What the rows of Table 3 tune.
 TUNED: Final = {frozenset({"kd"}): 2, frozenset({"kd", "classifier"}): 3, frozenset({"kd", "classifier", "lr"}): 4}
+#: What the paper calls otherwise: its RMM is RMM's memory under AANets.
+ROWS: Final = {"aanets+rmm": "rmm"}
 _SETTINGS: Final = ("tfh", "tfs", "average")
 _ABLATED: Final = (Stream(5, "tfh"), Stream(5, "tfs"), Stream(25, "tfh"), Stream(25, "tfs"))
 
@@ -31,11 +33,11 @@ class Published:
 def published(run: Run, phases: int, setting: str) -> Published | None:
     """Tables 1 and 2: the paper's average accuracy of this method and policy; `setting` may be `average`."""
     side = "fixed" if run.fixed and not run.recipe.get("action") else "policy"
-    if not _comparable(run) or setting not in _SETTINGS or run.policy in OTHER_TUNERS or run.labels:
+    if not _comparable(run) or setting not in _SETTINGS or run.policy in OTHER_TUNERS or run.informed:
         return None
     if run.policy == "fixed" and side == "policy":  # other hyperparameters than the paper's baseline
         return None
-    cell = _table().get(run.method, {}).get(run.data, {}).get(str(phases), {})
+    cell = _table().get(ROWS.get(run.method, run.method), {}).get(run.data, {}).get(str(phases), {})
     place = _SETTINGS.index(setting)
     if side not in cell:
         return None
@@ -49,7 +51,7 @@ def ablation_number(run: Run) -> int | None:
         return None if run.recipe.get("action") else 1
     if run.policy in OTHER_TUNERS:
         return OTHER_TUNERS[run.policy]
-    return None if run.labels or every(run) != 1 else TUNED.get(frozenset(tuned_kinds(run)))
+    return None if run.informed or every(run) != 1 else TUNED.get(frozenset(tuned_kinds(run)))
 
 
 def published_ablation(run: Run, stream: Stream) -> Published | None:
@@ -59,14 +61,14 @@ def published_ablation(run: Run, stream: Stream) -> Published | None:
 
 def published_every(run: Run, stream: Stream) -> Published | None:
     """Table S1: the figure of a policy that decides every so many phases."""
-    return _ablated("every", every(run) if not run.fixed and not run.labels else None, run, stream)
+    return _ablated("every", every(run) if not run.fixed and not run.informed else None, run, stream)
 
 
 def published_hours(run: Run, stream: Stream) -> float | None:
     """Table S2: hours of LUCIR in TFH 5 on CIFAR-100."""
     if run.method != "lucir" or run.data != "cifar100" or not _comparable(run):
         return None
-    if stream != Stream(5, "tfh") or run.labels:
+    if stream != Stream(5, "tfh") or run.informed:
         return None
     hours: Mapping[str, float] = _figures()["hours"]
     return hours.get(run.policy if run.fixed or run.policy in OTHER_TUNERS else str(every(run)))

@@ -50,7 +50,7 @@ def _from_oracles(runs: Sequence[Run]) -> list[Made]:
     made = []
     for row in rows:
         oracle = best.get(row.baseline_key())
-        if oracle is None or row.first.labels:
+        if oracle is None or row.first.informed:
             continue
         for stream in sorted(row.cells):
             theirs, own = oracle.averages(stream), row.averages(stream)
@@ -63,7 +63,7 @@ def _from_oracles(runs: Sequence[Run]) -> list[Made]:
 
 def _from_probes(runs: Sequence[Run], probes: Sequence[ProbeTable]) -> list[Made]:
     made = []
-    for row in rows_of([run for run in runs if not run.labels]):
+    for row in rows_of([run for run in runs if not run.informed]):
         for stream, group in sorted(row.cells.items()):
             judged = [(run, found) for run in group if (found := _probed(run, probes)) is not None]
             if judged:

@@ -13,6 +13,8 @@ A folder is read whether its run is finished, still going on or was stopped; one
 from __future__ import annotations
 
 import json
+import math
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -32,6 +34,8 @@ LABELS: Final = {
         "knows increment: RMM's released memory, told how many images come next; it holds more than its budget",
     ),
 }
+#: Those of them that say that an exam chose.
+INFORMED: Final = frozenset(LABELS[key][0] for key in ("oracle", "leak"))
 #: Keys of a recipe that do not say what was compared: chance, and where it was computed.
 CHANCE: Final = ("seed", "start", "device", "precision", "deterministic")
 #: Keys that say how classes arrive.
@@ -40,19 +44,11 @@ STREAM: Final = ("setting", "phases", "groups")
 POLICY: Final = ("policy", "policy_options", "space", "tune", "trials")
 
 
-def method_name(values: Mapping[str, Any]) -> str:
-    """What the paper calls the method of a recipe or a result: RMM is AANets with a memory of its own.
-
-    >>> method_name({"method": "aanets", "memory": {"per_class": 20, "rule": "rmm"}})
-    'rmm'
-    >>> method_name({"method": "lucir", "memory": {"per_class": 20, "rule": "rmm"}})
-    'lucir+rmm'
-    """
-    memory = values.get("memory")
-    name = str(values["method"])
-    if not isinstance(memory, Mapping) or memory.get("rule") != "rmm":
-        return name
-    return "rmm" if name == "aanets" else f"{name}+rmm"
+def method_name(keys: Mapping[str, Any]) -> str:
+    """The method of a recipe or a result, with RMM's memory `aanets+rmm`: in the paper that is a method of its own."""
+    memory = keys.get("memory")
+    rule = memory.get("rule") if isinstance(memory, Mapping) else None
+    return f"{keys['method']}+{rule}" if rule not in (None, "plain") else str(keys["method"])
 
 
 @dataclass(frozen=True)
@@ -67,8 +63,8 @@ class Phase:
         accuracy_ncm: the same with the nearest class mean.
         action: the action it was trained with; `auto` is replaced by what it became.
         stored: images in memory after the phase, reserve included.
-        held: the most that were held at any moment of it, new images included; None where nobody wrote it down.
-        budget: how many that may have been.
+        held: images held in the phase, those that arrived included; None where nobody counted them.
+        budget: how many may be held in it.
         labels: all classes seen so far, in the order in which they came.
         arrived: those of them that arrived in this phase.
         images: exam images of each of `labels`.
@@ -129,7 +125,7 @@ class Run:
         confusion: of the last exam, `(true class, predicted class, images)`.
         class_names: by class number; empty where nobody wrote them down.
         space: the tuned axes, the number of actions and the default one; None where nothing is tuned.
-        labels: `oracle` or `leak`, where it is no ordinary run.
+        labels: words of `LABELS`, where it is no ordinary run.
         events: how many events of each kind the journal has.
         last_event: kind and phase of the last event of the journal.
     """
@@ -161,7 +157,7 @@ class Run:
 
     @property
     def method(self) -> str:
-        """The method's name, its memory included: `rmm` is AANets with RMM's."""
+        """The method's name, with RMM's memory `aanets+rmm`."""
         return method_name(self.recipe)
 
     @property
@@ -195,7 +191,12 @@ class Run:
     @property
     def fixed(self) -> bool:
         """Whether it is the method's own hyperparameters, chosen by nobody."""
-        return self.policy == "fixed" and not self.labels
+        return self.policy == "fixed" and not self.informed
+
+    @property
+    def informed(self) -> bool:
+        """Whether an exam had a say in its hyperparameters: it is an oracle or a leak, and compared with nothing."""
+        return not INFORMED.isdisjoint(self.labels)
 
     @property
     def seed(self) -> int:
@@ -277,7 +278,7 @@ def read_runs(paths: Sequence[Path]) -> tuple[list[Run], list[Broken]]:
         try:
             run = read_run(path, _free_name(path, taken))
         except PoiseError as error:
-            broken.append(Broken(path, str(error).removeprefix(f"{path} ")))
+            broken.append(Broken(path, str(error).removeprefix(f"{path} ").removeprefix(f"{path}{os.sep}")))
         except OSError as error:
             broken.append(Broken(path, error.strerror or str(error)))
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
@@ -366,6 +367,8 @@ class _Told:
         labels, images = tuple(event["classes"]), tuple(event["images"])
         hits = {name: tuple(event[f"hits_{name}"]) for name in ("fc", "ncm")}
         before = self.phases[-1].labels if self.phases else ()
+        if len({len(labels), len(images), *map(len, hits.values())}) > 1 or labels[: len(before)] != before:
+            raise UserError(f"the exam of phase {event['phase']} in the journal does not fit together")
         chances = self.action.get("distribution")
         self.confusion = event.get("confusion") or []
         self.phases.append(
@@ -411,8 +414,7 @@ def _told(path: Path) -> _Told:
 def _from_result(path: Path, name: str, file: Path, saved: Mapping[str, Any], machine: Mapping[str, Any]) -> Run:
     """A finished run: its result is the truth, its journal adds what it knows beyond it."""
     result = store.read_json(file)
-    if "curve" not in result or "average_accuracy" not in result:
-        raise UserError(f"{path} holds no result of a run")
+    _check_result(path, result)
     told = _told(path / "journal.jsonl") if path.is_dir() else _Told()
     details = {phase.phase: phase for phase in told.phases}
     return _made(
@@ -426,8 +428,29 @@ def _from_result(path: Path, name: str, file: Path, saved: Mapping[str, Any], ma
         result=result,
         phases=tuple(_joined(point, details.get(point["phase"])) for point in result["curve"]),
         space=result.get("space"),
-        labels=tuple(word for key, (word, _) in LABELS.items() if result.get(key)),
+        labels=_labels(result),
     )
+
+
+def _check_result(path: Path, result: Mapping[str, Any]) -> None:
+    """Refuse what is no result of a run, or lacks a figure that tables show."""
+    curve, seconds = result.get("curve"), result.get("seconds")
+    if not isinstance(curve, list) or not curve or not isinstance(seconds, Mapping):
+        raise UserError(f"{path} holds no result of a run")
+    parts = [result, seconds, *curve]
+    names = [("average_accuracy", "last_accuracy", "average_forgetting"), ("train", "policy", "evaluate", "total")]
+    names += [("phase", "classes", "accuracy", "accuracy_fc", "accuracy_ncm")] * len(curve)
+    for part, needed in zip(parts, names, strict=True):
+        for name in needed:
+            found = part.get(name)
+            if isinstance(found, bool) or not isinstance(found, int | float) or not math.isfinite(found):
+                raise UserError(f"{path} holds a result in which {name} is {found!r}, which is no number")
+    if not all(isinstance(point.get("action"), Mapping) and "classifier" in point["action"] for point in curve):
+        raise UserError(f"{path} holds a result that does not say which classifier counted")
+
+
+def _labels(said: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(word for key, (word, _) in LABELS.items() if said.get(key))
 
 
 #: What a result says of its recipe.
@@ -454,9 +477,8 @@ def _joined(point: Mapping[str, Any], told: Phase | None) -> Phase:
 def _unfinished(path: Path, name: str, saved: Mapping[str, Any], machine: Mapping[str, Any]) -> Run:
     """A run that goes on, or was stopped."""
     told = _told(path / "journal.jsonl")
-    space = saved.get("space")
-    audit = saved.get("runner") == "audit"
-    labels = ("leak",) if audit else ()
+    memory = saved["recipe"].get("memory") or {}
+    known = {"leak": saved.get("runner") == "audit", "knows_increment": memory.get("knows_increment")}
     return _made(
         path,
         name,
@@ -467,8 +489,8 @@ def _unfinished(path: Path, name: str, saved: Mapping[str, Any], machine: Mappin
         title=str(saved["name"]),
         result=None,
         phases=tuple(told.phases),
-        space=space,
-        labels=labels,
+        space=saved.get("space"),
+        labels=_labels(known),
     )
 
 

@@ -22,6 +22,23 @@ Rows = list[dict[str, Value]]
 LETTERS: Mapping[str, str] = {"logit_kd": "β", "feature_kd": "γ", "lr": "λ", "classifier": "δ"}
 
 
+def rank(axis: str) -> int:
+    """The paper's axes first, in its order."""
+    return list(LETTERS).index(axis) if axis in LETTERS else len(LETTERS)
+
+
+def in_letters(arm: str) -> str:
+    """An action in the paper's letters and order.
+
+    >>> in_letters("feature_kd=0.1 logit_kd=0 lr=0.1 pod=1")
+    'β 0  γ 0.1  λ 0.1  pod 1'
+    """
+    words = sorted((word.partition("=") for word in arm.split()), key=lambda word: rank(word[0]))
+    if not all(equals for _, equals, _ in words):  # the default one, in plain words
+        return arm
+    return "  ".join(f"{LETTERS.get(axis) or axis} {value}" for axis, _, value in words)
+
+
 def accuracy(runs: Sequence[Run]) -> Rows:
     """Accuracy after each phase: mean, lowest and highest over the seeds that came so far."""
     return [

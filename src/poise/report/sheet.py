@@ -104,12 +104,12 @@ def signed(value: float, digits: int = 2) -> str:
     return f"{value:+.{digits}f}".replace("-", "−")
 
 
-def gain_line(difference: Spread) -> Line:
-    """A paired difference: its interval and, only where that is certain, its colour."""
+def gain_line(difference: Spread, judged: bool = True) -> Line:
+    """A paired difference: its interval and, only where that is certain and to be judged, its colour."""
     verdict = difference.verdict()
     pairs = f"{difference.count} seed{'s' if difference.count > 1 else ''}"
     if difference.count < 2:
         return Line(f"{signed(difference.mean)} ({pairs})")
     low, high = difference.interval()
     text = f"{signed(difference.mean)} [{signed(low)}, {signed(high)}]" + (f" ({pairs})" if verdict == "few" else "")
-    return Line(text, verdict if verdict in ("gain", "loss") else "")
+    return Line(text, verdict if judged and verdict in ("gain", "loss") else "")
