@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 
 from poise import store
 from poise.report import Figure
+from poise.report.charts import WIDTH, Mark, plane_chart
 from poise.report.drawing import METHOD_COLOURS, method_colours, panels, settle, styled
 from poise.report.figures import figures
 from poise.report.runs import read_runs
@@ -186,6 +188,18 @@ def test_the_plane_has_the_seeds_their_means_and_ellipses(many: dict[str, Figure
     for ellipse in ellipses:
         assert ellipse.center == pytest.approx((averages[1], averages[2]))
         assert (ellipse.width, ellipse.height) == pytest.approx((2 * half, 4 * half))
+
+
+def test_a_tenth_of_a_point_looks_small_in_the_plane(tmp_path: Path) -> None:
+    for setting in ("tfs", "tfh"):
+        write_run(tmp_path / setting, setting=setting)
+    (plane,) = [each for each in figures(read_runs([tmp_path])[0]) if each.name.startswith("plane")]
+    (axes,) = plane.draw().axes
+    for low, high in (axes.get_xlim(), axes.get_ylim()):
+        assert high - low >= 4
+    marks = [Mark(name, x, 70.0, None, 0, False, name) for name, x in (("a", 80.0), ("b", 80.1))]
+    places = [float(x) for x in re.findall(r'<circle[^>]* cx="([\d.]+)"', plane_chart(marks, [], "TFS", "TFH"))]
+    assert 0 < abs(places[0] - places[1]) < WIDTH / 20
 
 
 def test_values_are_raw_and_smoothed(many: dict[str, Figure]) -> None:

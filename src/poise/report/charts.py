@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
+from poise.report.series import PLANE_SPAN
+
 COLOURS = 8
 WIDTH, HEIGHT = 460, 280
 LEFT, RIGHT, TOP, BOTTOM = 48, 14, 12, 40
@@ -95,7 +97,7 @@ class Mark:
 def plane_chart(marks: Sequence[Mark], arrows: Sequence[tuple[str, str]], x_label: str, y_label: str) -> str:
     """One mark per name, an ellipse around it where its reach is known, and arrows between some of them."""
     corners = [corner for mark in marks for corner in mark.corners()]
-    across, down = (_widened([corner[side] for corner in corners], 0.08) for side in (0, 1))
+    across, down = (_widened([corner[side] for corner in corners], 0.08, PLANE_SPAN) for side in (0, 1))
     frame = Frame(across, down, height=WIDTH * 3 // 4)
     drawn = [_grid(frame, x_label, y_label, whole_x=False), *(_ellipse(mark, frame) for mark in marks)]
     places = {mark.label: (_at(frame.across(mark.x)), _at(frame.down(mark.y))) for mark in marks}
@@ -216,8 +218,11 @@ def ticks(low: float, high: float, count: int = 5) -> list[float]:
     return [round(place * step, 10) for place in range(first, math.floor(high / step + 1e-9) + 1)]
 
 
-def _widened(values: Sequence[float], share: float = 0.0) -> tuple[float, float]:
+def _widened(values: Sequence[float], share: float = 0.0, least: float = 0.0) -> tuple[float, float]:
+    """The range of the values, with some room, and as long as `least`."""
     low, high = min(values, default=0.0), max(values, default=1.0)
+    if high - low < least:
+        return (low + high - least) / 2, (low + high + least) / 2
     room = (high - low) * share or (0.0 if high > low else max(0.5, abs(high) * 0.05))
     return low - room, high + room
 

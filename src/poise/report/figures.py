@@ -22,7 +22,7 @@ from poise.report import series
 from poise.report.drawing import GREY, Figure, method_colours, panels, ramp
 from poise.report.rows import Stream, rows_of
 from poise.report.runs import Run
-from poise.report.series import LETTERS, Rows, Value
+from poise.report.series import LETTERS, PLANE_SPAN, Rows, Value
 from poise.report.statistics import ENOUGH, Spread, spread
 
 if TYPE_CHECKING:
@@ -209,6 +209,7 @@ def _plane(data: Rows, styles: Styles) -> Drawing:
                 axes.add_patch(_ellipse(tfs, tfh, style.colour))
             style.point(axes, tfs.mean, tfh.mean, 9, label)
         _arrows(axes, means, methods, styles)
+        axes.set(xlim=_stretched(*axes.get_xlim()), ylim=_stretched(*axes.get_ylim()))
         axes.axline((float(np.mean(axes.get_xlim())),) * 2, slope=1, color=GREY, linestyle=":", linewidth=1, zorder=0)
         _dress(axes, f"{phases} phases", "average accuracy in TFS, %")
         axes.grid(alpha=0.18, color=GREY, linewidth=0.6)
@@ -437,6 +438,12 @@ def _whole(axes: Axes) -> None:
     from matplotlib.ticker import MaxNLocator
 
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
+
+
+def _stretched(low: float, high: float) -> tuple[float, float]:
+    """The range, or as long a one as it takes for a tenth of a point to look small."""
+    room = max(0.0, PLANE_SPAN - (high - low)) / 2
+    return low - room, high + room
 
 
 def _level(line: Sequence[Axes]) -> None:

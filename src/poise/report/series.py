@@ -18,6 +18,8 @@ from poise.report.statistics import Spread, smoothed, spread
 Value = float | int | str | None
 Rows = list[dict[str, Value]]
 
+#: Points of accuracy that the plane of TFH against TFS shows at least: a tenth of one must look small.
+PLANE_SPAN = 4.0
 #: The paper's letters for what its policy chooses.
 LETTERS: Mapping[str, str] = {"logit_kd": "β", "feature_kd": "γ", "lr": "λ", "classifier": "δ"}
 
