@@ -66,11 +66,17 @@ def line_chart(
     y_range: tuple[float, float] | None = None,
     whole_x: bool = True,
     name: str = "",
+    small: bool = False,
 ) -> str:
-    """Lines over x with bands of their spread, and a legend where there are several names."""
+    """Lines over x with bands of their spread, and a legend where there are several names.
+
+    A `small` one is drawn on less space, so that its letters are as large as those of the others.
+    """
     xs = [point.x for each in series for point in each.points]
     ys = [value for each in series for point in each.points for value in (point.low, point.y, point.high)]
-    frame = Frame(_widened(xs), y_range or _widened([value for value in ys if value is not None], 0.06))
+    width, height = (WIDTH * 3 // 5, HEIGHT * 3 // 5) if small else (WIDTH, HEIGHT)
+    down = y_range or _widened([value for value in ys if value is not None], 0.06)
+    frame = Frame(_widened(xs), down, width, height)
     marks = [_grid(frame, x_label, y_label, whole_x)]
     marks += [_band(each, frame) for each in series] + [_line(each, frame) for each in series]
     return _sheet(frame, marks, name or y_label) + _legend({each.label: each.colour for each in series})

@@ -153,7 +153,7 @@ def _values(runs: Sequence[Run]) -> Exhibit:
             smooth = tuple(_value_point(setting, row, "smoothed") for row in points)
             lines += [Series(setting, smooth, colour, "faint")]
         most = 1.0 if axis == "classifier" else max(_n(row["value"]) for row in inside) or 1.0
-        chart = line_chart(lines, "phase", str(letter or axis), y_range=(-0.05 * most, 1.05 * most))
+        chart = line_chart(lines, "phase", str(letter or axis), y_range=(-0.05 * most, 1.05 * most), small=True)
         panels.append(Panel(f"{name} · {label}", chart))
     return Exhibit(
         "values",
@@ -193,8 +193,8 @@ def _chances(runs: Sequence[Run]) -> Exhibit:
     return Exhibit(
         "chances",
         "The policy over its actions, by phase",
-        "The darker, the more: the policy's distribution where it has one, else the reward an action got. Outlined: "
-        "what was decided. β weighs logit and γ feature distillation, λ is the learning rate. "
+        "The stronger the colour, the more: the policy's distribution where it has one, else the reward an action got. "
+        "Outlined: what was decided. β weighs logit and γ feature distillation, λ is the learning rate. "
         f"One run of each row and setting, {MOST} at most.",
         tuple(panels),
         rows,
