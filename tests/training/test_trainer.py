@@ -262,6 +262,9 @@ class TestWarmingUp:
             trainer.model.backbone.requires_grad_(not frozen)
             known.append(self.kind(trainer))
         known += [self.kind(make_trainer(TwoStages())), self.kind(make_trainer(Exploding(1)))]
+        ordinary = make_trainer()
+        ordinary.model.backbone = build_backbone("small", "ordinary", 3, 0)
+        known.append(self.kind(ordinary))
         without = make_trainer()
         without._engine.step.teacher = None
         known.append(self.kind(without))

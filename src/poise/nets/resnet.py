@@ -113,6 +113,10 @@ class Block(nn.Module):
         y = _unit(self.conv1, self.bn1, x, None, relu=True)
         return _unit(self.conv2, self.bn2, y, self.shortcut(x), relu=self.relu)
 
+    def extra_repr(self) -> str:
+        """What its parts do not say."""
+        return f"relu={self.relu}"
+
 
 def _unit(conv: nn.Module, norm: nn.Module, x: Tensor, shortcut: Tensor | None, *, relu: bool) -> Tensor:
     """Convolution, norm, plus shortcut, then ReLU, in as few kernels as there are for it."""

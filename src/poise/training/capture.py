@@ -112,7 +112,8 @@ class CapturedRunner:
         trained = tuple(parameter.requires_grad for parameter in step.model.parameters())
         modes = step.teacher is None, step.model.backbone.training, backend.precision, backend.deterministic
         where = self._feed.pixels.device, tuple(self._feed.pixels.shape[1:])
-        return hash((size, shapes, trained, modes, where, type(step.method), step.growth))
+        layers = repr(step.model), repr(step.teacher)  # strides and the like
+        return hash((size, shapes, layers, trained, modes, where, type(step.method), step.growth))
 
     def _trained(self, size: int) -> Tensor:
         window = self._position + torch.arange(size, device=self._feed.device)
