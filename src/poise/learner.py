@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import hashlib
 import json
 import logging
@@ -445,6 +446,8 @@ class Learner:
         if result is None:
             del trials, going  # with what was captured
             job.trials = None
+            gc.collect()
+            torch.cuda.empty_cache()
             while trainer.stage < len(trainer.stages):
                 yield None
             result = self._trials(job).run(*asked)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+import sys
 from collections.abc import Iterator
 
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 
 from poise.nets import build_backbone, resnet
@@ -55,6 +58,61 @@ class TestOnACpu:
         x = drawn(3, 4, 6, 6, seed=0, device="cpu")
         inner = torch.relu(block.bn1(block.conv1(x)))
         assert torch.equal(block(x), torch.relu(block.bn2(block.conv2(inner)) + block.shortcut(x)))
+
+
+class TestWhichKernels:
+    """Which tensors of a GPU the kernels are used for, asked with tensors that have everything but values."""
+
+    @pytest.mark.parametrize(
+        ("shape", "dtype", "expected"),
+        [
+            ((128, 16, 32, 32), torch.bfloat16, True),
+            ((2, 512, 1, 1), torch.float32, True),
+            ((1, 16, 1, 1), torch.float32, False),  # one value has no variance; torch refuses it
+            ((0, 16, 8, 8), torch.float32, False),
+            ((2, 12, 8, 8), torch.float32, False),  # no power of two
+            ((2, 16, 8, 8), torch.float64, False),  # sums are taken in fp32
+            ((2674, 64, 112, 112), torch.bfloat16, True),
+            ((2675, 64, 112, 112), torch.bfloat16, False),  # 2³¹ values and more
+        ],
+        ids=str,
+    )
+    def test_a_norm(self, shape: tuple[int, int, int, int], dtype: torch.dtype, expected: bool) -> None:
+        norm = BatchNorm(shape[1])
+        with FakeTensorMode():
+            x = torch.empty(shape, dtype=dtype, device="cuda")
+        assert norm._is_fused(x) is expected
+        assert not norm.eval()._is_fused(x)
+
+    def test_a_teacher_in_full_precision_sees_bf16(self) -> None:
+        conv = torch.nn.Conv2d(16, 16, 3, padding=1)
+        with FakeTensorMode():
+            x = torch.empty(2, 16, 8, 8, dtype=torch.bfloat16, device="cuda")
+        with torch.no_grad():
+            assert not resnet._is_inference(conv, x)
+            assert resnet._is_inference(conv.bfloat16(), x)
+
+    def test_without_triton_torchs_own_are_used_and_a_line_says_so(
+        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
+        monkeypatch.setitem(sys.modules, "triton", None)  # as if it were not installed
+        monkeypatch.delitem(sys.modules, "poise.nets.fused", raising=False)
+        monkeypatch.delattr("poise.nets.fused", raising=False)
+        resnet._kernels.cache_clear()
+        try:
+            with caplog.at_level(logging.WARNING), FakeTensorMode():
+                x = torch.empty(2, 16, 8, 8, dtype=torch.bfloat16, device="cuda")
+                weight = torch.empty(16, 16, 3, 3, dtype=torch.bfloat16, device="cuda")
+                assert [resnet.convolve(x, weight, 1, 1).shape for _ in range(3)] == [x.shape] * 3
+        finally:
+            resnet._kernels.cache_clear()
+        assert [record.message.splitlines() for record in caplog.records] == [[caplog.records[0].message]]
+        assert "triton" in caplog.text
+
+    def test_an_old_gpu_has_none(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 5))
+        assert resnet._kernels.__wrapped__(torch.device("cuda")) is None
 
 
 @pytest.mark.gpu

@@ -101,7 +101,17 @@ class TestMaking:
     def test_auto_is_what_the_machine_has(self) -> None:
         backend = make_backend("auto", "auto", deterministic=False)
         found = (backend.device.type, backend.precision)
-        assert found == (("cuda", "bf16") if torch.cuda.is_available() else ("cpu", "fp32"))
+        has_bf16 = torch.cuda.is_available() and torch.cuda.get_device_capability() >= (8, 0)
+        assert found == ("cuda" if torch.cuda.is_available() else "cpu", "bf16" if has_bf16 else "fp32")
+
+    @pytest.mark.parametrize(("capability", "precision"), [((7, 5), "fp32"), ((8, 0), "bf16"), ((9, 0), "bf16")])
+    def test_auto_is_bf16_on_gpus_that_have_it(
+        self, capability: tuple[int, int], precision: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+        monkeypatch.setattr(torch.cuda, "Stream", lambda _: None)
+        assert make_backend("cuda", "auto", deterministic=False).precision == precision
 
     @pytest.mark.parametrize(
         ("device", "precision", "words"),

@@ -78,6 +78,16 @@ class TestExtract:
         np.testing.assert_allclose(found.features.numpy(), slow, rtol=1e-4, atol=1e-5)
         assert found.logits.shape == (7, CLASSES)
 
+    def test_large_images_come_in_smaller_batches(
+        self, model: Model, make_images: MakeImages, cpu: Backend, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        images, sizes = make_images([0] * 7), list[int]()
+        model.register_forward_pre_hook(lambda _, given: sizes.append(len(given[0])))
+        height, width = images.pixels.shape[2:]
+        monkeypatch.setattr(evaluate, "PIXELS", 3 * height * width)
+        assert len(extract(model, images.pixels, preprocessing(False), cpu).features) == 7
+        assert sizes == [2, 2, 2, 1]
+
     @pytest.mark.parametrize("training", [True, False])
     def test_it_leaves_no_trace(self, training: bool, model: Model, make_images: MakeImages, cpu: Backend) -> None:
         model.train(training)

@@ -264,7 +264,7 @@ class TestTrials:
 class TestOnAGpu:
     @pytest.fixture
     def gpu(self, monkeypatch: pytest.MonkeyPatch) -> Backend:
-        monkeypatch.setattr(capture, "_WARM", set())  # steps are counted below, those that warm up too
+        monkeypatch.setattr(capture, "_WARM", capture.Warm())  # steps are counted below, those that warm up too
         return make_backend("cuda", "fp32", deterministic=True)
 
     def trials(self, backend: Backend, lanes: int, method: Method | None = None, **settings: Any) -> Trials:

@@ -16,6 +16,7 @@ from poise.errors import Diverged
 from poise.methods import Growth, ICaRL, Method, Stage, make_method
 from poise.nets import Model, Output, build_backbone, build_head, torch_generator
 from poise.training import Backend, EpochDone, Schedule, StageDone, StepDone, Trainer
+from poise.training.capture import CapturedRunner
 
 MakeImages = Callable[..., ImageSet]
 GROWTH = Growth(old=2, new=2)
@@ -240,3 +241,31 @@ def test_an_axis_the_method_does_not_use_changes_nothing(make_trainer: Callable[
     one, other = make_trainer("icarl"), make_trainer("icarl")
     other.action = Action(**other.action, feature_kd=3.0)
     assert list(one.run()) == list(other.run())
+
+
+class TestWarmingUp:
+    """A captured step is not warmed up again where one with the same kernels was; what tells them apart."""
+
+    @staticmethod
+    def kind(trainer: Trainer, size: int = 4) -> int:
+        return CapturedRunner(trainer._engine.step, trainer.feed, trainer.bounds)._kind(size)
+
+    def test_actions_share_it(self, make_trainer: Callable[..., Trainer]) -> None:
+        assert self.kind(make_trainer()) == self.kind(make_trainer(lr=0.5))
+
+    def test_sizes_networks_and_losses_do_not(self, make_trainer: Callable[..., Trainer]) -> None:
+        known = [self.kind(make_trainer(), size) for size in (4, 3)]
+        for frozen, deep in ((False, True), (True, False), (True, True)):
+            trainer = make_trainer()
+            if deep:  # another network before the same head
+                trainer.model.backbone = build_backbone("resnet32", "lucir", 3, 0)
+            trainer.model.backbone.requires_grad_(not frozen)
+            known.append(self.kind(trainer))
+        known += [self.kind(make_trainer(TwoStages())), self.kind(make_trainer(Exploding(1)))]
+        ordinary = make_trainer()
+        ordinary.model.backbone = build_backbone("small", "ordinary", 3, 0)
+        known.append(self.kind(ordinary))
+        without = make_trainer()
+        without._engine.step.teacher = None
+        known.append(self.kind(without))
+        assert len(set(known)) == len(known)

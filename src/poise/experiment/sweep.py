@@ -27,7 +27,7 @@ from poise.experiment.folder import RunFolder
 from poise.experiment.progress import Lines, Quiet
 from poise.experiment.recipe import make_recipe, recipe_text, tomllib_loads
 from poise.experiment.run import CHECKPOINT_SECONDS, Going, Plan, Run, make_plan, stopping
-from poise.training import Gauge, Pace
+from poise.training import Gauge, Pace, make_backend
 
 log = logging.getLogger(__name__)
 
@@ -154,10 +154,14 @@ def _bare(error: RunFailed | UserError) -> RunFailed | UserError:
 
 def _pace(lanes: int | None, cells: Sequence[Cell]) -> Pace:
     """How many cells are at work at once: so many, or what is found by measuring."""
-    on_gpu = torch.cuda.is_available() and any(cell.plan.recipe.device != "cpu" for cell in cells)
-    if lanes is not None or not on_gpu:
+    gpus = [cell.plan.recipe.device for cell in cells if cell.plan.recipe.device != "cpu"]
+    if lanes is not None or not gpus or not torch.cuda.is_available():
         return Pace(lanes or 1)
-    return Pace(gauge=Gauge.of(torch.device("cuda")), window=WINDOW)
+    try:
+        device = make_backend(gpus[0], "fp32", deterministic=False).device
+    except UserError:  # the cell says so itself
+        return Pace(1)
+    return Pace(gauge=Gauge.of(device), window=WINDOW)
 
 
 def _going(cell: Cell, path: Path, lines: Lines, stop: threading.Event, checkpoint_seconds: float) -> Going:

@@ -2,7 +2,8 @@
 
 A training step on small images is made of many short kernels, and a good part of them are the separate pieces of
 batch norm, addition and ReLU. Sums are taken in a fixed order, so that the same input gives the same bytes.
-Imported only where a GPU is used: Triton comes with PyTorch's GPU builds.
+Imported only where a GPU is used: Triton comes with most of PyTorch's GPU builds. Where it is missing, the networks
+use torch's own operations.
 """
 
 from __future__ import annotations
@@ -259,7 +260,9 @@ def normalised(
     x = x.contiguous(memory_format=torch.channels_last)
     if shortcut is not None:
         shortcut = shortcut.to(x.dtype).contiguous(memory_format=torch.channels_last)
-    found: Tensor = _Normalised.apply(x, shortcut, weight, bias, running_mean, running_variance, eps, momentum, relu)
+    statistics = running_mean, running_variance
+    with torch.cuda.device_of(x):  # Triton launches on the current one; backward is on the right one anyway
+        found: Tensor = _Normalised.apply(x, shortcut, weight, bias, *statistics, eps, momentum, relu)
     return found
 
 
@@ -423,17 +426,25 @@ class _Convolved(torch.autograd.Function):
 def convolved(x: Tensor, weight: Tensor) -> Tensor:
     """A 3×3 convolution of stride 1 that keeps the size, from C channels to as many; everything channels last."""
     layout = torch.channels_last
-    found: Tensor = _Convolved.apply(x.contiguous(memory_format=layout), weight.contiguous(memory_format=layout))
+    with torch.cuda.device_of(x):
+        found: Tensor = _Convolved.apply(x.contiguous(memory_format=layout), weight.contiguous(memory_format=layout))
     return found
 
 
 def convolved_through(x: Tensor, weight: Tensor, bias: Tensor, shortcut: Tensor | None, *, relu: bool) -> Tensor:
     """The same with bias, plus `shortcut`, cut at zero if `relu`, in one kernel; without gradients."""
     layout = torch.channels_last
-    return _convolution(
-        x.contiguous(memory_format=layout),
-        weight.contiguous(memory_format=layout),
-        bias=bias,
-        shortcut=None if shortcut is None else shortcut.contiguous(memory_format=layout),
-        relu=relu,
-    )
+    with torch.cuda.device_of(x):
+        return _convolution(
+            x.contiguous(memory_format=layout),
+            weight.contiguous(memory_format=layout),
+            bias=bias,
+            shortcut=None if shortcut is None else shortcut.contiguous(memory_format=layout),
+            relu=relu,
+        )
+
+
+def try_out(device: torch.device) -> None:
+    """Compile and launch the smallest kernel; raises where this machine cannot, say for lack of a C compiler."""
+    with torch.cuda.device(device):
+        _add_up[(1,)](torch.zeros(32 * 64, device=device), torch.empty(64, device=device), 32, 64, 64)

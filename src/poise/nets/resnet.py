@@ -11,6 +11,9 @@ Three variants of one idea, and mixing them up costs points of accuracy:
 
 from __future__ import annotations
 
+import logging
+from functools import cache
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -18,8 +21,30 @@ from torch import Tensor, nn
 
 from poise.nets.outputs import Features
 
+log = logging.getLogger(__name__)
+
 FUSED_WIDTHS = (8, 16, 32, 64, 128, 256, 512, 1024)  # what the fused kernels can count in
+FUSED_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 THIN = (16, 32, 64)  # widths of convolutions for which there are kernels of our own
+MOST = 2**31  # values that the kernels cannot count any more
+
+
+@cache
+def _kernels(device: torch.device) -> ModuleType | None:
+    """The kernels of our own; none where the GPU is too old for them, or Triton is missing or cannot compile."""
+    if device.type != "cuda" or torch.cuda.get_device_capability(device) < (8, 0):
+        return None
+    try:
+        from poise.nets import fused  # Triton is not everywhere
+
+        fused.try_out(device)
+    except torch.cuda.OutOfMemoryError:
+        raise
+    except Exception as error:  # of an import, a compiler, a driver
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        log.warning("no fused kernels, training is slower without: %s", reason)
+        return None
+    return fused
 
 
 class BatchNorm(nn.BatchNorm2d):
@@ -40,14 +65,12 @@ class BatchNorm(nn.BatchNorm2d):
 
     def followed(self, x: Tensor, shortcut: Tensor | None, *, relu: bool) -> Tensor:
         """The normalised values plus `shortcut`, cut at zero if `relu`."""
-        width = self.num_features
-        if not (self.training and self.fuses and x.is_cuda and width in FUSED_WIDTHS):
+        kernels = _kernels(x.device) if self._is_fused(x) else None
+        if kernels is None:
             return _followed(super().forward(x), shortcut, relu=relu)
-        from poise.nets.fused import normalised  # Triton is not everywhere
-
         assert self.running_mean is not None
         assert self.running_var is not None
-        return normalised(
+        found: Tensor = kernels.normalised(
             x,
             shortcut,
             self.weight,
@@ -58,6 +81,13 @@ class BatchNorm(nn.BatchNorm2d):
             momentum=0.1 if self.momentum is None else self.momentum,
             relu=relu,
         )
+        return found
+
+    def _is_fused(self, x: Tensor) -> bool:
+        """Whether the fused kernels can do it: not for a single value of each channel, which torch refuses."""
+        width = self.num_features
+        fits = width in FUSED_WIDTHS and x.dtype in FUSED_DTYPES and width < x.numel() < MOST
+        return fits and self.training and self.fuses and x.is_cuda
 
     def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *others: Any) -> None:  # noqa: ANN401
         state.pop(f"{prefix}num_batches_tracked", None)  # of a file that is older
@@ -83,16 +113,20 @@ class Block(nn.Module):
         y = _unit(self.conv1, self.bn1, x, None, relu=True)
         return _unit(self.conv2, self.bn2, y, self.shortcut(x), relu=self.relu)
 
+    def extra_repr(self) -> str:
+        """What its parts do not say."""
+        return f"relu={self.relu}"
+
 
 def _unit(conv: nn.Module, norm: nn.Module, x: Tensor, shortcut: Tensor | None, *, relu: bool) -> Tensor:
     """Convolution, norm, plus shortcut, then ReLU, in as few kernels as there are for it."""
     if isinstance(norm, BatchNorm) and norm.fuses:
         return norm.followed(_convolved(conv, x), shortcut, relu=relu)
-    if isinstance(conv, nn.Conv2d) and conv.bias is not None and _is_inference(x):  # a teacher's, its norm folded
-        if conv.stride == conv.padding == (1, 1) and _is_thin(conv.weight, x):
-            from poise.nets.fused import convolved_through
-
-            return convolved_through(x, conv.weight, conv.bias, shortcut, relu=relu)
+    if isinstance(conv, nn.Conv2d) and conv.bias is not None and _is_inference(conv, x):  # a teacher's, its norm folded
+        kernels = _kernels(x.device) if conv.stride == conv.padding == (1, 1) and _is_thin(conv.weight, x) else None
+        if kernels is not None:
+            through: Tensor = kernels.convolved_through(x, conv.weight, conv.bias, shortcut, relu=relu)
+            return through
         if relu and not torch.are_deterministic_algorithms_enabled():
             shape = conv.stride, conv.padding, conv.dilation, conv.groups
             if shortcut is None:
@@ -103,11 +137,11 @@ def _unit(conv: nn.Module, norm: nn.Module, x: Tensor, shortcut: Tensor | None, 
 
 def convolve(x: Tensor, weight: Tensor, stride: int, padding: int) -> Tensor:
     """A convolution without bias, by kernels of our own where they are faster than cuDNN's."""
-    if stride != 1 or padding != 1 or not _is_thin(weight, x):
+    kernels = _kernels(x.device) if stride == padding == 1 and _is_thin(weight, x) else None
+    if kernels is None:
         return nn.functional.conv2d(x, weight, None, stride, padding)
-    from poise.nets.fused import convolved  # Triton is not everywhere
-
-    return convolved(x, weight.to(x.dtype))
+    found: Tensor = kernels.convolved(x, weight.to(x.dtype))
+    return found
 
 
 def _convolved(conv: nn.Module, x: Tensor) -> Tensor:
@@ -120,11 +154,13 @@ def _convolved(conv: nn.Module, x: Tensor) -> Tensor:
 def _is_thin(weight: Tensor, x: Tensor) -> bool:
     """Whether it is one of the thin 3×3 convolutions for which there are kernels of our own."""
     out, into, *size = weight.shape
-    return out == into and out in THIN and size == [3, 3] and x.is_cuda and x.dtype is torch.bfloat16
+    fits = out == into and out in THIN and size == [3, 3] and x.numel() < MOST
+    return fits and x.is_cuda and x.dtype is torch.bfloat16
 
 
-def _is_inference(x: Tensor) -> bool:
-    return x.is_cuda and x.dtype is torch.bfloat16 and not torch.is_grad_enabled()
+def _is_inference(conv: nn.Conv2d, x: Tensor) -> bool:
+    same = x.dtype is conv.weight.dtype is torch.bfloat16
+    return same and x.is_cuda and not torch.is_grad_enabled()
 
 
 def _followed(y: Tensor, shortcut: Tensor | None, *, relu: bool) -> Tensor:

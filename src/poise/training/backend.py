@@ -64,7 +64,7 @@ class Backend:
 
 
 def make_backend(device: str, precision: str, deterministic: bool) -> Backend:
-    """Resolve `auto` device and precision: the first GPU in bf16 where there is one, else the CPU in fp32."""
+    """Resolve `auto` device and precision: the first GPU where there is one, in bf16 if it has that; else fp32."""
     if precision not in PRECISIONS:
         raise UserError(f"unknown precision '{precision}'; {suggestion(precision, PRECISIONS)}")
     if device == "auto":
@@ -80,7 +80,8 @@ def make_backend(device: str, precision: str, deterministic: bool) -> Backend:
             f"device '{device}' is not there: {torch.cuda.device_count()} CUDA devices found; use device=cpu"
         )
     if precision == "auto":
-        precision = "bf16" if chosen.type == "cuda" else "fp32"
+        has_bf16 = chosen.type == "cuda" and torch.cuda.get_device_capability(chosen) >= (8, 0)
+        precision = "bf16" if has_bf16 else "fp32"
     if precision == "tf32" and chosen.type == "cpu":
         raise UserError("precision=tf32 needs a GPU; use precision=fp32 on a CPU")
     lane = torch.cuda.Stream(chosen) if chosen.type == "cuda" else None  # type: ignore[no-untyped-call]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import ClassVar
 
@@ -13,7 +14,16 @@ from poise.training.step import Step
 
 STRETCH = 32  # replays queued before the host looks up; long enough to hide it, short enough to stop soon
 WARM_UP = 3
-_WARM: set[tuple[object, ...]] = set()  # steps whose kernels were chosen and loaded already in this process
+
+
+class Warm(threading.local):
+    """Steps whose kernels were chosen and loaded already; by thread, for cuDNN's choices belong to one."""
+
+    def __init__(self) -> None:
+        self.steps: set[int] = set()
+
+
+_WARM = Warm()
 
 
 class CapturedRunner:
@@ -72,29 +82,38 @@ class CapturedRunner:
         side.wait_stream(torch.cuda.current_stream(self._feed.device))
         with torch.cuda.stream(side):
             for size in sizes:
-                known = (*self._kind(), size) in _WARM
-                for _ in range((size == sizes[0]) if known else WARM_UP):
+                kind = self._kind(size)
+                for _ in range((size == sizes[0]) if kind in _WARM.steps else WARM_UP):
                     self._position.zero_()
                     found = self._trained(size)
-                _WARM.add((*self._kind(), size))
+                _WARM.steps.add(kind)
         self._values = torch.zeros(len(self._bounds), len(found), device=self._feed.device)
-        pool = torch.cuda.graph_pool_handle()
+        pool, graphs = torch.cuda.graph_pool_handle(), dict[int, torch.cuda.CUDAGraph]()
         for size in sizes:
             self._step.optimiser.zero_grad(set_to_none=True)
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, pool=pool, stream=side, capture_error_mode="thread_local"):
                 self._values.index_copy_(0, self._row[None], self._trained(size)[None])
                 self._row += 1
-            self._graphs[size] = graph
+            graphs[size] = graph
         torch.cuda.current_stream(self._feed.device).wait_stream(side)
         self._restore(kept)
+        self._graphs = graphs  # all of them, or none
 
-    def _kind(self) -> tuple[object, ...]:
-        """What decides which kernels a step of some size runs."""
-        step = self._step
-        shapes = tuple(tuple(parameter.shape) for parameter in step.model.parameters() if parameter.requires_grad)
-        backend = step.backend
-        return self._feed.pixels.shape[1:], shapes, step.teacher is None, backend.precision, backend.deterministic
+    def _kind(self, size: int) -> int:
+        """A key of what decides which kernels a step of this size runs: a choice cannot be made in a capture."""
+        step, backend = self._step, self._step.backend
+        shapes = tuple(
+            (name, tuple(value.shape))
+            for model in (step.model, step.teacher)
+            if model is not None
+            for name, value in model.state_dict().items()
+        )
+        trained = tuple(parameter.requires_grad for parameter in step.model.parameters())
+        modes = step.teacher is None, step.model.backbone.training, backend.precision, backend.deterministic
+        where = self._feed.pixels.device, tuple(self._feed.pixels.shape[1:])
+        layers = repr(step.model), repr(step.teacher)  # strides and the like
+        return hash((size, shapes, layers, trained, modes, where, type(step.method), step.growth))
 
     def _trained(self, size: int) -> Tensor:
         window = self._position + torch.arange(size, device=self._feed.device)

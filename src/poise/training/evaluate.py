@@ -15,6 +15,7 @@ from poise.training.backend import Backend
 
 BATCH = 512
 GPU_BATCH = 2048  # a GPU is waited for by the host otherwise
+PIXELS = 2**22  # of a batch at most: large images take as much memory in fewer
 
 
 class Extracted(NamedTuple):
@@ -31,7 +32,7 @@ def extract(model: Model, pixels: Tensor, preprocessing: Preprocessing, backend:
     model.eval()
     features, logits = [], []
     on_gpu = backend.device.type == "cuda"
-    size = GPU_BATCH if on_gpu else BATCH
+    size = batch_size(GPU_BATCH if on_gpu else BATCH, *pixels.shape[2:])
     for start in range(0, len(pixels), size):
         part = pixels[start : start + size].to(backend.device)
         images = preprocessing.plain(filled(part) if on_gpu else part).contiguous(memory_format=torch.channels_last)
@@ -41,6 +42,16 @@ def extract(model: Model, pixels: Tensor, preprocessing: Preprocessing, backend:
         logits.append(output.logits[: len(part)])
     model.train(training)
     return Extracted(torch.cat(features), torch.cat(logits))
+
+
+def batch_size(most: int, height: int, width: int) -> int:
+    """How many images are looked at at a time: `most` small ones, of large ones a smaller power of two.
+
+    >>> batch_size(2048, 32, 32), batch_size(2048, 224, 224)
+    (2048, 64)
+    """
+    fitting = max(1, PIXELS // (height * width))
+    return min(most, 1 << (fitting.bit_length() - 1))
 
 
 def filled(pixels: Tensor) -> Tensor:
