@@ -5,6 +5,7 @@ import pytest
 
 from poise.actions import SPACES, Action, AxisValue, make_space
 from poise.errors import UserError
+from poise.learner import Learner
 from poise.methods import METHODS, make_method
 
 LUCIR = Action(logit_kd=0, feature_kd=1, margin=1, lr=0.1, classifier="fc", old_rows="frozen")
@@ -178,3 +179,9 @@ def test_every_method_has_every_named_space(method: str) -> None:
 def test_equal_spaces_are_equal_and_hashable() -> None:
     assert make_space("paper", LUCIR) == make_space("paper", LUCIR)
     assert len({make_space("paper", LUCIR), make_space("paper", LUCIR)}) == 1
+
+
+@pytest.mark.parametrize("policy", ["fixed", "race"])
+def test_a_wrong_word_for_a_space_is_refused_whether_something_is_tuned_or_not(policy: str) -> None:
+    with pytest.raises(UserError, match=r"unknown action space 'papr3'.*paper3"):
+        Learner(policy=policy, space="papr3")

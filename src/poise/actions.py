@@ -250,9 +250,7 @@ def make_space(
     """
     known = choices or {}
     if isinstance(space, str):
-        if space not in SPACES:
-            raise UserError(f"unknown action space '{space}'; {suggestion(space, SPACES)}")
-        named = {axis: values for axis, values in SPACES[space].items() if axis in base}
+        named = {axis: values for axis, values in _known(space).items() if axis in base}
         name = space
         grid: dict[str, Sequence[AxisValue]] = {
             axis: [value for value in values if value in known.get(axis, values)] for axis, values in named.items()
@@ -294,7 +292,7 @@ def tuned_space(
     changes: `epochs`, which starts from the length of the schedule, and `allocation`, which starts from that of the
     memory; None means that its rule has none.
     """
-    named = SPACES.get(space, {}) if isinstance(space, str) else space
+    named = _known(space) if isinstance(space, str) else space  # a wrong word is one where nothing is tuned, too
     if tuned and not isinstance(named, Mapping):
         raise UserError(f"space={space!r} is neither a name nor a table of axes, such as {{lr = [0.1, 0.05]}}")
     asked = {*changes, *(named if tuned else ())}
@@ -308,6 +306,12 @@ def tuned_space(
     if tuned and apart and (kinds is None or "classifier" in kinds):
         base = base.replace(classifier="auto")
     return make_space(space if tuned else {}, base, tune, choices)
+
+
+def _known(space: str) -> Grid:
+    if space not in SPACES:
+        raise UserError(f"unknown action space '{space}'; {suggestion(space, SPACES)}")
+    return SPACES[space]
 
 
 def _kinds(tune: str | Collection[str] | None) -> tuple[str, ...] | None:
