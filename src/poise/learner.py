@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import gc
 import hashlib
 import json
 import logging
@@ -46,6 +45,7 @@ from poise.training import (
     class_means,
     decider_options,
     extract,
+    give_back,
     guesses,
     make_backend,
     make_decider,
@@ -446,8 +446,7 @@ class Learner:
         if result is None:
             del trials, going  # with what was captured
             job.trials = None
-            gc.collect()
-            torch.cuda.empty_cache()
+            give_back()
             while trainer.stage < len(trainer.stages):
                 yield None
             result = self._trials(job).run(*asked)

@@ -7,7 +7,6 @@ found by measuring; a run that finds no memory beside the others waits until the
 
 from __future__ import annotations
 
-import gc
 import itertools
 import json
 import logging
@@ -27,7 +26,7 @@ from poise.experiment.folder import RunFolder
 from poise.experiment.progress import Lines, Quiet
 from poise.experiment.recipe import make_recipe, recipe_text, tomllib_loads
 from poise.experiment.run import CHECKPOINT_SECONDS, Going, Plan, Run, make_plan, stopping
-from poise.training import Gauge, Pace, make_backend
+from poise.training import Gauge, Pace, give_back, make_backend
 
 log = logging.getLogger(__name__)
 
@@ -138,8 +137,7 @@ def sweep_cells(
                 if short_of_memory:  # outside the handler, which would keep the failed run alive
                     waiting.appendleft(cell)
                     pace.fewer(len(active))
-                    gc.collect()
-                    torch.cuda.empty_cache()
+                    give_back()
                     lines.say(f"{name}: out of GPU memory beside others; goes on later, lanes: {pace.allowed}")
             if stop.is_set() and not active:
                 raise Interrupted("interrupted; the same command goes on with the unfinished cells")

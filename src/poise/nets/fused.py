@@ -1,9 +1,9 @@
-"""Batch norm with what follows it (the shortcut's addition, ReLU) in two kernels forward and two backward, on a GPU.
+"""Kernels of our own for a GPU: batch norm with what follows it (the shortcut's addition, ReLU), and thin convolutions.
 
-A training step on small images is made of many short kernels, and a good part of them are the separate pieces of
-batch norm, addition and ReLU. Sums are taken in a fixed order, so that the same input gives the same bytes.
-Imported only where a GPU is used: Triton comes with most of PyTorch's GPU builds. Where it is missing, the networks
-use torch's own operations.
+A training step on small images is made of many short kernels. Batch norm, addition and ReLU are two of them forward and
+two backward here; a 3×3 convolution of few channels is one, where cuDNN's are slow. Sums are taken in a fixed order, so
+that the same input gives the same bytes. Imported only where a GPU is used: Triton comes with most of PyTorch's GPU
+builds. Where it is missing, the networks use torch's own operations.
 """
 
 from __future__ import annotations

@@ -80,14 +80,7 @@ def forest(runs: Sequence[Run]) -> str:
 
 def _accuracy(runs: Sequence[Run]) -> Exhibit:
     rows = series.accuracy(runs)
-    colours = _colours(rows)
-    panels = []
-    for home, inside in _split(rows, "data", "exam", "setting"):
-        lines = [
-            Series(label, tuple(_accuracy_point(label, row) for row in points), colours[label])
-            for (label,), points in _split(inside, "row")
-        ]
-        panels.append(Panel(_home(home), line_chart(lines, "phase", "accuracy (%)")))
+    panels = _line_panels(rows, _accuracy_point, "phase", "accuracy (%)")
     return Exhibit(
         "accuracy",
         "Accuracy after each phase",
@@ -106,6 +99,21 @@ def _accuracy_point(label: str, row: Mapping[str, Value]) -> Point:
     reach = _n(row["deviation"]) if several else None
     low, high = (mean - reach, mean + reach) if reach is not None else (None, None)
     return Point(_n(row["phase"]), mean, words, low, high)
+
+
+def _line_panels(
+    rows: Rows, point: Callable[[str, Mapping[str, Value]], Point], x_label: str, y_label: str
+) -> list[Panel]:
+    """A panel of lines for every data set, exam and setting, a line for every row of the tables."""
+    colours = _colours(rows)
+    panels = []
+    for home, inside in _split(rows, "data", "exam", "setting"):
+        lines = [
+            Series(label, tuple(point(label, row) for row in points), colours[label])
+            for (label,), points in _split(inside, "row")
+        ]
+        panels.append(Panel(_home(home), line_chart(lines, x_label, y_label)))
+    return panels
 
 
 def _plane(runs: Sequence[Run]) -> Exhibit:
@@ -239,28 +247,17 @@ def reward_chart(run: Run) -> str:
     return line_chart(lines, "trial", "reward") if lines else ""
 
 
+def _forgetting_point(label: str, row: Mapping[str, Value]) -> Point:
+    lost = _n(row["forgetting"])
+    words = (
+        f"{label}, classes of phase {row['phase']}: best {_n(row['best']):.2f} %, at the end {_n(row['final']):.2f} %"
+    )
+    return Point(_n(row["phase"]), lost, f"{words}, lost {lost:.2f}")
+
+
 def _forgetting(runs: Sequence[Run]) -> Exhibit:
     rows = series.forgetting(runs)
-    colours = _colours(rows)
-    panels = []
-    for home, inside in _split(rows, "data", "exam", "setting"):
-        lines = [
-            Series(
-                label,
-                tuple(
-                    Point(
-                        _n(row["phase"]),
-                        _n(row["forgetting"]),
-                        f"{label}, classes of phase {row['phase']}: best {_n(row['best']):.2f} %, at the end "
-                        f"{_n(row['final']):.2f} %, lost {_n(row['forgetting']):.2f}",
-                    )
-                    for row in points
-                ),
-                colours[label],
-            )
-            for (label,), points in _split(inside, "row")
-        ]
-        panels.append(Panel(_home(home), line_chart(lines, "phase in which classes arrived", "points forgotten")))
+    panels = _line_panels(rows, _forgetting_point, "phase in which classes arrived", "points forgotten")
     return Exhibit(
         "forgetting",
         "Forgetting, by the phase in which classes arrived",

@@ -15,7 +15,7 @@ from poise.training.events import (
     trained_images,
 )
 from poise.training.lanes import Lanes
-from poise.training.pace import Gauge, Pace
+from poise.training.pace import Gauge, Pace, give_back
 from poise.training.phase import PhaseStart
 from poise.training.trainer import Schedule, Trainer
 from poise.training.trials import TrialResult, Trials, TrialSettings, Witness, trial_settings
@@ -50,6 +50,7 @@ __all__ = [
     "decider_options",
     "deciders",
     "extract",
+    "give_back",
     "guesses",
     "make_backend",
     "make_decider",

@@ -110,7 +110,7 @@ class CapturedRunner:
             for name, value in model.state_dict().items()
         )
         trained = tuple(parameter.requires_grad for parameter in step.model.parameters())
-        modes = step.teacher is None, step.model.backbone.training, backend.precision, backend.deterministic
+        modes = step.model.backbone.training, backend.precision, backend.deterministic
         where = self._feed.pixels.device, tuple(self._feed.pixels.shape[1:])
         layers = repr(step.model), repr(step.teacher)  # strides and the like
         return hash((size, shapes, layers, trained, modes, where, type(step.method), step.growth))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import gc
 import logging
 import time
 from collections import deque
@@ -17,7 +16,7 @@ from poise.actions import Action
 from poise.data import Feed, ImageSet
 from poise.nets import Model
 from poise.training.backend import Backend
-from poise.training.pace import Gauge, Pace, Piece
+from poise.training.pace import Gauge, Pace, Piece, give_back
 from poise.training.phase import PhaseStart
 from poise.training.trainer import Trainer
 
@@ -70,6 +69,15 @@ class Lane:
         kept.restart(action, start.lasting(epochs or action.epochs), address, leg.model.state_dict())
         return kept
 
+    def turn(self, piece: Piece[T]) -> int:
+        """Let a piece of work go on here for a moment; raises `StopIteration` with its result when it ends."""
+        with torch.cuda.stream(self.backend.lane):
+            try:
+                return next(piece)
+            except StopIteration:
+                self.backend.synchronise()  # what comes of it may be used on other lanes
+                raise
+
 
 class Lanes:
     """Some lanes on one device: one on a CPU; on a GPU as many as its pace allows, unless a number is given.
@@ -107,8 +115,7 @@ class Lanes:
     def keep(self, count: int) -> None:
         """Give back what was captured on the other lanes."""
         del self._lanes[count:]
-        gc.collect()
-        torch.cuda.empty_cache()
+        give_back()
 
     def side_by_side(self, work: Sequence[Callable[[Lane], Piece[T]]]) -> Generator[T, None, None]:
         """Run pieces of work, each on a lane, taking turns; results in the order of asking, as soon as they are known.
@@ -128,14 +135,12 @@ class Lanes:
                     self._pace.begin(place)
                 self._pace.look(len(waiting))
                 for place, (lane, piece) in list(active.items()):
-                    with torch.cuda.stream(lane.backend.lane):
-                        try:
-                            self._pace.did(next(piece))
-                        except StopIteration as end:
-                            results[place] = end.value
-                            lane.backend.synchronise()  # what comes of it may be used on other lanes
-                            del active[place]
-                            self._pace.end(place)
+                    try:
+                        self._pace.did(lane.turn(piece))
+                    except StopIteration as end:
+                        results[place] = end.value
+                        del active[place]
+                        self._pace.end(place)
                 while told in results:
                     left = time.perf_counter()
                     yield results.pop(told)

@@ -55,7 +55,7 @@ class Step:
         images = self.preprocessing.training(pixels, draws).contiguous(memory_format=torch.channels_last)
         self._cast_weights()
         with self.backend.autocast:
-            student = functional_call(self.model, self._shadows, (images,))
+            student = functional_call(self.model, self._shadows, (images,)) if self._shadows else self.model(images)
             with torch.no_grad():
                 teacher = self.teacher(images) if self.teacher is not None else None
         terms = self.method.terms(student, teacher, labels, self.growth)

@@ -264,14 +264,11 @@ class Trials:
         while pieces:
             images = 0
             for place, piece in list(pieces.items()):
-                lane = self._lanes[place].backend
-                with torch.cuda.stream(lane.lane):
-                    try:
-                        images += _steps(piece)
-                    except StopIteration as end:
-                        parts[place] = end.value
-                        lane.synchronise()
-                        del pieces[place]
+                try:
+                    images += _steps(self._lanes[place], piece)
+                except StopIteration as end:
+                    parts[place] = end.value
+                    del pieces[place]
             diverged = [place for place, part in parts.items() if part.outcome.diverged]
             if diverged:  # it fails as a whole, whatever the later ones would give
                 pieces = {place: piece for place, piece in pieces.items() if place < min(diverged)}
@@ -449,9 +446,9 @@ class Trials:
         )
 
 
-def _steps(piece: Piece[T]) -> int:
+def _steps(lane: Lane, piece: Piece[T]) -> int:
     """Let a piece go on until it has trained on something; raises `StopIteration` with its result when it ends."""
-    while not (images := next(piece)):
+    while not (images := lane.turn(piece)):
         pass
     return images
 
