@@ -5,16 +5,22 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import settings
 
-from poise.data import ImageSet
+from poise.data import Augmentation, Feed, ImageSet, Preprocessing
 from poise.data.sources import Source, open_source
 from poise.data.sources.cifar import RELEASES
-from poise.training import Backend, make_backend
+from poise.methods import Growth, Method, make_method
+from poise.nets import Model, build_backbone, build_head, torch_generator
+from poise.training import Backend, Schedule, Trainer, make_backend
+
+GROWTH = Growth(old=2, new=2)
+PREPROCESSING = Preprocessing((0.5,) * 3, (0.25,) * 3, Augmentation(pad=1))
 
 
 def pytest_configure() -> None:
@@ -66,5 +72,49 @@ def make_images() -> Callable[..., ImageSet]:
         pixels = np.random.default_rng(seed).integers(0, 256, (len(labels), *shape), dtype=np.uint8)
         origins = torch.arange(first, first + len(labels))
         return ImageSet(torch.from_numpy(pixels), torch.tensor(labels, dtype=torch.long), origins)
+
+    return made
+
+
+@pytest.fixture
+def make_trainer(make_images: Callable[..., ImageSet], cpu: Backend) -> Callable[..., Trainer]:
+    """A trainer at the start of a phase, with a net that has learned nothing; `axes` are those of its action.
+
+    Usually the phase has two old classes and two new ones, three images of each in batches of 4, and two epochs.
+    Without old classes it is a first phase: there is no teacher, and the net is not expanded.
+    """
+
+    def made(
+        method: Method | str = "lucir",
+        *,
+        growth: Growth = GROWTH,
+        images: ImageSet | None = None,
+        net: str = "small",
+        preprocessing: Preprocessing = PREPROCESSING,
+        backend: Backend = cpu,
+        epochs: int = 2,
+        batch: int = 4,
+        resident: bool = True,
+        **axes: Any,
+    ) -> Trainer:
+        method = make_method(method) if isinstance(method, str) else method
+        model = Model(build_backbone(net, method.variant, 3, 0), build_head(method.head, 64))
+        model.head.grow(growth.old, torch_generator(0, "head", 0))
+        teacher = model.placed(backend.device).teacher(backend.dtype) if growth.old else None
+        model.backbone = method.expanded(model.backbone) if growth.old else model.backbone
+        model.head.grow(growth.new, torch_generator(0, "head", 1))
+        return Trainer(
+            model=model.placed(backend.device),
+            teacher=teacher,
+            method=method,
+            action=method.default_action.replace(**axes),
+            growth=growth,
+            feed=Feed(images or make_images([0, 1, 2, 3] * 3), backend.device, resident=resident),
+            preprocessing=preprocessing,
+            schedule=Schedule(epochs=epochs, batch=batch),
+            backend=backend,
+            seed=0,
+            phase=1,
+        )
 
     return made

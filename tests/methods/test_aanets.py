@@ -11,14 +11,15 @@ import torch
 from torch import Tensor, nn
 
 from poise import Learner, draws, store
-from poise.data import Augmentation, Feed, ImageSet, Preprocessing
+from poise.data import Augmentation, ImageSet, Preprocessing
 from poise.errors import UserError
 from poise.methods import AANets, Growth, Method, make_method
 from poise.methods.aanets import BASES
-from poise.nets import Branches, Model, ScaledConv, build_backbone, build_head, torch_generator
-from poise.training import Backend, EpochDone, Schedule, StepDone, Trainer
+from poise.nets import Branches, Model, ScaledConv
+from poise.training import EpochDone, StepDone, Trainer
 
 MakeImages = Callable[..., ImageSet]
+MakeTrainer = Callable[..., Trainer]
 bases = pytest.mark.parametrize("base", sorted(BASES))
 
 
@@ -137,35 +138,14 @@ AUGMENTATION = Augmentation(pad=1)
 PREPROCESSING = Preprocessing((0.5,) * 3, (0.25,) * 3, AUGMENTATION)
 
 
-def trainer_of(method: Method, images: ImageSet, backend: Backend, epochs: int) -> Trainer:
-    model = Model(build_backbone("small", method.variant, 3, 0), build_head(method.head, 64))
-    model.head.grow(GROWTH.old, torch_generator(0, "head", 0))
-    teacher = model.teacher()
-    model.backbone = method.expanded(model.backbone)
-    model.head.grow(GROWTH.new, torch_generator(0, "head", 1))
-    return Trainer(
-        model=model.placed(backend.device),
-        teacher=teacher,
-        method=method,
-        action=method.default_action,
-        growth=GROWTH,
-        feed=Feed(images, backend.device),
-        preprocessing=PREPROCESSING,
-        schedule=Schedule(epochs=epochs, batch=4),
-        backend=backend,
-        seed=0,
-        phase=1,
-    )
-
-
 @bases
 def test_shares_are_trained_on_a_balanced_set_with_a_fresh_gradient_in_every_step(
-    base: str, make_images: MakeImages, cpu: Backend
+    base: str, make_images: MakeImages, make_trainer: MakeTrainer
 ) -> None:
     """Two epochs against SGD written out: α moves in the passes only, by the gradient of one batch at a time."""
     images, rate = make_images([0, 0, 0, 1, 1, 1, *[2] * 7, *[3] * 9]), 0.5
     method = AANets(base=base, alpha="learned", alpha_lr=rate)
-    trainer = trainer_of(method, images, cpu, epochs=2)
+    trainer = make_trainer(method, growth=GROWTH, images=images, preprocessing=PREPROCESSING, epochs=2, batch=4)
     assert trainer._picks is not None
     balanced = images.select(trainer._picks)
     assert balanced.labels.bincount().tolist() == [3, 3, 3, 3]
@@ -193,12 +173,9 @@ def test_shares_are_trained_on_a_balanced_set_with_a_fresh_gradient_in_every_ste
     assert epoch == 2
 
 
-def test_a_trainer_stands_ready_for_its_stage_and_not_for_the_pass_after_it(
-    make_images: MakeImages, cpu: Backend
-) -> None:
+def test_a_trainer_stands_ready_for_its_stage_and_not_for_the_pass_after_it(make_trainer: MakeTrainer) -> None:
     """A step is captured with what is trained at that moment: made, begun again, restored and between epochs."""
-    images = make_images([0, 1, 2, 3] * 3)
-    trainer = trainer_of(AANets(alpha="learned"), images, cpu, epochs=2)
+    trainer = make_trainer(AANets(alpha="learned"), epochs=2)
     model, shares = trainer.model, branches(trainer.model).alpha
 
     def trained() -> set[Tensor]:

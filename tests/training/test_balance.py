@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from poise import Learner, store
 from poise.actions import make_space
-from poise.data import Augmentation, Feed, ImageSet, Memory, Preprocessing, herd
+from poise.data import Augmentation, ImageSet, Memory, Preprocessing, herd
 from poise.errors import UserError
 from poise.methods import METHODS, Growth, ICaRL, Method, Stage, make_method
 from poise.nets import LinearHead, Model, build_backbone, build_head, torch_generator
@@ -47,38 +48,9 @@ class TwoStages(ICaRL):
 
 
 @pytest.fixture
-def make_trainer(make_images: MakeImages, cpu: Backend) -> MakeTrainer:
+def make_trainer(make_trainer: MakeTrainer, make_images: MakeImages) -> MakeTrainer:
     """A phase of a method: two old classes with few images, two new ones with many."""
-
-    def make(
-        method: Method | str = "lucir",
-        *,
-        growth: Growth = GROWTH,
-        images: ImageSet | None = None,
-        epochs: int = 2,
-        resident: bool = True,
-        **axes: Any,
-    ) -> Trainer:
-        method = make_method(method) if isinstance(method, str) else method
-        model = Model(build_backbone("small", method.variant, 3, 0), build_head(method.head, 64))
-        model.head.grow(growth.old, torch_generator(0, "head", 0))
-        teacher = model.teacher() if growth.old else None
-        model.head.grow(growth.new, torch_generator(0, "head", 1))
-        return Trainer(
-            model=model.placed(cpu.device),
-            teacher=teacher,
-            method=method,
-            action=method.default_action.replace(**axes),
-            growth=growth,
-            feed=Feed(images or make_images(UNEVEN), cpu.device, resident=resident),
-            preprocessing=Preprocessing((0.5,) * 3, (0.25,) * 3, Augmentation(pad=1)),
-            schedule=Schedule(epochs=epochs, batch=8),
-            backend=cpu,
-            seed=0,
-            phase=1,
-        )
-
-    return make
+    return partial(make_trainer, growth=GROWTH, images=make_images(UNEVEN), batch=8)
 
 
 def weights(trainer: Trainer) -> dict[str, Tensor]:

@@ -9,10 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from poise.data import Augmentation, Feed, ImageSet, Preprocessing
+from poise.data import Augmentation, ImageSet, Preprocessing
 from poise.methods import METHODS, Growth, make_method
-from poise.nets import Model, build_backbone, build_head, torch_generator
-from poise.training import EpochDone, Schedule, Trainer, make_backend
+from poise.training import EpochDone, Trainer, make_backend
 from poise.training.capture import CapturedRunner
 
 pytestmark = pytest.mark.gpu
@@ -29,31 +28,21 @@ CASES: dict[str, tuple[str, dict[str, float | str]]] = {
 
 
 @pytest.fixture(params=CASES)
-def make_trainer(request: pytest.FixtureRequest) -> Callable[..., Trainer]:
+def make_trainer(
+    request: pytest.FixtureRequest, make_trainer: Callable[..., Trainer], make_images: Callable[..., ImageSet]
+) -> Callable[..., Trainer]:
     def make(*, capture: bool, precision: str = "fp32") -> Trainer:
         backend = replace(make_backend("cuda", precision, True), capture=capture)
-        method = make_method(*CASES[request.param])
-        generator = torch_generator(0, "test")
         with backend.active():
-            model = Model(build_backbone("resnet32", method.variant, 3, 0), build_head(method.head, 64))
-            model.head.grow(GROWTH.old, generator)
-            teacher = model.placed(backend.device).teacher(backend.dtype)
-            model.backbone = method.expanded(model.backbone)
-            model.head.grow(GROWTH.new, generator)
-            pixels = torch.randint(0, 256, (IMAGES, 3, 32, 32), dtype=torch.uint8, generator=generator)
-            labels = torch.arange(IMAGES) % sum(GROWTH)
-            return Trainer(
-                model=model.placed(backend.device),
-                teacher=teacher,
-                method=method,
-                action=method.default_action,
+            return make_trainer(
+                make_method(*CASES[request.param]),
                 growth=GROWTH,
-                feed=Feed(ImageSet(pixels, labels, labels), backend.device),
+                images=make_images([number % sum(GROWTH) for number in range(IMAGES)], shape=(3, 32, 32)),
+                net="resnet32",
                 preprocessing=Preprocessing((0.5,) * 3, (0.25,) * 3, Augmentation(brightness=0.2)),
-                schedule=Schedule(epochs=17, batch=32),
                 backend=backend,
-                seed=0,
-                phase=1,
+                epochs=17,
+                batch=32,
             )
 
     return make

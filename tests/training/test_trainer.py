@@ -3,7 +3,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -11,15 +10,14 @@ from torch import Tensor
 
 from poise import store
 from poise.actions import Action
-from poise.data import Augmentation, Feed, ImageSet, Preprocessing
+from poise.data import ImageSet
 from poise.errors import Diverged
-from poise.methods import Growth, ICaRL, Method, Stage, make_method
-from poise.nets import Model, Output, build_backbone, build_head, torch_generator
-from poise.training import Backend, EpochDone, Schedule, StageDone, StepDone, Trainer
+from poise.methods import Growth, ICaRL, Method, Stage
+from poise.nets import Output, build_backbone
+from poise.training import EpochDone, StageDone, StepDone, Trainer
 from poise.training.capture import CapturedRunner
 
 MakeImages = Callable[..., ImageSet]
-GROWTH = Growth(old=2, new=2)
 STEPS = 3  # 12 images in batches of 4
 
 
@@ -44,41 +42,6 @@ class Exploding(ICaRL):
             nothing = (student.logits * 0).sum()
             terms["ce"] = terms["ce"] + (nothing.sqrt() if self.gradient_only else nothing + torch.inf)
         return terms
-
-
-@pytest.fixture
-def make_trainer(make_images: MakeImages, cpu: Backend) -> Callable[..., Trainer]:
-    """The second phase of a method: two old classes, two new ones."""
-
-    def make(
-        method: Method | str = "lucir",
-        *,
-        images: ImageSet | None = None,
-        epochs: int = 2,
-        batch: int = 4,
-        resident: bool = True,
-        **axes: Any,
-    ) -> Trainer:
-        method = make_method(method) if isinstance(method, str) else method
-        model = Model(build_backbone("small", method.variant, 3, 0), build_head(method.head, 64))
-        model.head.grow(GROWTH.old, torch_generator(0, "head", 0))
-        teacher = model.teacher()
-        model.head.grow(GROWTH.new, torch_generator(0, "head", 1))
-        return Trainer(
-            model=model.placed(cpu.device),
-            teacher=teacher,
-            method=method,
-            action=method.default_action.replace(**axes),
-            growth=GROWTH,
-            feed=Feed(images or make_images([0, 1, 2, 3] * 3), cpu.device, resident=resident),
-            preprocessing=Preprocessing((0.5,) * 3, (0.25,) * 3, Augmentation(pad=1)),
-            schedule=Schedule(epochs=epochs, batch=batch),
-            backend=cpu,
-            seed=0,
-            phase=1,
-        )
-
-    return make
 
 
 def weights(trainer: Trainer) -> dict[str, Tensor]:
