@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from poise.nets import build_backbone, resnet
 from poise.nets.resnet import BatchNorm, Block
+from poise.training import make_backend
 
 EPS, MOMENTUM = 1e-5, 0.1
 SHAPES = [(16, 7, 32, 32), (32, 3, 5, 9), (64, 2, 8, 8), (8, 1, 3, 3)]  # width, batch, height, length
@@ -197,18 +198,22 @@ class TestConvolutions:
 @pytest.mark.parametrize("variant", ["lucir", "pod"])
 class TestANetwork:
     def test_a_training_pass_in_fp32(self, variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Some ReLUs fall on the other side of zero by rounding: gradients are compared as a whole, not one by one."""
         x = drawn(32, 3, 32, 32, seed=0)
+        torch.cuda.synchronize()  # a backend works on a stream of its own
         found: list[dict[str, Tensor]] = []
         for widths in ((), resnet.FUSED_WIDTHS):
             monkeypatch.setattr(resnet, "FUSED_WIDTHS", widths)
-            net = build_backbone("resnet32", variant, 3, 0).cuda().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-            out = net.train()(x).vector
-            out.square().sum().backward()
+            with make_backend("cuda", "fp32", deterministic=True).active():
+                net = build_backbone("resnet32", variant, 3, 0).cuda().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+                out = net.train()(x).vector
+                out.square().sum().backward()
+            torch.cuda.synchronize()
             gradients = {name: value.grad for name, value in net.named_parameters()}
             found.append({"out": out.detach(), **gradients, **dict(net.named_buffers())})
         for name, expected in found[0].items():
-            scale = float(expected.abs().max()) + 1e-6
-            assert float((found[1][name] - expected).abs().max()) < 1e-2 * scale, name
+            off = float((found[1][name] - expected).norm()) / (float(expected.norm()) + 1e-6)
+            assert off < 2e-2, (name, off)
 
     def test_a_folded_teacher_in_bf16(self, variant: str) -> None:
         from poise.nets.folding import fold_norms
