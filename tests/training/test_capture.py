@@ -34,7 +34,7 @@ def make_trainer(
     def make(*, capture: bool, precision: str = "fp32") -> Trainer:
         backend = replace(make_backend("cuda", precision, True), capture=capture)
         with backend.active():
-            return make_trainer(
+            trainer = make_trainer(
                 make_method(*CASES[request.param]),
                 growth=GROWTH,
                 images=make_images([number % sum(GROWTH) for number in range(IMAGES)], shape=(3, 32, 32)),
@@ -44,6 +44,8 @@ def make_trainer(
                 epochs=17,
                 batch=32,
             )
+        backend.synchronise()  # it is looked at from other streams, too
+        return trainer
 
     return make
 

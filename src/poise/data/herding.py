@@ -57,8 +57,7 @@ def _herd_together(features: Tensor, labels: Tensor, classes: list[int], count: 
 
     rest = _closeness(points, means).masked_fill(chosen, -torch.inf).argsort(dim=1, descending=True, stable=True)
     ranks = {}
-    for row, label in enumerate(classes):
-        have, wanted = int(taken[row]), int(want[row])
+    for row, (label, have, wanted) in enumerate(zip(classes, taken.tolist(), want.tolist(), strict=True)):
         picks = torch.cat([order[row, :have], rest[row, : wanted - have]])
         ranks[label] = members[row][picks]
     return ranks

@@ -117,4 +117,5 @@ def herded(
         raise Diverged("the features of a temporary model are not finite; lower the learning rate")
     ranks = herd(features, candidates.labels.to(backend.device), quota)
     others = kept.of_labels(set(kept.labels.tolist()) - arrived).first_of_each_label(quota)
-    return ImageSet.joined([others, *(candidates.select(ranks[label]) for label in sorted(ranks))])
+    picks = [ranks[label] for label in sorted(ranks)]
+    return ImageSet.joined([others, *([candidates.select(torch.cat(picks))] if picks else [])])
