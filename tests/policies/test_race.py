@@ -84,6 +84,35 @@ def test_what_was_learned_can_be_carried_over() -> None:
     assert forgetful.decide() == 9
 
 
+def told(policy: Policy, phase: int, rewards: dict[int, dict[int, float]]) -> int:
+    """A phase in which an arm has these rewards after so many epochs, 0.5 where none is given; the decided arm."""
+    policy.begin(phase)
+    while trials := policy.ask():
+        policy.tell([Outcome(trial, rewards[trial.epochs].get(trial.arm, 0.5)) for trial in trials])
+    return policy.decide()
+
+
+def test_only_equally_long_trials_are_compared_over_phases() -> None:
+    """Half the learning rate looks good after 8 epochs, and less so after 16: who was dropped keeps no such gain."""
+    policy = racing(carry=1.0, rungs=2)
+    slow = [arm for arm, action in enumerate(policy.setup.space.actions) if action.lr == 0.05]
+    early = dict.fromkeys(slow, 0.8)
+    steady, dropped = slow[0], slow[-1]
+    first = {8: early | {dropped: 0.79}, 16: dict.fromkeys(slow, 0.52) | {steady: 0.53}}
+    assert told(policy, 1, first) == steady
+    assert told(policy, 2, {8: early | {dropped: 0.85}, 16: {steady: 0.53, dropped: 0.53}}) == steady
+
+
+def test_a_dropped_arm_counts_like_the_worst_of_its_rate_that_went_on() -> None:
+    policy = racing(carry=1.0, rungs=2)
+    slow = [arm for arm, action in enumerate(policy.setup.space.actions) if action.lr == 0.05]
+    one, other = slow[0], slow[-1]
+    early = dict.fromkeys(slow, 0.6) | {one: 0.9}
+    assert told(policy, 1, {8: early, 16: dict.fromkeys(slow, 0.55) | {one: 0.58}}) == one  # the other one: 0.55
+    assert told(policy, 2, {8: early | {other: 0.9}, 16: {one: 0.5, other: 0.52}}) == one  # 0.58 + 0.50 > 0.55 + 0.52
+    assert told(policy, 3, {8: early | {other: 0.9}, 16: {one: 0.5, other: 0.52}}) == other
+
+
 def test_a_diverged_trial_is_not_continued() -> None:
     policy = racing(rungs=2)
     policy.tell([Outcome(trial, 0.0, diverged=True) for trial in policy.ask()])

@@ -10,6 +10,8 @@ import numpy as np
 
 from poise.policies.base import Array, Outcome, Setup
 
+Length = tuple[bool, int]  # of a trial: whether it is a finalist's, and its epochs
+
 
 class Belief(ABC):
     """What the rewards have taught about the arms."""
@@ -42,63 +44,78 @@ class Belief(ABC):
 class Scores(Belief):
     """The mean gain over the default (or over the round's mean, where the default was not tried).
 
-    Only the most advanced trials of a phase can be decided on, and a longer trial replaces a shorter one of the
-    same round. `carry` is the weight of each earlier phase relative to the one after it: 0 forgets, 1 counts
-    all phases alike. `handicap` is what each halving of the learning rate must earn more to be decided on after
-    short trials, because a short training favours small ones; it does not touch finalists.
+    Gains are compared after equally long trainings only, in this phase and over phases, for a short one favours small
+    learning rates: what counts are the longest trials of the phase so far, and only their arms can be decided on.
+    An arm that was dropped before is taken to have ended like the worst of its learning rate that went on.
+
+    `carry` is the weight of each earlier phase relative to the one after it: 0 forgets, 1 counts all phases alike.
+    `handicap` is what each halving of the learning rate must earn more to be decided on after short trials; it does
+    not touch finalists.
     """
 
     def __init__(self, setup: Setup, carry: float = 0.0, handicap: float = 0.0) -> None:
         super().__init__(setup)
         self.carry = carry
-        self._handicaps = handicap * -np.log2([action.lr for action in setup.space.actions])
-        self._sums, self._counts = np.zeros(self.arms), np.zeros(self.arms)
-        self._gains: dict[tuple[int, int], float] = {}  # (round, arm) → gain, in this phase
-        self._level = (False, 0)
-        self._eligible: set[int] = set()
+        self._rates = [action.lr for action in setup.space.actions]
+        self._handicaps = handicap * -np.log2(self._rates)
+        self._past: dict[Length, tuple[Array, Array]] = {}  # sums of gains and their number, of every arm
+        self._gains: dict[Length, dict[tuple[int, int], float]] = {}  # length → (round, arm) → gain, in this phase
 
     def begin(self) -> None:
         """Fold the last phase into the past."""
-        sums, counts = self._totals()
-        self._sums, self._counts = self.carry * sums, self.carry * counts
-        self._gains, self._level, self._eligible = {}, (False, 0), set()
+        totals = {length: self._totals(length) for length in {*self._past, *self._gains}}
+        self._past = {length: (self.carry * sums, self.carry * counts) for length, (sums, counts) in totals.items()}
+        self._gains = {}
 
     def learn(self, outcomes: Sequence[Outcome]) -> None:
         """Compare trials of the same round and length."""
-        alike: dict[tuple[int, int, bool], list[Outcome]] = defaultdict(list)
+        alike: dict[tuple[int, Length], list[Outcome]] = defaultdict(list)
         for outcome in outcomes:
-            alike[outcome.trial.round, outcome.trial.epochs, outcome.trial.full].append(outcome)
-        for (split, epochs, full), group in alike.items():
+            alike[outcome.trial.round, (outcome.trial.full, outcome.trial.epochs)].append(outcome)
+        for (split, length), group in alike.items():
             own = [outcome.reward for outcome in group if outcome.trial.arm == self.setup.space.default]
             reference = own[0] if own else float(np.mean([outcome.reward for outcome in group]))
-            if (full, epochs) > self._level:
-                self._level, self._eligible = (full, epochs), set()
-            for outcome in group:
-                self._gains[split, outcome.trial.arm] = outcome.reward - reference
-                if (full, epochs) == self._level:
-                    self._eligible.add(outcome.trial.arm)
+            gains = self._gains.setdefault(length, {})
+            gains.update({(split, outcome.trial.arm): outcome.reward - reference for outcome in group})
 
-    def _totals(self) -> tuple[Array, Array]:
-        sums, counts = self._sums.copy(), self._counts.copy()
-        for (_, arm), gain in self._gains.items():
+    @property
+    def _longest(self) -> Length:
+        return max(self._gains, default=(False, 0))
+
+    def _totals(self, length: Length) -> tuple[Array, Array]:
+        """Sums of gains after so long and their number, of every arm, this phase included."""
+        sums, counts = (values.copy() for values in self._past.get(length, (np.zeros(self.arms), np.zeros(self.arms))))
+        for (_, arm), gain in self._ended(length).items():
             sums[arm] += gain
             counts[arm] += 1
         return sums, counts
 
+    def _ended(self, length: Length) -> dict[tuple[int, int], float]:
+        """The gains after so long in this phase; of arms that were dropped before, what is taken for them."""
+        reached = self._gains.get(length, {})
+        found = dict(reached)
+        for split, arm in {key for shorter in self._gains if shorter < length for key in self._gains[shorter]}:
+            rate = self._rates[arm]
+            rivals = [gain for (other, one), gain in reached.items() if other == split and self._rates[one] == rate]
+            if rivals:
+                found.setdefault((split, arm), min(rivals))
+        return found
+
     def means(self) -> Array:
-        """The mean gain of every arm, at whatever length it was tried; 0 if never."""
-        sums, counts = self._totals()
+        """The mean gain of every arm after the longest trials of this phase; 0 if never."""
+        sums, counts = self._totals(self._longest)
         return sums / np.maximum(counts, 1e-12)
 
     def values(self) -> Array:
         """The mean gain of the arms that went furthest in this phase."""
-        eligible = np.isin(np.arange(self.arms), sorted(self._eligible))
-        finished, _ = self._level
-        return np.where(eligible, self.means() - (0 if finished else self._handicaps), -np.inf)
+        full, _ = self._longest
+        went = {arm for _, arm in self._gains.get(self._longest, {})}
+        eligible = np.isin(np.arange(self.arms), sorted(went))
+        return np.where(eligible, self.means() - (0 if full else self._handicaps), -np.inf)
 
     def distribution(self) -> Array | None:
         """Even, as long as nothing was tried; otherwise there is none."""
-        return None if self._eligible else np.full(self.arms, 1 / self.arms)
+        return None if self._gains else np.full(self.arms, 1 / self.arms)
 
 
 class Exp3(Belief):
