@@ -28,13 +28,31 @@ def test_every_result_is_shown() -> None:
 
 def test_the_fc_figures_of_lwf_come_from_the_icarl_runs() -> None:
     page = (RESULTS / "cifar100.md").read_text(encoding="utf-8")
-    for setting, figure in (("tfh", "50.24"), ("tfs", "56.10")):
-        result = json.loads(
-            (RESULTS / f"cifar100/cifar100-icarl-{setting}-5-fixed-s0.json").read_text(encoding="utf-8")
-        )
+    for cell, figure in (("tfh-5", "50.24"), ("tfs-5", "56.10"), ("tfh-25", "44.66")):
+        result = json.loads((RESULTS / f"cifar100/cifar100-icarl-{cell}-fixed-s0.json").read_text(encoding="utf-8"))
         curve = [point["accuracy_fc"] for point in result["curve"]]
         assert f"{sum(curve) / len(curve):.2f}" == figure
         assert figure in page
+
+
+@pytest.mark.parametrize("setting", ["tfh", "tfs"])
+def test_the_exams_and_decisions_of_online_are_those_of_its_runs(setting: str) -> None:
+    page = (RESULTS / "cifar100.md").read_text(encoding="utf-8").splitlines()
+    averages = []
+    for policy, file in (("fixed", "fixed-s0-paired"), ("`online`", "online-s0")):
+        result = json.loads((RESULTS / f"cifar100/cifar100-lucir-{setting}-5-{file}.json").read_text(encoding="utf-8"))
+        exams = [f"{point['accuracy']:.2f}" for point in result["curve"]]
+        (place,) = [at for at, line in enumerate(page) if line.startswith(f"| {setting.upper()}, {policy} |")]
+        cells = [cell.strip() for cell in page[place].strip("|").split("|")]
+        averages.append(result["average_accuracy"])
+        assert [cell for cell in cells[1:] if cell] == [*exams, f"{averages[-1]:.2f}"]
+    decided = [
+        tuple(point["action"][axis] for axis in ("logit_kd", "feature_kd", "lr")) for point in result["curve"][1:]
+    ]
+    shown = [cell for cell in re.split(r"\s*\|\s*", page[place + 1])[2:] if cell]
+    assert [tuple(float(value) for value in cell.split(",")) for cell in shown] == decided
+    (differences,) = [line for line in page if line.startswith("| paired difference to fixed")]
+    assert f"{averages[1] - averages[0]:+.2f}" in differences
 
 
 def test_the_digits_table_is_what_its_runs_gave() -> None:
