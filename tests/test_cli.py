@@ -208,6 +208,19 @@ def test_reports_compare_runs(poise: Command, refusal: Callable[..., str]) -> No
     assert done.err.splitlines() == ["not read: empty is empty", "not read: nowhere does not exist"]
 
 
+def test_a_sweep_ends_with_a_page_of_its_cells_alone(poise: Command) -> None:
+    assert poise("run", "digits/lucir", *TINY, "seed=7", "--out", "runs/other").code == 0
+    Path("sweep.toml").write_text('recipe = "digits/lwf"\n[set]\nepochs = 1\ngroups = [2, 1]\n[grid]\nseed = [0, 1]\n')
+    done = poise("sweep", "sweep.toml", "--out", "runs")
+    assert done.out.endswith("run folders in runs\nreport runs/report/index.html\n")
+    page = Path("runs/report/index.html").read_text()
+    assert "lwf" in page
+    assert "runs/other" not in page
+    table = poise("report", "runs").out  # where the page is no run
+    assert table.count("lwf") == 2
+    assert table.count("lucir") == 1
+
+
 def test_a_report_is_a_page_with_tables_and_figures_beside_it(poise: Command) -> None:
     for policy in ("fixed", "grid"):
         words = ("run", *TINY, f"policy={policy}", "--out", f"runs/{policy}", "space={lr=[0.1,0.02]}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -128,7 +129,7 @@ def resume(
         return
     watchers = _watchers(opened, make_watcher(len(plan.stream)), tensorboard)
     job = runner_in(opened)(plan, opened, watchers, checkpoint_every)
-    typer.echo(f"\n{run_table(job.resume())}\n\n{_reported(folder)}")
+    typer.echo(f"\n{run_table(job.resume())}\n\nrun folder {folder}\n{_reported([folder], folder)}")
 
 
 @app.command()
@@ -141,7 +142,8 @@ def sweep(
     """Run a grid of runs; finished cells are not run again."""
     cells = read_sweep(file)
     folders = run_sweep(cells, out, lanes, Lines(None, sys.stderr), checkpoint_every)
-    typer.echo(f"\n{comparison_table([load_result(folder) for folder in folders])}\n\nrun folders in {out}")
+    table = comparison_table([load_result(folder) for folder in folders])
+    typer.echo(f"\n{table}\n\nrun folders in {out}\n{_reported(folders, out)}")
 
 
 @app.command()
@@ -369,7 +371,7 @@ def _start(job: Run, tensorboard: bool) -> None:
         return
     watcher = make_watcher(len(plan.stream), [*plan.source.notes, f"run folder {folder.path}"])
     job.watchers = _watchers(folder, watcher, tensorboard)
-    typer.echo(f"\n{run_table(job.start())}\n\n{_reported(folder.path)}")
+    typer.echo(f"\n{run_table(job.start())}\n\nrun folder {folder.path}\n{_reported([folder.path], folder.path)}")
 
 
 def _figures(found: Report, maps: bool) -> list[Figure]:
@@ -380,12 +382,12 @@ def _figures(found: Report, maps: bool) -> list[Figure]:
     return drawn
 
 
-def _reported(folder: Path) -> str:
-    """Write the page of a run into its folder, and name it; without it a run is no less finished."""
+def _reported(runs: Sequence[Path], out: Path) -> str:
+    """Write the page of some runs into a folder, and name it; without it they are no less finished."""
     try:
-        return f"run folder {folder}\nreport {gather([folder]).write(folder / 'report')}"
+        return f"report {gather(runs).write(out / 'report')}"
     except (PoiseError, OSError) as error:
-        return f"run folder {folder}\nno report: {error}"
+        return f"no report: {error}"
 
 
 def _options(words: list[str]) -> dict[str, Any]:

@@ -195,7 +195,7 @@ class Trials:
         self._rho = rho  # of the memory's rule, where the action does not say it
         self.settings, self.classes, self._witness = settings or TrialSettings(), tuple(classes), witness
         size = sum(parameter.numel() for parameter in start.model.backbone.parameters())
-        self._lanes = lanes or Lanes(start.backend, kind=(size, start.schedule.batch))
+        self._lanes = lanes or Lanes(start.backend, kind=(size, start.schedule.batch, *new.shape))
         self._rounds: dict[int, list[Course]] = {}  # those under way: any round can be drawn again
         self._paused: dict[tuple[int, int, bool, int], _Paused] = {}
 
