@@ -221,6 +221,23 @@ def test_a_sweep_ends_with_a_page_of_its_cells_alone(poise: Command) -> None:
     assert table.count("lucir") == 1
 
 
+def test_a_sweep_shows_what_is_finished_where_a_cell_failed(poise: Command) -> None:
+    grid = "[grid]\naction = [{lr = 0.1}, {lr = 1e30}]\n"
+    Path("sweep.toml").write_text(f'recipe = "digits/lwf"\n[set]\nepochs = 1\ngroups = [2, 1]\n{grid}')
+    done = poise("sweep", "sweep.toml", "--out", "runs")
+    assert done.code == 1
+    assert "1 of 2 cells failed" in done.err
+    assert done.out.count("lwf") == 1
+    assert done.out.endswith("report runs/report/index.html\n")
+
+
+def test_a_sweep_writes_no_page_over_a_run(poise: Command) -> None:
+    assert poise("run", "digits/lwf", *TINY, "--out", "runs/report").code == 0
+    Path("sweep.toml").write_text('recipe = "digits/lwf"\n[set]\nepochs = 1\ngroups = [2, 1]\n')
+    assert poise("sweep", "sweep.toml", "--out", "runs").out.endswith("no report: runs/report is a run folder\n")
+    assert not Path("runs/report/index.html").exists()
+
+
 def test_a_report_is_a_page_with_tables_and_figures_beside_it(poise: Command) -> None:
     for policy in ("fixed", "grid"):
         words = ("run", *TINY, f"policy={policy}", "--out", f"runs/{policy}", "space={lr=[0.1,0.02]}")

@@ -14,6 +14,7 @@ from torch import Tensor
 from poise import Budget, Learner, UserError
 from poise.actions import Action
 from poise.data.sources import DigitsSource
+from poise.errors import Damaged
 from poise.methods import make_method
 from poise.policies import POLICIES as POLICY_BUILDERS
 from poise.policies import Trial, register
@@ -229,6 +230,58 @@ def policy_entries(learner: Learner) -> list[dict[str, Any]]:
     """What the policy has learned from: all of the history but the judgements of classifiers."""
     history: list[dict[str, Any]] = learner.state(images=False)[1]["history"]
     return [entry for entry in history if "judged" not in entry]
+
+
+def as_an_older_policy(meta: dict[str, Any]) -> dict[str, Any]:
+    """What a poise would have saved whose policy had tried the arms in another order and decided another one."""
+    arms = len([entry for entry in meta["history"] if "trial" in entry])
+    history = [
+        {**entry, "trial": {**entry["trial"], "arm": (entry["trial"]["arm"] + 1) % arms}}
+        if "trial" in entry
+        else {**entry, "decided": (entry["decided"] + 1) % arms}
+        if "decided" in entry
+        else entry
+        for entry in meta["history"]
+    ]
+    return {**{key: value for key, value in meta.items() if key != "rules"}, "history": history}
+
+
+def test_a_learner_of_an_older_policy_predicts_and_learns_on(caplog: pytest.LogCaptureFixture) -> None:
+    learner = small(policy="grid")
+    learner.partial_fit(*few([3]))
+    tensors, meta = learner.state(images=True)
+    older = Learner.from_state(tensors, as_an_older_policy(meta), device="cpu")
+    assert "starts anew" in caplog.text
+    pixels, _ = few([0, 3])
+    assert older.predict(pixels).tolist() == learner.predict(pixels).tolist()
+    assert older.state(images=True)[1]["judged"] == meta["judged"]
+    older.partial_fit(*few([4]))
+    assert {entry["phase"] for entry in policy_entries(older)} == {2}
+    again = Learner.from_state(*older.state(images=True), device="cpu")
+    for each in (older, again):
+        each.partial_fit(*few([5]))
+    assert_same(older, again)
+
+
+def test_a_history_that_the_present_policy_cannot_have_is_refused() -> None:
+    learner = small(policy="grid")
+    learner.partial_fit(*few([3]))
+    tensors, meta = learner.state(images=True)
+    with pytest.raises(Damaged, match="does not ask for"):
+        Learner.from_state(tensors, {**as_an_older_policy(meta), "rules": meta["rules"]}, device="cpu")
+
+
+def test_trials_of_an_older_policy_cannot_be_gone_on_with() -> None:
+    learner = small(policy="grid")
+    for event in learner.fitting(*few([3])):
+        if isinstance(event, TrialDone):
+            tensors, meta = learner.state(images=True)
+            break
+    (entry,) = meta["pending"]["history"]
+    other = {**entry, "trial": {**entry["trial"], "arm": entry["trial"]["arm"] + 1}}
+    older = {**meta, "rules": 1, "pending": {**meta["pending"], "history": [other]}}
+    with pytest.raises(UserError, match="finish the phase with that version"):
+        Learner.from_state(tensors, older, device="cpu")
 
 
 def test_a_given_action_leaves_the_policy_as_it_was() -> None:

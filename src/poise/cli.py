@@ -39,12 +39,13 @@ from poise.experiment import (
     read_sweep,
     recipe_names,
     recipe_text,
+    refuse_failed,
     reopen,
     reopened,
     report_maps,
     run_crossval,
-    run_sweep,
     runner_in,
+    sweep_cells,
     watch_phase,
 )
 from poise.learner import Learner
@@ -141,9 +142,12 @@ def sweep(
 ) -> None:
     """Run a grid of runs; finished cells are not run again."""
     cells = read_sweep(file)
-    folders = run_sweep(cells, out, lanes, Lines(None, sys.stderr), checkpoint_every)
-    table = comparison_table([load_result(folder) for folder in folders])
-    typer.echo(f"\n{table}\n\nrun folders in {out}\n{_reported(folders, out)}")
+    failed = sweep_cells(cells, out, lanes, Lines(None, sys.stderr), checkpoint_every)
+    folders = [out / cell.name for cell in cells if cell.name not in failed]
+    if folders:
+        table = comparison_table([load_result(folder) for folder in folders])
+        typer.echo(f"\n{table}\n\nrun folders in {out}\n{_reported(folders, out)}")
+    refuse_failed(failed, cells)
 
 
 @app.command()
@@ -384,8 +388,11 @@ def _figures(found: Report, maps: bool) -> list[Figure]:
 
 def _reported(runs: Sequence[Path], out: Path) -> str:
     """Write the page of some runs into a folder, and name it; without it they are no less finished."""
+    page = out / "report"
+    if RunFolder(page).exists:
+        return f"no report: {page} is a run folder"
     try:
-        return f"report {gather(runs).write(out / 'report')}"
+        return f"report {gather(runs).write(page)}"
     except (PoiseError, OSError) as error:
         return f"no report: {error}"
 

@@ -21,10 +21,10 @@ from poise._version import __version__
 from poise.actions import Action, AxisValue, make_space, tuned_space
 from poise.data import Augmentation, Budget, ImageSet, Memory, Preprocessing, draw_reserve, to_pixels
 from poise.data.sources import LEAST_SIZE, suitable_augmentation, suitable_net
-from poise.errors import Diverged, UserError, check_number, check_whole
+from poise.errors import Damaged, Diverged, UserError, check_number, check_whole
 from poise.methods import Growth, Method, make_method
 from poise.nets import Model, build_backbone, build_head, check_backbone, feature_width
-from poise.policies import Policy, Setup, Trial, decision_entry, replay
+from poise.policies import NOT_THE_POLICYS, RULES, Policy, Setup, Trial, decision_entry, replay
 from poise.policies.reinforce import state_of
 from poise.training import (
     TUNERS,
@@ -601,6 +601,32 @@ class Learner:
         setup = Setup(self.space, short, settings.schedule.epochs, settings.seed)
         return replay(make_decider(settings.policy, setup, settings.policy_options), self._history)
 
+    def _remember(self, meta: Mapping[str, Any]) -> None:
+        """Take over what a saved learner had learned from its trials.
+
+        The policies of an older poise may have asked for others: what they learned is then forgotten, the model is not.
+        """
+        self._history, older = list(meta.get("history", [])), meta.get("rules") != RULES
+        begun = (meta["pending"] or {}).get("history", [])
+        try:
+            self.policy = self._replayed()
+            if older and begun:
+                replay(self._replayed(), begun)
+        except Damaged as error:
+            if not older:
+                raise
+            if begun:
+                raise UserError(
+                    "this was saved in the middle of a phase by an older poise, whose policy asked for other trials; "
+                    "finish the phase with that version, or start again"
+                ) from error
+            log.warning(
+                "saved by an older poise: policy=%s starts anew, what it learned from its trials is left out",
+                self.settings.policy,
+            )
+            self._history = [entry for entry in self._history if NOT_THE_POLICYS & entry.keys()]
+            self.policy = self._replayed()
+
     def _begin(self, arrival: _Arrival) -> _Job:
         """What the phase starts from, with what may be stored of memory and images; the learner stays as it is."""
         kept = self.memory or Memory.empty(arrival.images.shape)
@@ -792,6 +818,7 @@ class Learner:
             "rho": self._rho,
             "judged": self._judged,
             "history": self._history,
+            "rules": RULES,
             "pending": pending[1] if pending is not None else None,
         }
 
@@ -836,8 +863,7 @@ class Learner:
         self._rho = meta.get("rho", 0.0)
         self.action_ = Action(**meta["action"])
         self._judged = dict(meta["judged"] if "judged" in meta else meta["reserve_hits"])
-        self._history = list(meta.get("history", []))
-        self.policy = self._replayed()
+        self._remember(meta)
         if meta["pending"] is not None:
             self._pending = _under("pending.", tensors), dict(meta["pending"])
         if self.phases_ == 0:

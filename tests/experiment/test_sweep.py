@@ -14,7 +14,7 @@ import torch
 
 from poise import cli
 from poise.errors import RunFailed, UserError
-from poise.experiment import Lines, Run, RunFolder, read_sweep, run_sweep
+from poise.experiment import Cell, Lines, Run, RunFolder, read_sweep, refuse_failed, sweep_cells
 from poise.training import Trainer
 
 SWEEP = """
@@ -30,6 +30,12 @@ seed = [0, 1]
 def written(path: Path, text: str) -> Path:
     path.write_text(text)
     return path
+
+
+def run_sweep(cells: list[Cell], out: Path, lanes: int | None, lines: Lines, **options: float) -> list[Path]:
+    """All cells, none of which may fail; their folders."""
+    refuse_failed(sweep_cells(cells, out, lanes, lines, **options), cells)
+    return [out / cell.name for cell in cells]
 
 
 def result(folder: Path) -> dict[str, object]:

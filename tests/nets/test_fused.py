@@ -213,7 +213,7 @@ class TestANetwork:
             found.append({"out": out.detach(), **gradients, **dict(net.named_buffers())})
         for name, expected in found[0].items():
             off = float((found[1][name] - expected).norm()) / (float(expected.norm()) + 1e-6)
-            assert off < 2e-2, (name, off)
+            assert off < (2e-2 if name in gradients else 1e-3), (name, off)
 
     def test_a_folded_teacher_in_bf16(self, variant: str) -> None:
         from poise.nets.folding import fold_norms

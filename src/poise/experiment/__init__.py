@@ -18,7 +18,7 @@ from poise.experiment.recipe import (
     recipe_text,
 )
 from poise.experiment.run import CHECKPOINT_SECONDS, Plan, Run, make_plan, reopen
-from poise.experiment.sweep import Cell, read_sweep, run_sweep
+from poise.experiment.sweep import Cell, read_sweep, refuse_failed, sweep_cells
 from poise.experiment.tensorboard import TensorBoard
 
 __all__ = [
@@ -51,12 +51,13 @@ __all__ = [
     "read_sweep",
     "recipe_names",
     "recipe_text",
+    "refuse_failed",
     "reopen",
     "reopened",
     "report_maps",
     "run_crossval",
-    "run_sweep",
     "runner_in",
     "split_for_development",
+    "sweep_cells",
     "watch_phase",
 ]

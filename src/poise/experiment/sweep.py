@@ -12,7 +12,7 @@ import json
 import logging
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,24 +82,6 @@ def read_sweep(path: Path) -> list[Cell]:
     return cells
 
 
-def run_sweep(
-    cells: Sequence[Cell],
-    out: Path,
-    lanes: int | None,
-    lines: Lines,
-    checkpoint_seconds: float = CHECKPOINT_SECONDS,
-) -> list[Path]:
-    """Run every cell that is not finished, `lanes` at a time; returns the folders of the finished ones.
-
-    Without a number of lanes there is one on a CPU, and on a GPU as many as make it faster and fit into its memory. A
-    cell that fails is named at the end and stops no other.
-    """
-    failed = sweep_cells(cells, out, lanes, lines, checkpoint_seconds)
-    if failed:
-        raise RunFailed(f"{len(failed)} of {len(cells)} cells failed: {', '.join(failed)}")
-    return [out / cell.name for cell in cells]
-
-
 def sweep_cells(
     cells: Sequence[Cell],
     out: Path,
@@ -107,7 +89,11 @@ def sweep_cells(
     lines: Lines,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
 ) -> dict[str, RunFailed | UserError]:
-    """The same; returns why cells failed, by name."""
+    """Run every cell that is not finished, `lanes` at a time; returns why cells failed, by name.
+
+    Without a number of lanes there is one on a CPU, and on a GPU as many as make it faster and fit into its memory. A
+    cell that fails stops no other.
+    """
     stop, waiting, active = threading.Event(), deque(cells), dict[str, tuple[Cell, Going]]()
     failed: dict[str, RunFailed | UserError] = {}
     pace = _pace(lanes, cells)
@@ -142,6 +128,12 @@ def sweep_cells(
             if stop.is_set() and not active:
                 raise Interrupted("interrupted; the same command goes on with the unfinished cells")
     return failed
+
+
+def refuse_failed(failed: Collection[str], cells: Sequence[Cell]) -> None:
+    """Say which cells failed, if any did."""
+    if failed:
+        raise RunFailed(f"{len(failed)} of {len(cells)} cells failed: {', '.join(failed)}")
 
 
 def _bare(error: RunFailed | UserError) -> RunFailed | UserError:

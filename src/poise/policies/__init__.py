@@ -3,11 +3,24 @@
 A policy asks for trials, is told their outcomes, and decides; it never sees a model or an image.
 """
 
-from poise.policies.base import Fixed, Outcome, Policy, Setup, Trial, Wish, decision_entry, replay
+from poise.policies.base import (
+    NOT_THE_POLICYS,
+    RULES,
+    Fixed,
+    Outcome,
+    Policy,
+    Setup,
+    Trial,
+    Wish,
+    decision_entry,
+    replay,
+)
 from poise.policies.catalog import POLICIES, Preset, make_policy, preset, register, resolved_options
 
 __all__ = [
+    "NOT_THE_POLICYS",
     "POLICIES",
+    "RULES",
     "Fixed",
     "Outcome",
     "Policy",

@@ -46,7 +46,8 @@ class Scores(Belief):
 
     Gains are compared after equally long trainings only, in this phase and over phases, for a short one favours small
     learning rates: what counts are the longest trials of the phase so far, and only their arms can be decided on.
-    An arm that was dropped before is taken to have ended like the worst of its learning rate that went on.
+    An arm that was dropped before is taken to have ended like the worst of its learning rate that went on (the default
+    always does).
 
     `carry` is the weight of each earlier phase relative to the one after it: 0 forgets, 1 counts all phases alike.
     `handicap` is what each halving of the learning rate must earn more to be decided on after short trials; it does

@@ -120,7 +120,8 @@ class Safe(Wrapper):
     arms together, and the largest ratio of gain to error is noted each time (max-T, Westfall and Young 1993); arms
     two standard errors below the default are left aside (Hansen 2005). `plain` leaves this second test out.
 
-    What is not seen: luck that one whole training has in all classes at once, and what changes between M₁ and M₂.
+    What is not seen: luck that one whole training has in all classes at once, and what changes between M₁ and M₂; nor,
+    of an arm that a race dropped, what would have changed after that, and short trainings favour small learning rates.
     """
 
     def __init__(self, inner: Policy, z: float = 1.0, *, plain: bool = False) -> None:

@@ -117,5 +117,5 @@ def herded(
         raise Diverged("the features of a temporary model are not finite; lower the learning rate")
     ranks = herd(features, candidates.labels.to(backend.device), quota)
     others = kept.of_labels(set(kept.labels.tolist()) - arrived).first_of_each_label(quota)
-    picks = [ranks[label] for label in sorted(ranks)]
-    return ImageSet.joined([others, *([candidates.select(torch.cat(picks))] if picks else [])])
+    picks = torch.cat([ranks[label] for label in sorted(ranks)])
+    return ImageSet.joined([others, candidates.select(picks)])
