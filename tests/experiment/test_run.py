@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from poise import Learner
+from poise import Learner, store
 from poise.data import make_stream
 from poise.data.sources import ArraySource, DigitsSource
 from poise.errors import UserError
@@ -134,6 +134,18 @@ def test_start_shares_phase_0(reference: Path, plan: Plans, outcome: Outcome, tm
     other = Run(plan(f"start={reference}", "action.feature_kd=0"), RunFolder(tmp_path / "other")).start()
     assert other["curve"][0] == same["curve"][0]
     assert other["curve"][1] != same["curve"][1]
+
+
+def test_an_older_phase_0_does_not_say_how_many_images_it_held(reference: Path, plan: Plans, tmp_path: Path) -> None:
+    tensors, meta = store.read_tensors(RunFolder(reference).phase_0, kind="phase 0")
+    for name in ("held", "budget", "rules"):
+        del meta["learner"][name]
+    older = RunFolder(tmp_path / "older")
+    older.path.mkdir()
+    store.write_tensors(older.phase_0, tensors, meta, kind="phase 0")
+    curve = Run(plan(f"start={older.path}"), RunFolder(tmp_path / "run")).start()["curve"]
+    assert "held_images" not in curve[0]
+    assert curve[1]["held_images"] > curve[0]["stored_images"]
 
 
 def test_the_classifier_of_phase_0_is_that_of_the_run_that_starts(plan: Plans, tmp_path: Path) -> None:

@@ -287,10 +287,17 @@ def test_one_unfinished_run_is_drawn_as_far_as_it_came(tmp_path: Path) -> None:
 
 
 def test_results_without_a_journal_are_drawn_too() -> None:
-    found = drawn(sorted((ROOT / "results" / "cifar100").glob("*.json")))
-    assert set(found) == {"accuracy-cifar100", "plane-cifar100"}
-    for figure in found.values():
-        figure.draw()
+    """A result knows what was decided, and nothing of the trials or of classes that were mistaken for others."""
+    files = sorted((ROOT / "results" / "cifar100").glob("*.json"))
+    fixed = drawn([file for file in files if "-fixed-" in file.name])
+    assert set(fixed) == {"accuracy-cifar100", "plane-cifar100"}
+    chances = {f"chances-cifar100-{setting}-5" for setting in ("tfh", "tfs")}
+    found = drawn(files)
+    assert set(found) == {*fixed, "values-cifar100", *chances}
+    for name, figure in {**fixed, **found}.items():
+        with styled():
+            (*_, axes) = figure.drawn().axes
+        assert ("what was decided" in axes.get_title()) is (name in chances)
 
 
 def test_a_method_has_one_colour_and_strangers_have_others() -> None:

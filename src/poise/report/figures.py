@@ -295,8 +295,11 @@ def _chances(data: Rows, styles: Styles) -> Drawing:
             axes.scatter(across, up, s=34, facecolors="none", edgecolors=GREY, linewidths=1.6)
         axes.set_xticks(range(len(phases)), phases)
         axes.set_yticks(range(len(arms)), [series.in_letters(arm) for arm in arms], fontsize=7)
-        what = "probability" if known else "mean reward"  # a scale beside every panel would cost more than the panel
-        _dress(axes, f"{label}\n{what}, palest {low:.2f}, strongest {high:.2f}", "phase", grid=False)
+        what = "probability" if known else "mean reward"
+        scale = f"{what}, palest {low:.2f}, strongest {high:.2f}"  # a bar beside every panel would cost more than it
+        if np.isnan(table).all():
+            scale = "what was decided; the trials are in the journal"
+        _dress(axes, f"{label}\n{scale}", "phase", grid=False)
     return drawing
 
 
