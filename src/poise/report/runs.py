@@ -468,7 +468,7 @@ def _joined(point: Mapping[str, Any], told: Phase | None) -> Phase:
         "accuracy_ncm": float(point["accuracy_ncm"]),
         "action": point["action"],
         "stored": told.stored if stored is None else int(stored),
-        "held": point.get("held_images"),
+        "held": point.get("held_images") or None,
         "budget": point.get("budget_images"),
     }
     return Phase(**{**vars(told), **changes})
