@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,14 @@ import pytest
 import torch
 from hypothesis import settings
 
+from poise import Learner, store
 from poise.data import Augmentation, Feed, ImageSet, Preprocessing
 from poise.data.sources import Source, open_source
 from poise.data.sources.cifar import RELEASES
+from poise.learner import Images, Labels
 from poise.methods import Growth, Method, make_method
 from poise.nets import Model, build_backbone, build_head, torch_generator
-from poise.training import Backend, Schedule, Trainer, make_backend
+from poise.training import Backend, Event, Schedule, Trainer, make_backend
 
 GROWTH = Growth(old=2, new=2)
 PREPROCESSING = Preprocessing((0.5,) * 3, (0.25,) * 3, Augmentation(pad=1))
@@ -74,6 +77,23 @@ def make_images() -> Callable[..., ImageSet]:
         return ImageSet(torch.from_numpy(pixels), torch.tensor(labels, dtype=torch.long), origins)
 
     return made
+
+
+@pytest.fixture
+def stop_and_resume(tmp_path: Path) -> Callable[..., tuple[list[Event], Learner]]:
+    """Stop a learner in a phase after so many events, and let another one go on from the checkpoint.
+
+    Returns what both told, one after the other, and the one that went on.
+    """
+
+    def gone_on(learner: Learner, pixels: Images, labels: Labels, stop: int) -> tuple[list[Event], Learner]:
+        running = learner.fitting(pixels, labels)
+        told = list(islice(running, stop))
+        store.write_tensors(tmp_path / "middle", *learner.state(images=True), kind="checkpoint")
+        resumed = Learner.from_state(*store.read_tensors(tmp_path / "middle", kind="checkpoint"), device="cpu")
+        return told + list(resumed.fitting(pixels, labels)), resumed
+
+    return gone_on
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from poise import Action, Learner, store
+from poise import Action, Learner
 from poise.actions import SETTINGS
 from poise.data import ImageSet
 from poise.methods import METHODS, Arrivals, Growth, make_method
 from poise.nets import Model, Output, torch_generator
-from poise.training import StageDone
+from poise.training import Event, StageDone
 
 MakeImages = Callable[..., ImageSet]
 Options = Mapping[str, float | str]
@@ -200,7 +199,12 @@ class TestExactness:
 
     @pytest.mark.parametrize("stop", [1, 2, 4, 8])
     def test_a_phase_stopped_anywhere_goes_on_to_the_same_bytes(
-        self, stop: int, case: tuple[str, Options], arriving: list[ImageSet], tmp_path: Path
+        self,
+        stop: int,
+        case: tuple[str, Options],
+        arriving: list[ImageSet],
+        stop_and_resume: Callable[..., tuple[list[Event], Learner]],
+        tmp_path: Path,
     ) -> None:
         first, images = learned(case, arriving[:1]), arriving[1]
         first.save(tmp_path / "first")
@@ -208,11 +212,8 @@ class TestExactness:
         events = list(whole.fitting(images.pixels, images.labels))
         assert stop < len(events)
 
-        running = first.fitting(images.pixels, images.labels)
-        before = list(islice(running, stop))
-        store.write_tensors(tmp_path / "middle", *first.state(images=True), kind="checkpoint")
-        resumed = Learner.from_state(*store.read_tensors(tmp_path / "middle", kind="checkpoint"), device="cpu")
-        assert before + list(resumed.fitting(images.pixels, images.labels)) == events
+        told, resumed = stop_and_resume(first, images.pixels, images.labels, stop)
+        assert told == events
         for learner, name in ((whole, "whole"), (resumed, "resumed")):
             learner.save(tmp_path / name)
         assert (tmp_path / "whole").read_bytes() == (tmp_path / "resumed").read_bytes()

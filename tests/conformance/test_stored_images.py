@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from poise import Budget, Learner, store
+from poise import Budget, Learner
 from poise.data import ImageSet
 from poise.methods import METHODS
+from poise.training import Event
 
 MakeImages = Callable[..., ImageSet]
 Arrays = tuple[NDArray[np.uint8], list[int]]
@@ -107,7 +107,10 @@ def test_without_an_allocation_it_is_the_plain_rule_to_the_bit(method: str, arri
 
 
 def test_a_phase_stopped_anywhere_goes_on_to_the_same_bytes(
-    method: str, arriving: list[Arrays], tmp_path: Path
+    method: str,
+    arriving: list[Arrays],
+    stop_and_resume: Callable[..., tuple[list[Event], Learner]],
+    tmp_path: Path,
 ) -> None:
     whole = learner_of(method, **TRYING)
     for images in arriving[:2]:
@@ -117,10 +120,7 @@ def test_a_phase_stopped_anywhere_goes_on_to_the_same_bytes(
     whole.partial_fit(*arriving[3]).save(tmp_path / "whole")
     for stop in (1, 2, len(events) - 2):  # before anything is tried, between trials, in the training
         stopped = Learner.load(tmp_path / "before", device="cpu")
-        running = stopped.fitting(*arriving[2])
-        before = list(islice(running, stop))
-        store.write_tensors(tmp_path / "middle", *stopped.state(images=True), kind="checkpoint")
-        resumed = Learner.from_state(*store.read_tensors(tmp_path / "middle", kind="checkpoint"), device="cpu")
-        assert before + list(resumed.fitting(*arriving[2])) == events
+        told, resumed = stop_and_resume(stopped, *arriving[2], stop)
+        assert told == events
     resumed.partial_fit(*arriving[3]).save(tmp_path / "resumed")
     assert (tmp_path / "whole").read_bytes() == (tmp_path / "resumed").read_bytes()

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import islice
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from poise import Learner, draws, store
+from poise import Learner, draws
 from poise.data import Augmentation, ImageSet, Preprocessing
 from poise.errors import UserError
 from poise.methods import AANets, Growth, Method, make_method
 from poise.methods.aanets import BASES
 from poise.nets import Branches, Model, ScaledConv
-from poise.training import EpochDone, StepDone, Trainer
+from poise.training import EpochDone, Event, StepDone, Trainer
 
 MakeImages = Callable[..., ImageSet]
 MakeTrainer = Callable[..., Trainer]
+StopAndResume = Callable[..., tuple[list[Event], Learner]]
 bases = pytest.mark.parametrize("base", sorted(BASES))
 
 
@@ -101,7 +101,9 @@ def test_a_learner_of_two_branches_is_saved_and_read(arriving: list[ImageSet], t
     assert read.predict_proba(arriving[2].pixels).tolist() == learner.predict_proba(arriving[2].pixels).tolist()
 
 
-def test_a_learned_share_in_trials_goes_on_to_the_same_bytes(arriving: list[ImageSet], tmp_path: Path) -> None:
+def test_a_learned_share_in_trials_goes_on_to_the_same_bytes(
+    arriving: list[ImageSet], stop_and_resume: StopAndResume, tmp_path: Path
+) -> None:
     learner = Learner(
         "aanets",
         options={"alpha": "learned"},
@@ -120,12 +122,9 @@ def test_a_learned_share_in_trials_goes_on_to_the_same_bytes(arriving: list[Imag
     images = arriving[1]
     whole = Learner.load(tmp_path / "first", device="cpu")
     events = list(whole.fitting(images.pixels, images.labels))
-    running = learner.fitting(images.pixels, images.labels)
-    before = list(islice(running, 2))
-    assert type(before[-1]).__name__ == "TrialDone"
-    store.write_tensors(tmp_path / "middle", *learner.state(images=True), kind="checkpoint")
-    resumed = Learner.from_state(*store.read_tensors(tmp_path / "middle", kind="checkpoint"), device="cpu")
-    assert before + list(resumed.fitting(images.pixels, images.labels)) == events
+    told, resumed = stop_and_resume(learner, images.pixels, images.labels, 2)
+    assert type(told[1]).__name__ == "TrialDone"
+    assert told == events
     for each, name in ((whole, "whole"), (resumed, "resumed")):
         each.save(tmp_path / name)
     assert (tmp_path / "whole").read_bytes() == (tmp_path / "resumed").read_bytes()

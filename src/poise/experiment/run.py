@@ -296,10 +296,9 @@ class Run:
     def _keep(self, exam: Exam, learner: Learner) -> None:
         self.exams.append(exam)
         self.actions.append({**learner.action_, "classifier": learner.classifier_})
-        counted = {"held_images": learner.held_, "budget_images": learner.budget_}
-        self.stored.append(
-            {"stored_images": len(learner.memory or ()), **(counted if learner.held_ else {})}
-        )  # an older phase 0 did not count them
+        held = {"held_images": learner.held_, "budget_images": learner.budget_}
+        counted = held if learner.held_ else {}  # an older phase 0 did not count them
+        self.stored.append({"stored_images": len(learner.memory or ()), **counted})
         self.folder.journal.append(exam.as_json())
         if exam.phase == 0:
             tensors, meta = learner.state(images=False)

@@ -17,7 +17,7 @@ from poise.errors import Damaged, UserError
 
 Array = NDArray[np.float64]
 
-#: Raised when a policy that is told the same asks for other trials, or decides something else, than it did before.
+#: Goes up by one when a policy that is told the same asks for other trials, or decides otherwise, than it did before.
 RULES: Final = 2
 #: Entries of the trial history that are about something else: classifiers, and tuners that are no policies.
 NOT_THE_POLICYS: Final = frozenset({"judged", "tuned", "episode", "hyper"})
