@@ -15,6 +15,10 @@ from poise.data.sources import DigitsSource
 from poise.experiment import Audit, Examiner, Plan, Run, RunFolder, make_recipe
 
 
+#: The rooms in which nothing may look at an exam image.
+LEARNS = ("poise.learner", "poise.tuning", "poise.training", "poise.policies", "poise.methods")
+
+
 class Sealed(ImageSet):
     """Images that raise when anybody but the examiner looks at them, or while a learner is learning."""
 
@@ -25,7 +29,7 @@ class Sealed(ImageSet):
             while frame is not None:
                 owner = frame.f_locals.get("self")
                 by_examiner |= isinstance(owner, Examiner)
-                in_learner |= frame.f_globals.get("__name__", "").startswith(("poise.learner", "poise.training"))
+                in_learner |= frame.f_globals.get("__name__", "").startswith(LEARNS)
                 frame = frame.f_back  # type: ignore[assignment]
             if in_learner or not by_examiner:
                 raise AssertionError(f"exam {name} were touched")
