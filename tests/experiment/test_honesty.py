@@ -14,7 +14,6 @@ from poise.data import ImageSet, make_stream
 from poise.data.sources import DigitsSource
 from poise.experiment import Audit, Examiner, Plan, Run, RunFolder, make_recipe
 
-
 #: The rooms in which nothing may look at an exam image.
 LEARNS = ("poise.learner", "poise.tuning", "poise.training", "poise.policies", "poise.methods")
 

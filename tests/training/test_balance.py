@@ -19,19 +19,8 @@ from poise.errors import UserError
 from poise.methods import METHODS, Growth, ICaRL, Method, Stage, make_method
 from poise.nets import LinearHead, Model, build_backbone, build_head, torch_generator
 from poise.policies import Trial
-from poise.training import (
-    Backend,
-    EpochDone,
-    Event,
-    PhaseStart,
-    Schedule,
-    StageDone,
-    StepDone,
-    Trainer,
-    Trials,
-    TrialSettings,
-    extract,
-)
+from poise.training import Backend, EpochDone, Event, PhaseStart, Schedule, StageDone, StepDone, Trainer, extract
+from poise.tuning import Trials, TrialSettings
 
 MakeImages = Callable[..., ImageSet]
 MakeTrainer = Callable[..., Trainer]

@@ -17,21 +17,11 @@ from poise.data import Augmentation, ImageSet, Memory, Preprocessing
 from poise.methods import AANets, Growth, Lucir, Method, PODNet
 from poise.nets import Branches, Model, Output, build_backbone, build_head, torch_generator
 from poise.policies import Trial
-from poise.training import (
-    Backend,
-    Lanes,
-    PhaseStart,
-    Schedule,
-    Trainer,
-    TrialResult,
-    Trials,
-    TrialSettings,
-    capture,
-    make_backend,
-)
+from poise.training import Backend, Lanes, PhaseStart, Schedule, Trainer, capture, make_backend
 from poise.training.lanes import Lane, Leg
 from poise.training.pace import Piece
-from poise.training.trials import Course, Hits
+from poise.tuning import TrialResult, Trials, TrialSettings
+from poise.tuning.trials import Course, Hits
 
 GROWTH = Growth(old=2, new=4)
 OWN = Lucir.default_action

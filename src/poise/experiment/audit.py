@@ -21,7 +21,8 @@ from poise.experiment.folder import RunFolder
 from poise.experiment.run import Going, Plan, Run, runner_of
 from poise.learner import Learner
 from poise.policies import POLICIES, Outcome, Policy, Trial, decision_entry, make_policy, replay
-from poise.training import Event, TrialDone, TrialResult, Trials
+from poise.training import Event, TrialDone
+from poise.tuning import TrialResult, Trials
 
 
 @dataclass

@@ -9,7 +9,8 @@ from poise.data import ImageSet
 from poise.experiment.run import Plan
 from poise.learner import Learner
 from poise.policies import Outcome
-from poise.training import TUNERS, StepDone
+from poise.training import StepDone
+from poise.tuning import TUNERS
 
 MEASURED_SECONDS = 3.0
 TEACHER_COST = 4 / 3  # a step costs forward + backward (3 parts); a teacher adds a forward

@@ -31,7 +31,7 @@ from poise.experiment.run import Plan, Run, as_many_threads, images_by_origin, m
 from poise.learner import Learner
 from poise.policies import Trial
 from poise.report import FULL, PROBE
-from poise.training import TrialResult, Trials
+from poise.tuning import TrialResult, Trials
 
 LINE_SECONDS = 10.0  # between lines about progress
 #: Recipe keys that do not change what was learned before the probed phase.

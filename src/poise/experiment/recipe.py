@@ -27,7 +27,8 @@ from poise.data.sources import LEAST_SIZE
 from poise.errors import UserError, suggestion
 from poise.methods import METHODS, make_method
 from poise.policies import Setup
-from poise.training import PRECISIONS, TrialSettings, decider_options, deciders, make_decider, own_space, trial_settings
+from poise.training import PRECISIONS
+from poise.tuning import TrialSettings, decider_options, deciders, make_decider, own_space, trial_settings
 
 DEFAULT_RECIPE = "digits/lucir"
 Setting = Literal["tfh", "tfs", "groups"]

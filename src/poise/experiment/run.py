@@ -28,8 +28,9 @@ from poise.experiment.machine import describe_machine, now, read_machine, record
 from poise.experiment.progress import Quiet, Watcher, share_of_phase
 from poise.experiment.recipe import Recipe, make_recipe, resolved
 from poise.learner import Learner
-from poise.training import Event, StageDone, TrialDone, TrialSettings, TuningDone, trained_images
-from poise.training.offline import check_classes
+from poise.training import Event, StageDone, TrialDone, TuningDone, trained_images
+from poise.tuning import TrialSettings
+from poise.tuning.offline import check_classes
 
 log = logging.getLogger(__name__)
 

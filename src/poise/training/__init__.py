@@ -16,14 +16,11 @@ from poise.training.events import (
 )
 from poise.training.lanes import Lanes
 from poise.training.pace import Gauge, Pace, give_back
-from poise.training.phase import PhaseStart
+from poise.training.situation import PhaseStart
 from poise.training.trainer import Schedule, Trainer
-from poise.training.trials import TrialResult, Trials, TrialSettings, Witness, trial_settings
-from poise.training.tuners import TUNERS, decider_options, deciders, make_decider, own_space, tuner_options
 
 __all__ = [
     "PRECISIONS",
-    "TUNERS",
     "ActionDecided",
     "Backend",
     "EpochDone",
@@ -40,22 +37,12 @@ __all__ = [
     "StepDone",
     "Trainer",
     "TrialDone",
-    "TrialResult",
-    "TrialSettings",
-    "Trials",
     "TuningDone",
-    "Witness",
     "both_classifiers",
     "class_means",
-    "decider_options",
-    "deciders",
     "extract",
     "give_back",
     "guesses",
     "make_backend",
-    "make_decider",
-    "own_space",
     "trained_images",
-    "trial_settings",
-    "tuner_options",
 ]

@@ -17,7 +17,7 @@ from poise.data import Feed, ImageSet
 from poise.nets import Model
 from poise.training.backend import Backend
 from poise.training.pace import Gauge, Pace, Piece, give_back
-from poise.training.phase import PhaseStart
+from poise.training.situation import PhaseStart
 from poise.training.trainer import Trainer
 
 log = logging.getLogger(__name__)

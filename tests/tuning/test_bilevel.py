@@ -15,8 +15,8 @@ from poise.errors import UserError
 from poise.methods import AANets, Growth, Lucir, LwF, Method, PODNet, Stage, make_method
 from poise.nets import Model, Output, build_backbone, build_head, torch_generator
 from poise.training import Backend, PhaseStart, Schedule, extract, make_backend
-from poise.training.bilevel import BilevelOptions, HyperStep, _Adam, _InnerProblem, hypergradient, tuned, tuned_axes
 from poise.training.step import Step
+from poise.tuning.bilevel import BilevelOptions, HyperStep, _Adam, _InnerProblem, hypergradient, tuned, tuned_axes
 
 GROWTH = Growth(old=2, new=1)
 SHORT = BilevelOptions(rounds=3, steps=4)

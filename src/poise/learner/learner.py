@@ -27,7 +27,6 @@ from poise.nets import Model, build_backbone, build_head, check_backbone, featur
 from poise.policies import NOT_THE_POLICYS, RULES, Policy, Setup, Trial, decision_entry, replay
 from poise.policies.reinforce import state_of
 from poise.training import (
-    TUNERS,
     ActionDecided,
     Event,
     PhaseDone,
@@ -36,25 +35,28 @@ from poise.training import (
     Schedule,
     Trainer,
     TrialDone,
-    TrialResult,
-    Trials,
-    TrialSettings,
     TuningDone,
-    Witness,
     both_classifiers,
     class_means,
-    decider_options,
     extract,
     give_back,
     guesses,
     make_backend,
+)
+from poise.tuning import (
+    TUNERS,
+    TrialResult,
+    Trials,
+    TrialSettings,
+    Witness,
+    decider_options,
     make_decider,
     own_space,
     trial_settings,
     tuner_options,
 )
-from poise.training.bilevel import HyperStep, tuned
-from poise.training.offline import Episode, OfflineOptions, episodes, learned
+from poise.tuning.bilevel import HyperStep, tuned
+from poise.tuning.offline import Episode, OfflineOptions, episodes, learned
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from poise import draws
 from poise.data import ImageSet, Memory
-from poise.training.environment import Environment, local_environment, look_ahead
+from poise.tuning.environment import Environment, local_environment, look_ahead
 
 
 def image_set(sizes: dict[int, int], first: int = 0) -> ImageSet:

@@ -18,7 +18,7 @@ from poise.data.sources import DigitsSource
 from poise.experiment import Plan, Run, RunFolder, load_recipe, make_plan, reopen
 from poise.store import read_journal
 from poise.training import ActionDecided, EpochDone, Event, PhaseDone, StepDone, TrialDone, TuningDone
-from poise.training.bilevel import tuned_axes
+from poise.tuning.bilevel import tuned_axes
 
 #: Not in alphabetical order: a file that sorts its keys changes the arms.
 GRID = {"lr": [0.1, 0.02], "feature_kd": [0.5, 1.0]}

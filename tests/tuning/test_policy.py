@@ -18,7 +18,8 @@ from poise.errors import Damaged
 from poise.methods import make_method
 from poise.policies import POLICIES as POLICY_BUILDERS
 from poise.policies import Trial, register
-from poise.training import ActionDecided, Event, PhaseDone, StageDone, TrialDone, TrialResult, Trials
+from poise.training import ActionDecided, Event, PhaseDone, StageDone, TrialDone
+from poise.tuning import TrialResult, Trials
 
 OWN = make_method("lucir").default_action
 GRID = {"feature_kd": [0.1, 1], "lr": [0.1, 0.02]}

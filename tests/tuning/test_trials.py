@@ -16,9 +16,10 @@ from poise.errors import UserError
 from poise.methods import Growth, Lucir, Stage, make_method
 from poise.nets import Model, Output, build_backbone, build_head, torch_generator
 from poise.policies import Trial
-from poise.training import Backend, Lanes, PhaseStart, Schedule, Trials, TrialSettings, extract, trial_settings
-from poise.training.environment import Environment
+from poise.training import Backend, Lanes, PhaseStart, Schedule, extract
 from poise.training.lanes import Leg
+from poise.tuning import Trials, TrialSettings, trial_settings
+from poise.tuning.environment import Environment
 
 GROWTH = Growth(old=2, new=1)
 OWN = make_method("lucir").default_action

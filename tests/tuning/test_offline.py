@@ -19,7 +19,7 @@ from poise.methods import Growth, make_method
 from poise.nets import Model, build_backbone, build_head
 from poise.policies.reinforce import Reinforce, state_of
 from poise.training import Backend, PhaseStart, Schedule, Trainer, make_backend, offline
-from poise.training.offline import (
+from poise.tuning.offline import (
     Episode,
     OfflineOptions,
     _At,

@@ -9,8 +9,8 @@ from typing import Any, Final
 from poise.actions import Grid
 from poise.errors import UserError, suggestion
 from poise.policies import POLICIES, Policy, Setup, make_policy, preset, resolved_options
-from poise.training.bilevel import BilevelOptions
-from poise.training.offline import OfflineOptions
+from poise.tuning.bilevel import BilevelOptions
+from poise.tuning.offline import OfflineOptions
 
 TUNERS: Final[Mapping[str, type[BilevelOptions] | type[OfflineOptions]]] = {
     "bilevel": BilevelOptions,

@@ -18,13 +18,13 @@ from poise.errors import Diverged, UserError, check_number, check_whole, suggest
 from poise.methods import Growth
 from poise.nets import Model
 from poise.policies import Outcome, Trial, preset
-from poise.training.environment import VALIDATION, Environment, local_environment, look_ahead
 from poise.training.evaluate import class_means, guesses, herded
 from poise.training.events import EpochDone, trained_images
 from poise.training.lanes import Lane, Lanes, Leg
 from poise.training.pace import Piece
-from poise.training.phase import PhaseStart, ceiling
+from poise.training.situation import PhaseStart, ceiling
 from poise.training.trainer import Trainer
+from poise.tuning.environment import VALIDATION, Environment, local_environment, look_ahead
 
 T = TypeVar("T")
 ENVIRONMENTS = ("local", "lookahead", "both")

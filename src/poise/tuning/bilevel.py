@@ -29,7 +29,7 @@ from poise.data import Draws, ImageSet
 from poise.errors import check_number, check_whole
 from poise.nets import BatchNorm, Model, Output
 from poise.training.evaluate import BATCH
-from poise.training.phase import PhaseStart
+from poise.training.situation import PhaseStart
 from poise.training.step import seeded
 
 LARGEST_WEIGHT: Final = 20.0

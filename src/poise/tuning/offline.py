@@ -24,10 +24,10 @@ from poise.errors import Damaged, Diverged, UserError, check_number, check_whole
 from poise.methods import Growth
 from poise.nets import Model
 from poise.policies.reinforce import FEATURES, Reinforce, state_of
-from poise.training.environment import others, relabelled
 from poise.training.evaluate import class_means, guesses, herded
 from poise.training.lanes import Leg
-from poise.training.phase import PhaseStart, ceiling
+from poise.training.situation import PhaseStart, ceiling
+from poise.tuning.environment import others, relabelled
 
 LEAST_CLASSES: Final = 4  # two that are known and two that arrive
 
