@@ -16,21 +16,78 @@ from poise.errors import UserError, suggestion
 
 AxisValue = float | str
 
-#: Axes that are not weights of loss terms, with the words they accept (empty: a number).
-SETTINGS: Final[Mapping[str, tuple[str, ...]]] = {
-    "lr": (),
-    "classifier": ("fc", "ncm", "auto"),
-    "old_rows": ("frozen", "trained"),
-    "balance": ("none", "align", "finetune"),
-    "epochs": (),
-    "allocation": (),
-}
+
+@dataclass(frozen=True)
+class Axis:
+    """A setting of an action that is more than the weight of a loss term.
+
+    Attributes:
+        name: as an action, a space and a recipe write it.
+        default: the value where an action does not name the axis; None: something else says it (schedule, memory).
+        words: what it accepts; without words it is a number of at least 0.
+        positive: whether the number must be above 0.
+        most: the largest number.
+        scale: how a smooth surrogate sees the numbers, `log` or `linear`.
+        kind: the word of `tune` that tunes it alone; None: it is tuned only where nothing is switched.
+        changes_step: whether a training step that was captured with one value cannot serve another. A step reads
+            learning rate and weights anew each time; whatever else it depends on says so here.
+    """
+
+    name: str
+    default: AxisValue | None = None
+    words: tuple[str, ...] = ()
+    positive: bool = False
+    most: float = math.inf
+    scale: str = "log"
+    kind: str | None = None
+    changes_step: bool = False
+
+    def checked(self, value: object) -> AxisValue:
+        """The value, refused where the axis does not accept it."""
+        if self.words:
+            if value not in self.words:
+                raise UserError(f"action {self.name}={value!r}; {suggestion(str(value), self.words)}")
+            return str(value)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise UserError(f"action {self.name}={value!r} must be a number")
+        if not 0 <= value < math.inf or (self.positive and value == 0):
+            least = "above" if self.positive else "at least"
+            raise UserError(f"action {self.name}={value!r} must be {least} 0 and finite")
+        if value > self.most:
+            raise UserError(f"action {self.name}={value!r} must be a share between 0 and {self.most:g}")
+        return float(value)
+
+
+#: The settings by their names. Every other axis of an action is the weight of the loss term of that name.
+AXES: Final[dict[str, Axis]] = {}
+
+
+def register_axis(axis: Axis) -> Axis:
+    """Make a setting known by its name, for actions, spaces and recipes."""
+    AXES[axis.name] = axis
+    return axis
+
+
+for _axis in (
+    Axis("lr", 0.1, positive=True, kind="lr"),
+    Axis("classifier", "fc", words=("fc", "ncm", "auto"), kind="classifier"),
+    Axis("old_rows", "trained", words=("frozen", "trained"), changes_step=True),
+    Axis("balance", "none", words=("none", "align", "finetune"), changes_step=True),
+    Axis("epochs", positive=True),
+    Axis("allocation", most=1, scale="linear"),
+):
+    register_axis(_axis)
+
+
+def is_weight(name: str) -> bool:
+    """Whether an axis is the weight of a loss term."""
+    return name not in AXES
 
 
 class Action(Mapping[str, AxisValue]):
     """One choice for every axis: the weights of the named loss terms and the settings of a phase.
 
-    An axis that is not one of `SETTINGS` is the weight of the loss term of that name; a term without
+    An axis that is not one of `AXES` is the weight of the loss term of that name; a term without
     an axis has weight 1. An action is frozen, hashable, compares by value and prints as a short line.
 
     >>> Action(lr=0.1, classifier="fc", feature_kd=1.0)
@@ -60,6 +117,10 @@ class Action(Mapping[str, AxisValue]):
             f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}" for name, value in self._axes.items()
         )
 
+    def setting(self, name: str) -> AxisValue | None:
+        """The value of a setting: as this action says, else its default; None where something else says it."""
+        return self._axes.get(name, AXES[name].default)
+
     @property
     def lr(self) -> float:
         """The learning rate λ at the start of the phase."""
@@ -68,17 +129,17 @@ class Action(Mapping[str, AxisValue]):
     @property
     def classifier(self) -> str:
         """Which classifier counts: `fc`, `ncm`, or `auto`."""
-        return str(self._axes.get("classifier", "fc"))
+        return str(self.setting("classifier"))
 
     @property
     def old_rows(self) -> str:
         """Whether the head rows of old classes are `frozen` or `trained`."""
-        return str(self._axes.get("old_rows", "trained"))
+        return str(self.setting("old_rows"))
 
     @property
     def balance(self) -> str:
         """How the head is balanced after training: `none`, `align` (weight alignment) or `finetune`."""
-        return str(self._axes.get("balance", "none"))
+        return str(self.setting("balance"))
 
     @property
     def epochs(self) -> float | None:
@@ -89,6 +150,11 @@ class Action(Mapping[str, AxisValue]):
     def allocation(self) -> float | None:
         """RMM's ρ: the share of the room for new images that is given to exemplars; None where the budget says it."""
         return float(self._axes["allocation"]) if "allocation" in self._axes else None
+
+    @property
+    def step_key(self) -> tuple[AxisValue | None, ...]:
+        """What two actions must agree in to be trained by one captured step."""
+        return tuple(self.setting(name) for name, axis in sorted(AXES.items()) if axis.changes_step)
 
     def weight(self, term: str) -> float:
         """The weight of a loss term, 1 where the action does not name it."""
@@ -103,19 +169,7 @@ class Action(Mapping[str, AxisValue]):
 
 
 def _checked(name: str, value: AxisValue) -> AxisValue:
-    words = SETTINGS.get(name, ())
-    if words:
-        if value not in words:
-            raise UserError(f"action {name}={value!r}; {suggestion(str(value), words)}")
-        return value
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise UserError(f"action {name}={value!r} must be a number")
-    positive = name in ("lr", "epochs")
-    if not 0 <= value < float("inf") or (positive and value == 0):
-        raise UserError(f"action {name}={value!r} must be {'above' if positive else 'at least'} 0 and finite")
-    if name == "allocation" and value > 1:
-        raise UserError(f"action {name}={value!r} must be a share between 0 and 1")
-    return float(value)
+    return AXES.get(name, Axis(name)).checked(value)
 
 
 # Action spaces ------------------------------------------------------------------------------------------------------
@@ -221,14 +275,16 @@ class ActionSpace:
 
     def _columns(self, axis: str) -> list[list[float]]:
         values = [action[axis] for action in self.actions]
-        if SETTINGS.get(axis):
-            words = sorted(set(values), key=SETTINGS[axis].index)
+        known = AXES.get(axis)
+        if known is not None and known.words:
+            words = sorted(set(values), key=known.words.index)
             marked = words[1:] if len(words) <= 2 else words
             return [[float(value == word) for value in values] for word in marked]
         numbers = [float(value) for value in values]
-        if axis == "allocation":
+        if known is not None and known.scale == "linear":
             return [numbers]
-        return [[math.log10(number if axis in SETTINGS else number + 0.03) for number in numbers]]
+        nudge = 0.03 if is_weight(axis) or not AXES[axis].positive else 0.0
+        return [[math.log10(number + nudge) for number in numbers]]
 
     def as_json(self) -> dict[str, object]:
         """What a report needs to print the space."""
@@ -339,10 +395,11 @@ def _axis_values(axis: str, values: object, base: Action) -> tuple[AxisValue, ..
     return checked
 
 
-def _kind(axis: str) -> str:
-    if axis in ("lr", "classifier"):
-        return axis
-    return "kd" if axis not in SETTINGS and axis != "margin" else "other"
+def _kind(axis: str) -> str | None:
+    """The word of `tune` that tunes this axis; None: only tuned where nothing is switched."""
+    if is_weight(axis):
+        return "kd" if axis != "margin" else None
+    return AXES[axis].kind
 
 
 def _short(value: AxisValue) -> str:

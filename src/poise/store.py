@@ -21,7 +21,8 @@ from torch import Tensor
 
 from poise.errors import Damaged, UserError
 
-FORMAT = 1  # raised when an older poise could not read what this one writes
+FORMAT = 2  # of tensor files, which hold the state of a learner; others are refused
+PLAIN_FORMAT = 1  # of JSON documents and journals; raised when an older poise could not read them
 
 
 def write_bytes(path: Path, data: bytes) -> None:
@@ -41,7 +42,7 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
     """Write a document with its format version, human-readable, in a fixed byte layout."""
-    text = json.dumps({"format": FORMAT, **value}, indent=1, ensure_ascii=False, allow_nan=False)
+    text = json.dumps({"format": PLAIN_FORMAT, **value}, indent=1, ensure_ascii=False, allow_nan=False)
     write_bytes(path, (text + "\n").encode())
 
 
@@ -84,18 +85,20 @@ def read_tensors(path: Path, *, kind: str) -> tuple[dict[str, Tensor], dict[str,
     if not intact:
         raise Damaged(f"{path} is damaged: its contents do not match their checksum")
     document: dict[str, Any] = json.loads(header["document"])
-    check_format(path, document["format"])
+    check_format(path, document["format"], FORMAT)
     if document["kind"] != kind:
         raise UserError(f"{path} is a {document['kind']} file of poise, not a {kind} file")
     return tensors, document["meta"]
 
 
-def check_format(path: Path, found: object) -> None:
-    """Refuse what a newer poise wrote, and what nobody numbered."""
+def check_format(path: Path, found: object, known: int = PLAIN_FORMAT) -> None:
+    """Refuse what a newer poise wrote, what an older one wrote that is no longer read, and what nobody numbered."""
     if not isinstance(found, int):
         raise Damaged(f"{path} has no format version; it was not written by poise")
-    if found > FORMAT:
-        raise UserError(f"{path} has format {found}, this poise reads up to {FORMAT}; install a newer poise")
+    if found > known:
+        raise UserError(f"{path} has format {found}, this poise reads up to {known}; install a newer poise")
+    if found < known:
+        raise UserError(f"{path} has format {found}, this poise reads {known}; train it again, or use an older poise")
 
 
 def _checksum(tensors: Mapping[str, Tensor], document: str) -> str:
@@ -127,7 +130,7 @@ class Journal:
         if self._file is None:
             self._file = self.path.open("ab")
             if self._file.tell() == 0:
-                self._file.write((json.dumps({"journal": "poise", "format": FORMAT}) + "\n").encode())
+                self._file.write((json.dumps({"journal": "poise", "format": PLAIN_FORMAT}) + "\n").encode())
         self._file.write((json.dumps(event, ensure_ascii=False, allow_nan=False) + "\n").encode())
         self._file.flush()
 

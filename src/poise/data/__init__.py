@@ -10,8 +10,10 @@ from poise.data.inputs import to_pixels
 from poise.data.memory import Memory, draw_reserve
 from poise.data.orders import class_order
 from poise.data.streams import Stream, make_stream
+from poise.data.suitable import LEAST_SIZE, suitable_augmentation, suitable_net
 
 __all__ = [
+    "LEAST_SIZE",
     "Augmentation",
     "Budget",
     "Draws",
@@ -31,5 +33,7 @@ __all__ = [
     "mirror",
     "on_arrival",
     "per_class",
+    "suitable_augmentation",
+    "suitable_net",
     "to_pixels",
 ]

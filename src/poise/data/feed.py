@@ -31,6 +31,11 @@ class Feed:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def images(self) -> ImageSet:
+        """The images as a set, where they live; their origins are not known here."""
+        labels = self.labels.to(self.pixels.device)
+        return ImageSet(self.pixels, labels, torch.full_like(labels, -1))
+
     def selected(self, picks: Tensor) -> Feed:
         """Some of the images, where they live."""
         pixels, labels = self.pixels[picks.to(self.pixels.device)], self.labels[picks.to(self.device)]

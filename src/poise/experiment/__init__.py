@@ -1,12 +1,9 @@
 """The phase loop over a stream, recipes, journal and checkpoints, and the examiner."""
 
-from poise.experiment.audit import Audit, audit_folder, runner_in
 from poise.experiment.cam import activation_maps, report_maps
-from poise.experiment.crossval import crossval_folder, run_crossval
 from poise.experiment.dryrun import describe_plan
 from poise.experiment.examiner import Exam, Examiner, split_for_development
 from poise.experiment.folder import RunFolder
-from poise.experiment.probe import Probe, Question, reach, reopened
 from poise.experiment.progress import Lines, Quiet, Watcher, make_watcher, watch_phase
 from poise.experiment.recipe import (
     DEFAULT_RECIPE,
@@ -24,14 +21,11 @@ from poise.experiment.tensorboard import TensorBoard
 __all__ = [
     "CHECKPOINT_SECONDS",
     "DEFAULT_RECIPE",
-    "Audit",
     "Cell",
     "Exam",
     "Examiner",
     "Lines",
     "Plan",
-    "Probe",
-    "Question",
     "Quiet",
     "Recipe",
     "Run",
@@ -39,24 +33,18 @@ __all__ = [
     "TensorBoard",
     "Watcher",
     "activation_maps",
-    "audit_folder",
-    "crossval_folder",
     "describe_plan",
     "load_recipe",
     "make_plan",
     "make_recipe",
     "make_watcher",
     "parse_override",
-    "reach",
     "read_sweep",
     "recipe_names",
     "recipe_text",
     "refuse_failed",
     "reopen",
-    "reopened",
     "report_maps",
-    "run_crossval",
-    "runner_in",
     "split_for_development",
     "sweep_cells",
     "watch_phase",

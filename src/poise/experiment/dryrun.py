@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from poise.data import ImageSet
 from poise.experiment.run import Plan
-from poise.learner import Learner
+from poise.learner import Learner, build_model
 from poise.policies import Outcome
 from poise.training import StepDone
-from poise.tuning import TUNERS
+from poise.tuning import PolicyTuner
 
 MEASURED_SECONDS = 3.0
 TEACHER_COST = 4 / 3  # a step costs forward + backward (3 parts); a teacher adds a forward
@@ -21,7 +21,7 @@ def describe_plan(plan: Plan) -> str:
     recipe, stream = plan.recipe, plan.stream
     train, _ = plan.images()
     learner = plan.new_learner()
-    plain = replace(plan, recipe=recipe.model_copy(update={"policy": "fixed", "policy_options": {}}))
+    plain = replace(plan, recipe=recipe.changed(policy="fixed", policy_options={}))
     rate = _images_per_second(plain.new_learner(), train.of_labels(stream[0]))
     lines = [
         *plan.source.notes,
@@ -36,7 +36,7 @@ def describe_plan(plan: Plan) -> str:
     ]
     seen = seconds = tried = 0.0
     first, model = _model_bytes(learner, train.shape)
-    trial_epochs = _trial_epochs(plan)
+    trial_epochs, asks = _trial_epochs(plan), isinstance(plan.settings.tuner, PolicyTuner)
     for phase, (group, (kept, new)) in enumerate(zip(stream, plan.planned(train), strict=True)):
         seen += len(group)
         lines.append(f"{phase:5d}  {len(group):11d}  {int(seen):7d}  {new:10d}  {kept:11d}")
@@ -47,7 +47,7 @@ def describe_plan(plan: Plan) -> str:
         "",
         f"time    about {_duration(seconds)} of training at {rate:,.0f} images/s (measured here, without a teacher)",
         *([f"policy  about {_duration(tried)} of trials on top, at the same rate"] if tried else []),
-        *([f"policy  what {recipe.policy} itself takes is not in this estimate"] if recipe.policy in TUNERS else []),
+        *([] if asks else [f"policy  what {recipe.policy} itself takes is not in this estimate"]),
         f"memory  {_size(train.pixels.nbytes)} of images, {_size(8 * model)} for model, teacher and momentum",
         f"disk    about {_size(10 * model + 2**20)} (two checkpoints, two models, the journal)",
     ]
@@ -56,21 +56,23 @@ def describe_plan(plan: Plan) -> str:
 
 def _trial_epochs(plan: Plan) -> int:
     """Epochs of training that the trials of a phase take, if their rewards are all alike."""
-    learner, recipe = plan.new_learner(), plan.recipe
-    policy, epochs, longest = learner.policy, 0, dict[int | None, int]()
-    policy.begin(1)
-    while asked := policy.ask():
-        for trial in asked:
-            epochs += trial.epochs - longest.get(trial.continues, 0)
-            longest[trial.id] = trial.epochs
-        policy.tell([Outcome(trial, 0.5, (0.5, 0.5)) for trial in asked])
-    judged = learner.space.actions[learner.space.default].classifier == "auto" and not recipe.memory.reserve
+    settings, recipe = plan.settings, plan.recipe
+    epochs, longest = 0, dict[int | None, int]()
+    if isinstance(settings.tuner, PolicyTuner):
+        policy = settings.tuner.policy_after(())
+        policy.begin(1)
+        while asked := policy.ask():
+            for trial in asked:
+                epochs += trial.epochs - longest.get(trial.continues, 0)
+                longest[trial.id] = trial.epochs
+            policy.tell([Outcome(trial, 0.5, (0.5, 0.5)) for trial in asked])
+    judged = settings.default_action.classifier == "auto" and not recipe.memory.reserve
     return epochs + (recipe.epochs if judged else 0)
 
 
 def _environments(plan: Plan, new_classes: int) -> int:
     """How many environments an action is tried on when so many classes arrive."""
-    settings = plan.trial_settings()
+    settings = plan.settings.trials
     return 2 if settings.environment == "both" and new_classes > 1 else 1 + settings.horizon
 
 
@@ -88,7 +90,8 @@ def _images_per_second(learner: Learner, arrived: ImageSet) -> float:
 
 def _model_bytes(learner: Learner, shape: tuple[int, int, int]) -> tuple[int, int]:
     """The size of the network in the first phase and after it; its steps take longer in proportion."""
-    first, later = (learner.blank_model(shape, phases).state_dict().values() for phases in (1, 2))
+    grown: list[tuple[tuple[int, int], ...]] = [(), ((1, 1),)]
+    first, later = (build_model(learner.settings, shape, grown=each).state_dict().values() for each in grown)
     return sum(value.nbytes for value in first), sum(value.nbytes for value in later)
 
 

@@ -17,7 +17,7 @@ from poise.data.sources import digest
 from poise.errors import UserError
 from poise.learner import Label, Learner
 from poise.nets import Model
-from poise.training import guesses
+from poise.training import Evaluator
 
 DEV_IMAGES = 50  # training images per class set aside for the development exam
 
@@ -87,17 +87,18 @@ class Examiner:
         """The first exam images of each of these classes, class by class: for people to look at, chosen by no one."""
         return ImageSet.joined([self._images.of_labels([label]).first_of_each_label(count) for label in classes])
 
-    def score(self, model: Model, means: Tensor, classes: Sequence[Label], learner: Learner) -> dict[str, list[int]]:
+    def score(
+        self, model: Model, means: Tensor, classes: Sequence[Label], evaluator: Evaluator
+    ) -> dict[str, list[int]]:
         """Hits of a temporary model on the exam images of its classes, by classifier, in the order of its rows.
 
         For studies that show how far rewards are from the truth (`probe`), and for the leak audit, which are labelled
-        so: a run of a learner has no use for it. The learner only says how images are prepared, and where; the work is
-        queued where the caller works, which is where the model was trained.
+        so: a run of a learner has no use for it. The work is queued where the caller works, which is where the model
+        was trained.
         """
-        assert learner.preprocessing is not None, "a temporary model has a learner that knows its images"
         labels = [int(label) for label in classes]
         images = self._images.of_labels(labels)
-        found = guesses(model, means, images.pixels, learner.preprocessing, learner.backend)
+        found = evaluator.guesses(model, means, images.pixels)
         truth, known = images.labels.cpu().numpy(), np.array(labels)
         return {name: _per_class(truth[known[rows.cpu().numpy()] == truth], labels) for name, rows in found.items()}
 

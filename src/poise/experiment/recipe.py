@@ -5,6 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from functools import cached_property
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -21,17 +22,19 @@ from pydantic import (
     model_validator,
 )
 
-from poise.actions import tuned_space
-from poise.data import Budget
-from poise.data.sources import LEAST_SIZE
+from poise.data import LEAST_SIZE, Budget
 from poise.errors import UserError, suggestion
-from poise.methods import METHODS, make_method
-from poise.policies import Setup
+from poise.learner import Settings
+from poise.methods import METHODS
 from poise.training import PRECISIONS
-from poise.tuning import TrialSettings, decider_options, deciders, make_decider, own_space, trial_settings
+from poise.tuning import tuner_names
 
 DEFAULT_RECIPE = "digits/lucir"
 Setting = Literal["tfh", "tfs", "groups"]
+#: Keys that say how a learner is made; those of the image size are the data's.
+SETTINGS_KEYS = frozenset(
+    ("method", "options", "net", "epochs", "batch", "momentum", "weight_decay", "action", "first_lr", "policy")
+) | frozenset(("policy_options", "space", "tune", "seed", "precision", "deterministic"))
 Exam = Literal["test", "dev"]
 
 
@@ -62,7 +65,7 @@ class MemoryKeys(BaseModel):
 
 
 class TrialKeys(BaseModel):
-    """How actions are tried (see `poise.training.TrialSettings`)."""
+    """How actions are tried (see `poise.tuning.TrialSettings`); what is not said is as the policy brings it along."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -72,10 +75,6 @@ class TrialKeys(BaseModel):
     length: float | None = None
     classifier: str | None = None
     longest: int | None = None
-
-    def settings(self, policy: str) -> TrialSettings:
-        """The settings these keys describe; what is not said is as the policy brings it along."""
-        return trial_settings(policy, self.model_dump(exclude_none=True))
 
 
 class Recipe(BaseModel):
@@ -125,40 +124,36 @@ class Recipe(BaseModel):
     def _consistent(self) -> Recipe:
         if self.policy == "crossval":
             raise UserError("crossval is an oracle with a command of its own: 'poise crossval RECIPE …'")
-        for name, known in (("method", METHODS), ("policy", deciders()), ("precision", PRECISIONS)):
+        for name, known in (("method", METHODS), ("policy", tuner_names()), ("precision", PRECISIONS)):
             word = getattr(self, name)
             if word not in known:
                 raise UserError(f"unknown {name} '{word}'; {suggestion(word, known)}")
-        method = make_method(self.method, self.options)
-        space = tuned_space(
-            method.default_action,
-            self.action,
-            tuned=self.policy != "fixed",
-            space=own_space(self.policy, self.space, self.tune),
-            tune=self.tune,
-            choices=method.choices,
-            epochs=self.epochs,
-            allocation=self.memory.budget().default_allocation,
-        )
-        make_decider(self.policy, Setup(space, short=1, full=1, seed=0), self.policy_options)
-        self.trials.settings(self.policy)
+        assert self.settings is not None  # resolved here, and so checked
         if self.setting == "groups" and self.groups is None:
             raise UserError("setting=groups needs groups, e.g. groups=[5,3,2] or groups=[[0,1],[2,3]]")
         if self.setting != "groups" and self.groups is not None:
             raise UserError(f"groups goes with setting=groups, not with setting={self.setting}")
         return self
 
+    @cached_property
+    def settings(self) -> Settings:
+        """What the learner is made with: these keys, resolved once."""
+        given = {name: getattr(self, name) for name in SETTINGS_KEYS}
+        trials = self.trials.model_dump(exclude_none=True)
+        return Settings.resolve(**{**given, "memory": self.memory.budget(), "trials": trials})
 
-def resolved(recipe: Recipe) -> Recipe:
-    """The recipe with what its policy brings along written out, so that later defaults change no run that was begun."""
-    if recipe.policy == "fixed":
-        return recipe
-    written = {
-        "policy_options": decider_options(recipe.policy, recipe.policy_options),
-        "space": own_space(recipe.policy, recipe.space, recipe.tune),
-        "trials": TrialKeys(**asdict(recipe.trials.settings(recipe.policy))),
-    }
-    return recipe.model_copy(update=written)
+    def changed(self, **keys: Any) -> Recipe:  # noqa: ANN401 - a value of any key
+        """The recipe with some keys changed."""
+        return Recipe.model_validate({**{name: getattr(self, name) for name in Recipe.model_fields}, **keys})
+
+    def resolved(self) -> Recipe:
+        """The recipe with what its policy brings along written out: later defaults change no run begun before."""
+        settings = self.settings
+        if not settings.kind.tunes:
+            return self
+        return self.changed(
+            policy_options=dict(settings.policy_options), space=settings.space, trials=asdict(settings.trials)
+        )
 
 
 def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any, ClassVar
@@ -19,24 +19,23 @@ import torch
 from torch import Tensor
 
 from poise import store
-from poise.data import Budget, ImageSet, Stream, class_order, make_stream
+from poise.data import ImageSet, Stream, class_order, make_stream
 from poise.data.sources import FolderSource, Source, open_source
 from poise.errors import Damaged, Interrupted, OutOfMemory, UserError
 from poise.experiment.examiner import Exam, Examiner, average_forgetting, split_for_development
-from poise.experiment.folder import RunFolder, said
+from poise.experiment.folder import RunFolder
 from poise.experiment.machine import describe_machine, now, read_machine, record_resume
 from poise.experiment.progress import Quiet, Watcher, share_of_phase
-from poise.experiment.recipe import Recipe, make_recipe, resolved
-from poise.learner import Learner
-from poise.training import Event, StageDone, TrialDone, TuningDone, trained_images
-from poise.tuning import TrialSettings
-from poise.tuning.offline import check_classes
+from poise.experiment.recipe import Recipe, make_recipe
+from poise.learner import Learner, LearnerState, Settings, save_state
+from poise.training import Event, StageDone, TrialDone, TuningDone, Work, trained_images
+from poise.tuning import Reward
 
 log = logging.getLogger(__name__)
 
 CHECKPOINT_SECONDS = 60.0
 TRIAL_SECONDS = 2.0  # between checkpoints during policy learning, which are small
-Going = Generator[int, None, dict[str, Any]]  # yields how many images were trained on since the last time
+Running = Work[dict[str, Any]]  # a run, a little at a time
 PARTS = ("train", "policy", "evaluate", "total")
 
 
@@ -49,36 +48,27 @@ class Plan:
     source: Source
     stream: Stream
 
+    @property
+    def settings(self) -> Settings:
+        """What the learner is made with: the recipe's keys, and the data's own net where it names none."""
+        settings = self.recipe.settings
+        return settings if settings.net is not None else replace(settings, net=self.source.net)
+
+    def __reduce__(self) -> tuple[Callable[..., Plan], tuple[str, Recipe]]:
+        return make_plan, (self.name, self.recipe)  # words, of which the same plan is made elsewhere
+
     def new_learner(self) -> Learner:
         """A learner as the recipe describes it, which has learned nothing."""
-        recipe = self.recipe
-        return Learner(
-            recipe.method,
-            options=recipe.options,
-            net=recipe.net or self.source.net,
-            memory=recipe.memory.budget(),
-            epochs=recipe.epochs,
-            batch=recipe.batch,
-            momentum=recipe.momentum,
-            weight_decay=recipe.weight_decay,
-            action=recipe.action,
-            first_lr=recipe.first_lr,
-            policy=recipe.policy,
-            policy_options=recipe.policy_options,
-            space=recipe.space,
-            tune=recipe.tune,
-            trials=self.trial_settings(),
+        return Learner.from_settings(
+            self.settings,
+            device=self.recipe.device,
             preprocessing=self.source.preprocessing,
             augmentation=self.source.augmentation,
-            device=recipe.device,
-            precision=recipe.precision,
-            deterministic=recipe.deterministic,
-            seed=recipe.seed,
         )
 
-    def trial_settings(self) -> TrialSettings:
-        """How actions are tried."""
-        return self.recipe.trials.settings(self.recipe.policy)
+    def restored_learner(self, state: LearnerState) -> Learner:
+        """The learner that was saved in this run's folder, or is to continue in it."""
+        return Learner.from_state(state, device=self.recipe.device)
 
     def images(self) -> tuple[ImageSet, ImageSet]:
         """Training images and exam images. With `exam=dev` nothing of the test set is read."""
@@ -108,12 +98,12 @@ class Plan:
             **({"next group": list(self.stream.groups[:2][-1])} if self.recipe.memory.knows_increment else {}),
         }
 
-    def default_folder(self) -> Path:
-        """`runs/RECIPE-SETTING-N-POLICY-sSEED`."""
+    def default_folder(self, policy: str | None = None) -> Path:
+        """`runs/RECIPE-SETTING-N-POLICY-sSEED`; another word than the policy's, where something else is run."""
         recipe = self.recipe
         phases = len(self.stream) if recipe.setting == "groups" else recipe.phases
         name = Path(self.name).stem if self.name.endswith(".toml") else self.name.replace("/", "-")
-        return Path("runs") / f"{name}-{recipe.setting}-{phases}-{recipe.policy}-s{recipe.seed}"
+        return Path("runs") / f"{name}-{recipe.setting}-{phases}-{policy or recipe.policy}-s{recipe.seed}"
 
 
 def make_plan(name: str, recipe: Recipe) -> Plan:
@@ -123,7 +113,7 @@ def make_plan(name: str, recipe: Recipe) -> Plan:
     phases = None if recipe.setting == "groups" else recipe.phases
     stream = make_stream(recipe.setting, order=order, phases=phases, groups=recipe.groups)
     recipe.memory.budget().quota(len(stream.classes))
-    return Plan(name, resolved(recipe).model_copy(update=_absolute_paths(recipe, source)), source, stream)
+    return Plan(name, recipe.resolved().changed(**_absolute_paths(recipe, source)), source, stream)
 
 
 def _absolute_paths(recipe: Recipe, source: Source) -> dict[str, str]:
@@ -166,14 +156,14 @@ class Run:
         with stopping(self.stop):
             return _drained(self.resuming())
 
-    def starting(self) -> Going:
+    def starting(self) -> Running:
         """`start` as a generator that pauses after every event, so that several runs can share a GPU."""
         prepared = self._prepared()
         with self._opened():
             self.folder.refuse_leftovers()
             return (yield from self._from_the_beginning(*prepared))
 
-    def resuming(self) -> Going:
+    def resuming(self) -> Running:
         """`resume` as a generator."""
         with self._opened(), as_many_threads(self.folder.machine):
             self._refuse_other_runner()
@@ -213,14 +203,13 @@ class Run:
     def _prepared(self) -> tuple[Learner, ImageSet, Examiner]:
         """What can be wrong with the recipe or the data is found here, before anything is written."""
         learner = self.plan.new_learner()
-        if self.plan.recipe.policy == "offline-rl":
-            check_classes(len(self.plan.stream[0]))
+        self.plan.settings.kind.check_first_phase(len(self.plan.stream[0]))
         train, exam = self.plan.images()
         if self.plan.recipe.start is not None:
-            learner = self._started_from(Path(self.plan.recipe.start), learner, train)
+            learner = self._started_from(Path(self.plan.recipe.start), train)
         return learner, train, Examiner(exam, self.plan.stream)
 
-    def _from_the_beginning(self, learner: Learner, train: ImageSet, examiner: Examiner) -> Going:
+    def _from_the_beginning(self, learner: Learner, train: ImageSet, examiner: Examiner) -> Running:
         store.write_json(self.folder.machine, describe_machine(self.folder.path, learner.backend))
         store.write_json(
             self.folder.recipe,
@@ -233,11 +222,11 @@ class Run:
         )
         return (yield from self._go(learner, train, examiner))
 
-    def _go(self, learner: Learner, train: ImageSet, examiner: Examiner) -> Going:
+    def _go(self, learner: Learner, train: ImageSet, examiner: Examiner) -> Running:
         self._mark = time.monotonic()
         for phase in range(len(self.exams), len(self.plan.stream) if self.until is None else self.until):
             if learner.phases_ == phase:
-                yield from self._learn(learner, phase, train)
+                yield from self._learn(learner, phase, train, self._reward(learner, examiner))
             exam = self._examined(examiner, learner, phase)
             self._keep(exam, learner)
             self._checkpoint(learner)
@@ -245,8 +234,9 @@ class Run:
                 self._leave_if_asked()
         return self._finish(learner) if self.until is None else {}
 
-    def _events(self, learner: Learner, arrived: ImageSet, next_images: int | None) -> Iterator[Event]:
-        return learner.fitting(arrived.pixels, arrived.labels, origins=arrived.origins, next_images=next_images)
+    def _reward(self, learner: Learner, examiner: Examiner) -> Reward | None:
+        """What the policy is told of a trial, where that is not the local reward: an honest run has no other."""
+        return None
 
     def _next_images(self, phase: int, train: ImageSet) -> int | None:
         """For a memory that is to know it, how many images the next phase brings; the last one counts itself."""
@@ -254,8 +244,17 @@ class Run:
             return None
         return len(train.of_labels(self.plan.stream[min(phase + 1, len(self.plan.stream) - 1)]))
 
-    def _learn(self, learner: Learner, phase: int, train: ImageSet) -> Generator[int, None, None]:
-        events = self._events(learner, train.of_labels(self.plan.stream[phase]), self._next_images(phase, train))
+    def _learn(
+        self, learner: Learner, phase: int, train: ImageSet, reward: Reward | None
+    ) -> Generator[int, None, None]:
+        arrived = train.of_labels(self.plan.stream[phase])
+        events = learner.fitting(
+            arrived.pixels,
+            arrived.labels,
+            origins=arrived.origins,
+            next_images=self._next_images(phase, train),
+            reward=reward,
+        )
         saved = time.monotonic()
         while True:
             began = time.monotonic()
@@ -297,12 +296,11 @@ class Run:
     def _keep(self, exam: Exam, learner: Learner) -> None:
         self.exams.append(exam)
         self.actions.append({**learner.action_, "classifier": learner.classifier_})
-        held = {"held_images": learner.held_, "budget_images": learner.budget_}
-        counted = held if learner.held_ else {}  # an older phase 0 did not count them
-        self.stored.append({"stored_images": len(learner.memory or ()), **counted})
+        kept = len(learner.memory or ())
+        self.stored.append({"stored_images": kept, "held_images": learner.held_, "budget_images": learner.budget_})
         self.folder.journal.append(exam.as_json())
         if exam.phase == 0:
-            tensors, meta = learner.state(images=False)
+            tensors, meta = learner.state().tensors(images=False)
             store.write_tensors(
                 self.folder.phase_0, tensors, {"learner": meta, "identity": self.plan.identity()}, kind="phase 0"
             )
@@ -310,7 +308,7 @@ class Run:
             watcher.exam(exam)
 
     def _checkpoint(self, learner: Learner) -> None:
-        tensors, meta = learner.state(images=False)
+        tensors, meta = learner.state().tensors(images=False)
         self._count_total()
         run = {
             "learner": meta,
@@ -319,13 +317,8 @@ class Run:
             "stored": self.stored,
             "seconds": self.seconds,
             "journal": self.folder.journal.position(),
-            **self._more_state(),
         }
         self.folder.write_checkpoint(tensors, run)
-
-    def _more_state(self) -> dict[str, Any]:
-        """What another runner keeps beside it."""
-        return {}
 
     def _count_total(self) -> None:
         mark, self._mark = self._mark, time.monotonic()
@@ -341,24 +334,20 @@ class Run:
             raise UserError(f"{self.folder.path} is the folder of another runner ({found}); use 'poise resume' for it")
 
     def _restored(self, tensors: dict[str, Tensor], meta: dict[str, Any], train: ImageSet) -> Learner:
-        mine = json.loads(json.dumps(self.plan.new_learner().state(images=False)[1]["settings"]))
-        saved = meta["learner"]["settings"]
-        mine["memory"] = {key: value for key, value in mine["memory"].items() if key in saved["memory"]}
-        changed = [key for key, value in saved.items() if said(value) != said(mine[key])]
+        state = LearnerState.from_tensors(tensors, meta["learner"], lookup=images_by_origin(train))
+        changed = differing_keys(state.settings, self.plan.settings)
         if changed:
             raise UserError(f"recipe.json in {self.folder.path} was changed since ({', '.join(changed)}); restore it")
         self.exams = [Exam(**exam) for exam in meta["exams"]]
-        self.actions, self.seconds = meta["actions"], meta["seconds"]
-        self.stored = [each if isinstance(each, dict) else {"stored_images": each} for each in meta["stored"]]
-        return Learner.from_state(
-            tensors, meta["learner"], device=self.plan.recipe.device, lookup=images_by_origin(train)
-        )
+        self.actions, self.stored, self.seconds = meta["actions"], meta["stored"], meta["seconds"]
+        return self.plan.restored_learner(state)
 
-    def _started_from(self, path: Path, learner: Learner, train: ImageSet) -> Learner:
-        """The learner with the state after phase 0 of another run of the same data, order and seed."""
-        if self.plan.recipe.policy == "offline-rl":
+    def _started_from(self, path: Path, train: ImageSet) -> Learner:
+        """A learner with the state after phase 0 of another run of the same data, order and seed."""
+        settings = self.plan.settings
+        if settings.kind.before_phase_0:
             raise UserError(
-                "policy=offline-rl learns before the first phase and cannot start after it; leave start out"
+                f"policy={settings.policy} learns before the first phase and cannot start after it; leave start out"
             )
         file = RunFolder(path).phase_0
         if not file.exists():
@@ -367,26 +356,19 @@ class Run:
         for name, mine in self.plan.identity().items():
             if name in meta["identity"] and meta["identity"][name] != mine:
                 raise UserError(f"start={path} has another {name}; start from a run of the same data, order and seed")
-        state = meta["learner"]
-        own = learner.state(images=False)[1]
-        agrees = Budget(**state["settings"]["memory"]).after_phase_0() == learner.settings.memory.after_phase_0()
-        if state["architecture"] != own["architecture"] or not agrees:
+        state = LearnerState.from_tensors(tensors, meta["learner"], lookup=images_by_origin(train))
+        own = replace(state, settings=settings)
+        agrees = state.settings.memory.after_phase_0() == settings.memory.after_phase_0()
+        if state.architecture != own.architecture or not agrees:
             raise UserError(
-                f"start={path} was trained with {state['architecture']} and memory {state['settings']['memory']}, "
-                f"this run has {own['architecture']} and {own['settings']['memory']}; they must agree"
+                f"start={path} was trained with {state.architecture} and memory {state.settings.memory}, "
+                f"this run has {own.architecture} and {settings.memory}; they must agree"
             )
-        counts = learner.first_classifier
-        state |= {
-            "settings": own["settings"],
-            "classifier": counts,
-            "action": {**state["action"], "classifier": counts},
-        }
-        return Learner.from_state(tensors, state, device=self.plan.recipe.device, lookup=images_by_origin(train))
+        return self.plan.restored_learner(state.started_with(settings))
 
     def _finish(self, learner: Learner) -> dict[str, Any]:
-        names = self.plan.source.class_names
-        learner.classes_ = tuple(names[int(row)] for row in learner.classes_)  # what a prediction should say
-        learner.save(self.folder.model, memory=False)
+        named = learner.state().renamed(self.plan.source.class_names)  # what a prediction should say
+        save_state(named, self.folder.model, memory=False)
         self._count_total()
         result = self._result(learner)
         store.write_json(self.folder.result, result)
@@ -395,7 +377,7 @@ class Run:
         return result
 
     def _space(self, learner: Learner) -> dict[str, object] | None:
-        return learner.space.as_json() if self.plan.recipe.policy != "fixed" else None
+        return learner.space.as_json() if self.plan.settings.kind.tunes else None
 
     def _result(self, learner: Learner) -> dict[str, Any]:
         recipe = self.plan.recipe
@@ -404,7 +386,7 @@ class Run:
             "data": self.plan.source.name,
             "method": recipe.method,
             "policy": recipe.policy,
-            "resolved_policy": learner.resolved_policy(),
+            "resolved_policy": self.plan.settings.resolved_policy(),
             "setting": recipe.setting,
             "phases": recipe.phases if recipe.setting != "groups" else len(self.plan.stream),
             "order": recipe.order,
@@ -471,6 +453,12 @@ def runner_of(folder: RunFolder) -> str:
     return str(store.read_json(folder.recipe).get("runner", Run.runner))
 
 
+def differing_keys(one: Settings, other: Settings) -> list[str]:
+    """The keys in which two settings differ."""
+    mine, saved = (json.loads(json.dumps(each.as_json())) for each in (other, one))
+    return [key for key, value in saved.items() if value != mine[key]]
+
+
 def images_by_origin(train: ImageSet) -> Callable[[Tensor], Tensor]:
     """From origins to pixels."""
     where = torch.full((int(train.origins.max()) + 1,), -1, dtype=torch.long)
@@ -513,7 +501,7 @@ def stopping(stop: threading.Event) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _drained(going: Going) -> dict[str, Any]:
+def _drained(going: Running) -> dict[str, Any]:
     while True:
         try:
             next(going)

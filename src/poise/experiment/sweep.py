@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import itertools
 import json
-import logging
 import threading
-from collections import deque
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +23,8 @@ from poise.experiment.examiner import Exam
 from poise.experiment.folder import RunFolder
 from poise.experiment.progress import Lines, Quiet
 from poise.experiment.recipe import make_recipe, recipe_text, tomllib_loads
-from poise.experiment.run import CHECKPOINT_SECONDS, Going, Plan, Run, make_plan, stopping
-from poise.training import Gauge, Pace, give_back, make_backend
-
-log = logging.getLogger(__name__)
+from poise.experiment.run import CHECKPOINT_SECONDS, Plan, Run, Running, make_plan, stopping
+from poise.training import Executor, Lane, Lanes, LocalExecutor, Work, make_backend
 
 KEYS = ("recipe", "set", "grid")
 WINDOW = 5.0  # seconds over which runs are measured: now and then they do other things than training
@@ -82,52 +78,84 @@ def read_sweep(path: Path) -> list[Cell]:
     return cells
 
 
+Failure = RunFailed | UserError
+
+
+@dataclass(frozen=True)
+class CellBench:
+    """Runs cells, each in a folder of its own in `out`: finished ones are not run again, stopped ones are resumed.
+
+    Sent elsewhere it is quiet, and nobody there asks it to stop.
+    """
+
+    out: Path
+    checkpoint_seconds: float = CHECKPOINT_SECONDS
+    lines: Lines | None = None
+    stop: threading.Event = field(default_factory=threading.Event)
+
+    def __reduce__(self) -> tuple[type[CellBench], tuple[Path, float]]:
+        return CellBench, (self.out, self.checkpoint_seconds)
+
+    def work(self, cell: Cell, lane: Lane) -> Work[Failure | None]:
+        """One run, from where it stands; its error, if it fails. One that does not fit beside others is tried again."""
+        try:
+            yield from self._run(cell)
+            self._say(f"{cell.name}: finished")
+        except OutOfMemory:
+            raise
+        except Interrupted:
+            self._say(f"{cell.name}: stopped after a checkpoint")
+        except (RunFailed, UserError) as error:
+            return self.failed(cell, error)
+        return None
+
+    def failed(self, cell: Cell, error: Exception) -> Failure:
+        """The error without its past, which would keep the failed run and all its memory alive."""
+        assert isinstance(error, RunFailed | UserError)
+        self._say(f"{cell.name}: {error}")
+        error.__cause__ = error.__context__ = None
+        return error.with_traceback(None)
+
+    def _run(self, cell: Cell) -> Running:
+        path = self.out / cell.name
+        folder, plan = RunFolder(path), cell.plan
+        watchers = (CellLines(cell.name, self.lines),) if self.lines is not None else (Quiet(),)
+        run = Run(plan, folder, watchers, self.checkpoint_seconds, self.stop)
+        if not folder.exists:
+            return (yield from run.starting())
+        difference = folder.difference(plan.as_json())
+        if difference:
+            raise UserError(f"{path} holds another run ({difference}); choose another --out")
+        if folder.finished:
+            return store.read_json(folder.result)
+        return (yield from run.resuming())
+
+    def _say(self, line: str) -> None:
+        if self.lines is not None:
+            self.lines.say(line)
+
+
 def sweep_cells(
     cells: Sequence[Cell],
     out: Path,
     lanes: int | None,
     lines: Lines,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
-) -> dict[str, RunFailed | UserError]:
+    executor: Executor | None = None,
+) -> dict[str, Failure]:
     """Run every cell that is not finished, `lanes` at a time; returns why cells failed, by name.
 
     Without a number of lanes there is one on a CPU, and on a GPU as many as make it faster and fit into its memory. A
     cell that fails stops no other.
     """
-    stop, waiting, active = threading.Event(), deque(cells), dict[str, tuple[Cell, Going]]()
-    failed: dict[str, RunFailed | UserError] = {}
-    pace = _pace(lanes, cells)
+    stop = threading.Event()
+    executor = executor or LocalExecutor(_lanes(lanes, cells), admits=lambda: not stop.is_set())
+    bench = CellBench(out, checkpoint_seconds, lines, stop)
     with stopping(stop):
-        while waiting or active:
-            while waiting and len(active) < pace.allowed and not stop.is_set():
-                cell = waiting.popleft()
-                active[cell.name] = cell, _going(cell, out / cell.name, lines, stop, checkpoint_seconds)
-                pace.begin(cell.name)
-            pace.look(len(waiting))
-            for name, (cell, going) in list(active.items()):
-                short_of_memory = False
-                try:
-                    pace.did(next(going))
-                    continue
-                except StopIteration:
-                    lines.say(f"{name}: finished")
-                except Interrupted:
-                    lines.say(f"{name}: stopped after a checkpoint")
-                except (RunFailed, UserError) as error:
-                    short_of_memory = isinstance(error, OutOfMemory) and len(active) > 1
-                    if not short_of_memory:
-                        failed[name] = _bare(error)
-                        lines.say(f"{name}: {error}")
-                del active[name], going
-                pace.end(name)
-                if short_of_memory:  # outside the handler, which would keep the failed run alive
-                    waiting.appendleft(cell)
-                    pace.fewer(len(active))
-                    give_back()
-                    lines.say(f"{name}: out of GPU memory beside others; goes on later, lanes: {pace.allowed}")
-            if stop.is_set() and not active:
-                raise Interrupted("interrupted; the same command goes on with the unfinished cells")
-    return failed
+        errors = list(executor.run(bench, cells))
+    if stop.is_set():
+        raise Interrupted("interrupted; the same command continues with the unfinished cells")
+    return {cell.name: error for cell, error in zip(cells, errors, strict=True) if error is not None}
 
 
 def refuse_failed(failed: Collection[str], cells: Sequence[Cell]) -> None:
@@ -136,36 +164,15 @@ def refuse_failed(failed: Collection[str], cells: Sequence[Cell]) -> None:
         raise RunFailed(f"{len(failed)} of {len(cells)} cells failed: {', '.join(failed)}")
 
 
-def _bare(error: RunFailed | UserError) -> RunFailed | UserError:
-    """The error without its past, which would keep the failed run and all its memory alive."""
-    error.__cause__ = error.__context__ = None
-    return error.with_traceback(None)
-
-
-def _pace(lanes: int | None, cells: Sequence[Cell]) -> Pace:
-    """How many cells are at work at once: so many, or what is found by measuring."""
+def _lanes(count: int | None, cells: Sequence[Cell]) -> Lanes:
+    """As many lanes as given; or on a GPU what is found by measuring, and one elsewhere."""
     gpus = [cell.plan.recipe.device for cell in cells if cell.plan.recipe.device != "cpu"]
-    if lanes is not None or not gpus or not torch.cuda.is_available():
-        return Pace(lanes or 1)
+    device = gpus[0] if gpus and count is None and torch.cuda.is_available() else "cpu"
     try:
-        device = make_backend(gpus[0], "fp32", deterministic=False).device
+        backend = make_backend(device, "fp32", deterministic=False)
     except UserError:  # the cell says so itself
-        return Pace(1)
-    return Pace(gauge=Gauge.of(device), window=WINDOW)
-
-
-def _going(cell: Cell, path: Path, lines: Lines, stop: threading.Event, checkpoint_seconds: float) -> Going:
-    """The cell's run, from where it stands."""
-    folder, plan = RunFolder(path), cell.plan
-    watchers = (CellLines(cell.name, lines),)
-    if not folder.exists:
-        return (yield from Run(plan, folder, watchers, checkpoint_seconds, stop).starting())
-    difference = folder.difference(plan.as_json())
-    if difference:
-        raise UserError(f"{path} holds another run ({difference}); choose another --out")
-    if folder.finished:
-        return store.read_json(folder.result)
-    return (yield from Run(plan, folder, watchers, checkpoint_seconds, stop).resuming())
+        backend = make_backend("cpu", "fp32", deterministic=False)
+    return Lanes(backend, count, window=WINDOW)
 
 
 def _cell(name: str, fixed: dict[str, Any], chosen: dict[str, Any]) -> Cell:

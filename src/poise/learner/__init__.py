@@ -1,5 +1,24 @@
-"""The learner: one phase per `partial_fit`, then `predict`."""
+"""The learner: one phase per `partial_fit`, then `predict`.
 
-from poise.learner.learner import Images, Label, Labels, Learner, Settings
+`learner` is what a user meets, `settings` what it is made with, `arrival` what comes in, `phase` Algorithm 1, `state`
+all of it as tensors and plain values, `views` what can be read off it.
+"""
 
-__all__ = ["Images", "Label", "Labels", "Learner", "Settings"]
+from poise.learner.arrival import Images, Labels
+from poise.learner.learner import Learner
+from poise.learner.settings import Settings
+from poise.learner.state import Knowledge, Label, LearnerState, Lookup, Shape, build_model, save_state
+
+__all__ = [
+    "Images",
+    "Knowledge",
+    "Label",
+    "Labels",
+    "Learner",
+    "LearnerState",
+    "Lookup",
+    "Settings",
+    "Shape",
+    "build_model",
+    "save_state",
+]

@@ -1,7 +1,18 @@
 """One short file per method: how the network grows, its stages, its named terms, its default action."""
 
 from poise.methods.aanets import AANets
-from poise.methods.base import METHODS, Arrivals, Growth, Method, Stage, make_method, register
+from poise.methods.base import (
+    METHODS,
+    MODEL,
+    PREVIOUS,
+    Arrivals,
+    Finished,
+    Growth,
+    Method,
+    Stage,
+    make_method,
+    register,
+)
 from poise.methods.icarl import ICaRL
 from poise.methods.lucir import Lucir
 from poise.methods.lwf import LwF
@@ -9,8 +20,11 @@ from poise.methods.podnet import PODNet
 
 __all__ = [
     "METHODS",
+    "MODEL",
+    "PREVIOUS",
     "AANets",
     "Arrivals",
+    "Finished",
     "Growth",
     "ICaRL",
     "Lucir",

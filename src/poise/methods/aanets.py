@@ -14,7 +14,7 @@ from poise.methods.podnet import PODNet
 from poise.nets import Branches, Model, Output, ResNet
 
 BASES: Mapping[str, type[Method]] = {"podnet": PODNet, "lucir": Lucir}
-FUSION = Stage("fusion", balanced=True, trains="fusion", moves_statistics=False, distils=False)
+FUSION = Stage("fusion", balanced=True, trains="fusion", moves_statistics=False, teacher=None)
 
 
 @register
@@ -44,7 +44,7 @@ class AANets(Method):
         self.default_action, self.choices = self.base.default_action, self.base.choices
         self.balancing = self.base.balancing
 
-    def expanded(self, backbone: nn.Module) -> nn.Module:
+    def expanded(self, backbone: nn.Module, growth: Growth) -> nn.Module:
         """Two branches in place of one."""
         return Branches(backbone, self.alpha) if isinstance(backbone, ResNet) else backbone
 

@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -36,6 +36,11 @@ class Arrivals:
     features: Callable[[], tuple[Tensor, Tensor]]
 
 
+#: The names of the two models that every phase after the first has.
+MODEL: Final = "model"
+PREVIOUS: Final = "previous"
+
+
 @dataclass(frozen=True)
 class Stage:
     """One stretch of training inside a phase.
@@ -50,8 +55,12 @@ class Stage:
         trains: `all` (apart from what the action and the network keep frozen), or the `head`, its `rows` (old ones
             too, but no scale) or the `fusion` of two branches alone.
         moves_statistics: whether batch statistics go on moving; if not, the backbone stays in eval mode.
-        distils: whether there is a teacher; without one the terms are those of a first phase.
-        after: one epoch of this stage follows each epoch; its rate falls with theirs, its length counts for nothing.
+        student: which model is trained: the phase's own (`MODEL`), or one that the method makes under this name when
+            the stage begins (`Method.student`).
+        teacher: which model is distilled from: the last phase's (`PREVIOUS`), a student of an earlier stage by its
+            name, frozen as it is when this stage begins; or None, then the terms are those of a first phase.
+        after: a stage of which one epoch is trained after each epoch of this one, with a rate that falls in step. It
+            does not make the phase longer.
     """
 
     name: str = "main"
@@ -64,7 +73,8 @@ class Stage:
     balanced: bool = False
     trains: Part = "all"
     moves_statistics: bool = True
-    distils: bool = True
+    student: str = MODEL
+    teacher: str | None = PREVIOUS
     after: Stage | None = None
 
     def epochs(self, phase_epochs: int) -> int:
@@ -80,6 +90,13 @@ class Stage:
         passed = sum(epoch >= math.ceil(share * epochs) for share in self.milestones)
         wave = (1 + math.cos(math.pi * epoch / epochs)) / 2 if self.cosine else 1.0
         return float(start * self.decay**passed * wave)
+
+
+class Finished(NamedTuple):
+    """What a phase ends with: the model to predict with, and the model that the next phase starts from."""
+
+    predicts: Model
+    starts: Model
 
 
 class Method(ABC):
@@ -109,7 +126,7 @@ class Method(ABC):
         balanced=True,
         trains="head",
         moves_statistics=False,
-        distils=False,
+        teacher=None,
     )
     #: The names of its own options with their defaults.
     options: Mapping[str, float | str] = {}
@@ -120,13 +137,36 @@ class Method(ABC):
                 raise UserError(f"method {self.name} has no option '{name}'; {suggestion(name, self.options)}")
         self.settings = {**self.options, **options}
 
-    def expanded(self, backbone: nn.Module) -> nn.Module:
-        """What becomes of the network when a phase after the first begins, before `grow`; it knows the same still."""
+    def at(self, action: Action) -> Self:
+        """The method as this action sets it: a copy, where an axis of one's own is more than the weight of a term."""
+        return self
+
+    def expanded(self, backbone: nn.Module, growth: Growth) -> nn.Module:
+        """The network for a phase after the first in which classes arrive, before `grow`; it still knows the same.
+
+        A saved model is rebuilt by calling this again for the same growths, then loading its weights: what is made here
+        may depend on the method's options, the backbone and the growth, and on nothing else. Parts that are frozen here
+        (`requires_grad_(False)`, and `eval()`) stay so.
+        """
         return backbone
 
     def grow(self, model: Model, arrivals: Arrivals) -> None:
         """Give the model rows for the new classes, before anything is trained."""
         model.head.grow(arrivals.growth.new, arrivals.generator)
+
+    def student(self, name: str, models: Mapping[str, Model], arrivals: Arrivals) -> Model:
+        """The model that a stage of this method trains under another name than `MODEL`.
+
+        `models` are those there are: the phase's own, the last phase's, and students of earlier stages.
+        """
+        raise NotImplementedError(f"{self.name} has a stage with the student '{name}' and no way to make it")
+
+    def finish(self, models: Mapping[str, Model]) -> Finished:
+        """Which model predicts after the phase, and which one the next phase starts from; extras are dropped after it.
+
+        Called after trials, too: the modules of the given models must stay as they are.
+        """
+        return Finished(models[MODEL], models[MODEL])
 
     @abstractmethod
     def terms(self, student: Output, teacher: Output | None, labels: Tensor, growth: Growth) -> dict[str, Tensor]:

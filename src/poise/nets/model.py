@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,7 @@ from poise.errors import UserError, suggestion
 from poise.nets.branches import Branches
 from poise.nets.folding import fold_norms
 from poise.nets.heads import HEADS, Head, ScaledHead
-from poise.nets.outputs import Features, Output
+from poise.nets.outputs import NOTHING, Features, Output
 from poise.nets.resnet import Backbone, ResNet, cifar_resnet, imagenet_resnet18, initialise
 
 Part = Literal["all", "head", "rows", "fusion"]  # of a model: what can be trained without the rest
@@ -29,33 +29,73 @@ BACKBONES: dict[str, Callable[[str, int], ResNet]] = {
 
 
 class Model(nn.Module):
-    """A backbone that maps images to features, and a head that maps features to classes."""
+    """A backbone that maps images to features, and a head that maps features to classes.
+
+    What the backbone keeps frozen when it is handed over (parameters that need no gradient) stays frozen. A part of it
+    that is frozen altogether and in eval mode stays in eval mode too, and copies of the model share it.
+
+    Attributes:
+        extras: modules that live as long as the phase, by name; each maps features to a tensor (an auxiliary head).
+        grown: how the network was expanded so far: the classes known before and arriving in each of those phases.
+    """
 
     def __init__(self, backbone: nn.Module, head: Head) -> None:
         super().__init__()
         self.backbone = backbone
         self.head = head
+        self.extras = nn.ModuleDict()
+        self.grown: tuple[tuple[int, int], ...] = ()
+        self._frozen, self._still = _frozen_parts(backbone)
 
     def forward(self, images: Tensor) -> Output:
-        """Features, maps, scores and logits of normalised images."""
+        """Features, maps, scores and logits of normalised images; in training mode also the outputs of the extras."""
         found = self.backbone(images)
         features = found if isinstance(found, Features) else Features(found)
         vector = features.vector.float()
         scores, logits = self.head(vector)
         scale = self.head.scale if isinstance(self.head, ScaledHead) else None
-        return Output(vector, features.maps, scores, logits, scale)
+        extras = NOTHING
+        if self.training and len(self.extras):
+            with torch.autocast(vector.device.type, enabled=False):
+                extras = {name: module(vector) for name, module in self.extras.items()}
+        return Output(vector, features.maps, scores, logits, scale, extras)
+
+    def expand(self, expanded: Callable[[nn.Module], nn.Module], growth: tuple[int, int]) -> None:
+        """Let a method make another backbone of the present one, before new classes are learned."""
+        before = self.backbone
+        self.train()
+        self.train_only("all")
+        self.backbone = expanded(before)
+        self._frozen, self._still = _frozen_parts(self.backbone)
+        if self.backbone is not before:
+            self.grown = (*self.grown, (growth[0], growth[1]))
+
+    def train(self, mode: bool = True) -> Self:
+        """Training or eval mode, but for parts of the backbone that are frozen in eval mode."""
+        super().train(mode)
+        for name in self._still if mode else ():
+            self.backbone.get_submodule(name).eval()
+        return self
 
     def train_only(self, part: Part, *, old_rows: bool = True) -> None:
         """Say what is trained: `all` but the fusion of two branches; or only the `head`, its `rows`, or the `fusion`.
 
-        Rows of old classes are trained only if `old_rows`.
+        Rows of old classes are trained only if `old_rows`, and nothing that the backbone keeps frozen ever is.
         """
-        self.backbone.requires_grad_(part == "all")
+        for name, parameter in self.backbone.named_parameters():
+            parameter.requires_grad_(part == "all" and name not in self._frozen)
+        self.extras.requires_grad_(part == "all")
         self.head.requires_grad_(part != "fusion")
         self.head.freeze_old(part == "fusion" or not old_rows)
         self.head.freeze_scale(part in ("rows", "fusion"))
         if isinstance(self.backbone, Branches):
             self.backbone.alpha.requires_grad_(part == "fusion")
+
+    def changing(self) -> list[Tensor]:
+        """The values that a training may change: all but what is frozen for good."""
+        still = tuple(f"backbone.{name}." if name else "backbone." for name in self._still)
+        frozen = {f"backbone.{name}" for name in self._frozen}
+        return [value for name, value in self.state_dict().items() if name not in frozen and not name.startswith(still)]
 
     @torch.no_grad()
     def settle(self) -> None:
@@ -67,13 +107,33 @@ class Model(nn.Module):
         """The model itself, moved to the device and laid out channels last, as convolutions like it."""
         return self.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
+    def copy(self) -> Model:
+        """A copy to be trained; what is frozen for good is shared with it."""
+        shared: list[object] = [self.backbone.get_submodule(name) for name in self._still]
+        shared += [self.backbone.get_parameter(name) for name in self._frozen]
+        return copy.deepcopy(self, {id(part): part for part in shared})
+
     def teacher(self, dtype: torch.dtype = torch.float32) -> Model:
         """A frozen copy in eval mode; a network of poise's own has its norms folded, its weights in `dtype`."""
-        copied = copy.deepcopy(self).eval()
+        folds = isinstance(self.backbone, Backbone)
+        copied = (copy.deepcopy(self) if folds else self.copy()).eval()
+        copied.extras = nn.ModuleDict()
         if isinstance(copied.backbone, Backbone):
             fold_norms(copied.backbone)
             copied.backbone.to(dtype)
         return copied.placed(self.head.old.device).requires_grad_(False)
+
+
+def _frozen_parts(backbone: nn.Module) -> tuple[frozenset[str], tuple[str, ...]]:
+    """The names of frozen parameters, and of the modules that are frozen altogether and in eval mode."""
+    frozen = frozenset(name for name, parameter in backbone.named_parameters() if not parameter.requires_grad)
+    still: list[str] = []
+    for name, module in backbone.named_modules():
+        inside = any(not outer or name.startswith(f"{outer}.") for outer in still)
+        own = list(module.parameters())
+        if not inside and own and not module.training and not any(each.requires_grad for each in own):
+            still.append(name)
+    return frozen, tuple(still)
 
 
 def torch_generator(seed: int, purpose: str, *address: int | str) -> torch.Generator:
@@ -115,7 +175,7 @@ def feature_width(backbone: nn.Module, shape: tuple[int, int, int]) -> int:
     """The length of the feature vector, asked of the backbone with one black image."""
     if isinstance(backbone, Backbone):
         return backbone.width
-    training = backbone.training
+    modes = {module: module.training for module in backbone.modules()}
     backbone.eval()
     device = next((p.device for p in backbone.parameters()), torch.device("cpu"))
     try:
@@ -126,7 +186,8 @@ def feature_width(backbone: nn.Module, shape: tuple[int, int, int]) -> int:
             f"your net does not take images of shape {shape} (channels, height, width): {reason}"
         ) from error
     finally:
-        backbone.train(training)
+        for module, training in modes.items():
+            module.training = training
     vector = found.vector if isinstance(found, Features) else found
     if not isinstance(vector, Tensor) or vector.ndim != 2 or len(vector) != 1:
         raise UserError("your net must return features of shape [batch, width] for images [batch, channels, h, w]")

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from torch import Tensor
+
+NOTHING: Mapping[str, Tensor] = MappingProxyType({})
 
 
 class Features(NamedTuple):
@@ -18,7 +22,8 @@ class Output(NamedTuple):
     """What a model returns for a batch.
 
     `scores` are the head's values before its learned `scale` (cosines for a cosine head), `logits` those
-    after it; a linear head has no scale, and one and the same for both.
+    after it; a linear head has no scale, and one and the same for both. `extras` are the outputs of the model's
+    extras by their names, while it is trained.
     """
 
     features: Tensor
@@ -26,3 +31,4 @@ class Output(NamedTuple):
     scores: Tensor
     logits: Tensor
     scale: Tensor | None = None
+    extras: Mapping[str, Tensor] = NOTHING

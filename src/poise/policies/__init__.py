@@ -3,34 +3,22 @@
 A policy asks for trials, is told their outcomes, and decides; it never sees a model or an image.
 """
 
-from poise.policies.base import (
-    NOT_THE_POLICYS,
-    RULES,
-    Fixed,
-    Outcome,
-    Policy,
-    Setup,
-    Trial,
-    Wish,
-    decision_entry,
-    replay,
-)
-from poise.policies.catalog import POLICIES, Preset, make_policy, preset, register, resolved_options
+from poise.policies.base import Decided, Fixed, Outcome, Policy, Setup, Trial, Tried, Wish, replay
+from poise.policies.catalog import POLICIES, PRESETS, Preset, make_policy, register, resolved_options
 
 __all__ = [
-    "NOT_THE_POLICYS",
     "POLICIES",
-    "RULES",
+    "PRESETS",
+    "Decided",
     "Fixed",
     "Outcome",
     "Policy",
     "Preset",
     "Setup",
     "Trial",
+    "Tried",
     "Wish",
-    "decision_entry",
     "make_policy",
-    "preset",
     "register",
     "replay",
     "resolved_options",

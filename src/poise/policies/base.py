@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,11 +16,6 @@ from poise.actions import ActionSpace
 from poise.errors import Damaged, UserError
 
 Array = NDArray[np.float64]
-
-#: Goes up by one when a policy that is told the same asks for other trials, or decides otherwise, than it did before.
-RULES: Final = 2
-#: Entries of the trial history that are about something else: classifiers, and tuners that are no policies.
-NOT_THE_POLICYS: Final = frozenset({"judged", "tuned", "episode", "hyper"})
 
 
 @dataclass(frozen=True)
@@ -103,19 +98,21 @@ class Outcome:
         if self.diverged and self.reward != 0:
             raise ValueError(f"a diverged trial has reward 0: {self}")
 
-    def as_json(self, phase: int) -> dict[str, Any]:
-        """An entry of the trial history."""
-        return {"phase": phase, **asdict(self), "per_class": list(self.per_class)}
 
-    @classmethod
-    def from_json(cls, entry: Mapping[str, Any]) -> Self:
-        """The outcome that `as_json` wrote."""
-        return cls(Trial(**entry["trial"]), entry["reward"], tuple(entry["per_class"]), entry["diverged"])
+@dataclass(frozen=True)
+class Tried:
+    """A trial of some phase, and what came of it."""
+
+    phase: int
+    outcome: Outcome
 
 
-def decision_entry(phase: int, arm: int) -> dict[str, Any]:
-    """The entry of the trial history that ends a phase."""
-    return {"phase": phase, "decided": arm}
+@dataclass(frozen=True)
+class Decided:
+    """The decision that ends the trials of a phase."""
+
+    phase: int
+    arm: int
 
 
 class Policy(ABC):
@@ -235,25 +232,21 @@ class Fixed(Policy):
         return {**self.description, "action": dict(self.setup.space.actions[self.decide()])}
 
 
-def replay(policy: Policy, history: Iterable[Mapping[str, Any]]) -> Policy:
+def replay(policy: Policy, history: Iterable[Tried | Decided]) -> Policy:
     """Bring a fresh policy to where the history ends, by asking again; raises if it asks for something else.
 
-    The history is a list of plain values in the order in which things happened: `Outcome.as_json(phase)` for each
-    trial, `decision_entry(phase, arm)` at the end of each phase. If it ends in the middle of a phase, `ask` gives
-    what is still to be run.
+    The history is in the order in which things happened. If it ends in the middle of a phase, `ask` gives what is still
+    to be run.
     """
     for entry in history:
-        if NOT_THE_POLICYS & entry.keys():
-            continue
-        if entry["phase"] != policy.phase:
-            policy.begin(entry["phase"])
+        if entry.phase != policy.phase:
+            policy.begin(entry.phase)
         asked = policy.ask()
-        if "decided" in entry:
-            if asked or policy.decide() != entry["decided"]:
-                raise Damaged(f"the recorded decision of phase {entry['phase']} is not what the policy decides")
-            continue
-        outcome = Outcome.from_json(entry)
-        if outcome.trial not in asked:
-            raise Damaged(f"phase {entry['phase']} records {outcome.trial}, which the policy does not ask for")
-        policy.tell([outcome])
+        if isinstance(entry, Decided):
+            if asked or policy.decide() != entry.arm:
+                raise Damaged(f"the recorded decision of phase {entry.phase} is not what the policy decides")
+        elif entry.outcome.trial not in asked:
+            raise Damaged(f"phase {entry.phase} records {entry.outcome.trial}, which the policy does not ask for")
+        else:
+            policy.tell([entry.outcome])
     return policy

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Generic
+from typing import Generic
 
 import numpy as np
 
@@ -64,33 +64,33 @@ POLICIES: dict[str, Builder] = {}
 
 @dataclass(frozen=True)
 class Preset:
-    """What a policy brings along unless the user says otherwise: a space, and how actions are tried."""
+    """What a policy brings along unless the user says otherwise.
+
+    Attributes:
+        space: the actions it chooses from.
+        trials: how actions are tried, where that differs from the usual.
+        tunes: whether it tries anything at all.
+    """
 
     space: str = "paper"
     trials: Mapping[str, int | float | str] = field(default_factory=dict)
+    tunes: bool = True
 
 
-PRESETS: Final[Mapping[str, Preset]] = {
-    "online": Preset("online", {"environment": "both", "length": 0.3, "longest": 24, "validation": 30}),
-}
+PRESETS: dict[str, Preset] = {}
 
 
-def preset(name: str) -> Preset:
-    """What the policy of that name brings along."""
-    return PRESETS.get(name, Preset())
-
-
-def register(name: str) -> Callable[[Builder], Builder]:
+def register(name: str, preset: Preset = Preset()) -> Callable[[Builder], Builder]:  # noqa: B008 - a frozen value
     """Make a policy known by a name. What is registered takes a `Setup`, and its options by keyword with defaults."""
 
     def known(builder: Builder) -> Builder:
-        POLICIES[name] = builder
+        POLICIES[name], PRESETS[name] = builder, preset
         return builder
 
     return known
 
 
-register("fixed")(Fixed)
+register("fixed", Preset(tunes=False))(Fixed)
 
 
 @register("random")
@@ -149,7 +149,7 @@ def race_policy(
     return Composed(setup, race(rungs, finalists), Scores(setup, carry, handicap))
 
 
-@register("online")
+@register("online", Preset("online", {"environment": "both", "length": 0.3, "longest": 24, "validation": 30}))
 def online_policy(setup: Setup, *, rungs: int = 2, finalists: int = 0, carry: float = 1.0) -> Policy:
     """What a user gets: the composition that was best in our studies (see the docs), with its own space and trials."""
     policy = race_policy(setup, rungs=rungs, finalists=finalists, carry=carry)

@@ -1,7 +1,12 @@
-"""Algorithm 2: the step, the training of a phase, its events, and evaluation."""
+"""Algorithm 2: one model trained with one action.
+
+`situation` is what a training starts from, `trainer` trains it stage by stage, `step` is one step of it (`capture`: as
+a CUDA graph), `schedule` its length, `keeping` what remains after it, `evaluate` looks at models, `lanes` (with `pace`)
+runs several trainings side by side, `executor` says where, `backend` is the device, `events` what happens on the way.
+"""
 
 from poise.training.backend import PRECISIONS, Backend, make_backend
-from poise.training.evaluate import Extracted, both_classifiers, class_means, extract, guesses
+from poise.training.evaluate import Evaluator, Extracted, both_classifiers
 from poise.training.events import (
     ActionDecided,
     EpochDone,
@@ -14,35 +19,44 @@ from poise.training.events import (
     TuningDone,
     trained_images,
 )
-from poise.training.lanes import Lanes
-from poise.training.pace import Gauge, Pace, give_back
-from poise.training.situation import PhaseStart
-from poise.training.trainer import Schedule, Trainer
+from poise.training.executor import Bench, Executor, LocalExecutor
+from poise.training.keeping import keep_exemplars, keep_memory
+from poise.training.lanes import Lane, Lanes
+from poise.training.pace import Gauge, Pace, Work
+from poise.training.schedule import Schedule, ceiling
+from poise.training.situation import LocalPhase, Situation
+from poise.training.trainer import Trainer
 
 __all__ = [
     "PRECISIONS",
     "ActionDecided",
     "Backend",
+    "Bench",
     "EpochDone",
+    "Evaluator",
     "Event",
+    "Executor",
     "Extracted",
     "Gauge",
+    "Lane",
     "Lanes",
+    "LocalExecutor",
+    "LocalPhase",
     "Pace",
     "PhaseDone",
-    "PhaseStart",
     "PhaseStarted",
     "Schedule",
+    "Situation",
     "StageDone",
     "StepDone",
     "Trainer",
     "TrialDone",
     "TuningDone",
+    "Work",
     "both_classifiers",
-    "class_means",
-    "extract",
-    "give_back",
-    "guesses",
+    "ceiling",
+    "keep_exemplars",
+    "keep_memory",
     "make_backend",
     "trained_images",
 ]

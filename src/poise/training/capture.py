@@ -102,7 +102,7 @@ class CapturedRunner:
 
     def _kind(self, size: int) -> int:
         """A key of what decides which kernels a step of this size runs: a choice cannot be made in a capture."""
-        step, backend = self._step, self._step.backend
+        step, backend = self._step, self._step.situation.backend
         shapes = tuple(
             (name, tuple(value.shape))
             for model in (step.model, step.teacher)
@@ -113,7 +113,7 @@ class CapturedRunner:
         modes = step.model.backbone.training, backend.precision, backend.deterministic
         where = self._feed.pixels.device, tuple(self._feed.pixels.shape[1:])
         layers = repr(step.model), repr(step.teacher)  # strides and the like
-        return hash((size, shapes, layers, trained, modes, where, type(step.method), step.growth))
+        return hash((size, shapes, layers, trained, modes, where, type(step.method), step.situation.growth))
 
     def _trained(self, size: int) -> Tensor:
         window = self._position + torch.arange(size, device=self._feed.device)
@@ -124,9 +124,8 @@ class CapturedRunner:
         return values
 
     def _tensors(self) -> list[Tensor]:
-        model, optimiser = self._step.model, self._step.optimiser
-        momenta = [state["momentum_buffer"] for state in optimiser.state.values()]
-        return [*model.state_dict().values(), *momenta]
+        momenta = [state["momentum_buffer"] for state in self._step.optimiser.state.values()]
+        return [*self._step.model.changing(), *momenta]
 
     def _snapshot(self) -> list[Tensor]:
         return [tensor.clone() for tensor in self._tensors()]

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize, one_hot
 
-from poise.data import ImageSet, Preprocessing, herd, mirror
-from poise.errors import Diverged
+from poise.data import ImageSet, Preprocessing, mirror
 from poise.nets import Model
 from poise.training.backend import Backend
 
 BATCH = 512
-GPU_BATCH = 2048  # a GPU is waited for by the host otherwise
-PIXELS = 2**22  # of a batch at most: large images take as much memory in fewer
+GPU_BATCH = 2048  # with smaller ones the GPU waits for the host
+PIXELS = 2**22  # per batch at most: fewer large images take as much memory as many small ones
 
 
 class Extracted(NamedTuple):
@@ -25,23 +25,58 @@ class Extracted(NamedTuple):
     logits: Tensor
 
 
-@torch.no_grad()
-def extract(model: Model, pixels: Tensor, preprocessing: Preprocessing, backend: Backend) -> Extracted:
-    """Features and logits of uint8 images without augmentation, the model in eval mode."""
-    training = model.training
-    model.eval()
-    features, logits = [], []
-    on_gpu = backend.device.type == "cuda"
-    size = batch_size(GPU_BATCH if on_gpu else BATCH, *pixels.shape[2:])
-    for start in range(0, len(pixels), size):
-        part = pixels[start : start + size].to(backend.device)
-        images = preprocessing.plain(filled(part) if on_gpu else part).contiguous(memory_format=torch.channels_last)
-        with backend.autocast:
-            output = model(images)
-        features.append(output.features[: len(part)])
-        logits.append(output.logits[: len(part)])
-    model.train(training)
-    return Extracted(torch.cat(features), torch.cat(logits))
+@dataclass(frozen=True)
+class Evaluator:
+    """Looks at images through a model: how they are prepared, and where the work is done."""
+
+    preprocessing: Preprocessing
+    backend: Backend
+
+    @torch.no_grad()
+    def extract(self, model: Model, pixels: Tensor) -> Extracted:
+        """Features and logits of uint8 images without augmentation, the model in eval mode."""
+        training = model.training
+        model.eval()
+        features, logits = [], []
+        device, on_gpu = self.backend.device, self.backend.device.type == "cuda"
+        size = batch_size(GPU_BATCH if on_gpu else BATCH, *pixels.shape[2:])
+        for start in range(0, len(pixels), size):
+            part = pixels[start : start + size].to(device)
+            plain = self.preprocessing.plain(filled(part) if on_gpu else part)
+            with self.backend.autocast:
+                output = model(plain.contiguous(memory_format=torch.channels_last))
+            features.append(output.features[: len(part)])
+            logits.append(output.logits[: len(part)])
+        model.train(training)
+        return Extracted(torch.cat(features), torch.cat(logits))
+
+    def class_means(self, model: Model, exemplars: ImageSet, classes: int) -> Tensor:
+        """The unit mean feature of every class, from its exemplars under the present model.
+
+        Where the data set is flipped in training, the mean is the average of the mean over the exemplars and
+        the mean over their mirror images. These are true left-right mirrors; the released code of LUCIR's line
+        reverses the last axis of channels-last arrays there and so swaps red and blue instead.
+        """
+        views = [exemplars.pixels]
+        if self.preprocessing.augmentation.flip:
+            views.append(mirror(exemplars.pixels))
+        members = one_hot(exemplars.labels.to(self.backend.device), classes).to(torch.float32)
+        weights = members / members.sum(dim=0).clamp(min=1)
+        means = [weights.T @ normalize(self.extract(model, view).features) for view in views]
+        return normalize(torch.stack(means).mean(dim=0))
+
+    def guesses(self, model: Model, means: Tensor, pixels: Tensor) -> dict[str, Tensor]:
+        """The row that each classifier gives to every image."""
+        scores = both_classifiers(self.extract(model, pixels), means)
+        return {name: found.argmax(dim=1) for name, found in scores.items()}
+
+
+def both_classifiers(found: Extracted, means: Tensor) -> dict[str, Tensor]:
+    """One score per image and class: the head's logits (`fc`), and the cosines to the class means (`ncm`).
+
+    The nearest mean is the one with the largest cosine, since means have unit length.
+    """
+    return {"fc": found.logits, "ncm": normalize(found.features) @ means.T}
 
 
 def batch_size(most: int, height: int, width: int) -> int:
@@ -62,60 +97,3 @@ def filled(pixels: Tensor) -> Tensor:
     """
     missing = 2 ** (len(pixels) - 1).bit_length() - len(pixels)
     return torch.cat([pixels, pixels.new_zeros(missing, *pixels.shape[1:])]) if missing else pixels
-
-
-def class_means(
-    model: Model, exemplars: ImageSet, classes: int, preprocessing: Preprocessing, backend: Backend
-) -> Tensor:
-    """The unit mean feature of every class, from its exemplars under the present model.
-
-    Where the data set is flipped in training, the mean is the average of the mean over the exemplars and
-    the mean over their mirror images. These are true left-right mirrors; the released code of LUCIR's line
-    reverses the last axis of channels-last arrays there and so swaps red and blue instead.
-    """
-    views = [exemplars.pixels]
-    if preprocessing.augmentation.flip:
-        views.append(mirror(exemplars.pixels))
-    members = one_hot(exemplars.labels.to(backend.device), classes).to(torch.float32)
-    weights = members / members.sum(dim=0).clamp(min=1)
-    means = [weights.T @ normalize(extract(model, view, preprocessing, backend).features) for view in views]
-    return normalize(torch.stack(means).mean(dim=0))
-
-
-def both_classifiers(found: Extracted, means: Tensor) -> dict[str, Tensor]:
-    """One score per image and class: the head's logits (`fc`), and the cosines to the class means (`ncm`).
-
-    The nearest mean is the one with the largest cosine, since means have unit length.
-    """
-    return {"fc": found.logits, "ncm": normalize(found.features) @ means.T}
-
-
-def guesses(
-    model: Model, means: Tensor, pixels: Tensor, preprocessing: Preprocessing, backend: Backend
-) -> dict[str, Tensor]:
-    """The row that each classifier gives to every image."""
-    scores = both_classifiers(extract(model, pixels, preprocessing, backend), means)
-    return {name: found.argmax(dim=1) for name, found in scores.items()}
-
-
-def herded(
-    model: Model,
-    kept: ImageSet,
-    new: ImageSet,
-    quota: int,
-    preprocessing: Preprocessing,
-    backend: Backend,
-) -> ImageSet:
-    """The exemplars after a training: of every class at most its quota, by herding where it has new images.
-
-    Raises `Diverged` where the features are no numbers, though the weights are.
-    """
-    arrived = set(new.labels.tolist())
-    candidates = ImageSet.joined([kept.of_labels(arrived), new])
-    features = extract(model, candidates.pixels, preprocessing, backend).features
-    if not bool(torch.isfinite(features).all()):
-        raise Diverged("the features of a temporary model are not finite; lower the learning rate")
-    ranks = herd(features, candidates.labels.to(backend.device), quota)
-    others = kept.of_labels(set(kept.labels.tolist()) - arrived).first_of_each_label(quota)
-    picks = torch.cat([ranks[label] for label in sorted(ranks)])
-    return ImageSet.joined([others, candidates.select(picks)])

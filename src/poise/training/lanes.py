@@ -1,45 +1,31 @@
-"""Lanes: models trained side by side on one device, each on a stream of its own, from a single thread."""
+"""Lanes: work side by side on one device, each piece on a stream of its own, from a single thread.
+
+The only scheduler: trials of a round, a judgement beside the phase's own training, and the runs of a sweep take turns
+here, and what does not fit into memory beside the others waits here until it does.
+"""
 
 from __future__ import annotations
 
-import copy
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import torch
 
 from poise.actions import Action
-from poise.data import Feed, ImageSet
-from poise.nets import Model
+from poise.errors import OutOfMemory
 from poise.training.backend import Backend
-from poise.training.pace import Gauge, Pace, Piece, give_back
-from poise.training.situation import PhaseStart
+from poise.training.pace import WINDOW, Gauge, Pace, Work, give_back
+from poise.training.situation import LocalPhase
 from poise.training.trainer import Trainer
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Leg:
-    """One training inside a trial: what it starts from and what it trains on."""
-
-    start: PhaseStart
-    kept: ImageSet
-    new: ImageSet
-    model: Model  # grown, its new rows imprinted from these new images
-    teacher: Model | None
-    feed: Feed
-
-    @staticmethod
-    def of(start: PhaseStart, kept: ImageSet, new: ImageSet) -> Leg:
-        """The training of these images from there."""
-        return Leg(start, kept, new, start.grown(new), start.teacher(), start.feed(kept, new))
+E = TypeVar("E")
 
 
 @dataclass(eq=False)
@@ -49,34 +35,37 @@ class Lane:
     backend: Backend
     _trainers: dict[tuple[object, ...], Trainer] = field(default_factory=dict)
 
-    def trainer(self, leg: Leg, action: Action, epochs: int | None, address: tuple[int | str, ...]) -> Trainer:
-        """A training of that leg, ready to run."""
-        start = replace(leg.start, backend=self.backend)
-        networks = [tuple(model.state_dict()) for model in (leg.model, leg.teacher) if model is not None]
-        shape = (leg.start.growth, len(leg.feed), action.old_rows, action.balance, *networks)
-        kept = self._trainers.get(shape)
-        if kept is None:
-            captured = self.backend.device.type == "cuda"
-            feed = leg.feed.copy() if captured else leg.feed
-            teacher = copy.deepcopy(leg.teacher) if captured else leg.teacher
-            made = start.trainer(copy.deepcopy(leg.model), teacher, action, feed, epochs=epochs, address=address)
-            if made.captures:
-                self._trainers[shape] = made
-            return made
-        kept.feed.load(leg.feed)
-        if kept.teacher is not None and leg.teacher is not None:
-            kept.teacher.load_state_dict(leg.teacher.state_dict())
-        kept.restart(action, start.lasting(epochs or action.epochs), address, leg.model.state_dict())
-        return kept
+    def trainer(self, begun: LocalPhase, action: Action, epochs: int, address: tuple[int | str, ...]) -> Trainer:
+        """A training of that local phase, ready to run."""
+        networks = [tuple(model.state_dict()) for model in (begun.model, begun.teacher) if model is not None]
+        shape = (begun.situation.growth, len(begun.feed), *action.step_key, *networks)
+        known = self._trainers.get(shape)
+        if known is not None:
+            known.feed.load(begun.feed)
+            if known.teacher is not None and begun.teacher is not None:
+                known.teacher.load_state_dict(begun.teacher.state_dict())
+            known.restart(action, epochs, address, begun.model.state_dict())
+            return known
+        situation = replace(begun.situation, backend=self.backend)
+        on_gpu = self.backend.device.type == "cuda"
+        feed = begun.feed.copy() if on_gpu else begun.feed
+        teacher = begun.teacher.copy() if on_gpu and begun.teacher is not None else begun.teacher
+        made = Trainer(situation, begun.model.copy(), teacher, action, feed, epochs=epochs, address=address)
+        if made.captures:
+            self._trainers[shape] = made
+        return made
 
-    def turn(self, piece: Piece[T]) -> int:
-        """Let a piece of work go on here for a moment; raises `StopIteration` with its result when it ends."""
+    def turn(self, work: Work[T]) -> int:
+        """Let a piece of work continue here for a moment; raises `StopIteration` with its result when it ends."""
         with torch.cuda.stream(self.backend.lane):
             try:
-                return next(piece)
+                return next(work)
             except StopIteration:
-                self.backend.synchronise()  # what comes of it may be used on other lanes
+                self.backend.synchronise()  # its result may be used on other lanes
                 raise
+
+
+Job = Callable[[Lane], Work[T]]  # starts, or starts again, a piece of work on a lane
 
 
 class Lanes:
@@ -85,72 +74,179 @@ class Lanes:
     `kind` of work: what was found out about the pace of one serves the next of the same kind.
     """
 
-    def __init__(self, backend: Backend, count: int | None = None, kind: tuple[int, ...] = ()) -> None:
-        self._backend = backend
+    def __init__(
+        self, backend: Backend, count: int | None = None, kind: tuple[int, ...] = (), window: float = WINDOW
+    ) -> None:
+        self.backend = backend
         if count is None and backend.device.type == "cuda":
-            self._pace = Pace(gauge=Gauge.of(backend.device), kind=(str(backend.device), *kind))
+            known = (str(backend.device), *kind) if kind else None
+            self.pace = Pace(gauge=Gauge.of(backend.device), kind=known, window=window)
         else:
-            self._pace = Pace(count or 1)
+            self.pace = Pace(count or 1)
         self._lanes: list[Lane] = []  # those that were needed so far
 
     def __len__(self) -> int:
-        return self._pace.allowed
+        """How many may be at work at once."""
+        return self.pace.allowed
 
-    def __getitem__(self, place: int) -> Lane:
-        while len(self._lanes) <= place:
-            self._lanes.append(self._new())
-        return self._lanes[place]
-
-    def _new(self) -> Lane:
-        if self._backend.lane is None:
-            return Lane(self._backend)
-        return Lane(replace(self._backend, lane=torch.cuda.Stream(self._backend.device)))  # type: ignore[no-untyped-call]
-
-    def fewer(self) -> None:
-        """Half as many lanes; everything captured is given back first."""
-        self._pace.fewer(len(self) // 2)
-        log.warning("out of memory on %s: going on with %d lanes", self._backend.device, len(self))
-        self.keep(0)
+    @property
+    def opened(self) -> int:
+        """How many there are at present."""
+        return len(self._lanes)
 
     def keep(self, count: int) -> None:
         """Give back what was captured on the other lanes."""
         del self._lanes[count:]
         give_back()
 
-    def side_by_side(self, work: Sequence[Callable[[Lane], Piece[T]]]) -> Generator[T, None, None]:
-        """Run pieces of work, each on a lane, taking turns; results in the order of asking, as soon as they are known.
+    def idle(self, busy: Sequence[Lane]) -> Lane:
+        """A lane on which nothing runs; superfluous ones are given back."""
+        self._lanes = [lane for place, lane in enumerate(self._lanes) if place < len(self) or lane in busy]
+        free = next((lane for lane in self._lanes if lane not in busy), None)
+        return free or self._open()
 
-        A piece that waits starts on whichever lane is free.
+    def keep_only(self, busy: Sequence[Lane]) -> None:
+        """Give back every other lane, with all that was captured there."""
+        self._lanes = [lane for lane in self._lanes if lane in busy]
+        give_back()
+
+    def _open(self) -> Lane:
+        stream = self.backend.lane
+        if stream is not None:
+            stream = torch.cuda.Stream(self.backend.device)  # type: ignore[no-untyped-call]
+        self._lanes.append(Lane(replace(self.backend, lane=stream)))
+        return self._lanes[-1]
+
+    def side_by_side(
+        self,
+        jobs: Sequence[Job[T]],
+        *,
+        admits: Callable[[], bool] = lambda: True,
+        too_large: Callable[[int, Exception], T] | None = None,
+    ) -> Generator[T, None, None]:
+        """Run all jobs, taking turns; results in the order of asking, as soon as they are known.
+
+        A job that waits starts on whichever lane is free, as long as `admits` says so. One that finds no memory beside
+        others starts again when there is more of it; one that finds none alone raises, unless `too_large` makes a
+        result of that.
         """
-        self._backend.synchronise()  # what they start from was queued elsewhere
-        waiting, results = deque(enumerate(work)), dict[int, T]()
-        active: dict[int, tuple[Lane, Piece[T]]] = {}
-        told = 0
+        crew, told = _Crew(self, jobs, too_large=too_large), 0
         try:
-            while told < len(work):
-                while waiting and len(active) < len(self):
-                    place, start = waiting.popleft()
-                    lane = self._idle([busy for busy, _ in active.values()])
-                    active[place] = lane, start(lane)
-                    self._pace.begin(place)
-                self._pace.look(len(waiting))
-                for place, (lane, piece) in list(active.items()):
-                    try:
-                        self._pace.did(lane.turn(piece))
-                    except StopIteration as end:
-                        results[place] = end.value
-                        del active[place]
-                        self._pace.end(place)
-                while told in results:
+            while crew.active or (crew.waiting and admits()):
+                crew.take_turns(admits())
+                while told in crew.results:
                     left = time.perf_counter()
-                    yield results.pop(told)
-                    self._pace.paused(time.perf_counter() - left)
+                    yield crew.results.pop(told)
+                    self.pace.paused(time.perf_counter() - left)
                     told += 1
         finally:
-            for place in active:
-                self._pace.end(place)
+            crew.dismiss()
 
-    def _idle(self, busy: Sequence[Lane]) -> Lane:
-        """A lane on which nothing runs; those that are too many are given back."""
-        self._lanes = [lane for place, lane in enumerate(self._lanes) if place < len(self) or lane in busy]
-        return next((lane for lane in self._lanes if lane not in busy), None) or self[len(self._lanes)]
+    def beside(
+        self, main: Iterable[E], jobs: Sequence[Job[T]], done: Callable[[list[T]], E]
+    ) -> Generator[E, None, None]:
+        """The events of a main training, with these jobs beside it, all at once; `done` turns their results into one.
+
+        Where memory does not suffice for both, the jobs run after the main training.
+        """
+        crew = _Crew(self, jobs, beside=True)
+
+        def event() -> E:
+            return done([crew.results[place] for place in range(len(jobs))])
+
+        try:
+            for each in main:
+                yield each
+                if crew.busy and not crew.held:
+                    crew.take_turns()
+                    if not crew.busy:
+                        yield event()
+            if crew.busy:
+                crew.release()
+                while crew.busy:
+                    crew.take_turns()
+                yield event()
+        finally:
+            crew.dismiss()
+
+
+class _Crew(Generic[T]):
+    """Jobs at work on lanes. Beside something else they are all at work at once, whatever the pace allows."""
+
+    def __init__(
+        self,
+        lanes: Lanes,
+        jobs: Sequence[Job[T]],
+        *,
+        beside: bool = False,
+        too_large: Callable[[int, Exception], T] | None = None,
+    ) -> None:
+        self._too_large = too_large
+        lanes.backend.synchronise()  # what they start from was queued elsewhere
+        self._lanes, self._beside, self.held = lanes, beside, False
+        self.waiting = deque(enumerate(jobs))
+        self.active: dict[int, tuple[Lane, Work[T], Job[T]]] = {}
+        self.results: dict[int, T] = {}
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything is left to do."""
+        return bool(self.waiting or self.active)
+
+    def take_turns(self, admits: bool = True) -> None:
+        """Start what may start, and let every job continue for a moment."""
+        if admits:
+            self._admit()
+        self._lanes.pace.look(len(self.waiting))
+        failed: tuple[int, Job[T]] | None = None
+        for place in list(self.active):
+            lane, work, job = self.active[place]
+            try:
+                self._lanes.pace.did(lane.turn(work))
+                continue
+            except StopIteration as end:
+                self.results[place] = end.value
+            except (torch.cuda.OutOfMemoryError, OutOfMemory) as error:
+                if self._beside or len(self.active) > 1 or self._lanes.opened > 1:
+                    failed = place, job
+                elif self._too_large is None:
+                    raise
+                else:
+                    self.results[place] = self._too_large(place, error)
+            del self.active[place], work
+            self._lanes.pace.end(place)
+            if failed:
+                del lane
+                break
+        if failed:  # outside the handler, which would keep the failed training alive
+            self._wait(*failed)
+
+    def _admit(self) -> None:
+        while self.waiting and (self._beside or len(self.active) < len(self._lanes)):
+            place, job = self.waiting.popleft()
+            lane = self._lanes.idle([busy for busy, _, _ in self.active.values()])
+            self.active[place] = lane, job(lane), job
+            self._lanes.pace.begin(place)
+
+    def _wait(self, place: int, job: Job[T]) -> None:
+        """Memory did not suffice: the job goes back to the queue, its lane and idle ones are given back."""
+        if self._beside:
+            self.held = True
+            self.waiting.extend((other, held) for other, (_, _, held) in self.active.items())
+            self.active.clear()
+        self.waiting.appendleft((place, job))
+        busy = [other for other, _, _ in self.active.values()]
+        self._lanes.pace.fewer(len(self.active))
+        self._lanes.keep_only(busy)
+        log.warning("out of memory on %s: continuing with %d lanes", self._lanes.backend.device, len(self._lanes))
+
+    def release(self) -> None:
+        """What was beside the jobs has ended: they are alone now."""
+        self.held = self._beside = False
+
+    def dismiss(self) -> None:
+        """Leave whatever still runs."""
+        for place, (_, work, _) in self.active.items():
+            work.close()
+            self._lanes.pace.end(place)
+        self.active.clear()

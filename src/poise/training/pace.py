@@ -16,10 +16,10 @@ from poise.training.capture import CapturedRunner
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-Piece = Generator[int, None, T]  # yields how many images it trained on since the last time
+Work = Generator[int, None, T]  # yields how many images it trained on since the last time
 MOST = 8  # beyond it an H200 trains no more images per second, and every lane costs a capture
-GAIN = 1.05  # twice as many pieces must train so many times the images per second
-MARGIN = 1.25  # so many times the memory that the running pieces took must be free for as many more
+GAIN = 1.05  # the least speed-up, in images per second, for which the number of pieces is doubled
+MARGIN = 1.25  # free memory needed to double the pieces, as a multiple of what the running ones took
 FIRST = 2  # steps of each piece, on average, before they are measured
 WINDOW = 0.5  # seconds
 
@@ -40,7 +40,13 @@ class Gauge:
 
 
 class Found(NamedTuple):
-    """What is known about the right number of pieces: whether it is final, and the rate of half as many or of it."""
+    """What is known about the right number of pieces.
+
+    Attributes:
+        allowed: how many may be at work.
+        settled: whether that is final.
+        rate: images per second: of `allowed` pieces where settled, else of half of them.
+    """
 
     allowed: int = 1
     settled: bool = False

@@ -11,11 +11,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.modules.dropout import _DropoutNd
 
-from poise.actions import SETTINGS, Action
-from poise.data import Draws, Feed, Preprocessing
-from poise.methods import Growth, Method
+from poise.actions import Action, is_weight
+from poise.data import Draws, Feed
 from poise.nets import Backbone, Model
-from poise.training.backend import Backend
+from poise.training.situation import Situation
 
 
 class Step:
@@ -27,23 +26,20 @@ class Step:
 
     def __init__(
         self,
-        *,
+        situation: Situation,
         model: Model,
         teacher: Model | None,
-        method: Method,
         action: Action,
-        growth: Growth,
-        preprocessing: Preprocessing,
         optimiser: torch.optim.SGD,
-        backend: Backend,
         clamp: float | None = None,
     ) -> None:
-        self.model, self.teacher, self.method, self.growth = model, teacher, method, growth
-        self.preprocessing, self.optimiser, self.backend, self.clamp = preprocessing, optimiser, backend, clamp
-        self.weights = {name: torch.zeros((), device=backend.device) for name in action if name not in SETTINGS}
+        self.situation, self.model, self.teacher = situation, model, teacher
+        self.method, self.optimiser, self.clamp = situation.method.at(action), optimiser, clamp
+        device = situation.backend.device
+        self.weights = {name: torch.zeros((), device=device) for name in action if is_weight(name)}
         self.weigh(action)
         self.names: tuple[str, ...] = ()  # of the values that a step returns; known after the first one
-        self._shadows = _shadows(model, backend.dtype)
+        self._shadows = _shadows(model, situation.backend.dtype)
 
     def weigh(self, action: Action) -> None:
         """Weigh the terms as this action says, in place: a captured step goes on with it."""
@@ -52,13 +48,13 @@ class Step:
 
     def __call__(self, pixels: Tensor, labels: Tensor, draws: Draws) -> Tensor:
         """Train on one batch of uint8 images; returns the loss and every term, in the order of `names`."""
-        images = self.preprocessing.training(pixels, draws).contiguous(memory_format=torch.channels_last)
+        images = self.situation.preprocessing.training(pixels, draws).contiguous(memory_format=torch.channels_last)
         self._cast_weights()
-        with self.backend.autocast:
+        with self.situation.backend.autocast:
             student = functional_call(self.model, self._shadows, (images,)) if self._shadows else self.model(images)
             with torch.no_grad():
                 teacher = self.teacher(images) if self.teacher is not None else None
-        terms = self.method.terms(student, teacher, labels, self.growth)
+        terms = self.method.terms(student, teacher, labels, self.situation.growth)
         weighted = [self.weights[name] * term if name in self.weights else term for name, term in terms.items()]
         total = torch.stack(weighted).sum()
         self.optimiser.zero_grad(set_to_none=True)

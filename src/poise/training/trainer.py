@@ -11,31 +11,14 @@ from torch import Tensor
 
 from poise import draws
 from poise.actions import Action
-from poise.data import Feed, Preprocessing, batch_bounds, herd
-from poise.errors import Diverged, check_number, check_whole
-from poise.methods import Growth, Method, Stage
+from poise.data import Feed, batch_bounds, herd
+from poise.errors import Diverged
+from poise.methods import MODEL, PREVIOUS, Finished, Stage
 from poise.nets import Model
-from poise.training.backend import Backend
 from poise.training.capture import CapturedRunner
-from poise.training.evaluate import extract
 from poise.training.events import EpochDone, Event, StageDone, StepDone
+from poise.training.situation import Situation
 from poise.training.step import EagerRunner, Runner, Step, is_noisy
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """How long and how hard a phase trains, whatever the action."""
-
-    epochs: int = 160
-    batch: int = 128
-    momentum: float = 0.9
-    weight_decay: float = 5e-4
-
-    def __post_init__(self) -> None:
-        check_whole("epochs", self.epochs, 1)
-        check_whole("batch", self.batch, 2)  # one image has no batch statistics
-        check_number("momentum", self.momentum, below=1)
-        check_number("weight_decay", self.weight_decay)
 
 
 @dataclass
@@ -63,31 +46,28 @@ class _Engine:
 
 
 class Trainer:
-    """The training of one model in one phase.
+    """The training of one phase: of its model, and of whatever other students its stages name.
 
     Every epoch's order, crops and flips come from the address (seed, phase, stage, epoch), so the state is
-    only the weights, the momentum, and where it stands: (stage, epoch, step).
+    only the weights, the momentum, and where it stands: (stage, epoch, step). `address` tells its draws from those of
+    other trainings of the same phase, and `epochs` its length where the phase's own is not meant.
     """
 
     def __init__(
         self,
-        *,
+        situation: Situation,
         model: Model,
         teacher: Model | None,
-        method: Method,
         action: Action,
-        growth: Growth,
         feed: Feed,
-        preprocessing: Preprocessing,
-        schedule: Schedule,
-        backend: Backend,
-        seed: int,
-        phase: int,
+        *,
+        epochs: int | None = None,
         address: tuple[int | str, ...] = (),
     ) -> None:
-        self.model, self.teacher, self.action, self.growth = model, teacher, action, growth
-        self.method, self.preprocessing, self.schedule, self.backend = method, preprocessing, schedule, backend
-        self.feed, self.seed, self.phase, self.address = feed, seed, phase, address
+        self.situation, self.teacher, self.action, self.feed, self.address = situation, teacher, action, feed, address
+        self.students: dict[str, Model] = {MODEL: model}
+        self.schedule = situation.schedule.lasting(epochs or action.epochs)
+        method, growth = situation.method, situation.growth
         balancing = action.balance == "finetune" and growth.old > 0
         self.stages: tuple[Stage, ...] = (*method.stages(growth), *((method.balancing,) if balancing else ()))
         self.stage = self.epoch = self.step = 0
@@ -99,6 +79,20 @@ class Trainer:
         self._enter()
 
     @property
+    def model(self) -> Model:
+        """The phase's own model."""
+        return self.students[MODEL]
+
+    @property
+    def predictor(self) -> Model:
+        """The model to look at: the one that is trained, and after the last stage the one that predicts."""
+        return self.model if self.stage < len(self.stages) else self.finished().predicts
+
+    def finished(self) -> Finished:
+        """What the phase ends with, when all stages were trained."""
+        return self.situation.method.finish(self.students)
+
+    @property
     def bounds(self) -> list[tuple[int, int]]:
         """Where the batches of this stage start and stop."""
         return self._engine.bounds
@@ -106,8 +100,9 @@ class Trainer:
     @property
     def captures(self) -> bool:
         """Whether steps are captured: on a GPU, where the images live there and the network draws nothing."""
-        on_gpu = self.backend.device.type == "cuda" and self.feed.resident
-        return on_gpu and self.backend.capture and not is_noisy(self.model)
+        backend = self.situation.backend
+        on_gpu = backend.device.type == "cuda" and self.feed.resident
+        return on_gpu and backend.capture and not is_noisy(self.model)
 
     def run(self) -> Generator[Event, None, None]:
         """Train from where it stands to the end of the last stage."""
@@ -119,19 +114,21 @@ class Trainer:
             self.stage, self.epoch, self._picks = self.stage + 1, 0, None
             if self.stage < len(self.stages):
                 self._enter()
-            elif self.action.balance == "align" and self.growth.old:
+            elif self.action.balance == "align" and self.situation.growth.old:
                 self.model.head.align()
-            yield StageDone(self.phase, stage.name)
+            yield StageDone(self.situation.phase, stage.name)
 
     def restart(
-        self, action: Action, schedule: Schedule, address: tuple[int | str, ...], values: Mapping[str, Tensor]
+        self, action: Action, epochs: int | None, address: tuple[int | str, ...], values: Mapping[str, Tensor]
     ) -> None:
         """Train once more, from these values of the model, with another action that has the same kind of stages.
 
-        What was captured is used again: nothing but numbers may differ (not `old_rows`, not `balance`).
+        What was captured is used again, so the actions may differ in numbers that a step reads and in nothing else
+        (`Action.step_key`).
         """
         self.model.load_state_dict(values)
-        self.action, self.schedule, self.address = action, schedule, address
+        self.action, self.address = action, address
+        self.schedule = self.situation.schedule.lasting(epochs or action.epochs)
         self.stage = self.epoch = self.step = 0
         self.record, self._picks, self._restored_names = [], None, ()
         self._enter()
@@ -140,32 +137,52 @@ class Trainer:
     def _engine(self) -> _Engine:
         return self._engines.get(self.stage) or self._engines[max(self._engines)]  # the last one, when all is done
 
-    def _enter(self) -> None:
+    def _enter(self, *, resumed: bool = False) -> None:
         """Make ready for the stage, and first for what follows each of its epochs: what is trained is the stage's."""
         stage = self.stages[self.stage]
+        if stage.student != MODEL and not resumed:
+            self._make_student(stage.student)
         if stage.after is not None:
             self._afters[self.stage] = self._ready(stage.after, self._afters.get(self.stage))
         self._engines[self.stage] = self._ready(stage, self._engines.get(self.stage))
 
+    def _make_student(self, name: str) -> None:
+        """A student of a later stage, made by the method; one that was there before takes over its values."""
+        models = {**self.students, PREVIOUS: self.situation.model}
+        arrivals = self.situation.arrivals(self.feed.images(), "student", name)
+        made = self.situation.method.student(name, models, arrivals).placed(self.situation.backend.device)
+        if name in self.students:
+            self.students[name].load_state_dict(made.state_dict())
+        else:
+            self.students[name] = made
+
     def _ready(self, stage: Stage, engine: _Engine | None) -> _Engine:
         """What is trained, on which images, by which optimiser; the engine that did it before, where it can."""
         self._train_only(stage)
-        feed = self._stage_feed(stage)
+        feed, teacher = self._stage_feed(stage), self._stage_teacher(stage)
         if engine is None or (feed is not engine.feed and not (self.captures and len(feed) == len(engine.feed))):
-            return self._new_engine(stage, feed)
+            return self._new_engine(stage, feed, teacher)
         if feed is not engine.feed:
             engine.feed.load(feed)
+        if teacher is not None and engine.step.teacher is not None and teacher is not engine.step.teacher:
+            engine.step.teacher.load_state_dict(teacher.state_dict())
         engine.restart(self.action)
         return engine
 
     def _train_only(self, stage: Stage) -> None:
-        self.model.train_only(stage.trains, old_rows=self.action.old_rows == "trained" or stage.trains != "all")
+        old_rows = self.action.old_rows == "trained" or stage.trains != "all"
+        self.students[stage.student].train_only(stage.trains, old_rows=old_rows)
+
+    def _stage_teacher(self, stage: Stage) -> Model | None:
+        if stage.teacher is None or stage.teacher == PREVIOUS:
+            return self.teacher if stage.teacher else None
+        return self.students[stage.teacher].teacher(self.situation.backend.dtype)
 
     def _stage_feed(self, stage: Stage) -> Feed:
         if not stage.balanced:
             return self.feed
         if self._picks is None:
-            features = extract(self.model, self.feed.pixels, self.preprocessing, self.backend).features
+            features = self.situation.evaluator.extract(self.model, self.feed.pixels).features
             smallest = int(torch.unique(self.feed.labels, return_counts=True)[1].min())
             ranks = herd(features, self.feed.labels, smallest)
             self._picks = torch.cat([ranks[label] for label in sorted(ranks)])
@@ -173,30 +190,21 @@ class Trainer:
                 self._picks = self._picks.repeat(2)
         return self.feed.selected(self._picks)
 
-    def _new_engine(self, stage: Stage, feed: Feed) -> _Engine:
-        optimiser = self._new_optimiser()
-        step = Step(
-            model=self.model,
-            teacher=self.teacher if stage.distils else None,
-            method=self.method,
-            action=self.action,
-            growth=self.growth,
-            preprocessing=self.preprocessing,
-            optimiser=optimiser,
-            backend=self.backend,
-            clamp=stage.clamp,
-        )
+    def _new_engine(self, stage: Stage, feed: Feed, teacher: Model | None) -> _Engine:
+        model = self.students[stage.student]
+        optimiser = self._new_optimiser(model)
+        step = Step(self.situation, model, teacher, self.action, optimiser, stage.clamp)
         bounds = batch_bounds(len(feed), self.schedule.batch)
-        return _Engine(
-            feed, bounds, optimiser, step, (CapturedRunner if self.captures else EagerRunner)(step, feed, bounds)
-        )
+        runner = CapturedRunner if self.captures else EagerRunner
+        return _Engine(feed, bounds, optimiser, step, runner(step, feed, bounds))
 
-    def _new_optimiser(self) -> torch.optim.SGD:
-        trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
-        on_gpu = self.backend.device.type == "cuda"
+    def _new_optimiser(self, model: Model) -> torch.optim.SGD:
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        device = self.situation.backend.device
+        on_gpu = device.type == "cuda"
         optimiser = torch.optim.SGD(
             trained,
-            lr=torch.tensor(self.action.lr, device=self.backend.device) if on_gpu else self.action.lr,
+            lr=torch.tensor(self.action.lr, device=device) if on_gpu else self.action.lr,
             momentum=self.schedule.momentum,
             weight_decay=self.schedule.weight_decay,
             fused=on_gpu,
@@ -212,16 +220,16 @@ class Trainer:
             self.record.append(values)
             first, self.step = self.step, self.step + len(values)
             images = bounds[self.step - 1][1] - bounds[first][0]
-            yield StepDone(self.phase, stage.name, self.epoch, epochs, self.step, len(bounds), images)
+            yield StepDone(self.situation.phase, stage.name, self.epoch, epochs, self.step, len(bounds), images)
         if stage.after is not None:  # to its end, so that a state never stands inside it
             for _ in self._steps(stage.after, self._afters[self.stage], self._rate(stage.after, epochs), 0):
                 pass
-            self.model.settle()
+            self.students[stage.after.student].settle()
         means = self._checked_means()
         self.step, self.record = 0, []
         self.epoch += 1
         loss = means.pop("loss")
-        yield EpochDone(self.phase, stage.name, self.epoch, epochs, rate, loss, means)
+        yield EpochDone(self.situation.phase, stage.name, self.epoch, epochs, rate, loss, means)
 
     def _rate(self, stage: Stage, epochs: int) -> float:
         return stage.rate(self.epoch, epochs, self.action.lr if stage.lr is None else stage.lr)
@@ -229,13 +237,15 @@ class Trainer:
     def _steps(self, stage: Stage, engine: _Engine, rate: float, first: int) -> Iterator[Tensor]:
         """This epoch of a stage from that step on."""
         engine.set_rate(rate)
-        generator = draws.generator(self.seed, "epoch", self.phase, stage.name, self.epoch, *self.address)
+        seed, address = self.situation.seed, (self.situation.phase, stage.name, self.epoch, *self.address)
+        generator = draws.generator(seed, "epoch", *address)
         order = torch.from_numpy(generator.permutation(len(engine.feed)))
-        augmentation = self.preprocessing.augmentation.draw(len(engine.feed), generator)
+        augmentation = self.situation.preprocessing.augmentation.draw(len(engine.feed), generator)
         self._train_only(stage)
-        self.model.train()
-        self.model.backbone.train(stage.moves_statistics)
-        noise = draws.key(self.seed, "noise", self.phase, stage.name, self.epoch, *self.address)
+        student = self.students[stage.student].train()
+        if not stage.moves_statistics:
+            student.backbone.eval()
+        noise = draws.key(seed, "noise", *address)
         return engine.runner.epoch(order, augmentation, first, noise)
 
     def _checked_means(self) -> dict[str, float]:
@@ -245,11 +255,16 @@ class Trainer:
         bad = torch.nonzero(~torch.isfinite(values).all(dim=1)).flatten()
         if len(bad):
             raise self._diverged(int(bad[0]))
-        state = [value for value in self.model.state_dict().values() if value.is_floating_point() and value.numel()]
+        state = [value for value in self._student.state_dict().values() if value.is_floating_point() and value.numel()]
         lengths = torch.stack([length.float() for length in torch._foreach_norm(state, torch.inf)])
         if not bool(torch.isfinite(lengths).all()):  # read back once: every look at a value waits for the device
             raise self._diverged(max(self.step - 1, 0))
         return {name: float(mean) for name, mean in zip(names, values.mean(dim=0), strict=True)} if len(values) else {}
+
+    @property
+    def _student(self) -> Model:
+        """The one that is trained in this stage, or was in the last one."""
+        return self.students[self.stages[min(self.stage, len(self.stages) - 1)].student]
 
     def _names(self) -> tuple[str, ...]:
         return self._engine.runner.names or self._restored_names
@@ -257,41 +272,53 @@ class Trainer:
     def _diverged(self, step: int) -> Diverged:
         stage = self.stages[min(self.stage, len(self.stages) - 1)]
         return Diverged(
-            f"the loss diverged in phase {self.phase}, {stage.name} epoch {self.epoch + 1}, step {step + 1} "
+            f"the loss diverged in phase {self.situation.phase}, {stage.name} epoch {self.epoch + 1}, step {step + 1} "
             f"(lr {self.action.lr:g}); lower the learning rate and start again"
         )
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Everything that `restore` needs; refuses to save a diverged model."""
         self._checked_means()
-        tensors = {f"model.{name}": value for name, value in self.model.state_dict().items()}
-        for prefix, optimiser in self._optimisers().items():
-            for name, parameter in self.model.named_parameters():
+        tensors = {
+            f"student.{student}.{name}": value
+            for student, model in self.students.items()
+            for name, value in model.state_dict().items()
+        }
+        for prefix, (optimiser, model) in self._optimisers().items():
+            for name, parameter in model.named_parameters():
                 if "momentum_buffer" in optimiser.state.get(parameter, {}):
                     tensors[f"{prefix}.{name}"] = optimiser.state[parameter]["momentum_buffer"]
         if self.record:
             tensors["record"] = torch.cat(self.record)
         if self._picks is not None:
             tensors["picks"] = self._picks
-        return tensors, {"stage": self.stage, "epoch": self.epoch, "step": self.step, "names": list(self._names())}
+        position = {"stage": self.stage, "epoch": self.epoch, "step": self.step, "names": list(self._names())}
+        return tensors, {**position, "students": list(self.students)}
 
-    def _optimisers(self) -> dict[str, torch.optim.SGD]:
-        """Those whose momentum matters, by the name under which it is stored."""
+    def _optimisers(self) -> dict[str, tuple[torch.optim.SGD, Model]]:
+        """Those whose momentum matters and what they train, by the name under which it is stored."""
         if self.stage == len(self.stages):
             return {}
-        after = {"momentum after": self._afters[self.stage].optimiser} if self.stage in self._afters else {}
-        return {"momentum": self._engine.optimiser, **after}
+        engines = {"momentum": self._engine}
+        if self.stage in self._afters:
+            engines["momentum after"] = self._afters[self.stage]
+        return {prefix: (engine.optimiser, engine.step.model) for prefix, engine in engines.items()}
 
     def restore(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
-        """Go back to where `state` was called; the model must have grown already."""
+        """Return to where `state` was called; the model must have grown already."""
         self.stage, self.epoch, self.step = meta["stage"], meta["epoch"], meta["step"]
-        self.model.load_state_dict({n.removeprefix("model."): t for n, t in tensors.items() if n.startswith("model.")})
-        self._picks = tensors["picks"].to(self.backend.device) if "picks" in tensors else None
+        for student in meta["students"]:
+            if student not in self.students:
+                self._make_student(student)
+            prefix = f"student.{student}."
+            values = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+            self.students[student].load_state_dict(values)
+        self._picks = tensors["picks"].to(self.situation.backend.device) if "picks" in tensors else None
         if self.stage < len(self.stages):
-            self._enter()
-            for prefix, optimiser in self._optimisers().items():
-                for name, parameter in self.model.named_parameters():
+            self._enter(resumed=True)
+            for prefix, (optimiser, model) in self._optimisers().items():
+                for name, parameter in model.named_parameters():
                     if (momentum := tensors.get(f"{prefix}.{name}")) is not None:
                         optimiser.state[parameter]["momentum_buffer"].copy_(momentum)
         self._restored_names = tuple(meta["names"])
-        self.record = [tensors["record"].to(self.backend.device)] if "record" in tensors else []
+        self.record = [tensors["record"].to(self.situation.backend.device)] if "record" in tensors else []

@@ -1,18 +1,54 @@
-"""How the action of a phase is chosen: policies over trials, and tuners that are none."""
+"""How the action of a phase is chosen: one call, behind which every policy and tuner stands.
 
-from poise.tuning.trials import TrialResult, Trials, TrialSettings, Witness, trial_settings
-from poise.tuning.tuners import TUNERS, decider_options, deciders, make_decider, own_space, tuner_options
+`base` is the call, `catalog` finds a tuner by its name, `policy` asks, tries, tells and decides, `bilevel` and
+`offline` are the tuners that are not policies, `history` is what all of them remember, `classifier` says which
+classifier counts, `attempt`, `trials`, `environment` and `rewards` are how an action is tried.
+"""
+
+from poise.policies import Setup
+from poise.tuning.attempt import Attempt, TrialInputs, TrialSettings
+from poise.tuning.base import Choice, Task, Tuner, TunerKind
+from poise.tuning.catalog import make_tuner, tuner_kind, tuner_names
+from poise.tuning.classifier import ClassifierRule, first_classifier, judge_before, train_and_judge
+from poise.tuning.history import (
+    CLASSIFIERS,
+    Entry,
+    History,
+    decided_rewards,
+    entry_as_json,
+    entry_from_json,
+    judged_hits,
+)
+from poise.tuning.policy import PolicyTuner
+from poise.tuning.rewards import Reward, TrialResult, Witness
+from poise.tuning.trials import Trials
 
 __all__ = [
-    "TUNERS",
+    "CLASSIFIERS",
+    "Attempt",
+    "Choice",
+    "ClassifierRule",
+    "Entry",
+    "History",
+    "PolicyTuner",
+    "Reward",
+    "Setup",
+    "Task",
+    "TrialInputs",
     "TrialResult",
     "TrialSettings",
     "Trials",
+    "Tuner",
+    "TunerKind",
     "Witness",
-    "decider_options",
-    "deciders",
-    "make_decider",
-    "own_space",
-    "trial_settings",
-    "tuner_options",
+    "decided_rewards",
+    "entry_as_json",
+    "entry_from_json",
+    "first_classifier",
+    "judge_before",
+    "judged_hits",
+    "make_tuner",
+    "train_and_judge",
+    "tuner_kind",
+    "tuner_names",
 ]

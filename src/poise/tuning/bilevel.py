@@ -5,18 +5,19 @@ local training part,
 
     min over h of L_valid(θ_T(h)),    dL_valid/dh = ∂L_valid/∂θ_T · dθ_T/dh,
 
-where dθ_T/dh is had by differentiating the T steps themselves in reverse. This is a tuner of a phase and no policy
-over a grid: it walks through continuous values. What it cannot see is what every short horizon hides: the learning
+where dθ_T/dh comes from differentiating the T steps themselves in reverse. This is not a policy over a grid: it walks
+through continuous values. What it cannot see is what every short horizon hides: the learning
 rate is held at its start, later stages of a method are not unrolled, and T steps prefer what pays soon.
 """
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final, Self
+from typing import Final
 
 import torch
 from torch import Tensor, nn
@@ -24,18 +25,23 @@ from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from poise import draws
-from poise.actions import SETTINGS, Action
-from poise.data import Draws, ImageSet
+from poise.actions import Action, is_weight
+from poise.data import Draws
 from poise.errors import check_number, check_whole
 from poise.nets import BatchNorm, Model, Output
+from poise.training import Event, Situation, TuningDone
 from poise.training.evaluate import BATCH
-from poise.training.situation import PhaseStart
 from poise.training.step import seeded
+from poise.tuning.base import Choice, Task, Tuner, TunerKind, resolve_options
+from poise.tuning.environment import Environment
+from poise.tuning.history import Chosen, HyperStep, Stepped
+
+log = logging.getLogger(__name__)
 
 LARGEST_WEIGHT: Final = 20.0
 RATES: Final = (1e-4, 1.0)  # the learning rates that are never left
 
-_UNTUNED: Final = ("ce", "margin")  # terms that are no distillation
+_UNTUNED: Final = ("ce", "margin")  # terms that distil nothing
 _DECAYS: Final = (0.9, 0.999)  # of Adam's moments
 _EPSILON: Final = 1e-8
 
@@ -65,87 +71,56 @@ class BilevelOptions:
 DEFAULTS: Final = BilevelOptions()
 
 
-@dataclass(frozen=True)
-class HyperStep:
-    """One outer round.
-
-    Attributes:
-        round: counted from 0.
-        action: what the round made of the action; after a loss or gradient that is no number, the last action whose
-            loss and gradient were finite (the first one, if none was).
-        loss: the validation loss before the update.
-        gradient: its derivative with respect to every tuned hyperparameter, before the update, by axis.
-    """
-
-    round: int
-    action: Action
-    loss: float
-    gradient: dict[str, float]
-
-    @property
-    def finite(self) -> bool:
-        """Whether loss and gradient are numbers; a round of which they are not is the last."""
-        return all(map(math.isfinite, (self.loss, *self.gradient.values())))
-
-    def as_json(self) -> dict[str, Any]:
-        """The round as plain values; what is no number is None."""
-        known = {"loss": self.loss, "gradient": self.gradient} if self.finite else {"loss": None, "gradient": None}
-        return {"round": self.round, "action": dict(self.action), **known}
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """The round that `as_json` wrote."""
-        loss = math.nan if value["loss"] is None else value["loss"]
-        return cls(value["round"], Action(**value["action"]), loss, dict(value["gradient"] or {}))
-
-
 def tuned_axes(action: Action) -> tuple[str, ...]:
     """The axes that hypergradients can move: the weights of distillation terms, and the learning rate.
 
     >>> tuned_axes(Action(lr=0.1, classifier="fc", feature_kd=1.0, margin=1.0))
     ('feature_kd', 'lr')
     """
-    return tuple(axis for axis in action if axis == "lr" or axis not in (*SETTINGS, *_UNTUNED))
+    return tuple(axis for axis in action if axis == "lr" or (is_weight(axis) and axis not in _UNTUNED))
 
 
-def hypergradient(
-    start: PhaseStart,
-    kept: ImageSet,
-    new: ImageSet,
-    valid: ImageSet,
-    action: Action,
-    options: BilevelOptions,
-    round: int,  # noqa: A002 - the word of the trials too
-) -> tuple[float, dict[str, float]]:
-    """The validation loss after the unrolled steps, and its derivative by every tuned hyperparameter.
+class BilevelTuner(Tuner):
+    """Hypergradients round by round; the last round holds the action."""
 
-    The steps are the Trainer's (SGD with momentum and weight decay, augmentation, batch norm on the batch, old head
-    rows frozen where the action says so), always in full precision, from the model grown with `new`. Each trains on a
-    batch of `kept` and `new` that is drawn at the address (seed, "bilevel", phase, round, step).
+    def choose(self, task: Task) -> Generator[Event, None, Choice]:
+        """Continue after the rounds that are done. Where nothing can be held out to validate on, the default stays."""
+        for entry in task.history:
+            if isinstance(entry, Chosen):
+                return Choice(entry.action)
+        action, environment = self.default, task.trials.local()
+        if environment is None:
+            log.warning("phase %d has nothing to validate on; its action is not tuned", task.phase)
+        else:
+            done = [entry.step for entry in task.history if isinstance(entry, Stepped)]
+            action = done[-1].action if done else action
+            problem = InnerProblem(task.trials.inputs.situation, environment, self.default)
+            for step in hyper_steps(problem, self.default, BilevelOptions(**self.options), done):
+                action = step.action
+                task.history.append(Stepped(task.phase, step))
+                yield TuningDone(task.phase, self.kind.name, step.as_json())
+        task.history.append(Chosen(task.phase, action))
+        return Choice(action)
 
-    The validation loss is the cross-entropy on `valid`, every class counting the same, in eval mode: with the running
-    statistics as the unrolled steps left them. These depend on the hyperparameters too and are part of the derivative.
-    """
-    return _InnerProblem(start, kept, new, valid, action).hypergradient(action, options.steps, round)
+
+BILEVEL: Final = TunerKind(
+    "bilevel",
+    make=BilevelTuner,
+    resolve=partial(resolve_options, "bilevel", BilevelOptions),
+    space=None,
+)
 
 
-def tuned(
-    start: PhaseStart,
-    kept: ImageSet,
-    new: ImageSet,
-    valid: ImageSet,
-    action: Action,
-    options: BilevelOptions = DEFAULTS,
-    done: Sequence[HyperStep] = (),
+def hyper_steps(
+    problem: InnerProblem, action: Action, options: BilevelOptions = DEFAULTS, done: Sequence[HyperStep] = ()
 ) -> Iterator[HyperStep]:
-    """Tune the action round by round; the last step holds the decided one. It goes on after the rounds that are done.
+    """Tune the action round by round, after the rounds that are done; the last step holds the chosen one.
 
     Adam moves u = log(1 + w) for a weight w and v = log(lr): relative steps where values are large, while a weight of 0
     moves by absolute ones, so that it can both be reached and be left. Weights stay in [0, 20], learning rates in
-    [1e-4, 1]; an action from outside is first moved to the nearest value inside. A loss or gradient that is no number
-    ends the search at the last action of which they were numbers.
+    [1e-4, 1]; an action from outside is first moved to the nearest value inside. A loss or gradient that is not a
+    number ends the search at the last action of which they were numbers.
     """
-    problem = _InnerProblem(start, kept, new, valid, action)
     adam = _Adam(options.rate)
     proven, current = (
         action,
@@ -169,23 +144,32 @@ def tuned(
 # The inner problem ----------------------------------------------------------------------------------------------------
 
 
-class _InnerProblem:
-    """The training of a phase as a differentiable function of its hyperparameters."""
+class InnerProblem:
+    """The training of a phase on an environment as a differentiable function of its hyperparameters.
 
-    def __init__(self, start: PhaseStart, kept: ImageSet, new: ImageSet, valid: ImageSet, action: Action) -> None:
-        self._start = start = replace(start, backend=replace(start.backend, precision="fp32"))
-        with start.backend.active():
-            self._teacher = start.teacher()
-            self._model = _with_differentiable_norms(start.grown(new))
-            self._feed = start.feed(kept, new)
+    The steps are the Trainer's (SGD with momentum and weight decay, augmentation, batch norm on the batch, old head
+    rows frozen where the action says so), always in full precision, from the model grown with the new images. Each
+    trains on a batch that is drawn at the address (seed, "bilevel", phase, round, step).
+
+    The validation loss is the cross-entropy on the validation part, every class with the same weight, in eval mode:
+    with the running statistics as the unrolled steps left them. These depend on the hyperparameters too and are part of
+    the derivative.
+    """
+
+    def __init__(self, situation: Situation, environment: Environment, action: Action) -> None:
+        self._situation = replace(situation, backend=replace(situation.backend, precision="fp32"))
+        with self._situation.backend.active():
+            self._teacher = self._situation.teacher()
+            self._model = _with_differentiable_norms(self._situation.grown(environment.new))
+            self._feed = self._situation.feed(environment.kept, environment.new)
         self._model.train_only("all", old_rows=action.old_rows == "trained")
-        self._valid = valid.to(start.backend.device)
-        self._clamp = start.method.stages(start.growth)[0].clamp
+        self._valid = environment.valid.to(situation.backend.device)
+        self._clamp = situation.method.stages(situation.growth)[0].clamp
         self._trained = [name for name, parameter in self._model.named_parameters() if parameter.requires_grad]
 
     def hypergradient(self, action: Action, steps: int, number: int) -> tuple[float, dict[str, float]]:
         """The loss at this action, and ∂L/∂θ_T carried back through the steps to the hyperparameters."""
-        with self._start.backend.active(), torch.enable_grad():
+        with self._situation.backend.active(), torch.enable_grad():
             like = self._model.head.new
             hyper = {axis: like.new_tensor(float(action[axis])).requires_grad_() for axis in tuned_axes(action)}
             state = self.unrolled(action, hyper, steps, number)
@@ -210,8 +194,8 @@ class _InnerProblem:
         for step in range(steps):
             state, gradients = self._gradients(state, action, hyper, number, step)
             for name, gradient in gradients.items():
-                push = gradient + self._start.schedule.weight_decay * state[name]
-                velocity[name] = self._start.schedule.momentum * velocity[name] + push if name in velocity else push
+                push = gradient + self._situation.schedule.weight_decay * state[name]
+                velocity[name] = self._situation.schedule.momentum * velocity[name] + push if name in velocity else push
                 state[name] = state[name] - rate * velocity[name]
         return state
 
@@ -220,14 +204,14 @@ class _InnerProblem:
     ) -> tuple[State, State]:
         """The state with its statistics moved on, and the gradient of every parameter that has one."""
         pixels, labels, choices = self.batch(number, step)
-        images = self._start.preprocessing.training(pixels, choices).contiguous(memory_format=torch.channels_last)
+        images = self._situation.preprocessing.training(pixels, choices).contiguous(memory_format=torch.channels_last)
         state = self._with_copied_buffers(state)
-        noise = draws.key(self._start.seed, "bilevel noise", self._start.phase, number, step)
+        noise = draws.key(self._situation.seed, "bilevel noise", self._situation.phase, number, step)
         with seeded(noise, self._feed.device):
             student = functional_call(self._model, state, (images,))  # writes the statistics into `state`
         with torch.no_grad():
             teacher = self._teacher(images) if self._teacher is not None else None
-        terms = self._start.method.terms(student, teacher, labels, self._start.growth)
+        terms = self._situation.method.at(action).terms(student, teacher, labels, self._situation.growth)
         total = torch.stack([hyper.get(name, action.weight(name)) * term for name, term in terms.items()]).sum()
         parameters = [state[name] for name in self._trained]
         found = torch.autograd.grad(total, parameters, create_graph=True, allow_unused=True)
@@ -243,11 +227,11 @@ class _InnerProblem:
 
     def batch(self, number: int, step: int) -> tuple[Tensor, Tensor, Draws]:
         """Pixels, labels and augmentation of one step."""
-        start = self._start
-        generator = draws.generator(start.seed, "bilevel", start.phase, number, step)
-        count = min(start.schedule.batch, len(self._feed))
+        situation = self._situation
+        generator = draws.generator(situation.seed, "bilevel", situation.phase, number, step)
+        count = min(situation.schedule.batch, len(self._feed))
         order = torch.from_numpy(generator.choice(len(self._feed), size=count, replace=False))
-        choices = start.preprocessing.augmentation.draw(count, generator).to(self._feed.device)
+        choices = situation.preprocessing.augmentation.draw(count, generator).to(self._feed.device)
         pixels, labels = next(self._feed.batches(order, [(0, count)]))
         return pixels, labels, choices
 
@@ -274,7 +258,7 @@ class _InnerProblem:
     def _validation_losses(self, values: State, part: slice) -> Tensor:
         """The cross-entropy of each of these validation images."""
         pixels, labels = self._valid.pixels[part], self._valid.labels[part]
-        images = self._start.preprocessing.plain(pixels).contiguous(memory_format=torch.channels_last)
+        images = self._situation.preprocessing.plain(pixels).contiguous(memory_format=torch.channels_last)
         output: Output = functional_call(self._model, values, (images,))
         return nn.functional.cross_entropy(output.logits, labels, reduction="none")
 

@@ -9,9 +9,10 @@ ones, and that what is learned on few classes holds for many.
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Self
+from functools import cached_property, partial
+from typing import Final
 
 import numpy as np
 import torch
@@ -24,16 +25,17 @@ from poise.errors import Damaged, Diverged, UserError, check_number, check_whole
 from poise.methods import Growth
 from poise.nets import Model
 from poise.policies.reinforce import FEATURES, Reinforce, state_of
-from poise.training.evaluate import class_means, guesses, herded
-from poise.training.lanes import Leg
-from poise.training.situation import PhaseStart, ceiling
+from poise.training import Event, LocalPhase, Situation, Trainer, TuningDone, ceiling, keep_exemplars
+from poise.tuning.attempt import TrialInputs
+from poise.tuning.base import Choice, Task, Tuner, TunerKind, resolve_options
+from poise.tuning.classifier import AUTO, first_classifier
 from poise.tuning.environment import others, relabelled
+from poise.tuning.history import Chosen, Episode, Experienced, History, Played
+from poise.tuning.rewards import balanced_accuracy
 
 LEAST_CLASSES: Final = 4  # two that are known and two that arrive
 
 _SHARE: Final = 10  # one image in so many of each class validates and is never trained on
-
-Experienced = tuple[tuple[float, ...], int, float]  # the state of a pseudo phase, the arm taken, the reward
 
 
 @dataclass(frozen=True)
@@ -61,70 +63,47 @@ class OfflineOptions:
             raise UserError(f"offline-rl length={self.length} must be a share of a phase's epochs, at most 1")
 
 
-@dataclass(frozen=True)
-class Episode:
-    """One pseudo stream: the phases after its first, in order. The last of them has reward 0 if it diverged.
+class OfflineTuner(Tuner):
+    """A policy learned on pseudo tasks made of the first phase, applied unchanged to the later ones."""
 
-    An episode without steps taught nothing: its first pseudo phase diverged already.
-    """
+    @property
+    def _options(self) -> OfflineOptions:
+        return OfflineOptions(**self.options)
 
-    number: int
-    steps: tuple[Experienced, ...]
+    def prepare(self, task: Task, first: Action) -> Generator[Event, None, None]:
+        """Play the episodes that are left, before the first phase is trained."""
+        tasks = PseudoTasks(task.trials.inputs, self.space, self._options, first)
+        for episode in tasks.episodes(_played(task.history)):
+            task.history.append(Played(task.phase, episode))
+            yield TuningDone(task.phase, self.kind.name, episode.as_json())
 
-    def as_json(self) -> dict[str, Any]:
-        """The episode as plain values."""
-        return {"number": self.number, "steps": [[list(state), arm, reward] for state, arm, reward in self.steps]}
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """The episode that `as_json` wrote, to the last bit."""
-        return cls(value["number"], tuple((tuple(state), arm, reward) for state, arm, reward in value["steps"]))
-
-
-def check_classes(count: int) -> None:
-    """Refuse a first phase of too few classes to make pseudo tasks of."""
-    if count < LEAST_CLASSES:
-        raise UserError(
-            f"offline-rl learns on pseudo tasks made of the first phase, which needs at least {LEAST_CLASSES} classes "
-            f"of two images or more and has {count}; use another policy or a larger first phase"
-        )
+    def choose(self, task: Task) -> Generator[Event, None, Choice]:
+        """What the policy decides in this situation."""
+        yield from ()
+        inputs, played = task.trials.inputs, _played(task.past)
+        if len(played) < self._options.episodes:
+            raise UserError("this learner's first phase was learned without offline-rl; start from the first phase")
+        state = state_of(*inputs.situation.growth, len(inputs.memory.exemplars))
+        action = self.space.actions[policy_after(self.space, self._options, played).decide(state)]
+        if not any(isinstance(entry, Chosen) for entry in task.history):
+            task.history.append(Chosen(task.phase, action))
+        return Choice(action)
 
 
-def episodes(
-    start: PhaseStart,
-    images: ImageSet,
-    quota: int,
-    space: ActionSpace,
-    options: OfflineOptions,
-    done: Sequence[Episode],
-    first: Action | None = None,
-    rho: float = 0.0,
-) -> Iterator[Episode]:
-    """Play the episodes after those already done, so that a killed run goes on exactly.
-
-    In each, a tenth of every class's images is held out. The others arrive as a pseudo stream, its classes in a random
-    order: by a draw, from half of them (as in TFH) or in even slices (as in TFS), so that the policy sees both. The
-    reward of a pseudo phase is the accuracy on the held-out images of all classes so far, every class counting the
-    same, with the classifier of the action (`auto`: the method's own).
-
-    Args:
-        start: the situation of the first phase: a model that has learned nothing.
-        images: what the first phase may train on, and nothing else.
-        quota: images of a class that stay after its pseudo phase.
-        space: the arms.
-        options: how much is played.
-        done: earlier episodes, from the first on.
-        first: the action of the first phase of every pseudo stream; the method's own if not given.
-        rho: the memory's allocation after the phases that follow, where the action does not say it.
-    """
-    assert start.growth.old == 0, "pseudo tasks are made of the first phase"
-    playable = _playable(images)
-    check_classes(len(torch.unique(playable.labels)))
-    tasks = _PseudoTasks(start, playable, quota, space, options, first or start.method.default_action, rho)
-    return start.backend.guarded(_following(tasks, learned(space, options, done), len(done)))
+OFFLINE: Final = TunerKind(
+    "offline-rl",
+    make=OfflineTuner,
+    resolve=partial(resolve_options, "offline-rl", OfflineOptions),
+    least_classes=LEAST_CLASSES,
+    before_phase_0=True,
+)
 
 
-def learned(space: ActionSpace, options: OfflineOptions, done: Sequence[Episode]) -> Reinforce:
+def _played(history: History) -> list[Episode]:
+    return [entry.episode for entry in history if isinstance(entry, Played)]
+
+
+def policy_after(space: ActionSpace, options: OfflineOptions, done: Sequence[Episode]) -> Reinforce:
     """The policy after these episodes."""
     if [episode.number for episode in done] != list(range(len(done))):
         raise Damaged("episodes of offline-rl are missing or in another order; learn it again")
@@ -134,34 +113,55 @@ def learned(space: ActionSpace, options: OfflineOptions, done: Sequence[Episode]
     return policy
 
 
-def _following(tasks: _PseudoTasks, policy: Reinforce, first: int) -> Generator[Episode, None, None]:
-    for number in range(first, tasks.options.episodes):
-        episode = tasks.play(policy, number)
-        policy.update(episode.steps)
-        yield episode
-
-
 # An episode -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class _PseudoTasks:
-    """What episodes are played on: all that they have in common."""
+class PseudoTasks:
+    """What episodes are played on.
 
-    start: PhaseStart
-    images: ImageSet
-    quota: int
+    In each, a tenth of every class's images is held out. The others arrive as a pseudo stream, its classes in a random
+    order: by a draw, from half of them (as in TFH) or in even slices (as in TFS), so that the policy sees both. The
+    reward of a pseudo phase is the accuracy on the held-out images of all classes so far, every class with the same
+    weight, with the classifier of the action (`auto`: the method's own).
+
+    Attributes:
+        inputs: the situation of the first phase, what it may train on, and what may be kept after a phase.
+        space: the arms.
+        options: how much is played.
+        first: the action of the first phase of every pseudo stream.
+    """
+
+    inputs: TrialInputs
     space: ActionSpace
     options: OfflineOptions
     first: Action
-    rho: float = 0.0
+
+    @cached_property
+    def images(self) -> ImageSet:
+        """What is played with: the images of classes that have two."""
+        return _playable(self.inputs.new)
+
+    def episodes(self, done: Sequence[Episode]) -> Iterator[Episode]:
+        """Play the episodes after those already done, so that a killed run is resumed exactly."""
+        situation = self.inputs.situation
+        assert situation.growth.old == 0, "pseudo tasks are made of the first phase"
+        OFFLINE.check_first_phase(_count(self.images))
+        return situation.backend.guarded(self._play_all(policy_after(self.space, self.options, done), len(done)))
+
+    def _play_all(self, policy: Reinforce, first: int) -> Generator[Episode, None, None]:
+        for number in range(first, self.options.episodes):
+            episode = self.play(policy, number)
+            policy.update(episode.steps)
+            yield episode
 
     def play(self, policy: Reinforce, number: int) -> Episode:
         """One pseudo stream from its first phase to its last, or to the one that diverges."""
-        seed = self.start.seed
+        situation = self.inputs.situation
+        seed = situation.seed
         stream = _pseudo_stream(self.images, self.options.phases, draws.generator(seed, "offline stream", number))
         first, *later = stream.phases
-        at = _At.beginning(self.start, draws.key(seed, "offline", number), first).after(first, self.first, self)
+        at = _Reached.beginning(situation, draws.key(seed, "offline", number), first).after(first, self.first, self)
         steps: list[Experienced] = []
         for phase, new in enumerate(later, start=1):
             if at is None:
@@ -175,68 +175,74 @@ class _PseudoTasks:
 
     def epochs(self, action: Action) -> int:
         """The length of a pseudo phase after the first; an action that changes the length of a phase scales it."""
-        return ceiling(self.options.length * (action.epochs or self.start.schedule.epochs))
+        return ceiling(self.options.length * (action.epochs or self.inputs.situation.schedule.epochs))
 
     def counted(self, action: Action) -> str:
         """The classifier whose accuracy is the reward."""
-        own = self.start.method.default_action.classifier
-        chosen = own if action.classifier == "auto" else action.classifier
-        return "fc" if chosen == "auto" else chosen
+        own = self.inputs.situation.method.default_action.classifier
+        return first_classifier(Action(classifier=own if action.classifier == AUTO else action.classifier))
 
 
 @dataclass(frozen=True)
-class _At:
+class _Reached:
     """How far a pseudo stream has come.
 
     Attributes:
-        start: what the next pseudo phase starts from, apart from the classes that will arrive.
+        situation: what the next pseudo phase starts from, apart from the classes that will arrive.
+        predictor: the model that predicts after the last one.
         kept: the memory, all of it exemplars.
         rho: the allocation that it was stored with; 0 after the first pseudo phase, as after a real one.
     """
 
-    start: PhaseStart
+    situation: Situation
+    predictor: Model
     kept: ImageSet
     rho: float = 0.0
 
     @staticmethod
-    def beginning(start: PhaseStart, seed: int, images: ImageSet) -> _At:
+    def beginning(situation: Situation, seed: int, images: ImageSet) -> _Reached:
         """Before anything was learned. A seed of its own makes all draws of this stream other than those elsewhere."""
         nothing = images.select(torch.empty(0, dtype=torch.long))
-        return _At(replace(start, growth=Growth(0, 0), seed=seed, phase=0), nothing)
+        situation = replace(situation, growth=Growth(0, 0), seed=seed, phase=0)
+        return _Reached(situation, situation.model, nothing)
 
     @property
     def known(self) -> int:
         """How many classes were learned."""
-        return sum(self.start.growth)
+        return sum(self.situation.growth)
 
-    def after(self, new: ImageSet, action: Action, tasks: _PseudoTasks) -> _At | None:
+    def after(self, new: ImageSet, action: Action, tasks: PseudoTasks) -> _Reached | None:
         """The next pseudo phase, trained with that action and cut to memory; None if it diverged.
 
         The first one is as long as a real phase: a policy that learns on half-trained models learns to forget. What is
         stored when it arrives and after it is as in a real phase.
         """
-        start, arrived = replace(self.start, growth=Growth(self.known, _count(new))), len(new)
+        quota = tasks.inputs.quota
+        situation, arrived = replace(self.situation, growth=Growth(self.known, _count(new))), len(new)
         kept, rho = self.kept, 0.0
         if self.known:
-            generator = draws.generator(start.seed, "arrival", start.phase)
-            memory, new = on_arrival(Memory.of(kept), new, tasks.quota, self.known, self.rho, generator)
-            kept, rho = memory.exemplars, tasks.rho if action.allocation is None else action.allocation
-        leg = Leg.of(start, kept, new)
-        epochs = tasks.epochs(action) if self.known else start.schedule.epochs
-        trainer = start.trainer(leg.model, leg.teacher, action, leg.feed, epochs=epochs)
+            generator = draws.generator(situation.seed, "arrival", situation.phase)
+            memory, new = on_arrival(Memory.of(kept), new, quota, self.known, self.rho, generator)
+            kept, rho = memory.exemplars, tasks.inputs.rho if action.allocation is None else action.allocation
+        begun = LocalPhase.of(situation, kept, new)
+        epochs = tasks.epochs(action) if self.known else situation.schedule.epochs
+        trainer = Trainer(situation, begun.model, begun.teacher, action, begun.feed, epochs=epochs)
         try:
             for _ in trainer.run():
                 pass
-            quota = per_class(tasks.quota, sum(start.growth), arrived, rho)
-            kept = herded(trainer.model.eval(), leg.kept, new, quota, start.preprocessing, start.backend)
+            model = trainer.predictor.eval()
+            most = per_class(quota, sum(situation.growth), arrived, rho)
+            kept = keep_exemplars(situation.evaluator, model, begun.kept, new, most)
         except Diverged:
             return None
-        return _At(replace(start, model=trainer.model, phase=start.phase + 1), kept, rho)
+        starts = trainer.finished().starts
+        return _Reached(replace(situation, model=starts, phase=situation.phase + 1), model, kept, rho)
 
     def accuracy(self, valid: ImageSet, classifier: str) -> float:
         """On the held-out images of the classes so far; class means come from the memory."""
-        judged = valid.of_labels(range(self.known))
-        rows = guessed(self.start, self.start.model, self.kept, judged.pixels)[classifier]
+        judged, evaluator = valid.of_labels(range(self.known)), self.situation.evaluator
+        means = evaluator.class_means(self.predictor, self.kept, self.known)
+        rows = evaluator.guesses(self.predictor, means, judged.pixels)[classifier]
         return balanced_accuracy(rows.cpu(), judged.labels.cpu())
 
 
@@ -301,19 +307,3 @@ def _playable(images: ImageSet) -> ImageSet:
 def _count(images: ImageSet) -> int:
     """How many classes there are."""
     return len(torch.unique(images.labels))
-
-
-# What trials do too ---------------------------------------------------------------------------------------------------
-
-
-def guessed(start: PhaseStart, model: Model, exemplars: ImageSet, pixels: Tensor) -> dict[str, Tensor]:
-    """The row that each classifier gives to every image; class means come from these exemplars."""
-    means = class_means(model, exemplars, model.head.classes, start.preprocessing, start.backend)
-    return guesses(model, means, pixels, start.preprocessing, start.backend)
-
-
-def balanced_accuracy(rows: Tensor, labels: Tensor) -> float:
-    """The share of right guesses, every label that is there counting the same."""
-    right = (rows == labels).double()
-    shares = [float(right[labels == label].mean()) for label in torch.unique(labels).tolist()]
-    return sum(shares) / len(shares)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from poise.data.sources.arrays import ArraySource
-from poise.data.sources.base import Source, digest, suitable_augmentation, suitable_net
+from poise.data.sources.base import Source, digest
 from poise.data.sources.catalog import Entry, listing, open_source, register
 from poise.data.sources.cifar import CifarSource
 from poise.data.sources.digits import DigitsSource
-from poise.data.sources.folder import LEAST_SIZE, FolderSource, image_files, labelled_files
+from poise.data.sources.folder import FolderSource, image_files, labelled_files
 
 __all__ = [
-    "LEAST_SIZE",
     "ArraySource",
     "CifarSource",
     "DigitsSource",
@@ -23,6 +22,4 @@ __all__ = [
     "listing",
     "open_source",
     "register",
-    "suitable_augmentation",
-    "suitable_net",
 ]

@@ -13,7 +13,8 @@ from torch import Tensor
 from poise.data.augment import Augmentation
 from poise.data.images import ImageSet
 from poise.data.inputs import to_pixels
-from poise.data.sources.base import Source, digest, suitable_augmentation, suitable_net
+from poise.data.sources.base import Source, digest
+from poise.data.suitable import suitable_augmentation, suitable_net
 from poise.errors import UserError
 
 Label = int | str

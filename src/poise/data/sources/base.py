@@ -48,16 +48,6 @@ class Source(ABC):
         """The test images."""
 
 
-def suitable_net(side: int) -> str:
-    """The backbone for images whose shorter side has this many pixels."""
-    return "small" if side <= 12 else "resnet32" if side <= 64 else "resnet18"
-
-
-def suitable_augmentation(side: int) -> Augmentation:
-    """Shifts by an eighth of the shorter side, as 4 pixels are of 32, and mirror images."""
-    return Augmentation(pad=max(1, side // 8), flip=True)
-
-
 def digest(parts: Iterable[str | bytes | Tensor]) -> str:
     """A short hash of all parts, each with its length or shape, so that no two lists of parts look alike."""
     total = hashlib.blake2b(digest_size=16)

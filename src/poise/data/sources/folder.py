@@ -14,12 +14,12 @@ import torch
 from poise import draws
 from poise.data.images import ImageSet
 from poise.data.inputs import decode_all, median_side, suitable_size
-from poise.data.sources.base import Source, digest, suitable_augmentation, suitable_net
+from poise.data.sources.base import Source, digest
+from poise.data.suitable import LEAST_SIZE, suitable_augmentation, suitable_net
 from poise.errors import UserError
 
 ENDINGS: Final = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 _SPLIT_SEED = 1993
-LEAST_SIZE = 8  # two halvings in the backbones must leave something
 
 Files = Mapping[str, tuple[Path, ...]]  # the image files of each class
 

@@ -15,11 +15,11 @@ from poise.actions import Action, ActionSpace
 from poise.errors import Diverged, RunFailed, UserError
 from poise.experiment.examiner import Exam
 from poise.experiment.folder import RunFolder
-from poise.experiment.probe import reach, trying
 from poise.experiment.progress import Lines, Quiet
 from poise.experiment.run import CHECKPOINT_SECONDS, PARTS, Plan, figures
 from poise.experiment.sweep import Cell, sweep_cells
 from poise.methods import make_method
+from poise.studies.probe import reach, trying
 
 NAME = "crossval"
 FIGURES = ("average_accuracy", "average_accuracy_after_phase_0", "last_accuracy", "average_forgetting")
@@ -40,7 +40,7 @@ class Candidate:
 
 def crossval_folder(plan: Plan) -> Path:
     """As that of a run with this policy."""
-    return replace(plan, recipe=plan.recipe.model_copy(update={"policy": NAME})).default_folder()
+    return plan.default_folder(NAME)
 
 
 def run_crossval(
@@ -52,7 +52,7 @@ def run_crossval(
     not run again, stopped ones go on. Where the classifier is tuned apart from the actions, each run is a candidate
     with each classifier. An action that diverges cannot win, and has no figures in the result.
     """
-    space = trying(plan).space
+    space = trying(plan).action_space
     _claim(out, {**plan.as_json(), "space": space.as_json()})
     if (out / "result.json").exists():
         lines.say(f"{out} holds this {NAME}, finished")
@@ -103,7 +103,7 @@ def _trained(plan: Plan, action: Action) -> Action:
 def _constant(plan: Plan, action: Mapping[str, float | str], start: str | None = None) -> Plan:
     """The same run with a constant action."""
     changes = {"policy": "fixed", "policy_options": {}, "action": dict(action), "start": start or plan.recipe.start}
-    return replace(plan, recipe=plan.recipe.model_copy(update=changes))
+    return replace(plan, recipe=plan.recipe.changed(**changes))
 
 
 def _candidates(plan: Plan, folder: RunFolder, action: Action) -> Iterator[Candidate]:

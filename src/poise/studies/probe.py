@@ -28,10 +28,11 @@ from poise.experiment.folder import RunFolder
 from poise.experiment.progress import Watcher
 from poise.experiment.recipe import make_recipe, parse_override
 from poise.experiment.run import Plan, Run, as_many_threads, images_by_origin, make_plan, reopen, stopping
-from poise.learner import Learner
+from poise.learner import Learner, LearnerState, Settings
+from poise.learner.phase import Phase
 from poise.policies import Trial
 from poise.report import FULL, PROBE
-from poise.tuning import TrialResult, Trials
+from poise.tuning import Attempt, Reward, TrialResult, Trials
 
 LINE_SECONDS = 10.0  # between lines about progress
 #: Recipe keys that do not change what was learned before the probed phase.
@@ -70,10 +71,10 @@ class Question:
             yield full, [Trial(arm, arm, full, full=True) for arm in range(arms)]
 
 
-def trying(plan: Plan) -> Learner:
-    """A learner that would try actions with this recipe, whatever its policy: for its space and its M₁."""
-    recipe = plan.recipe.model_copy(update={"policy": "grid", "policy_options": {}})
-    return replace(plan, recipe=recipe).new_learner()
+def trying(plan: Plan) -> Settings:
+    """The settings of a learner that would try actions with this recipe, whatever its policy: its space and its M₁."""
+    recipe = plan.recipe.changed(policy="grid", policy_options={})
+    return replace(plan, recipe=recipe).settings
 
 
 def reach(plan: Plan, folder: RunFolder, phase: int, watcher: Watcher) -> None:
@@ -122,9 +123,9 @@ class Probe:
             raise UserError(f"--out {out} must end in .json")
         self.plan, self.folder, self.question, self.out = plan, folder, question, out
         self.journal = store.Journal(out.with_suffix(".jsonl"))
-        learner = trying(plan)
-        self.space, self._settings = learner.space, learner.state(images=False)[1]["settings"]
-        self.lengths = tuple(sorted(set(question.lengths))) or (learner.policy.setup.short,)
+        self._settings = trying(plan)
+        self.space = self._settings.action_space
+        self.lengths = tuple(sorted(set(question.lengths))) or (self._settings.tuner.setup.short,)
 
     def run(self, say: Callable[[str], None]) -> dict[str, Any]:
         """Run what is left of it; returns the table."""
@@ -133,15 +134,15 @@ class Probe:
             train, exam = self.plan.images()
             examiner = Examiner(exam, self.plan.stream)
             learner = self._learner(train)
-            trials = self._trials(learner, examiner, train)
-            asked = self._asked(learner, examiner, trials)
+            phase = self._phase(learner, examiner, train)
+            asked = self._asked(learner, examiner, phase)
             if self.out.exists():
                 self._refuse_other(store.read_json(self.out), asked, self.out)
                 say(f"{self.out} holds this probe, finished")
                 return store.read_json(self.out)
             with self._alone():
                 done = self._begun(asked)
-                for entry in learner.backend.guarded(self._going(trials, done, say)):
+                for entry in learner.backend.guarded(self._run_trials(phase.task.trials, done, say)):
                     done.append(entry)
                     if stop.is_set() and len(done) < self._count():
                         raise Interrupted(AGAIN)
@@ -155,15 +156,14 @@ class Probe:
     def _learner(self, train: ImageSet) -> Learner:
         """The learner as it was before the phase. What decided the actions of earlier phases is not asked again."""
         phase, (tensors, meta) = self.question.phase, self._stored()
-        if meta["phases"] != phase:
+        state = LearnerState.from_tensors(tensors, meta, lookup=images_by_origin(train))
+        if state.knowledge.phases != phase:
             raise UserError(
-                f"{self.folder.path} stands in phase {meta['phases']}, its state before phase {phase} is gone; "
+                f"{self.folder.path} stands in phase {state.knowledge.phases}, its state before phase {phase} is gone; "
                 f"probe the recipe instead, which trains up to there"
             )
-        settings = {**self._settings, "policy": "fixed", "policy_options": {}}
-        state = {**meta, "settings": settings, "history": [], "pending": None}
-        lookup = images_by_origin(train)
-        return Learner.from_state(tensors, state, device=self.plan.recipe.device, lookup=lookup)
+        untuned = replace(self._settings, policy="fixed", policy_options={})
+        return self.plan.restored_learner(state.forgetting_trials(untuned))
 
     def _stored(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         if self.question.phase == 1 and self.folder.phase_0.exists():
@@ -174,21 +174,20 @@ class Probe:
             raise UserError(f"{self.folder.path} has no checkpoint yet; go on with 'poise resume {self.folder.path}'")
         return tensors, meta["learner"]
 
-    def _trials(self, learner: Learner, examiner: Examiner, train: ImageSet) -> Trials:
+    def _phase(self, learner: Learner, examiner: Examiner, train: ImageSet) -> Phase:
         arrived = train.of_labels(self.plan.stream[self.question.phase])
-        trials = learner.trials(
-            arrived.pixels,
-            arrived.labels,
-            witness=lambda model, means: examiner.score(model, means, trials.classes, learner),
-        )
-        if not trials.possible:
+        witnessed = Reward()
+        witnessed.witness = lambda model, means, classes: examiner.score(model, means, classes, learner.evaluator)
+        phase = learner.phase_of(learner.received(arrived.pixels, arrived.labels), witnessed)
+        if not phase.task.trials.possible:
             raise UserError(f"phase {self.question.phase} has nothing to validate on; keep more images (memory=…)")
-        return trials
+        return phase
 
-    def _asked(self, learner: Learner, examiner: Examiner, trials: Trials) -> dict[str, Any]:
+    def _asked(self, learner: Learner, examiner: Examiner, phase: Phase) -> dict[str, Any]:
         """Everything about the probe but the trials; two probes with the same are the same probe."""
-        recipe, tensors = self.plan.recipe, learner.state(images=False)[0]
-        classes, old = [int(label) for label in trials.classes], len(learner.classes_)
+        recipe, tensors = self.plan.recipe, learner.state().tensors(images=False)[0]
+        classes, old = [int(label) for label in phase.arrival.classes], len(learner.classes_)
+        settings = self._settings.as_json()
         described = {
             "kind": PROBE,
             "name": self.plan.name,
@@ -200,8 +199,8 @@ class Probe:
             "space": self.space.as_json(),
             "actions": [dict(action) for action in self.space.actions],
             "default": self.space.default,
-            "counts": [learner.counted(action) for action in self.space.actions],
-            "environment": {key: self._settings[key] for key in ("trials", "memory")},
+            "counts": [phase.rule.counted(action) for action in self.space.actions],
+            "environment": {key: settings[key] for key in ("trials", "memory")},
             "lengths": self.lengths,
             "full": recipe.epochs if self.question.full else None,
             "rounds": self.question.rounds,
@@ -212,7 +211,7 @@ class Probe:
                 "name": recipe.exam,
                 "what": "hits of the temporary models on exam images; they never enter a reward",
                 "fingerprint": examiner.fingerprint,
-                "images": examiner.counts(trials.classes),
+                "images": examiner.counts(phase.arrival.classes),
             },
         }
         return dict(_plain(described))
@@ -225,7 +224,7 @@ class Probe:
     def _batches(self) -> Iterator[tuple[int, list[Trial]]]:
         return self.question.trials(len(self.space), self.lengths, self.plan.recipe.epochs)
 
-    def _going(
+    def _run_trials(
         self, trials: Trials, done: Sequence[Mapping[str, Any]], say: Callable[[str], None]
     ) -> Generator[dict[str, Any], None, None]:
         """The trials that are left, each written down before the next one is shown."""
@@ -233,8 +232,12 @@ class Probe:
         count, began, spoke, ran = self._count(), time.monotonic(), time.monotonic(), 0
         say(f"phase {self.question.phase}: {count - len(known)} of {count} trials to run, {self.space}")
         for short, batch in self._batches():
-            wanted = [(trial, self.space.actions[trial.arm], "fc") for trial in batch if _place(trial) not in known]
-            for result in trials.run_all(wanted, short):
+            attempts = [
+                Attempt(trial, self.space.actions[trial.arm], "fc", short)
+                for trial in batch
+                if _place(trial) not in known
+            ]
+            for result in trials.run_all(attempts):
                 entry = _plain(_entry(result))
                 self.journal.append({"event": "trial", **entry})
                 ran, number = ran + 1, len(known) + ran + 1

@@ -1,0 +1,229 @@
+"""One phase, to be read beside Algorithm 1 of the paper: begin, choose an action, train with it, keep what may be kept.
+
+Y. Liu, Y. Li, B. Schiele, Q. Sun: Online Hyperparameter Optimization for Class-Incremental Learning, AAAI 2023.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass, replace
+
+from torch import nn
+
+from poise import draws
+from poise.actions import Action
+from poise.data import Augmentation, ImageSet, Memory, Preprocessing, suitable_augmentation
+from poise.learner.arrival import Arrival, hold_out
+from poise.learner.settings import Settings
+from poise.learner.state import Knowledge, Pending, build_model
+from poise.methods import Method
+from poise.training import (
+    ActionDecided,
+    Backend,
+    Event,
+    Executor,
+    PhaseDone,
+    PhaseStarted,
+    Situation,
+    Trainer,
+    keep_memory,
+)
+from poise.tuning import (
+    Choice,
+    ClassifierRule,
+    Reward,
+    Task,
+    TrialInputs,
+    Trials,
+    decided_rewards,
+    judge_before,
+    judged_hits,
+    train_and_judge,
+)
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What a learner has besides its settings: a device, perhaps a net of the user's own, and where trials run."""
+
+    backend: Backend
+    net: nn.Module | None = None
+    augmentation: Augmentation | None = None
+    executor: Executor | None = None
+
+
+class Phase:
+    """A phase under way. The knowledge it started from stays as it is; the phase ends with a new one."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        knowledge: Knowledge,
+        arrival: Arrival,
+        around: Surroundings,
+        reward: Reward | None = None,
+    ) -> None:
+        self.settings, self.before, self.arrival = settings, knowledge, arrival
+        kept = knowledge.memory or Memory.empty(arrival.images.shape)
+        generator = draws.generator(settings.seed, "arrival", arrival.phase)
+        self.kept, self.stored, self.unstored = settings.memory.arriving(
+            kept, arrival.images, arrival.phase, arrival.growth.old, knowledge.rho, generator
+        )
+        self.new, self.reserve = hold_out(arrival, self.stored, settings, kept)
+        self.situation = self._situation(around)
+        own = settings.made_method.default_action.classifier
+        self.rule = ClassifierRule(own, knowledge.classifier, knowledge.phases, knowledge.hits)
+        reward = reward or Reward()
+        trials = Trials(self._trial_inputs(), executor=around.executor, witness=reward.witness)
+        self.task = Task(trials, self.rule.counted, knowledge.history, reward=reward)
+        self.trainer: Trainer | None = None
+
+    def _situation(self, around: Surroundings) -> Situation:
+        settings, known, shape = self.settings, self.before, self.arrival.images.shape
+        preprocessing = known.preprocessing
+        if preprocessing is None:
+            preprocessing = first_preprocessing(settings.made_method, self.new, around.augmentation)
+        return Situation(
+            model=known.start if known.start is not None else build_model(settings, shape, around.net),
+            method=settings.made_method,
+            growth=self.arrival.growth,
+            preprocessing=known.preprocessing
+            or first_preprocessing(settings.made_method, self.new, around.augmentation),
+            schedule=settings.schedule,
+            backend=around.backend,
+            seed=settings.seed,
+            phase=self.arrival.phase,
+        )
+
+    def _trial_inputs(self) -> TrialInputs:
+        budget, classes, phase = self.settings.memory, self.arrival.classes, self.arrival.phase
+        quota = budget.quota(len(classes)) - budget.reserve
+        rho = budget.rho(max(phase, 1))  # pseudo tasks of the first phase are about the later ones
+        images = self.kept, self.new, self.reserve
+        return TrialInputs(self.situation, *images, quota, self.settings.trials, rho, classes)
+
+    # Algorithm 1 ------------------------------------------------------------------------------------------------
+
+    def learn(self, pending: Pending | None = None) -> Generator[Event, None, Knowledge]:
+        """Algorithm 1 in phase i, from where a saved one stopped if there is one.
+
+        In:  the old model Θ_{i−1}; the training data, exemplars ℰ_{0:i−1} and new images 𝒟_i.
+        Out: the new model Θ_i and the new exemplars ℰ_{0:i}, with the policy's weights **w** as a history of trials.
+        """
+        chosen = None
+        if pending is not None:
+            self.task.history.extend(pending.history)
+            chosen = pending.action
+        else:
+            yield self._started()
+        # Policy learning: try actions on local environments h_i made of the training data, until the policy has enough;
+        # then let it choose a_i. The first phase (i = 0) is plain classification.
+        if chosen is None:
+            choice = yield from self._choose()
+            chosen = choice.action
+            yield from judge_before(self.task, self.rule, chosen)
+            self.trainer = self._make_trainer(chosen)
+            yield self._decided(choice)
+        elif pending is not None:
+            self.trainer = self._make_trainer(chosen)
+            self.trainer.restore(pending.tensors, pending.position)
+        # CIL training: Θ_i for M₂ epochs with a_i (Algorithm 2).
+        assert self.trainer is not None
+        yield from train_and_judge(self.task, chosen, self.trainer.run())
+        # Select new exemplars ℰ_{0:i} by herding.
+        return self._keep(self.trainer)
+
+    def _choose(self) -> Generator[Event, None, Choice]:
+        """The action of this phase: the caller's, the first phase's own, or what the tuner chooses."""
+        given, tuner = self.arrival.action, self.settings.tuner
+        if self.arrival.phase == 0:
+            first = given or self.settings.first_action
+            yield from tuner.prepare(self.task, first)
+            return Choice(first)
+        if given is not None:
+            return Choice(given)
+        return (yield from tuner.choose(self.task))
+
+    def _make_trainer(self, action: Action) -> Trainer:
+        situation = self.situation
+        model = situation.grown(ImageSet.joined([self.new, self.unstored]))
+        return Trainer(situation, model, situation.teacher(), action, situation.feed(self.kept.exemplars, self.new))
+
+    def _keep(self, trainer: Trainer) -> Knowledge:
+        """Choose what to keep and which classifier counts."""
+        arrival, budget, phase = self.arrival, self.settings.memory, self.arrival.phase
+        predictor, start = trainer.finished()
+        for model in (predictor, start):
+            model.eval().extras.clear()
+        allocation = trainer.action.allocation if phase else None  # at first no increment is known
+        rho = budget.rho(phase) if allocation is None else allocation
+        quota = budget.after(len(arrival.classes), len(arrival.images), rho, arrival.next_images)
+        evaluator, new = self.situation.evaluator, ImageSet.joined([self.new, self.unstored])
+        memory = keep_memory(evaluator, predictor, self.kept, new, quota, self.reserve, budget.reserve)
+        means = evaluator.class_means(predictor, memory.exemplars, len(arrival.classes))
+        hits = {name: count + judged_hits(self.task.history)[name] for name, count in self.before.hits.items()}
+        if len(memory.reserve):
+            truth = memory.reserve.labels.to(evaluator.backend.device)
+            for name, rows in evaluator.guesses(predictor, means, memory.reserve.pixels).items():
+                hits[name] += int((rows == truth).sum())
+        return Knowledge(
+            action=trainer.action,
+            classes=arrival.classes,
+            phases=phase + 1,
+            classifier=self.rule.chosen(trainer.action, hits),
+            shape=arrival.images.shape,
+            preprocessing=self.situation.preprocessing,
+            predictor=predictor,
+            start=start,
+            means=means,
+            memory=memory,
+            hits=hits,
+            history=(*self.before.history, *self.task.history),
+            held=len(self.kept) + len(self.stored) + len(self.unstored),
+            budget=budget.of_phase(arrival.growth.old, len(arrival.images)),
+            rho=rho,
+        )
+
+    # What is told, and saved ------------------------------------------------------------------------------------
+
+    def _started(self) -> PhaseStarted:
+        arrival = self.arrival
+        return PhaseStarted(arrival.phase, arrival.growth.new, len(arrival.classes), len(self.stored), len(self.kept))
+
+    def _decided(self, choice: Choice) -> ActionDecided:
+        phase, action = self.arrival.phase, dict(choice.action)
+        if phase == 0 or self.arrival.action is not None:
+            return ActionDecided(phase, "given" if phase else "none", action)
+        return ActionDecided(
+            phase,
+            self.settings.policy,
+            action,
+            choice.distribution,
+            reward=decided_rewards(self.task.history).get(phase),
+            past_reward=sum(decided_rewards(self.task.past).values()),
+        )
+
+    @staticmethod
+    def done(knowledge: Knowledge) -> PhaseDone:
+        """The last event of a phase."""
+        return PhaseDone(knowledge.phases - 1, knowledge.classifier, len(knowledge.memory or ()))
+
+    def pending(self) -> Pending:
+        """What is needed to resume this phase."""
+        history = tuple(self.task.history)
+        if self.trainer is None:
+            return Pending(self.arrival.digest, history)
+        return Pending(self.arrival.digest, history, self.trainer.action, *self.trainer.state())
+
+
+def first_preprocessing(method: Method, images: ImageSet, augmentation: Augmentation | None) -> Preprocessing:
+    """Measured on the first phase's images, with an augmentation that suits their size if none is given."""
+    augmentation = augmentation or suitable_augmentation(min(images.shape[1:]))
+    return with_jitter(method, Preprocessing.measured(images.pixels, augmentation))
+
+
+def with_jitter(method: Method, preprocessing: Preprocessing) -> Preprocessing:
+    """The preprocessing with the brightness jitter of the method's line of work, where it has one."""
+    augmentation = preprocessing.augmentation
+    jitter = method.brightness or augmentation.brightness
+    return replace(preprocessing, augmentation=replace(augmentation, brightness=jitter))

@@ -1,0 +1,136 @@
+"""What a learner is made with: one list of keys, resolved once. A recipe embeds it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property
+from typing import Any, Self
+
+from poise.actions import Action, ActionSpace, AxisValue, tuned_space
+from poise.data import LEAST_SIZE, Budget
+from poise.errors import UserError, check_number, check_whole
+from poise.methods import Method, make_method
+from poise.nets import check_backbone
+from poise.training import Schedule
+from poise.tuning import Setup, TrialSettings, Tuner, TunerKind, make_tuner, tuner_kind
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a learner was made with: plain values, saved with it. `resolve` makes them of what a user gives."""
+
+    method: str = "lucir"
+    options: Mapping[str, float | str] = field(default_factory=dict)
+    net: str | None = None
+    action: Mapping[str, AxisValue] = field(default_factory=dict)
+    first_lr: float | None = None
+    policy: str = "fixed"
+    policy_options: Mapping[str, bool | float | str] = field(default_factory=dict)
+    space: str | Mapping[str, Sequence[AxisValue]] = "paper"
+    tune: Sequence[str] | None = None
+    trials: TrialSettings = field(default_factory=TrialSettings)
+    memory: Budget = field(default_factory=Budget)
+    schedule: Schedule = field(default_factory=Schedule)
+    image_size: int | None = None
+    precision: str = "auto"
+    deterministic: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_whole("seed", self.seed, 0)
+        if self.image_size is not None:
+            check_whole("image_size", self.image_size, LEAST_SIZE)
+        if self.first_lr is not None:
+            check_number("first_lr", self.first_lr, positive=True)
+
+    @classmethod
+    def resolve(cls, **given: Any) -> Self:  # noqa: ANN401 - whatever a user gives, checked here
+        """The settings as given, with what the policy brings along and every default written out.
+
+        All words are checked: a method, action, space, policy or option that does not exist is refused.
+        """
+        keys = {name: copy.deepcopy(value) for name, value in given.items() if value is not None}
+        for name in ("options", "action", "policy_options"):
+            if not isinstance(keys.get(name, {}), Mapping):
+                raise UserError(f"{name}={keys[name]!r} must be a mapping, such as {{'lr': 0.05}}")
+        kind, trials, memory = tuner_kind(keys.get("policy", "online")), keys.get("trials", {}), keys.get("memory", 20)
+        keys["policy"] = kind.name
+        keys["policy_options"] = kind.resolve(keys.get("policy_options", {}))
+        keys["space"] = kind.own_space(keys.get("space"), keys.get("tune"))
+        keys["trials"] = trials if isinstance(trials, TrialSettings) else kind.trial_settings(trials)
+        keys["memory"] = memory if isinstance(memory, Budget) else Budget(per_class=memory)
+        schedule = {each.name: keys.pop(each.name) for each in fields(Schedule) if each.name in keys}
+        settings = cls(**keys, schedule=Schedule(**schedule))
+        assert settings.tuner is not None  # made, with the method and the space, and so checked
+        if settings.net is not None:
+            check_backbone(settings.net, settings.made_method.variant)
+        return settings
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """The settings that `as_json` turned into plain values."""
+        memory, schedule = Budget(**values["memory"]), Schedule(**values["schedule"])
+        return cls(**{**values, "memory": memory, "schedule": schedule, "trials": TrialSettings(**values["trials"])})
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+    def predicting(self) -> Settings:
+        """The settings of a learner that only predicts: nothing is left of what decided its actions."""
+        return replace(self, policy="fixed", policy_options={}, space="paper", tune=None)
+
+    # What they make, once --------------------------------------------------------------------------------------
+
+    @property
+    def kind(self) -> TunerKind:
+        """What is known of the policy by its name."""
+        return tuner_kind(self.policy)
+
+    @cached_property
+    def made_method(self) -> Method:
+        """The method with its options."""
+        return make_method(self.method, self.options)
+
+    @cached_property
+    def action_space(self) -> ActionSpace:
+        """The actions that the policy chooses from."""
+        method = self.made_method
+        return tuned_space(
+            method.default_action,
+            self.action,
+            tuned=self.kind.tunes,
+            space=self.space,
+            tune=self.tune,
+            choices=method.choices,
+            epochs=self.schedule.epochs,
+            allocation=self.memory.default_allocation,
+        )
+
+    @cached_property
+    def tuner(self) -> Tuner:
+        """What chooses the action of each phase."""
+        full = self.schedule.epochs
+        setup = Setup(self.action_space, self.trials.short(full), full, self.seed)
+        return make_tuner(self.policy, setup, self.policy_options)
+
+    @property
+    def default_action(self) -> Action:
+        """The action of a phase in which nothing is chosen."""
+        return self.action_space.actions[self.action_space.default]
+
+    @property
+    def first_action(self) -> Action:
+        """The action of the first phase: plain classification, in which nothing is tuned."""
+        own = self.made_method.default_action
+        lr = own.lr if self.first_lr is None else self.first_lr
+        return own.replace(lr=lr, classifier=self.default_action.classifier)
+
+    def resolved_policy(self) -> dict[str, Any]:
+        """What decides the actions, for the record: its name, its options, its space, and how actions are tried."""
+        found = self.tuner.described()
+        if not self.kind.tunes:
+            return found
+        return {**found, "space": self.action_space.as_json(), "trials": asdict(self.trials)}

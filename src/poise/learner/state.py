@@ -1,0 +1,331 @@
+"""A learner as tensors and plain values, typed. Other states are made of it here; nobody edits it by key."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from poise import store
+from poise._version import __version__
+from poise.actions import Action
+from poise.data import Augmentation, ImageSet, Memory, Preprocessing, suitable_net
+from poise.errors import UserError
+from poise.learner.settings import Settings
+from poise.methods import Growth
+from poise.nets import Model, build_backbone, build_head, feature_width
+from poise.tuning import CLASSIFIERS, Entry, History, entry_as_json, entry_from_json, first_classifier
+
+log = logging.getLogger(__name__)
+
+Label = int | str
+Shape = tuple[int, int, int]  # channels, height, width
+Tensors = dict[str, Tensor]
+Lookup = Callable[[Tensor], Tensor]  # from origins to pixels
+
+
+@dataclass(frozen=True)
+class Knowledge:
+    """What a learner has learned: all that a phase changes, replaced as a whole when the phase is done.
+
+    Attributes:
+        action: the one that the last phase was trained with.
+        classes: the labels seen so far, in the order in which they arrived.
+        phases: how many phases were learned.
+        classifier: which one counts at present.
+        shape: of the images.
+        preprocessing: of the images.
+        predictor: the model to predict with.
+        start: the model that the next phase starts from; nearly always the same.
+        means: the unit mean feature of each class.
+        memory: the kept images; None where they were left out when the learner was saved.
+        hits: of each classifier, in all judgements so far.
+        history: what was tried, decided and judged.
+        held: the most images that were held at any moment of the last phase.
+        budget: how many that may have been.
+        rho: the allocation that the memory was stored with.
+    """
+
+    action: Action
+    classes: tuple[Label, ...] = ()
+    phases: int = 0
+    classifier: str = "fc"
+    shape: Shape | None = None
+    preprocessing: Preprocessing | None = None
+    predictor: Model | None = None
+    start: Model | None = None
+    means: Tensor | None = None
+    memory: Memory | None = None
+    hits: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(CLASSIFIERS, 0))
+    history: History = ()
+    held: int = 0
+    budget: int = 0
+    rho: float = 0.0
+
+    def placed(self, device: torch.device) -> Knowledge:
+        """The same with its models and means on a device, ready to predict."""
+        if self.predictor is None or self.start is None or self.means is None:
+            return self
+        predictor = self.predictor.placed(device).eval()
+        start = predictor if self.start is self.predictor else self.start.placed(device).eval()
+        return replace(self, predictor=predictor, start=start, means=self.means.to(device))
+
+
+@dataclass(frozen=True)
+class Pending:
+    """A phase in its middle.
+
+    Attributes:
+        digest: of the images and labels it learns.
+        history: what was tried, decided and judged in it so far.
+        action: the chosen one; None while it is being chosen.
+        tensors: of the training, once it has begun.
+        position: where the training stands.
+    """
+
+    digest: str
+    history: Sequence[Entry]
+    action: Action | None = None
+    tensors: Mapping[str, Tensor] = field(default_factory=dict)
+    position: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class LearnerState:
+    """All of a learner: what it was made with, what it knows, and the phase it is in the middle of."""
+
+    settings: Settings
+    knowledge: Knowledge
+    augmentation: Augmentation | None = None
+    own_net: bool = False
+    pending: Pending | None = None
+
+    @property
+    def architecture(self) -> str:
+        """Backbone, its variant and the head, as in `resnet32/lucir+cosine`."""
+        return architecture(self.settings, self.knowledge.shape, own_net=self.own_net)
+
+    # Other states made of this one ------------------------------------------------------------------------------
+
+    def predict_only(self) -> LearnerState:
+        """What a prediction needs: without memory and history, and without the policy that made it."""
+        knowledge = replace(self.knowledge, memory=None, history=())
+        return replace(self, settings=self.settings.predicting(), knowledge=knowledge, pending=None)
+
+    def renamed(self, names: Sequence[Label]) -> LearnerState:
+        """The same learner with other labels for its classes: `names[label]` instead of each label, a number."""
+        classes = tuple(names[int(label)] for label in self.knowledge.classes)
+        return replace(self, knowledge=replace(self.knowledge, classes=classes))
+
+    def started_with(self, settings: Settings) -> LearnerState:
+        """The state after a first phase, for a learner made with other settings."""
+        classifier = first_classifier(settings.default_action)
+        action = self.knowledge.action.replace(classifier=classifier)
+        return replace(self, settings=settings, knowledge=replace(self.knowledge, classifier=classifier, action=action))
+
+    def forgetting_trials(self, settings: Settings) -> LearnerState:
+        """The same knowledge for a learner made with other settings, which knows nothing of earlier trials."""
+        return replace(self, settings=settings, knowledge=replace(self.knowledge, history=()), pending=None)
+
+    # To tensors and back ----------------------------------------------------------------------------------------
+
+    def tensors(self, *, images: bool) -> tuple[Tensors, dict[str, Any]]:
+        """Tensors and plain values. Without `images` the memory is stored as the `origins` its images came with."""
+        known, found = self.knowledge, Tensors()
+        for name, model in self._models().items():
+            found |= _prefixed(name, model.state_dict())
+        if known.means is not None:
+            found["means"] = known.means
+        if known.memory is not None:
+            for part, kept in (("exemplars", known.memory.exemplars), ("reserve", known.memory.reserve)):
+                found |= _prefixed(f"memory.{part}", {"labels": kept.labels, "origins": kept.origins})
+                if images:
+                    found[f"memory.{part}.pixels"] = kept.pixels
+        if self.pending is not None:
+            found |= _prefixed("pending", self.pending.tensors)
+        return found, self._plain()
+
+    def _models(self) -> dict[str, Model]:
+        known = self.knowledge
+        models = {"predictor": known.predictor}
+        if known.start is not known.predictor:
+            models["start"] = known.start
+        return {name: model for name, model in models.items() if model is not None}
+
+    def _plain(self) -> dict[str, Any]:
+        known, pending = self.knowledge, self.pending
+        return {
+            "poise": __version__,
+            "settings": self.settings.as_json(),
+            "augmentation": asdict(self.augmentation) if self.augmentation is not None else None,
+            "own_net": self.own_net,
+            "models": {
+                name: {"net": self.architecture, "grown": [list(growth) for growth in model.grown]}
+                for name, model in self._models().items()
+            },
+            "shape": known.shape,
+            "preprocessing": known.preprocessing.as_json() if known.preprocessing is not None else None,
+            "classes": list(known.classes),
+            "classifier": known.classifier,
+            "action": dict(known.action),
+            "phases": known.phases,
+            "hits": dict(known.hits),
+            "history": [entry_as_json(entry) for entry in known.history],
+            "held": known.held,
+            "budget": known.budget,
+            "rho": known.rho,
+            "pending": None
+            if pending is None
+            else {
+                "digest": pending.digest,
+                "history": [entry_as_json(entry) for entry in pending.history],
+                "action": dict(pending.action) if pending.action is not None else None,
+                "position": dict(pending.position),
+            },
+        }
+
+    @classmethod
+    def from_tensors(
+        cls,
+        tensors: Mapping[str, Tensor],
+        meta: Mapping[str, Any],
+        *,
+        net: nn.Module | None = None,
+        lookup: Lookup | None = None,
+    ) -> LearnerState:
+        """The state that `tensors` described; `lookup` turns origins into pixels where images were left out."""
+        if meta["own_net"] and net is None:
+            raise UserError("this learner was trained with a net of your own; pass it again: Learner.load(path, net=…)")
+        if net is not None and not meta["own_net"]:
+            named = meta["models"]["predictor"]["net"] if meta["models"] else "a named net"
+            raise UserError(f"this learner was trained with {named}, not with a net of your own; leave net out")
+        settings = Settings.from_json(meta["settings"])
+        augmentation = Augmentation(**meta["augmentation"]) if meta["augmentation"] else None
+        knowledge = _knowledge(settings, tensors, meta, net, lookup)
+        return cls(settings, knowledge, augmentation, meta["own_net"], _pending(tensors, meta["pending"]))
+
+
+def _knowledge(
+    settings: Settings,
+    tensors: Mapping[str, Tensor],
+    meta: Mapping[str, Any],
+    net: nn.Module | None,
+    lookup: Lookup | None,
+) -> Knowledge:
+    shape: Shape | None = tuple(meta["shape"]) if meta["shape"] else None
+    models = {
+        name: _restored_model(settings, shape, described["grown"], _under(name, tensors), net)
+        for name, described in meta["models"].items()
+        if shape is not None
+    }
+    memory = None
+    if "memory.exemplars.labels" in tensors:
+        parts = (_under("memory.exemplars", tensors), _under("memory.reserve", tensors))
+        memory = Memory(*(_stored_images(part, lookup) for part in parts))
+    preprocessing = Preprocessing.from_json(meta["preprocessing"]) if meta["preprocessing"] else None
+    return Knowledge(
+        action=Action(**meta["action"]),
+        classes=tuple(meta["classes"]),
+        phases=meta["phases"],
+        classifier=meta["classifier"],
+        shape=shape,
+        preprocessing=preprocessing,
+        predictor=models.get("predictor"),
+        start=models.get("start", models.get("predictor")),
+        means=tensors.get("means"),
+        memory=memory,
+        hits=dict(meta["hits"]),
+        history=tuple(entry_from_json(entry) for entry in meta["history"]),
+        held=meta["held"],
+        budget=meta["budget"],
+        rho=meta["rho"],
+    )
+
+
+def _pending(tensors: Mapping[str, Tensor], meta: Mapping[str, Any] | None) -> Pending | None:
+    if meta is None:
+        return None
+    history = tuple(entry_from_json(entry) for entry in meta["history"])
+    action = Action(**meta["action"]) if meta["action"] is not None else None
+    return Pending(meta["digest"], history, action, _under("pending", tensors), meta["position"])
+
+
+def save_state(state: LearnerState, path: Path, *, memory: bool) -> None:
+    """Write a learner to a file; one without its memory predicts and no more."""
+    if state.knowledge.predictor is None:
+        raise UserError("this learner has learned nothing yet; there is nothing to save")
+    if not path.absolute().parent.is_dir():
+        raise UserError(f"the folder {path.absolute().parent} does not exist; make it first")
+    if path.is_dir():
+        raise UserError(f"{path} is a folder; give the name of a file in it")
+    tensors, meta = (state if memory else state.predict_only()).tensors(images=True)
+    if memory:
+        count = len(state.knowledge.memory or ())
+        log.warning("%s contains %d training images; save(memory=False) leaves them out", path, count)
+    store.write_tensors(path, tensors, {**meta, "contains_training_images": memory}, kind="learner")
+
+
+# Networks -------------------------------------------------------------------------------------------------------------
+
+
+def architecture(settings: Settings, shape: Shape | None, *, own_net: bool) -> str:
+    """Backbone, its variant and the head, as in `resnet32/lucir+cosine`."""
+    method = settings.made_method
+    if own_net:
+        return f"own net+{method.head}"
+    name = settings.net or (suitable_net(min(shape[1:])) if shape else "auto")
+    return f"{name if '/' in name else f'{name}/{method.variant}'}+{method.head}"
+
+
+def build_model(
+    settings: Settings, shape: Shape, net: nn.Module | None = None, grown: Sequence[Sequence[int]] = ()
+) -> Model:
+    """A model for images of this shape that has learned nothing, its network expanded as it was in these growths."""
+    method = settings.made_method
+    if net is not None:
+        backbone: nn.Module = copy.deepcopy(net)
+    else:
+        name = settings.net or suitable_net(min(shape[1:]))
+        backbone = build_backbone(name, method.variant, shape[0], settings.seed)
+    model = Model(backbone, build_head(method.head, feature_width(backbone, shape)))
+    for old, new in grown:
+        growth = Growth(old, new)
+        model.expand(lambda before, growth=growth: method.expanded(before, growth), growth)  # type: ignore[misc]
+    if grown:
+        model.head = build_head(method.head, feature_width(model.backbone, shape))
+    return model
+
+
+def _restored_model(
+    settings: Settings, shape: Shape, grown: Sequence[Sequence[int]], weights: Tensors, net: nn.Module | None
+) -> Model:
+    model = build_model(settings, shape, net, grown)
+    model.head.adopt(_under("head", weights))
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        raise UserError("the net does not fit the saved weights; pass one made like the net that was saved") from error
+    return model
+
+
+def _stored_images(stored: Mapping[str, Tensor], lookup: Lookup | None) -> ImageSet:
+    pixels = stored.get("pixels")
+    if pixels is None:
+        assert lookup is not None, "a memory of indices needs the data they point into"
+        pixels = lookup(stored["origins"])
+    return ImageSet(pixels, stored["labels"], stored["origins"])
+
+
+def _prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> Tensors:
+    return {f"{prefix}.{name}": tensor for name, tensor in tensors.items()}
+
+
+def _under(prefix: str, tensors: Mapping[str, Tensor]) -> Tensors:
+    start = f"{prefix}."
+    return {name.removeprefix(start): tensor for name, tensor in tensors.items() if name.startswith(start)}

@@ -1,0 +1,95 @@
+"""What a trial is made of, as plain values: how actions are tried, what on, and the single attempt."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from poise.actions import Action
+from poise.data import ImageSet, Memory
+from poise.errors import UserError, check_number, check_whole, suggestion
+from poise.policies import Trial
+from poise.training import Situation, ceiling
+from poise.tuning.environment import VALIDATION
+
+ENVIRONMENTS: Final = ("local", "lookahead", "both")
+CLASSIFIER_RULES: Final = ("full", "paper")
+
+
+@dataclass(frozen=True)
+class TrialSettings:
+    """How actions are tried.
+
+    Attributes:
+        environment: `local` (the paper's); `lookahead` (two pseudo phases made of the new classes); or `both`, one
+            after the other, each weighed by the number of its validation images.
+        horizon: the paper's n: how often a local training is repeated with its own result as teacher.
+        validation: images of each class in B.
+        length: M₁ as a share of M₂.
+        longest: M₁ at most, in epochs.
+        classifier: what decides `auto` where there is no reserve: `full`, a training of the decided action at full
+            length on the local training part; or `paper`, two short trainings in the first tuned phase.
+    """
+
+    environment: str = "local"
+    horizon: int = 0
+    validation: int = VALIDATION
+    length: float = 0.1
+    classifier: str = "full"
+    longest: int | None = None
+
+    def __post_init__(self) -> None:
+        for key, known in (("environment", ENVIRONMENTS), ("classifier", CLASSIFIER_RULES)):
+            if getattr(self, key) not in known:
+                raise UserError(f"trials.{key}={getattr(self, key)!r}; {suggestion(str(getattr(self, key)), known)}")
+        check_whole("trials.horizon", self.horizon, 0)
+        check_whole("trials.validation", self.validation, 1)
+        check_number("trials.length", self.length, positive=True)
+        if self.length > 1:
+            raise UserError(f"trials.length={self.length} must be a share of the phase's epochs, at most 1")
+        if self.longest is not None:
+            check_whole("trials.longest", self.longest, 1)
+        if self.environment != "local" and self.horizon:
+            raise UserError(
+                "trials.horizon repeats the local environment, a look-ahead has two phases already; "
+                "use it with trials.environment=local"
+            )
+
+    def short(self, full: int) -> int:
+        """M₁ for a phase of M₂ epochs."""
+        return min(ceiling(self.length * full), full if self.longest is None else self.longest)
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A trial with its action and the classifier that is rewarded. `short` is M₁, where the settings' is not meant."""
+
+    trial: Trial
+    action: Action
+    classifier: str
+    short: int | None = None
+
+
+@dataclass(frozen=True)
+class TrialInputs:
+    """Everything that the trials of a phase depend on.
+
+    Attributes:
+        situation: what the phase starts from.
+        memory: the kept images, exemplars and reserve.
+        new: what arrived and may be trained on.
+        reserve: what arrived and may not.
+        quota: images of each class that may be kept to train on after the phase, by the plain rule.
+        settings: how actions are tried.
+        rho: the memory's allocation, where the action does not say it.
+        classes: the labels of the rows of the head.
+    """
+
+    situation: Situation
+    memory: Memory
+    new: ImageSet
+    reserve: ImageSet
+    quota: int
+    settings: TrialSettings = field(default_factory=TrialSettings)
+    rho: float = 0.0
+    classes: tuple[Any, ...] = ()

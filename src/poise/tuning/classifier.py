@@ -1,0 +1,139 @@
+"""`fc`, `ncm` or `auto`: which classifier counts, and how it is judged where an action leaves it open.
+
+In the trials themselves a classifier is given. What `auto` becomes is decided by hits on images that the judged models
+were not trained on: those of a reserve, or of a training on a local environment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import asdict, dataclass
+
+from poise.actions import Action
+from poise.policies import Trial
+from poise.training import Event, TrialDone
+from poise.tuning.attempt import Attempt
+from poise.tuning.base import Task
+from poise.tuning.history import CLASSIFIERS, Hits, Judged, finalist_totals
+from poise.tuning.rewards import TrialResult
+
+AUTO = "auto"
+
+
+def first_classifier(action: Action) -> str:
+    """The classifier that counts after the first phase."""
+    return "fc" if action.classifier == AUTO else action.classifier
+
+
+@dataclass(frozen=True)
+class ClassifierRule:
+    """What is known about classifiers when a phase begins.
+
+    Attributes:
+        own: the method's own classifier.
+        in_force: the one that counts at present.
+        phases: how many phases were learned.
+        hits: of each classifier in all judgements so far.
+    """
+
+    own: str
+    in_force: str
+    phases: int
+    hits: Hits
+
+    def counted(self, action: Action) -> str:
+        """The classifier whose hits are the reward of an action: its own; where that is `auto`, the one in force."""
+        if action.classifier != AUTO:
+            return action.classifier
+        return self.in_force if self.phases > 1 or self.own == AUTO else self.own
+
+    def chosen(self, action: Action, hits: Mapping[str, int]) -> str:
+        """What `auto` becomes after this phase: FC in the first one, then the one with more hits where it was judged.
+
+        With as many hits, or none, the method's own classifier counts.
+        """
+        if action.classifier != AUTO or self.phases == 0:
+            return first_classifier(action)
+        if hits["fc"] == hits["ncm"]:
+            return self.own
+        return max(hits, key=lambda name: hits[name])
+
+
+def judge_before(task: Task, rule: ClassifierRule, action: Action) -> Generator[Event, None, None]:
+    """Count hits of both classifiers before the training, as `trials.classifier` says, where that is to be done then.
+
+    `full`: of a model trained with the decided action at full length on a local training part, perhaps a finalist of
+    the policy; on a GPU it is trained later, beside the phase's own training (`train_and_judge`). `paper`: in the first
+    tuned phase only, of a short training that suits FC and of one that suits NCM.
+    """
+    if not _is_open(task, action):
+        return
+    done = sum(isinstance(entry, Judged) for entry in task.history)
+    if task.trials.inputs.settings.classifier == "paper":
+        for attempt in _paper_attempts(task, action)[done:] if not any(rule.hits.values()) else ():
+            result = task.trials.run(attempt)
+            yield _judgement(task, attempt, result, {attempt.classifier: result.totals()[attempt.classifier]})
+    elif not done and (totals := finalist_totals(task.history)) is not None:
+        task.history.append(Judged(task.phase, totals))
+    elif not done and not task.trials.works_beside:
+        attempt = _full_attempt(task, action)
+        result = task.trials.run(attempt)
+        yield _judgement(task, attempt, result, result.totals())
+
+
+def train_and_judge(task: Task, action: Action, training: Iterator[Event]) -> Iterator[Event]:
+    """The events of the phase's training; beside it, the judgement of classifiers where that is left to do."""
+    judged = any(isinstance(entry, Judged) for entry in task.history)
+    if judged or task.trials.inputs.settings.classifier != "full" or not _is_open(task, action):
+        return training
+    attempt = _full_attempt(task, action)
+
+    def done(result: TrialResult) -> Event:
+        return _judgement(task, attempt, result, result.totals())
+
+    return task.trials.run_beside(attempt, training, done)
+
+
+def _is_open(task: Task, action: Action) -> bool:
+    """Whether trials decide what `auto` becomes: there is no reserve that does, and something to validate on."""
+    inputs = task.trials.inputs
+    reserved = len(inputs.reserve) or len(inputs.memory.reserve)
+    return inputs.situation.phase > 0 and action.classifier == AUTO and not reserved and task.trials.possible
+
+
+def _full_attempt(task: Task, action: Action) -> Attempt:
+    """Of full length; not an arm of a policy, nor continuing one."""
+    return Attempt(Trial(0, -1, task.trials.inputs.situation.schedule.epochs, full=True), action, "fc")
+
+
+def _paper_attempts(task: Task, action: Action) -> list[Attempt]:
+    """The released code's two candidates: FC with feature distillation, NCM with logit distillation."""
+    suited = {
+        "fc": {"feature_kd": 1.0, "logit_kd": 0.0, "margin": 1.0},
+        "ncm": {"feature_kd": 0.0, "logit_kd": 1.0, "margin": 0.0},
+    }
+    inputs = task.trials.inputs
+    short = inputs.settings.short(inputs.situation.schedule.epochs)
+    return [
+        Attempt(
+            Trial(number, -1 - number, short),  # not an arm of a policy, nor continuing one
+            action.replace(**{axis: value for axis, value in suited[name].items() if axis in action}),
+            name,
+        )
+        for number, name in enumerate(CLASSIFIERS)
+    ]
+
+
+def _judgement(task: Task, attempt: Attempt, result: TrialResult, hits: Hits) -> TrialDone:
+    """Write a judgement of classifiers down, then tell it."""
+    task.history.append(Judged(task.phase, {**dict.fromkeys(CLASSIFIERS, 0), **hits}))
+    outcome = result.outcome
+    return TrialDone(
+        task.phase,
+        {**asdict(attempt.trial), "purpose": "classifier"},
+        dict(attempt.action),
+        attempt.classifier,
+        outcome.reward,
+        outcome.diverged,
+        result.as_json(),
+    )

@@ -1,0 +1,79 @@
+"""Policies as tuners: ask, try, tell; then decide. The only place where that is done with real trials."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Generator
+from dataclasses import asdict
+from typing import Any
+
+from poise.policies import Decided, Policy, Setup, Tried, make_policy, replay
+from poise.training import Event, TrialDone
+from poise.tuning.attempt import Attempt
+from poise.tuning.base import Choice, Options, Task, Tuner, TunerKind
+from poise.tuning.history import History, TriedInFull, told_to_policy
+
+log = logging.getLogger(__name__)
+
+
+class PolicyTuner(Tuner):
+    """Algorithm 1's policy learning."""
+
+    def __init__(self, kind: TunerKind, setup: Setup, options: Options) -> None:
+        super().__init__(kind, setup, options)
+        self.policy_after(())  # which refuses options that no policy can be made with
+
+    def policy_after(self, history: History) -> Policy:
+        """A policy that knows what this history says, and no more."""
+        return replay(make_policy(self.kind.name, self.setup, self.options), told_to_policy(history))
+
+    def choose(self, task: Task) -> Generator[Event, None, Choice]:
+        """Ask for trials, run them, tell their rewards, until the policy has enough; then let it decide.
+
+        Where nothing can be held out to validate on, the default stays.
+        """
+        policy = replay(self.policy_after(task.past), told_to_policy(task.history))
+        if not any(isinstance(entry, Decided) for entry in task.history):
+            if policy.phase != task.phase:  # else it was replayed into the middle of this phase
+                policy.begin(task.phase)
+            while policy.ask():
+                if not task.trials.possible:
+                    log.warning("phase %d has nothing to validate on; its action is not tuned", task.phase)
+                    return Choice(self.default, _chances(self.policy_after(task.past)))
+                yield from self._try(task, policy)
+            task.history.append(Decided(task.phase, policy.decide()))
+        return Choice(self.space.actions[policy.decide()], _chances(policy))
+
+    def _try(self, task: Task, policy: Policy) -> Generator[Event, None, None]:
+        """Run what the policy asks for, and tell it what came of each."""
+        chances, actions = _chances(policy), self.space.actions
+        attempts = [Attempt(trial, actions[trial.arm], task.counted(actions[trial.arm])) for trial in policy.ask()]
+        for attempt, result in zip(attempts, task.trials.run_all(attempts), strict=True):
+            outcome = task.reward.outcome(result, attempt.classifier)
+            policy.tell([outcome])
+            full = attempt.trial.full
+            entry = TriedInFull(task.phase, outcome, result.totals()) if full else Tried(task.phase, outcome)
+            task.history.append(entry)
+            yield TrialDone(
+                task.phase,
+                asdict(attempt.trial),
+                dict(attempt.action),
+                attempt.classifier,
+                outcome.reward,
+                outcome.diverged,
+                task.reward.record(result),
+                chances,
+            )
+
+    def refuse_foreign(self, history: History) -> None:
+        """Refuse trials that this policy would not have asked for."""
+        self.policy_after(history)
+
+    def described(self) -> dict[str, Any]:
+        """What the policy turned out to be."""
+        return self.policy_after(()).resolved()
+
+
+def _chances(policy: Policy) -> list[float] | None:
+    found = policy.distribution()
+    return found.tolist() if found is not None else None
