@@ -13,7 +13,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from poise import __version__
-from poise.data.sources import labelled_files, listing, register
+from poise.data.sources import add_source, labelled_files, listing
 from poise.errors import PoiseError, UserError
 from poise.experiment import (
     CHECKPOINT_SECONDS,
@@ -292,7 +292,7 @@ def data_add(
     source: Annotated[Path, typer.Option("--from", help="The folder it lies in.")],
 ) -> None:
     """Verify a data set and remember where it is."""
-    added = register(name, source)
+    added = add_source(name, source)
     _say(*added.notes)
     typer.echo(f"{name}: {len(added.class_names)} classes, checked and remembered")
 

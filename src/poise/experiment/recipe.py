@@ -24,18 +24,14 @@ from pydantic import (
 
 from poise.data import LEAST_SIZE, Budget
 from poise.errors import UserError, suggestion
-from poise.learner import Settings
+from poise.learner import KEYS, Settings
 from poise.methods import METHODS
 from poise.training import PRECISIONS
 from poise.tuning import tuner_names
 
 DEFAULT_RECIPE = "digits/lucir"
-Setting = Literal["tfh", "tfs", "groups"]
-#: Keys that say how a learner is made; those of the image size are the data's.
-SETTINGS_KEYS = frozenset(
-    ("method", "options", "net", "epochs", "batch", "momentum", "weight_decay", "action", "first_lr", "policy")
-) | frozenset(("policy_options", "space", "tune", "seed", "precision", "deterministic"))
-Exam = Literal["test", "dev"]
+SettingName = Literal["tfh", "tfs", "groups"]
+ExamName = Literal["test", "dev"]
 
 
 class MemoryKeys(BaseModel):
@@ -87,7 +83,7 @@ class Recipe(BaseModel):
     method: str = "lucir"
     options: dict[str, float | str] = Field(default_factory=dict)
     net: str | None = None
-    setting: Setting = "tfh"
+    setting: SettingName = "tfh"
     phases: int = 5
     groups: list[int] | list[list[int]] | None = None
     order: int | str | list[int] = 1993
@@ -103,7 +99,7 @@ class Recipe(BaseModel):
     trials: TrialKeys = TrialKeys()
     action: dict[str, float | str] = Field(default_factory=dict)
     first_lr: float | None = Field(None, gt=0)
-    exam: Exam = "test"
+    exam: ExamName = "test"
     start: str | None = None
     seed: int = Field(0, ge=0)
     device: str = "auto"
@@ -138,7 +134,8 @@ class Recipe(BaseModel):
     @cached_property
     def settings(self) -> Settings:
         """What the learner is made with: these keys, resolved once."""
-        given = {name: getattr(self, name) for name in SETTINGS_KEYS}
+        keys = KEYS & Recipe.model_fields.keys() - {"image_size"}  # to which the data scale images
+        given = {name: getattr(self, name) for name in keys}
         trials = self.trials.model_dump(exclude_none=True)
         return Settings.resolve(**{**given, "memory": self.memory.budget(), "trials": trials})
 
@@ -255,7 +252,7 @@ def _refuse_unknown(values: Mapping[str, Any]) -> None:
     for name in trials if isinstance(trials, dict) else ():
         if name not in TrialKeys.model_fields:
             raise UserError(f"unknown key 'trials.{name}'; {suggestion(name, TrialKeys.model_fields)}")
-    for name, words in (("setting", get_args(Setting)), ("exam", get_args(Exam))):
+    for name, words in (("setting", get_args(SettingName)), ("exam", get_args(ExamName))):
         word = values.get(name, words[0])
         if word not in words:
             raise UserError(f"unknown {name} '{word}'; {suggestion(str(word), words)}")

@@ -149,42 +149,42 @@ class Run:
     def start(self) -> dict[str, Any]:
         """Run from the beginning; returns the result, which is empty if it was to leave before the end."""
         with stopping(self.stop):
-            return _drained(self.starting())
+            return _run_to_end(self.starting())
 
     def resume(self) -> dict[str, Any]:
         """Go on from the newest good checkpoint, or from the beginning if there is none."""
         with stopping(self.stop):
-            return _drained(self.resuming())
+            return _run_to_end(self.resuming())
 
     def starting(self) -> Running:
         """`start` as a generator that pauses after every event, so that several runs can share a GPU."""
-        prepared = self._prepared()
-        with self._opened():
+        prepared = self._prepare()
+        with self._open_folder():
             self.folder.refuse_leftovers()
             return (yield from self._from_the_beginning(*prepared))
 
     def resuming(self) -> Running:
         """`resume` as a generator."""
-        with self._opened(), as_many_threads(self.folder.machine):
+        with self._open_folder(), as_many_threads(self.folder.machine):
             self._refuse_other_runner()
             found = self.folder.newest_checkpoint()
             self.folder.journal.rewind(found[1]["journal"] if found else 0)
             if found is None:
                 log.warning("%s has no checkpoint yet; starting from the beginning", self.folder.path)
-                return (yield from self._from_the_beginning(*self._prepared()))
+                return (yield from self._from_the_beginning(*self._prepare()))
             train, exam = self.plan.images()
             examiner = Examiner(exam, self.plan.stream)
             refuse_other_exam(self.folder, examiner)
-            learner = self._restored(*found, train)
+            learner = self._restore_learner(*found, train)
             record_resume(self.folder.machine, learner.backend)
-            return (yield from self._go(learner, train, examiner))
+            return (yield from self._run_phases(learner, train, examiner))
 
     def described(self) -> dict[str, Any]:
         """What the folder says it holds."""
         return {**self.plan.as_json(), **({"runner": self.runner} if self.runner != Run.runner else {})}
 
     @contextmanager
-    def _opened(self) -> Iterator[None]:
+    def _open_folder(self) -> Iterator[None]:
         """The folder is ours, its errors are one line each, and everything is closed at the end."""
         with ExitStack() as stack:
             for watcher in self.watchers:
@@ -200,13 +200,13 @@ class Run:
                     "or start again with a smaller batch or image_size"
                 ) from error
 
-    def _prepared(self) -> tuple[Learner, ImageSet, Examiner]:
+    def _prepare(self) -> tuple[Learner, ImageSet, Examiner]:
         """What can be wrong with the recipe or the data is found here, before anything is written."""
         learner = self.plan.new_learner()
         self.plan.settings.kind.check_first_phase(len(self.plan.stream[0]))
         train, exam = self.plan.images()
         if self.plan.recipe.start is not None:
-            learner = self._started_from(Path(self.plan.recipe.start), train)
+            learner = self._start_from(Path(self.plan.recipe.start), train)
         return learner, train, Examiner(exam, self.plan.stream)
 
     def _from_the_beginning(self, learner: Learner, train: ImageSet, examiner: Examiner) -> Running:
@@ -220,14 +220,14 @@ class Run:
                 "space": self._space(learner),
             },
         )
-        return (yield from self._go(learner, train, examiner))
+        return (yield from self._run_phases(learner, train, examiner))
 
-    def _go(self, learner: Learner, train: ImageSet, examiner: Examiner) -> Running:
+    def _run_phases(self, learner: Learner, train: ImageSet, examiner: Examiner) -> Running:
         self._mark = time.monotonic()
         for phase in range(len(self.exams), len(self.plan.stream) if self.until is None else self.until):
             if learner.phases_ == phase:
                 yield from self._learn(learner, phase, train, self._reward(learner, examiner))
-            exam = self._examined(examiner, learner, phase)
+            exam = self._examine(examiner, learner, phase)
             self._keep(exam, learner)
             self._checkpoint(learner)
             if phase + 1 < len(self.plan.stream):
@@ -274,7 +274,7 @@ class Run:
                 self._leave_if_asked()
             yield trained_images(event)
 
-    def _examined(self, examiner: Examiner, learner: Learner, phase: int) -> Exam:
+    def _examine(self, examiner: Examiner, learner: Learner, phase: int) -> Exam:
         began = time.monotonic()
         exam = examiner.examine(learner, phase)
         self.seconds["evaluate"] += time.monotonic() - began
@@ -333,7 +333,7 @@ class Run:
         if found != self.runner:
             raise UserError(f"{self.folder.path} is the folder of another runner ({found}); use 'poise resume' for it")
 
-    def _restored(self, tensors: dict[str, Tensor], meta: dict[str, Any], train: ImageSet) -> Learner:
+    def _restore_learner(self, tensors: dict[str, Tensor], meta: dict[str, Any], train: ImageSet) -> Learner:
         state = LearnerState.from_tensors(tensors, meta["learner"], lookup=images_by_origin(train))
         changed = differing_keys(state.settings, self.plan.settings)
         if changed:
@@ -342,7 +342,7 @@ class Run:
         self.actions, self.stored, self.seconds = meta["actions"], meta["stored"], meta["seconds"]
         return self.plan.restored_learner(state)
 
-    def _started_from(self, path: Path, train: ImageSet) -> Learner:
+    def _start_from(self, path: Path, train: ImageSet) -> Learner:
         """A learner with the state after phase 0 of another run of the same data, order and seed."""
         settings = self.plan.settings
         if settings.kind.before_phase_0:
@@ -501,7 +501,7 @@ def stopping(stop: threading.Event) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _drained(going: Running) -> dict[str, Any]:
+def _run_to_end(going: Running) -> dict[str, Any]:
     while True:
         try:
             next(going)

@@ -6,10 +6,11 @@ all of it as tensors and plain values, `views` what can be read off it.
 
 from poise.learner.arrival import Images, Labels
 from poise.learner.learner import Learner
-from poise.learner.settings import Settings
+from poise.learner.settings import KEYS, Settings
 from poise.learner.state import Knowledge, Label, LearnerState, Lookup, Shape, build_model, save_state
 
 __all__ = [
+    "KEYS",
     "Images",
     "Knowledge",
     "Label",

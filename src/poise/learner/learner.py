@@ -18,7 +18,7 @@ from poise.data import Augmentation, Budget, Preprocessing
 from poise.errors import UserError
 from poise.learner.arrival import Arrival, Images, Labels, check_foresight, pixels_for, plain_labels, receive
 from poise.learner.phase import Phase, Surroundings, with_jitter
-from poise.learner.settings import Settings
+from poise.learner.settings import KEYS, Settings
 from poise.learner.state import Knowledge, LearnerState, Pending, save_state
 from poise.learner.views import Views
 from poise.training import Event, Executor, both_classifiers, make_backend
@@ -69,7 +69,7 @@ class Learner(Views):
         action_: the action that the last phase was trained with.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a user may want to set
         self,
         method: str = "lucir",
         *,
@@ -96,31 +96,12 @@ class Learner(Views):
         seed: int = 0,
         executor: Executor | None = None,
     ) -> None:
+        given = {name: value for name, value in locals().items() if name in KEYS}
         if not isinstance(net, str | nn.Module | None):
             raise UserError(
                 f"net={net!r} is neither a name nor a module; a class of your own must be made first: net=Net()"
             )
-        settings = Settings.resolve(
-            method=method,
-            options=options,
-            net=net if isinstance(net, str) else None,
-            action=action,
-            first_lr=first_lr,
-            policy=policy,
-            policy_options=policy_options,
-            space=space,
-            tune=tune,
-            trials=trials,
-            memory=memory,
-            epochs=epochs,
-            batch=batch,
-            momentum=momentum,
-            weight_decay=weight_decay,
-            image_size=image_size,
-            precision=precision,
-            deterministic=deterministic,
-            seed=seed,
-        )
+        settings = Settings.resolve(**{**given, "net": net if isinstance(net, str) else None})
         module = net if isinstance(net, nn.Module) else None
         backend = make_backend(device, precision, deterministic)
         self._make(settings, Surroundings(backend, module, augmentation, executor), preprocessing)

@@ -87,8 +87,7 @@ class Phase:
             model=known.start if known.start is not None else build_model(settings, shape, around.net),
             method=settings.made_method,
             growth=self.arrival.growth,
-            preprocessing=known.preprocessing
-            or first_preprocessing(settings.made_method, self.new, around.augmentation),
+            preprocessing=preprocessing,
             schedule=settings.schedule,
             backend=around.backend,
             seed=settings.seed,
@@ -213,7 +212,9 @@ class Phase:
         history = tuple(self.task.history)
         if self.trainer is None:
             return Pending(self.arrival.digest, history)
-        return Pending(self.arrival.digest, history, self.trainer.action, *self.trainer.state())
+        tensors, position = self.trainer.state()
+        copied = {name: value.clone() for name, value in tensors.items()}  # the training goes on and changes them
+        return Pending(self.arrival.digest, history, self.trainer.action, copied, position)
 
 
 def first_preprocessing(method: Method, images: ImageSet, augmentation: Augmentation | None) -> Preprocessing:

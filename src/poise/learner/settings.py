@@ -6,7 +6,7 @@ import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from poise.actions import Action, ActionSpace, AxisValue, tuned_space
 from poise.data import LEAST_SIZE, Budget
@@ -51,7 +51,7 @@ class Settings:
 
         All words are checked: a method, action, space, policy or option that does not exist is refused.
         """
-        keys = {name: copy.deepcopy(value) for name, value in given.items() if value is not None}
+        keys = {name: _copied(value) for name, value in given.items() if value is not None}
         for name in ("options", "action", "policy_options"):
             if not isinstance(keys.get(name, {}), Mapping):
                 raise UserError(f"{name}={keys[name]!r} must be a mapping, such as {{'lr': 0.05}}")
@@ -134,3 +134,14 @@ class Settings:
         if not self.kind.tunes:
             return found
         return {**found, "space": self.action_space.as_json(), "trials": asdict(self.trials)}
+
+
+def _copied(value: Any) -> Any:  # noqa: ANN401 - whatever a user gives
+    """A copy that later changes of the original do not touch: of dictionaries and lists, as JSON has them."""
+    if isinstance(value, Mapping):
+        return {key: _copied(inner) for key, inner in value.items()}
+    return [_copied(inner) for inner in value] if isinstance(value, list | tuple) else copy.deepcopy(value)
+
+
+#: What `Settings.resolve` takes: the keys above, those of the schedule one by one.
+KEYS: Final = frozenset(each.name for kind in (Settings, Schedule) for each in fields(kind)) - {"schedule"}

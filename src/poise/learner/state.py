@@ -6,6 +6,7 @@ import copy
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -296,9 +297,7 @@ def build_model(
     model = Model(backbone, build_head(method.head, feature_width(backbone, shape)))
     for old, new in grown:
         growth = Growth(old, new)
-        model.expand(lambda before, growth=growth: method.expanded(before, growth), growth)  # type: ignore[misc]
-    if grown:
-        model.head = build_head(method.head, feature_width(model.backbone, shape))
+        model.expand(partial(method.expanded, growth=growth), growth, shape)
     return model
 
 

@@ -41,6 +41,14 @@ class Head(nn.Module):
         self.old = nn.Parameter(self.rows().detach().clone())
         self.new = nn.Parameter(self.first_rows(count, generator).to(self.old.device))
 
+    def widen(self, width: int) -> None:
+        """Take features with more values: rows are 0 for those, so that the scores stay what they are."""
+        more = width - self.width
+        if more:
+            self.width = width
+            self.old = nn.Parameter(nn.functional.pad(self.old.detach(), (0, more)))
+            self.new = nn.Parameter(nn.functional.pad(self.new.detach(), (0, more)))
+
     def first_rows(self, count: int, generator: torch.Generator) -> Tensor:
         """New rows, drawn from U(−1/√d, 1/√d)."""
         return _uniform((count, *self.shape), self.width, generator)

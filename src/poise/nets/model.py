@@ -60,8 +60,16 @@ class Model(nn.Module):
                 extras = {name: module(vector) for name, module in self.extras.items()}
         return Output(vector, features.maps, scores, logits, scale, extras)
 
-    def expand(self, expanded: Callable[[nn.Module], nn.Module], growth: tuple[int, int]) -> None:
-        """Let a method make another backbone of the present one, before new classes are learned."""
+    def expand(
+        self,
+        expanded: Callable[[nn.Module], nn.Module],
+        growth: tuple[int, int],
+        shape: tuple[int, int, int],
+    ) -> None:
+        """Let a method make another backbone of the present one, before new classes are learned.
+
+        Where its features for images of this shape have more values, the rows of the head are widened.
+        """
         before = self.backbone
         self.train()
         self.train_only("all")
@@ -69,6 +77,7 @@ class Model(nn.Module):
         self._frozen, self._still = _frozen_parts(self.backbone)
         if self.backbone is not before:
             self.grown = (*self.grown, (growth[0], growth[1]))
+            self.head.widen(feature_width(self.backbone, shape))
 
     def train(self, mode: bool = True) -> Self:
         """Training or eval mode, but for parts of the backbone that are frozen in eval mode."""

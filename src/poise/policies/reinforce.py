@@ -7,14 +7,14 @@ knows neither where episodes come from nor what a reward costs.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, Self
+from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from poise.actions import ActionSpace
-from poise.errors import Damaged, UserError, check_number, check_whole
+from poise.errors import check_number, check_whole
 from poise.policies.base import Array
 
 FEATURES: Final = 3  # of `state_of`
@@ -133,36 +133,6 @@ class Reinforce:
         if not 0 <= arm < math.prod(self._shape):
             raise ValueError(f"arm {arm} is not on the grid of the space {self.space}")
         return [int(place) for place in np.unravel_index(arm, self._shape)]
-
-    # What is saved ------------------------------------------------------------------------------------------------
-
-    def as_json(self) -> dict[str, Any]:
-        """All that was learned, as plain values; `from_json` gives an equal policy back, to the last bit."""
-        return {
-            "features": self.features,
-            "rate": self.rate,
-            "baseline": self.baseline,
-            "axes": {axis: list(values) for axis, values in self.space.axes.items()},
-            "weights": {axis: weights.tolist() for axis, weights in self._weights.items()},
-            "means": list(self._means),
-        }
-
-    @classmethod
-    def from_json(cls, space: ActionSpace, value: Mapping[str, Any]) -> Self:
-        """The policy that `as_json` described, over the same space."""
-        try:
-            learned_on = {axis: tuple(values) for axis, values in value["axes"].items()}
-            policy = cls(space, value["features"], value["rate"], value["baseline"])
-            weights = {axis: np.array(value["weights"][axis], dtype=np.float64) for axis in learned_on}
-            policy._means = [float(mean) for mean in value["means"]]
-        except (AttributeError, KeyError, TypeError, ValueError, UserError) as error:
-            raise Damaged("what should be a learned policy is not as it was written; learn it again") from error
-        if list(learned_on.items()) != list(space.axes.items()):
-            raise UserError(f"the policy was learned on axes {learned_on}, not on {dict(space.axes)}; learn it again")
-        if any(weights[axis].shape != zeros.shape for axis, zeros in policy._weights.items()):
-            raise Damaged("what should be a learned policy is not as it was written; learn it again")
-        policy._weights = weights
-        return policy
 
 
 def _softmax(logits: Array) -> Array:

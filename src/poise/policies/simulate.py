@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,59 +69,6 @@ class Table:
         if isinstance(self.images, int):
             return np.full(self.rewards[phase - 1].shape[-1], self.images)
         return np.array(self.images[phase - 1])
-
-    def as_json(self) -> dict[str, Any]:
-        """The numbers as plain values; the space is made anew from the recipe."""
-        full = None if self.full is None else [table.tolist() for table in self.full]
-        return {
-            "rewards": [table.tolist() for table in self.rewards],
-            "epochs": list(self.epochs),
-            "truth": self.truth.tolist(),
-            "images": self.images if isinstance(self.images, int) else [list(counts) for counts in self.images],
-            "full": full,
-        }
-
-    @classmethod
-    def from_json(cls, space: ActionSpace, values: Mapping[str, Any]) -> Self:
-        """The table that `as_json` wrote."""
-        full, images = values.get("full"), values["images"]
-        return cls(
-            space,
-            tuple(np.array(table) for table in values["rewards"]),
-            tuple(values["epochs"]),
-            np.array(values["truth"]),
-            images if isinstance(images, int) else tuple(tuple(counts) for counts in images),
-            None if full is None else tuple(np.array(table) for table in full),
-        )
-
-
-def smooth_table(
-    space: ActionSpace,
-    *,
-    phases: int = 5,
-    classes: int = 60,
-    images: int = 10,
-    best: float = 0.65,
-    depth: float = 0.15,
-    checkpoints: tuple[int, ...] = (16,),
-    seed: int = 0,
-) -> Table:
-    """A synthetic table: a smooth bowl over the coordinates, the same in every phase.
-
-    The optimum lies at a random place of the grid; the worst arm is `depth` below it. Classes differ in difficulty;
-    before the last checkpoint everything is proportionally lower. The trials tell the truth, but for their noise.
-    """
-    generator = draws.generator(seed, "smooth table")
-    places = space.coordinates()
-    span = np.ptp(places, axis=0) if places.size else np.ones(0)
-    centre = places[generator.integers(len(space))]
-    distance = (((places - centre) / np.maximum(span, 1e-12)) ** 2).sum(axis=1)
-    truth = best - depth * distance / max(float(distance.max()), 1e-12)
-    difficulty = generator.uniform(-0.2, 0.2, size=classes)
-    final = np.clip(truth[:, None] + difficulty - difficulty.mean(), 0.0, 1.0)
-    growth = [(epochs / checkpoints[-1]) ** 0.3 for epochs in checkpoints]
-    rewards = np.stack([share * final for share in growth])
-    return Table(space, (rewards,) * phases, checkpoints, np.tile(final.mean(axis=1), (phases, 1)), images)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from poise.data import Feed, ImageSet, Preprocessing
-from poise.methods import Arrivals, Growth, Method
+from poise.methods import PREVIOUS, Arrivals, Growth, Method
 from poise.nets import Model, torch_generator
 from poise.training.backend import Backend
 from poise.training.evaluate import Evaluator
@@ -39,7 +39,7 @@ class Situation:
         """A copy of the model with rows for the new classes, imprinted from these images and no others."""
         model = self.model.copy()
         if self.growth.old and self.growth.new:
-            model.expand(lambda backbone: self.method.expanded(backbone, self.growth), self.growth)
+            model.expand(lambda before: self.method.expanded(before, self.growth), self.growth, new.shape)
         self.method.grow(model, self.arrivals(new, "head"))
         return model.placed(self.backend.device)
 
@@ -54,8 +54,9 @@ class Situation:
         return Arrivals(self.growth, torch_generator(self.seed, purpose, self.phase, *address), features)
 
     def teacher(self) -> Model | None:
-        """The last phase's model, frozen; the first phase has none."""
-        return self.model.teacher(self.backend.dtype) if self.growth.old else None
+        """The last phase's model, frozen; None in the first phase, and where no stage distils from it."""
+        distils = any(stage.teacher == PREVIOUS for stage in self.method.stages(self.growth))
+        return self.model.teacher(self.backend.dtype) if self.growth.old and distils else None
 
     def feed(self, kept: ImageSet, new: ImageSet) -> Feed:
         """All images of a training, where they are trained on."""

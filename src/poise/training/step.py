@@ -27,10 +27,10 @@ class Step:
     def __init__(
         self,
         situation: Situation,
+        optimiser: torch.optim.SGD,
         model: Model,
         teacher: Model | None,
         action: Action,
-        optimiser: torch.optim.SGD,
         clamp: float | None = None,
     ) -> None:
         self.situation, self.model, self.teacher = situation, model, teacher

@@ -193,7 +193,7 @@ class Trainer:
     def _new_engine(self, stage: Stage, feed: Feed, teacher: Model | None) -> _Engine:
         model = self.students[stage.student]
         optimiser = self._new_optimiser(model)
-        step = Step(self.situation, model, teacher, self.action, optimiser, stage.clamp)
+        step = Step(self.situation, optimiser, model, teacher, self.action, stage.clamp)
         bounds = batch_bounds(len(feed), self.schedule.batch)
         runner = CapturedRunner if self.captures else EagerRunner
         return _Engine(feed, bounds, optimiser, step, runner(step, feed, bounds))

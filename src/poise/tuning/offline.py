@@ -161,7 +161,7 @@ class PseudoTasks:
         seed = situation.seed
         stream = _pseudo_stream(self.images, self.options.phases, draws.generator(seed, "offline stream", number))
         first, *later = stream.phases
-        at = _Reached.beginning(situation, draws.key(seed, "offline", number), first).after(first, self.first, self)
+        at = _Progress.beginning(situation, draws.key(seed, "offline", number), first).after(first, self.first, self)
         steps: list[Experienced] = []
         for phase, new in enumerate(later, start=1):
             if at is None:
@@ -184,7 +184,7 @@ class PseudoTasks:
 
 
 @dataclass(frozen=True)
-class _Reached:
+class _Progress:
     """How far a pseudo stream has come.
 
     Attributes:
@@ -200,18 +200,18 @@ class _Reached:
     rho: float = 0.0
 
     @staticmethod
-    def beginning(situation: Situation, seed: int, images: ImageSet) -> _Reached:
+    def beginning(situation: Situation, seed: int, images: ImageSet) -> _Progress:
         """Before anything was learned. A seed of its own makes all draws of this stream other than those elsewhere."""
         nothing = images.select(torch.empty(0, dtype=torch.long))
         situation = replace(situation, growth=Growth(0, 0), seed=seed, phase=0)
-        return _Reached(situation, situation.model, nothing)
+        return _Progress(situation, situation.model, nothing)
 
     @property
     def known(self) -> int:
         """How many classes were learned."""
         return sum(self.situation.growth)
 
-    def after(self, new: ImageSet, action: Action, tasks: PseudoTasks) -> _Reached | None:
+    def after(self, new: ImageSet, action: Action, tasks: PseudoTasks) -> _Progress | None:
         """The next pseudo phase, trained with that action and cut to memory; None if it diverged.
 
         The first one is as long as a real phase: a policy that learns on half-trained models learns to forget. What is
@@ -236,7 +236,7 @@ class _Reached:
         except Diverged:
             return None
         starts = trainer.finished().starts
-        return _Reached(replace(situation, model=starts, phase=situation.phase + 1), model, kept, rho)
+        return _Progress(replace(situation, model=starts, phase=situation.phase + 1), model, kept, rho)
 
     def accuracy(self, valid: ImageSet, classifier: str) -> float:
         """On the held-out images of the classes so far; class means come from the memory."""

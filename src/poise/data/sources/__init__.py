@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from poise.data.sources.arrays import ArraySource
 from poise.data.sources.base import Source, digest
-from poise.data.sources.catalog import Entry, listing, open_source, register
+from poise.data.sources.catalog import Entry, add_source, listing, open_source
 from poise.data.sources.cifar import CifarSource
 from poise.data.sources.digits import DigitsSource
 from poise.data.sources.folder import FolderSource, image_files, labelled_files
@@ -16,10 +16,10 @@ __all__ = [
     "Entry",
     "FolderSource",
     "Source",
+    "add_source",
     "digest",
     "image_files",
     "labelled_files",
     "listing",
     "open_source",
-    "register",
 ]

@@ -61,7 +61,7 @@ def open_source(data: str, *, size: int | None = None) -> Source:
     raise UserError(_unknown(data))
 
 
-def register(name: str, folder: Path) -> Source:
+def add_source(name: str, folder: Path) -> Source:
     """Verify the data set in a folder and remember where it is.
 
     Every file of a CIFAR data set is checked by md5; any other name needs a valid folder of class folders.
