@@ -35,7 +35,8 @@ class Arrival:
 
     Attributes:
         phase: the number of the phase they start.
-        images: all that arrived, labelled by rows of the head.
+        images: all that arrived, labelled by rows of the head; once the phase begins, those that are stored.
+        count: how many arrived.
         classes: the labels of all rows after this phase.
         growth: how many classes were known, and how many are new.
         digest: of images and labels, so that a saved phase is resumed with the same ones.
@@ -45,6 +46,7 @@ class Arrival:
 
     phase: int
     images: ImageSet
+    count: int
     classes: tuple[Label, ...]
     growth: Growth
     digest: str
@@ -77,7 +79,7 @@ def receive(
     digest = hashlib.blake2b(pixels.numpy().tobytes(), digest_size=16)
     digest.update(json.dumps([list(classes), arrived.labels.tolist()]).encode())
     growth = Growth(len(knowledge.classes), len(classes) - len(knowledge.classes))
-    return Arrival(knowledge.phases, arrived, classes, growth, digest.hexdigest())
+    return Arrival(knowledge.phases, arrived, len(arrived), classes, growth, digest.hexdigest())
 
 
 def _all_classes(plain: Sequence[Label], before: tuple[Label, ...], known: str) -> tuple[Label, ...]:

@@ -188,6 +188,7 @@ class Learner(Views):
     def _fit(self, arrival: Arrival, reward: Reward | None) -> Generator[Event, None, None]:
         self._refuse_if_overtaken(arrival)
         self._phase = phase = Phase(self.settings, self.knowledge, arrival, self._around, reward)
+        arrival = phase.arrival  # without the images that were discarded
         if self.memory is not None:  # what was discarded on arrival stays discarded
             self.knowledge = replace(self.knowledge, memory=phase.kept)
         pending, self._pending = self._pending, None

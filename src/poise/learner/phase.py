@@ -63,13 +63,15 @@ class Phase:
         around: Surroundings,
         reward: Reward | None = None,
     ) -> None:
-        self.settings, self.before, self.arrival = settings, knowledge, arrival
+        self.settings = settings
         kept = knowledge.memory or Memory.empty(arrival.images.shape)
         generator = draws.generator(settings.seed, "arrival", arrival.phase)
         self.kept, self.stored, self.unstored = settings.memory.arriving(
             kept, arrival.images, arrival.phase, arrival.growth.old, knowledge.rho, generator
         )
         self.new, self.reserve = hold_out(arrival, self.stored, settings, kept)
+        # without the images that were discarded: nothing may hold those any longer
+        self.before, self.arrival = replace(knowledge, memory=self.kept), replace(arrival, images=self.stored)
         self.situation = self._situation(around)
         own = settings.made_method.default_action.classifier
         self.rule = ClassifierRule(own, knowledge.classifier, knowledge.phases, knowledge.hits)
@@ -156,7 +158,7 @@ class Phase:
             model.eval().extras.clear()
         allocation = trainer.action.allocation if phase else None  # at first no increment is known
         rho = budget.rho(phase) if allocation is None else allocation
-        quota = budget.after(len(arrival.classes), len(arrival.images), rho, arrival.next_images)
+        quota = budget.after(len(arrival.classes), arrival.count, rho, arrival.next_images)
         evaluator, new = self.situation.evaluator, ImageSet.joined([self.new, self.unstored])
         memory = keep_memory(evaluator, predictor, self.kept, new, quota, self.reserve, budget.reserve)
         means = evaluator.class_means(predictor, memory.exemplars, len(arrival.classes))
@@ -179,7 +181,7 @@ class Phase:
             hits=hits,
             history=(*self.before.history, *self.task.history),
             held=len(self.kept) + len(self.stored) + len(self.unstored),
-            budget=budget.of_phase(arrival.growth.old, len(arrival.images)),
+            budget=budget.of_phase(arrival.growth.old, arrival.count),
             rho=rho,
         )
 

@@ -51,7 +51,7 @@ class Settings:
 
         All words are checked: a method, action, space, policy or option that does not exist is refused.
         """
-        keys = {name: _copied(value) for name, value in given.items() if value is not None}
+        keys = {name: _copy_plain(value) for name, value in given.items() if value is not None}
         for name in ("options", "action", "policy_options"):
             if not isinstance(keys.get(name, {}), Mapping):
                 raise UserError(f"{name}={keys[name]!r} must be a mapping, such as {{'lr': 0.05}}")
@@ -136,11 +136,11 @@ class Settings:
         return {**found, "space": self.action_space.as_json(), "trials": asdict(self.trials)}
 
 
-def _copied(value: Any) -> Any:  # noqa: ANN401 - whatever a user gives
+def _copy_plain(value: Any) -> Any:  # noqa: ANN401 - whatever a user gives
     """A copy that later changes of the original do not touch: of dictionaries and lists, as JSON has them."""
     if isinstance(value, Mapping):
-        return {key: _copied(inner) for key, inner in value.items()}
-    return [_copied(inner) for inner in value] if isinstance(value, list | tuple) else copy.deepcopy(value)
+        return {key: _copy_plain(inner) for key, inner in value.items()}
+    return [_copy_plain(inner) for inner in value] if isinstance(value, list | tuple) else copy.deepcopy(value)
 
 
 #: What `Settings.resolve` takes: the keys above, those of the schedule one by one.

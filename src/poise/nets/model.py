@@ -86,6 +86,10 @@ class Model(nn.Module):
             self.backbone.get_submodule(name).eval()
         return self
 
+    def has(self, part: Part) -> bool:
+        """Whether there is such a part: only two branches have a fusion."""
+        return part != "fusion" or isinstance(self.backbone, Branches)
+
     def train_only(self, part: Part, *, old_rows: bool = True) -> None:
         """Say what is trained: `all` but the fusion of two branches; or only the `head`, its `rows`, or the `fusion`.
 

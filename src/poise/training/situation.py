@@ -55,7 +55,8 @@ class Situation:
 
     def teacher(self) -> Model | None:
         """The last phase's model, frozen; None in the first phase, and where no stage distils from it."""
-        distils = any(stage.teacher == PREVIOUS for stage in self.method.stages(self.growth))
+        stages = (*self.method.stages(self.growth), self.method.balancing)
+        distils = any(each.teacher == PREVIOUS for stage in stages for each in (stage, stage.after) if each)
         return self.model.teacher(self.backend.dtype) if self.growth.old and distils else None
 
     def feed(self, kept: ImageSet, new: ImageSet) -> Feed:

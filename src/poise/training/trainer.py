@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -69,7 +69,8 @@ class Trainer:
         self.schedule = situation.schedule.lasting(epochs or action.epochs)
         method, growth = situation.method, situation.growth
         balancing = action.balance == "finetune" and growth.old > 0
-        self.stages: tuple[Stage, ...] = (*method.stages(growth), *((method.balancing,) if balancing else ()))
+        stages = (*method.stages(growth), *((method.balancing,) if balancing else ()))
+        self.stages = tuple(_without_missing(stage, model) for stage in stages)
         self.stage = self.epoch = self.step = 0
         self.record: list[Tensor] = []  # loss and terms of the steps of this epoch, [steps, names] each
         self._picks: Tensor | None = None  # the images of a balanced stage
@@ -322,3 +323,9 @@ class Trainer:
                         optimiser.state[parameter]["momentum_buffer"].copy_(momentum)
         self._restored_names = tuple(meta["names"])
         self.record = [tensors["record"].to(self.situation.backend.device)] if "record" in tensors else []
+
+
+def _without_missing(stage: Stage, model: Model) -> Stage:
+    """The stage without what follows its epochs, where that would train a part which this network does not have."""
+    missing = stage.after is not None and not model.has(stage.after.trains)
+    return replace(stage, after=None) if missing else stage

@@ -50,12 +50,12 @@ class ClassifierRule:
     def chosen(self, action: Action, hits: Mapping[str, int]) -> str:
         """What `auto` becomes after this phase: FC in the first one, then the one with more hits where it was judged.
 
-        With as many hits, or none, the method's own classifier counts.
+        With as many hits, or none, the method's own classifier counts; where that is `auto` too, the one in force.
         """
         if action.classifier != AUTO or self.phases == 0:
             return first_classifier(action)
         if hits["fc"] == hits["ncm"]:
-            return self.own
+            return self.own if self.own != AUTO else self.in_force
         return max(hits, key=lambda name: hits[name])
 
 
@@ -85,6 +85,7 @@ def train_and_judge(task: Task, action: Action, training: Iterator[Event]) -> It
     """The events of the phase's training; beside it, the judgement of classifiers where that is left to do."""
     judged = any(isinstance(entry, Judged) for entry in task.history)
     if judged or task.trials.inputs.settings.classifier != "full" or not _is_open(task, action):
+        task.trials.rest()
         return training
     attempt = _full_attempt(task, action)
 

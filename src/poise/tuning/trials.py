@@ -132,12 +132,17 @@ class Trials:
         self, attempt: Attempt, training: Iterator[E], done: Callable[[TrialResult], E]
     ) -> Generator[E, None, None]:
         """The same as `run` beside a training, of which it gives the events: every split on a lane of its own."""
-        self._reached.clear()
         self._draw({attempt.trial.round})
         splits = self._splits[attempt.trial.round]
-        self._lanes.keep(len(splits))
+        self.rest(len(splits))
         jobs = [partial(self._try_split, attempt, place) for place in range(len(splits))]
         return self._lanes.beside(training, jobs, lambda parts: done(self._join(attempt, parts)))
+
+    def rest(self, lanes: int = 0) -> None:
+        """Nothing continues from what was reached; give back the memory of all lanes but so many."""
+        self._reached.clear()
+        if self._lanes.opened > lanes:
+            self._lanes.keep(lanes)
 
     def work(self, attempt: Attempt, lane: Lane) -> Work[TrialResult]:
         """One attempt on all splits of its round, one after the other."""
