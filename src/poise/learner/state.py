@@ -61,9 +61,9 @@ class Knowledge:
     preprocessing: Preprocessing | None = None
     predictor: Model | None = None
     start: Model | None = None
+    hits: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(CLASSIFIERS, 0))
     means: Tensor | None = None
     memory: Memory | None = None
-    hits: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(CLASSIFIERS, 0))
     history: History = ()
     held: int = 0
     budget: int = 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, Generic, NoReturn, TypeVar
+
 from torch import Tensor
 
 from poise.actions import Action, ActionSpace
@@ -13,6 +15,24 @@ from poise.learner.state import Knowledge, Label, Shape, architecture
 from poise.nets import Model
 from poise.training import Backend, Evaluator
 
+T = TypeVar("T")
+
+
+class Known(Generic[T]):
+    """A part of what a learner knows, by the name that its users read it with."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, views: Views, owner: type[Any]) -> T:
+        if views is None:  # asked of the class: by help(), or by a tool that looks at it
+            return self
+        value: T = getattr(views.knowledge, self._name)
+        return value
+
+    def __set__(self, views: Views, value: object) -> NoReturn:
+        raise AttributeError(f"what a learner knows is not changed from outside ({self._name})")
+
 
 class Views:
     """The parts of a learner, by the names that its users know."""
@@ -21,65 +41,40 @@ class Views:
     knowledge: Knowledge
     _around: Surroundings
 
-    @property
-    def classes_(self) -> tuple[Label, ...]:
-        """The labels seen so far, in the order in which they arrived."""
-        return self.knowledge.classes
-
-    @property
-    def classifier_(self) -> str:
-        """Which classifier predicts at present: `fc` or `ncm`."""
-        return self.knowledge.classifier
-
-    @property
-    def action_(self) -> Action:
-        """The action that the last phase was trained with."""
-        return self.knowledge.action
-
-    @property
-    def phases_(self) -> int:
-        """How many phases were learned."""
-        return self.knowledge.phases
-
-    @property
-    def means_(self) -> Tensor | None:
-        """The unit mean feature of each class, rows as in `classes_`: what NCM compares with."""
-        return self.knowledge.means
-
-    @property
-    def held_(self) -> int:
-        """The most images that were held at any moment of the last phase, memory and new images."""
-        return self.knowledge.held
-
-    @property
-    def budget_(self) -> int:
-        """The number of images that were allowed to be held in the last phase."""
-        return self.knowledge.budget
-
-    @property
-    def shape_(self) -> Shape | None:
-        """Channels, height and width of the images."""
-        return self.knowledge.shape
-
-    @property
-    def model(self) -> Model | None:
-        """The model that predicts."""
-        return self.knowledge.predictor
-
-    @property
-    def memory(self) -> Memory | None:
-        """The kept images."""
-        return self.knowledge.memory
-
-    @property
-    def preprocessing(self) -> Preprocessing | None:
-        """How images are prepared, once that is known."""
-        return self.knowledge.preprocessing
+    #: The labels seen so far, in the order in which they arrived.
+    classes_ = Known[tuple[Label, ...]]("classes")
+    #: Which classifier predicts at present: `fc` or `ncm`.
+    classifier_ = Known[str]("classifier")
+    #: The action that the last phase was trained with.
+    action_ = Known[Action]("action")
+    #: How many phases were learned.
+    phases_ = Known[int]("phases")
+    #: The unit mean feature of each class, rows as in `classes_`: what NCM compares with.
+    means_ = Known[Tensor | None]("means")
+    #: The most images that were held at any moment of the last phase, memory and new images.
+    held_ = Known[int]("held")
+    #: The number of images that were allowed to be held in the last phase.
+    budget_ = Known[int]("budget")
+    #: Channels, height and width of the images.
+    shape_ = Known[Shape | None]("shape")
+    #: The model that predicts.
+    model = Known[Model | None]("predictor")
+    #: The kept images.
+    memory = Known[Memory | None]("memory")
+    #: How images are prepared, once that is known.
+    preprocessing = Known[Preprocessing | None]("preprocessing")
 
     @property
     def backend(self) -> Backend:
         """The device and the numbers in which the work is done."""
         return self._around.backend
+
+    @property
+    def evaluator(self) -> Evaluator:
+        """How models are looked at, once images are known."""
+        if self.preprocessing is None:
+            raise UserError("this learner has learned nothing yet; call partial_fit first")
+        return Evaluator(self.preprocessing, self.backend)
 
     @property
     def space(self) -> ActionSpace:
@@ -90,10 +85,3 @@ class Views:
     def architecture(self) -> str:
         """Backbone, its variant and the head, as in `resnet32/lucir+cosine`."""
         return architecture(self.settings, self.shape_, own_net=self._around.net is not None)
-
-    @property
-    def evaluator(self) -> Evaluator:
-        """How models are looked at, once images are known."""
-        if self.preprocessing is None:
-            raise UserError("this learner has learned nothing yet; call partial_fit first")
-        return Evaluator(self.preprocessing, self.backend)

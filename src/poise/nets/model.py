@@ -70,12 +70,14 @@ class Model(nn.Module):
 
         Where its features for images of this shape have more values, the rows of the head are widened.
         """
-        before = self.backbone
         self.train()
         self.train_only("all")
+        if isinstance(self.backbone, Branches):
+            self.backbone.alpha.requires_grad_(True)  # another stage may train it: it is not frozen for good
+        before, parts = self.backbone, _outline(self.backbone)
         self.backbone = expanded(before)
         self._frozen, self._still = _frozen_parts(self.backbone)
-        if self.backbone is not before:
+        if self.backbone is not before or _outline(self.backbone) != parts:  # a method may change it in place
             self.grown = (*self.grown, (growth[0], growth[1]))
             self.head.widen(feature_width(self.backbone, shape))
 
@@ -147,6 +149,11 @@ def _frozen_parts(backbone: nn.Module) -> tuple[frozenset[str], tuple[str, ...]]
         if not inside and own and not module.training and not any(each.requires_grad for each in own):
             still.append(name)
     return frozen, tuple(still)
+
+
+def _outline(backbone: nn.Module) -> tuple[object, ...]:
+    """What a saved network must have again to be the same: names, shapes, and what is frozen."""
+    return {name: value.shape for name, value in backbone.state_dict().items()}, *_frozen_parts(backbone)
 
 
 def torch_generator(seed: int, purpose: str, *address: int | str) -> torch.Generator:

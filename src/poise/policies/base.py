@@ -101,7 +101,10 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Tried:
-    """A trial of some phase, and what came of it."""
+    """A trial of some phase, and what came of it.
+
+    What a policy knows is such entries and its decisions, in the order in which they happened.
+    """
 
     phase: int
     outcome: Outcome

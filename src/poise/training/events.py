@@ -23,7 +23,7 @@ class Event:
 
 @dataclass(frozen=True)
 class PhaseStarted(Event):
-    """New classes arrived and the model has grown."""
+    """New classes arrived; nothing was tried or trained yet."""
 
     kind = "phase"
 
@@ -95,7 +95,10 @@ class StepDone(Event):
 
 @dataclass(frozen=True)
 class EpochDone(Event):
-    """An epoch ended with this mean loss and these mean terms (before weighting)."""
+    """An epoch ended.
+
+    Loss and terms are means over its steps, the terms before weighting; `lr` is the learning rate it was trained with.
+    """
 
     kind = "epoch"
 
@@ -108,22 +111,27 @@ class EpochDone(Event):
 
 
 @dataclass(frozen=True)
+class PhaseDone(Event):
+    """The model is trained, the memory updated, the classifier chosen.
+
+    Attributes:
+        classifier: the one that counts from now on.
+        memory_images: how many images are kept, the reserve included.
+    """
+
+    kind = "learned"
+
+    classifier: str
+    memory_images: int
+
+
+@dataclass(frozen=True)
 class StageDone(Event):
     """A stage ended."""
 
     kind = "stage"
 
     stage: str
-
-
-@dataclass(frozen=True)
-class PhaseDone(Event):
-    """The model is trained, the memory updated, the classifier chosen."""
-
-    kind = "learned"
-
-    classifier: str
-    memory_images: int
 
 
 def trained_images(event: Event) -> int:

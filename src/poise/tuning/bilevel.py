@@ -103,12 +103,7 @@ class BilevelTuner(Tuner):
         return Choice(action)
 
 
-BILEVEL: Final = TunerKind(
-    "bilevel",
-    make=BilevelTuner,
-    resolve=partial(resolve_options, "bilevel", BilevelOptions),
-    space=None,
-)
+BILEVEL: Final = TunerKind("bilevel", BilevelTuner, partial(resolve_options, "bilevel", BilevelOptions), space=None)
 
 
 def hyper_steps(

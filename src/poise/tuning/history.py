@@ -24,7 +24,10 @@ class TriedInFull(Tried):
 
 @dataclass(frozen=True)
 class Judged:
-    """Hits of both classifiers on images that the judged model had not been trained on."""
+    """Hits of both classifiers on images that the judged model had not been trained on.
+
+    They add up over the phases, and decide what `auto` becomes.
+    """
 
     phase: int
     hits: Hits

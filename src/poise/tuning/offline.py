@@ -55,10 +55,10 @@ class OfflineOptions:
     length: float = 0.1
 
     def __post_init__(self) -> None:
-        check_whole("offline-rl episodes", self.episodes, 1)
-        check_whole("offline-rl phases", self.phases, 1)
-        check_number("offline-rl rate", self.rate, positive=True)
-        check_number("offline-rl length", self.length, positive=True)
+        for name in ("episodes", "phases"):
+            check_whole(f"offline-rl {name}", getattr(self, name), 1)
+        for name in ("rate", "length"):
+            check_number(f"offline-rl {name}", getattr(self, name), positive=True)
         if self.length > 1:
             raise UserError(f"offline-rl length={self.length} must be a share of a phase's epochs, at most 1")
 
