@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import torch
@@ -29,6 +29,9 @@ class Backend:
     deterministic: bool
     capture: bool = True  # whether steps on a GPU are captured; eager ones are the reference
     lane: torch.cuda.Stream | None = None  # the stream of all work on a GPU, so that learners can work side by side
+
+    def __reduce__(self) -> tuple[Callable[..., Backend], tuple[str, str, bool, bool]]:
+        return _make_again, (str(self.device), self.precision, self.deterministic, self.capture)  # streams do not pickle
 
     @property
     def dtype(self) -> torch.dtype:
@@ -86,6 +89,10 @@ def make_backend(device: str, precision: str, deterministic: bool) -> Backend:
         raise UserError("precision=tf32 needs a GPU; use precision=fp32 on a CPU")
     lane = torch.cuda.Stream(chosen) if chosen.type == "cuda" else None  # type: ignore[no-untyped-call]
     return Backend(chosen, precision, deterministic, lane=lane)
+
+
+def _make_again(device: str, precision: str, deterministic: bool, capture: bool) -> Backend:
+    return replace(make_backend(device, precision, deterministic), capture=capture)
 
 
 @contextmanager
