@@ -30,6 +30,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SHORT = "epochs=1"  # added to every run that a page shows, so that it ends in a second
+RUNS = ("run", "crossval", "audit")
 
 
 @dataclass(frozen=True)
@@ -109,6 +110,9 @@ def follow(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     program, *words = shlex.split(command)
     if program == "make":
         assert re.search(rf"^{words[0]}:", (ROOT / "Makefile").read_text(), re.MULTILINE), command
+    elif program == "pip":
+        assert words == ["install", "."], command
+        assert tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["name"] == "poise"
     elif program == "python":
         script = Path(words[0])
         assert words[1] in ("run", "resume")
@@ -131,7 +135,9 @@ def follow_poise(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
         recipe = load_recipe(words[1], keys)
         make_stream(recipe.setting, order=class_order(recipe.order, 100), phases=recipe.phases, groups=recipe.groups)
         return
-    short = [SHORT] if words[0] == "run" else []
+    short = [SHORT] if words[0] in RUNS else []
+    if words[0] == "learn" and "--epochs" not in words and not Path(words[1]).exists():
+        short = ["--epochs", "1"]
     assert exit_code([*words, *short], monkeypatch) == 0, words
 
 
@@ -267,4 +273,4 @@ def test_every_page_is_reachable_from_the_index_and_no_block_is_unknown() -> Non
     for page in PAGES:
         assert page.name in ("README.md", "index.md") or f"]({page.name})" in index
         languages = {block.language for block in blocks(page)}
-        assert languages <= {"python", "console", "toml", "text"}, page.name
+        assert languages <= {"python", "console", "toml", "text", "bibtex"}, page.name
