@@ -19,7 +19,7 @@ import torch
 from poise.data import Augmentation, Feed, ImageSet, Preprocessing
 from poise.methods import Growth, make_method
 from poise.nets import Model, build_backbone, build_head, torch_generator
-from poise.training import Backend, Schedule, StepDone, Trainer, make_backend
+from poise.training import Backend, Schedule, Situation, StepDone, Trainer, make_backend
 
 CLASSES = Growth(old=50, new=10)
 PREPROCESSING = Preprocessing((0.5071, 0.4866, 0.4409), (0.2009, 0.1984, 0.2023), Augmentation())
@@ -32,29 +32,22 @@ def make_trainer(backend: Backend, images: int, batch: int, seed: int, method_na
     with backend.active():
         model = Model(build_backbone("resnet32", method.variant, 3, seed), build_head(method.head, 64))
         model.head.grow(CLASSES.old, generator)
-        teacher = model.placed(backend.device).teacher(backend.dtype)
-        model.backbone = method.expanded(model.backbone)
-        model.head.grow(CLASSES.new, generator)
+        schedule = Schedule(epochs=10_000, batch=batch)
+        situation = Situation(
+            model.placed(backend.device), method, CLASSES, PREPROCESSING, schedule, backend, seed, phase=1
+        )
+        student = model.copy()
+        student.expand(lambda backbone: method.expanded(backbone, CLASSES), CLASSES, (3, 32, 32))
+        student.head.grow(CLASSES.new, generator)
         pixels = torch.randint(0, 256, (images, 3, 32, 32), dtype=torch.uint8, generator=generator)
         labels = torch.randint(0, sum(CLASSES), (images,), generator=generator)
-        return Trainer(
-            model=model.placed(backend.device),
-            teacher=teacher,
-            method=method,
-            action=method.default_action,
-            growth=CLASSES,
-            feed=Feed(ImageSet(pixels, labels, torch.arange(images)), backend.device),
-            preprocessing=PREPROCESSING,
-            schedule=Schedule(epochs=10_000, batch=batch),
-            backend=backend,
-            seed=seed,
-            phase=1,
-        )
+        feed = Feed(ImageSet(pixels, labels, torch.arange(images)), backend.device)
+        return Trainer(situation, student.placed(backend.device), situation.teacher(), method.default_action, feed)
 
 
 def images_per_second(trainers: list[Trainer], seconds: float) -> float:
     """Images that all trainers together train on in a second, after a first epoch each to warm up."""
-    lanes = [trainer.backend.guarded(trainer.run()) for trainer in trainers]
+    lanes = [trainer.situation.backend.guarded(trainer.run()) for trainer in trainers]
     for trainer, lane in zip(trainers, lanes, strict=True):
         while trainer.epoch == 0 and trainer.step < min(40, len(trainer.bounds)):
             next(lane)
@@ -70,7 +63,7 @@ def images_per_second(trainers: list[Trainer], seconds: float) -> float:
 
 def _wait(trainers: list[Trainer]) -> None:
     for trainer in trainers:
-        trainer.backend.synchronise()
+        trainer.situation.backend.synchronise()
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from itertools import islice
@@ -12,17 +13,20 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import settings
+from torch import nn
 
 from poise import Learner, store
 from poise.data import Augmentation, Feed, ImageSet, Preprocessing
 from poise.data.sources import Source, open_source
 from poise.data.sources.cifar import RELEASES
-from poise.learner import Images, Labels
+from poise.experiment import Plan, Run, RunFolder, load_recipe, make_plan
+from poise.learner import Images, Labels, LearnerState
 from poise.methods import Growth, Method, make_method
 from poise.nets import Model, build_backbone, build_head, torch_generator
-from poise.training import Backend, Event, Schedule, Trainer, make_backend
+from poise.training import Backend, Event, Schedule, Situation, Trainer, make_backend
 
 GROWTH = Growth(old=2, new=2)
+TINY = ("groups=[2,1,1]", "epochs=1", "batch=64")  # a run of three short phases
 PREPROCESSING = Preprocessing((0.5,) * 3, (0.25,) * 3, Augmentation(pad=1))
 
 
@@ -83,14 +87,17 @@ def make_images() -> Callable[..., ImageSet]:
 def stop_and_resume(tmp_path: Path) -> Callable[..., tuple[list[Event], Learner]]:
     """Stop a learner in a phase after so many events, and let another one go on from the checkpoint.
 
-    Returns what both told, one after the other, and the one that went on.
+    Returns what both told, one after the other, and the one that went on. `net` is the learner's, if it has its own.
     """
 
-    def gone_on(learner: Learner, pixels: Images, labels: Labels, stop: int) -> tuple[list[Event], Learner]:
+    def gone_on(
+        learner: Learner, pixels: Images, labels: Labels, stop: int, *, net: nn.Module | None = None
+    ) -> tuple[list[Event], Learner]:
         running = learner.fitting(pixels, labels)
         told = list(islice(running, stop))
-        store.write_tensors(tmp_path / "middle", *learner.state(images=True), kind="checkpoint")
-        resumed = Learner.from_state(*store.read_tensors(tmp_path / "middle", kind="checkpoint"), device="cpu")
+        store.write_tensors(tmp_path / "middle", *learner.state().tensors(images=True), kind="checkpoint")
+        tensors, meta = store.read_tensors(tmp_path / "middle", kind="checkpoint")
+        resumed = Learner.from_state(LearnerState.from_tensors(tensors, meta, net=net), device="cpu", net=net)
         return told + list(resumed.fitting(pixels, labels)), resumed
 
     return gone_on
@@ -120,21 +127,56 @@ def make_trainer(make_images: Callable[..., ImageSet], cpu: Backend) -> Callable
         method = make_method(method) if isinstance(method, str) else method
         model = Model(build_backbone(net, method.variant, 3, 0), build_head(method.head, 64))
         model.head.grow(growth.old, torch_generator(0, "head", 0))
-        teacher = model.placed(backend.device).teacher(backend.dtype) if growth.old else None
-        model.backbone = method.expanded(model.backbone) if growth.old else model.backbone
-        model.head.grow(growth.new, torch_generator(0, "head", 1))
-        return Trainer(
+        situation = Situation(
             model=model.placed(backend.device),
-            teacher=teacher,
             method=method,
-            action=method.default_action.replace(**axes),
             growth=growth,
-            feed=Feed(images or make_images([0, 1, 2, 3] * 3), backend.device, resident=resident),
             preprocessing=preprocessing,
             schedule=Schedule(epochs=epochs, batch=batch),
             backend=backend,
             seed=0,
             phase=1,
         )
+        images = images or make_images([0, 1, 2, 3] * 3)
+        student = model.copy()
+        if growth.old and growth.new:
+            student.expand(lambda backbone: method.expanded(backbone, growth), growth, images.shape)
+        student.head.grow(growth.new, torch_generator(0, "head", 1))
+        feed = Feed(images, backend.device, resident=resident)
+        action = method.default_action.replace(**axes)
+        return Trainer(situation, student.placed(backend.device), situation.teacher(), action, feed)
 
     return made
+
+
+# Tiny runs on the digits ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def plan() -> Callable[..., Plan]:
+    """The plan of a tiny run with some keys changed."""
+
+    def made(*words: str, name: str = "digits/lucir") -> Plan:
+        return make_plan(name, load_recipe(name, [*TINY, *words]))
+
+    return made
+
+
+@pytest.fixture(scope="session")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a tiny run that nobody disturbed."""
+    folder = tmp_path_factory.mktemp("reference") / "run"
+    Run(make_plan("digits/lucir", load_recipe("digits/lucir", TINY)), RunFolder(folder)).start()
+    return folder
+
+
+@pytest.fixture
+def outcome() -> Callable[[Path], tuple[dict[str, Any], bytes, bytes]]:
+    """What two equal runs have in common: result.json but for seconds, journal and weights."""
+
+    def read(folder: Path) -> tuple[dict[str, Any], bytes, bytes]:
+        result = json.loads((folder / "result.json").read_bytes())
+        del result["seconds"]
+        return result, (folder / "journal.jsonl").read_bytes(), (folder / "model.safetensors").read_bytes()
+
+    return read

@@ -1,20 +1,23 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from poise.actions import Action, AxisValue
+from poise.actions import AXES, Action, Axis, AxisValue, is_weight, make_space, register_axis
 from poise.errors import UserError
 
 WEIGHTS = st.floats(0, 1e6)
-AXES = st.fixed_dictionaries(
+CHOICES = st.fixed_dictionaries(
     {"lr": st.floats(1e-6, 10), "classifier": st.sampled_from(["fc", "ncm", "auto"])},
     optional={"feature_kd": WEIGHTS, "logit_kd": WEIGHTS, "old_rows": st.sampled_from(["frozen", "trained"])},
 )
 
 
-@given(AXES)
+@given(CHOICES)
 def test_actions_compare_by_value_whatever_the_order(axes: dict[str, AxisValue]) -> None:
     one, other = Action(**axes), Action(**dict(reversed(axes.items())))
     assert one == other == dict(axes)
@@ -64,3 +67,63 @@ def test_what_is_not_an_action_is_refused_in_one_line(axes: dict[str, AxisValue]
 def test_an_unknown_axis_gets_the_nearest_word() -> None:
     with pytest.raises(UserError, match="unknown action axis 'feature_dk'; did you mean 'feature_kd'"):
         Action(feature_kd=1.0).replace(feature_dk=1.0)
+
+
+# Settings and axes of one's own -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def own_axis(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Axis]:
+    """Registers an axis for one test."""
+
+    def registered(name: str, **more: Any) -> Axis:
+        monkeypatch.setitem(AXES, name, Axis(name))  # so that it is forgotten afterwards
+        return register_axis(Axis(name, **more))
+
+    return registered
+
+
+def test_what_is_no_setting_is_the_weight_of_a_term() -> None:
+    assert [name for name in ("lr", "classifier", "feature_kd", "margin") if is_weight(name)] == [
+        "feature_kd",
+        "margin",
+    ]
+
+
+def test_a_setting_is_as_the_action_says_else_its_default_else_none() -> None:
+    action = Action(lr=0.2, balance="align")
+    found = [action.setting(name) for name in ("lr", "balance", "old_rows", "epochs", "allocation")]
+    assert found == [0.2, "align", "trained", None, None]
+
+
+def test_a_captured_step_serves_actions_that_differ_in_rates_and_weights_only() -> None:
+    action = Action(lr=0.1, feature_kd=1, old_rows="frozen", balance="none", classifier="fc", epochs=20, allocation=0.5)
+    same = action.replace(lr=0.01, feature_kd=0, classifier="ncm", epochs=5, allocation=0)
+    assert action.step_key == same.step_key == ("none", "frozen")
+    for changes in ({"old_rows": "trained"}, {"balance": "finetune"}):
+        assert action.replace(**changes).step_key != action.step_key
+
+
+def test_an_axis_of_ones_own_that_changes_the_step_is_part_of_its_key(own_axis: Callable[..., Axis]) -> None:
+    action = Action(lr=0.1, margin=1)
+    before = action.step_key
+    own_axis("optimiser", default="sgd", words=("sgd", "adam"), changes_step=True)
+    own_axis("temperature", default=2.0, positive=True)
+    assert action.step_key != before
+    assert action.step_key == Action(lr=0.1, margin=1, optimiser="sgd").step_key
+    assert action.step_key != Action(lr=0.1, margin=1, optimiser="adam").step_key
+    assert action.step_key == Action(lr=0.1, margin=1, temperature=4.0).step_key
+
+
+def test_an_axis_of_ones_own_is_checked_and_tuned_like_the_others(own_axis: Callable[..., Axis]) -> None:
+    own_axis("optimiser", default="sgd", words=("sgd", "adam"), changes_step=True)
+    own_axis("share", most=1, scale="linear", kind="lr")
+    assert not is_weight("optimiser")
+    with pytest.raises(UserError, match=r"^action optimiser='adm'; did you mean 'adam'\?$"):
+        Action(optimiser="adm")
+    with pytest.raises(UserError, match=r"^action share=2 must be a share between 0 and 1$"):
+        Action(share=2)
+    base = Action(lr=0.1, optimiser="sgd", share=0.5)
+    space = make_space({"optimiser": ["sgd", "adam"], "share": [0.25, 0.5], "lr": [0.1, 0.05]}, base)
+    assert space.coordinates()[::2].tolist() == [[0, 0.25, -1], [0, 0.5, -1], [1, 0.25, -1], [1, 0.5, -1]]
+    assert list(make_space({"optimiser": ["adam"], "share": [0, 1]}, base, tune=["lr"]).axes) == ["share"]

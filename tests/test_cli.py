@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from poise import __version__, cli
+from poise import __version__, cli, store
 
 SCRIPT = Path(sys.executable).with_name("poise")
 TINY = ("groups=[2,1]", "epochs=1", "batch=64")
@@ -486,6 +486,30 @@ def test_a_model_that_cannot_be_read_is_one_line(poise: Command) -> None:
         assert done.err == "poise: model is damaged or was not written by poise\n"
     Path("empty").mkdir()
     assert poise("predict", "empty", image).code == 2
+
+
+def test_files_of_an_older_format_are_one_line_and_exit_code_2(poise: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    image = pictures(Path("pets"), "cat dog") / "cat" / "0.png"
+    with monkeypatch.context() as before:
+        before.setattr(store, "FORMAT", 1)
+        assert poise("learn", "model", "pets", "--epochs", "1", "--memory", "3").code == 0
+        assert poise("run", *TINY, "--out", "run").code == 0
+    Path("run/result.json").unlink()
+    written = {path: path.read_bytes() for path in (Path("model"), *Path("run").rglob("*.safetensors"))}
+    for words, name in (
+        (("predict", "model", image), "model"),
+        (("learn", "model", "pets", "--update"), "model"),
+        (("predict", "run/model.safetensors", image), "run/model.safetensors"),
+        (("resume", "run"), "run/checkpoints/000003.safetensors"),
+        (("run", *TINY, "start=run", "--out", "other"), f"{Path.cwd()}/run/phase-0.safetensors"),
+        (("probe", "run", "--phase", "1", "--out", "probe.json"), "run/phase-0.safetensors"),
+    ):
+        done = poise(*words)
+        assert (done.code, done.out) == (2, "")
+        line = f"{name} has format 1, this poise reads 2; train it again, or use an older poise"
+        assert done.err == f"poise: {line}\n"
+    assert {path: path.read_bytes() for path in written} == written
+    assert not Path("other").exists()
 
 
 def test_a_run_predicts_too(poise: Command) -> None:

@@ -127,9 +127,16 @@ class TestTensors:
         with monkeypatch.context() as future:
             future.setattr(store, "FORMAT", store.FORMAT + 1)
             store.write_tensors(tmp_path / "f", {"a": torch.ones(1)}, {}, kind="learner")
-        with pytest.raises(UserError, match="has format 2, this poise reads up to 1; install a newer poise") as caught:
+        with pytest.raises(UserError, match="has format 3, this poise reads up to 2; install a newer poise") as caught:
             store.read_tensors(tmp_path / "f", kind="learner")
         assert "\n" not in str(caught.value)
+
+    def test_an_older_format_is_refused_in_one_line(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        with monkeypatch.context() as past:
+            past.setattr(store, "FORMAT", 1)
+            store.write_tensors(tmp_path / "f", {"a": torch.ones(1)}, {}, kind="learner")
+        with pytest.raises(UserError, match="has format 1, this poise reads 2; train it again, or use an older poise"):
+            store.read_tensors(tmp_path / "f", kind="learner")
 
     def test_what_is_not_json_is_refused_before_anything_is_written(self, file: Path) -> None:
         before = file.read_bytes()
@@ -165,7 +172,7 @@ class TestBytes:
 class TestJson:
     def test_a_document_comes_back_without_its_format(self, tmp_path: Path) -> None:
         store.write_json(tmp_path / "f", {"name": "größe", "values": [1, 2.5, None]})
-        assert json.loads((tmp_path / "f").read_text())["format"] == store.FORMAT
+        assert json.loads((tmp_path / "f").read_text())["format"] == store.PLAIN_FORMAT
         assert store.read_json(tmp_path / "f") == {"name": "größe", "values": [1, 2.5, None]}
 
     @pytest.mark.parametrize("text", ["", "{", "[1]", "7", "{}", '{"format": "1"}', "\x80"])
@@ -241,8 +248,8 @@ class TestJournal:
         journal.append({"n": 0})
         journal.close()
         lines = journal.path.read_text().splitlines()
-        assert json.loads(lines[0]) == {"journal": "poise", "format": store.FORMAT}
-        journal.path.write_text(lines[0].replace(str(store.FORMAT), "99") + "\n")
+        assert json.loads(lines[0]) == {"journal": "poise", "format": store.PLAIN_FORMAT}
+        journal.path.write_text(lines[0].replace(str(store.PLAIN_FORMAT), "99") + "\n")
         with pytest.raises(UserError, match="install a newer poise"):
             self.events(journal.path)
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from poise import Action, Learner
-from poise.actions import SETTINGS
+from poise.actions import is_weight
 from poise.data import ImageSet
 from poise.methods import METHODS, Arrivals, Growth, make_method
 from poise.nets import Model, Output, torch_generator
@@ -63,7 +63,7 @@ def grown(learner: Learner, images: ImageSet, growth: Growth) -> Model:
     def features() -> tuple[Tensor, Tensor]:
         return old(images.pixels.float() / 255).features, images.labels - growth.old
 
-    model.backbone = method.expanded(model.backbone)
+    model.expand(lambda backbone: method.expanded(backbone, growth), growth, images.shape)
     method.grow(model, Arrivals(growth, torch_generator(0, "head", 1), features))
     return model
 
@@ -108,7 +108,7 @@ class TestGrowth:
         before = learner.model.head.rows().detach().clone()
         for event in learner.fitting(arriving[1].pixels, arriving[1].labels):
             if event == StageDone(1, "main"):
-                main = learner.state(images=False)[0]["pending.model.head.old"].clone()
+                main = learner.state().tensors(images=False)[0]["pending.student.model.head.old"].clone()
         assert torch.equal(main, before) is (learner.action_.old_rows == "frozen")
         after = learner.model.head.rows()[: len(before)]
         assert torch.equal(after, main) is (learner.action_.balance != "finetune")
@@ -147,7 +147,7 @@ class TestTerms:
     def test_every_weight_of_the_default_action_has_its_term(
         self, case: tuple[str, Options], terms: tuple[Model, dict[str, Tensor]]
     ) -> None:
-        weights = set(make_method(*case).default_action) - set(SETTINGS)
+        weights = {name for name in make_method(*case).default_action if is_weight(name)}
         assert weights <= set(terms[1])
 
     def test_the_first_phase_has_terms_too(self, case: tuple[str, Options], arriving: list[ImageSet]) -> None:
@@ -195,7 +195,7 @@ class TestExactness:
         )
         for learner in (one, other):
             learner.partial_fit(arriving[0].pixels, arriving[0].labels)
-        assert not same(one.state(images=True)[0], other.state(images=True)[0])
+        assert not same(one.state().tensors(images=True)[0], other.state().tensors(images=True)[0])
 
     @pytest.mark.parametrize("stop", [1, 2, 4, 8])
     def test_a_phase_stopped_anywhere_goes_on_to_the_same_bytes(
@@ -252,5 +252,5 @@ class TestSmallPhases:
 
 
 def _numbers(learner: Learner) -> list[Tensor]:
-    tensors: dict[str, Any] = learner.state(images=True)[0]
+    tensors: dict[str, Any] = learner.state().tensors(images=True)[0]
     return [value for value in tensors.values() if value.is_floating_point()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,14 @@ from poise.actions import Action, ActionSpace, make_space
 from poise.errors import Damaged
 from poise.policies import (
     POLICIES,
+    PRESETS,
+    Decided,
     Outcome,
     Policy,
     Setup,
     Trial,
+    Tried,
     Wish,
-    decision_entry,
     make_policy,
     register,
     replay,
@@ -33,6 +36,7 @@ PHASES = 4
 
 Options = dict[str, Any]
 Reward = Callable[[int, Trial], Outcome]
+History = list[Tried | Decided]
 
 VARIANTS: list[tuple[str, Options]] = [
     *((name, {}) for name in POLICIES),
@@ -76,9 +80,9 @@ def diverged(phase: int, trial: Trial) -> Outcome:
     return Outcome(trial, 0.0, diverged=True) if trial.arm % 2 or phase == 2 else rewarded(phase, trial)
 
 
-def lived(policy: Policy, reward: Reward = rewarded, phases: int = PHASES) -> list[dict[str, Any]]:
+def lived(policy: Policy, reward: Reward = rewarded, phases: int = PHASES) -> History:
     """The history of some phases; outcomes come one by one, the last first."""
-    history: list[dict[str, Any]] = []
+    history: History = []
     for phase in range(1, phases + 1):
         policy.begin(phase)
         for _ in range(1000):
@@ -86,16 +90,16 @@ def lived(policy: Policy, reward: Reward = rewarded, phases: int = PHASES) -> li
                 break
             outcome = reward(phase, trials[-1])
             policy.tell([outcome])
-            history.append(outcome.as_json(phase))
+            history.append(Tried(phase, outcome))
         else:
             pytest.fail("the policy asks for ever")
-        history.append(decision_entry(phase, policy.decide()))
+        history.append(Decided(phase, policy.decide()))
     return history
 
 
-def trials_of(history: list[dict[str, Any]]) -> Iterator[list[Trial]]:
+def trials_of(history: History) -> Iterator[list[Trial]]:
     for phase in range(1, PHASES + 1):
-        found = [Trial(**entry["trial"]) for entry in history if entry["phase"] == phase and "trial" in entry]
+        found = [entry.outcome.trial for entry in history if isinstance(entry, Tried) and entry.phase == phase]
         yield sorted(found, key=lambda trial: trial.id)
 
 
@@ -103,7 +107,7 @@ def trials_of(history: list[dict[str, Any]]) -> Iterator[list[Trial]]:
 @pytest.mark.parametrize("reward", [rewarded, diverged])
 def test_trials_and_decisions_are_valid(make: Callable[..., Policy], space: ActionSpace, reward: Reward) -> None:
     history = lived(make(space), reward)
-    assert all(entry["decided"] in range(len(space)) for entry in history if "decided" in entry)
+    assert all(entry.arm in range(len(space)) for entry in history if isinstance(entry, Decided))
     for trials in trials_of(history):
         assert [trial.id for trial in trials] == list(range(len(trials)))
         assert len({trial.wish for trial in trials}) == len(trials), "the same training twice"
@@ -178,7 +182,7 @@ def test_what_it_turned_out_to_be_is_plain_values(make: Callable[..., Policy]) -
 
 def test_a_replayed_policy_is_the_original_wherever_the_history_was_cut(make: Callable[..., Policy]) -> None:
     policy = make()
-    history = json.loads(json.dumps(lived(policy)))
+    history = lived(policy)
     again = replay(make(), history)
     policy.begin(PHASES + 1)
     again.begin(PHASES + 1)
@@ -188,25 +192,26 @@ def test_a_replayed_policy_is_the_original_wherever_the_history_was_cut(make: Ca
         resumed = replay(make(), history[:cut])
         rest = history[cut:]
         for entry in rest:
-            if entry["phase"] != resumed.phase:
-                resumed.begin(entry["phase"])
-            if "trial" in entry:
-                assert Trial(**entry["trial"]) in resumed.ask()
-                resumed.tell([Outcome.from_json(entry)])
+            if entry.phase != resumed.phase:
+                resumed.begin(entry.phase)
+            if isinstance(entry, Tried):
+                assert entry.outcome.trial in resumed.ask()
+                resumed.tell([entry.outcome])
             else:
                 assert resumed.ask() == []
-                assert resumed.decide() == entry["decided"]
+                assert resumed.decide() == entry.arm
 
 
 def test_a_tampered_record_is_refused(make: Callable[..., Policy]) -> None:
     history = lived(make())
     for place, entry in enumerate(history):
-        changed = json.loads(json.dumps(history))
-        if "trial" in entry:
-            changed[place]["trial"]["epochs"] += 1
+        changed = list(history)
+        if isinstance(entry, Tried):
+            trial = replace(entry.outcome.trial, epochs=entry.outcome.trial.epochs + 1)
+            changed[place] = replace(entry, outcome=replace(entry.outcome, trial=trial))
         else:
-            changed[place]["decided"] = (entry["decided"] + 1) % len(SPACE)
-        with pytest.raises(Damaged, match=f"phase {entry['phase']}"):
+            changed[place] = replace(entry, arm=(entry.arm + 1) % len(SPACE))
+        with pytest.raises(Damaged, match=f"phase {entry.phase}"):
             replay(make(), changed)
         if place > 6:
             break
@@ -249,10 +254,11 @@ class Newest(Policy):
 
 def test_a_policy_of_ones_own_is_one_short_class(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("poise.policies.catalog.POLICIES", dict(POLICIES))
+    monkeypatch.setattr("poise.policies.catalog.PRESETS", dict(PRESETS))
     register("newest")(Newest)
     setup = Setup(SPACE, short=4, full=20, seed=0)
     history = lived(make_policy("newest", setup, {"last": 3, "safe": 1.0}))
-    assert {entry["trial"]["arm"] for entry in history if "trial" in entry} == {3, 4, 5, SPACE.default}
+    assert {entry.outcome.trial.arm for entry in history if isinstance(entry, Tried)} == {3, 4, 5, SPACE.default}
     replay(make_policy("newest", setup, {"last": 3, "safe": 1.0}), history)
 
 

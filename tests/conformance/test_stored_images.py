@@ -101,7 +101,7 @@ def test_without_an_allocation_it_is_the_plain_rule_to_the_bit(method: str, arri
         plain.partial_fit(*images)
         none.partial_fit(*images)
         assert (plain.held_, plain.budget_) == (none.held_, none.budget_)
-    one, other = plain.state(images=True)[0], none.state(images=True)[0]
+    one, other = plain.state().tensors(images=True)[0], none.state().tensors(images=True)[0]
     assert one.keys() == other.keys()
     assert all(torch.equal(value, other[name]) for name, value in one.items())
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from poise.data.sources import DigitsSource, FolderSource, listing, open_source, register
+from poise.data.sources import DigitsSource, FolderSource, add_source, listing, open_source
 from poise.data.sources import catalog as rooms
 from poise.data.sources.cifar import RELEASES
 from poise.errors import UserError
@@ -107,7 +107,7 @@ def test_poise_data_leads_to_cifar_as_parent_or_itself(home: Path, monkeypatch: 
 
 
 def test_poise_data_is_searched_before_what_is_registered(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    register("pets", class_folders(home / "registered", ("ant", "bee")))
+    add_source("pets", class_folders(home / "registered", ("ant", "bee")))
     class_folders(home / "data" / "pets")
     assert open_source("pets").class_names == ("ant", "bee")
     monkeypatch.setenv("POISE_DATA", str(home / "data"))
@@ -117,7 +117,7 @@ def test_poise_data_is_searched_before_what_is_registered(home: Path, monkeypatc
 
 def test_a_registered_folder_is_remembered_by_its_absolute_path(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class_folders(Path("pictures"))
-    source = register("pets", Path("pictures"))
+    source = add_source("pets", Path("pictures"))
     assert (source.name, source.class_names) == ("pets", ("cat", "dog"))
     monkeypatch.chdir(home)
     assert open_source("pets").fingerprint == source.fingerprint
@@ -126,9 +126,9 @@ def test_a_registered_folder_is_remembered_by_its_absolute_path(home: Path, monk
 
 def test_registering_again_replaces_and_keeps_the_others(home: Path) -> None:
     first, second = class_folders(home / "first"), class_folders(home / "second", ("x", "y"))
-    register("one", first)
-    register("two", first)
-    register("one", second)
+    add_source("one", first)
+    add_source("two", first)
+    add_source("one", second)
     assert open_source("one").class_names == ("x", "y")
     assert open_source("two").class_names == ("cat", "dog")
 
@@ -136,7 +136,7 @@ def test_registering_again_replaces_and_keeps_the_others(home: Path) -> None:
 def test_cifar_is_registered_from_its_folder_or_the_one_above(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = cifar_files(home / "data", monkeypatch)
     for given in (folder, folder.parent):
-        register("cifar100", given)
+        add_source("cifar100", given)
         assert json.loads(config(home).read_text())["folders"] == {"cifar100": str(folder)}
     assert len(open_source("cifar100").test()) == 2
 
@@ -146,7 +146,7 @@ def test_registering_cifar_checks_the_test_file_too(home: Path, monkeypatch: pyt
     with (folder / "test").open("ab") as file:
         file.write(b"x")
     with pytest.raises(UserError, match="test is not the file of CIFAR-100: md5"):
-        register("cifar100", folder)
+        add_source("cifar100", folder)
     assert not config(home).exists()
 
 
@@ -162,13 +162,13 @@ def test_what_cannot_be_registered(home: Path) -> None:
         ("cifar10", good, "batches.meta"),
     ]:
         with pytest.raises(UserError, match=words):
-            register(name, folder)
+            add_source(name, folder)
     assert not config(home).exists()
 
 
 def test_a_registered_folder_that_is_gone_says_so(home: Path) -> None:
     folder = class_folders(home / "pets")
-    register("pets", folder)
+    add_source("pets", folder)
     folder.rename(home / "moved")
     message = refusal("pets")
     assert f"pets is registered at {folder}, which is gone" in message
@@ -180,7 +180,7 @@ def test_a_registered_folder_that_is_gone_says_so(home: Path) -> None:
 
 def test_a_registered_cifar_folder_that_is_gone_says_so(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = cifar_files(home / "data", monkeypatch)
-    register("cifar100", folder)
+    add_source("cifar100", folder)
     folder.rename(home / "moved")
     assert "which is gone" in refusal("cifar100")
     (entry,) = (entry for entry in listing() if entry.name == "cifar100")
@@ -199,7 +199,7 @@ def test_a_damaged_config_is_one_clear_line(home: Path, text: str) -> None:
     assert f"{config(home)} is damaged; delete it" in message
     assert isinstance(open_source("digits"), DigitsSource)
     with pytest.raises(UserError, match="is damaged"):
-        register("pets", class_folders(home / "pets"))
+        add_source("pets", class_folders(home / "pets"))
     with pytest.raises(UserError, match="is damaged"):
         listing()
 
@@ -208,13 +208,13 @@ def test_a_config_of_a_newer_poise_is_not_overwritten(home: Path) -> None:
     config(home).parent.mkdir(parents=True)
     config(home).write_text('{"format": 99, "folders": {}}')
     with pytest.raises(UserError, match="newer poise"):
-        register("pets", class_folders(home / "pets"))
+        add_source("pets", class_folders(home / "pets"))
 
 
 def test_an_unwritable_config_is_one_clear_line(home: Path) -> None:
     (home / "config").write_text("a file where a folder should be")
     with pytest.raises(UserError, match=r"data\.json cannot be written \(.*\); .*POISE_DATA") as caught:
-        register("pets", class_folders(home / "pets"))
+        add_source("pets", class_folders(home / "pets"))
     assert "\n" not in str(caught.value)
 
 
@@ -222,7 +222,7 @@ def test_without_xdg_the_config_is_in_the_home_folder(home: Path, monkeypatch: p
     monkeypatch.setenv("HOME", str(home))
     for value in ("", "relative/path"):
         monkeypatch.setenv("XDG_CONFIG_HOME", value)
-        register("pets", class_folders(home / f"pets{len(value)}"))
+        add_source("pets", class_folders(home / f"pets{len(value)}"))
         (home / ".config" / "poise" / "data.json").unlink()
 
 
@@ -232,8 +232,8 @@ def test_the_listing_says_what_is_known_and_where(home: Path, monkeypatch: pytes
     (home / "data" / "empty").mkdir()
     (home / "data" / "a file").write_text("x")
     pets = class_folders(home / "pets")
-    register("pets", pets)
-    register("birds", pets)
+    add_source("pets", pets)
+    add_source("birds", pets)
     monkeypatch.setenv("POISE_DATA", str(home / "data"))
     entries = {entry.name: entry for entry in listing()}
     assert list(entries) == ["digits", "cifar10", "cifar100", "birds", "pets"]

@@ -82,8 +82,8 @@ def test_a_temporary_model_is_scored_as_the_learner_is_examined() -> None:
     wanted = examiner.examine(learner, 1)
     assert learner.classes_ == (2, 4, 7), "rows are sorted within a phase, the stream is not"
     assert learner.model is not None
-    assert learner._means is not None
-    found = examiner.score(learner.model, learner._means, learner.classes_, learner)
+    assert learner.means_ is not None
+    found = examiner.score(learner.model, learner.means_, learner.classes_, learner.evaluator)
     places = [wanted.classes.index(label) for label in (2, 4, 7)]
     assert found == {"fc": [wanted.hits_fc[at] for at in places], "ncm": [wanted.hits_ncm[at] for at in places]}
     assert examiner.counts(learner.classes_) == [wanted.images[at] for at in places]

@@ -12,7 +12,8 @@ from torch import Tensor
 from poise import store
 from poise.data import ImageSet, make_stream
 from poise.data.sources import DigitsSource
-from poise.experiment import Audit, Examiner, Plan, Run, RunFolder, make_recipe
+from poise.experiment import Examiner, Plan, Run, RunFolder, make_recipe
+from poise.studies import Audit
 
 #: The rooms in which nothing may look at an exam image.
 LEARNS = ("poise.learner", "poise.tuning", "poise.training", "poise.policies", "poise.methods")

@@ -315,6 +315,17 @@ def test_a_newer_format_is_refused(plan: Plans, command: Command, tmp_path: Path
     assert "install a newer poise" in refused(command, "resume", str(folder.path))
 
 
+def test_checkpoints_of_an_older_format_are_refused_and_kept(
+    plan: Plans, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as before:
+        before.setattr(store, "FORMAT", 1)
+        folder = stopped_after(plan(), tmp_path / "run", 4)
+    files = {path: path.read_bytes() for path in (*folder.checkpoints.iterdir(), folder.journal.path)}
+    assert "has format 1, this poise reads 2; train it again" in refused(command, "resume", str(folder.path))
+    assert {path: path.read_bytes() for path in files} == files
+
+
 def test_a_recipe_that_was_changed_since_is_refused(plan: Plans, command: Command, tmp_path: Path) -> None:
     folder = stopped_after(plan(), tmp_path / "run", 4)
     before = folder.recipe.read_text()
@@ -331,9 +342,6 @@ def test_a_key_that_an_older_poise_did_not_know_is_no_change(
     saved = json.loads(folder.recipe.read_text())
     del saved["recipe"]["trials"]["longest"]
     folder.recipe.write_text(json.dumps(saved))
-    tensors, meta = folder.newest_checkpoint() or ({}, {})
-    del meta["learner"]["settings"]["trials"]["longest"]
-    folder.write_checkpoint(tensors, meta)
     opened, found = reopen(folder.path)
     assert not opened.difference(found.as_json())
     Run(found, opened).resume()

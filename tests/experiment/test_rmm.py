@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from poise import Budget, UserError, store
+from poise import Budget, UserError
 from poise.experiment import Plan, Run, RunFolder, load_recipe, make_plan, reopen
 from poise.experiment.progress import Quiet
 from poise.report import comparison_table, run_table
@@ -109,21 +109,6 @@ def test_a_released_phase_0_is_shared_only_where_the_same_comes_next(rmm: Plans,
     with pytest.raises(UserError, match="another next group"):
         Run(rmm(told, start, "groups=[[0,1],[2,3]]"), RunFolder(tmp_path / "other")).start()
     Run(rmm(told, start, "groups=[[0,1],[2],[4]]"), RunFolder(tmp_path / "same"), until=2).start()
-
-
-def test_a_checkpoint_of_before_goes_on(plan: Plans, outcome: Outcome, reference: Path, tmp_path: Path) -> None:
-    Run(plan(), RunFolder(tmp_path / "run"), until=1).start()
-    (path, *_) = sorted((tmp_path / "run" / "checkpoints").glob("*.safetensors"), reverse=True)
-    tensors, meta = store.read_tensors(path, kind="checkpoint")
-    meta["stored"] = [point["stored_images"] for point in meta["stored"]]
-    for name in ("rule", "allocation", "knows_increment"):
-        del meta["learner"]["settings"]["memory"][name]
-    for name in ("held", "budget", "rho"):
-        del meta["learner"][name]
-    store.write_tensors(path, tensors, meta, kind="checkpoint")
-    folder, again = reopen(tmp_path / "run")
-    Run(again, folder).resume()
-    assert outcome(tmp_path / "run")[2] == outcome(reference)[2]
 
 
 def test_what_a_recipe_says_of_it() -> None:

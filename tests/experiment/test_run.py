@@ -136,16 +136,15 @@ def test_start_shares_phase_0(reference: Path, plan: Plans, outcome: Outcome, tm
     assert other["curve"][1] != same["curve"][1]
 
 
-def test_an_older_phase_0_does_not_say_how_many_images_it_held(reference: Path, plan: Plans, tmp_path: Path) -> None:
-    tensors, meta = store.read_tensors(RunFolder(reference).phase_0, kind="phase 0")
-    for name in ("held", "budget", "rules"):
-        del meta["learner"][name]
+def test_a_phase_0_of_an_older_format_is_refused(plan: Plans, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     older = RunFolder(tmp_path / "older")
     older.path.mkdir()
-    store.write_tensors(older.phase_0, tensors, meta, kind="phase 0")
-    curve = Run(plan(f"start={older.path}"), RunFolder(tmp_path / "run")).start()["curve"]
-    assert "held_images" not in curve[0]
-    assert curve[1]["held_images"] > curve[0]["stored_images"]
+    with monkeypatch.context() as before:
+        before.setattr(store, "FORMAT", 1)
+        store.write_tensors(older.phase_0, {}, {}, kind="phase 0")
+    with pytest.raises(UserError, match=r"^[^\n]*phase-0.safetensors has format 1, this poise reads 2; [^\n]*$"):
+        Run(plan(f"start={older.path}"), RunFolder(tmp_path / "run")).start()
+    assert not (tmp_path / "run").exists()
 
 
 def test_the_classifier_of_phase_0_is_that_of_the_run_that_starts(plan: Plans, tmp_path: Path) -> None:

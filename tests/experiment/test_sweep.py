@@ -4,18 +4,36 @@ from __future__ import annotations
 
 import io
 import json
+import pickle
+import re
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import torch
+from PIL import Image
 
 from poise import cli
-from poise.errors import RunFailed, UserError
-from poise.experiment import Cell, Lines, Run, RunFolder, read_sweep, refuse_failed, sweep_cells
-from poise.training import Trainer
+from poise.errors import Diverged, RunFailed, UserError
+from poise.experiment import (
+    Cell,
+    Lines,
+    Run,
+    RunFolder,
+    load_recipe,
+    make_plan,
+    read_sweep,
+    refuse_failed,
+    sweep_cells,
+)
+from poise.experiment.sweep import CellBench
+from poise.training import Bench, Lanes, LocalExecutor, Trainer, make_backend
+
+A = TypeVar("A")
+R = TypeVar("R")
 
 SWEEP = """
 recipe = ["digits/lucir", "digits/lwf"]
@@ -32,7 +50,7 @@ def written(path: Path, text: str) -> Path:
     return path
 
 
-def run_sweep(cells: list[Cell], out: Path, lanes: int | None, lines: Lines, **options: float) -> list[Path]:
+def run_sweep(cells: list[Cell], out: Path, lanes: int | None, lines: Lines, **options: Any) -> list[Path]:
     """All cells, none of which may fail; their folders."""
     refuse_failed(sweep_cells(cells, out, lanes, lines, **options), cells)
     return [out / cell.name for cell in cells]
@@ -77,6 +95,81 @@ def test_a_folder_of_another_run_stops_no_other(tmp_path: Path) -> None:
     assert result(tmp_path / "runs" / cells[1].name)["seed"] == 0
 
 
+# Elsewhere ----------------------------------------------------------------------------------------------------------
+
+
+class Elsewhere:
+    """Runs cells as another machine would: what goes there and what comes back are bytes."""
+
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+
+    def run(self, bench: Bench[A, R], attempts: Sequence[A]) -> Iterator[R]:
+        for attempt in attempts:
+            self.sent.append(pickle.dumps((bench, attempt)))
+            there, received = pickle.loads(self.sent[-1])
+            lanes = Lanes(make_backend("cpu", "fp32", deterministic=False), 1)
+            (found,) = LocalExecutor(lanes).run(there, [received])
+            yield pickle.loads(pickle.dumps(found))
+
+
+def result_bytes(folder: Path) -> bytes:
+    """result.json but for its seconds."""
+    return re.sub(rb'"seconds": \{[^}]*\}', b"", (folder / "result.json").read_bytes())
+
+
+def test_cells_that_ran_elsewhere_give_the_same_bytes(tmp_path: Path) -> None:
+    text = SWEEP.replace("epochs = 1", "epochs = 3\npolicy = 'race'\nspace = {lr = [0.1, 0.02]}")
+    cells = read_sweep(written(tmp_path / "sweep.toml", text))
+    here = run_sweep(cells, tmp_path / "here", 2, Lines(None, io.StringIO()))
+    elsewhere, out = Elsewhere(), io.StringIO()
+    there = run_sweep(cells, tmp_path / "there", None, Lines(None, out), executor=elsewhere)
+    assert len(elsewhere.sent) == len(cells)
+    assert max(map(len, elsewhere.sent)) < 10_000, "plain values, without images"
+    for one, other in zip(here, there, strict=True):
+        assert result_bytes(one) == result_bytes(other)
+        for name in ("journal.jsonl", "model.safetensors"):
+            assert (one / name).read_bytes() == (other / name).read_bytes()
+    assert out.getvalue() == "", "nobody is told anything there"
+
+
+def test_a_cell_that_fails_elsewhere_is_named_here(tmp_path: Path) -> None:
+    text = SWEEP.replace("seed = [0, 1]", "action = [{lr = 0.1}, {lr = 1e30}]")
+    cells = read_sweep(written(tmp_path / "sweep.toml", text))
+    failed = sweep_cells(cells, tmp_path / "runs", None, Lines(None, io.StringIO()), executor=Elsewhere())
+    assert list(failed) == [cell.name for cell in cells if "1e+30" in cell.name]
+    assert all(isinstance(error, Diverged) for error in failed.values())
+
+
+def test_plans_and_cells_are_the_same_after_pickling(tmp_path: Path) -> None:
+    pictures = tmp_path / "pictures"
+    for label in ("cat", "dog", "eel"):
+        (pictures / label).mkdir(parents=True)
+        for number in range(3):
+            Image.new("RGB", (9, 9), (90 * number, 9, 9)).save(pictures / label / f"{number}.png")
+    words = [
+        *((), ("policy=race", "space={lr=[0.1,0.02]}", "seed=4"), ("policy=online", "tune=kd")),
+        *(("order=sorted", "exam=dev"), ("memory.total=60", "memory.reserve=1", "start=runs/other")),
+        (f"data={pictures}", "image_size=8", "groups=[[2],[0,1]]", "policy=fixed"),
+    ]
+    for each in words:
+        cell = Cell("some cell", make_plan("digits/lucir", load_recipe("digits/lucir", ["groups=[2,1]", *each])))
+        again = pickle.loads(pickle.dumps(cell))
+        assert again.name == cell.name
+        for name in ("name", "recipe", "stream", "settings"):
+            assert getattr(again.plan, name) == getattr(cell.plan, name)
+        assert again.plan.as_json() == cell.plan.as_json(), "the data by their fingerprint"
+        assert again.plan.identity() == cell.plan.identity()
+
+
+def test_a_bench_is_quiet_after_pickling(tmp_path: Path) -> None:
+    bench = CellBench(tmp_path, 7.0, Lines(None, io.StringIO()), threading.Event())
+    bench.stop.set()
+    again = pickle.loads(pickle.dumps(bench))
+    assert (again.out, again.checkpoint_seconds, again.lines) == (tmp_path, 7.0, None)
+    assert not again.stop.is_set()
+
+
 # Out of memory ------------------------------------------------------------------------------------------------------
 
 
@@ -102,16 +195,15 @@ def starved(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 @pytest.mark.parametrize("epochs", [(2,), (5, 6)], ids=["at first", "twice"])
 def test_a_cell_that_finds_no_memory_beside_others_goes_on_later(
-    epochs: tuple[int, ...], starved: Callable[..., None], tmp_path: Path
+    epochs: tuple[int, ...], starved: Callable[..., None], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     cells = read_sweep(written(tmp_path / "sweep.toml", SWEEP))
     expected = [result(folder) for folder in run_sweep(cells, tmp_path / "calm", 1, Lines(None, io.StringIO()))]
     starved(*epochs)
-    out = io.StringIO()
-    folders = run_sweep(cells, tmp_path / "runs", 3, Lines(None, out), checkpoint_seconds=0)
+    folders = run_sweep(cells, tmp_path / "runs", 3, Lines(None, io.StringIO()), checkpoint_seconds=0)
     assert [result(folder) for folder in folders] == expected
-    said = [line for line in out.getvalue().splitlines() if "out of GPU memory beside others" in line]
-    assert [line[-8:] for line in said] == [f"lanes: {2 - number}" for number in range(len(epochs))]
+    said = [line for line in caplog.messages if line.startswith("out of memory")]
+    assert said == [f"out of memory on cpu: continuing with {2 - number} lanes" for number in range(len(epochs))]
 
 
 def test_a_cell_that_finds_no_memory_alone_fails_in_one_line(

@@ -72,7 +72,7 @@ def test_all_else_moves_in_both_branches_in_every_phase(base: str, arriving: lis
 
 def _start_of_second_phase(base: str, images: ImageSet) -> dict[str, Tensor]:
     model = learned([images], base=base)[0]
-    model.backbone = AANets(base=base).expanded(model.backbone)
+    model.backbone = AANets(base=base).expanded(model.backbone, Growth(2, 2))
     return model.state_dict()
 
 
@@ -83,6 +83,15 @@ def test_a_fixed_share_stays_and_a_learned_one_moves_at_every_level(base: str, a
     second, third = (branches(model).alpha for model in learned(arriving, base=base, alpha="learned")[1:])
     assert (second != 0.5).all()
     assert (third != second).all()
+
+
+def test_every_phase_has_shares_of_its_own(arriving: list[ImageSet], make_images: MakeImages) -> None:
+    third, fourth = learned([*arriving, make_images([6] * 6, seed=6)], alpha="learned")[2:]
+    assert branches(third).alpha is not branches(fourth).alpha
+    assert (branches(third).alpha != branches(fourth).alpha).any()
+    copied = fourth.copy()
+    assert branches(copied).alpha is not branches(fourth).alpha
+    assert any(value.data_ptr() == branches(fourth).alpha.data_ptr() for value in fourth.changing())
 
 
 def test_learned_shares_stay_between_0_and_1(arriving: list[ImageSet]) -> None:
@@ -189,7 +198,7 @@ def test_a_trainer_stands_ready_for_its_stage_and_not_for_the_pass_after_it(make
     assert shares not in main
     values = {name: value.clone() for name, value in model.state_dict().items()}
     state = trainer.state()
-    trainer.restart(trainer.action, trainer.schedule, (), values)
+    trainer.restart(trainer.action, None, (), values)
     assert trained() == main
     trainer.restore(*state)
     assert trained() == main

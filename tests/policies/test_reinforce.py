@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import math
 
 import numpy as np
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 
 from poise import draws
 from poise.actions import Action, ActionSpace, make_space
-from poise.errors import Damaged, UserError
+from poise.errors import UserError
 from poise.policies.reinforce import FEATURES, Reinforce, state_of
 
 BASE = Action(logit_kd=0, feature_kd=1, lr=0.1)
@@ -33,6 +32,11 @@ def scrambled(space: ActionSpace, seed: int = 0, features: int = FEATURES) -> Re
         episode = [(generator.normal(size=features), int(generator.integers(4)), generator.uniform()) for _ in range(3)]
         policy.update(episode)
     return policy
+
+
+def knowledge(policy: Reinforce) -> tuple[dict[str, list[list[float]]], list[float]]:
+    """All that a policy has learned."""
+    return {axis: weights.tolist() for axis, weights in policy._weights.items()}, list(policy._means)
 
 
 @given(episodes, states, st.sampled_from([SPACE, OFF_GRID]), st.floats(1e-3, 1e3))
@@ -100,15 +104,15 @@ def test_an_update_by_hand() -> None:
     assert policy.probabilities([2.0]).tolist() == [0.5, 0.5]
     policy.update([([2.0], 1, 0.4), ([1.0], 0, 0.5)])  # returns 0.9 and 0.5, baselines 0.8 and 0.6
     # θ(0.1) = 0.5 · [(0.9 − 0.8) · (0 − ½) · 2 + (0.5 − 0.6) · (1 − ½) · 1]
-    assert policy.as_json()["weights"]["lr"] == [[pytest.approx(-0.075)], [pytest.approx(0.075)]]
-    assert policy.as_json()["means"] == pytest.approx([0.8 * 0.6 + 0.2 * 0.5, 0.8 * 0.8 + 0.2 * 0.9])
+    assert policy._weights["lr"].tolist() == [[pytest.approx(-0.075)], [pytest.approx(0.075)]]
+    assert policy._means == pytest.approx([0.8 * 0.6 + 0.2 * 0.5, 0.8 * 0.8 + 0.2 * 0.9])
 
 
 def test_an_empty_episode_teaches_nothing() -> None:
     policy = scrambled(SPACE)
-    before = policy.as_json()
+    before = knowledge(policy)
     policy.update([])
-    assert policy.as_json() == before
+    assert knowledge(policy) == before
 
 
 def noisy_reward(few_arrive: bool, arm: int, generator: np.random.Generator) -> float:
@@ -158,30 +162,8 @@ def test_later_rewards_count_for_earlier_phases() -> None:
 
 
 def test_the_same_draws_give_the_same_policy() -> None:
-    assert learned(0, 30).as_json() == learned(0, 30).as_json()
-    assert learned(0, 30).as_json() != learned(1, 30).as_json()
-
-
-def test_what_is_saved_comes_back_to_the_last_bit() -> None:
-    policy = scrambled(SPACE)
-    saved = json.loads(json.dumps(policy.as_json()))
-    again = Reinforce.from_json(SPACE, saved)
-    assert again.as_json() == policy.as_json()
-    state = state_of(50, 10, 1000)
-    for each in (policy, again):
-        each.update([(state, 1, 0.5), (state, 2, 0.75)])
-    assert again.probabilities(state).tobytes() == policy.probabilities(state).tobytes()
-
-
-def test_another_space_or_a_damaged_file_is_refused_in_one_line() -> None:
-    saved = scrambled(SPACE).as_json()
-    other = make_space({"lr": [0.1, 0.05], "feature_kd": [0, 1, 2]}, BASE)
-    damaged = [{}, {**saved, "weights": {}}, {**saved, "weights": {"feature_kd": [[1.0]], "lr": [[1.0]]}}]
-    for space, value, error in ((other, saved, UserError), *((SPACE, each, Damaged) for each in damaged)):
-        with pytest.raises(error) as refused:
-            Reinforce.from_json(space, value)
-        assert "learn it again" in str(refused.value)
-        assert "\n" not in str(refused.value)
+    assert knowledge(learned(0, 30)) == knowledge(learned(0, 30))
+    assert knowledge(learned(0, 30)) != knowledge(learned(1, 30))
 
 
 @pytest.mark.parametrize("state", [[1.0], [1.0, math.nan, 0.0], [[1.0, 0.0, 0.0]]])
@@ -192,10 +174,10 @@ def test_a_state_of_another_kind_is_refused(state: list[float]) -> None:
 
 def test_a_reward_that_is_no_number_is_refused_and_changes_nothing() -> None:
     policy, state = scrambled(SPACE), state_of(50, 10, 1000)
-    before = policy.as_json()
+    before = knowledge(policy)
     with pytest.raises(ValueError, match="finite"):
         policy.update([(state, 0, 0.5), (state, 0, math.nan)])
-    assert policy.as_json() == before
+    assert knowledge(policy) == before
 
 
 @pytest.mark.parametrize("options", [{"features": 0}, {"rate": 0}, {"baseline": 1.0}, {"baseline": -0.1}])

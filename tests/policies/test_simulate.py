@@ -9,7 +9,9 @@ import pytest
 from poise.actions import Action, make_space
 from poise.errors import UserError
 from poise.policies import Policy, Setup, make_policy
-from poise.policies.simulate import Table, simulate, smooth_table
+from poise.policies.simulate import Table, simulate
+
+from .tables import smooth_table
 
 BASE = Action(logit_kd=0, feature_kd=1, lr=0.1)
 SPACE = make_space("paper", BASE)
@@ -160,14 +162,7 @@ def test_classes_may_have_different_numbers_of_images() -> None:
         assert set(np.round(accuracies * count, 9)) <= set(range(count + 1))
         assert accuracies.mean() == pytest.approx(0.3, abs=0.1)
         assert accuracies.var() == pytest.approx(0.3 * 0.7 / count, rel=0.3)
-    again = Table.from_json(space, json.loads(json.dumps(table.as_json())))
-    assert again.images == images
-
-
-def test_a_table_survives_being_written(table: Table) -> None:
-    again = Table.from_json(SPACE, json.loads(json.dumps(table.as_json())))
-    assert all((a == b).all() for a, b in zip(again.rewards, table.rewards, strict=True))
-    assert (again.truth == table.truth).all()
+    assert [table.counts(phase).tolist() for phase in (1, 2)] == [list(counts) for counts in images]
 
 
 def test_a_table_of_the_wrong_shape_is_refused() -> None:
@@ -177,10 +172,3 @@ def test_a_table_of_the_wrong_shape_is_refused() -> None:
         Table(SPACE, (np.zeros((1, 50, 2)),), (16,), np.zeros((1, 50)), images=((3,),))
     with pytest.raises(UserError, match="at least one validation image of each class"):
         Table(SPACE, (np.zeros((1, 50, 2)),), (16,), np.zeros((1, 50)), images=((3, 0),))
-
-
-def test_a_smooth_table_is_smooth_and_as_deep_as_asked() -> None:
-    table = smooth_table(SPACE, phases=2, best=0.7, depth=0.2, checkpoints=(4, 8, 16))
-    assert np.ptp(table.truth[0]) == pytest.approx(0.2)
-    assert table.truth.max() == pytest.approx(0.7)
-    assert (np.diff(table.rewards[0].mean(axis=(1, 2))) > 0).all()

@@ -6,8 +6,10 @@ import pytest
 from poise import draws
 from poise.actions import Action, make_space
 from poise.policies import Outcome, Setup, Trial, make_policy
-from poise.policies.simulate import simulate, smooth_table
+from poise.policies.simulate import simulate
 from poise.policies.surrogate import _Gaussian, noise_variance
+
+from .tables import smooth_table
 
 BASE = Action(logit_kd=0, feature_kd=1, lr=0.1)
 

@@ -8,8 +8,10 @@ import pytest
 from poise.actions import Action, make_space
 from poise.errors import UserError
 from poise.policies import Outcome, Policy, Setup, make_policy
-from poise.policies.simulate import simulate, smooth_table
+from poise.policies.simulate import simulate
 from poise.policies.wrappers import Safe
+
+from .tables import smooth_table
 
 BASE = Action(logit_kd=0, feature_kd=1, lr=0.1)
 SPACE = make_space("paper", BASE)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,12 @@ from poise import Learner, store
 from poise.actions import make_space
 from poise.data import Augmentation, ImageSet, Memory, Preprocessing, herd
 from poise.errors import UserError
+from poise.learner import LearnerState
 from poise.methods import METHODS, Growth, ICaRL, Method, Stage, make_method
 from poise.nets import LinearHead, Model, build_backbone, build_head, torch_generator
 from poise.policies import Trial
-from poise.training import Backend, EpochDone, Event, PhaseStart, Schedule, StageDone, StepDone, Trainer, extract
-from poise.tuning import Trials, TrialSettings
+from poise.training import Backend, EpochDone, Event, Schedule, Situation, StageDone, StepDone, Trainer
+from poise.tuning import Attempt, TrialInputs, Trials, TrialSettings
 
 MakeImages = Callable[..., ImageSet]
 MakeTrainer = Callable[..., Trainer]
@@ -109,7 +110,7 @@ class TestFinetuning:
         main = weights(trainer)
         list(running)
         end = weights(trainer)
-        trainer.restart(trainer.action, trainer.schedule, trainer.address, start)
+        trainer.restart(trainer.action, None, trainer.address, start)
         running = run_until(trainer, "main")
         assert_same(weights(trainer), main)
         assert ("head.old" in moved(start, main)) is (old_rows == "trained")
@@ -150,7 +151,7 @@ class TestPodnet:
         start = weights(trainer)
         list(trainer.run())
         end = weights(trainer)
-        trainer.restart(trainer.action, trainer.schedule, trainer.address, start)
+        trainer.restart(trainer.action, None, trainer.address, start)
         list(trainer.run())
         assert_same(weights(trainer), end)
 
@@ -164,7 +165,7 @@ class TestWhatFinetuningTrainsOn:
         picks = trainer.state()[0]["picks"]
         assert len(set(picks.tolist())) == len(picks)
         assert images.labels[picks].bincount().tolist() == [SMALLEST] * 4
-        found = extract(trainer.model, images.pixels, trainer.preprocessing, trainer.backend)
+        found = trainer.situation.evaluator.extract(trainer.model, images.pixels)
         herded = herd(found.features, images.labels, SMALLEST)
         assert {int(pick) for pick in picks} == {int(pick) for ranks in herded.values() for pick in ranks}
         steps = [event for event in running if isinstance(event, StepDone)]
@@ -278,7 +279,7 @@ class TestLearner:
         images = make_images([5] * 6, seed=5)
         for event in learner.fitting(images.pixels, images.labels):
             if isinstance(event, StageDone) and event.stage == "main":
-                assert torch.equal(learner.state(images=False)[0]["pending.model.head.old"], rows)
+                assert torch.equal(learner.state().tensors(images=False)[0]["pending.student.model.head.old"], rows)
         assert not torch.equal(learner.model.head.rows()[: len(rows)], rows)
 
     def test_an_aligned_phase_ends_with_rows_of_one_length(self, make_images: MakeImages) -> None:
@@ -293,14 +294,15 @@ class TestLearner:
         straight, _ = self.learned(make_images, "icarl", balance=balance)
         states = []
         for _ in straight.fitting(images.pixels, images.labels):
-            tensors, meta = straight.state(images=True)
+            tensors, meta = straight.state().tensors(images=True)
             states.append(({name: value.clone() for name, value in tensors.items()}, json.loads(json.dumps(meta))))
-        final = straight.state(images=True)
+        final = straight.state().tensors(images=True)
         for tensors, meta in states[:-1]:
-            resumed = Learner.from_state(tensors, meta, device="cpu")
+            resumed = Learner.from_state(LearnerState.from_tensors(tensors, meta), device="cpu")
             list(resumed.fitting(images.pixels, images.labels))
-            assert_same(resumed.state(images=True)[0], final[0])
-            assert resumed.state(images=True)[1] == final[1]
+            tensors, meta = resumed.state().tensors(images=True)
+            assert_same(tensors, final[0])
+            assert meta == final[1]
 
 
 class TestTrials:
@@ -311,12 +313,14 @@ class TestTrials:
             model = Model(build_backbone("small", own.variant, 3, 0), build_head(own.head, 64))
             model.head.grow(2, torch_generator(0, "head", 0))
             preprocessing = Preprocessing((0.5,) * 3, (0.25,) * 3, Augmentation(pad=1))
-            start = PhaseStart(
+            situation = Situation(
                 model.placed(cpu.device).eval(), own, GROWTH, preprocessing, Schedule(40, 16), cpu, seed=0, phase=1
             )
             kept, new = make_images([0, 1] * 6), make_images([2, 3] * 12, seed=1, first=100)
             none = kept.select(torch.empty(0, dtype=torch.long))
-            return Trials(start, Memory(kept, none), new, none, 6, TrialSettings(), witness=fingerprint)
+            return Trials(
+                TrialInputs(situation, Memory(kept, none), new, none, 6, TrialSettings()), witness=fingerprint
+            )
 
         return make
 
@@ -324,17 +328,18 @@ class TestTrials:
     def test_only_the_end_of_a_trial_is_balanced_and_rungs_lead_there(
         self, balance: str, make_trials: Callable[[], Trials]
     ) -> None:
-        own = ICaRL.default_action
-        going, plain = make_trials(), make_trials().run(Trial(0, 0, 4), own, "fc", 4)
-        going.run(Trial(0, 0, 1), own.replace(balance=balance), "fc", 4)
-        going.run(Trial(1, 0, 2, continues=0), own.replace(balance=balance), "fc", 4)
-        continued = going.run(Trial(2, 0, 4, continues=1), own.replace(balance=balance), "fc", 4)
-        scratch = make_trials().run(Trial(2, 0, 4, continues=1), own.replace(balance=balance), "fc", 4)
+        own, last = ICaRL.default_action, Trial(2, 0, 4, continues=1)
+        balanced = own.replace(balance=balance)
+        going, plain = make_trials(), make_trials().run(Attempt(Trial(0, 0, 4), own, "fc", 4))
+        going.run(Attempt(Trial(0, 0, 1), balanced, "fc", 4))
+        going.run(Attempt(Trial(1, 0, 2, continues=0), balanced, "fc", 4))
+        continued = going.run(Attempt(last, balanced, "fc", 4))
+        scratch = make_trials().run(Attempt(last, balanced, "fc", 4))
         assert continued == scratch
         assert [continued.witnessed[epoch] == plain.witnessed[epoch] for epoch in (1, 2, 4)] == [True, True, False]
 
 
-def fingerprint(model: Model, means: Tensor) -> float:
+def fingerprint(model: Model, means: Tensor, classes: Sequence[Any]) -> float:
     return float(model.head.rows().detach().double().sum())
 
 

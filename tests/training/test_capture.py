@@ -51,8 +51,8 @@ def make_trainer(
 
 
 def trained(trainer: Trainer) -> tuple[dict[str, Tensor], list[float]]:
-    losses = [event.loss for event in trainer.backend.guarded(trainer.run()) if isinstance(event, EpochDone)]
-    trainer.backend.synchronise()
+    losses = [event.loss for event in trainer.situation.backend.guarded(trainer.run()) if isinstance(event, EpochDone)]
+    trainer.situation.backend.synchronise()
     return {name: value.cpu() for name, value in trainer.model.state_dict().items()}, losses
 
 
@@ -77,9 +77,9 @@ def test_capturing_leaves_no_trace(make_trainer: Callable[..., Trainer]) -> None
     before = {name: value.clone() for name, value in before.items()}
     runner = trainer._engine.runner
     assert isinstance(runner, CapturedRunner)
-    with trainer.backend.active():
+    with trainer.situation.backend.active():
         runner._capture()
-    trainer.backend.synchronise()
+    trainer.situation.backend.synchronise()
     after, _ = trainer.state()
     assert before.keys() == after.keys()
     for name, value in before.items():

@@ -6,10 +6,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from torch import Tensor
 
 from poise.data import Augmentation, ImageSet, Preprocessing
 from poise.nets import Model, build_backbone, build_head, torch_generator
-from poise.training import Backend, Extracted, both_classifiers, class_means, evaluate, extract, make_backend
+from poise.training import Backend, Evaluator, Extracted, both_classifiers, evaluate, make_backend
 
 MakeImages = Callable[..., ImageSet]
 CLASSES = 3
@@ -57,13 +58,13 @@ class TestClassMeans:
         self, flip: bool, model: Model, make_images: MakeImages, cpu: Backend
     ) -> None:
         images, chain = make_images([0, 1, 1, 2, 2, 2, 0]), preprocessing(flip)
-        means = class_means(model, images, CLASSES, chain, cpu).numpy()
+        means = Evaluator(chain, cpu).class_means(model, images, CLASSES).numpy()
         np.testing.assert_allclose(means, slow_class_means(model, images, chain, mirrored=flip), atol=1e-5)
         other = np.array(slow_class_means(model, images, chain, mirrored=not flip))
         assert np.abs(means - other).max() > 1e-3, "mirror images must matter for this test"
 
     def test_they_have_unit_length(self, model: Model, make_images: MakeImages, cpu: Backend) -> None:
-        means = class_means(model, make_images([0, 1, 2] * 4), CLASSES, preprocessing(True), cpu)
+        means = Evaluator(preprocessing(True), cpu).class_means(model, make_images([0, 1, 2] * 4), CLASSES)
         assert torch.allclose(means.norm(dim=1), torch.ones(CLASSES))
 
 
@@ -73,7 +74,7 @@ class TestExtract:
     ) -> None:
         images, chain = make_images([0] * 7), preprocessing(False)
         monkeypatch.setattr(evaluate, "BATCH", 3)
-        found = extract(model, images.pixels, chain, cpu)
+        found = Evaluator(chain, cpu).extract(model, images.pixels)
         slow = [slow_feature(model, image, chain) for image in images.pixels.numpy()]
         np.testing.assert_allclose(found.features.numpy(), slow, rtol=1e-4, atol=1e-5)
         assert found.logits.shape == (7, CLASSES)
@@ -85,14 +86,14 @@ class TestExtract:
         model.register_forward_pre_hook(lambda _, given: sizes.append(len(given[0])))
         height, width = images.pixels.shape[2:]
         monkeypatch.setattr(evaluate, "PIXELS", 3 * height * width)
-        assert len(extract(model, images.pixels, preprocessing(False), cpu).features) == 7
+        assert len(Evaluator(preprocessing(False), cpu).extract(model, images.pixels).features) == 7
         assert sizes == [2, 2, 2, 1]
 
     @pytest.mark.parametrize("training", [True, False])
     def test_it_leaves_no_trace(self, training: bool, model: Model, make_images: MakeImages, cpu: Backend) -> None:
         model.train(training)
         before = {name: value.clone() for name, value in model.state_dict().items()}
-        found = extract(model, make_images([0] * 7).pixels, preprocessing(False), cpu)
+        found = Evaluator(preprocessing(False), cpu).extract(model, make_images([0] * 7).pixels)
         assert not found.features.requires_grad
         assert model.training is training
         assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
@@ -112,9 +113,38 @@ class TestBothClassifiers:
 
     def test_fc_is_the_head(self, model: Model, make_images: MakeImages, cpu: Backend) -> None:
         images = make_images([0, 1, 2] * 4)
-        found = extract(model, images.pixels, preprocessing(True), cpu)
-        means = class_means(model, images, CLASSES, preprocessing(True), cpu)
+        evaluator = Evaluator(preprocessing(True), cpu)
+        found, means = evaluator.extract(model, images.pixels), evaluator.class_means(model, images, CLASSES)
         assert torch.equal(both_classifiers(found, means)["fc"], found.logits)
+
+
+class TestGuesses:
+    def test_they_are_the_best_row_of_each_classifier(
+        self, model: Model, make_images: MakeImages, cpu: Backend
+    ) -> None:
+        images, evaluator = make_images([0, 1, 2] * 4), Evaluator(preprocessing(True), cpu)
+        means = evaluator.class_means(model, images, CLASSES)
+        features, logits = evaluator.extract(model, images.pixels)
+        guesses = evaluator.guesses(model, means, images.pixels)
+        assert guesses["fc"].tolist() == logits.argmax(dim=1).tolist()
+        nearest = [int(torch.cosine_similarity(each[None], means).argmax()) for each in features]
+        assert guesses["ncm"].tolist() == nearest
+        assert set(guesses) == {"fc", "ncm"}
+
+    def test_known_answers(self, cpu: Backend) -> None:
+        """The feature is the mean of each channel; rows and means are directions, in another order each."""
+
+        class Channels(torch.nn.Module):
+            def forward(self, images: Tensor) -> Tensor:
+                return images.mean(dim=(2, 3))
+
+        model = Model(Channels(), build_head("linear", 3))
+        model.head.grow(CLASSES, torch_generator(0, "head", 0))
+        model.head.adopt({"new": torch.eye(3)[[1, 2, 0]], "new_bias": torch.zeros(3)})
+        pixels = 200 * torch.eye(3, dtype=torch.uint8)[:, :, None, None].expand(3, 3, 4, 4)
+        chain = Preprocessing((0.0,) * 3, (1.0,) * 3, Augmentation(pad=0))
+        guesses = Evaluator(chain, cpu).guesses(model, torch.eye(3)[[2, 0, 1]], pixels)
+        assert {name: rows.tolist() for name, rows in guesses.items()} == {"fc": [2, 0, 1], "ncm": [1, 2, 0]}
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 8, 9, 100])
@@ -123,7 +153,7 @@ def test_filling_up_changes_no_feature(model: Model, cpu: Backend, count: int) -
     whole = evaluate.filled(pixels)
     assert len(whole) >= count
     assert len(whole) & (len(whole) - 1) == 0
-    found, expected = (extract(model, each, preprocessing(False), cpu) for each in (whole, pixels))
+    found, expected = (Evaluator(preprocessing(False), cpu).extract(model, each) for each in (whole, pixels))
     torch.testing.assert_close(found.features[:count], expected.features)
 
 
@@ -131,8 +161,8 @@ def test_filling_up_changes_no_feature(model: Model, cpu: Backend, count: int) -
 def test_a_gpu_finds_the_same_features(model: Model, cpu: Backend) -> None:
     gpu = make_backend("cuda", "fp32", deterministic=True)
     pixels = torch.randint(0, 256, (2100, 3, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
-    expected = extract(model, pixels, preprocessing(False), cpu)
+    expected = Evaluator(preprocessing(False), cpu).extract(model, pixels)
     with gpu.active():
-        found = extract(model.placed(gpu.device), pixels, preprocessing(False), gpu)
+        found = Evaluator(preprocessing(False), gpu).extract(model.placed(gpu.device), pixels)
         torch.testing.assert_close(found.features.cpu(), expected.features, rtol=1e-3, atol=1e-4)
         assert len(found.logits) == 2100

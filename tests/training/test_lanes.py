@@ -14,19 +14,31 @@ from torch import Tensor
 
 from poise.actions import Action
 from poise.data import Augmentation, ImageSet, Memory, Preprocessing
+from poise.errors import OutOfMemory
 from poise.methods import AANets, Growth, Lucir, Method, PODNet
 from poise.nets import Branches, Model, Output, build_backbone, build_head, torch_generator
 from poise.policies import Trial
-from poise.training import Backend, Lanes, PhaseStart, Schedule, Trainer, capture, make_backend
-from poise.training.lanes import Lane, Leg
-from poise.training.pace import Piece
-from poise.tuning import TrialResult, Trials, TrialSettings
-from poise.tuning.trials import Course, Hits
+from poise.training import (
+    Backend,
+    Lane,
+    Lanes,
+    LocalExecutor,
+    LocalPhase,
+    Schedule,
+    Situation,
+    Trainer,
+    Work,
+    capture,
+    make_backend,
+)
+from poise.tuning import Attempt, TrialInputs, TrialResult, Trials, TrialSettings
+from poise.tuning.rewards import HitsPerClass
+from poise.tuning.trials import Split
 
 GROWTH = Growth(old=2, new=4)
 OWN = Lucir.default_action
 SHORT = 2
-Wanted = list[tuple[Trial, Action, str]]
+Wanted = list[Attempt]
 
 
 class Hungry(Lucir):
@@ -74,29 +86,36 @@ def trials_on(
         model.head.grow(GROWTH.old, torch_generator(0, "head", 0))
         model = model.placed(backend.device).eval()
     preprocessing = Preprocessing((0.5,) * shape[0], (0.25,) * shape[0], Augmentation(pad=1))
-    start = PhaseStart(model, method, GROWTH, preprocessing, Schedule(epochs=20, batch=24), backend, seed=0, phase=1)
+    schedule = Schedule(epochs=20, batch=24)
+    situation = Situation(model, method, GROWTH, preprocessing, schedule, backend, seed=0, phase=1)
     kept, new = images_of([0, 1], 5, shape, 0), images_of([2, 3, 4, 5], 12, shape, 100)
     none = kept.select(torch.empty(0, dtype=torch.long))
-    few = TrialSettings(**settings)
-    return Seen(start, Memory(kept, none), new, none, 4, few, lanes=Lanes(backend, lanes))
+    inputs = TrialInputs(situation, Memory(kept, none), new, none, 4, TrialSettings(**settings))
+    return on_lanes(Seen(inputs), Lanes(backend, lanes))
+
+
+def on_lanes(trials: Trials, lanes: Lanes) -> Trials:
+    """The same trials on these lanes."""
+    trials._lanes, trials._executor = lanes, LocalExecutor(lanes)
+    return trials
 
 
 class Seen(Trials):
     """Looks into the models of a look-ahead too, which have no witness."""
 
-    def _validated(self, course: Course, leg: Leg, trainer: Trainer) -> tuple[Hits, float]:
-        hits, _ = super()._validated(course, leg, trainer)
+    def _validate(self, split: Split, begun: LocalPhase, trainer: Trainer) -> tuple[HitsPerClass, float]:
+        hits, _ = super()._validate(split, begun, trainer)
         values = trainer.model.state_dict().values()
         sums = [(place + 1) * value.double().abs().sum() for place, value in enumerate(values)]
         return hits, torch.stack(sums).sum().item()
 
 
 def tried(trials: Trials, wanted: Wanted) -> list[TrialResult]:
-    return list(trials.run_all(wanted, SHORT))
+    return list(trials.run_all(wanted))
 
 
 def numbered(actions: Sequence[Action], epochs: int = SHORT, first: int = 0) -> Wanted:
-    return [(Trial(first + arm, arm, epochs), action, "fc") for arm, action in enumerate(actions)]
+    return [Attempt(Trial(first + arm, arm, epochs), action, "fc", SHORT) for arm, action in enumerate(actions)]
 
 
 RATES = [OWN.replace(lr=lr, feature_kd=weight) for lr in (0.1, 0.02) for weight in (0.1, 1, 4)]
@@ -116,8 +135,8 @@ PODS = [
 
 
 class TestTurns:
-    def pieces(self, steps: dict[str, int], log: list[str]) -> list[Callable[[Lane], Piece[str]]]:
-        def work(name: str, lane: Lane) -> Piece[str]:
+    def pieces(self, steps: dict[str, int], log: list[str]) -> list[Callable[[Lane], Work[str]]]:
+        def work(name: str, lane: Lane) -> Work[str]:
             self.used.setdefault(id(lane), []).append(name)
             for _ in range(steps[name]):
                 log.append(name)
@@ -153,13 +172,135 @@ class TestTurns:
         assert len(Lanes(cpu)) == 1
         assert len(Lanes(cpu, 3)) == 3
 
-    def test_fewer_is_half_and_never_none(self, cpu: Backend) -> None:
-        lanes = Lanes(cpu, 5)
-        counts = []
-        for _ in range(4):
-            lanes.fewer()
-            counts.append(len(lanes))
-        assert counts == [2, 1, 1, 1]
+
+class Machine:
+    """A memory that is too small for some jobs as long as others are there: `most` of them fit."""
+
+    def __init__(self, most: int, error: type[Exception] = torch.cuda.OutOfMemoryError) -> None:
+        self.most, self.error = most, error
+        self.there: set[str] = set()
+        self.log: list[str] = []
+
+    def job(self, name: str, steps: int) -> Callable[[Lane], Work[str]]:
+        """Takes memory in its second step, so that others have worked when it fails."""
+
+        def work(lane: Lane) -> Work[str]:
+            self.log.append(f"{name} starts")
+            try:
+                for step in range(steps):
+                    if step == 1:
+                        self.there.add(name)
+                        if len(self.there) > self.most:
+                            raise self.error("injected")
+                    self.log.append(name)
+                    yield 1
+                return name
+            finally:
+                self.there.discard(name)
+
+        return work
+
+    def jobs(self, **steps: int) -> list[Callable[[Lane], Work[str]]]:
+        return [self.job(name, count) for name, count in steps.items()]
+
+    def starts(self, name: str) -> int:
+        return self.log.count(f"{name} starts")
+
+
+class TestOutOfMemory:
+    @pytest.mark.parametrize("error", [torch.cuda.OutOfMemoryError, OutOfMemory])
+    def test_the_job_that_fails_waits_and_starts_again_and_the_others_continue(
+        self, error: type[Exception], cpu: Backend, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        machine, lanes = Machine(2, error), Lanes(cpu, 4)
+        assert list(lanes.side_by_side(machine.jobs(a=4, b=4, c=4, d=0))) == ["a", "b", "c", "d"]
+        assert [machine.starts(name) for name in "abcd"] == [1, 1, 2, 1]
+        assert [machine.log.count(name) for name in "abc"] == [4, 4, 5]  # what c had done is done again
+        again = len(machine.log) - 1 - machine.log[::-1].index("c starts")
+        assert "a" not in machine.log[again:]  # it waited for one of the others to end
+        assert (len(lanes), lanes.opened) == (2, 2)
+        assert "out of memory on cpu: continuing with 2 lanes" in caplog.text
+
+    def test_its_lane_and_idle_ones_are_given_back(self, cpu: Backend) -> None:
+        machine, lanes, used = Machine(2), Lanes(cpu, 3), list[Lane]()
+
+        def noted(job: Callable[[Lane], Work[str]], lane: Lane) -> Work[str]:
+            used.append(lane)
+            return job(lane)
+
+        list(lanes.side_by_side([partial(noted, job) for job in machine.jobs(a=4, b=4, c=4)]))
+        a, b, c, again = used
+        assert again in (a, b)
+        assert c not in lanes._lanes
+
+    def test_a_single_job_that_finds_none_on_the_only_lane_raises(self, cpu: Backend) -> None:
+        machine, lanes = Machine(0), Lanes(cpu, 1)
+        with pytest.raises(torch.cuda.OutOfMemoryError, match="injected"):
+            list(lanes.side_by_side(machine.jobs(a=4, b=4)))
+        assert (machine.starts("a"), machine.starts("b")) == (1, 0)
+
+    def test_the_last_one_has_all_the_memory_before_it_raises(self, cpu: Backend) -> None:
+        machine, lanes = Machine(0), Lanes(cpu, 3)
+        with pytest.raises(torch.cuda.OutOfMemoryError, match="injected"):
+            list(lanes.side_by_side(machine.jobs(a=4, b=4, c=4)))
+        assert (len(lanes), lanes.opened) == (1, 1)
+        assert [machine.starts(name) for name in "abc"] == [1, 1, 1]
+
+    def test_where_a_result_can_be_made_of_it_the_others_still_run(self, cpu: Backend) -> None:
+        machine, lanes = Machine(1), Lanes(cpu, 1)
+        large = [*machine.jobs(a=3), Machine(0).job("b", 3), *machine.jobs(c=3)]
+        told = lanes.side_by_side(large, too_large=lambda place, error: f"{place}: {error}")
+        assert list(told) == ["a", "1: injected", "c"]
+
+    def test_a_job_that_may_not_start_is_left(self, cpu: Backend) -> None:
+        machine, admitted = Machine(9), iter([True, True, False])
+        lanes = Lanes(cpu, 1)
+        told = lanes.side_by_side(machine.jobs(a=1, b=1), admits=lambda: next(admitted, False))
+        assert list(told) == ["a"]
+        assert machine.starts("b") == 0
+
+
+class TestBeside:
+    def events(self, machine: Machine, length: int) -> Iterator[int | str]:
+        """A main training that needs memory for itself."""
+        machine.there.add("main")
+        try:
+            for step in range(length):
+                machine.log.append("main")
+                yield step
+        finally:
+            machine.there.discard("main")
+
+    @pytest.mark.parametrize(("most", "starts"), [(9, 1), (2, 2), (1, 2)], ids=["both fit", "one fits", "none fits"])
+    def test_what_does_not_fit_beside_the_main_training_runs_after_it(
+        self, most: int, starts: int, cpu: Backend
+    ) -> None:
+        machine, lanes = Machine(most), Lanes(cpu, 2)
+        jobs = machine.jobs(a=3, b=3)
+        told = list(lanes.beside(self.events(machine, 20), jobs, lambda results: ",".join(results)))
+        assert [event for event in told if isinstance(event, int)] == list(range(20))
+        assert [event for event in told if isinstance(event, str)] == ["a,b"]
+        assert machine.log.count("main") == 20
+        assert [machine.starts("a"), machine.starts("b")] == [starts] * 2
+        last = len(machine.log) - 1 - machine.log[::-1].index("main")
+        assert ("a" in machine.log[last:]) is (most < 9)
+        assert (told[-1] == "a,b") is (most < 9)
+
+    def test_alone_after_it_there_must_be_enough(self, cpu: Backend) -> None:
+        machine, lanes = Machine(0), Lanes(cpu, 2)
+        going = lanes.beside(self.events(machine, 5), machine.jobs(a=3, b=3), lambda results: ",".join(results))
+        told = []
+        with pytest.raises(torch.cuda.OutOfMemoryError, match="injected"):
+            told.extend(going)
+        assert machine.log.count("main") == 5  # the main training has ended nevertheless
+
+    def test_jobs_are_left_with_the_main_training(self, cpu: Backend) -> None:
+        machine, lanes = Machine(9), Lanes(cpu, 2)
+        going = lanes.beside(self.events(machine, 20), machine.jobs(a=9), lambda results: ",".join(results))
+        assert [next(going) for _ in range(4)] == [0, 1, 2, 3]
+        assert machine.there == {"main", "a"}
+        going.close()
+        assert "a" not in machine.there
 
 
 @pytest.fixture(scope="module")
@@ -174,19 +315,17 @@ class TestTrials:
     def test_beside_other_work_a_trial_gives_what_it_gives_alone(
         self, cpu: Backend, environment: str, lr: float
     ) -> None:
-        asked = Trial(0, -1, 3, full=True), OWN.replace(lr=lr), "fc", SHORT
-        alone = trials_on(cpu, 1, environment=environment).run(*asked)
+        asked = Attempt(Trial(0, -1, 3, full=True), OWN.replace(lr=lr), "fc", SHORT)
+        alone = trials_on(cpu, 1, environment=environment).run(asked)
         assert alone.outcome.diverged is (lr > 1)
-        beside = trials_on(cpu, 1, environment=environment)
-        tried(beside, numbered(RATES[:2], epochs=1))
-        beside.rest()
-        results: list[TrialResult] = []
-
-        def kept() -> Iterator[int]:
-            results.append((yield from beside.beside(*asked)))
-
-        assert sum(kept()) > 0
-        assert results == [alone]
+        for length in (2, 200):  # what is beside it ends before it or after it
+            beside = trials_on(cpu, 1, environment=environment)
+            tried(beside, numbered(RATES[:2], epochs=1))
+            training: Iterator[int | TrialResult] = iter(range(length))
+            told = list(beside.run_beside(asked, training, lambda result: result))
+            assert [event for event in told if isinstance(event, int)] == list(range(length))
+            assert [event for event in told if isinstance(event, TrialResult)] == [alone]
+            assert (told[-1] == alone) is (length == 2)
 
     @pytest.mark.parametrize("lanes", [2, 4, 8])
     def test_any_number_of_lanes_gives_the_same_results_in_order(
@@ -195,7 +334,7 @@ class TestTrials:
         assert tried(trials_on(cpu, lanes), numbered(RATES)) == alone
 
     @pytest.mark.parametrize(
-        ("steps", "left"), [((1,), 2), ((5,), 2), ((16,), 2), ((5, 12), 1)], ids=["first", "early", "late", "twice"]
+        ("steps", "left"), [((1,), 3), ((5,), 3), ((16,), 3), ((5, 12), 2)], ids=["first", "early", "late", "twice"]
     )
     def test_out_of_memory_leads_to_fewer_lanes_and_the_same_results(
         self,
@@ -208,7 +347,7 @@ class TestTrials:
         lanes = trials_on(cpu, 4, Hungry(*steps))
         assert tried(lanes, numbered(RATES)) == alone
         assert len(lanes._lanes) == left
-        assert f"going on with {left} lanes" in caplog.text
+        assert f"continuing with {left} lanes" in caplog.text
 
     def test_where_one_lane_is_too_much_it_is_said(self, cpu: Backend) -> None:
         trials = trials_on(cpu, 4, Insatiable())
@@ -220,8 +359,8 @@ class TestTrials:
     def test_out_of_memory_between_rungs(self, cpu: Backend, settings: dict[str, Any]) -> None:
         """Some trials of the wave had ended, one had diverged, and some go on from where an earlier one stopped."""
         actions = [RATES[0], OWN.replace(lr=1e30), MIXED[2], RATES[4]]
-        first = [(Trial(arm, arm, 1), action, "ncm") for arm, action in enumerate(actions)]
-        then = [(Trial(4 + arm, arm, SHORT, continues=arm), actions[arm], "ncm") for arm in (3, 0, 2)]
+        first = [Attempt(Trial(arm, arm, 1), action, "ncm", SHORT) for arm, action in enumerate(actions)]
+        then = [Attempt(Trial(4 + arm, arm, SHORT, continues=arm), actions[arm], "ncm", SHORT) for arm in (3, 0, 2)]
         calm = trials_on(cpu, 1, **settings)
         expected = [tried(calm, wanted) for wanted in (first, then)]
         assert [result.outcome.diverged for result in expected[0]] == [False, True, False, False]
@@ -232,7 +371,7 @@ class TestTrials:
         method.steps = (method.taken + 7,)
         found.append(tried(trials, then))
         assert found == expected
-        assert len(trials._lanes) == 1
+        assert 1 <= len(trials._lanes) <= 2
 
     def test_old_rows_and_balancing_can_differ_in_a_wave(self, cpu: Backend) -> None:
         results = tried(trials_on(cpu, 8), numbered(MIXED))
@@ -245,7 +384,7 @@ class TestTrials:
         assert len({result.witnessed[SHORT] for result in alone}) == len(PODS)
 
     def test_results_before_the_shortage_are_not_lost(self, cpu: Backend, alone: list[TrialResult]) -> None:
-        going: Iterator[TrialResult] = trials_on(cpu, 2, Hungry(30)).run_all(numbered(RATES), SHORT)
+        going: Iterator[TrialResult] = trials_on(cpu, 2, Hungry(30)).run_all(numbered(RATES))
         assert [next(going) for _ in range(2)] == alone[:2]
         assert list(going) == alone[2:]
 
@@ -279,15 +418,17 @@ class TestOnAGpu:
         assert tried(self.trials(replace(gpu, capture=False), 1, method), numbered(PODS[:2])) == alone[:2]
 
     def test_teachers_of_one_and_of_two_branches_take_turns(self, gpu: Backend) -> None:
-        """Where known classes get new images, both legs of a horizon have the same counts but not the same teacher."""
+        """Trainings on one lane may have the same counts and the same network, but not the same teacher."""
         with gpu.active():
-            leg = self.trials(gpu, 1, AANets())._courses(0)[0].first
-            double, single = leg.model, copy.deepcopy(leg.model)
+            begun, lane = self.first(gpu, AANets()), Lane(gpu)
+            double, single = begun.model, copy.deepcopy(begun.model)
             assert isinstance(single.backbone, Branches)
             single.backbone = single.backbone.plastic
-            growth, lane = Growth(sum(leg.start.growth), 0), Lane(gpu)
-            starts = [replace(leg.start, growth=growth, model=model.eval()) for model in (single, double, single)]
-            found = [self.trained(lane, Leg.of(start, leg.kept, leg.new), PODS[0], 0) for start in starts]
+            growth = Growth(sum(begun.situation.growth), 0)
+            again = LocalPhase.of(replace(begun.situation, growth=growth, model=double.eval()), begun.kept, begun.new)
+            teachers = [model.eval().teacher(gpu.dtype) for model in (single, double, single)]
+            found = [self.trained(lane, replace(again, teacher=teacher), PODS[0], 0) for teacher in teachers]
+        assert len(lane._trainers) == 2
         for name, value in found[0].items():
             assert torch.equal(found[2][name], value), name
 
@@ -296,8 +437,7 @@ class TestOnAGpu:
         trials = self.trials(gpu, 1)
         alone = tried(trials, wanted)
         for _ in range(3):  # each goes on with what the one before has found
-            trials = self.trials(gpu, 1)
-            trials._lanes = Lanes(gpu, kind=(1, 2, 3))
+            trials = on_lanes(self.trials(gpu, 1), Lanes(gpu, kind=(1, 2, 3)))
             assert tried(trials, wanted) == alone
         assert len(trials._lanes) >= 1
 
@@ -308,7 +448,7 @@ class TestOnAGpu:
         alone = tried(self.trials(gpu, 1), wanted)
         trials = self.trials(gpu, 4, Hungry(step))
         assert tried(trials, wanted) == alone
-        assert len(trials._lanes) == 2
+        assert 1 <= len(trials._lanes) < 4
 
     def test_one_lane_too_much(self, gpu: Backend) -> None:
         with pytest.raises(torch.cuda.OutOfMemoryError):
@@ -316,7 +456,8 @@ class TestOnAGpu:
 
     def test_rungs_go_on_in_other_lanes(self, gpu: Backend) -> None:
         first = numbered(MIXED, epochs=1)
-        then = [(Trial(100 + arm, arm, SHORT, continues=arm), MIXED[arm], "fc") for arm in (7, 2, 5, 0, 3)]
+        order = (7, 2, 5, 0, 3)
+        then = [Attempt(Trial(100 + arm, arm, SHORT, continues=arm), MIXED[arm], "fc", SHORT) for arm in order]
         alone, several = self.trials(gpu, 1), self.trials(gpu, 4)
         for wanted in (first, then):
             assert tried(several, wanted) == tried(alone, wanted)
@@ -328,18 +469,21 @@ class TestOnAGpu:
     def test_a_lanes_second_training_equals_a_fresh_one_exactly(self, gpu: Backend, balance: str, lr: float) -> None:
         before = OWN.replace(balance=balance, lr=lr, feature_kd=4, logit_kd=2)
         after = OWN.replace(balance=balance, lr=0.05, logit_kd=0.5)
-        trials = self.trials(gpu, 1)
         with gpu.active():
-            legs = [trials._courses(number)[0].first for number in (0, 1)]
+            begun = [self.first(gpu, number=number) for number in (0, 1)]
             used, fresh = Lane(gpu), Lane(gpu)
-            self.trained(used, legs[0], before, 0)
-            one, other = (self.trained(lane, legs[1], after, 1) for lane in (used, fresh))
+            self.trained(used, begun[0], before, 0)
+            one, other = (self.trained(lane, begun[1], after, 1) for lane in (used, fresh))
         assert one.keys() == other.keys()
         for name, value in one.items():
             assert torch.equal(value, other[name]), name
 
-    def trained(self, lane: Lane, leg: Leg, action: Action, number: int) -> dict[str, Tensor]:
-        trainer: Trainer = lane.trainer(leg, action, 3, ("round", number))
+    def first(self, backend: Backend, method: Method | None = None, number: int = 0) -> LocalPhase:
+        """What every trial of that round starts with."""
+        return self.trials(backend, 1, method)._new_splits(number)[0].first
+
+    def trained(self, lane: Lane, begun: LocalPhase, action: Action, number: int) -> dict[str, Tensor]:
+        trainer: Trainer = lane.trainer(begun, action, 3, ("round", number))
         assert trainer.captures
         try:
             for _ in trainer.run():
@@ -351,8 +495,7 @@ class TestOnAGpu:
         return found
 
     def test_a_captured_step_is_used_again(self, gpu: Backend) -> None:
-        trials = self.trials(gpu, 1)
         with gpu.active():
-            leg, lane = trials._courses(0)[0].first, Lane(gpu)
-            trainers = [lane.trainer(leg, action, 1, ()) for action in (*RATES, *MIXED)]
+            begun, lane = self.first(gpu), Lane(gpu)
+            trainers = [lane.trainer(begun, action, 1, ()) for action in (*RATES, *MIXED)]
         assert len(set(map(id, trainers))) == 4  # old rows frozen or trained, balanced or not

@@ -107,8 +107,8 @@ def test_the_released_rule_herds_from_images_that_it_discarded_and_the_causal_on
         pixels, rows, origins = phase([4, 5])
         events = learner.fitting(pixels, rows, origins=origins, **told)
         next(events)
-        assert learner._job is not None
-        trained = set(learner._job.new.origins.tolist())
+        assert learner._phase is not None
+        trained = set(learner._phase.new.origins.tolist())
         assert len(trained) < 40
         list(events)
         assert learner.memory is not None
@@ -159,7 +159,7 @@ def test_a_saved_learner_remembers_its_allocation(tmp_path: Path) -> None:
     for each in (learner, loaded):
         learn(each, [4, 5])
     assert (loaded.held_, loaded.budget_, per_class(loaded)) == (learner.held_, learner.budget_, per_class(learner))
-    one, other = learner.state(images=True)[0], loaded.state(images=True)[0]
+    one, other = (each.state().tensors(images=True)[0] for each in (learner, loaded))
     assert all(torch.equal(value, other[name]) for name, value in one.items())
 
 

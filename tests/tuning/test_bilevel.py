@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
@@ -14,15 +14,15 @@ from poise.data import Augmentation, ImageSet, Preprocessing
 from poise.errors import UserError
 from poise.methods import AANets, Growth, Lucir, LwF, Method, PODNet, Stage, make_method
 from poise.nets import Model, Output, build_backbone, build_head, torch_generator
-from poise.training import Backend, PhaseStart, Schedule, extract, make_backend
+from poise.training import Backend, Schedule, Situation, make_backend
 from poise.training.step import Step
-from poise.tuning.bilevel import BilevelOptions, HyperStep, _Adam, _InnerProblem, hypergradient, tuned, tuned_axes
+from poise.tuning.bilevel import BilevelOptions, InnerProblem, _Adam, hyper_steps, tuned_axes
+from poise.tuning.environment import Environment
+from poise.tuning.history import HyperStep
 
 GROWTH = Growth(old=2, new=1)
 SHORT = BilevelOptions(rounds=3, steps=4)
 OWN = Lucir.default_action.replace(logit_kd=0.5)
-
-Parts = tuple[ImageSet, ImageSet, ImageSet]
 
 
 class Smooth(nn.Module):
@@ -41,8 +41,8 @@ class Smooth(nn.Module):
         return features
 
 
-class Doubled(PhaseStart):
-    """A start whose models are in double precision."""
+class Doubled(Situation):
+    """A situation whose models are in double precision."""
 
     def grown(self, new: ImageSet) -> Model:
         return super().grown(new).double()
@@ -57,25 +57,25 @@ def smooth_net(dropout: float = 0.0) -> nn.Module:
         return Smooth(dropout)
 
 
-def started(method: Method, backend: Backend, net: nn.Module | None = None, kind: type = PhaseStart) -> PhaseStart:
+def situation_of(method: Method, backend: Backend, net: nn.Module | None = None, kind: type = Situation) -> Situation:
     backbone = net or build_backbone("small", method.variant, 1, 0)
     model = Model(backbone, build_head(method.head, 8 if net else 64))
     model.head.grow(GROWTH.old, torch_generator(0, "test"))
     preprocessing = Preprocessing((0.5,), (0.25,), Augmentation(1, False))
     schedule = Schedule(epochs=40, batch=16)
-    start: PhaseStart = kind(
+    situation: Situation = kind(
         model.placed(backend.device).eval(), method, GROWTH, preprocessing, schedule, backend, seed=0, phase=1
     )
-    return start
+    return situation
 
 
 @pytest.fixture
-def start(cpu: Backend) -> PhaseStart:
-    return started(make_method("lucir"), cpu, smooth_net())
+def situation(cpu: Backend) -> Situation:
+    return situation_of(make_method("lucir"), cpu, smooth_net())
 
 
 @pytest.fixture(scope="module")
-def parts() -> Parts:
+def parts() -> Environment:
     """Kept, new and validation images: a bright bar whose place is the class."""
     generator = torch.Generator().manual_seed(3)
 
@@ -85,7 +85,19 @@ def parts() -> Parts:
         return ImageSet(noise.to(torch.uint8), torch.full((count,), label), torch.arange(count))
 
     valid = ImageSet.joined([bars(0, 3), bars(1, 4), bars(2, 8)])
-    return ImageSet.joined([bars(0, 6), bars(1, 6)]), bars(2, 30), valid
+    return Environment(ImageSet.joined([bars(0, 6), bars(1, 6)]), bars(2, 30), valid)
+
+
+def hypergradient(
+    situation: Situation, parts: Environment, action: Action = OWN, steps: int = SHORT.steps, number: int = 0
+) -> tuple[float, dict[str, float]]:
+    return InnerProblem(situation, parts, action).hypergradient(action, steps, number)
+
+
+def rounds(
+    situation: Situation, parts: Environment, action: Action = OWN, options: BilevelOptions = SHORT
+) -> Iterator[HyperStep]:
+    return hyper_steps(InnerProblem(situation, parts, action), action, options)
 
 
 def difference(loss: Callable[[Action], float], action: Action, axis: str, width: float) -> float:
@@ -97,29 +109,30 @@ def difference(loss: Callable[[Action], float], action: Action, axis: str, width
 
 @pytest.mark.parametrize(("name", "old_rows"), [("lucir", "frozen"), ("lucir", "trained"), ("icarl", "trained")])
 def test_the_hypergradient_is_the_finite_difference(
-    name: str, old_rows: str, cpu: Backend, parts: Parts, monkeypatch: pytest.MonkeyPatch
+    name: str, old_rows: str, cpu: Backend, parts: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Tensor, "float", Tensor.double)  # networks and images in double precision throughout
     method = make_method(name)
-    start = started(method, cpu, smooth_net().double(), Doubled)
-    start.model.double()
+    situation = situation_of(method, cpu, smooth_net().double(), Doubled)
+    situation.model.double()
     action = method.default_action.replace(lr=0.1, logit_kd=0.7, old_rows=old_rows)
-    _, gradient = hypergradient(start, *parts, action, SHORT, 1)
+    _, gradient = hypergradient(situation, parts, action, number=1)
     assert set(gradient) == {"logit_kd", "lr"} | ({"feature_kd"} if name == "lucir" else set())
     for axis, value in gradient.items():
-        expected = difference(lambda near: hypergradient(start, *parts, near, SHORT, 1)[0], action, axis, 1e-5)
+        expected = difference(lambda near: hypergradient(situation, parts, near, number=1)[0], action, axis, 1e-5)
         assert value == pytest.approx(expected, rel=1e-6), axis
         assert abs(value) > 1e-4
 
 
-def test_it_is_that_of_the_networks_in_use_too(cpu: Backend, parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_that_of_the_networks_in_use_too(
+    cpu: Backend, parts: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Tensor, "float", Tensor.double)
-    start = started(make_method("lucir"), cpu, kind=Doubled)
-    start.model.double()
-    options = BilevelOptions(steps=2)
-    _, gradient = hypergradient(start, *parts, OWN, options, 0)
+    situation = situation_of(make_method("lucir"), cpu, kind=Doubled)
+    situation.model.double()
+    _, gradient = hypergradient(situation, parts, steps=2)
     for axis, value in gradient.items():  # so close that no activation changes its sign
-        expected = difference(lambda near: hypergradient(start, *parts, near, options, 0)[0], OWN, axis, 1e-8)
+        expected = difference(lambda near: hypergradient(situation, parts, near, steps=2)[0], OWN, axis, 1e-8)
         assert value == pytest.approx(expected, rel=1e-3), axis
 
 
@@ -135,37 +148,29 @@ class Clamped(Lucir):
     [Lucir(), LwF(), PODNet(), AANets(), Clamped()],
     ids=["lucir", "lwf", "podnet", "aanets", "clamped"],
 )
-def test_the_unrolled_training_is_the_trainers(method: Method, cpu: Backend, parts: Parts) -> None:
-    start = started(method, cpu)
+def test_the_unrolled_training_is_the_trainers(method: Method, cpu: Backend, parts: Environment) -> None:
+    situation = situation_of(method, cpu)
     action, steps = method.default_action, 4
-    problem = _InnerProblem(start, *parts, action)
-    model = start.grown(parts[1]).train()
+    problem = InnerProblem(situation, parts, action)
+    model = situation.grown(parts.new).train()
     model.train_only("all", old_rows=action.old_rows == "trained")
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    step = Step(
-        model=model,
-        teacher=start.teacher(),
-        method=method,
-        action=action,
-        growth=GROWTH,
-        preprocessing=start.preprocessing,
-        optimiser=torch.optim.SGD(trained, action.lr, momentum=0.9, weight_decay=5e-4),
-        backend=cpu,
-        clamp=method.stages(GROWTH)[0].clamp,
-    )
+    optimiser = torch.optim.SGD(trained, action.lr, momentum=0.9, weight_decay=5e-4)
+    clamp = method.stages(GROWTH)[0].clamp
+    step = Step(situation, optimiser, model, situation.teacher(), action, clamp)
     for number in range(steps):
         step(*problem.batch(0, number))
     state = problem.unrolled(action, {}, steps, 0)
     for key, value in model.state_dict().items():
         torch.testing.assert_close(state[key].detach(), value, rtol=1e-3, atol=1e-4)
-    logits, labels = extract(model, parts[2].pixels, start.preprocessing, cpu).logits, parts[2].labels
+    logits, labels = situation.evaluator.extract(model, parts.valid.pixels).logits, parts.valid.labels
     by_class = [nn.functional.cross_entropy(logits[labels == label], labels[labels == label]) for label in range(3)]
-    loss, _ = hypergradient(start, *parts, action, BilevelOptions(steps=steps), 0)
+    loss, _ = hypergradient(situation, parts, action, steps)
     assert loss == pytest.approx(float(torch.stack(by_class).mean()), rel=1e-4)
 
 
-def test_a_far_too_small_learning_rate_grows_and_the_loss_falls(start: PhaseStart, parts: Parts) -> None:
-    steps = list(tuned(start, *parts, OWN.replace(lr=1e-3), BilevelOptions(rounds=12, steps=6, rate=0.4)))
+def test_a_far_too_small_learning_rate_grows_and_the_loss_falls(situation: Situation, parts: Environment) -> None:
+    steps = list(rounds(situation, parts, OWN.replace(lr=1e-3), BilevelOptions(rounds=12, steps=6, rate=0.4)))
     rates = [step.action.lr for step in steps]
     assert rates == sorted(rates)
     assert rates[-1] > 0.02
@@ -173,68 +178,68 @@ def test_a_far_too_small_learning_rate_grows_and_the_loss_falls(start: PhaseStar
     assert [step.round for step in steps] == list(range(12))
 
 
-def test_old_rows_stay_where_they_are_only_if_frozen(cpu: Backend, parts: Parts) -> None:
+def test_old_rows_stay_where_they_are_only_if_frozen(cpu: Backend, parts: Environment) -> None:
     for old_rows in ("frozen", "trained"):
-        start = started(make_method("icarl"), cpu, smooth_net())
+        situation = situation_of(make_method("icarl"), cpu, smooth_net())
         action = make_method("icarl").default_action.replace(old_rows=old_rows)
-        state = _InnerProblem(start, *parts, action).unrolled(action, {}, 2, 0)
-        grown = start.grown(parts[1])
+        state = InnerProblem(situation, parts, action).unrolled(action, {}, 2, 0)
+        grown = situation.grown(parts.new)
         for name in ("head.old", "head.old_bias"):
             assert torch.equal(state[name], grown.state_dict()[name]) is (old_rows == "frozen")
         assert not torch.equal(state["head.new"], grown.head.new)
 
 
-def test_the_same_bytes_twice_and_nothing_else_moved(cpu: Backend, parts: Parts) -> None:
-    start = started(make_method("lucir"), cpu, smooth_net(dropout=0.3))
-    before = copy.deepcopy(start.model.state_dict())
+def test_the_same_bytes_twice_and_nothing_else_moved(cpu: Backend, parts: Environment) -> None:
+    situation = situation_of(make_method("lucir"), cpu, smooth_net(dropout=0.3))
+    before = copy.deepcopy(situation.model.state_dict())
     found: list[list[HyperStep]] = []
     with torch.random.fork_rng(devices=[]):
         for seed in (1, 2):
             torch.manual_seed(seed)
             generator = torch.get_rng_state()
-            found.append(list(tuned(start, *parts, OWN, SHORT)))
+            found.append(list(rounds(situation, parts)))
             assert torch.equal(generator, torch.get_rng_state())
     assert found[0] == found[1]
-    assert list(tuned(replace(start, seed=1), *parts, OWN, SHORT)) != found[0]
-    assert all(torch.equal(before[name], value) for name, value in start.model.state_dict().items())
-    assert not start.model.training
-    assert all(parameter.requires_grad and parameter.grad is None for parameter in start.model.parameters())
+    assert list(rounds(replace(situation, seed=1), parts)) != found[0]
+    assert all(torch.equal(before[name], value) for name, value in situation.model.state_dict().items())
+    assert not situation.model.training
+    assert all(parameter.requires_grad and parameter.grad is None for parameter in situation.model.parameters())
 
 
-def test_each_round_trains_on_batches_of_its_own(start: PhaseStart, parts: Parts) -> None:
-    first, second = (hypergradient(start, *parts, OWN, SHORT, number) for number in (0, 1))
+def test_each_round_trains_on_batches_of_its_own(situation: Situation, parts: Environment) -> None:
+    first, second = (hypergradient(situation, parts, number=number) for number in (0, 1))
     assert first != second
-    assert first == hypergradient(start, *parts, OWN, SHORT, 0)
-    assert next(tuned(start, *parts, OWN, SHORT)).gradient == first[1]
+    assert first == hypergradient(situation, parts)
+    assert next(rounds(situation, parts)).gradient == first[1]
 
 
-def test_every_class_counts_the_same(start: PhaseStart, parts: Parts) -> None:
-    kept, new, valid = parts
+def test_every_class_counts_the_same(situation: Situation, parts: Environment) -> None:
+    valid = parts.valid
     repeated = ImageSet.joined([valid, valid.of_labels([2]), valid.of_labels([2])])
-    loss, gradient = hypergradient(start, kept, new, valid, OWN, SHORT, 0)
-    again, same = hypergradient(start, kept, new, repeated, OWN, SHORT, 0)
+    loss, gradient = hypergradient(situation, parts)
+    again, same = hypergradient(situation, replace(parts, valid=repeated))
     assert again == pytest.approx(loss, rel=1e-5)
     assert same == pytest.approx(gradient, rel=1e-3)
 
 
-def test_what_the_last_phase_left_frozen_is_trained_again(start: PhaseStart, parts: Parts) -> None:
-    expected = hypergradient(start, *parts, OWN, SHORT, 0)
-    start.model.requires_grad_(False)
-    assert hypergradient(start, *parts, OWN, SHORT, 0) == expected
-    assert not any(parameter.requires_grad for parameter in start.model.parameters())
+def test_what_the_last_phase_left_frozen_is_trained_again(situation: Situation, parts: Environment) -> None:
+    expected = hypergradient(situation, parts)
+    situation.model.requires_grad_(False)
+    assert hypergradient(situation, parts) == expected
+    assert not any(parameter.requires_grad for parameter in situation.model.parameters())
 
 
-def test_it_is_done_in_full_precision_whatever_the_backend(start: PhaseStart, parts: Parts) -> None:
-    coarse = replace(start, backend=make_backend("cpu", "bf16", deterministic=False))
-    assert hypergradient(coarse, *parts, OWN, SHORT, 0) == hypergradient(start, *parts, OWN, SHORT, 0)
+def test_it_is_done_in_full_precision_whatever_the_backend(situation: Situation, parts: Environment) -> None:
+    coarse = replace(situation, backend=make_backend("cpu", "bf16", deterministic=False))
+    assert hypergradient(coarse, parts) == hypergradient(situation, parts)
 
 
-def test_without_a_teacher_only_the_learning_rate_moves(cpu: Backend, parts: Parts) -> None:
-    start = replace(started(make_method("lucir"), cpu, smooth_net()), growth=Growth(0, 3))
-    start.model.head.old = nn.Parameter(torch.empty(0, 8))
-    start.model.head.new = nn.Parameter(torch.empty(0, 8))
+def test_without_a_teacher_only_the_learning_rate_moves(cpu: Backend, parts: Environment) -> None:
+    situation = replace(situation_of(make_method("lucir"), cpu, smooth_net()), growth=Growth(0, 3))
+    situation.model.head.old = nn.Parameter(torch.empty(0, 8))
+    situation.model.head.new = nn.Parameter(torch.empty(0, 8))
     action = OWN.replace(old_rows="trained")
-    decided = list(tuned(start, *parts, action, SHORT))[-1]
+    decided = list(rounds(situation, parts, action))[-1]
     assert {axis for axis, value in decided.gradient.items() if value} == {"lr"}
     assert decided.action.lr != action.lr
     assert decided.action.weight("feature_kd") == pytest.approx(action.weight("feature_kd"))
@@ -275,16 +280,16 @@ class Breaking(Lucir):
 
 @pytest.mark.parametrize(("healthy_rounds", "kept_from"), [(0, None), (1, None), (2, 0)])
 def test_what_is_no_number_ends_the_search_at_the_last_good_action(
-    healthy_rounds: int, kept_from: int | None, start: PhaseStart, parts: Parts
+    healthy_rounds: int, kept_from: int | None, situation: Situation, parts: Environment
 ) -> None:
-    breaking = replace(start, method=Breaking(healthy_rounds * SHORT.steps))
-    steps = list(tuned(breaking, *parts, OWN, SHORT))
+    breaking = replace(situation, method=Breaking(healthy_rounds * SHORT.steps))
+    steps = list(rounds(breaking, parts))
     assert [step.finite for step in steps] == [True] * healthy_rounds + [False]
     assert steps[-1].action == (OWN if kept_from is None else steps[kept_from].action)
 
 
-def test_an_action_from_outside_the_limits_is_moved_inside(start: PhaseStart, parts: Parts) -> None:
-    step = next(tuned(start, *parts, Action(**{**OWN, "lr": 2.0, "feature_kd": 50.0}), SHORT))
+def test_an_action_from_outside_the_limits_is_moved_inside(situation: Situation, parts: Environment) -> None:
+    step = next(rounds(situation, parts, Action(**{**OWN, "lr": 2.0, "feature_kd": 50.0})))
     assert step.action.lr <= 1
     assert step.action.weight("feature_kd") <= 20
 
@@ -295,8 +300,8 @@ def test_only_distillation_weights_and_the_learning_rate_are_tuned() -> None:
     assert tuned_axes(Action(classifier="fc")) == ()
 
 
-def test_an_action_without_anything_to_tune_stays_as_it_is(start: PhaseStart, parts: Parts) -> None:
-    decided = list(tuned(start, *parts, Action(old_rows="frozen"), SHORT))[-1]
+def test_an_action_without_anything_to_tune_stays_as_it_is(situation: Situation, parts: Environment) -> None:
+    decided = list(rounds(situation, parts, Action(old_rows="frozen")))[-1]
     assert decided.action == Action(old_rows="frozen")
     assert decided.gradient == {}
 

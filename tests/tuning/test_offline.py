@@ -13,38 +13,38 @@ from torch import Tensor, nn
 
 from poise import draws
 from poise.actions import Action, ActionSpace, make_space
-from poise.data import Augmentation, Feed, ImageSet, Preprocessing
+from poise.data import Augmentation, Feed, ImageSet, Memory, Preprocessing
 from poise.errors import Damaged, UserError
 from poise.methods import Growth, make_method
 from poise.nets import Model, build_backbone, build_head
 from poise.policies.reinforce import Reinforce, state_of
-from poise.training import Backend, PhaseStart, Schedule, Trainer, make_backend, offline
+from poise.training import Backend, Evaluator, Schedule, Situation, Trainer, make_backend
+from poise.tuning import TrialInputs
+from poise.tuning.history import Episode
 from poise.tuning.offline import (
-    Episode,
+    OFFLINE,
     OfflineOptions,
-    _At,
+    PseudoTasks,
     _held_out,
     _playable,
+    _Progress,
     _pseudo_stream,
-    _PseudoTasks,
     _sizes,
-    balanced_accuracy,
-    check_classes,
-    episodes,
-    learned,
+    policy_after,
 )
+from poise.tuning.rewards import balanced_accuracy
 
 CLASSES, QUOTA = 6, 3
 FEW = OfflineOptions(episodes=4, phases=2, rate=5.0)  # a rate at which what was learned soon matters
 GRID: Mapping[str, Sequence[float]] = {"logit_kd": [0, 1], "lr": [0.1, 0.01]}
 
 
-def started(backend: Backend, name: str = "lucir", net: nn.Module | None = None) -> PhaseStart:
+def situation_of(backend: Backend, name: str = "lucir", net: nn.Module | None = None) -> Situation:
     method = make_method(name)
     model = Model(net or tiny_net(), build_head(method.head, 64))
     preprocessing = Preprocessing((0.5,), (0.25,), Augmentation(1, False))
     schedule = Schedule(epochs=20, batch=16)
-    return PhaseStart(model, method, Growth(0, CLASSES), preprocessing, schedule, backend, seed=0, phase=0)
+    return Situation(model, method, Growth(0, CLASSES), preprocessing, schedule, backend, seed=0, phase=0)
 
 
 def tiny_net() -> nn.Module:
@@ -55,8 +55,8 @@ def tiny_net() -> nn.Module:
 
 
 @pytest.fixture
-def start(cpu: Backend) -> PhaseStart:
-    return started(cpu)
+def situation(cpu: Backend) -> Situation:
+    return situation_of(cpu)
 
 
 @pytest.fixture(scope="module")
@@ -69,56 +69,74 @@ def images() -> ImageSet:
     return ImageSet(pixels.to(torch.uint8), labels, torch.arange(len(labels)))
 
 
-def space_of(start: PhaseStart, grid: Mapping[str, Sequence[float]] = GRID) -> ActionSpace:
-    return make_space(grid, start.method.default_action)
+def space_of(situation: Situation, grid: Mapping[str, Sequence[float]] = GRID) -> ActionSpace:
+    return make_space(grid, situation.method.default_action)
+
+
+def tasks_of(
+    situation: Situation,
+    images: ImageSet,
+    options: OfflineOptions = FEW,
+    *,
+    space: ActionSpace | None = None,
+    first: Action | None = None,
+    rho: float = 0.0,
+) -> PseudoTasks:
+    nothing = images.select(torch.empty(0, dtype=torch.long))
+    inputs = TrialInputs(situation, Memory.of(nothing), images, nothing, QUOTA, rho=rho)
+    return PseudoTasks(inputs, space or space_of(situation), options, first or situation.method.default_action)
 
 
 def played(
-    start: PhaseStart,
+    situation: Situation,
     images: ImageSet,
     options: OfflineOptions = FEW,
     done: Sequence[Episode] = (),
     **others: Any,
 ) -> list[Episode]:
-    space = others.pop("space", None) or space_of(start)
-    return list(episodes(start, images, QUOTA, space, options, done, **others))
+    return list(tasks_of(situation, images, options, **others).episodes(done))
+
+
+def knowledge(policy: Reinforce) -> tuple[dict[str, list[list[float]]], list[float]]:
+    """All that a policy has learned."""
+    return {axis: weights.tolist() for axis, weights in policy._weights.items()}, list(policy._means)
 
 
 @pytest.fixture(scope="module")
 def whole(images: ImageSet) -> list[Episode]:
     """All episodes from the usual start."""
-    return played(started(make_backend("cpu", "fp32", deterministic=False)), images)
+    return played(situation_of(make_backend("cpu", "fp32", deterministic=False)), images)
 
 
 # What is played -------------------------------------------------------------------------------------------------------
 
 
-def test_every_pseudo_phase_has_an_arm_and_a_reward(whole: list[Episode], start: PhaseStart) -> None:
+def test_every_pseudo_phase_has_an_arm_and_a_reward(whole: list[Episode], situation: Situation) -> None:
     assert [episode.number for episode in whole] == [0, 1, 2, 3]
     for _, arm, reward in (step for episode in whole for step in episode.steps):
-        assert 0 <= arm < len(space_of(start))
+        assert 0 <= arm < len(space_of(situation))
         assert 0 <= reward <= 1
 
 
 def test_stopping_after_any_episode_and_going_on_plays_the_same(
-    whole: list[Episode], start: PhaseStart, images: ImageSet
+    whole: list[Episode], situation: Situation, images: ImageSet
 ) -> None:
     for stop in range(len(whole) + 1):  # from 0 on: the same start plays the same episodes
         saved = json.loads(json.dumps([episode.as_json() for episode in whole[:stop]]))
         again = [Episode.from_json(value) for value in saved]
         assert again == whole[:stop]
-        assert played(start, images, done=again) == whole[stop:]
+        assert played(situation, images, done=again) == whole[stop:]
 
 
-def test_another_seed_plays_other_episodes(whole: list[Episode], start: PhaseStart, images: ImageSet) -> None:
-    assert played(replace(start, seed=1), images, replace(FEW, episodes=1)) != whole[:1]
+def test_another_seed_plays_other_episodes(whole: list[Episode], situation: Situation, images: ImageSet) -> None:
+    assert played(replace(situation, seed=1), images, replace(FEW, episodes=1)) != whole[:1]
 
 
-def test_arms_come_from_the_policy_as_it_was_before_the_episode(whole: list[Episode], start: PhaseStart) -> None:
+def test_arms_come_from_the_policy_as_it_was_before_the_episode(whole: list[Episode], situation: Situation) -> None:
     for number, episode in enumerate(whole):
-        policy = learned(space_of(start), FEW, whole[:number])
+        policy = policy_after(space_of(situation), FEW, whole[:number])
         for phase, (state, arm, _) in enumerate(episode.steps, start=1):
-            assert arm == policy.sample(state, draws.generator(start.seed, "offline", number, phase))
+            assert arm == policy.sample(state, draws.generator(situation.seed, "offline", number, phase))
 
 
 def test_the_state_tells_classes_and_memory(whole: list[Episode]) -> None:
@@ -128,11 +146,11 @@ def test_the_state_tells_classes_and_memory(whole: list[Episode]) -> None:
         assert [state for state, _, _ in episode.steps] in expected
 
 
-def test_nothing_else_is_changed(start: PhaseStart, images: ImageSet) -> None:
-    before = {name: value.clone() for name, value in start.model.state_dict().items()}
+def test_nothing_else_is_changed(situation: Situation, images: ImageSet) -> None:
+    before = {name: value.clone() for name, value in situation.model.state_dict().items()}
     generators = torch.get_rng_state(), str(np.random.get_state())  # noqa: NPY002
-    played(start, images, replace(FEW, episodes=1))
-    after = start.model.state_dict()
+    played(situation, images, replace(FEW, episodes=1))
+    after = situation.model.state_dict()
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], value) for name, value in after.items())
     assert torch.equal(generators[0], torch.get_rng_state())
@@ -140,7 +158,7 @@ def test_nothing_else_is_changed(start: PhaseStart, images: ImageSet) -> None:
 
 
 def test_held_out_images_are_never_trained_on_nor_kept(
-    start: PhaseStart, images: ImageSet, monkeypatch: pytest.MonkeyPatch
+    situation: Situation, images: ImageSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trained: set[bytes] = set()
     kept: set[bytes] = set()
@@ -149,33 +167,37 @@ def test_held_out_images_are_never_trained_on_nor_kept(
     def seen(pixels: Tensor) -> set[bytes]:
         return {image.numpy().tobytes() for image in pixels}
 
-    def feed(self: PhaseStart, exemplars: ImageSet, new: ImageSet) -> Feed:
+    def feed(self: Situation, exemplars: ImageSet, new: ImageSet) -> Feed:
         trained.update(seen(exemplars.pixels) | seen(new.pixels))
         return real_feed(self, exemplars, new)
 
-    def guessed(start: PhaseStart, model: Model, exemplars: ImageSet, pixels: Tensor) -> dict[str, Tensor]:
+    def class_means(self: Evaluator, model: Model, exemplars: ImageSet, classes: int) -> Tensor:
         kept.update(seen(exemplars.pixels))
-        judged.update(seen(pixels))
-        return real_guessed(start, model, exemplars, pixels)
+        return real_means(self, model, exemplars, classes)
 
-    real_feed, real_guessed = PhaseStart.feed, offline.guessed
-    monkeypatch.setattr(PhaseStart, "feed", feed)
-    monkeypatch.setattr(offline, "guessed", guessed)
-    played(start, images, replace(FEW, episodes=1))
+    def guesses(self: Evaluator, model: Model, means: Tensor, pixels: Tensor) -> dict[str, Tensor]:
+        judged.update(seen(pixels))
+        return real_guesses(self, model, means, pixels)
+
+    real_feed, real_means, real_guesses = Situation.feed, Evaluator.class_means, Evaluator.guesses
+    monkeypatch.setattr(Situation, "feed", feed)
+    monkeypatch.setattr(Evaluator, "class_means", class_means)
+    monkeypatch.setattr(Evaluator, "guesses", guesses)
+    played(situation, images, replace(FEW, episodes=1))
     assert trained | judged == seen(images.pixels)
     assert kept < trained
     assert not trained & judged
 
 
 def test_a_learned_policy_prefers_the_better_arm(cpu: Backend, images: ImageSet) -> None:
-    start = started(cpu, "lwf")  # whose new rows are not imprinted: a tiny rate learns nothing new
-    space = space_of(start, {"lr": [1e-6, 0.1]})
+    situation = situation_of(cpu, "lwf")  # whose new rows are not imprinted: a tiny rate learns nothing new
+    space = space_of(situation, {"lr": [1e-6, 0.1]})
     # As long as a phase: in a short one the larger rate forgets before it has learned, and really is the worse arm.
     options = OfflineOptions(episodes=20, phases=2, rate=1.0, length=1.0)
-    found = played(start, images, options, space=space)
+    found = played(situation, images, options, space=space)
     rewards = [[reward for episode in found for _, arm, reward in episode.steps if arm == one] for one in (0, 1)]
     assert np.mean(rewards[1]) > np.mean(rewards[0]) + 0.2
-    policy = learned(space, options, found)
+    policy = policy_after(space, options, found)
     for known in (2, 3, 4, 5, 6):
         state = state_of(known, 2, known * QUOTA)
         assert policy.probabilities(state)[1] > 0.7
@@ -185,9 +207,9 @@ def test_a_learned_policy_prefers_the_better_arm(cpu: Backend, images: ImageSet)
 # Divergence -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_diverging_action_gets_reward_0_and_stops_only_its_episode(start: PhaseStart, images: ImageSet) -> None:
-    space = space_of(start, {"lr": [0.1, 1e30]})
-    found = played(start, images, replace(FEW, episodes=6), space=space)
+def test_a_diverging_action_gets_reward_0_and_stops_only_its_episode(situation: Situation, images: ImageSet) -> None:
+    space = space_of(situation, {"lr": [0.1, 1e30]})
+    found = played(situation, images, replace(FEW, episodes=6), space=space)
     assert [episode.number for episode in found] == list(range(6))
     taken = {arm for episode in found for _, arm, _ in episode.steps}
     assert taken == {0, 1}
@@ -197,11 +219,12 @@ def test_a_diverging_action_gets_reward_0_and_stops_only_its_episode(start: Phas
             assert arm == 0 or place == len(episode.steps)
 
 
-def test_a_first_phase_that_diverges_teaches_nothing(start: PhaseStart, images: ImageSet) -> None:
-    first = start.method.default_action.replace(lr=1e30)
-    found = played(start, images, first=first)
+def test_a_first_phase_that_diverges_teaches_nothing(situation: Situation, images: ImageSet) -> None:
+    first = situation.method.default_action.replace(lr=1e30)
+    found = played(situation, images, first=first)
     assert found == [Episode(number, ()) for number in range(4)]
-    assert learned(space_of(start), FEW, found).as_json() == learned(space_of(start), FEW, []).as_json()
+    policies = [policy_after(space_of(situation), FEW, done) for done in (found, [])]
+    assert knowledge(policies[0]) == knowledge(policies[1])
 
 
 # Pseudo streams -------------------------------------------------------------------------------------------------------
@@ -275,53 +298,54 @@ def test_bad_options_are_refused_in_one_line(options: dict[str, Any]) -> None:
         OfflineOptions(**options)
 
 
-def test_fewer_than_4_classes_are_refused_before_anything_is_played(start: PhaseStart, images: ImageSet) -> None:
-    check_classes(4)
+def test_fewer_than_4_classes_are_refused_before_anything_is_played(situation: Situation, images: ImageSet) -> None:
+    OFFLINE.check_first_phase(4)
     with pytest.raises(UserError, match=r"^[^\n]*at least 4 classes[^\n]*has 3; use another policy[^\n]*$"):
-        check_classes(3)
+        OFFLINE.check_first_phase(3)
     with pytest.raises(UserError, match="has 3"):
-        episodes(start, images.of_labels([0, 1, 2]), QUOTA, space_of(start), FEW, [])
+        tasks_of(situation, images.of_labels([0, 1, 2])).episodes([])
 
 
-def test_a_class_of_one_image_is_left_out(start: PhaseStart, images: ImageSet) -> None:
+def test_a_class_of_one_image_is_left_out(situation: Situation, images: ImageSet) -> None:
     single = images.select(torch.cat([torch.tensor([0]), (images.labels > 0).nonzero().flatten()]))
     playable = _playable(single)
     assert torch.unique(playable.labels).tolist() == [0, 1, 2, 3, 4]
     assert 0 not in playable.origins
-    assert len(played(start, single, replace(FEW, episodes=1))[0].steps) > 0
+    assert len(played(situation, single, replace(FEW, episodes=1))[0].steps) > 0
 
 
-def test_missing_episodes_are_noticed(start: PhaseStart) -> None:
+def test_missing_episodes_are_noticed(situation: Situation) -> None:
     with pytest.raises(Damaged, match="learn it again"):
-        learned(space_of(start), FEW, [Episode(1, ())])
+        policy_after(space_of(situation), FEW, [Episode(1, ())])
 
 
 # The rest -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_pseudo_phase_has_its_share_of_the_epochs_and_at_least_one(start: PhaseStart, images: ImageSet) -> None:
-    own = start.method.default_action
-    tasks = _PseudoTasks(start, images, QUOTA, space_of(start), OfflineOptions(length=0.1), own.replace(lr=0.3))
+def test_a_pseudo_phase_has_its_share_of_the_epochs_and_at_least_one(situation: Situation, images: ImageSet) -> None:
+    own = situation.method.default_action
+    tasks = tasks_of(situation, images, OfflineOptions(length=0.1), first=own.replace(lr=0.3))
     assert tasks.epochs(own) == 2
     assert tasks.epochs(Action(**own, epochs=40)) == 4
     assert tasks.epochs(Action(**own, epochs=1)) == 1
 
 
 def test_only_the_first_pseudo_phase_is_as_long_as_a_real_one(
-    start: PhaseStart, images: ImageSet, monkeypatch: pytest.MonkeyPatch
+    situation: Situation, images: ImageSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lengths: list[tuple[int, int | None]] = []
 
-    def trainer(self: PhaseStart, *parts: Any, epochs: int | None = None, **others: Any) -> Trainer:
-        lengths.append((self.growth.old, epochs))
-        return real(self, *parts, epochs=epochs, **others)
+    def trainer(situation: Situation, *parts: Any, epochs: int | None = None) -> Trainer:
+        lengths.append((situation.growth.old, epochs))
+        return Trainer(situation, *parts, epochs=epochs)
 
-    real = PhaseStart.trainer
-    monkeypatch.setattr(PhaseStart, "trainer", trainer)
-    space = space_of(start, {"lr": [start.method.default_action.lr]})  # the action of the first phase is an arm too
+    monkeypatch.setattr("poise.tuning.offline.Trainer", trainer)
+    space = space_of(
+        situation, {"lr": [situation.method.default_action.lr]}
+    )  # the action of the first phase is an arm too
     for first in (None, space.actions[0]):
         lengths.clear()
-        played(start, images, replace(FEW, episodes=1, length=0.1), space=space, first=first)
+        played(situation, images, replace(FEW, episodes=1, length=0.1), space=space, first=first)
         assert len(lengths) == 3
         assert [epochs for _, epochs in lengths] == [20, 2, 2]
         assert [old == 0 for old, _ in lengths] == [True, False, False]
@@ -329,20 +353,20 @@ def test_only_the_first_pseudo_phase_is_as_long_as_a_real_one(
 
 @pytest.mark.parametrize("by_action", [False, True], ids=["the memory says it", "the action says it"])
 def test_pseudo_phases_store_and_discard_as_the_allocation_says(
-    by_action: bool, start: PhaseStart, images: ImageSet, monkeypatch: pytest.MonkeyPatch
+    by_action: bool, situation: Situation, images: ImageSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own, sizes = start.method.default_action, list[tuple[int, int]]()
-    real = PhaseStart.feed
+    own, sizes = situation.method.default_action, list[tuple[int, int]]()
+    real = Situation.feed
 
-    def feed(self: PhaseStart, kept: ImageSet, new: ImageSet) -> Feed:
+    def feed(self: Situation, kept: ImageSet, new: ImageSet) -> Feed:
         sizes.append((len(kept), len(new)))
         return real(self, kept, new)
 
-    monkeypatch.setattr(PhaseStart, "feed", feed)
-    tasks = _PseudoTasks(start, images, QUOTA, space_of(start), FEW, own, rho=0.2 if by_action else 0.5)
+    monkeypatch.setattr(Situation, "feed", feed)
+    tasks = tasks_of(situation, images, rho=0.2 if by_action else 0.5)
     action = Action(**own, allocation=0.5) if by_action else own
     phases = [images.of_labels(group) for group in ([0, 1], [2, 3], [4, 5])]  # 26, 34 and 42 images
-    at: _At | None = _At.beginning(start, 0, images)
+    at: _Progress | None = _Progress.beginning(situation, 0, images)
     for new, taken in zip(phases, (own, action, action), strict=True):
         assert at is not None
         at = at.after(new, taken, tasks)
@@ -353,9 +377,9 @@ def test_pseudo_phases_store_and_discard_as_the_allocation_says(
 
 @pytest.mark.parametrize(("method", "own"), [("lucir", "fc"), ("icarl", "ncm")])
 def test_auto_counts_the_methods_own_classifier(method: str, own: str, cpu: Backend, images: ImageSet) -> None:
-    start = started(cpu, method)
-    action = start.method.default_action
-    tasks = _PseudoTasks(start, images, QUOTA, space_of(start), FEW, action)
+    situation = situation_of(cpu, method)
+    action = situation.method.default_action
+    tasks = tasks_of(situation, images)
     assert tasks.counted(action.replace(classifier="auto")) == own
     assert [tasks.counted(action.replace(classifier=name)) for name in ("fc", "ncm")] == ["fc", "ncm"]
 
@@ -366,20 +390,22 @@ def test_every_class_counts_the_same() -> None:
     assert balanced_accuracy(labels, labels) == 1
 
 
-def test_learned_is_the_policy_after_the_episodes(start: PhaseStart) -> None:
+def test_it_is_the_policy_after_the_episodes(situation: Situation) -> None:
     state = tuple(state_of(3, 2, 9).tolist())
     done = [Episode(0, ((state, 0, 0.5),)), Episode(1, ((state, 1, 0.9), (state, 3, 0.25)))]
-    policy = learned(space_of(start), FEW, done)
-    by_hand = Reinforce(space_of(start), len(state), FEW.rate)
+    policy = policy_after(space_of(situation), FEW, done)
+    by_hand = Reinforce(space_of(situation), len(state), FEW.rate)
     for episode in done:
         by_hand.update(episode.steps)
-    assert policy.as_json() == by_hand.as_json()
+    assert knowledge(policy) == knowledge(by_hand)
     assert not math.isclose(policy.probabilities(state)[1], 0.25, abs_tol=1e-6)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_it_goes_on_exactly_on_a_gpu_too(precision: str, images: ImageSet) -> None:
-    start = started(make_backend("cuda", precision, deterministic=True), net=build_backbone("small", "lucir", 1, 0))
-    whole = played(start, images)
-    assert played(start, images, done=whole[:2]) == whole[2:]
+    situation = situation_of(
+        make_backend("cuda", precision, deterministic=True), net=build_backbone("small", "lucir", 1, 0)
+    )
+    whole = played(situation, images)
+    assert played(situation, images, done=whole[:2]) == whole[2:]

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,59 +11,22 @@ import torch
 from torch import Tensor
 
 from poise.actions import Action
-from poise.data import Augmentation, ImageSet, Memory, Preprocessing, herd
+from poise.data import ImageSet, Memory, herd
 from poise.errors import UserError
 from poise.methods import Growth, Lucir, Stage, make_method
-from poise.nets import Model, Output, build_backbone, build_head, torch_generator
+from poise.nets import Model, Output
 from poise.policies import Trial
-from poise.training import Backend, Lanes, PhaseStart, Schedule, extract
-from poise.training.lanes import Leg
-from poise.tuning import Trials, TrialSettings, trial_settings
-from poise.tuning.environment import Environment
+from poise.training import Backend, Lanes, LocalExecutor, LocalPhase, Schedule, Situation, Trainer
+from poise.tuning import Attempt, TrialInputs, Trials, TrialSettings, tuner_kind
+from poise.tuning.trials import _Leg
 
-GROWTH = Growth(old=2, new=1)
 OWN = make_method("lucir").default_action
-
-
-@pytest.fixture
-def start(cpu: Backend) -> PhaseStart:
-    method = make_method("lucir")
-    model = Model(build_backbone("small", method.variant, 1, 0), build_head(method.head, 64))
-    model.head.grow(GROWTH.old, torch_generator(0, "test"))
-    preprocessing = Preprocessing((0.5,), (0.25,), Augmentation(1, False))
-    schedule = Schedule(epochs=40, batch=16)
-    return PhaseStart(model.placed(cpu.device).eval(), method, GROWTH, preprocessing, schedule, cpu, seed=0, phase=1)
-
-
-def bright(generator: torch.Generator, label: int, count: int, first: int) -> ImageSet:
-    """Images with a bright stripe where the label says: three upright ones, then three across."""
-    noise = torch.randint(0, 60, (count, 1, 8, 8), generator=generator)
-    stripe = slice(2 * (label % 3), 2 * (label % 3) + 3)
-    noise[(..., stripe) if label < 3 else (..., stripe, slice(None))] += 180
-    return ImageSet(noise.to(torch.uint8), torch.full((count,), label), torch.arange(first, first + count))
-
-
-@pytest.fixture
-def make_trials(start: PhaseStart) -> Callable[..., Trials]:
-    generator = torch.Generator().manual_seed(3)
-    kept = ImageSet.joined([bright(generator, 0, 6, 0), bright(generator, 1, 6, 10)])
-    none = kept.select(torch.empty(0, dtype=torch.long))
-    new = bright(generator, 2, 40, 20)
-
-    def made(start: PhaseStart = start, **settings: Any) -> Trials:
-        witness, lanes = settings.pop("witness", None), settings.pop("lanes", None)
-        memory, few = Memory(kept, none), TrialSettings(**settings)
-        return Trials(start, memory, new, none, 6, few, witness=witness, lanes=lanes)
-
-    return made
-
-
 QUOTA = 4  # of each class in a memory after a look-ahead's first half
 SIZES = {2: 12, 3: 40, 4: 16}  # of the new classes of a look-ahead
 
 
 @pytest.fixture
-def make_ahead(start: PhaseStart) -> Callable[..., Trials]:
+def make_ahead(situation: Situation, bright: Callable[..., ImageSet]) -> Callable[..., Trials]:
     """Look-ahead trials of three new classes of different sizes; one may look like another class."""
     generator = torch.Generator().manual_seed(4)
     kept = ImageSet.joined([bright(generator, label, 6, 10 * label) for label in (0, 1)])
@@ -73,7 +36,7 @@ def make_ahead(start: PhaseStart) -> Callable[..., Trials]:
     def made(
         kind: type[Trials] = Trials,
         *,
-        start: PhaseStart = start,
+        situation: Situation = situation,
         confused: int | None = None,
         reserved: int = 0,
         witness: Any = None,
@@ -84,9 +47,9 @@ def make_ahead(start: PhaseStart) -> Callable[..., Trials]:
             new[confused] = replace_pixels(new[confused], bright(generator, 0, SIZES[confused], 0))
         memory = Memory(kept, ImageSet.joined([none, *(bright(generator, at, reserved, 900 + at) for at in (0, 1))]))
         images = memory, ImageSet.joined(list(new.values())), none
-        settings = {"environment": "lookahead", **settings}
-        start = replace(start, growth=Growth(2, len(SIZES)))
-        return kind(start, *images, QUOTA, TrialSettings(**settings), witness=witness)
+        chosen = TrialSettings(**{"environment": "lookahead", **settings})
+        situation = replace(situation, growth=Growth(2, len(SIZES)))
+        return kind(TrialInputs(situation, *images, QUOTA, chosen), witness=witness)
 
     return made
 
@@ -96,7 +59,7 @@ def replace_pixels(images: ImageSet, others: ImageSet) -> ImageSet:
 
 
 def test_a_trial_learns_and_records_hits_of_both_classifiers_on_the_way(make_trials: Callable[..., Trials]) -> None:
-    result = make_trials().run(Trial(0, arm=0, epochs=4), OWN, "ncm", short=4)
+    result = make_trials().run(Attempt(Trial(0, arm=0, epochs=4), OWN, "ncm", 4))
     assert sorted(result.hits) == [1, 2, 4]
     assert result.classes == [0, 1, 2]
     assert result.images == [3, 3, 3]
@@ -107,52 +70,52 @@ def test_a_trial_learns_and_records_hits_of_both_classifiers_on_the_way(make_tri
 
 def test_continuing_gives_what_training_from_scratch_gives(make_trials: Callable[..., Trials]) -> None:
     going = make_trials()
-    going.run(Trial(0, arm=0, epochs=2), OWN, "fc", short=4)
-    continued = going.run(Trial(1, arm=0, epochs=4, continues=0), OWN, "fc", short=4)
-    scratch = make_trials().run(Trial(1, arm=0, epochs=4, continues=0), OWN, "fc", short=4)
+    going.run(Attempt(Trial(0, arm=0, epochs=2), OWN, "fc", 4))
+    continued = going.run(Attempt(Trial(1, arm=0, epochs=4, continues=0), OWN, "fc", 4))
+    scratch = make_trials().run(Attempt(Trial(1, arm=0, epochs=4, continues=0), OWN, "fc", 4))
     assert continued == scratch
 
 
 def test_trials_do_not_disturb_each_other(make_trials: Callable[..., Trials]) -> None:
     together, other = make_trials(), OWN.replace(lr=0.01, feature_kd=4.0)
-    together.run(Trial(0, arm=1, epochs=3), other, "fc", short=4)
-    after = together.run(Trial(1, arm=0, epochs=3), OWN, "fc", short=4)
-    alone = make_trials().run(Trial(1, arm=0, epochs=3), OWN, "fc", short=4)
+    together.run(Attempt(Trial(0, arm=1, epochs=3), other, "fc", 4))
+    after = together.run(Attempt(Trial(1, arm=0, epochs=3), OWN, "fc", 4))
+    alone = make_trials().run(Attempt(Trial(1, arm=0, epochs=3), OWN, "fc", 4))
     assert after == alone
 
 
 def test_a_diverged_trial_has_reward_0_and_stops_nothing(make_trials: Callable[..., Trials]) -> None:
     trials = make_trials()
-    result = trials.run(Trial(0, arm=0, epochs=4), Action(**{**OWN, "lr": 1e30}), "fc", short=4)
+    result = trials.run(Attempt(Trial(0, arm=0, epochs=4), Action(**{**OWN, "lr": 1e30}), "fc", 4))
     assert result.outcome.diverged
     assert result.outcome.reward == 0
-    assert trials.run(Trial(1, arm=1, epochs=2), OWN, "fc", short=4).outcome.diverged is False
+    assert trials.run(Attempt(Trial(1, arm=1, epochs=2), OWN, "fc", 4)).outcome.diverged is False
 
 
 def test_a_model_whose_features_are_not_numbers_has_diverged(
-    start: PhaseStart, make_trials: Callable[..., Trials]
+    situation: Situation, make_trials: Callable[..., Trials]
 ) -> None:
-    one_step = replace(start, schedule=Schedule(epochs=40, batch=64))
-    result = make_trials(start=one_step).run(Trial(0, arm=0, epochs=1), OWN.replace(lr=1e6), "fc", short=1)
+    one_step = replace(situation, schedule=Schedule(epochs=40, batch=64))
+    result = make_trials(situation=one_step).run(Attempt(Trial(0, arm=0, epochs=1), OWN.replace(lr=1e6), "fc", 1))
     assert (result.outcome.diverged, result.outcome.reward) == (True, 0)
 
 
 def test_a_finalist_trains_with_the_full_schedule(make_trials: Callable[..., Trials]) -> None:
     trials = make_trials(witness=fingerprint)
-    short = trials.run(Trial(0, arm=0, epochs=4), OWN, "fc", short=4).witnessed
-    full = trials.run(Trial(1, arm=0, epochs=4, full=True), OWN, "fc", short=4).witnessed
+    short = trials.run(Attempt(Trial(0, arm=0, epochs=4), OWN, "fc", 4)).witnessed
+    full = trials.run(Attempt(Trial(1, arm=0, epochs=4, full=True), OWN, "fc", 4)).witnessed
     assert short[1] == full[1]  # the same draws, and both at the first learning rate
     assert short[2] == full[2]
     assert short[4] != full[4]  # of 4 epochs the third has a tenth of the rate, of 40 it has not
 
 
-def test_the_last_model_is_not_touched(start: PhaseStart, make_trials: Callable[..., Trials]) -> None:
-    before = {name: value.clone() for name, value in start.model.state_dict().items()}
-    make_trials().run(Trial(0, arm=0, epochs=2), OWN, "fc", short=2)
-    assert all(torch.equal(before[name], value) for name, value in start.model.state_dict().items())
+def test_the_last_model_is_not_touched(situation: Situation, make_trials: Callable[..., Trials]) -> None:
+    before = {name: value.clone() for name, value in situation.model.state_dict().items()}
+    make_trials().run(Attempt(Trial(0, arm=0, epochs=2), OWN, "fc", 2))
+    assert all(torch.equal(before[name], value) for name, value in situation.model.state_dict().items())
 
 
-def fingerprint(model: Model, means: Tensor) -> float:
+def fingerprint(model: Model, means: Tensor, classes: Sequence[Any]) -> float:
     return float(model.head.rows().detach().sum())
 
 
@@ -174,7 +137,7 @@ class TwoStages(Lucir):
         return Stage("first", 0.25), Stage("second", 0.75)
 
 
-def test_a_trial_runs_every_stage_of_a_method(start: PhaseStart, make_trials: Callable[..., Trials]) -> None:
+def test_a_trial_runs_every_stage_of_a_method(situation: Situation, make_trials: Callable[..., Trials]) -> None:
     names: list[str] = []
 
     class Heard(TwoStages):
@@ -182,18 +145,20 @@ def test_a_trial_runs_every_stage_of_a_method(start: PhaseStart, make_trials: Ca
             first, second = super().stages(growth)
             return first, Heavy(second.name, second.share, heard=names)
 
-    result = make_trials(start=replace(start, method=Heard())).run(Trial(0, arm=0, epochs=4), OWN, "fc", short=4)
+    result = make_trials(situation=replace(situation, method=Heard())).run(
+        Attempt(Trial(0, arm=0, epochs=4), OWN, "fc", 4)
+    )
     assert sorted(result.hits) == [1, 2, 4]
     assert len(names) == 3
 
 
 def test_what_cannot_be_continued_is_not_kept(make_trials: Callable[..., Trials]) -> None:
     trials = make_trials()
-    trials.run(Trial(0, arm=0, epochs=2), OWN, "fc", short=4)
-    trials.run(Trial(1, arm=1, epochs=4), OWN, "fc", short=4)
-    assert list(trials._paused) == [(0, 0, False, 0)]
-    trials.run(Trial(2, arm=0, epochs=4, round=1), OWN, "fc", short=4)
-    assert list(trials._rounds) == [1]
+    trials.run(Attempt(Trial(0, arm=0, epochs=2), OWN, "fc", 4))
+    trials.run(Attempt(Trial(1, arm=1, epochs=4), OWN, "fc", 4))
+    assert list(trials._reached) == [(0, 0, False, 0)]
+    trials.run(Attempt(Trial(2, arm=0, epochs=4, round=1), OWN, "fc", 4))
+    assert list(trials._splits) == [1]
 
 
 # Looking ahead ------------------------------------------------------------------------------------------------------
@@ -213,11 +178,11 @@ class Listening(Lucir):
 
 
 def test_a_look_ahead_learns_one_half_then_the_other_and_ends_with_all_classes(
-    start: PhaseStart, make_ahead: Callable[..., Trials]
+    situation: Situation, make_ahead: Callable[..., Trials]
 ) -> None:
     method = Listening()
-    trials = make_ahead(start=replace(start, method=method))
-    result = trials.run(Trial(0, arm=0, epochs=1), OWN, "fc", short=1)
+    trials = make_ahead(situation=replace(situation, method=method))
+    result = trials.run(Attempt(Trial(0, arm=0, epochs=1), OWN, "fc", 1))
     (first, (heads, seen)), (second, (all_heads, all_seen)) = method.heard.items()
     assert (first, heads) == (Growth(2, 1), 3)
     assert (second, all_heads) == (Growth(3, 2), 5)
@@ -234,13 +199,13 @@ def test_a_look_ahead_learns_one_half_then_the_other_and_ends_with_all_classes(
 
 
 class Watched(Trials):
-    """Keeps the leg that ended, its model and the leg that followed."""
+    """Keeps the local phase that ended, its model and the local phase that followed."""
 
-    followed: tuple[Leg, Model, Leg] | None = None
+    followed: tuple[LocalPhase, Model, LocalPhase] | None = None
 
-    def _next_leg(self, leg: Leg, environment: Environment, model: Model, action: Action, round_: int) -> Leg:
-        following = super()._next_leg(leg, environment, model, action, round_)
-        self.followed = leg, following.start.model, following
+    def _next_phase(self, leg: _Leg, begun: LocalPhase, trainer: Trainer) -> LocalPhase:
+        following = super()._next_phase(leg, begun, trainer)
+        self.followed = begun, following.situation.model, following
         return following
 
 
@@ -248,39 +213,39 @@ class Watched(Trials):
 def test_the_second_half_of_a_look_ahead_is_held_as_the_allocation_says(
     make_ahead: Callable[..., Watched], round_: int
 ) -> None:
-    legs = {}
+    phases = {}
     for rho in (0.0, 0.5, 0.9):
         trials = make_ahead(Watched)
-        trials.run(Trial(0, arm=0, epochs=1, round=round_), Action(**OWN, allocation=rho), "fc", short=1)
+        trials.run(Attempt(Trial(0, arm=0, epochs=1, round=round_), Action(**OWN, allocation=rho), "fc", 1))
         assert trials.followed is not None
-        legs[rho] = trials.followed
-    (leg, _, plain), known = legs[0.0], 3
+        phases[rho] = trials.followed
+    (first, _, plain), known = phases[0.0], 3
     arrived, held = len(plain.new), known * QUOTA + len(plain.new)
-    assert sum(leg.start.growth) == known
-    for rho, (first, _, second) in legs.items():
+    assert sum(first.situation.growth) == known
+    for rho, (first, _, second) in phases.items():
         most = min((known * QUOTA + math.floor(rho * images)) // known for images in (len(first.new), arrived))
         sizes = [min(most, 6), min(most, 6), min(most, len(first.new))]  # six exemplars of each old class are there
         assert torch.bincount(second.kept.labels).tolist() == sizes
         assert len(second.new) == min(arrived, held - sum(sizes))
         assert len(second.feed) == len(second.kept) + len(second.new) <= held
-    chosen = [set(second.new.origins.tolist()) for _, _, second in legs.values()]
+    chosen = [set(second.new.origins.tolist()) for _, _, second in phases.values()]
     assert chosen[0] > chosen[1] >= chosen[2]  # the same draw for all of them
 
 
 @pytest.mark.parametrize("round_", [0, 1, 2])
 def test_the_first_half_is_cut_to_its_memory_by_herding(
-    start: PhaseStart, make_ahead: Callable[..., Watched], round_: int
+    situation: Situation, make_ahead: Callable[..., Watched], round_: int
 ) -> None:
     trials = make_ahead(Watched)
-    trials.run(Trial(0, arm=0, epochs=2, round=round_), OWN, "fc", short=2)
+    trials.run(Attempt(Trial(0, arm=0, epochs=2, round=round_), OWN, "fc", 2))
     assert trials.followed is not None
-    leg, model, following = trials.followed
-    features = extract(model, leg.new.pixels, start.preprocessing, start.backend).features
-    ranks = herd(features, leg.new.labels, QUOTA)
-    cut = [leg.kept.origins[leg.kept.labels == label][:QUOTA] for label in (0, 1)]
-    herded = [*cut, *(leg.new.origins[ranks[label]] for label in sorted(ranks))]
+    first, model, following = trials.followed
+    features = situation.evaluator.extract(model, first.new.pixels).features
+    ranks = herd(features, first.new.labels, QUOTA)
+    cut = [first.kept.origins[first.kept.labels == label][:QUOTA] for label in (0, 1)]
+    herded = [*cut, *(first.new.origins[ranks[label]] for label in sorted(ranks))]
     assert following.kept.origins.tolist() == torch.cat(herded).tolist()
-    assert len(following.kept) == 3 * QUOTA < len(leg.kept) + len(leg.new)
+    assert len(following.kept) == 3 * QUOTA < len(first.kept) + len(first.new)
     assert not set(following.kept.origins.tolist()) & set(following.new.origins.tolist())
 
 
@@ -289,7 +254,7 @@ def test_what_a_look_ahead_reports_belongs_to_the_real_rows(make_ahead: Callable
     for round_ in (0, 1):  # whatever the order of the classes inside
         for confused in SIZES:
             trials = make_ahead(reserved=reserved, confused=confused)
-            result = trials.run(Trial(0, arm=0, epochs=1, round=round_), OWN.replace(lr=0.01), "ncm", short=1)
+            result = trials.run(Attempt(Trial(0, arm=0, epochs=1, round=round_), OWN.replace(lr=0.01), "ncm", 1))
             old = [0, 1] if reserved else []
             assert result.classes == [*old, 2, 3, 4]
             assert result.images == [*(reserved for _ in old), 6, 10, 8]
@@ -302,8 +267,8 @@ def test_what_a_look_ahead_reports_belongs_to_the_real_rows(make_ahead: Callable
 
 
 def test_a_look_ahead_of_one_new_class_is_a_local_environment(make_trials: Callable[..., Trials]) -> None:
-    ahead = make_trials(environment="lookahead").run(Trial(0, arm=0, epochs=1), OWN, "fc", short=1)
-    assert ahead == make_trials().run(Trial(0, arm=0, epochs=1), OWN, "fc", short=1)
+    ahead = make_trials(environment="lookahead").run(Attempt(Trial(0, arm=0, epochs=1), OWN, "fc", 1))
+    assert ahead == make_trials().run(Attempt(Trial(0, arm=0, epochs=1), OWN, "fc", 1))
 
 
 # Horizon ------------------------------------------------------------------------------------------------------------
@@ -311,24 +276,24 @@ def test_a_look_ahead_of_one_new_class_is_a_local_environment(make_trials: Calla
 
 def test_a_horizon_repeats_the_training_and_averages_the_rewards(make_trials: Callable[..., Trials]) -> None:
     trial, action = Trial(0, arm=0, epochs=2), OWN.replace(lr=0.02)
-    once = make_trials().run(trial, action, "fc", short=2)
-    twice = make_trials(horizon=1).run(trial, action, "fc", short=2)
-    assert twice.legs == (once.outcome.reward,)
+    once = make_trials().run(Attempt(trial, action, "fc", 2))
+    twice = make_trials(horizon=1).run(Attempt(trial, action, "fc", 2))
+    assert twice.earlier_rewards == (once.outcome.reward,)
     last = [hits / images for hits, images in zip(twice.hits[2]["fc"], twice.images, strict=True)]
     both = [(a + b) / 2 for a, b in zip(once.outcome.per_class, last, strict=True)]
     assert twice.outcome.per_class == pytest.approx(both)
     assert twice.outcome.reward == pytest.approx(sum(both) / 3)
     assert twice.outcome.trial == trial
-    assert once.legs == ()
+    assert once.earlier_rewards == ()
 
 
 def test_each_repetition_of_a_horizon_has_the_last_result_as_teacher(
-    start: PhaseStart, make_trials: Callable[..., Trials]
+    situation: Situation, make_trials: Callable[..., Trials]
 ) -> None:
     method = Listening()
-    trials = make_trials(start=replace(start, method=method), horizon=2)
-    result = trials.run(Trial(0, arm=0, epochs=1), OWN, "fc", short=1)
-    assert len(result.legs) == 2
+    trials = make_trials(situation=replace(situation, method=method), horizon=2)
+    result = trials.run(Attempt(Trial(0, arm=0, epochs=1), OWN, "fc", 1))
+    assert len(result.earlier_rewards) == 2
     assert {growth: heads for growth, (heads, _) in method.heard.items()} == {Growth(2, 1): 3, Growth(3, 0): 3}
     images = len(method.heard[Growth(2, 1)][1])
     assert len(method.heard[Growth(3, 0)][1]) == 2 * images  # nobody is forgotten on the way
@@ -345,7 +310,7 @@ def test_both_environments_are_one_after_the_other_and_each_counts_by_its_images
     """Without a reserve the parts have 15 and 24 images, and rewards of their own."""
     trial, action = Trial(0, arm=0, epochs=2, round=1), OWN.replace(lr=0.02)
     both, local, ahead = (
-        make_ahead(environment=kind, reserved=reserved, confused=4).run(trial, action, classifier, short=2)
+        make_ahead(environment=kind, reserved=reserved, confused=4).run(Attempt(trial, action, classifier, 2))
         for kind in ("both", "local", "lookahead")
     )
     images = sum(local.images), sum(ahead.images)
@@ -371,8 +336,8 @@ def test_both_environments_are_one_after_the_other_and_each_counts_by_its_images
 
 def test_a_diverged_trial_in_both_lists_the_classes_and_images_of_both_parts(make_ahead: Callable[..., Trials]) -> None:
     trial = Trial(0, arm=0, epochs=2)
-    diverged = make_ahead(environment="both").run(trial, OWN.replace(lr=1e30), "fc", short=2)
-    healthy = make_ahead(environment="both").run(trial, OWN, "fc", short=2)
+    diverged = make_ahead(environment="both").run(Attempt(trial, OWN.replace(lr=1e30), "fc", 2))
+    healthy = make_ahead(environment="both").run(Attempt(trial, OWN, "fc", 2))
     assert diverged.outcome.diverged
     assert (diverged.outcome.reward, diverged.outcome.per_class) == (0, ())
     assert (diverged.classes, diverged.images) == (healthy.classes, healthy.images)
@@ -381,20 +346,20 @@ def test_a_diverged_trial_in_both_lists_the_classes_and_images_of_both_parts(mak
 
 
 def test_where_no_look_ahead_is_possible_both_are_the_local_one(make_trials: Callable[..., Trials]) -> None:
-    both = make_trials(environment="both").run(Trial(0, arm=0, epochs=1), OWN, "fc", short=1)
-    assert both == make_trials().run(Trial(0, arm=0, epochs=1), OWN, "fc", short=1)
+    both = make_trials(environment="both").run(Attempt(Trial(0, arm=0, epochs=1), OWN, "fc", 1))
+    assert both == make_trials().run(Attempt(Trial(0, arm=0, epochs=1), OWN, "fc", 1))
 
 
 def test_the_witness_of_both_sees_the_local_models(make_ahead: Callable[..., Trials]) -> None:
     trial = Trial(0, arm=0, epochs=2)
-    both = make_ahead(environment="both", witness=fingerprint).run(trial, OWN, "fc", short=2)
-    local = make_ahead(environment="local", witness=fingerprint).run(trial, OWN, "fc", short=2)
+    both = make_ahead(environment="both", witness=fingerprint).run(Attempt(trial, OWN, "fc", 2))
+    local = make_ahead(environment="local", witness=fingerprint).run(Attempt(trial, OWN, "fc", 2))
     assert both.witnessed == local.witnessed
     assert sorted(both.witnessed) == [1, 2]
 
 
 @pytest.mark.parametrize("kind", ["lookahead", "both", "horizon"])
-class TestLegs:
+class TestSeveralTrainings:
     @pytest.fixture
     def make(self, kind: str, request: pytest.FixtureRequest) -> Callable[[], Trials]:
         if kind != "horizon":
@@ -404,7 +369,7 @@ class TestLegs:
         return lambda: made(horizon=1)
 
     def test_the_same_trial_twice_is_the_same(self, make: Callable[[], Trials]) -> None:
-        one, other = (make().run(Trial(0, arm=0, epochs=2), OWN, "fc", short=2) for _ in range(2))
+        one, other = (make().run(Attempt(Trial(0, arm=0, epochs=2), OWN, "fc", 2)) for _ in range(2))
         assert one == other
 
     def test_going_on_from_rung_to_rung_gives_what_training_from_scratch_gives(
@@ -412,18 +377,18 @@ class TestLegs:
     ) -> None:
         going, other = make(), OWN.replace(lr=0.02)
         for number, epochs in enumerate((1, 2, 4)):
-            continued = going.run(Trial(2 * number, arm=0, epochs=epochs), OWN, "fc", short=4)
-            going.run(Trial(2 * number + 1, arm=1, epochs=epochs), other, "fc", short=4)
-            assert continued == make().run(Trial(2 * number, arm=0, epochs=epochs), OWN, "fc", short=4)
+            continued = going.run(Attempt(Trial(2 * number, arm=0, epochs=epochs), OWN, "fc", 4))
+            going.run(Attempt(Trial(2 * number + 1, arm=1, epochs=epochs), other, "fc", 4))
+            assert continued == make().run(Attempt(Trial(2 * number, arm=0, epochs=epochs), OWN, "fc", 4))
 
-    def test_a_divergence_in_the_first_leg_stops_nothing(self, make: Callable[[], Trials]) -> None:
+    def test_a_divergence_in_the_first_training_stops_nothing(self, make: Callable[[], Trials]) -> None:
         trials = make()
-        result = trials.run(Trial(0, arm=0, epochs=2), OWN.replace(lr=1e30), "fc", short=2)
+        result = trials.run(Attempt(Trial(0, arm=0, epochs=2), OWN.replace(lr=1e30), "fc", 2))
         assert result.outcome.diverged
         assert (result.outcome.reward, result.outcome.per_class, result.totals()) == (0, (), {"fc": 0, "ncm": 0})
         json.dumps(result.as_json())
-        after = trials.run(Trial(1, arm=1, epochs=2), OWN, "fc", short=2)
-        assert after == make().run(Trial(1, arm=1, epochs=2), OWN, "fc", short=2)
+        after = trials.run(Attempt(Trial(1, arm=1, epochs=2), OWN, "fc", 2))
+        assert after == make().run(Attempt(Trial(1, arm=1, epochs=2), OWN, "fc", 2))
 
 
 # The length of a trial ----------------------------------------------------------------------------------------------
@@ -443,15 +408,15 @@ class TestLegs:
 def test_an_axis_of_epochs_shortens_and_lengthens_trials(
     make_trials: Callable[..., Trials], epochs: int, trial: Trial, looked_at: list[int]
 ) -> None:
-    result = make_trials().run(trial, Action(**OWN, epochs=epochs), "fc", short=4)
+    result = make_trials().run(Attempt(trial, Action(**OWN, epochs=epochs), "fc", 4))
     assert sorted(result.hits) == looked_at
 
 
 def test_rungs_of_an_axis_of_epochs_continue_too(make_trials: Callable[..., Trials]) -> None:
     going, action = make_trials(), Action(**OWN, epochs=60)
     for number, epochs in enumerate((1, 2, 4)):
-        continued = going.run(Trial(number, arm=0, epochs=epochs), action, "fc", short=4)
-        assert continued == make_trials().run(Trial(number, arm=0, epochs=epochs), action, "fc", short=4)
+        continued = going.run(Attempt(Trial(number, arm=0, epochs=epochs), action, "fc", 4))
+        assert continued == make_trials().run(Attempt(Trial(number, arm=0, epochs=epochs), action, "fc", 4))
         assert max(continued.hits) == math.ceil(epochs * 1.5)
 
 
@@ -459,13 +424,13 @@ def test_rungs_of_an_axis_of_epochs_continue_too(make_trials: Callable[..., Tria
 
 
 def test_a_witness_never_changes_a_reward(make_trials: Callable[..., Trials]) -> None:
-    def meddling(model: Model, means: Tensor) -> float:
+    def meddling(model: Model, means: Tensor, classes: Sequence[Any]) -> float:
         model.eval()
         torch.rand(3)
         return float(means.sum())
 
-    alone = make_trials().run(Trial(0, arm=0, epochs=4), OWN, "fc", short=4)
-    watched = make_trials(witness=meddling).run(Trial(0, arm=0, epochs=4), OWN, "fc", short=4)
+    alone = make_trials().run(Attempt(Trial(0, arm=0, epochs=4), OWN, "fc", 4))
+    watched = make_trials(witness=meddling).run(Attempt(Trial(0, arm=0, epochs=4), OWN, "fc", 4))
     assert sorted(watched.witnessed) == [1, 2, 4]
     assert alone == replace(watched, witnessed={})
 
@@ -473,11 +438,11 @@ def test_a_witness_never_changes_a_reward(make_trials: Callable[..., Trials]) ->
 def test_a_look_ahead_has_no_witness(make_ahead: Callable[..., Trials]) -> None:
     """Its models have other rows than those of an exam."""
 
-    def never(model: Model, means: Tensor) -> None:
+    def never(model: Model, means: Tensor, classes: Sequence[Any]) -> None:
         raise AssertionError("called")
 
-    result = make_ahead(witness=never).run(Trial(0, arm=0, epochs=2), OWN, "fc", short=2)
-    assert result == make_ahead().run(Trial(0, arm=0, epochs=2), OWN, "fc", short=2)
+    result = make_ahead(witness=never).run(Attempt(Trial(0, arm=0, epochs=2), OWN, "fc", 2))
+    assert result == make_ahead().run(Attempt(Trial(0, arm=0, epochs=2), OWN, "fc", 2))
     assert result.witnessed == {}
 
 
@@ -490,7 +455,7 @@ def test_the_record_tells_old_from_new_classes_and_both_give_the_reward(
 ) -> None:
     for environment, reserved in (("lookahead", 3), ("local", 3), ("lookahead", 0), ("both", 3)):
         trials = make_ahead(environment=environment, reserved=reserved)
-        result = trials.run(Trial(0, arm=0, epochs=2), OWN, classifier, short=2)
+        result = trials.run(Attempt(Trial(0, arm=0, epochs=2), OWN, classifier, 2))
         record = json.loads(json.dumps(result.as_json()))
         assert list(record["rewards"]) == list(record["hits"]) == ["1", "2"]
         new = 6 if environment == "both" else 3
@@ -505,17 +470,17 @@ def test_the_record_tells_old_from_new_classes_and_both_give_the_reward(
 
 
 def test_the_record_of_a_horizon_has_its_earlier_rewards(make_trials: Callable[..., Trials]) -> None:
-    result = make_trials(horizon=1).run(Trial(0, arm=0, epochs=1), OWN, "fc", short=1)
-    assert json.loads(json.dumps(result.as_json()))["legs"] == list(result.legs)
+    result = make_trials(horizon=1).run(Attempt(Trial(0, arm=0, epochs=1), OWN, "fc", 1))
+    assert json.loads(json.dumps(result.as_json()))["legs"] == list(result.earlier_rewards)
 
 
 @pytest.mark.parametrize("lanes", [1, 4])
 def test_trials_of_two_rounds_can_be_asked_for_together(
     make_trials: Callable[..., Trials], cpu: Backend, lanes: int
 ) -> None:
-    wanted = [(Trial(number, arm=number, epochs=2, round=number % 2), OWN, "fc") for number in range(4)]
-    together = list(make_trials(lanes=Lanes(cpu, lanes)).run_all(wanted, 2))
-    assert together == [make_trials().run(*each, 2) for each in wanted]
+    wanted = [Attempt(Trial(number, arm=number, epochs=2, round=number % 2), OWN, "fc", 2) for number in range(4)]
+    together = list(make_trials(executor=LocalExecutor(Lanes(cpu, lanes))).run_all(wanted))
+    assert together == [make_trials().run(each) for each in wanted]
     digests = [result.split["digest"] for result in together]
     assert digests[0] == digests[2] != digests[1] == digests[3]
     assert [result.outcome.trial.id for result in together] == [0, 1, 2, 3]
@@ -557,19 +522,19 @@ def test_a_trial_is_a_tenth_of_a_phase_rounded_up(length: float, full: int, shor
 
 @pytest.mark.parametrize(("full", "short"), [(30, 9), (79, 24), (80, 24), (81, 24), (160, 24), (10, 3)])
 def test_a_trial_of_online_lasts_24_epochs_at_most_and_on_the_digits_nine(full: int, short: int) -> None:
-    assert trial_settings("online", {}).short(full) == short
-    assert trial_settings("online", {"longest": 40}).short(full) == min(40, -(-full * 3 // 10))
+    assert tuner_kind("online").trial_settings({}).short(full) == short
+    assert tuner_kind("online").trial_settings({"longest": 40}).short(full) == min(40, -(-full * 3 // 10))
 
 
 def test_the_length_of_a_trial_is_not_rounded_up_where_it_is_whole() -> None:
     assert TrialSettings(length=0.07).short(100) == 7
 
 
-def test_a_full_trial_is_as_long_as_the_phase(start: PhaseStart, make_trials: Callable[..., Trials]) -> None:
+def test_a_full_trial_is_as_long_as_the_phase(situation: Situation, make_trials: Callable[..., Trials]) -> None:
     action = Action(**OWN, epochs=7)
-    of_25 = replace(start, schedule=Schedule(epochs=25, batch=64))
-    result = make_trials(start=of_25).run(Trial(0, arm=0, epochs=25, full=True), action, "fc", short=3)
-    assert max(result.hits) == of_25.lasting(action.epochs).epochs
+    of_25 = replace(situation, schedule=Schedule(epochs=25, batch=64))
+    result = make_trials(situation=of_25).run(Attempt(Trial(0, arm=0, epochs=25, full=True), action, "fc", 3))
+    assert max(result.hits) == of_25.schedule.lasting(action.epochs).epochs
 
 
 class LateDivergence(Lucir):
@@ -580,12 +545,12 @@ class LateDivergence(Lucir):
 
 
 def test_a_trial_that_diverges_late_has_the_same_record_whether_it_continued_or_not(
-    start: PhaseStart, make_trials: Callable[..., Trials]
+    situation: Situation, make_trials: Callable[..., Trials]
 ) -> None:
-    late = replace(start, method=LateDivergence())
-    going = make_trials(start=late)
-    assert not going.run(Trial(0, arm=0, epochs=2), OWN, "fc", short=4).outcome.diverged
-    continued = going.run(Trial(1, arm=0, epochs=4, continues=0), OWN, "fc", short=4)
-    scratch = make_trials(start=late).run(Trial(1, arm=0, epochs=4, continues=0), OWN, "fc", short=4)
+    late = replace(situation, method=LateDivergence())
+    going = make_trials(situation=late)
+    assert not going.run(Attempt(Trial(0, arm=0, epochs=2), OWN, "fc", 4)).outcome.diverged
+    continued = going.run(Attempt(Trial(1, arm=0, epochs=4, continues=0), OWN, "fc", 4))
+    scratch = make_trials(situation=late).run(Attempt(Trial(1, arm=0, epochs=4, continues=0), OWN, "fc", 4))
     assert continued.outcome.diverged
     assert continued == scratch

@@ -14,22 +14,14 @@ from torch import Tensor
 
 from poise import Learner, UserError, cli
 from poise.actions import Action
-from poise.data.sources import DigitsSource
 from poise.experiment import Plan, Run, RunFolder, load_recipe, make_plan, reopen
 from poise.store import read_journal
 from poise.training import ActionDecided, EpochDone, Event, PhaseDone, StepDone, TrialDone, TuningDone
 from poise.tuning.bilevel import tuned_axes
 
-#: Not in alphabetical order: a file that sorts its keys changes the arms.
-GRID = {"lr": [0.1, 0.02], "feature_kd": [0.5, 1.0]}
-SETTINGS: dict[str, Any] = {
-    "net": "small",
-    "memory": 4,
-    "epochs": 2,
-    "batch": 64,
-    "device": "cpu",
-    "preprocessing": DigitsSource.preprocessing,
-}
+from .learners import GRID, SETTINGS, Saved, assert_same, digits, of, reopened, saved
+
+SHORT: dict[str, Any] = {**SETTINGS, "memory": 4, "epochs": 2, "batch": 64}
 TUNERS: dict[str, dict[str, Any]] = {
     "online": {"policy": "online", "space": GRID, "trials": {"length": 1.0}},
     "bilevel": {"policy": "bilevel", "policy_options": {"rounds": 2, "steps": 2}},
@@ -37,34 +29,13 @@ TUNERS: dict[str, dict[str, Any]] = {
 }
 FIRST, SECOND, THIRD = [0, 1, 2, 3], [4, 5], [6]
 
-State = tuple[dict[str, Tensor], dict[str, Any]]
-
 
 def phase(labels: list[int], count: int = 10) -> tuple[Tensor, Tensor]:
-    images = DigitsSource().train()
-    chosen = torch.cat([(images.labels == label).nonzero().flatten()[:count] for label in labels])
-    return images.pixels[chosen], images.labels[chosen]
+    return digits(labels, count)
 
 
 def made(tuner: str, **changes: Any) -> Learner:
-    return Learner(**{**SETTINGS, **TUNERS[tuner], **changes})
-
-
-def saved(learner: Learner) -> State:
-    """The state as a checkpoint has it: bytes of its own, and plain values that went through JSON."""
-    tensors, meta = learner.state(images=True)
-    return {name: value.clone() for name, value in tensors.items()}, json.loads(json.dumps(meta, allow_nan=False))
-
-
-def assert_same(a: Learner, b: Learner) -> None:
-    (first, first_meta), (second, second_meta) = saved(a), saved(b)
-    assert first.keys() == second.keys()
-    assert all(torch.equal(first[name], second[name]) for name in first)
-    assert first_meta == second_meta
-
-
-def of(kind: type[Event], events: list[Event]) -> list[Any]:
-    return [event for event in events if isinstance(event, kind)]
+    return Learner(**{**SHORT, **TUNERS[tuner], **changes})
 
 
 # The learner --------------------------------------------------------------------------------------------------------
@@ -81,7 +52,7 @@ def test_the_phase_is_trained_with_what_was_decided(tuner: str) -> None:
     assert learner.action_ == Action(**decided.action)
     assert of(EpochDone, events)[0].lr == pytest.approx(learner.action_.lr)
     list(plain.fitting(*phase(SECOND), action=decided.action))
-    trained, expected = learner.state(images=True)[0], plain.state(images=True)[0]
+    (trained, _), (expected, _) = saved(learner), saved(plain)
     assert all(torch.equal(trained[name], expected[name]) for name in expected)
 
 
@@ -89,7 +60,7 @@ def test_the_phase_is_trained_with_what_was_decided(tuner: str) -> None:
 def test_steps_are_told_as_plain_values(tuner: str) -> None:
     learner = made(tuner)
     events = [event for labels in (FIRST, SECOND, THIRD) for event in learner.fitting(*phase(labels))]
-    steps: list[TuningDone] = of(TuningDone, events)
+    steps = of(TuningDone, events)
     assert {step.tuner for step in steps} == {tuner}
     for step in steps:
         assert step.kept
@@ -131,7 +102,7 @@ def test_bilevel_without_anything_to_validate_on_leaves_the_action(caplog: pytes
 def test_killed_at_any_event_and_gone_on_it_ends_with_the_same_bytes_and_events(tuner: str) -> None:
     straight = made(tuner)
     phases = (FIRST, SECOND)
-    told: list[tuple[int, Event, State]] = []
+    told: list[tuple[int, Event, Saved]] = []
     for number, labels in enumerate(phases):
         told += [(number, event, saved(straight)) for event in straight.fitting(*phase(labels))]
     kinds = {type(event) for _, event, _ in told}
@@ -140,7 +111,7 @@ def test_killed_at_any_event_and_gone_on_it_ends_with_the_same_bytes_and_events(
     for place, (number, event, state) in enumerate(told):
         if tuner == "online" and isinstance(event, StepDone | EpochDone):
             continue  # the training itself was killed everywhere in the other cases
-        resumed = Learner.from_state(*state, device="cpu")
+        resumed = reopened(state)
         left = phases[number + isinstance(event, PhaseDone) :]
         after = [later for labels in left for later in resumed.fitting(*phase(labels))]
         assert expected[: place + 1] + after == expected, f"after {event}"
@@ -155,7 +126,7 @@ def test_killed_again_and_again_it_still_arrives(tuner: str) -> None:
     while learner.phases_ < 2:  # one event, and killed
         going = learner.fitting(*phase((FIRST, SECOND)[learner.phases_]))
         told.append(next(going))
-        learner = Learner.from_state(*saved(learner), device="cpu")
+        learner = reopened(saved(learner))
     assert told == expected
     assert_same(straight, learner)
 
@@ -180,7 +151,7 @@ def test_saved_and_loaded_it_learns_the_next_phase_to_the_same_bytes(tuner: str,
     loaded = Learner.load(tmp_path / "learner", device="cpu")
     assert loaded.space.actions == learner.space.actions
     assert list(loaded.space.axes) == list(learner.space.axes) == ([] if tuner == "bilevel" else ["lr", "feature_kd"])
-    assert loaded.resolved_policy() == learner.resolved_policy()
+    assert loaded.resolved_policy() == learner.settings.resolved_policy()
     again = [list(each.fitting(*phase(THIRD))) for each in (learner, loaded)]
     assert again[0] == again[1]
     assert_same(learner, loaded)
@@ -189,7 +160,7 @@ def test_saved_and_loaded_it_learns_the_next_phase_to_the_same_bytes(tuner: str,
 @pytest.mark.parametrize("policy", ["grid", "race", "exp3"])
 def test_a_grid_whose_axes_are_in_another_order_is_loaded_as_it_was(policy: str, tmp_path: Path) -> None:
     options = {"iterations": 3} if policy == "exp3" else {}
-    learner = Learner(**SETTINGS, policy=policy, policy_options=options, space=GRID)
+    learner = Learner(**SHORT, policy=policy, policy_options=options, space=GRID)
     learner.partial_fit(*phase(FIRST)).partial_fit(*phase(SECOND))
     learner.save(tmp_path / "learner")
     loaded = Learner.load(tmp_path / "learner", device="cpu")
@@ -230,7 +201,7 @@ def test_offline_rl_refuses_a_first_phase_of_few_classes() -> None:
 )
 def test_mistakes_are_one_line_in_a_learner_and_in_a_recipe(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=r"^[^\n]*$") as caught:
-        Learner(**SETTINGS, **changes)
+        Learner(**SHORT, **changes)
     assert words in str(caught.value)
     overrides = [f"{key}={toml(value)}" for key, value in changes.items()]
     with pytest.raises(UserError, match=r"^[^\n]*$") as caught:
@@ -283,7 +254,7 @@ def test_a_tuner_is_recorded_with_all_of_its_options(tuner: str, options: dict[s
     assert {key: found[key] for key in options} == options
     if tuner == "offline-rl":
         assert found["space"]["axes"] == GRID
-    again = Learner.from_state(*saved(learner), device="cpu")
+    again = reopened(saved(learner))
     assert again.resolved_policy() == found
 
 

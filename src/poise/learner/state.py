@@ -116,7 +116,7 @@ class LearnerState:
 
     def predict_only(self) -> LearnerState:
         """What a prediction needs: without memory and history, and without the policy that made it."""
-        knowledge = replace(self.knowledge, memory=None, history=())
+        knowledge = replace(self.knowledge, start=self.knowledge.predictor, memory=None, history=())
         return replace(self, settings=self.settings.predicting(), knowledge=knowledge, pending=None)
 
     def renamed(self, names: Sequence[Label]) -> LearnerState:

@@ -31,7 +31,8 @@ class Backend:
     lane: torch.cuda.Stream | None = None  # the stream of all work on a GPU, so that learners can work side by side
 
     def __reduce__(self) -> tuple[Callable[..., Backend], tuple[str, str, bool, bool]]:
-        return _make_again, (str(self.device), self.precision, self.deterministic, self.capture)  # streams do not pickle
+        """A stream belongs to a process: where this arrives, it is made again with one of its own."""
+        return _make_again, (str(self.device), self.precision, self.deterministic, self.capture)
 
     @property
     def dtype(self) -> torch.dtype:

@@ -285,10 +285,12 @@ class Trainer:
             for student, model in self.students.items()
             for name, value in model.state_dict().items()
         }
-        for prefix, (optimiser, model) in self._optimisers().items():
-            for name, parameter in model.named_parameters():
-                if "momentum_buffer" in optimiser.state.get(parameter, {}):
-                    tensors[f"{prefix}.{name}"] = optimiser.state[parameter]["momentum_buffer"]
+        for place, engine in self._engines_at_work().items():
+            for name, parameter in engine.step.model.named_parameters():
+                if "momentum_buffer" in engine.optimiser.state.get(parameter, {}):
+                    tensors[f"momentum{place}.{name}"] = engine.optimiser.state[parameter]["momentum_buffer"]
+            if (teacher := self._own_teacher(engine)) is not None:
+                tensors |= {f"teacher{place}.{name}": value for name, value in teacher.state_dict().items()}
         if self.record:
             tensors["record"] = torch.cat(self.record)
         if self._picks is not None:
@@ -296,14 +298,18 @@ class Trainer:
         position = {"stage": self.stage, "epoch": self.epoch, "step": self.step, "names": list(self._names())}
         return tensors, {**position, "students": list(self.students)}
 
-    def _optimisers(self) -> dict[str, tuple[torch.optim.SGD, Model]]:
-        """Those whose momentum matters and what they train, by the name under which it is stored."""
+    def _engines_at_work(self) -> dict[str, _Engine]:
+        """Those whose momentum and teacher matter, by what is added to the names under which these are stored."""
         if self.stage == len(self.stages):
             return {}
-        engines = {"momentum": self._engine}
+        engines = {"": self._engine}
         if self.stage in self._afters:
-            engines["momentum after"] = self._afters[self.stage]
-        return {prefix: (engine.optimiser, engine.step.model) for prefix, engine in engines.items()}
+            engines[" after"] = self._afters[self.stage]
+        return engines
+
+    def _own_teacher(self, engine: _Engine) -> Model | None:
+        """A teacher that was made of a student when the stage began: that one may have been trained since."""
+        return engine.step.teacher if engine.step.teacher is not self.teacher else None
 
     def restore(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
         """Return to where `state` was called; the model must have grown already."""
@@ -311,16 +317,16 @@ class Trainer:
         for student in meta["students"]:
             if student not in self.students:
                 self._make_student(student)
-            prefix = f"student.{student}."
-            values = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
-            self.students[student].load_state_dict(values)
+            self.students[student].load_state_dict(_under(f"student.{student}.", tensors))
         self._picks = tensors["picks"].to(self.situation.backend.device) if "picks" in tensors else None
         if self.stage < len(self.stages):
             self._enter(resumed=True)
-            for prefix, (optimiser, model) in self._optimisers().items():
-                for name, parameter in model.named_parameters():
-                    if (momentum := tensors.get(f"{prefix}.{name}")) is not None:
-                        optimiser.state[parameter]["momentum_buffer"].copy_(momentum)
+            for place, engine in self._engines_at_work().items():
+                for name, parameter in engine.step.model.named_parameters():
+                    if (momentum := tensors.get(f"momentum{place}.{name}")) is not None:
+                        engine.optimiser.state[parameter]["momentum_buffer"].copy_(momentum)
+                if (teacher := self._own_teacher(engine)) is not None:
+                    teacher.load_state_dict(_under(f"teacher{place}.", tensors))
         self._restored_names = tuple(meta["names"])
         self.record = [tensors["record"].to(self.situation.backend.device)] if "record" in tensors else []
 
@@ -329,3 +335,7 @@ def _without_missing(stage: Stage, model: Model) -> Stage:
     """The stage without what follows its epochs, where that would train a part which this network does not have."""
     missing = stage.after is not None and not model.has(stage.after.trains)
     return replace(stage, after=None) if missing else stage
+
+
+def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}

@@ -236,6 +236,7 @@ class _Progress:
         except Diverged:
             return None
         starts = trainer.finished().starts
+        starts.extras.clear()
         return _Progress(replace(situation, model=starts, phase=situation.phase + 1), model, kept, rho)
 
     def accuracy(self, valid: ImageSet, classifier: str) -> float:

@@ -258,6 +258,7 @@ class Trials:
         """
         environment, action = leg.split.environment, leg.attempt.action
         model = trainer.finished().starts.copy()  # a lane trains its own further
+        model.extras.clear()
         known = sum(begun.situation.growth)
         if environment.later is None:
             situation = replace(begun.situation, model=model, growth=Growth(known, 0))

@@ -13,22 +13,11 @@ import pytest
 
 from poise import store
 from poise.errors import Interrupted, UserError
-from poise.experiment import (
-    Examiner,
-    Plan,
-    Probe,
-    Question,
-    Quiet,
-    Run,
-    RunFolder,
-    load_recipe,
-    make_plan,
-    probe,
-    reach,
-    reopened,
-)
+from poise.experiment import Examiner, Plan, Quiet, Run, RunFolder, load_recipe, make_plan
 from poise.policies import Trial
 from poise.report import ProbeTable
+from poise.studies import Probe, Question, probe, reach, reopened
+from poise.tuning import Attempt
 
 Plans = Callable[..., Plan]
 WORDS = ("groups=[3,2,2]", "epochs=3", "batch=64", "space={feature_kd=[0,1],lr=[0.1,0.02]}")
@@ -85,9 +74,10 @@ def test_exams_never_enter_a_reward(before_phase_1: Path, table: dict[str, Any],
     job = Probe(*reopened(before_phase_1, ()), Question(1, (1,)), tmp_path / "probe.json")
     train, _ = job.plan.images()
     arrived = train.of_labels(job.plan.stream[1])
-    trials = job._learner(train).trials(arrived.pixels, arrived.labels)
+    learner = job._learner(train)
+    trials = learner.phase_of(learner.received(arrived.pixels, arrived.labels)).task.trials
     for arm, action in enumerate(job.space.actions):
-        result = trials.run(Trial(arm, arm, 1), action, "fc", 1)
+        result = trials.run(Attempt(Trial(arm, arm, 1), action, "fc", short=1))
         assert result.witnessed == {}
         assert {str(epoch): hits for epoch, hits in result.hits.items()} == table["trials"][arm]["hits"]
 
@@ -225,8 +215,8 @@ def test_on_a_gpu_trials_side_by_side_have_the_exams_they_have_alone(plan: Plans
     table = job.run(quiet)
     train, exam = job.plan.images()
     learner = job._learner(train)
-    alone = job._trials(learner, Examiner(exam, job.plan.stream), train)
+    alone = job._phase(learner, Examiner(exam, job.plan.stream), train).task.trials
     for arm, action in enumerate(job.space.actions):
         with learner.backend.active():
-            result = alone.run(Trial(arm, arm, 2), action, "fc", 2)
+            result = alone.run(Attempt(Trial(arm, arm, 2), action, "fc", short=2))
         assert {str(epoch): seen for epoch, seen in result.witnessed.items()} == table["trials"][arm]["exam"]

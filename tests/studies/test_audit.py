@@ -11,8 +11,9 @@ import pytest
 
 from poise import store
 from poise.errors import UserError
-from poise.experiment import Audit, Plan, Run, RunFolder, audit_folder, load_recipe, make_plan, reopen, runner_in
+from poise.experiment import Plan, Run, RunFolder, load_recipe, make_plan, reopen
 from poise.report import comparison_table, run_table
+from poise.studies import Audit, audit_folder, runner_in
 
 Plans = Callable[..., Plan]
 Outcome = Callable[[Path], tuple[dict[str, Any], bytes, bytes]]
@@ -71,6 +72,17 @@ def test_it_is_labelled_everywhere(audited: Path) -> None:
     assert json.loads((audited / "recipe.json").read_bytes())["runner"] == "audit"
 
 
+def test_every_trial_of_the_policy_says_leak_in_the_journal_and_is_in_the_learners_history(
+    audited: Path, tried: list[dict[str, Any]]
+) -> None:
+    records = [event["record"] for event in tried]
+    assert all(record["leak"] is True and "local_reward" in record and record["exam"] for record in records)
+    _, meta = RunFolder(audited).newest_checkpoint() or ({}, {})
+    told = [entry["tried"]["reward"] for entry in meta["learner"]["history"] if "tried" in entry]
+    assert told == [event["reward"] for event in tried]
+    assert {event["policy"] for event in events(RunFolder(audited), "action")[1:]} == {"race"}
+
+
 def test_killed_anywhere_it_goes_on_to_the_same_bytes(
     audited: Path, plan: Plans, outcome: Outcome, tmp_path: Path
 ) -> None:
@@ -82,7 +94,8 @@ def test_killed_anywhere_it_goes_on_to_the_same_bytes(
         going.close()
         opened, reopened = reopen(folder.path)
         assert runner_in(opened) is Audit
-        Audit(reopened, opened).resume()
+        result = Audit(reopened, opened).resume()
+        assert result["leak"] is True
         assert outcome(folder.path) == outcome(audited)
 
 

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from poise.errors import RunFailed, UserError
-from poise.experiment import Lines, Plan, Run, RunFolder, load_recipe, make_plan, run_crossval
+from poise.experiment import Lines, Plan, Run, RunFolder, load_recipe, make_plan
 from poise.report import actions_table, comparison_table, load_result, run_table
+from poise.studies import run_crossval
 
 Plans = Callable[..., Plan]
 WORDS = ("groups=[3,2]", "epochs=2", "batch=64", "space={feature_kd=[0,1],lr=[0.1,1e9]}")

@@ -1,0 +1,61 @@
+"""Small images, and small learners that have learned some of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from sklearn.datasets import load_digits
+from torch import Tensor, nn
+
+from poise import Learner
+from poise.errors import PoiseError
+
+Pixels = NDArray[np.uint8]
+_BUNCH = load_digits()
+_PIXELS = np.rint(_BUNCH.images * (255 / 16)).astype(np.uint8)
+
+
+def digits(*classes: int, count: int = 12, first: int = 0) -> tuple[Pixels, list[int]]:
+    """Some images of each of these digits, [N, 8, 8]."""
+    picks = [np.flatnonzero(_BUNCH.target == label)[first : first + count] for label in classes]
+    return _PIXELS[np.concatenate(picks)], [label for label in classes for _ in range(count)]
+
+
+def learner(**settings: Any) -> Learner:
+    return Learner(**{"policy": "fixed", "net": "small", "epochs": 1, "batch": 8, "memory": 4, **settings})
+
+
+def grown(**settings: Any) -> Learner:
+    """A learner after two phases."""
+    return learner(**settings).partial_fit(*digits(0, 1)).partial_fit(*digits(2, 3))
+
+
+def state_bytes(learned: Learner, folder: Path) -> bytes:
+    learned.save(folder / "state.safetensors")
+    return (folder / "state.safetensors").read_bytes()
+
+
+def keys(images: Tensor) -> set[bytes]:
+    """Something to recognise each image by."""
+    return {image.numpy().tobytes() for image in images}
+
+
+def refusal(error: pytest.ExceptionInfo[PoiseError]) -> str:
+    text = str(error.value)
+    assert "\n" not in text
+    return text
+
+
+class Flat(nn.Module):
+    """The smallest backbone that a user could write."""
+
+    def __init__(self, width: int = 6) -> None:
+        super().__init__()
+        self.map = nn.Linear(64, width)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return cast("Tensor", self.map(images.flatten(1)))

@@ -1,0 +1,201 @@
+"""What may arrive: images and labels in every form, known classes, the reserve; all the rest is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+
+from poise import Learner
+from poise.data import Budget
+from poise.errors import UserError
+from poise.training import StepDone
+
+from .samples import digits, grown, keys, learner, refusal, state_bytes
+
+
+def test_labels_may_be_strings_and_keep_the_order_of_arrival() -> None:
+    images, labels = digits(5, 6)
+    names = {5: "zebra", 6: "ape", 1: "bee"}
+    learned = learner().partial_fit(images, [names[label] for label in labels])
+    more, more_labels = digits(1)
+    learned.partial_fit(more, np.array([names[label] for label in more_labels]))
+    assert learned.classes_ == ("ape", "zebra", "bee")
+    assert set(learned.predict(images).tolist()) <= {"ape", "zebra", "bee"}
+    assert 0 <= learned.score(images, [names[label] for label in labels]) <= 1
+
+
+def test_labels_may_be_tensors_arrays_or_numpy_numbers() -> None:
+    images, labels = digits(0, 1)
+    forms: list[Any] = [torch.tensor(labels), np.array(labels, dtype=np.int8), [np.int64(label) for label in labels]]
+    for given in forms:
+        assert learner().partial_fit(images, given).classes_ == (0, 1)
+
+
+def test_all_forms_of_the_same_images_are_the_same_to_it(tmp_path: Path) -> None:
+    images, labels = digits(0, 1)
+    forms: list[Any] = [images, images[..., None], torch.from_numpy(images)[:, None], list(images)]
+    learned = [learner().partial_fit(form, labels) for form in forms]
+    expected = learned[0].predict_proba(images)
+    for form, one in zip(forms, learned, strict=True):
+        assert np.array_equal(one.predict_proba(form), expected)
+    paths = [tmp_path / f"{number}.png" for number in range(len(images))]
+    for path, image in zip(paths, images, strict=True):
+        Image.fromarray(image).save(path)
+    assert np.array_equal(learned[0].predict_proba(paths), expected)
+    assert np.array_equal(learned[0].predict_proba([str(path) for path in paths]), expected)
+
+
+def test_files_are_read_in_colour_and_at_the_size_asked_for(tmp_path: Path) -> None:
+    paths, labels = [], []
+    for number in range(8):
+        colour = (250, 10, 10) if number % 2 else (10, 10, 250)
+        Image.new("RGB", (20 + number, 18), colour).save(tmp_path / f"{number}.png")
+        paths.append(tmp_path / f"{number}.png")
+        labels.append("red" if number % 2 else "blue")
+    learned = learner(image_size=16, epochs=5).partial_fit(paths, labels)
+    assert learned.shape_ == (3, 16, 16)
+    assert learned.predict(paths[:2]).shape == (2,)
+
+
+def test_it_trains_on_a_copy_of_what_it_was_given() -> None:
+    images, labels = digits(0, 1)
+    learned, expected = learner().partial_fit(images, labels), learner().partial_fit(images, labels)
+    held = learned.memory
+    images[:] = 0
+    assert held is not None
+    assert expected.memory is not None
+    assert int(held.exemplars.pixels.sum()) > 0
+    assert torch.equal(held.exemplars.pixels, expected.memory.exemplars.pixels)
+
+
+# Known classes ------------------------------------------------------------------------------------------------------
+
+
+def test_new_images_of_a_known_class_are_refused_and_the_way_is_named(tmp_path: Path) -> None:
+    learned = grown()
+    before = state_bytes(learned, tmp_path)
+    with pytest.raises(UserError) as error:
+        learned.partial_fit(*digits(3, 4))
+    assert "class 3 is known already" in refusal(error)
+    assert "known='update'" in refusal(error)
+    assert state_bytes(learned, tmp_path) == before
+
+
+def test_an_update_may_bring_new_classes_too() -> None:
+    learned = grown().partial_fit(*digits(1, 9, first=30), known="update")
+    assert learned.classes_ == (0, 1, 2, 3, 9)
+    assert learned.predict_proba(digits(9)[0]).shape == (12, 5)
+
+
+# The reserve --------------------------------------------------------------------------------------------------------
+
+
+def trained_on(learned: Learner) -> Tensor:
+    """The images that are being trained on."""
+    assert learned._phase is not None
+    assert learned._phase.trainer is not None
+    return learned._phase.trainer.feed.pixels
+
+
+def test_the_reserve_is_inside_the_budget_and_apart_from_the_exemplars() -> None:
+    learned = learner(memory=Budget(6, reserve=2)).partial_fit(*digits(0, 1)).partial_fit(*digits(2))
+    assert learned.memory is not None
+    kept, reserve = learned.memory.exemplars, learned.memory.reserve
+    assert torch.bincount(kept.labels).tolist() == [4, 4, 4]
+    assert torch.bincount(reserve.labels).tolist() == [2, 2, 2]
+    assert not keys(kept.pixels) & keys(reserve.pixels)
+
+
+def test_the_reserve_is_never_trained_on() -> None:
+    learned = learner(memory=Budget(6, reserve=2))
+    for classes in ((0, 1), (2,), (3,)):
+        events = learned.fitting(*digits(*classes))
+        for event in events:
+            if isinstance(event, StepDone):
+                break
+        fed = keys(trained_on(learned))
+        list(events)
+        assert learned.memory is not None
+        assert len(learned.memory.reserve) == 2 * len(learned.classes_)
+        assert not fed & keys(learned.memory.reserve.pixels)
+
+
+def test_an_image_that_comes_again_is_not_trained_on_if_it_is_in_the_reserve() -> None:
+    learned = learner(memory=Budget(6, reserve=2)).partial_fit(*digits(0, 1))
+    assert learned.memory is not None
+    reserve = keys(learned.memory.reserve.pixels)
+    for event in learned.fitting(*digits(0, 1), known="update"):
+        if isinstance(event, StepDone):
+            assert not keys(trained_on(learned)) & reserve
+    assert learned.memory is not None
+    assert not keys(learned.memory.exemplars.pixels) & keys(learned.memory.reserve.pixels)
+    pixels, labels = learned.memory.reserve.pixels, learned.memory.reserve.labels
+    with pytest.raises(UserError, match="in the reserve already"):
+        learned.partial_fit(pixels, [learned.classes_[row] for row in labels.tolist()], known="update")
+
+
+# Bad input ----------------------------------------------------------------------------------------------------------
+
+
+IMAGES, LABELS = digits(0, 1)
+
+
+def test_a_budget_that_is_too_small_is_refused_before_training() -> None:
+    learned = learner(memory=Budget(per_class=None, total=3)).partial_fit(*digits(0, 1))
+    with pytest.raises(UserError, match="use at least 4"):
+        learned.fitting(*digits(2, 3))
+    assert learned.phases_ == 1
+
+
+@pytest.mark.parametrize(
+    ("images", "labels", "line"),
+    [
+        (IMAGES / 255, LABELS, "expected uint8"),
+        (IMAGES, LABELS[:-1], "24 images and 23 labels"),
+        (IMAGES, [*LABELS[:-1], "one"], "partly numbers and partly strings"),
+        (IMAGES[:0], [], "no images"),
+        ([], [], "no images"),
+        (IMAGES, np.array(LABELS) / 2, "neither a whole number nor a string"),
+        (IMAGES, [True] * 24, "neither a whole number nor a string"),
+        (IMAGES, np.array(LABELS)[:, None], "neither a whole number nor a string"),
+        (IMAGES, None, "labels came as NoneType"),
+        (IMAGES, 1, "labels came as int"),
+        (IMAGES[:3], "cat", "labels came as str"),
+        (IMAGES[0], LABELS[:1], "numpy images must be"),
+        ("folder/", LABELS, "is a single path"),
+        (["nowhere.png"], [1], "nowhere.png does not exist"),
+        (None, LABELS, "NoneType"),
+    ],
+)
+def test_bad_images_and_labels_are_refused_in_one_line(images: Any, labels: Any, line: str) -> None:
+    learned = learner()
+    with pytest.raises(UserError) as error:
+        learned.partial_fit(images, labels)
+    assert line in refusal(error)
+    assert learned.partial_fit(IMAGES, LABELS).phases_ == 1
+
+
+def test_later_images_and_labels_must_be_like_the_first() -> None:
+    learned = learner().partial_fit(IMAGES, LABELS)
+    for images, labels, line in (
+        (np.zeros((2, 9, 9), np.uint8), [5, 6], "9×9 pixels, expected 8×8"),
+        (np.zeros((2, 8, 8, 3), np.uint8), [5, 6], "trained on (1, 8, 8)"),
+        (IMAGES, ["a"] * 24, "partly numbers and partly strings"),
+    ):
+        with pytest.raises(UserError) as error:
+            learned.partial_fit(images, labels)
+        assert line in refusal(error)
+    with pytest.raises(UserError, match="9×9"):
+        learned.predict(np.zeros((2, 9, 9), np.uint8))
+    with pytest.raises(UserError, match="24 images and 3 labels"):
+        learned.score(IMAGES, LABELS[:3])
+    with pytest.raises(UserError, match="use fc or ncm"):
+        learned.predict(IMAGES, classifier="auto")
+    with pytest.raises(UserError, match="'refuse' or 'update'"):
+        learned.partial_fit(IMAGES, LABELS, known="yes")

@@ -1,0 +1,137 @@
+"""What a learner is made with: every word and number checked, and resolved once."""
+
+from __future__ import annotations
+
+import json
+from types import MappingProxyType
+from typing import Any, cast
+
+import pytest
+from torch import nn
+
+from poise import Learner
+from poise.data import Budget
+from poise.errors import UserError
+from poise.experiment import make_recipe
+from poise.learner import KEYS, Settings
+
+from .samples import Flat, refusal
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        ({"method": "lucri"}, "unknown method 'lucri'; did you mean 'lucir'?"),
+        ({"policy": "fixd"}, "unknown policy 'fixd'; did you mean 'fixed'?"),
+        ({"net": "resnet23"}, "unknown net 'resnet23'; did you mean 'resnet32'?"),
+        ({"net": "resnet32/lucri"}, "did you mean 'lucir'?"),
+        ({"options": {"lambda_bse": 3.0}}, "did you mean 'lambda_base'?"),
+        ({"method": "icarl", "options": {"loss": "sigmod"}}, "did you mean 'sigmoid'?"),
+        ({"action": {"feature_dk": 1.0}}, "unknown action axis 'feature_dk'; did you mean 'feature_kd'?"),
+        ({"action": {"classifier": "nmc"}}, "did you mean 'ncm'?"),
+        ({"action": {"lr": float("nan")}}, "must be above 0 and finite"),
+        ({"action": {"feature_kd": -1.0}}, "must be at least 0"),
+        ({"precision": "bf61"}, "did you mean 'bf16'?"),
+        ({"device": "gpu"}, "use auto, cpu, cuda or cuda:N"),
+        ({"device": "cuda:99"}, "use device=cpu"),
+        ({"epochs": 0}, "epochs=0 must be a whole number, at least 1"),
+        ({"epochs": "3"}, "must be a whole number"),
+        ({"batch": 1}, "batch=1 must be a whole number, at least 2"),
+        ({"momentum": -1}, "momentum=-1"),
+        ({"weight_decay": float("inf")}, "weight_decay=inf"),
+        ({"memory": 0}, "memory.per_class=0 must be a whole number, at least 1"),
+        ({"memory": "20"}, "memory.per_class='20' must be a whole number"),
+        ({"memory": True}, "memory.per_class=True must be a whole number"),
+        ({"seed": "x"}, "seed='x' must be a whole number"),
+        ({"first_lr": 0}, "first_lr=0 must be a number above 0"),
+        ({"image_size": -3}, "image_size=-3 must be a whole number, at least 8"),
+        ({"momentum": "a"}, "momentum='a' must be a number"),
+        ({"action": [1]}, "must be a mapping"),
+        ({"method": 3}, "unknown method '3'"),
+        ({"options": {"lambda_base": float("nan")}}, "lambda_base=nan must be a number above 0"),
+    ],
+)
+def test_a_word_or_number_that_does_not_fit_is_refused_when_the_learner_is_made(
+    settings: dict[str, Any], line: str
+) -> None:
+    with pytest.raises(UserError) as error:
+        Learner(**settings)
+    assert line in refusal(error)
+
+
+@pytest.mark.parametrize("values", [{"per_class": 5, "total": 9}, {"per_class": None}, {"per_class": 3, "reserve": 3}])
+def test_a_budget_that_makes_no_sense_is_refused(values: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match="memory"):
+        Budget(**values)
+
+
+def test_a_class_instead_of_a_module_is_refused() -> None:
+    with pytest.raises(UserError, match=r"net=Net\(\)"):
+        Learner(net=cast("nn.Module", Flat))
+
+
+# Resolved once --------------------------------------------------------------------------------------------------------
+
+GIVEN: list[dict[str, Any]] = [
+    {},
+    {"policy": "fixed", "action": {"lr": 0.05}, "first_lr": 0.2, "options": {"lambda_base": 3.0}},
+    {"policy": "race", "space": {"feature_kd": (0.1, 1), "lr": (0.1, 0.02)}, "tune": ("kd",), "epochs": 7},
+    {"policy": "exp3", "policy_options": {"iterations": 3, "every": 2}, "trials": {"length": 0.5}, "memory": 7},
+    {"policy": "bilevel", "net": "small", "image_size": 16, "seed": 3},
+    {"policy": "offline-rl", "memory": Budget(6, reserve=2), "deterministic": True},
+    {"policy": "fixed", "method": "aanets", "memory": Budget(5, rule="rmm", allocation=(0.8, 0.6))},
+]
+
+
+@pytest.mark.parametrize("given", GIVEN, ids=lambda given: "-".join(map(str, given)) or "nothing")
+def test_resolving_resolved_settings_again_changes_nothing(given: dict[str, Any]) -> None:
+    settings = Settings.resolve(**given)
+    values = json.loads(json.dumps(settings.as_json()))
+    assert Settings.from_json(values) == settings
+    memory = Budget(**values.pop("memory"))
+    flat = {**values, **values.pop("schedule"), "memory": memory}
+    assert flat.keys() == KEYS | {"schedule"}
+    del flat["schedule"]
+    assert Settings.resolve(**flat) == settings
+
+
+def test_every_default_is_written_out() -> None:
+    settings = Settings.resolve(policy="online")
+    assert settings.policy_options == settings.kind.resolve({}) != {}
+    assert settings.space == settings.kind.space
+    assert settings.trials == settings.kind.trial_settings({})
+    assert Settings.resolve() == settings == Learner().settings
+
+
+def test_what_is_given_is_copied() -> None:
+    given: dict[str, Any] = {
+        "options": {"lambda_base": 3.0},
+        "action": {"lr": 0.05},
+        "policy": "race",
+        "policy_options": {"safe": 1.0},
+        "space": {"lr": [0.1, 0.02]},
+        "tune": ["lr"],
+        "trials": {"length": 0.5},
+    }
+    settings = Settings.resolve(**given)
+    before, arms = json.dumps(settings.as_json()), settings.action_space.actions
+    for value in given.values():
+        if isinstance(value, dict):
+            value.clear()
+    given["tune"].append("kd")
+    assert json.dumps(settings.as_json()) == before
+    assert Settings.from_json(json.loads(before)).action_space.actions == arms
+
+
+def test_any_mapping_and_any_sequence_will_do() -> None:
+    plain = Settings.resolve(policy="race", action={"lr": 0.05}, space={"lr": [0.1, 0.02]}, tune=["lr"])
+    other = {"action": MappingProxyType({"lr": 0.05}), "space": MappingProxyType({"lr": (0.1, 0.02)}), "tune": ("lr",)}
+    assert Settings.resolve(policy="race", **other) == plain
+
+
+def test_a_recipe_and_a_learner_of_the_same_keys_are_made_with_the_same() -> None:
+    keys: dict[str, Any] = {"policy": "race", "space": {"lr": [0.1, 0.02]}, "epochs": 3, "memory": 5, "seed": 2}
+    assert make_recipe(keys).settings == Learner(**keys).settings
+    resolved = make_recipe(keys).resolved()
+    assert resolved.settings == make_recipe(keys).settings
+    assert resolved.resolved() == resolved

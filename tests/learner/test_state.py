@@ -1,0 +1,297 @@
+"""A learner as tensors and plain values, and back; saved, loaded, and in the middle of a phase."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from poise import Augmentation, Learner, store
+from poise.data import Budget
+from poise.errors import UserError
+from poise.learner import LearnerState
+from poise.training import EpochDone, Event, PhaseDone, StepDone, TrialDone
+
+from .samples import Flat, digits, grown, learner, refusal, state_bytes
+
+
+@pytest.mark.parametrize("method", ["lucir", "icarl"])
+def test_what_was_saved_predicts_and_learns_on_as_if_it_never_had_been(method: str, tmp_path: Path) -> None:
+    settings = {"method": method, "action": {"classifier": "auto"}, "memory": Budget(6, reserve=2), "seed": 5}
+    learned = grown(**settings)
+    learned.save(tmp_path / "model")
+    loaded = Learner.load(tmp_path / "model")
+    images = digits(0, 1, 2, 3, first=40)[0]
+    assert loaded.classes_ == learned.classes_
+    assert loaded.classifier_ == learned.classifier_
+    assert loaded.settings == learned.settings
+    for classifier in ("fc", "ncm"):
+        ours, theirs = (one.predict_proba(images, classifier=classifier) for one in (learned, loaded))
+        assert np.array_equal(ours, theirs)
+    assert state_bytes(loaded, tmp_path) == state_bytes(learned, tmp_path)
+    for one in (learned, loaded):
+        one.partial_fit(*digits(4, 5))
+    assert state_bytes(loaded, tmp_path) == state_bytes(learned, tmp_path)
+
+
+def test_string_labels_survive_saving(tmp_path: Path) -> None:
+    images, labels = digits(0, 1)
+    learner().partial_fit(images, [f"class {label}" for label in labels]).save(tmp_path / "model")
+    assert Learner.load(tmp_path / "model").classes_ == ("class 0", "class 1")
+
+
+def test_without_its_memory_it_predicts_but_refuses_to_learn(tmp_path: Path) -> None:
+    learned = grown(memory=Budget(4, reserve=1))
+    learned.save(tmp_path / "model", memory=False)
+    assert not [name for name, tensor in load_file(tmp_path / "model").items() if tensor.dtype == torch.uint8]
+    loaded = Learner.load(tmp_path / "model")
+    images = digits(0, 1, 2, 3)[0]
+    assert np.array_equal(loaded.predict_proba(images), learned.predict_proba(images))
+    with pytest.raises(UserError, match="without its memory"):
+        loaded.partial_fit(*digits(4))
+
+
+def test_the_file_says_whether_it_contains_training_images(tmp_path: Path) -> None:
+    learned = grown()
+    learned.save(tmp_path / "model")
+    held = [tensor for tensor in load_file(tmp_path / "model").values() if tensor.dtype == torch.uint8]
+    assert sum(len(tensor) for tensor in held) == len(learned.memory or ()) == 16
+
+
+def test_nothing_learned_is_nothing_to_save(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="learned nothing yet"):
+        learner().save(tmp_path / "model")
+    with pytest.raises(UserError, match="does not exist"):
+        grown().save(tmp_path / "nowhere" / "model")
+    with pytest.raises(UserError, match="does not exist"):
+        Learner.load(tmp_path / "model")
+
+
+def test_another_module_than_the_one_saved_is_refused(tmp_path: Path) -> None:
+    learner(net=Flat()).partial_fit(*digits(0, 1)).save(tmp_path / "own")
+    with pytest.raises(UserError, match="does not fit the saved weights"):
+        Learner.load(tmp_path / "own", net=Flat(width=7))
+    learner().partial_fit(*digits(0, 1)).save(tmp_path / "named")
+    with pytest.raises(UserError, match="leave net out"):
+        Learner.load(tmp_path / "named", net=Flat())
+
+
+# In the middle of a phase -------------------------------------------------------------------------------------------
+
+
+def test_saved_in_the_middle_of_a_phase_it_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
+    whole, stopped = learner(batch=12).partial_fit(*digits(0, 1)), learner(batch=12).partial_fit(*digits(0, 1))
+    events = [type(event) for event in whole.fitting(*digits(2, 3))]
+    for many in range(1, len(events) + 1):
+        learned = Learner.load(_saved(stopped, tmp_path))
+        halves = learned.fitting(*digits(2, 3))
+        seen = [type(next(halves)) for _ in range(many)]
+        again = Learner.load(_saved(learned, tmp_path))
+        if events[many - 1] is not PhaseDone:
+            seen += [type(event) for event in again.fitting(*digits(2, 3))]
+        assert seen == events
+        assert state_bytes(again, tmp_path) == state_bytes(whole, tmp_path)
+
+
+def _saved(learned: Learner, folder: Path) -> Path:
+    learned.save(folder / "middle")
+    return folder / "middle"
+
+
+def test_saved_in_the_middle_of_a_phase_it_wants_the_same_images(tmp_path: Path) -> None:
+    learned = grown()
+    events = learned.fitting(*digits(4))
+    next(events)
+    again = Learner.load(_saved(learned, tmp_path))
+    with pytest.raises(UserError, match="give it the same ones"):
+        again.partial_fit(*digits(5))
+
+
+def test_its_own_augmentation_survives_in_the_middle_of_the_first_phase() -> None:
+    settings: dict[str, Any] = {"net": "small", "epochs": 2, "memory": 4, "device": "cpu"}
+    straight = Learner(**settings, augmentation=Augmentation(pad=1, flip=False))
+    for event in straight.fitting(*digits(0, 1)):
+        if isinstance(event, EpochDone) and event.epoch == 1:
+            saved = plain(straight.state())
+    resumed = Learner.from_state(LearnerState.from_tensors(*saved), device="cpu")
+    list(resumed.fitting(*digits(0, 1)))
+    assert resumed.preprocessing == straight.preprocessing
+    assert resumed.model is not None
+    assert straight.model is not None
+    for name, value in straight.model.state_dict().items():
+        assert torch.equal(resumed.model.state_dict()[name], value), name
+
+
+# As a value -----------------------------------------------------------------------------------------------------------
+
+Plain = tuple[dict[str, Tensor], dict[str, Any]]
+TUNED: dict[str, Any] = {"policy": "grid", "space": {"feature_kd": [0.1, 1], "lr": [0.1, 0.02]}, "epochs": 2}
+MOMENTS = ("fresh", "learned", "tuning", "training")
+
+
+def plain(state: LearnerState) -> Plain:
+    """A copy of all that is written of a state, as it is read back."""
+    tensors, meta = state.tensors(images=True)
+    return {name: value.clone() for name, value in tensors.items()}, json.loads(json.dumps(meta))
+
+
+def changes(before: Plain, after: Plain) -> set[str]:
+    """Where two states differ: prefixes of the tensors' names, keys of the plain values and of the settings."""
+    tensors, meta = set(before[0]) ^ set(after[0]), set(before[1]) ^ set(after[1])
+    tensors |= {name for name in set(before[0]) & set(after[0]) if not torch.equal(before[0][name], after[0][name])}
+    meta |= {key for key in set(before[1]) & set(after[1]) if before[1][key] != after[1][key]}
+    mine, other = before[1]["settings"], after[1]["settings"]
+    settings = {f"settings.{key}" for key in mine if mine[key] != other[key]}
+    return {name.split(".")[0] for name in tensors} | (meta - {"settings"}) | settings
+
+
+def at(moment: str, **settings: Any) -> tuple[Learner, Iterator[Event]]:
+    """A learner at some moment of its life, and what follows in its second phase."""
+    one = learner(**{**TUNED, "memory": Budget(6, reserve=2), **settings})
+    if moment == "fresh":
+        return one, one.fitting(*digits(0, 1))
+    events = one.partial_fit(*digits(0, 1)).fitting(*digits(2, 3))
+    awaited = {"tuning": TrialDone, "training": StepDone}.get(moment)
+    while awaited is not None and not isinstance(next(events), awaited):
+        pass
+    return one, events
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("method", ["lucir", "aanets"])
+def test_tensors_and_back_is_the_same_state(method: str, moment: str) -> None:
+    one, _ = at(moment, method=method)
+    state = one.state()
+    again = LearnerState.from_tensors(*plain(state))
+    assert changes(plain(state), plain(again)) == set()
+    assert again.settings == state.settings
+    known, found = state.knowledge, again.knowledge
+    typed = ("action", "classes", "phases", "classifier", "shape", "preprocessing", "hits", "history")
+    for name in (*typed, "held", "budget", "rho"):
+        assert getattr(found, name) == getattr(known, name), name
+    assert (found.start is found.predictor) is (known.start is known.predictor)
+    assert (again.pending is None) is (moment not in ("tuning", "training"))
+    if state.pending is not None and again.pending is not None:
+        assert again.pending.history == state.pending.history
+        assert again.pending.action == state.pending.action
+        assert (again.pending.action is None) is (moment == "tuning")
+        assert bool(again.pending.tensors) is (moment == "training")
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_learner_made_of_its_state_learns_on_to_the_same_bytes(moment: str, tmp_path: Path) -> None:
+    one, events = at(moment)
+    other = Learner.from_state(LearnerState.from_tensors(*plain(one.state())), device="cpu")
+    list(events)
+    list(other.fitting(*(digits(0, 1) if moment == "fresh" else digits(2, 3))))
+    assert state_bytes(other, tmp_path) == state_bytes(one, tmp_path)
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_state_stays_what_it_was_while_the_learner_goes_on(moment: str) -> None:
+    one, events = at(moment)
+    state = one.state()
+    before = plain(state)
+    list(events)
+    one.partial_fit(*digits(5, 6))
+    assert changes(before, plain(state)) == set()
+
+
+def test_two_learners_of_one_state_do_not_meet(tmp_path: Path) -> None:
+    one, _ = at("learned")
+    before = state_bytes(one, tmp_path)
+    Learner.from_state(one.state(), device="cpu").partial_fit(*digits(4))
+    assert state_bytes(one, tmp_path) == before
+
+
+def test_without_images_the_memory_is_where_they_came_from() -> None:
+    images, labels = digits(0, 1)
+    one = learner()
+    list(one.fitting(images, labels, origins=torch.arange(100, 100 + len(images))))
+    tensors, meta = one.state().tensors(images=False)
+    assert not [name for name, tensor in tensors.items() if tensor.dtype == torch.uint8]
+    pixels = torch.from_numpy(images)[:, None]
+    again = LearnerState.from_tensors(tensors, meta, lookup=lambda origins: pixels[origins - 100])
+    assert changes(plain(one.state()), plain(again)) == set()
+
+
+# Other states made of one -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def tuned() -> LearnerState:
+    """The state of a learner in the middle of its third phase, which has tried something before."""
+    one, _ = at("learned")
+    events = one.partial_fit(*digits(2, 3)).fitting(*digits(4))
+    while not isinstance(next(events), StepDone):
+        pass
+    return LearnerState.from_tensors(*plain(one.state()))
+
+
+def changed_by(change: Callable[[LearnerState], LearnerState], state: LearnerState) -> tuple[LearnerState, set[str]]:
+    """The other state, and where it differs; the original must be as it was."""
+    before = plain(state)
+    other = change(state)
+    assert changes(before, plain(state)) == set()
+    return other, changes(before, plain(other))
+
+
+def test_predict_only_leaves_out_what_a_prediction_does_not_need(tuned: LearnerState) -> None:
+    other, changed = changed_by(LearnerState.predict_only, tuned)
+    assert changed == {
+        "memory",
+        "history",
+        "pending",
+        *(f"settings.{key}" for key in ("policy", "policy_options", "space")),
+    }
+    assert (other.knowledge.memory, other.knowledge.history, other.pending) == (None, (), None)
+    assert not other.settings.kind.tunes
+    images = digits(0, 1, 2, 3)[0]
+    ours, theirs = (Learner.from_state(state, device="cpu").predict_proba(images) for state in (tuned, other))
+    assert np.array_equal(ours, theirs)
+
+
+def test_renamed_changes_only_the_labels(tuned: LearnerState) -> None:
+    other, changed = changed_by(lambda state: state.renamed(["zero", "one", "two", "three"]), tuned)
+    assert changed == {"classes"}
+    assert other.knowledge.classes == ("zero", "one", "two", "three")
+
+
+def test_started_with_is_the_first_phase_of_another_learner() -> None:
+    icarl = learner(method="icarl").partial_fit(*digits(0, 1)).state()
+    settings = learner(method="lwf", seed=3).settings
+    other, changed = changed_by(lambda state: state.started_with(settings), icarl)
+    assert changed == {"classifier", "action", "settings.method", "settings.seed"}
+    assert (icarl.knowledge.classifier, other.knowledge.classifier) == ("ncm", "fc")
+    assert other.knowledge.action == icarl.knowledge.action.replace(classifier="fc")
+    assert other.settings == settings
+    Learner.from_state(other, device="cpu").partial_fit(*digits(2))
+
+
+def test_forgetting_trials_keeps_the_knowledge(tuned: LearnerState) -> None:
+    settings = replace(tuned.settings, policy="fixed", policy_options={})
+    other, changed = changed_by(lambda state: state.forgetting_trials(settings), tuned)
+    assert tuned.knowledge.history
+    assert changed == {"history", "pending", "settings.policy", "settings.policy_options"}
+    assert (other.knowledge.history, other.pending, other.settings) == ((), None, settings)
+    assert replace(other.knowledge, history=tuned.knowledge.history) == tuned.knowledge
+
+
+# Files of another poise ---------------------------------------------------------------------------------------------
+
+
+def test_a_file_of_an_older_format_is_refused_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as older:
+        older.setattr(store, "FORMAT", 1)
+        grown().save(tmp_path / "model")
+    with pytest.raises(UserError) as error:
+        Learner.load(tmp_path / "model")
+    assert refusal(error).endswith("model has format 1, this poise reads 2; train it again, or use an older poise")

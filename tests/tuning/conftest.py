@@ -1,0 +1,56 @@
+"""A small phase on a CPU that actions can be tried in: two old classes, one new one, each a bright stripe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from poise.data import Augmentation, ImageSet, Memory, Preprocessing
+from poise.methods import Growth, make_method
+from poise.nets import Model, build_backbone, build_head, torch_generator
+from poise.training import Backend, Schedule, Situation
+from poise.tuning import TrialInputs, Trials, TrialSettings
+
+GROWTH = Growth(old=2, new=1)
+
+
+@pytest.fixture
+def situation(cpu: Backend) -> Situation:
+    """A second phase of 40 epochs."""
+    method = make_method("lucir")
+    model = Model(build_backbone("small", method.variant, 1, 0), build_head(method.head, 64))
+    model.head.grow(GROWTH.old, torch_generator(0, "test"))
+    preprocessing = Preprocessing((0.5,), (0.25,), Augmentation(1, False))
+    schedule = Schedule(epochs=40, batch=16)
+    return Situation(model.placed(cpu.device).eval(), method, GROWTH, preprocessing, schedule, cpu, seed=0, phase=1)
+
+
+@pytest.fixture(scope="session")
+def bright() -> Callable[[torch.Generator, int, int, int], ImageSet]:
+    """Images with a bright stripe where the label says: three upright ones, then three across."""
+
+    def made(generator: torch.Generator, label: int, count: int, first: int) -> ImageSet:
+        noise = torch.randint(0, 60, (count, 1, 8, 8), generator=generator)
+        stripe = slice(2 * (label % 3), 2 * (label % 3) + 3)
+        noise[(..., stripe) if label < 3 else (..., stripe, slice(None))] += 180
+        return ImageSet(noise.to(torch.uint8), torch.full((count,), label), torch.arange(first, first + count))
+
+    return made
+
+
+@pytest.fixture
+def make_trials(situation: Situation, bright: Callable[..., ImageSet]) -> Callable[..., Trials]:
+    """Trials of one new class; keywords are those of `TrialSettings`."""
+    generator = torch.Generator().manual_seed(3)
+    kept = ImageSet.joined([bright(generator, 0, 6, 0), bright(generator, 1, 6, 10)])
+    none = kept.select(torch.empty(0, dtype=torch.long))
+    new = bright(generator, 2, 40, 20)
+
+    def made(situation: Situation = situation, *, executor: Any = None, witness: Any = None, **settings: Any) -> Trials:
+        inputs = TrialInputs(situation, Memory(kept, none), new, none, 6, TrialSettings(**settings))
+        return Trials(inputs, executor=executor, witness=witness)
+
+    return made

@@ -1,0 +1,87 @@
+"""What tests of tuning do with learners: give them digits, save and resume them, compare them, read their events."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from poise import Learner
+from poise.data.sources import DigitsSource
+from poise.learner import LearnerState
+from poise.training import ActionDecided, Event, TrialDone
+
+E = TypeVar("E", bound=Event)
+
+SETTINGS: dict[str, Any] = {"net": "small", "device": "cpu", "preprocessing": DigitsSource.preprocessing}
+
+#: Not in alphabetical order: a file that sorts its keys changes the arms.
+GRID = {"lr": [0.1, 0.02], "feature_kd": [0.1, 1.0]}
+
+#: Of learners of short phases.
+SMALL: dict[str, Any] = {
+    **SETTINGS,
+    "policy": "grid",
+    "space": GRID,
+    "epochs": 4,
+    "memory": 4,
+    "trials": {"length": 0.25},
+    "batch": 64,
+}
+
+Saved = tuple[dict[str, Tensor], dict[str, Any]]
+
+
+def digits(labels: list[int], count: int = 12) -> tuple[Tensor, Tensor]:
+    """So many images of each label."""
+    images = DigitsSource().train()
+    chosen = torch.cat([(images.labels == label).nonzero().flatten()[:count] for label in labels])
+    return images.pixels[chosen], images.labels[chosen]
+
+
+def small(**changes: Any) -> Learner:
+    """A learner of short phases that has learned the first."""
+    return Learner(**{**SMALL, **changes}).partial_fit(*digits([0, 1, 2]))
+
+
+def saved(learner: Learner) -> Saved:
+    """The state as a checkpoint has it: bytes of its own, and plain values that went through JSON."""
+    tensors, meta = learner.state().tensors(images=True)
+    return {name: value.clone() for name, value in tensors.items()}, json.loads(json.dumps(meta, allow_nan=False))
+
+
+def reopened(state: Saved) -> Learner:
+    """The learner that was saved."""
+    return Learner.from_state(LearnerState.from_tensors(*state), device="cpu")
+
+
+def assert_same(a: Learner, b: Learner) -> None:
+    """Two learners are equal to the last bit, with all that they remember."""
+    (first, first_meta), (second, second_meta) = saved(a), saved(b)
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert first_meta == second_meta
+
+
+def of(kind: type[E], events: list[Event]) -> list[E]:
+    """The events of one kind."""
+    return [event for event in events if isinstance(event, kind)]
+
+
+def decided_in(events: list[Event]) -> ActionDecided:
+    """The decision of a phase."""
+    (decided,) = of(ActionDecided, events)
+    return decided
+
+
+def tried_in(events: list[Event], purpose: str | None = None) -> list[TrialDone]:
+    """The trials of the policy; with a purpose, those that are not the policy's."""
+    return [event for event in of(TrialDone, events) if event.trial.get("purpose") == purpose]
+
+
+def hits_of(event: TrialDone) -> dict[str, int]:
+    """All hits of each classifier at the end of a trial."""
+    last = event.record["hits"][max(event.record["hits"], key=int)]
+    return {name: sum(counts) for name, counts in last.items()}

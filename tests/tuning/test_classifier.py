@@ -1,0 +1,298 @@
+"""Which classifier counts: the rule, and how both are judged where an action leaves it open."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from poise import Budget, Learner
+from poise.actions import Action
+from poise.training import Event, Lane, PhaseDone, StageDone, TrialDone, Work
+from poise.tuning import Attempt, ClassifierRule, TrialResult, Trials, first_classifier
+
+from .learners import SMALL, assert_same, decided_in, digits, hits_of, reopened, saved, small, tried_in
+
+# The rule -----------------------------------------------------------------------------------------------------------
+
+NONE = {"fc": 0, "ncm": 0}
+AUTO = Action(classifier="auto")
+
+
+@pytest.mark.parametrize(
+    ("own", "in_force", "phases", "expected"),
+    [
+        ("fc", "fc", 1, "fc"),
+        ("ncm", "fc", 1, "ncm"),  # after a first phase, in which FC counted: nothing was judged yet
+        ("ncm", "fc", 2, "fc"),
+        ("fc", "ncm", 2, "ncm"),
+        ("auto", "fc", 1, "fc"),
+        ("auto", "ncm", 3, "ncm"),
+    ],
+)
+def test_where_the_action_leaves_it_open_the_classifier_in_force_is_rewarded(
+    own: str, in_force: str, phases: int, expected: str
+) -> None:
+    rule = ClassifierRule(own, in_force, phases, NONE)
+    assert rule.counted(AUTO) == expected
+    for name in ("fc", "ncm"):
+        assert rule.counted(Action(classifier=name)) == name
+
+
+@pytest.mark.parametrize(
+    ("own", "phases", "hits", "expected"),
+    [
+        ("ncm", 0, {"fc": 0, "ncm": 9}, "fc"),  # after the first phase
+        ("fc", 1, {"fc": 7, "ncm": 8}, "ncm"),
+        ("ncm", 1, {"fc": 8, "ncm": 7}, "fc"),
+        ("ncm", 2, {"fc": 8, "ncm": 8}, "ncm"),
+        ("fc", 2, {"fc": 8, "ncm": 8}, "fc"),
+        ("fc", 1, NONE, "fc"),
+        ("ncm", 1, NONE, "ncm"),
+    ],
+)
+def test_more_hits_decide_what_auto_becomes_and_the_methods_own_classifier_a_tie(
+    own: str, phases: int, hits: dict[str, int], expected: str
+) -> None:
+    rule = ClassifierRule(own, "fc", phases, NONE)
+    assert rule.chosen(AUTO, hits) == expected
+    for name in ("fc", "ncm"):
+        assert rule.chosen(Action(classifier=name), hits) == name
+
+
+@pytest.mark.parametrize("in_force", ["fc", "ncm"])
+def test_with_a_method_that_leaves_it_open_too_a_tie_leaves_the_classifier_in_force(in_force: str) -> None:
+    assert ClassifierRule("auto", in_force, 2, NONE).chosen(AUTO, NONE) == in_force
+
+
+def test_after_the_first_phase_fc_counts_unless_the_action_says_another() -> None:
+    assert [first_classifier(Action(classifier=name)) for name in ("auto", "fc", "ncm")] == ["fc", "fc", "ncm"]
+
+
+# The classifier apart from the trials -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "classifiers"),
+    [
+        ({}, {"auto"}),
+        ({"tune": ["kd", "classifier"]}, {"auto"}),
+        ({"tune": ["classifier"]}, {"auto"}),
+        ({"method": "icarl", "space": {"lr": [0.1, 0.05]}}, {"auto"}),
+        ({"action": {"classifier": "ncm"}}, {"ncm"}),
+        ({"tune": ["kd"]}, {"fc"}),
+        ({"tune": ["kd", "lr"]}, {"fc"}),
+        ({"method": "icarl", "space": {"lr": [0.1, 0.05]}, "tune": ["lr"]}, {"ncm"}),
+        ({"space": "joint"}, {"fc", "ncm"}),
+        ({"space": "joint", "tune": ["kd"]}, {"fc"}),
+        ({"space": {"classifier": ["fc", "ncm"]}}, {"fc", "ncm"}),
+        ({"policy": "fixed"}, {"fc"}),
+        ({"policy": "fixed", "action": {"classifier": "auto"}}, {"auto"}),
+    ],
+    ids=lambda value: str(sorted(value) if isinstance(value, set) else value),
+)
+def test_with_a_tuning_policy_the_classifier_is_auto_unless_it_was_said(
+    changes: dict[str, Any], classifiers: set[str]
+) -> None:
+    space = Learner(**{**SMALL, **changes}).space
+    assert {action.classifier for action in space.actions} == classifiers
+
+
+def test_the_reserve_decides_auto_and_is_never_trained_on() -> None:
+    learner = small(memory=Budget(6, reserve=2), action={"classifier": "auto"})
+    done = [event for event in learner.fitting(*digits([3])) if isinstance(event, PhaseDone)]
+    assert done[0].classifier in ("fc", "ncm")
+    assert learner.memory is not None
+    assert len(learner.memory.reserve) == 8
+    assert len(learner.memory) == 24
+
+
+def test_without_a_reserve_one_training_of_full_length_judges_the_classifiers_and_hits_add_up() -> None:
+    learner = small()
+    assert learner.classifier_ == "fc"
+    total = {"fc": 0, "ncm": 0}
+    for label in (3, 4):
+        events = list(learner.fitting(*digits([label])))
+        (judged,) = tried_in(events, "classifier")
+        assert (judged.trial["epochs"], judged.trial["full"]) == (4, True)
+        assert judged.action == decided_in(events).action
+        total = {name: total[name] + count for name, count in hits_of(judged).items()}
+        assert learner.knowledge.hits == total
+        expected = "fc" if total["fc"] >= total["ncm"] else "ncm"
+        assert [event.classifier for event in events if isinstance(event, PhaseDone)] == [expected]
+        assert learner.classifier_ == expected
+
+
+def test_a_classifier_that_was_said_is_not_judged() -> None:
+    learner = small(action={"classifier": "fc"})
+    events = list(learner.fitting(*digits([3])))
+    assert tried_in(events)
+    assert not tried_in(events, "classifier")
+    assert learner.knowledge.hits == {"fc": 0, "ncm": 0}
+
+
+def test_with_a_reserve_the_trained_model_itself_is_judged() -> None:
+    learner = small(memory=Budget(4, reserve=2))
+    before = learner.knowledge.hits
+    events = list(learner.fitting(*digits([3])))
+    assert not tried_in(events, "classifier")
+    assert learner.memory is not None
+    reserve = learner.memory.reserve
+    found = {
+        name: int((rows == reserve.labels.numpy()).sum()) for name, rows in learner.predictions(reserve.pixels).items()
+    }
+    after = learner.knowledge.hits
+    assert after == {name: before[name] + hits for name, hits in found.items()}
+
+
+def test_a_finalist_of_the_race_is_judge_enough() -> None:
+    learner = small(policy="race", policy_options={"finalists": 1})
+    events = list(learner.fitting(*digits([3])))
+    assert not tried_in(events, "classifier")
+    finals = [event for event in tried_in(events) if event.trial["full"] and event.action == decided_in(events).action]
+    assert len(finals) == 1
+    assert learner.knowledge.hits == hits_of(finals[0])
+
+
+def test_where_the_decided_action_was_no_finalist_it_is_trained_for_the_judgement() -> None:
+    learner = small(policy="race", policy_options={"finalists": 1, "every": 2})
+    first, second = (list(learner.fitting(*digits([label]))) for label in (3, 4))
+    assert not tried_in(first, "classifier")
+    assert not tried_in(second)  # the action stays as it was decided before
+    assert len(tried_in(second, "classifier")) == 1
+
+
+def test_the_papers_way_judges_by_two_short_trainings_in_the_first_tuned_phase_only() -> None:
+    learner = small(trials={"length": 0.5, "classifier": "paper"})
+    first, second = (list(learner.fitting(*digits([label]))) for label in (3, 4))
+    judged = tried_in(first, "classifier")
+    assert [(event.classifier, event.trial["epochs"], event.trial["full"]) for event in judged] == [
+        ("fc", 2, False),
+        ("ncm", 2, False),
+    ]
+    suited = [(event.action["feature_kd"], event.action["logit_kd"], event.action["margin"]) for event in judged]
+    assert suited == [(1.0, 0.0, 1.0), (0.0, 1.0, 0.0)]
+    hits = {event.classifier: hits_of(event)[event.classifier] for event in judged}
+    assert any(hits.values())
+    assert not tried_in(second, "classifier")
+    assert learner.knowledge.hits == hits
+    assert learner.classifier_ == ("fc" if hits["fc"] >= hits["ncm"] else "ncm")
+
+
+# The judgement of classifiers beside the training, as on a GPU ------------------------------------------------------
+
+
+@pytest.fixture
+def judge_beside(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
+    """Whether classifiers are judged beside the training from now on."""
+    return lambda on: monkeypatch.setattr(Trials, "works_beside", on)
+
+
+ONE_TRIAL: dict[str, Any] = {"policy": "exp3", "policy_options": {"iterations": 1}, "action": {"balance": "finetune"}}
+BESIDE: dict[str, dict[str, Any]] = {
+    "shorter than the training": {**ONE_TRIAL, "batch": 16},
+    "both environments": {**ONE_TRIAL, "trials": {"environment": "both"}},
+    "a finalist": {"policy": "race", "policy_options": {"finalists": 1, "rungs": 2}, "space": {"lr": [0.1, 0.02]}},
+    "the paper's candidates": {"space": {"lr": [0.1, 0.02]}, "trials": {"classifier": "paper"}},
+    "a reserve": {"space": {"lr": [0.1, 0.02]}, "memory": Budget(4, reserve=2)},
+}
+
+
+def in_any_order(events: list[Event]) -> list[str]:
+    return sorted(json.dumps(event.as_json(), sort_keys=True) for event in events if event.kept)
+
+
+@pytest.mark.parametrize("case", BESIDE)
+def test_beside_the_training_the_judgement_is_what_it_is_before_it(
+    case: str, judge_beside: Callable[[bool], None]
+) -> None:
+    before, learner = small(**BESIDE[case]), small(**BESIDE[case])
+    for arriving in (digits([3, 4]), digits([5])):
+        judge_beside(True)
+        told = list(learner.fitting(*arriving))
+        judge_beside(False)
+        expected = list(before.fitting(*arriving))
+        assert in_any_order(told) == in_any_order(expected)
+        assert_same(learner, before)
+        judged = tried_in(told, "classifier")
+        if case in ("both environments", "shorter than the training"):
+            assert told.index(judged[0]) > told.index(decided_in(told))
+
+
+@pytest.mark.parametrize("case", ["shorter than the training", "both environments"])
+def test_killed_with_a_judgement_beside_it_ends_with_the_same_bytes(
+    case: str, judge_beside: Callable[[bool], None]
+) -> None:
+    straight, arriving = small(**BESIDE[case]), digits([3, 4])
+    judge_beside(True)
+    states, events = [], []
+    for event in straight.fitting(*arriving):
+        states.append(saved(straight))
+        events.append(event)
+    assert isinstance(events[-2], StageDone) is (case == "shorter than the training")
+    for number, place in enumerate(range(0, len(events) - 1, 1 if case == "shorter than the training" else 3)):
+        resumed = reopened(states[place])
+        judge_beside(number % 2 == 0)  # what was begun on a GPU may end on a CPU
+        told = list(resumed.fitting(*arriving))
+        assert_same(straight, resumed)
+        assert in_any_order(told) == in_any_order(events[place + 1 :])
+
+
+def test_a_judgement_without_memory_beside_the_training_comes_after_it(
+    judge_beside: Callable[[bool], None], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = BESIDE["both environments"]
+    before, learner = small(**settings), small(**settings)
+    expected = list(before.fitting(*digits([3, 4])))
+    original, begun = Trials._try_split, 0
+
+    def starved(self: Trials, attempt: Attempt, place: int, lane: Lane) -> Work[TrialResult]:
+        nonlocal begun
+        begun += attempt.trial.full
+        fails, going = attempt.trial.full and begun == 1, original(self, attempt, place, lane)
+        for _ in range(3 if fails else 0):
+            yield next(going)
+        if fails:
+            raise torch.cuda.OutOfMemoryError("injected")
+        return (yield from going)
+
+    monkeypatch.setattr(Trials, "_try_split", starved)
+    judge_beside(True)
+    told = list(learner.fitting(*digits([3, 4])))
+    assert begun == 4  # both environments, and both again
+    assert "out of memory on cpu" in caplog.text
+    assert in_any_order(told) == in_any_order(expected)
+    assert isinstance(told[-2], TrialDone)
+    assert_same(learner, before)
+
+
+# Bugs that are known ------------------------------------------------------------------------------------------------
+
+
+def test_a_judgement_that_was_told_is_not_told_again() -> None:
+    learner, events = small(), []
+    for event in learner.fitting(*digits([3])):
+        events.append(event)
+        if isinstance(event, TrialDone) and event.trial.get("purpose") == "classifier":
+            state = saved(learner)
+            break
+    told = list(reopened(state).fitting(*digits([3])))
+    assert len(tried_in([*events, *told], "classifier")) == 1
+
+
+def test_the_papers_candidates_do_not_continue_trials_of_the_policy() -> None:
+    settings = {"policy": "race", "policy_options": {"rungs": 2}, "trials": {"length": 0.5, "classifier": "paper"}}
+    learner, state = small(**settings), None
+    told: list[TrialDone] = []
+    for event in learner.fitting(*digits([3])):
+        if isinstance(event, TrialDone):
+            told.append(event)
+            if event.trial.get("purpose") is None:
+                state = saved(learner)
+    assert state is not None
+    resumed = reopened(state)
+    again = tried_in(list(resumed.fitting(*digits([3]))), "classifier")
+    assert again == tried_in(list(told), "classifier")

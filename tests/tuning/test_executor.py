@@ -1,0 +1,167 @@
+"""Trials elsewhere: benches and attempts are plain values, and nobody can tell where a result was made."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import pytest
+import torch
+from torch import Tensor
+
+from poise import Learner
+from poise.actions import Action
+from poise.methods import make_method
+from poise.nets import Model
+from poise.policies import Trial
+from poise.training import Backend, Bench, Event, Lanes, LocalExecutor, TrialDone, make_backend
+from poise.tuning import Attempt, TrialResult, Trials
+
+from .learners import SMALL, assert_same, digits, of, tried_in
+
+OWN = make_method("lucir").default_action
+RUNGS = [
+    Attempt(Trial(2 * number + arm, arm, epochs, continues=None if number == 0 else arm), action, "fc", 4)
+    for number, epochs in enumerate((1, 2, 4))
+    for arm, action in enumerate((OWN, OWN.replace(lr=0.02, feature_kd=0.5)))
+]
+
+A = TypeVar("A")
+R = TypeVar("R")
+
+
+def count_classes(model: Model, means: Tensor, classes: Sequence[Any]) -> int:
+    return model.head.classes
+
+
+# Plain values ---------------------------------------------------------------------------------------------------------
+
+
+def test_an_attempt_is_a_plain_value() -> None:
+    attempt = Attempt(Trial(3, 1, 4, continues=1, round=2, full=True), Action(**OWN, epochs=20), "ncm", 4)
+    again = pickle.loads(pickle.dumps(attempt))
+    assert again == attempt
+    assert hash(again) == hash(attempt)
+
+
+@pytest.mark.parametrize("settings", [{}, {"environment": "both", "validation": 3}, {"horizon": 1}], ids=str)
+def test_trials_that_were_sent_away_give_the_same_results(
+    settings: dict[str, Any], make_trials: Callable[..., Trials]
+) -> None:
+    here = make_trials(witness=count_classes, **settings)
+    first = pickle.loads(pickle.dumps(here))
+    expected = list(here.run_all(RUNGS))
+    after = pickle.loads(pickle.dumps(here))  # without what was reached: everything is trained again
+    for there in (first, after):
+        assert not there._reached
+        assert list(there.run_all(RUNGS)) == expected
+    assert pickle.loads(pickle.dumps(expected)) == expected
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_backend_is_made_again_where_it_arrives(precision: str) -> None:
+    backend = make_backend("cpu", precision, deterministic=True)
+    assert pickle.loads(pickle.dumps(backend)) == backend
+
+
+@pytest.mark.gpu
+def test_a_backend_on_a_gpu_has_a_stream_of_its_own_where_it_arrives() -> None:
+    backend = make_backend("cuda", "bf16", deterministic=True)
+    again: Backend = pickle.loads(pickle.dumps(backend))
+    assert (again.device, again.precision, again.deterministic) == (backend.device, "bf16", True)
+    assert again.lane is not None
+    assert again.lane != backend.lane
+
+
+# Executors ------------------------------------------------------------------------------------------------------------
+
+
+class Away:
+    """Sends every attempt to a bench of its own, the last one first, and keeps what was sent."""
+
+    def __init__(self) -> None:
+        self.sent = 0
+
+    def run(self, bench: Bench[A, R], attempts: Sequence[A]) -> Iterator[R]:
+        letters = [pickle.dumps((bench, attempt)) for attempt in attempts]
+        answers = [self._answer(letter) for letter in reversed(letters)]
+        self.sent += len(letters)
+        return (pickle.loads(answer) for answer in reversed(answers))
+
+    @staticmethod
+    def _answer(letter: bytes) -> bytes:
+        bench, attempt = pickle.loads(letter)
+        lanes = Lanes(make_backend("cpu", "fp32", deterministic=False))
+        (result,) = LocalExecutor(lanes).run(bench, [attempt])
+        return pickle.dumps(result)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"policy": "race", "policy_options": {"rungs": 2, "finalists": 1}, "trials": {"length": 0.5}},
+        {"policy": "exp3", "policy_options": {"iterations": 2}},
+        {"trials": {"environment": "both"}, "space": {"lr": [0.1, 0.02]}},
+        {"trials": {"classifier": "paper"}, "space": {"lr": [0.1, 0.02]}},
+    ],
+    ids=["race", "exp3", "both environments", "the paper's candidates"],
+)
+def test_a_learner_whose_trials_run_elsewhere_is_the_same(settings: dict[str, Any]) -> None:
+    executor = Away()
+    here, there = Learner(**{**SMALL, **settings}), Learner(**{**SMALL, **settings}, executor=executor)
+    tried = 0
+    for labels in ([0, 1, 2], [3, 4], [5]):
+        expected, told = (list(learner.fitting(*digits(labels))) for learner in (here, there))
+        assert journal(told) == journal(expected)
+        tried += len(of(TrialDone, told))
+    assert_same(here, there)
+    assert executor.sent == tried > 0
+
+
+def journal(events: list[Event]) -> list[dict[str, Any]]:
+    return [event.as_json() for event in events if event.kept]
+
+
+def test_an_executor_is_no_part_of_what_is_saved() -> None:
+    executor = Away()
+    learner = Learner(**SMALL, executor=executor).partial_fit(*digits([0, 1, 2]))
+    resumed = Learner.from_state(learner.state(), device="cpu")
+    expected, told = (list(each.fitting(*digits([3]))) for each in (learner, resumed))
+    assert journal(told) == journal(expected)
+    assert executor.sent == len(tried_in(expected)) + len(tried_in(expected, "classifier"))
+
+
+ELSEWHERE = """
+import pickle, sys, torch
+torch.set_num_threads(1)
+trials, attempts = pickle.load(sys.stdin.buffer)
+sys.stdout.buffer.write(pickle.dumps(list(trials.run_all(attempts))))
+"""
+
+
+class Subprocess:
+    """Runs attempts in another process."""
+
+    def run(self, bench: Bench[A, R], attempts: Sequence[A]) -> Iterator[R]:
+        letter = pickle.dumps((bench, list(attempts)))
+        done = subprocess.run([sys.executable, "-c", ELSEWHERE], input=letter, capture_output=True, check=True)
+        return iter(pickle.loads(done.stdout))
+
+
+def test_another_process_gives_the_same_results(make_trials: Callable[..., Trials]) -> None:
+    assert torch.get_num_threads() == 1
+    expected = list(make_trials().run_all(RUNGS))
+    assert list(make_trials(executor=Subprocess()).run_all(RUNGS)) == expected
+
+
+def test_results_come_in_the_order_of_asking_whatever_the_lanes(
+    make_trials: Callable[..., Trials], cpu: Backend
+) -> None:
+    """Later attempts are shorter and end first."""
+    asked = [Attempt(Trial(number, number, 4 - number), OWN, "fc", 4) for number in range(3)]
+    results: list[TrialResult] = list(make_trials(executor=LocalExecutor(Lanes(cpu, 3))).run_all(asked))
+    assert [result.outcome.trial for result in results] == [attempt.trial for attempt in asked]
+    assert results == [make_trials().run(attempt) for attempt in asked]

@@ -1,0 +1,121 @@
+"""What tuners remember: every kind of entry to JSON and back, and what a history says."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+from poise.actions import Action
+from poise.errors import Damaged
+from poise.policies import Decided, Outcome, Trial, Tried
+from poise.tuning import Entry, decided_rewards, entry_as_json, entry_from_json, judged_hits
+from poise.tuning.history import (
+    _MADE_OF,
+    Chosen,
+    Episode,
+    HyperStep,
+    Judged,
+    Played,
+    Stepped,
+    TriedInFull,
+    finalist_totals,
+    told_to_policy,
+)
+
+ACTION = Action(lr=0.05, feature_kd=0.1, classifier="auto")
+FULL = Outcome(Trial(7, 1, 40, full=True), 0.5, (0.25, 0.75))
+ENTRIES: list[Entry] = [
+    Tried(1, Outcome(Trial(3, 2, 4, continues=0, round=1), 0.1 + 0.2, (1 / 3, 0.5))),
+    Tried(1, Outcome(Trial(0, 0, 4), 0.0, diverged=True)),
+    TriedInFull(2, FULL, {"fc": 5, "ncm": 4}),
+    Decided(2, 1),
+    Judged(2, {"fc": 5, "ncm": 4}),
+    Chosen(3, ACTION),
+    Stepped(1, HyperStep(0, ACTION, 1.25, {"lr": -1e-3, "feature_kd": 0.0})),
+    Played(0, Episode(4, (((1.0, -0.4, 0.1 + 0.2), 3, 1 / 3), ((1.0, 0.0, 2.0), 0, 0.0)))),
+    Played(0, Episode(5, ())),
+]
+
+
+def written(entry: Entry) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(json.dumps(entry_as_json(entry), allow_nan=False))
+    return found
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: type(entry).__name__)
+def test_an_entry_comes_back_from_json_to_the_last_bit(entry: Entry) -> None:
+    again = entry_from_json(written(entry))
+    assert type(again) is type(entry)
+    assert again == entry
+    assert written(entry)["phase"] == entry.phase
+
+
+def test_every_kind_of_entry_has_a_word_of_its_own() -> None:
+    kinds = {type(entry): next(iter(written(entry))) for entry in ENTRIES}
+    assert {word for kind, word in kinds.items() if kind is not TriedInFull} == set(_MADE_OF)
+    assert kinds[TriedInFull] == kinds[Tried]  # with totals
+
+
+def test_a_round_without_a_finite_loss_stays_one() -> None:
+    entry = Stepped(1, HyperStep(2, ACTION, math.inf, {"lr": math.nan}))
+    again = entry_from_json(written(entry))
+    assert isinstance(again, Stepped)
+    assert (again.step.round, again.step.action, again.step.finite) == (2, ACTION, False)
+    assert written(again) == written(entry)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {},
+        {"phase": 1},
+        {"phase": 1, "dreamt": 3},
+        {"decided": 3},
+        {"decided": 3, "phase": "1"},
+        {"decided": 3, "judged": {"fc": 1, "ncm": 2}, "phase": 1},
+        {"phase": 1, "trial": {"id": 0, "arm": 0, "epochs": 4}, "reward": 0.5},
+    ],
+    ids=str,
+)
+def test_an_entry_that_nobody_writes_is_refused_in_one_line(value: dict[str, Any]) -> None:
+    with pytest.raises(Damaged, match=r"^the history has an entry that nobody writes, with [^\n]+$"):
+        entry_from_json(value)
+
+
+def test_a_policy_is_told_its_trials_and_decisions_only() -> None:
+    assert told_to_policy(ENTRIES) == ENTRIES[:4]
+
+
+def tried(phase: int, arm: int, epochs: int, reward: float) -> Tried:
+    return Tried(phase, Outcome(Trial(0, arm, epochs), reward))
+
+
+def test_the_reward_of_a_decision_is_that_of_its_last_trial_in_the_same_phase() -> None:
+    history: list[Entry] = [
+        *(tried(1, 0, 2, 0.25), tried(1, 1, 2, 0.5), tried(1, 1, 4, 0.75), Decided(1, 1)),
+        *(tried(2, 0, 2, 0.5), Judged(2, {"fc": 1, "ncm": 0}), Decided(2, 1)),  # not tried in this phase
+        *(tried(3, 0, 2, 0.125), Decided(3, 0)),
+    ]
+    assert decided_rewards(history) == {1: 0.75, 3: 0.125}
+
+
+def test_a_decided_finalist_has_totals_and_no_other_arm_has() -> None:
+    final = TriedInFull(2, FULL, {"fc": 5, "ncm": 4})
+    assert finalist_totals([final, Decided(2, 1)]) == {"fc": 5, "ncm": 4}
+    assert finalist_totals([final, Decided(2, 0)]) is None
+    assert finalist_totals([Tried(2, FULL), Decided(2, 1)]) is None
+    assert finalist_totals([final]) is None
+
+
+def test_hits_of_all_judgements_add_up() -> None:
+    history: list[Entry] = [
+        Judged(1, {"fc": 2, "ncm": 0}),
+        Decided(1, 0),
+        Judged(1, {"fc": 0, "ncm": 3}),
+        Judged(2, {"fc": 1, "ncm": 1}),
+    ]
+    assert judged_hits(history) == {"fc": 3, "ncm": 4}
+    assert judged_hits([]) == {"fc": 0, "ncm": 0}
