@@ -12,7 +12,7 @@ import pytest
 from poise import store
 from poise.errors import UserError
 from poise.experiment import Audit, Plan, Run, RunFolder, audit_folder, load_recipe, make_plan, reopen, runner_in
-from poise.report import comparison_table, run_table
+from poise.report import comparison_table, run_of_result, run_table
 
 Plans = Callable[..., Plan]
 Outcome = Callable[[Path], tuple[dict[str, Any], bytes, bytes]]
@@ -66,8 +66,8 @@ def test_it_is_labelled_everywhere(audited: Path) -> None:
     result = json.loads((audited / "result.json").read_bytes())
     assert result["leak"] is True
     assert result["resolved_policy"]["reward"] == "exam test (leak)"
-    assert "race (leak)" in comparison_table([result])
-    assert "leak: the policy was told" in run_table(result)
+    assert "race (leak)" in comparison_table([run_of_result(result)])
+    assert "leak: the policy was told" in run_table(run_of_result(result))
     assert json.loads((audited / "recipe.json").read_bytes())["runner"] == "audit"
 
 

@@ -28,7 +28,7 @@ from poise.experiment import (
     reopened,
 )
 from poise.policies import Trial
-from poise.report import ProbeTable
+from poise.studies import ProbeTable
 
 Plans = Callable[..., Plan]
 WORDS = ("groups=[3,2,2]", "epochs=3", "batch=64", "space={feature_kd=[0,1],lr=[0.1,0.02]}")

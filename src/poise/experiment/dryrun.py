@@ -10,6 +10,7 @@ from poise.experiment.run import Plan
 from poise.learner import Learner
 from poise.policies import Outcome
 from poise.training import TUNERS, StepDone
+from poise.words import duration
 
 MEASURED_SECONDS = 3.0
 TEACHER_COST = 4 / 3  # a step costs forward + backward (3 parts); a teacher adds a forward
@@ -44,8 +45,8 @@ def describe_plan(plan: Plan) -> str:
         tried += epoch * trial_epochs * (_environments(plan, len(group)) if phase else 0)
     lines += [
         "",
-        f"time    about {_duration(seconds)} of training at {rate:,.0f} images/s (measured here, without a teacher)",
-        *([f"policy  about {_duration(tried)} of trials on top, at the same rate"] if tried else []),
+        f"time    about {duration(seconds)} of training at {rate:,.0f} images/s (measured here, without a teacher)",
+        *([f"policy  about {duration(tried)} of trials on top, at the same rate"] if tried else []),
         *([f"policy  what {recipe.policy} itself takes is not in this estimate"] if recipe.policy in TUNERS else []),
         f"memory  {_size(train.pixels.nbytes)} of images, {_size(8 * model)} for model, teacher and momentum",
         f"disk    about {_size(10 * model + 2**20)} (two checkpoints, two models, the journal)",
@@ -89,12 +90,6 @@ def _model_bytes(learner: Learner, shape: tuple[int, int, int]) -> tuple[int, in
     """The size of the network in the first phase and after it; its steps take longer in proportion."""
     first, later = (learner.blank_model(shape, phases).state_dict().values() for phases in (1, 2))
     return sum(value.nbytes for value in first), sum(value.nbytes for value in later)
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def _size(count: float) -> str:

@@ -23,11 +23,12 @@ from poise.data import Budget, ImageSet, Stream, class_order, make_stream
 from poise.data.sources import FolderSource, Source, open_source
 from poise.errors import Damaged, Interrupted, OutOfMemory, UserError
 from poise.experiment.examiner import Exam, Examiner, average_forgetting, split_for_development
-from poise.experiment.folder import RunFolder, said
+from poise.experiment.folder import RunFolder
 from poise.experiment.machine import describe_machine, now, read_machine, record_resume
 from poise.experiment.progress import Quiet, Watcher, share_of_phase
 from poise.experiment.recipe import Recipe, make_recipe, resolved
 from poise.learner import Learner
+from poise.runfolder import CROSSVAL, SECONDS, without_empty_keys
 from poise.training import Event, StageDone, TrialDone, TrialSettings, TuningDone, trained_images
 from poise.training.offline import check_classes
 
@@ -36,7 +37,6 @@ log = logging.getLogger(__name__)
 CHECKPOINT_SECONDS = 60.0
 TRIAL_SECONDS = 2.0  # between checkpoints during policy learning, which are small
 Going = Generator[int, None, dict[str, Any]]  # yields how many images were trained on since the last time
-PARTS = ("train", "policy", "evaluate", "total")
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ class Run:
     exams: list[Exam] = field(default_factory=list)
     actions: list[dict[str, Any]] = field(default_factory=list)
     stored: list[dict[str, int]] = field(default_factory=list)
-    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(SECONDS, 0.0))
     _costs: list[int] = field(default_factory=list)
     _mark: float = 0.0
 
@@ -343,7 +343,7 @@ class Run:
         mine = json.loads(json.dumps(self.plan.new_learner().state(images=False)[1]["settings"]))
         saved = meta["learner"]["settings"]
         mine["memory"] = {key: value for key, value in mine["memory"].items() if key in saved["memory"]}
-        changed = [key for key, value in saved.items() if said(value) != said(mine[key])]
+        changed = [key for key, value in saved.items() if without_empty_keys(value) != without_empty_keys(mine[key])]
         if changed:
             raise UserError(f"recipe.json in {self.folder.path} was changed since ({', '.join(changed)}); restore it")
         self.exams = [Exam(**exam) for exam in meta["exams"]]
@@ -446,7 +446,7 @@ def reopen(path: Path) -> tuple[RunFolder, Plan]:
     """The folder of a run and its plan, with the data checked to be the same."""
     folder = RunFolder(path)
     if not folder.exists:
-        if (path / "crossval.json").exists():
+        if (path / CROSSVAL).exists():
             raise UserError(f"{path} holds a crossval; give the same 'poise crossval' command again to go on with it")
         raise UserError(f"{path} is not a run folder; start one with 'poise run'")
     saved = store.read_json(folder.recipe)
