@@ -174,3 +174,12 @@ def test_where_the_judgement_of_the_classifier_stands_in_the_journal_changes_not
     assert here.phases == there.phases
     assert sorted(map(str, here.trials)) == sorted(map(str, there.trials))
     assert numbers.chances(here) == numbers.chances(there)
+
+
+def test_a_trial_has_the_accuracies_that_make_its_reward(real: Path, write: Write) -> None:
+    for trial in read_run(real).trials:
+        assert sum(trial.accuracies) / len(trial.accuracies) == pytest.approx(trial.reward)
+    folder = write("lost", policy="online")
+    journal = folder / "journal.jsonl"
+    journal.write_text(journal.read_text().replace('"diverged": false', '"diverged": true'))
+    assert {trial.accuracies for trial in read_run(folder).trials} == {(0.0,)}

@@ -34,9 +34,8 @@ def action(feature_kd: float = 1.0, lr: float = 0.1) -> dict[str, Any]:
 
 
 def trial(phase: int, tried: dict[str, Any], hits: list[int], epochs: int = 4, **more: Any) -> TrialRecord:
-    record = {"images": [10] * len(hits), "hits": {"1": {"fc": [0] * len(hits)}, str(epochs): {"fc": hits}}}
     known: dict[str, Any] = {"full": False, "diverged": False, "purpose": "action", **more}
-    return TrialRecord(phase, tried, float(np.mean(hits)) / 10, epochs, record=record, **known)
+    return TrialRecord(phase, tried, float(np.mean(hits)) / 10, epochs, accuracies=tuple(n / 10 for n in hits), **known)
 
 
 def decision(phase: int, decided: dict[str, Any]) -> PhaseRecord:
@@ -106,19 +105,6 @@ def test_what_was_not_tried_or_is_off_the_grid_is_unknown() -> None:
     assert change.steps is None
     assert change.axes == ("feature_kd",)
     assert "–" in slow_change(run(journal))
-
-
-def test_a_diverged_trial_is_a_reward_of_zero() -> None:
-    lost = trial(2, FIRST[0], [9, 9], diverged=True)
-    journal: Happened = [
-        trial(1, FIRST[0], [9, 9]),
-        decision(1, FIRST[0]),
-        lost,
-        trial(2, FIRST[1], [5, 5]),
-        decision(2, FIRST[1]),
-    ]
-    (change,) = changes(tuned_phases(run(journal)), AXES)
-    assert change.loss == pytest.approx(0.5)
 
 
 def test_a_run_that_tuned_nothing_says_nothing() -> None:

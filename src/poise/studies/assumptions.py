@@ -35,7 +35,6 @@ from numpy.typing import NDArray
 from poise.actions import Action
 from poise.policies.simulate import rank_correlation
 from poise.report import RunRecord, aligned
-from poise.report.reading import TrialRecord
 from poise.runfolder import TRAINING_KEYS
 from poise.studies.probe_table import ProbeTable
 
@@ -85,7 +84,7 @@ def tuned_phases(run: RunRecord) -> list[Tuned]:
     for trial in run.trials:
         if trial.purpose == "action":
             arms = tried.setdefault(trial.phase, {}).setdefault(trial.length, {})
-            arms.setdefault(_arm(run, trial.action), []).append(_per_class(trial))
+            arms.setdefault(_arm(run, trial.action), []).append(np.array(trial.accuracies))
     return [
         Tuned(phase.phase, {level: _means(arms) for level, arms in tried[phase.phase].items()}, _arm(run, phase.action))
         for phase in run.phases
@@ -96,15 +95,6 @@ def tuned_phases(run: RunRecord) -> list[Tuned]:
 def _arm(run: RunRecord, action: Mapping[str, float | str]) -> Action:
     """An action as it was tried: which classifier counts is an arm's own only where it is an axis of the space."""
     return Action(**(action if "classifier" in run.axes else {**action, "classifier": "auto"}))
-
-
-def _per_class(trial: TrialRecord) -> Array:
-    """Local accuracies at the end of a trial, scaled so that their mean is the reward; zeros if it diverged."""
-    images, hits = np.array(trial.record["images"]), trial.record["hits"]
-    if trial.diverged or not hits:
-        return np.zeros(len(images))
-    weights = np.array(trial.record.get("weights") or [1 / len(images)] * len(images))
-    return np.asarray(hits[str(max(map(int, hits)))][trial.classifier] / images * weights * len(images))
 
 
 def _means(arms: Mapping[Action, list[Array]]) -> dict[Action, Array]:

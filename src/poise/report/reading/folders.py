@@ -177,9 +177,18 @@ def _trial_record(event: Mapping[str, Any]) -> TrialRecord:
         full=bool(plan["full"]),
         diverged=bool(event["diverged"]),
         purpose=str(plan.get("purpose", "action")),
-        classifier=str(event["classifier"]),
-        record=event["record"],
+        accuracies=_class_accuracies(event),
     )
+
+
+def _class_accuracies(event: Mapping[str, Any]) -> tuple[float, ...]:
+    """Of a trial on each class at its end, scaled so that their mean is the reward; zeros if it diverged."""
+    images, hits = event["record"].get("images", ()), event["record"].get("hits")
+    if event["diverged"] or not hits:
+        return (0.0,) * len(images)
+    weights = event["record"].get("weights") or [1 / len(images)] * len(images)
+    right = hits[max(hits, key=int)][event["classifier"]]
+    return tuple(hit / count * weight * len(images) for hit, count, weight in zip(right, images, weights, strict=True))
 
 
 def _make_record(

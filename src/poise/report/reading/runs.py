@@ -87,7 +87,7 @@ class PhaseRecord:
 class TrialRecord:
     """An action that was tried: in which phase, for how many epochs, and the reward it got (a share).
 
-    `record` is what the journal says of its validation: images, hits and weights of each class.
+    `accuracies` are those on each class at its end, scaled so that their mean is the reward; zeros where it diverged.
     """
 
     phase: int
@@ -97,8 +97,7 @@ class TrialRecord:
     full: bool
     diverged: bool
     purpose: str  # `action`, or `classifier` where only the classifier was judged
-    classifier: str = "fc"
-    record: Mapping[str, Any] = field(default_factory=dict)
+    accuracies: tuple[float, ...] = ()
 
     @property
     def length(self) -> tuple[bool, int]:
