@@ -47,7 +47,7 @@ def run(happened: Happened, name: str = "run", **keys: Any) -> RunRecord:
     phases = tuple(each for each in happened if isinstance(each, PhaseRecord))
     trials = tuple(each for each in happened if isinstance(each, TrialRecord))
     recipe = {**RECIPE, **keys}
-    return RunRecord(Path(name), name, recipe, "", recipe, {}, phases, trials, space={"axes": AXES} if trials else None)
+    return RunRecord(Path(name), name, recipe, recipe, {}, phases, trials, space={"axes": AXES} if trials else None)
 
 
 FIRST = [action(0), action(1), action(10), action(10, 0.05)]

@@ -20,7 +20,7 @@ def run(name: str, lr: float, **keys: object) -> RunRecord:
     """A run that trained its only later phase with this learning rate."""
     action: dict[str, float | str] = {"feature_kd": 1.0, "lr": lr, "classifier": "fc"}
     phases = tuple(PhaseRecord(phase, 1 + phase, 50.0, 50.0, 50.0, action) for phase in range(2))
-    return RunRecord(Path(name), name, {**RECIPE, **keys}, "made/up", None, {}, phases)
+    return RunRecord(Path(name), name, {**RECIPE, **keys}, None, {}, phases)
 
 
 def test_a_probe_knows_the_best_constant_action_of_its_phase() -> None:

@@ -60,8 +60,7 @@ def plane(runs: Sequence[RunRecord]) -> Rows:
             tfh, tfs = (row.averages(StreamKind(phases, setting)) for setting in ("tfh", "tfs"))
             rows += [
                 {
-                    **_described(row),
-                    "policy": row.first.policy_label,
+                    **row.described,
                     "phases": phases,
                     "seed": seed,
                     "tfh": tfh[seed],
@@ -261,12 +260,8 @@ def _by_row_and_stream(runs: Sequence[RunRecord]) -> Iterator[tuple[Configuratio
             yield row, stream, group
 
 
-def _described(row: Configuration) -> dict[str, Value]:
-    return {"data": row.first.data, "exam": row.first.exam, "method": row.first.method, "row": row.label}
-
-
 def _row_and_stream(row: Configuration, stream: StreamKind) -> dict[str, Value]:
-    return {**_described(row), "policy": row.first.policy_label, "setting": str(stream)}
+    return {**row.described, "setting": str(stream)}
 
 
 def _by_phase(

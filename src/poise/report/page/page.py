@@ -44,7 +44,6 @@ class Contents:
     figures: Sequence[Figure] = ()
     printed: bool = False  # whether the figures are files beside the page too
     links: Mapping[str, str] = field(default_factory=dict)  # from a run's name to its folder, as the page sees it
-    title: str = ""
 
 
 def make_page(contents: Contents, refresh: int | None = None) -> str:
@@ -61,7 +60,7 @@ def make_page(contents: Contents, refresh: int | None = None) -> str:
     environment.filters["legend"] = lambda legend: Markup(legend_html(legend))
     text = environment.from_string((files / "page.html").read_text(encoding="utf-8"))
     return text.render(
-        title=contents.title or _title(runs),
+        title=_title(runs),
         generator=GENERATOR,
         written=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         refresh=refresh,

@@ -49,6 +49,15 @@ class Configuration:
             found.setdefault(StreamKind.of(run), []).append(run)
         return found
 
+    @property
+    def described(self) -> dict[str, str]:
+        """What it is, as columns of a file."""
+        run = self.first
+        return {
+            **{"data": run.data, "exam": run.exam, "method": run.method},
+            **{"policy": run.policy_label, "row": self.label},
+        }
+
     def averages(self, stream: StreamKind) -> dict[int, float]:
         """Average accuracy by seed, of finished runs; of two runs of a seed, that of the first."""
         found: dict[int, float] = {}

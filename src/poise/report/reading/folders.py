@@ -211,7 +211,6 @@ def _make_record(
         path=path,
         name=name,
         recipe=recipe,
-        title=str(saved["name"] if result is None else result["recipe"]),
         result=result,
         machine=saved.get("machine", {}),
         phases=tuple(phases),

@@ -30,41 +30,23 @@ INFORMED: Final = frozenset(LABELS[key][0] for key in ("oracle", "leak"))
 
 @dataclass(frozen=True)
 class PhaseRecord:
-    """One phase that was learned and examined. Accuracies in percent; details are empty where no journal is left.
+    """One phase that was learned and examined. Accuracies in percent; details are empty where no journal is left."""
 
-    Attributes:
-        phase: its number, from 0.
-        classes: how many classes were seen so far.
-        accuracy: of the classifier that counts, on all classes seen so far.
-        accuracy_fc: the same with the head.
-        accuracy_ncm: the same with the nearest class mean.
-        action: the action it was trained with; `auto` is replaced by what it became.
-        stored: images in memory after the phase, reserve included.
-        held: images held in the phase, those that arrived included; None where nobody counted them.
-        budget: how many may be held in it.
-        labels: all classes seen so far, in the order in which they came.
-        arrived: those of them that arrived in this phase.
-        images: exam images of each of `labels`.
-        hits_by_classifier: how many of them `fc` and `ncm` got right.
-        distribution: the policy's over its space when it decided, in the order of `RunRecord.arms`; None without one.
-        reward: the local reward of the decided action, where it was tried.
-    """
-
-    phase: int
-    classes: int
-    accuracy: float
-    accuracy_fc: float
-    accuracy_ncm: float
-    action: Mapping[str, AxisValue]
-    stored: int | None = None
-    held: int | None = None
-    budget: int | None = None
-    labels: tuple[int, ...] = ()
-    arrived: tuple[int, ...] = ()
-    images: tuple[int, ...] = ()
-    hits_by_classifier: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    distribution: tuple[float, ...] | None = None
-    reward: float | None = None
+    phase: int  # its number, from 0
+    classes: int  # how many were seen so far
+    accuracy: float  # of the classifier that counts, on all classes seen so far
+    accuracy_fc: float  # the same with the head
+    accuracy_ncm: float  # the same with the nearest class mean
+    action: Mapping[str, AxisValue]  # that it was trained with; `auto` is replaced by what it became
+    stored: int | None = None  # images in memory after the phase, reserve included
+    held: int | None = None  # images held in the phase, those that arrived included
+    budget: int | None = None  # how many may be held in it
+    labels: tuple[int, ...] = ()  # all classes seen so far, in the order in which they came
+    arrived: tuple[int, ...] = ()  # those of them that arrived in this phase
+    images: tuple[int, ...] = ()  # exam images of each of `labels`
+    hits_by_classifier: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # how many `fc` and `ncm` got right
+    distribution: tuple[float, ...] | None = None  # the policy's when it decided, in the order of `RunRecord.arms`
+    reward: float | None = None  # the local reward of the decided action, where it was tried
 
     @property
     def classifier(self) -> str:
@@ -107,39 +89,21 @@ class TrialRecord:
 
 @dataclass(frozen=True)
 class RunRecord:
-    """One run.
+    """One run."""
 
-    Attributes:
-        path: its folder (or the file of its result).
-        name: a short name, unlike that of every other run of the report.
-        recipe: its resolved keys; of an old folder or a bare result, those that are known.
-        title: the name of the recipe.
-        result: what result.json says; None while it is unfinished.
-        machine: what machine.json says; empty where there is none.
-        phases: what was learned so far, in order.
-        trials: what was tried, in order.
-        confusion: of the last exam, `(true class, predicted class, images)`.
-        class_names: by class number; empty where nobody wrote them down.
-        space: the tuned axes, the number of actions and the default one; None where nothing is tuned.
-        labels: words of `LABELS`, where it is no ordinary run.
-        events: how many events of each kind the journal has.
-        last_event: kind and phase of the last event of the journal.
-    """
-
-    path: Path
-    name: str
-    recipe: Mapping[str, Any]
-    title: str
-    result: Mapping[str, Any] | None
-    machine: Mapping[str, Any]
-    phases: tuple[PhaseRecord, ...]
-    trials: tuple[TrialRecord, ...] = ()
-    confusion: tuple[tuple[int, int, int], ...] = ()
-    class_names: tuple[str, ...] = ()
-    space: Mapping[str, Any] | None = None
-    labels: tuple[str, ...] = ()
-    events: Mapping[str, int] = field(default_factory=dict)
-    last_event: Mapping[str, Any] = field(default_factory=dict)
+    path: Path  # its folder, or the file of its result
+    name: str  # a short name, unlike that of every other run of the report
+    recipe: Mapping[str, Any]  # its resolved keys; of a bare result, those that are known
+    result: Mapping[str, Any] | None  # what result.json says; None while it is unfinished
+    machine: Mapping[str, Any]  # what machine.json says; empty where there is none
+    phases: tuple[PhaseRecord, ...]  # what was learned so far, in order
+    trials: tuple[TrialRecord, ...] = ()  # what was tried, in order
+    confusion: tuple[tuple[int, int, int], ...] = ()  # of the last exam: true class, predicted class, images
+    class_names: tuple[str, ...] = ()  # by class number; empty where nobody wrote them down
+    space: Mapping[str, Any] | None = None  # tuned axes, number of actions, the default one; None: nothing is tuned
+    labels: tuple[str, ...] = ()  # words of `LABELS`, where it is not an ordinary run
+    events: Mapping[str, int] = field(default_factory=dict)  # how many of each kind the journal has
+    last_event: Mapping[str, Any] = field(default_factory=dict)  # its kind and phase
 
     @property
     def finished(self) -> bool:

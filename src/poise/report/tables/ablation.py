@@ -15,7 +15,7 @@ from poise.report.tables.paper import (
     published_every,
     tuned_kinds,
 )
-from poise.report.tables.table import Column, ReportTable, TableCell, Value, mean_text, text_cell
+from poise.report.tables.table import Column, ReportTable, TableCell, Value, mean_cell, text_cell
 
 Paper = Callable[[RunRecord, StreamKind], Published | None]
 
@@ -48,18 +48,12 @@ def _table_3(name: str, rows: Sequence[Configuration]) -> ReportTable:
         f"What is tuned, and how: {name}",
         "Average accuracy in percent, mean ± deviation over seeds; numbers as in the paper's Table 3, "
         "whose figures stand below ours. "
-        "Configuration 5 is an oracle: it was chosen with the exam of whole runs.",
+        "Row 5 is an oracle: it was chosen with the exam of whole runs.",
         [*heads, Column("policy", numeric=False)],
         [
-            (
-                row,
-                [
-                    TableCell(str(ablation_number(row.first)), ablation_number(row.first)),
-                    *_ticks(row.first),
-                    _policy(row),
-                ],
-            )
+            (row, [TableCell(str(number), number), *_ticks(row.first), _policy(row)])
             for row in ordered
+            for number in (ablation_number(row.first),)
         ],
         published_ablation,
     )
@@ -98,33 +92,23 @@ def _make_table(
     records: list[dict[str, Value]] = []
     cells = []
     for row, first in rows:
-        made = []
+        named: dict[str, Value] = {column.title: cell.text for column, cell in zip(heads, first, strict=True)}
+        line = [*first]
         for stream in streams:
-            averages = row.averages(stream)
-            figure = paper(row.first, stream)
-            made.append(_ablation_cell(row, stream, averages, figure))
-            if averages:
-                found = spread([*averages.values()])
-                records.append(
-                    {
-                        **{column.title: cell.text for column, cell in zip(heads, first, strict=True)},
-                        "row": row.label,
-                        "setting": str(stream),
-                        "seeds": found.count,
-                        "mean": found.mean,
-                        "deviation": found.deviation if found.count > 1 else None,
-                        "paper": figure.figure if figure else None,
-                    }
-                )
-        cells.append((*first, *made))
-    return ReportTable(name, title, caption, tuple(columns), tuple(cells), tuple(records))
-
-
-def _ablation_cell(
-    row: Configuration, stream: StreamKind, averages: dict[int, float], paper: Published | None
-) -> TableCell:
-    if not averages:
-        return TableCell("")
-    found = spread([*averages.values()])
-    notes = (paper_note(found.mean, paper),) if paper else ()
-    return TableCell(mean_text(found), found.mean, notes, tuple(run.name for run in row.by_stream[stream]))
+            averages, figure = [*row.averages(stream).values()], paper(row.first, stream)
+            if not averages:
+                line.append(TableCell(""))
+                continue
+            found = spread(averages)
+            notes = [paper_note(found.mean, figure)] if figure else []
+            line.append(mean_cell(found, notes, [run.name for run in row.by_stream[stream]]))
+            records.append(
+                {
+                    **named,
+                    **{"row": row.label, "setting": str(stream), "seeds": found.count, "mean": found.mean},
+                    "deviation": found.deviation if found.count > 1 else None,
+                    "paper": figure.figure if figure else None,
+                }
+            )
+        cells.append(line)
+    return ReportTable(name, title, caption, columns, cells, records)

@@ -15,11 +15,11 @@ from poise.report.tables.table import (
     TableCell,
     Value,
     gain_note,
-    mean_text,
-    number_cell,
+    mean_cell,
     signed,
     text_cell,
 )
+from poise.runfolder import SECONDS
 
 CAPTION = (
     "Average accuracy in percent over the exams after every phase, phase 0 included; mean ± deviation over seeds. "
@@ -36,9 +36,7 @@ class Comparison:
 
     row: Configuration
     stream: StreamKind
-    own: Spread
-    baseline: Spread
-    difference: Spread
+    difference: Spread  # paired by seed
 
 
 def comparisons(runs: Sequence[RunRecord]) -> list[Comparison]:
@@ -48,11 +46,9 @@ def comparisons(runs: Sequence[RunRecord]) -> list[Comparison]:
     found = []
     for row in rows:
         for stream in sorted(row.by_stream) if row.label in against and not row.first.informed else ():
-            own, base = row.averages(stream), against[row.label].averages(stream)
-            difference = paired(own, base)
+            difference = paired(row.averages(stream), against[row.label].averages(stream))
             if difference is not None:
-                means = (spread([*own.values()]), spread([*base.values()]))
-                found.append(Comparison(row, stream, *means, difference))
+                found.append(Comparison(row, stream, difference))
     return found
 
 
@@ -79,8 +75,8 @@ def _accuracy_table(where: str, runs: Sequence[RunRecord]) -> ReportTable:
         f"Average accuracy on {where}",
         CAPTION,
         (*heads, *(Column(column.title, column.group) for column in columns)),
-        tuple(cells),
-        tuple(records),
+        cells,
+        records,
     )
 
 
@@ -129,9 +125,8 @@ def _accuracy_cell(
     paper = published(row.first, column.phases, column.setting)
     gains = [gain_note(difference, not row.first.informed)] if difference else []
     notes = (*gains, *([paper_note(found.mean, paper)] if paper else []))
-    cell = TableCell(mean_text(found), found.mean, notes, tuple(column.run_names(row)))
-    return cell, {
-        **_identity(row),
+    return mean_cell(found, notes, column.run_names(row)), {
+        **row.described,
         "setting": column.setting,
         "phases": column.phases,
         **_figures(found, difference, paper, not row.first.informed),
@@ -142,17 +137,6 @@ def paper_note(mean: float, paper: Published) -> Note:
     """The paper's figure, and ours minus it."""
     deviation = f" ± {paper.deviation:.1f}" if paper.deviation is not None else ""
     return Note(f"paper {paper.figure:.1f}{deviation} ({signed(mean - paper.figure, 1)})", "paper")
-
-
-def _identity(row: Configuration) -> dict[str, Value]:
-    first = row.first
-    return {
-        "data": first.data,
-        "exam": first.exam,
-        "method": first.method,
-        "policy": first.policy_label,
-        "row": row.label,
-    }
 
 
 def _figures(found: Spread, difference: Spread | None, paper: Published | None, judged: bool) -> dict[str, Value]:
@@ -182,31 +166,18 @@ def _label_without_method(row: Configuration) -> str:
 
 def all_runs_table(runs: Sequence[RunRecord]) -> ReportTable:
     """Every run, a row each."""
-    heads = "run method data setting policy exam state"
-    columns = [Column(title, numeric=False) for title in heads.split()]
-    columns += [Column(title) for title in ("seed", "average", "last", "forgetting", "seconds")]
-    return ReportTable(
-        "runs",
-        "All runs",
-        "Average and last accuracy and average forgetting in percent; a run that is not finished has none of them yet.",
-        tuple(columns),
-        tuple(_run_row(run) for run in runs),
-        tuple(_run_record(run) for run in runs),
+    words = "run method data setting policy exam state"
+    columns = {word: Column(word, numeric=False) for word in words.split()}
+    columns |= {word: Column(word) for word in ("seed", "average", "last", "forgetting")}
+    columns["seconds_total"] = Column("seconds", digits=1)
+    caption = (
+        "Average and last accuracy and average forgetting in percent; a run that is not finished has none of them yet."
     )
+    lines = [(_describe_run(run), {"run": text_cell(run.name, [run.name])}) for run in runs]
+    return ReportTable.of_records(("runs", "All runs", caption), columns, lines)
 
 
-def _run_row(run: RunRecord) -> tuple[TableCell, ...]:
-    words = (run.method, run.data, str(StreamKind.of(run)), run.policy_label, run.exam, run.state)
-    return (
-        text_cell(run.name, [run.name]),
-        *map(text_cell, words),
-        TableCell(str(run.seed), run.seed),
-        *(number_cell(value) for value in (run.average, run.last, run.forgetting)),
-        number_cell(run.seconds.get("total"), 1),
-    )
-
-
-def _run_record(run: RunRecord) -> dict[str, Value]:
+def _describe_run(run: RunRecord) -> dict[str, Value]:
     return {
         "run": run.name,
         "method": run.method,
@@ -219,5 +190,5 @@ def _run_record(run: RunRecord) -> dict[str, Value]:
         "average": run.average,
         "last": run.last,
         "forgetting": run.forgetting,
-        **{f"seconds_{part}": spent for part, spent in sorted(run.seconds.items())},
+        **{f"seconds_{part}": run.seconds.get(part) for part in sorted(SECONDS)},
     }

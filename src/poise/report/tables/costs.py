@@ -7,65 +7,37 @@ from collections.abc import Mapping, Sequence
 from poise.report.reading import Configuration, PhaseRecord, RunRecord, StreamKind, baselines, configurations
 from poise.report.statistics import spread
 from poise.report.tables.paper import published_hours
-from poise.report.tables.table import Column, Note, ReportTable, TableCell, Value, mean_text, text_cell
+from poise.report.tables.table import Column, Note, ReportTable, TableCell, TableLine, Value, mean_cell, text_cell
 from poise.runfolder import SECONDS
+
+TIME = (
+    "Seconds, mean ± deviation over seeds; the ratio is that of the totals to the same method with its own "
+    "hyperparameters on the same processor or GPU. Runs that shared a machine waited for each other, which is in "
+    "their totals."
+)
 
 
 def time_table(runs: Sequence[RunRecord]) -> ReportTable:
     """Seconds of finished runs, and as a ratio of the same method's without a policy on the same machine."""
     rows = configurations([run for run in runs if run.finished])
     against = baselines(rows)
-    cells, records = [], []
+    lines: list[TableLine] = []
     for row in rows:
         for stream, group in sorted(row.by_stream.items()):
             for machine, there in _by_machine(group).items():
                 base = against.get(row.label)
-                ratio = _ratio(there, base, stream, machine)
-                spent = {part: spread([run.seconds[part] for run in there]) for part in SECONDS}
-                paper = _paper_ratio(row, base, stream)
-                names = [run.name for run in there]
-                notes = (Note(f"paper {paper:.2f}", "paper"),) if paper and ratio else ()
-                cells.append(
-                    (
-                        text_cell(row.label, names),
-                        text_cell(str(stream)),
-                        text_cell(machine),
-                        *(TableCell(mean_text(spent[part], 1), spent[part].mean) for part in SECONDS),
-                        TableCell("–" if ratio is None else f"{ratio:.2f}", ratio, notes),
-                    )
-                )
-                records.append(
-                    _record(row, stream, machine, {part: spent[part].mean for part in SECONDS}, ratio, paper)
-                )
-    heads = [Column(title, numeric=False) for title in ("row", "setting", "machine")]
-    return ReportTable(
-        "time",
-        "Time",
-        "Seconds, mean ± deviation over seeds; the ratio is that of the totals to the same method with its own "
-        "hyperparameters on the same processor or GPU. Runs that shared a machine waited for each other, "
-        "which is in their totals.",
-        (*heads, *(Column(part, "seconds") for part in SECONDS), Column("ratio")),
-        tuple(cells),
-        tuple(records),
-    )
-
-
-def _record(
-    row: Configuration,
-    stream: StreamKind,
-    machine: str,
-    spent: dict[str, float],
-    ratio: float | None,
-    paper: float | None,
-) -> dict[str, Value]:
-    return {
-        "row": row.label,
-        "setting": str(stream),
-        "machine": machine,
-        **{f"seconds_{part}": mean for part, mean in spent.items()},
-        "ratio": ratio,
-        "paper_ratio": paper,
-    }
+                ratio, paper = _ratio(there, base, stream, machine), _paper_ratio(row, base, stream)
+                spent = {f"seconds_{part}": spread([run.seconds[part] for run in there]) for part in SECONDS}
+                record: dict[str, Value] = {"row": row.label, "setting": str(stream), "machine": machine}
+                record |= {key: each.mean for key, each in spent.items()}
+                cells = {key: mean_cell(each, digits=1) for key, each in spent.items()}
+                cells["row"] = text_cell(row.label, [run.name for run in there])
+                if paper and ratio:
+                    cells["ratio"] = TableCell(f"{ratio:.2f}", ratio, (Note(f"paper {paper:.2f}", "paper"),))
+                lines.append(({**record, "ratio": ratio, "paper_ratio": paper}, cells))
+    columns = {title: Column(title, numeric=False) for title in ("row", "setting", "machine")}
+    columns |= {f"seconds_{part}": Column(part, "seconds") for part in SECONDS} | {"ratio": Column("ratio")}
+    return ReportTable.of_records(("time", "Time", TIME), columns, lines)
 
 
 def machine_name(run: RunRecord) -> str:
@@ -117,20 +89,18 @@ def stored_table(runs: Sequence[RunRecord]) -> ReportTable:
         "Kept images of old classes, reserve included. Below, how many were held in the phase, those that arrived "
         "included, and how many may be held by the budget. Means over seeds where they differ.",
         (*heads, *(Column(str(phase), "phase") for phase in range(longest))),
-        tuple(cells),
-        tuple(records),
+        cells,
+        records,
     )
 
 
 def _counts(phases: Sequence[PhaseRecord]) -> dict[str, float | None]:
     """Means over seeds of what is known."""
-    found = {
-        "stored": [phase.stored for phase in phases],
-        "held": [phase.held for phase in phases],
-        "budget": [phase.budget for phase in phases],
-    }
-    known = {name: [count for count in counts if count is not None] for name, counts in found.items()}
-    return {name: sum(counts) / len(counts) if counts else None for name, counts in known.items()}
+    found: dict[str, float | None] = {}
+    for name in ("stored", "held", "budget"):
+        known = [count for phase in phases if (count := getattr(phase, name)) is not None]
+        found[name] = sum(known) / len(known) if known else None
+    return found
 
 
 def _stored_cell(counts: Mapping[str, float | None]) -> TableCell:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from poise.report.reading import Configuration, RunRecord, StreamKind, configurations
 from poise.report.statistics import spread
-from poise.report.tables.table import Column, ReportTable, TableCell, Value, mean_text, number_cell, text_cell
+from poise.report.tables.table import Column, ReportTable, TableLine, Value, mean_cell, text_cell
 
 CAPTION = (
     "Best constant action in hindsight minus the row's own figure, in points, mean ± deviation over seeds. Whole "
@@ -34,23 +34,13 @@ def regret_table(runs: Sequence[RunRecord], hindsight: Mapping[str, Hindsight] |
 
     `hindsight` is what probes say of runs, by their names.
     """
-    found = [*_from_oracles(runs), *_from_probes(runs, hindsight or {})]
-    heads = [Column(title, numeric=False) for title in ("row", "setting", "judged by")]
-    columns = [*heads, Column("best constant"), Column("own"), Column("regret"), Column("seeds")]
-    return ReportTable(
-        "regret",
-        "Hindsight regret",
-        CAPTION,
-        tuple(columns),
-        tuple(cells for cells, _ in found),
-        tuple(record for _, record in found),
-    )
+    columns = {key: Column(key.replace("_", " "), numeric=False) for key in ("row", "setting", "judged_by")}
+    columns |= {key: Column(key.replace("_", " ")) for key in ("best_constant", "own", "regret", "seeds")}
+    lines = [*_from_oracles(runs), *_from_probes(runs, hindsight or {})]
+    return ReportTable.of_records(("regret", "Hindsight regret", CAPTION), columns, lines)
 
 
-_TableLine = tuple[tuple[TableCell, ...], dict[str, Value]]
-
-
-def _from_oracles(runs: Sequence[RunRecord]) -> list[_TableLine]:
+def _from_oracles(runs: Sequence[RunRecord]) -> list[TableLine]:
     rows = configurations([run for run in runs if run.finished])
     best = {row.baseline_key(): row for row in rows if row.first.policy == "crossval"}
     lines = []
@@ -67,7 +57,7 @@ def _from_oracles(runs: Sequence[RunRecord]) -> list[_TableLine]:
     return lines
 
 
-def _from_probes(runs: Sequence[RunRecord], hindsight: Mapping[str, Hindsight]) -> list[_TableLine]:
+def _from_probes(runs: Sequence[RunRecord], hindsight: Mapping[str, Hindsight]) -> list[TableLine]:
     lines = []
     for row in configurations([run for run in runs if not run.informed]):
         for stream, group in sorted(row.by_stream.items()):
@@ -82,19 +72,10 @@ def _from_probes(runs: Sequence[RunRecord], hindsight: Mapping[str, Hindsight]) 
 
 def _make_line(
     row: Configuration, stream: StreamKind, judge: str, pairs: Sequence[tuple[float, float]], runs: Sequence[str]
-) -> _TableLine:
+) -> TableLine:
     best, own = (spread([pair[side] for pair in pairs]) for side in (0, 1))
     lost = spread([one - other for one, other in pairs])
-    cells = (
-        text_cell(row.label, runs),
-        text_cell(str(stream)),
-        text_cell(judge),
-        number_cell(best.mean),
-        number_cell(own.mean),
-        TableCell(mean_text(lost), lost.mean),
-        TableCell(str(lost.count), lost.count),
-    )
-    return cells, {
+    record: dict[str, Value] = {
         "row": row.label,
         "setting": str(stream),
         "judged_by": judge,
@@ -103,3 +84,4 @@ def _make_line(
         "regret": lost.mean,
         "seeds": lost.count,
     }
+    return record, {"row": text_cell(row.label, runs), "regret": mean_cell(lost)}

@@ -39,27 +39,36 @@ class Column:
     title: str
     group: str = ""
     numeric: bool = True
+    digits: int = 2
+
+
+TableLine = tuple[Mapping[str, Value], Mapping[str, TableCell]]  # a record, and cells that say more than it
 
 
 @dataclass(frozen=True)
 class ReportTable:
-    """A table of the report.
+    """A table of the report."""
 
-    Attributes:
-        name: of its files.
-        title: in a few words.
-        caption: what the figures are.
-        columns: one per cell of a row.
-        rows: the cells.
-        records: the same figures as flat rows, for a program.
-    """
+    name: str  # of its files
+    title: str  # in a few words
+    caption: str  # what the figures are
+    columns: Sequence[Column]  # one per cell of a row
+    rows: Sequence[Sequence[TableCell]]
+    records: Sequence[Mapping[str, Value]]  # the same figures as flat rows, for a program
 
-    name: str
-    title: str
-    caption: str
-    columns: tuple[Column, ...]
-    rows: tuple[tuple[TableCell, ...], ...]
-    records: tuple[Mapping[str, Value], ...]
+    @classmethod
+    def of_records(
+        cls, words: tuple[str, str, str], columns: Mapping[str, Column], lines: Sequence[TableLine]
+    ) -> ReportTable:
+        """A table with a record in each row: a column for each of these keys, with name, title and caption.
+
+        What a line says of a cell stands in place of the record's plain figure or word.
+        """
+        rows = [
+            [said.get(key) or _plain_cell(record[key], column) for key, column in columns.items()]
+            for record, said in lines
+        ]
+        return cls(*words, list(columns.values()), rows, [record for record, _ in lines])
 
     def csv(self) -> str:
         """The records."""
@@ -89,14 +98,17 @@ def text_cell(text: str, runs: Sequence[str] = ()) -> TableCell:
     return TableCell(text, runs=tuple(runs))
 
 
-def number_cell(value: float | None, digits: int = 2, runs: Sequence[str] = ()) -> TableCell:
-    """A cell with one figure, or none."""
-    return TableCell(NOTHING if value is None else f"{value:.{digits}f}", value, runs=tuple(runs))
+def mean_cell(found: Spread, notes: Sequence[Note] = (), runs: Sequence[str] = (), digits: int = 2) -> TableCell:
+    """A cell with a mean over seeds, `63.10 ± 0.71`; without the deviation of a single figure."""
+    deviation = f" ± {found.deviation:.{digits}f}" if found.count > 1 else ""
+    return TableCell(f"{found.mean:.{digits}f}{deviation}", found.mean, tuple(notes), tuple(runs))
 
 
-def mean_text(found: Spread, digits: int = 2) -> str:
-    """`63.10 ± 0.71`, without the deviation of a single figure."""
-    return f"{found.mean:.{digits}f}" + (f" ± {found.deviation:.{digits}f}" if found.count > 1 else "")
+def _plain_cell(value: Value, column: Column) -> TableCell:
+    if not column.numeric or isinstance(value, str):
+        return TableCell(str(value))
+    digits = 0 if isinstance(value, int) else column.digits
+    return TableCell(NOTHING if value is None else f"{value:.{digits}f}", value)
 
 
 def signed(value: float, digits: int = 2) -> str:
