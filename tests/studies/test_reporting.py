@@ -8,7 +8,7 @@ import pytest
 
 from poise import store
 from poise.report.reading import PhaseRecord, RunRecord
-from poise.report.tables import regret_table
+from poise.report.tables.regret import regret_table
 from poise.studies import gather_with_studies, judge_by_probes
 
 from .test_probe_table import EXAM, probe

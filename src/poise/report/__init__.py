@@ -8,14 +8,8 @@ from poise.report.figures import Figure, describe_figures
 from poise.report.figures.activation_maps import Subject, cam_figure, look
 from poise.report.figures.print import check_picture
 from poise.report.reading import RunRecord, load_result, read_run, read_runs, run_of_result
-from poise.report.tables import (
-    Hindsight,
-    actions_table,
-    aligned,
-    comparison_table,
-    rows_table,
-    run_table,
-)
+from poise.report.tables import Hindsight
+from poise.report.tables.text import actions_table, aligned, comparison_table, rows_table, run_table
 from poise.report.writing import Report, gather, watch
 
 __all__ = [

@@ -21,18 +21,9 @@ from poise.report.figures import Figure, describe_figures
 from poise.report.figures.print import save_all
 from poise.report.page.page import Contents, make_page
 from poise.report.reading import RunRecord, UnreadPath, read_runs
-from poise.report.tables import (
-    Hindsight,
-    ReportTable,
-    ablation_tables,
-    accuracy_tables,
-    all_runs_table,
-    comparison_table,
-    csv_of_rows,
-    regret_table,
-    stored_table,
-    time_table,
-)
+from poise.report.tables import Hindsight, make_tables
+from poise.report.tables.table import csv_of_rows
+from poise.report.tables.text import comparison_table
 from poise.runfolder import PAGE
 
 #: From so many rows of data on, figures are drawn side by side.
@@ -41,19 +32,12 @@ WORTH_FORKING: Final = 1000
 
 @dataclass(frozen=True)
 class Report:
-    """What goes into a report.
-
-    Attributes:
-        runs: what was run.
-        unread: what could not be read.
-        texts: what studies found, a heading and lines each.
-        hindsight: what probes say of runs, by their names.
-    """
+    """What goes into a report."""
 
     runs: Sequence[RunRecord]
     unread: Sequence[UnreadPath] = ()
-    texts: Sequence[tuple[str, str]] = ()
-    hindsight: Mapping[str, Hindsight] = field(default_factory=dict)
+    texts: Sequence[tuple[str, str]] = ()  # what studies found, a heading and lines each
+    hindsight: Mapping[str, Hindsight] = field(default_factory=dict)  # what probes say of runs, by their names
 
     @property
     def finished(self) -> bool:
@@ -67,29 +51,19 @@ class Report:
         found = [comparison_table(done) if done else "", "\n".join(going)]
         return "\n\n".join(text for text in (*found, *(text for _, text in self.texts)) if text)
 
-    def tables(self) -> list[ReportTable]:
-        """Every table that has a row, that of all runs first."""
-        runs = self.runs
-        tables = [all_runs_table(runs), *accuracy_tables(runs), *ablation_tables(runs)]
-        tables += [time_table(runs), stored_table(runs), regret_table(runs, self.hindsight)]
-        return [table for table in tables if table.rows]
-
     def write(
         self, out: Path, more: Sequence[Figure] = (), *, printed: bool = False, refresh: int | None = None
     ) -> Path:
         """Write the page, its tables and the numbers of its figures into a folder; returns the page.
 
-        Args:
-            out: the folder.
-            more: further figures, such as activation maps.
-            printed: also write the figures as files for print.
-            refresh: after how many seconds a browser should read the page again.
+        `more` are further figures, such as activation maps. `printed` also writes all figures as files for print, and
+        `refresh` makes a browser read the page again after so many seconds.
         """
         _claim(out)
         with _uncollected():
             figures = [*describe_figures(self.runs), *more]
             with _saving(figures if printed else [], out / "figures"):
-                tables = self.tables()
+                tables = make_tables(self.runs, self.hindsight)
                 for table in tables:
                     _write(out / "tables" / f"{table.name}.csv", table.csv())
                     _write(out / "tables" / f"{table.name}.md", table.markdown())

@@ -76,21 +76,13 @@ def _scores_and_maps(model: Model, images: Tensor, means: Tensor | None) -> tupl
 
 @dataclass(frozen=True, eq=False)
 class Look:
-    """What a learner made of an image.
+    """What a learner made of an image."""
 
-    Attributes:
-        pixels: the image as the network saw it, uint8 [H, W, C].
-        heat: the map for the predicted class [h, w], scaled to a maximum of 1; all 0 if nothing speaks for the class.
-        predicted: the class.
-        chance: its probability.
-        classifier: which one predicted, and was explained: `fc` or `ncm`.
-    """
-
-    pixels: NDArray[np.uint8]
-    heat: NDArray[np.float32]
+    pixels: NDArray[np.uint8]  # the image as the network saw it [H, W, C]
+    heat: NDArray[np.float32]  # the map for the predicted class [h, w], its maximum 1; all 0 if nothing speaks for it
     predicted: str
     chance: float
-    classifier: str
+    classifier: str  # which one predicted, and was explained: `fc` or `ncm`
 
 
 def look(learner: Learner, images: Images) -> list[Look]:
@@ -127,17 +119,11 @@ def _heats(learner: Learner, pixels: Tensor, rows: Tensor) -> NDArray[np.float32
 
 @dataclass(frozen=True)
 class Subject:
-    """An image that several learners are shown.
+    """An image that several learners are shown."""
 
-    Attributes:
-        name: where it comes from.
-        truth: its class, None if nobody knows.
-        phases: in which phase its class arrived, for each learner; None where that is not known.
-    """
-
-    name: str
-    truth: str | None
-    phases: tuple[int | None, ...] = ()
+    name: str  # where it comes from
+    truth: str | None  # its class, None if nobody knows
+    phases: tuple[int | None, ...] = ()  # in which phase its class arrived, for each learner; None: not known
 
 
 def cam_figure(subjects: Sequence[Subject], looks: Mapping[str, Sequence[Look]], caption: str) -> Figure:

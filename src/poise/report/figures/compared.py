@@ -10,7 +10,6 @@ from poise.report.figures.description import (
     BAD,
     GOOD,
     GREY,
-    Arrow,
     Axis,
     Band,
     Ellipse,
@@ -19,16 +18,16 @@ from poise.report.figures.description import (
     Mark,
     Panel,
     Place,
+    Row,
     Rows,
     Rule,
     Style,
-    Value,
 )
-from poise.report.figures.numbers import LETTERS, number_in, split
+from poise.report.figures.numbers import LETTERS, split
 from poise.report.figures.styles import Styles
 from poise.report.reading import RunRecord, baselines, configurations
 from poise.report.statistics import ENOUGH, Spread, spread
-from poise.report.tables import comparisons
+from poise.report.tables.accuracy import comparisons
 from poise.report.tables.table import signed
 
 #: Points of accuracy that the plane of TFH against TFS shows at least: a tenth of one must look small.
@@ -60,7 +59,7 @@ GAINS: Final = (
     f"{ENOUGH} paired seeds and an interval without zero; one in twenty such intervals misses by chance."
 )
 
-Tip = Callable[[str, Mapping[str, Value]], str]
+Tip = Callable[[str, Row], str]
 
 
 def compared_figures(runs: Sequence[RunRecord], styles: Styles) -> list[Figure]:
@@ -92,42 +91,40 @@ def _make_forgetting(rows: Rows, styles: Styles) -> Figure:
     return Figure("forgetting", "Forgetting", FORGETTING, panels, rows, len(panels), _legend(rows, styles))
 
 
-def _accuracy_tip(label: str, row: Mapping[str, Value]) -> str:
+def _accuracy_tip(label: str, row: Row) -> str:
     words = f"{label}, phase {row['phase']} ({row['classes']} classes): {row['mean']:.2f} %"
-    if number_in(row, "seeds") > 1:
+    if row["seeds"] > 1:
         words += f" ({row['low']:.2f} to {row['high']:.2f}, {row['seeds']} seeds)"
     return words
 
 
-def _forgetting_tip(label: str, row: Mapping[str, Value]) -> str:
+def _forgetting_tip(label: str, row: Row) -> str:
     parts = f"best {row['best']:.2f} %, at the end {row['final']:.2f} %, lost {row['forgetting']:.2f}"
     return f"{label}, classes of phase {row['phase']}: {parts}"
 
 
 def _curves(rows: Rows, styles: Styles, across: tuple[str, str], up: tuple[str, str], tip: Tip) -> list[Panel]:
     """A panel for each stream, a curve for each row; `across` and `up` are columns of the rows, with words for them."""
-    reaches = {id(row): _reach(row, across[0], up[0]) for row in rows}
-    y = Axis.spanning(up[1], (value for _, low, high in reaches.values() for value in (low, high)))
+    y = Axis.spanning(up[1], (end for row in rows for end in _reach(row, across[0], up[0])[1:]))
     panels = []
     for setting, inside in split(rows, "setting").items():
         bands, lines, marks = [], [], []
         for label, points in split(inside, "row").items():
             style = styles[label]
-            places = [(number_in(row, across[0]), number_in(row, up[0])) for row in points]
+            places = [(row[across[0]], row[up[0]]) for row in points]
             lines.append(Line(places, style))
             marks += [Mark(*place, style, tip(label, row)) for place, row in zip(places, points, strict=True)]
-            wide = [reaches[id(row)] for row in points if number_in(row, "seeds") >= ENOUGH]
+            wide = [_reach(row, across[0], up[0]) for row in points if row["seeds"] >= ENOUGH]
             bands += [Band(wide, style.colour)] if wide else []
-        x = Axis.spanning(across[1], (number_in(row, across[0]) for row in inside), whole=True)
+        x = Axis.spanning(across[1], (row[across[0]] for row in inside), whole=True)
         panels.append(Panel(setting, x, y, bands=bands, lines=lines, marks=marks))
     return panels
 
 
-def _reach(row: Mapping[str, Value], across: str, up: str) -> tuple[float, float, float]:
-    """Where a point is, and from where to where its band reaches: to itself where there are too few seeds."""
-    x, y = number_in(row, across), number_in(row, up)
-    off = number_in(row, "deviation") if number_in(row, "seeds") >= ENOUGH else 0.0
-    return x, y - off, y + off
+def _reach(row: Row, across: str, up: str) -> tuple[float, float, float]:
+    """Where a point is, and from where to where its band reaches."""
+    off = row["deviation"] if row["seeds"] >= ENOUGH else 0.0
+    return row[across], row[up] - off, row[up] + off
 
 
 # Figure 1 -------------------------------------------------------------------------------------------------------------
@@ -145,7 +142,7 @@ def _plane_panel(title: str, rows: Rows, styles: Styles, against: Mapping[str, s
     means: dict[str, Place] = {}
     ellipses, marks, large = [], [], []
     for label, points in split(rows, "row").items():
-        tfs, tfh = (spread([number_in(row, setting) for row in points]) for setting in ("tfs", "tfh"))
+        tfs, tfh = (spread([row[setting] for row in points]) for setting in ("tfs", "tfh"))
         means[label], style = (tfs.mean, tfh.mean), styles[label]
         if tfs.count > 1:
             marks += [Mark(*seed, style, size=3, strength=0.45) for seed in zip(tfs.values, tfh.values, strict=True)]
@@ -163,8 +160,8 @@ def _plane_panel(title: str, rows: Rows, styles: Styles, against: Mapping[str, s
         size=(4.2, 3.6),
         diagonal=True,
         ellipses=ellipses,
-        arrows=[
-            Arrow(means[base], means[label], styles[label].colour)
+        lines=[
+            Line([means[base], means[label]], Style(styles[label].colour), 1.2, 0.6, arrow=True)
             for label, base in against.items()
             if {label, base} <= means.keys()
         ],
@@ -183,7 +180,7 @@ def _make_values(rows: Rows, styles: Styles) -> Figure:
     settings = split(rows, "setting")
     panels = []
     for axis, inside in sorted(split(rows, "axis").items(), key=lambda item: numbers.rank(item[0])):
-        y = Axis.spanning("", (number_in(row, name) for row in inside for name in ("value", "smoothed")), count=4)
+        y = Axis.spanning("", (row[name] for row in inside for name in ("value", "smoothed")), count=4)
         if axis == "classifier":
             y = Axis("", (-0.1, 1.1), {0.0: "FC", 1.0: "NCM"})
         there = split(inside, "setting")
@@ -196,14 +193,12 @@ def _values_panel(axis: str, setting: str, rows: Rows, y: Axis, styles: Styles) 
     lines, marks = [], []
     for label, points in split(rows, "row").items():
         style = styles[label]
-        raw, smooth = (
-            [(number_in(row, "phase"), number_in(row, name)) for row in points] for name in ("value", "smoothed")
-        )
+        raw, smooth = ([(row["phase"], row[name]) for row in points] for name in ("value", "smoothed"))
         lines += [Line(raw, Style(style.colour), 0.9, 0.45), Line(smooth, style, 2.2, 0.85)]
         for place, row in zip(raw, points, strict=True):
             tip = f"{label}, phase {row['phase']}: {row['value']:g}, smoothed {row['smoothed']:.3g}"
             marks.append(Mark(*place, Style(style.colour), tip, 2.5, 0.6))
-    x = Axis.spanning("phase", (number_in(row, "phase") for row in rows), whole=True)
+    x = Axis.spanning("phase", (row["phase"] for row in rows), whole=True)
     name = LETTERS.get(axis) or axis.replace("_", " ")
     return Panel(f"{name} · {setting}", x, y, (3.9, 1.7), lines=lines, marks=marks)
 

@@ -10,13 +10,14 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 Value = float | int | str | None
-Rows = list[dict[str, Value]]  # flat, all of the same keys
+Row = dict[str, Any]  # of flat values, each a `Value`
+Rows = list[Row]  # all of the same keys
 Place = tuple[float, float]
 
 GREY: Final = "#7d7d7d"  # about as far from white as from black
@@ -48,12 +49,13 @@ class Mark:
 
 @dataclass(frozen=True)
 class Line:
-    """A line through some places; its width is in points."""
+    """A line through some places, its width in points; or an arrow that leads along them."""
 
     places: Sequence[Place]
     style: Style
     width: float = 1.8
     strength: float = 1.0
+    arrow: bool = False
 
 
 @dataclass(frozen=True)
@@ -70,15 +72,6 @@ class Ellipse:
 
     centre: Place
     reach: Place
-    colour: str
-
-
-@dataclass(frozen=True)
-class Arrow:
-    """From one place to another."""
-
-    start: Place
-    end: Place
     colour: str
 
 
@@ -149,32 +142,21 @@ class Panel:
     rules: Sequence[Rule] = ()
     bands: Sequence[Band] = ()
     ellipses: Sequence[Ellipse] = ()
-    arrows: Sequence[Arrow] = ()
     lines: Sequence[Line] = ()
     marks: Sequence[Mark] = ()
 
 
 @dataclass(frozen=True, eq=False)
 class Figure:
-    """A figure and the numbers it shows.
+    """A figure and the numbers it shows."""
 
-    Attributes:
-        name: a word for file names.
-        title: what it is, in a few words.
-        caption: what one sees, and what it was made of.
-        panels: row by row.
-        data: everything that is drawn, as flat rows.
-        columns: how many panels a row has in print.
-        legend: what the styles stand for; empty where titles of panels say it.
-    """
-
-    name: str
-    title: str
-    caption: str
-    panels: Sequence[Panel]
-    data: Sequence[Mapping[str, Value]]
-    columns: int = 1
-    legend: Mapping[str, Style] = field(default_factory=dict)
+    name: str  # a word for file names
+    title: str  # what it is, in a few words
+    caption: str  # what one sees, and what it was made of
+    panels: Sequence[Panel]  # row by row
+    data: Sequence[Mapping[str, Value]]  # everything that is drawn, as flat rows
+    columns: int = 1  # how many panels a row has in print
+    legend: Mapping[str, Style] = field(default_factory=dict)  # what styles stand for, where no title says it
 
     def save(self, path: Path) -> None:
         """Write it as it is printed; the ending of the path (.png, .svg or .pdf) says as what."""

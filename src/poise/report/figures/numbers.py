@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
@@ -288,12 +287,6 @@ def _none_if_nan(value: float) -> float | None:
 
 
 # Reading rows ---------------------------------------------------------------------------------------------------------
-
-
-def number_in(row: Mapping[str, Value], column: str) -> float:
-    """A number of a row; NaN where it is not known."""
-    value = row[column]
-    return math.nan if value is None else float(value)
 
 
 def split(rows: Rows, column: str) -> dict[str, Rows]:

@@ -26,35 +26,21 @@ if TYPE_CHECKING:
 ENDINGS: Final = (".png", ".svg", ".pdf")
 
 _STYLE: Final[Mapping[str, Any]] = {
-    "figure.facecolor": "none",
-    "axes.facecolor": "none",
-    "savefig.facecolor": "none",
+    **dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), "none"),
+    **dict.fromkeys(("text.color", *(f"axes.{part}color" for part in ("edge", "label", "title"))), GREY),
+    **dict.fromkeys(("xtick.color", "ytick.color"), GREY),
+    **dict.fromkeys(("axes.spines.top", "axes.spines.right", "xtick.bottom", "ytick.left", "legend.frameon"), False),
+    **dict.fromkeys(("xtick.labelsize", "ytick.labelsize", "legend.fontsize"), 8),
+    **dict.fromkeys(("figure.dpi", "savefig.dpi"), 110),  # text is as wide as the layout takes it to be
     "savefig.transparent": True,
-    "text.color": GREY,
-    "axes.edgecolor": GREY,
-    "axes.labelcolor": GREY,
-    "axes.titlecolor": GREY,
-    "xtick.color": GREY,
-    "ytick.color": GREY,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
     "axes.titlesize": 10,
     "axes.labelsize": 9,
-    "xtick.bottom": False,
-    "ytick.left": False,
-    "xtick.labelsize": 8,
-    "ytick.labelsize": 8,
-    "legend.fontsize": 8,
-    "legend.frameon": False,
     "legend.handlelength": 3.0,
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],
-    "lines.linewidth": 1.8,
     "text.parse_math": False,  # a class may have a dollar in its name
     "svg.hashsalt": "poise",
     "svg.fonttype": "none",
-    "figure.dpi": 110,  # as it is saved: text is as wide as the layout takes it to be
-    "savefig.dpi": 110,
     "figure.constrained_layout.w_pad": 0.1,
 }
 
@@ -144,9 +130,12 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
         axes.text(rule.x, 1.01, rule.text, transform=axes.get_xaxis_transform(), fontsize=7, va="bottom")
     _draw_shapes(axes, panel)
     for line in panel.lines:
-        x, y = zip(*line.places, strict=True)
         look: dict[str, Any] = {"color": line.style.colour, "linestyle": _linestyle(line.style), "alpha": line.strength}
-        axes.plot(x, y, linewidth=line.width, **look)
+        if line.arrow:
+            look |= {"arrowstyle": "-|>", "shrinkA": 6, "shrinkB": 6}
+            axes.annotate("", line.places[-1], line.places[0], arrowprops=look)
+        else:
+            axes.plot(*zip(*line.places, strict=True), linewidth=line.width, **look)
     _draw_marks(axes, panel.marks)
     axes.set(xlabel=panel.x.label, ylabel=panel.y.label, xlim=panel.x.limits, ylim=panel.y.limits)
     small = 7 if len(panel.y.ticks) > 12 else 8
@@ -164,9 +153,6 @@ def _draw_shapes(axes: Axes, panel: Panel) -> None:
     for each in panel.ellipses:
         width, height = (2 * half for half in each.reach)
         axes.add_patch(Ellipse(each.centre, width, height, facecolor=each.colour, alpha=0.13, linewidth=0))
-    for arrow in panel.arrows:
-        look = {"arrowstyle": "-|>", "color": arrow.colour, "alpha": 0.6, "shrinkA": 6, "shrinkB": 6}
-        axes.annotate("", arrow.end, arrow.start, arrowprops=look)
 
 
 def _draw_marks(axes: Axes, marks: Sequence[Mark]) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import numpy as np
 
 from poise.report.figures import numbers
-from poise.report.figures.description import GREY, Axis, Figure, Heat, Line, Mark, Panel, Rows, Rule, Style, Value
-from poise.report.figures.numbers import number_in, split
+from poise.report.figures.description import GREY, Axis, Figure, Heat, Line, Mark, Panel, Row, Rows, Rule, Style
+from poise.report.figures.numbers import split
 from poise.report.figures.styles import Styles
 from poise.report.reading import RunRecord, StreamKind, configurations
 
@@ -67,6 +68,10 @@ def run_panels(run: RunRecord, colour: str) -> list[Panel]:
     return [replace(make({run.name: rows}, style)[0], title=title) for title, rows, make in wanted if rows]
 
 
+def _panel_each(make: Callable[[str, Rows, str], Panel], runs: Mapping[str, Rows], styles: Styles) -> list[Panel]:
+    return [make(label, rows, styles[label].colour) for label, rows in runs.items()]
+
+
 def _lowest_seeds(runs: Sequence[RunRecord]) -> dict[StreamKind, dict[str, RunRecord]]:
     """By stream and row, the examined run of the lowest seed."""
     found: dict[StreamKind, dict[str, RunRecord]] = {}
@@ -81,17 +86,13 @@ def _lowest_seeds(runs: Sequence[RunRecord]) -> dict[StreamKind, dict[str, RunRe
 # A policy and its trials ----------------------------------------------------------------------------------------------
 
 
-def _chance_panels(runs: Mapping[str, Rows], styles: Styles) -> list[Panel]:
-    return [_chance_panel(label, rows, styles[label].colour) for label, rows in runs.items()]
-
-
 def _chance_panel(label: str, rows: Rows, colour: str) -> Panel:
     phases, arms = list(split(rows, "phase")), [numbers.in_letters(arm) for arm in split(rows, "action")]
     what = "probability" if any(row["probability"] is not None for row in rows) else "reward"
     table, tips, rings = np.full((len(arms), len(phases)), np.nan), {}, []
     for row in rows:
-        place, column = int(number_in(row, "place")), phases.index(str(row["phase"]))
-        table[place, column] = number_in(row, what)
+        place, column = row["place"], phases.index(str(row["phase"]))
+        table[place, column] = row[what]
         if row[what] is not None:
             tips[place, column] = f"phase {row['phase']}, {arms[place]}: {what} {row[what]:.3f}"
         if row["decided"]:
@@ -107,26 +108,22 @@ def _chance_panel(label: str, rows: Rows, colour: str) -> Panel:
     return Panel(f"{label}\n{scale}", x, y, size, heat=Heat(table, colour, low, high, tips), marks=rings)
 
 
-def _reward_panels(runs: Mapping[str, Rows], styles: Styles) -> list[Panel]:
-    return [_reward_panel(label, rows, styles[label].colour) for label, rows in runs.items()]
-
-
 def _reward_panel(label: str, rows: Rows, colour: str) -> Panel:
-    furthest = max(number_in(row, "epochs") for row in rows)
+    furthest = max(row["epochs"] for row in rows)
     means: list[Line] = []
     rules: list[Rule] = []
     for phase, tried in split(rows, "phase").items():
-        first, last = number_in(tried[0], "trial"), number_in(tried[-1], "trial")
+        first, last = tried[0]["trial"], tried[-1]["trial"]
         rules.append(Rule(first - 0.5, f"phase {phase}" if not rules else phase))
         actions = [row for row in tried if row["purpose"] == "action"]
         if actions:
             longest = max(map(_length, actions))
-            mean = float(np.mean([number_in(row, "reward") for row in actions if _length(row) == longest]))
+            mean = float(np.mean([row["reward"] for row in actions if _length(row) == longest]))
             means.append(Line([(first - 0.4, mean), (last + 0.4, mean)], Style(GREY), 1.2))
     return Panel(
         label,
-        Axis.spanning("trial", (number_in(row, "trial") for row in rows), whole=True, count=8),
-        Axis.spanning("reward", (number_in(row, "reward") for row in rows), count=4),
+        Axis.spanning("trial", (row["trial"] for row in rows), whole=True, count=8),
+        Axis.spanning("reward", (row["reward"] for row in rows), count=4),
         (7.6, 2.3),
         rules=rules,
         lines=means,
@@ -134,19 +131,19 @@ def _reward_panel(label: str, rows: Rows, colour: str) -> Panel:
     )
 
 
-def _trial_mark(row: Mapping[str, Value], colour: str, furthest: float) -> Mark:
+def _trial_mark(row: Row, colour: str, furthest: float) -> Mark:
     """Darker the longer the trial was, large at full length."""
     judging = row["purpose"] == "classifier"
     style = Style(colour, mark="x" if row["diverged"] else "D" if judging else "o", hollow=judging)
     tip = f"trial {row['trial']}, phase {row['phase']}, {row['epochs']} epochs, {row['action']}: reward "
     tip += f"{row['reward']:.3f}{' (judges the classifier)' if judging else ''}"
-    place = number_in(row, "trial"), number_in(row, "reward")
-    strength = 0.3 + 0.6 * number_in(row, "epochs") / max(1.0, furthest)
+    place = row["trial"], row["reward"]
+    strength = 0.3 + 0.6 * row["epochs"] / max(1.0, furthest)
     return Mark(*place, style, tip, 5.8 if row["full"] else 3.6, strength)
 
 
-def _length(row: Mapping[str, Value]) -> tuple[float, float]:
-    return number_in(row, "full"), number_in(row, "epochs")
+def _length(row: Row) -> tuple[float, float]:
+    return row["full"], row["epochs"]
 
 
 # Classes --------------------------------------------------------------------------------------------------------------
@@ -155,14 +152,14 @@ def _length(row: Mapping[str, Value]) -> tuple[float, float]:
 def _class_panels(runs: Mapping[str, Rows], styles: Styles) -> list[Panel]:
     lines, marks = [], []
     for label, rows in runs.items():
-        places = [(number_in(row, "place"), number_in(row, "accuracy")) for row in rows]
+        places = [(row["place"], row["accuracy"]) for row in rows]
         lines.append(Line(places, styles[label]))
         for place, row in zip(places, rows, strict=True):
             right = f"{row['hits']} of {row['images']}, {row['accuracy']:.1f} %"
             tip = f"{label}: {row['name']} (phase {row['phase']}): {right}"
             marks.append(Mark(*place, styles[label], tip))
     longest = max(runs.values(), key=len)
-    starts = [number_in(rows[0], "place") for rows in split(longest, "phase").values()]
+    starts = [rows[0]["place"] for rows in split(longest, "phase").values()]
     return [
         Panel(
             "",
@@ -176,25 +173,31 @@ def _class_panels(runs: Mapping[str, Rows], styles: Styles) -> list[Panel]:
     ]
 
 
-def _confusion_panels(runs: Mapping[str, Rows], styles: Styles) -> list[Panel]:
-    return [_confusion_panel(label, rows, styles[label].colour) for label, rows in runs.items()]
-
-
 def _confusion_panel(label: str, rows: Rows, colour: str) -> Panel:
-    names = {int(number_in(row, key)): str(row[f"{key}_name"]) for row in rows for key in ("true", "predicted")}
+    names = {row[key]: str(row[f"{key}_name"]) for row in rows for key in ("true", "predicted")}
     ordered = [names.get(place, "") for place in range(1 + max(names))]
     table = np.zeros((len(ordered), len(ordered)))
     for row in rows:
-        table[int(number_in(row, "true")), int(number_in(row, "predicted"))] = number_in(row, "images")
+        table[row["true"], row["predicted"]] = row["images"]
     table /= np.maximum(1, table.sum(axis=1, keepdims=True))
     x, y = (Axis.naming(word, ordered, down=word == "true class") for word in ("predicted", "true class"))
     return Panel(label, x, y, (3.2, 3.2), heat=Heat(table, colour, 0.0, 1.0))
 
 
+_chance_panels, _reward_panels, _confusion_panels = (
+    partial(_panel_each, make) for make in (_chance_panel, _reward_panel, _confusion_panel)
+)
 #: Name, title, numbers of a run, caption, panels, and how many of these lie side by side in print.
 _KINDS: Final[tuple[tuple[str, str, Callable[[RunRecord], Rows], str, PanelMaker, int], ...]] = (
     ("chances", "The policy over its actions", numbers.chances, CHANCES, _chance_panels, 1),
     ("rewards", "Rewards of all trials", numbers.rewards, REWARDS, _reward_panels, 1),
     ("classes", "Accuracy by class after the last phase", numbers.classes, CLASSES, _class_panels, 1),
-    ("confusion", "Confusion after the last phase", numbers.confusion, CONFUSION, _confusion_panels, 3),
+    (
+        "confusion",
+        "Confusion after the last phase",
+        numbers.confusion,
+        CONFUSION,
+        partial(_panel_each, _confusion_panel),
+        3,
+    ),
 )

@@ -14,18 +14,17 @@ from poise import __version__
 from poise.actions import Action
 from poise.report.figures import Figure, gains_figure, method_colours, run_panels
 from poise.report.page.svg import legend_html, panel_html
-from poise.report.reading import LABELS, PhaseRecord, RunRecord, StreamKind, UnreadPath
+from poise.report.reading import LABELS, PhaseRecord, RunRecord, StreamKind, UnreadPath, flat_keys
 from poise.report.statistics import ENOUGH
-from poise.report.tables import Column, ReportTable, comparisons
+from poise.report.tables import ReportTable
+from poise.report.tables.accuracy import comparisons
 from poise.report.tables.costs import machine_name
-from poise.report.tables.table import signed
+from poise.report.tables.table import Column, signed
 from poise.words import duration
 
 GENERATOR: Final = f"poise {__version__}"
 #: With more runs than this their sections have no charts of their own, so that the page stays light.
 CHARTED: Final = 60
-
-
 #: How their authors write them.
 NAMES: Final = {
     **{name: name.upper() for name in ("lucir", "rmm", "der", "foster")},
@@ -51,7 +50,7 @@ def make_page(contents: Contents, refresh: int | None = None) -> str:
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
 
-    runs, gains = contents.runs, gains_figure(contents.runs)
+    runs = contents.runs
     colours = method_colours(runs) if len(runs) <= CHARTED else {}
     files = resources.files("poise.report.page")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
@@ -67,14 +66,9 @@ def make_page(contents: Contents, refresh: int | None = None) -> str:
         style=Markup((files / "page.css").read_text(encoding="utf-8")),
         script=Markup((files / "page.js").read_text(encoding="utf-8")),
         summary=_summary(runs, contents.unread),
-        gains=gains,
-        listing=contents.tables[0] if contents.tables else None,
-        tables=contents.tables[1:],
-        texts=contents.texts,
-        figures=contents.figures,
-        printed=contents.printed,
+        gains=gains_figure(runs),
+        contents=contents,
         runs=[_section(run, contents.links.get(run.name, ""), colours.get(run.method)) for run in runs],
-        unread=contents.unread,
         anchors=anchors(runs),
         seeds={run.name: run.seed for run in runs},
     ).lstrip()
@@ -169,9 +163,9 @@ def _section(run: RunRecord, folder: str, colour: str | None) -> dict[str, Any]:
         "state": run.state,
         "marks": [line for word, line in LABELS.values() if word in run.labels],
         "result": list(_result(run)),
-        "machine": list(_machine(run)),
+        "machine": [pair for pair in _flat(run.machine) if pair[0] != "folder"] or [("machine.json", "not there")],
         "journal": list(_journal(run, folder)),
-        "recipe": list(_flat(run.recipe)),
+        "recipe": _flat(run.recipe),
         "phases": [_phase(phase) for phase in run.phases],
         "panels": run_panels(run, colour) if colour else [],
     }
@@ -187,14 +181,6 @@ def _result(run: RunRecord) -> Iterator[tuple[str, object]]:
     for part, spent in run.seconds.items():
         yield f"seconds.{part}", spent
     yield from _flat(run.result.get("resolved_policy") or {}, "policy.")
-
-
-def _machine(run: RunRecord) -> Iterator[tuple[str, object]]:
-    for key, value in _flat(run.machine):
-        if key != "folder":
-            yield key, value
-    if not run.machine:
-        yield "machine.json", "not there"
 
 
 def _journal(run: RunRecord, folder: str) -> Iterator[tuple[str, object]]:
@@ -223,12 +209,8 @@ def _phase(phase: PhaseRecord) -> dict[str, Any]:
 # ----------------------------------------------------------------------------------------------------------------------
 
 
-def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    for key, value in values.items():
-        if isinstance(value, Mapping) and value:
-            yield from _flat(value, f"{prefix}{key}.")
-        elif value not in (None, {}, []):
-            yield f"{prefix}{key}", _plain(value)
+def _flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    return [(f"{prefix}{key}", _plain(value)) for key, value in flat_keys(values) if value not in (None, {}, [])]
 
 
 def _plain(value: object) -> str:

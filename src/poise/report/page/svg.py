@@ -20,12 +20,10 @@ from poise.report.figures.description import GREY, Axis, Heat, Line, Mark, Panel
 INCH = 118  # pixels: a panel of print is about as large on the page
 LETTER = 6.2  # pixels that a letter of a tick is wide
 RIGHT, TOP, BOTTOM = 14, 12, 40
-#: Corners of marks around the origin, as multiples of their radius; crosses and stars are computed.
+#: Marks that are no circles, by matplotlib's names: how many corners, how deep it goes in between, and its turn.
 CORNERS = {
-    "s": ((-0.9, -0.9), (0.9, -0.9), (0.9, 0.9), (-0.9, 0.9)),
-    "D": ((0, -1.25), (1.25, 0), (0, 1.25), (-1.25, 0)),
-    "^": ((0, -1.1), (1.1, 0.9), (-1.1, 0.9)),
-    "v": ((0, 1.1), (1.1, -0.9), (-1.1, -0.9)),
+    **{"s": (4, 0.71, math.pi / 4), "D": (4, 0.71, 0.0), "^": (3, 0.5, 0.0), "v": (3, 0.5, math.pi)},
+    **{"P": (4, 0.4, 0.0), "X": (4, 0.4, math.pi / 4), "x": (4, 0.2, math.pi / 4), "*": (5, 0.4, 0.0)},
 }
 
 
@@ -139,9 +137,6 @@ def _shapes(panel: Panel, frame: Frame) -> list[str]:
         rx, ry = frame.across(each.centre[0] + each.reach[0]) - x, y - frame.down(each.centre[1] + each.reach[1])
         size = f'cx="{x:.1f}" cy="{y:.1f}" rx="{rx:.1f}" ry="{ry:.1f}"'
         parts.append(f'<ellipse class="band" color="{each.colour}" {size}/>')
-    for arrow in panel.arrows:
-        points = f"{frame.at(*arrow.start)} {frame.at(*arrow.end)}"
-        parts.append(f'<polyline class="arrow" color="{arrow.colour}" points="{points}"/>')
     return parts
 
 
@@ -150,7 +145,9 @@ def _line(line: Line, frame: Frame) -> str:
     dash = " ".join(f"{line.width * part:g}" for part in line.style.dash)
     look = f'stroke-width="{line.width:g}"' + (f' stroke-dasharray="{dash}"' if dash else "")
     look += f' opacity="{line.strength:g}"' if line.strength < 1 else ""
-    return f'<polyline class="line" color="{line.style.colour}" {look} points="{points}"/>'
+    return (
+        f'<polyline class="line{" arrow" if line.arrow else ""}" color="{line.style.colour}" {look} points="{points}"/>'
+    )
 
 
 def _mark(mark: Mark, frame: Frame) -> str:
@@ -160,8 +157,7 @@ def _mark(mark: Mark, frame: Frame) -> str:
     look += f' data-tip="{escape(mark.tip)}"' if mark.tip else ""
     if mark.style.mark == "o":
         return f'<circle {look} cx="{x:.1f}" cy="{y:.1f}" r="{radius:.1f}"/>'
-    corners = _corners(mark.style.mark)
-    points = " ".join(f"{x + radius * dx:.1f},{y + radius * dy:.1f}" for dx, dy in corners)
+    points = " ".join(f"{x + radius * dx:.1f},{y + radius * dy:.1f}" for dx, dy in _corners(mark.style.mark))
     return f'<polygon {look} points="{points}"/>'
 
 
@@ -216,10 +212,7 @@ def _data_address(content: bytes, kind: str) -> str:
 
 
 def _corners(mark: str) -> list[tuple[float, float]]:
-    """A mark's corners around the origin, as multiples of its radius."""
-    if mark in CORNERS:
-        return list(CORNERS[mark])
-    # A star with as many rays as the mark has: plus and cross four, star five.
-    rays, inner, turn = {"P": (4, 0.45, 0.0), "*": (5, 0.45, 0.0)}.get(mark, (4, 0.3, math.pi / 4))
-    angles = [(step * math.pi / rays + turn, 1.35 if step % 2 == 0 else inner) for step in range(2 * rays)]
-    return [(reach * math.sin(angle), -reach * math.cos(angle)) for angle, reach in angles]
+    """Around the origin, as multiples of the mark's radius."""
+    count, depth, turn = CORNERS[mark]
+    steps = [(step * math.pi / count + turn, 1.25 * (depth if step % 2 else 1.0)) for step in range(2 * count)]
+    return [(reach * math.sin(angle), -reach * math.cos(angle)) for angle, reach in steps]

@@ -1,6 +1,6 @@
 """Run folders as values, and what they compare."""
 
-from poise.report.reading.configurations import Configuration, StreamKind, baselines, by_exam, configurations
+from poise.report.reading.configurations import Configuration, StreamKind, baselines, by_exam, configurations, flat_keys
 from poise.report.reading.folders import UnreadPath, load_result, read_run, read_runs, run_of_result
 from poise.report.reading.runs import LABELS, PhaseRecord, RunRecord, TrialRecord
 
@@ -15,6 +15,7 @@ __all__ = [
     "baselines",
     "by_exam",
     "configurations",
+    "flat_keys",
     "load_result",
     "read_run",
     "read_runs",

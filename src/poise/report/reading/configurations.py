@@ -11,6 +11,9 @@ from typing import Any
 from poise.report.reading.runs import RunRecord
 from poise.runfolder import CHANCE_KEYS, POLICY_KEYS, STREAM_KEYS
 
+#: Keys that set no rows of a table apart: chance, columns, and what every label or heading says.
+_ALIKE = (*CHANCE_KEYS, *STREAM_KEYS, "policy", "method", "data", "exam")
+
 
 @dataclass(frozen=True, order=True)
 class StreamKind:
@@ -100,7 +103,9 @@ def _labels(firsts: Mapping[str, RunRecord]) -> dict[str, str]:
     alike: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
     for key, run in firsts.items():
         plain = f"{run.method}, {run.policy_label}"
-        alike.setdefault((plain, run.where), {})[key] = dict(_chosen_keys(run.recipe))
+        alike.setdefault((plain, run.where), {})[key] = {
+            name: value for name, value in flat_keys(run.recipe) if name.split(".")[0] not in _ALIKE
+        }
     labels = {}
     for (plain, _), group in alike.items():
         names = sorted({name for keys in group.values() for name in keys})
@@ -123,13 +128,13 @@ def _with_numbers(labels: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def _chosen_keys(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flat_keys(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The keys of nested values, with dots, and what they hold."""
     for name, value in values.items():
-        if prefix or name not in (*CHANCE_KEYS, *STREAM_KEYS, "policy", "method", "data", "exam"):
-            if isinstance(value, Mapping):
-                yield from _chosen_keys(value, f"{prefix}{name}.")
-            else:
-                yield f"{prefix}{name}", value
+        if isinstance(value, Mapping) and value:
+            yield from flat_keys(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
 
 
 def _short(value: object) -> str:
