@@ -15,7 +15,7 @@ from poise.errors import UserError
 from poise.nets import Model, ResNet, build_backbone, build_head, torch_generator
 from poise.report import Subject, cam_figure, look
 from poise.report.figures.activation_maps import Look, grad_cam
-from poise.report.figures.print import draw, styled
+from poise.report.figures.print import draw, matplotlib_style
 
 CLASSES = 5
 
@@ -196,7 +196,7 @@ def test_the_figure_knows_right_from_wrong_and_unknown() -> None:
         ("b", "one, tfh 5", None, None),
         ("b", "two", None, None),
     ]
-    with styled():
+    with matplotlib_style():
         drawing = draw(figure)
     below = [axes.get_xlabel() for axes in drawing.axes]
     assert below == ["", "✓ cat  75%", "✗ dog  75%", "", "cat  75%", "dog  75%"]

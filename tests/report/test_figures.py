@@ -28,7 +28,7 @@ from poise import store
 from poise.report import Figure, describe_figures, gather
 from poise.report.figures import gains_figure, method_colours
 from poise.report.figures.description import GOOD, GREY, Axis, Panel
-from poise.report.figures.print import draw, save_all, settle, styled
+from poise.report.figures.print import draw, matplotlib_style, save_all, settle
 from poise.report.figures.styles import METHOD_COLOURS
 from poise.report.page.svg import legend_html, panel_html
 from poise.report.reading import read_runs
@@ -147,7 +147,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Figure]:
 
 
 def printed(figure: Figure) -> Drawing:
-    with styled():
+    with matplotlib_style():
         return draw(figure)
 
 
@@ -401,7 +401,7 @@ def test_a_method_has_one_colour_and_strangers_have_others(tmp_path: Path) -> No
 
 
 def test_labels_keep_clear_of_what_stands_at_the_ticks_in_every_file(many: dict[str, Figure]) -> None:
-    with styled():
+    with matplotlib_style():
         drawing = draw(many["confusion-shapes-tfh-3"])
         settle(drawing)
     renderer = FigureCanvasAgg(drawing).get_renderer()  # type: ignore[no-untyped-call, unused-ignore]

@@ -9,7 +9,7 @@ from poise.report.figures.activation_maps import Subject, cam_figure, look
 from poise.report.figures.print import check_picture
 from poise.report.reading import RunRecord, load_result, read_run, read_runs, run_of_result
 from poise.report.tables import Hindsight
-from poise.report.tables.text import actions_table, aligned, comparison_table, rows_table, run_table
+from poise.report.tables.text import actions_table, align_columns, comparison_table, rows_table, run_table
 from poise.report.writing import Report, gather, watch
 
 __all__ = [
@@ -19,7 +19,7 @@ __all__ = [
     "RunRecord",
     "Subject",
     "actions_table",
-    "aligned",
+    "align_columns",
     "cam_figure",
     "check_picture",
     "comparison_table",

@@ -60,7 +60,7 @@ class Report:
         `refresh` makes a browser read the page again after so many seconds.
         """
         _claim(out)
-        with _uncollected():
+        with _without_garbage_collection():
             figures = [*describe_figures(self.runs), *more]
             with _saving(figures if printed else [], out / "figures"):
                 tables = make_tables(self.runs, self.hindsight)
@@ -77,7 +77,7 @@ class Report:
 
 def gather(paths: Sequence[Path]) -> Report:
     """What lies at these paths; what cannot be read is listed with its reason."""
-    with _uncollected():
+    with _without_garbage_collection():
         return Report(*read_runs(paths))
 
 
@@ -142,7 +142,7 @@ def _saving(figures: Sequence[Figure], folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _uncollected() -> Iterator[None]:
+def _without_garbage_collection() -> Iterator[None]:
     """Without looking for garbage: among the many small objects of many runs each look would be long."""
     was = gc.isenabled()
     gc.disable()

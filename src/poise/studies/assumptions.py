@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 
 from poise.actions import Action
 from poise.policies.simulate import rank_correlation
-from poise.report import RunRecord, aligned
+from poise.report import RunRecord, align_columns
 from poise.runfolder import TRAINING_KEYS
 from poise.studies.probe_table import ProbeTable
 
@@ -177,7 +177,7 @@ def slow_change(run: RunRecord) -> str:
     return "\n".join(
         [
             f"Do the hyperparameters change slowly? {_describe(run)}: from each tuned phase to the next",
-            aligned(header, rows),
+            align_columns(header, rows),
             f"decided anew in {moved} of {len(found)} phases; rewards of two phases correlate with "
             f"{_figure(_mean([each.correlation for each in found]))}; keeping the last decision loses "
             f"{_figure(100 * _mean([each.loss for each in found]))} points of local reward (the best of many looks "

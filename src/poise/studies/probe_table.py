@@ -15,7 +15,7 @@ from poise import store
 from poise.actions import Action, ActionSpace
 from poise.errors import UserError
 from poise.policies.simulate import Simulation, Table, rank_correlation
-from poise.report import aligned
+from poise.report import align_columns
 from poise.runfolder import FULL, PROBE
 
 OWN: Final = "own"  # in place of a classifier: for each action, the one that counts with it
@@ -161,7 +161,7 @@ def probe_summary(probe: ProbeTable) -> str:
         return "\n".join([*lines, "the temporary models of this environment were not examined"])
     header = ["trials", "exam after", "counts", "correlation", "ten best", "rank", "ten best"]
     header += ["default", "best reward", "best there is", "random"]
-    lines += ["", aligned(header, [row for pair in _pairs(probe) for row in _rows(probe, *pair)]), ""]
+    lines += ["", align_columns(header, [row for pair in _pairs(probe) for row in _rows(probe, *pair)]), ""]
     return "\n".join([*lines, f"exam '{table['exam']['name']}' of temporary models, in percent; it enters no reward"])
 
 
@@ -184,8 +184,8 @@ def _row(probe: ProbeTable, tried: Length, examined: Length, classifier: str) ->
         str(probe.epochs(tried)),
         str(probe.epochs(examined)),
         classifier,
-        *(_signed(value) for value in (_correlation(reward, exam), _correlation(reward[ten], exam[ten]))),
-        *(_signed(value) for value in (rank_correlation(reward, exam), rank_correlation(reward[ten], exam[ten]))),
+        *(_two_digits(value) for value in (_correlation(reward, exam), _correlation(reward[ten], exam[ten]))),
+        *(_two_digits(value) for value in (rank_correlation(reward, exam), rank_correlation(reward[ten], exam[ten]))),
         *(f"{100 * value:.2f}" for value in figures),
     ]
 
@@ -202,7 +202,7 @@ def _correlation(one: Array, other: Array) -> float:
     return float(np.corrcoef(one, other)[0, 1])
 
 
-def _signed(value: float) -> str:
+def _two_digits(value: float) -> str:
     return "–" if np.isnan(value) else f"{round(value, 2) + 0.0:.2f}"
 
 
@@ -313,7 +313,7 @@ def simulation_summary(simulation: Simulation, title: str) -> str:
         [
             title,
             "",
-            aligned(header, rows),
+            align_columns(header, rows),
             "",
             f"rank correlation of reward and truth among the ten best: {'–' if rank is None else f'{rank:.2f}'}",
             f"ends more than 0.3 points below the default in {found['below_default'][-1]:.1%} of {found['runs']} runs",

@@ -28,7 +28,7 @@ from poise.report.figures.styles import Styles
 from poise.report.reading import RunRecord, baselines, configurations
 from poise.report.statistics import ENOUGH, Spread, spread
 from poise.report.tables.accuracy import comparisons
-from poise.report.tables.table import signed
+from poise.report.tables.table import with_sign
 
 #: Points of accuracy that the plane of TFH against TFS shows at least: a tenth of one must look small.
 PLANE_SPAN: Final = 4.0
@@ -218,8 +218,8 @@ def gains_figure(runs: Sequence[RunRecord]) -> Figure | None:
         gain = each.difference
         low, high = gain.interval() if gain.count > 1 else (gain.mean, gain.mean)
         style = Style({"gain": GOOD, "loss": BAD}.get(gain.verdict(), GREY))
-        reach = f" [{signed(low)}, {signed(high)}]" if gain.count > 1 else ""
-        tip = f"{name}: {signed(gain.mean)}{reach}, {gain.count} paired seeds"
+        reach = f" [{with_sign(low)}, {with_sign(high)}]" if gain.count > 1 else ""
+        tip = f"{name}: {with_sign(gain.mean)}{reach}, {gain.count} paired seeds"
         lines.append(Line([(low, place), (high, place)], style, 2.0))
         marks += [Mark(value, place, Style(GREY, hollow=True), size=3.5, strength=0.8) for value in gain.values]
         marks.append(Mark(gain.mean, place, style, tip, size=7.5))

@@ -8,9 +8,9 @@ from functools import partial
 import numpy as np
 
 from poise.actions import Action, AxisValue
-from poise.report.figures.description import Rows, Value
+from poise.report.figures.description import Rows
 from poise.report.reading import Configuration, PhaseRecord, RunRecord, StreamKind, TrialRecord, configurations
-from poise.report.statistics import Spread, smoothed, spread
+from poise.report.statistics import Spread, smooth, spread
 
 #: The paper's letters for what its policy chooses.
 LETTERS: Mapping[str, str] = {"logit_kd": "β", "feature_kd": "γ", "lr": "λ", "classifier": "δ"}
@@ -37,13 +37,14 @@ def accuracy(runs: Sequence[RunRecord]) -> Rows:
     """Accuracy after each phase: mean, lowest and highest over the seeds that came so far."""
     return [
         {
-            **_row_and_stream(row, stream),
+            **row.identity,
+            "setting": str(stream),
             "phase": phase,
             "classes": classes,
             "mean": found.mean,
             "low": min(found.values),
             "high": max(found.values),
-            "deviation": _none_if_nan(found.deviation),
+            "deviation": found.known_deviation,
             "seeds": found.count,
         }
         for row, stream, group in _by_row_and_stream(runs)
@@ -59,7 +60,7 @@ def plane(runs: Sequence[RunRecord]) -> Rows:
             tfh, tfs = (row.averages(StreamKind(phases, setting)) for setting in ("tfh", "tfs"))
             rows += [
                 {
-                    **row.described,
+                    **row.identity,
                     "phases": phases,
                     "seed": seed,
                     "tfh": tfh[seed],
@@ -81,31 +82,27 @@ def values(runs: Sequence[RunRecord]) -> Rows:
                 for phase, _, each in _by_phase(group, partial(_axis_value, axis))
                 if phase > 0  # nothing is tuned in the first one
             ]
-            smooth = smoothed([mean for _, mean in found])
+            curve = smooth([mean for _, mean in found])
             rows += [
                 {
-                    **_row_and_stream(row, stream),
+                    **row.identity,
+                    "setting": str(stream),
                     "axis": axis,
                     "letter": LETTERS.get(axis, ""),
                     "phase": phase,
                     "value": value,
                     "smoothed": smooth_value,
                 }
-                for (phase, value), smooth_value in zip(found, smooth, strict=True)
+                for (phase, value), smooth_value in zip(found, curve, strict=True)
             ]
     return rows
 
 
 def _axis_value(axis: str, phase: PhaseRecord) -> float | None:
-    return number(phase.action.get(axis))
-
-
-def number(value: AxisValue | None) -> float | None:
     """A value of an axis as a number. Of words, `fc`, `trained` and `none` are 0, `ncm`, `frozen` and `align` 1."""
     words = {"fc": 0.0, "ncm": 1.0, "trained": 0.0, "frozen": 1.0, "none": 0.0, "align": 1.0, "finetune": 2.0}
-    if isinstance(value, str):
-        return words.get(value)
-    return None if value is None else float(value)
+    value = phase.action.get(axis)
+    return words.get(value) if isinstance(value, str) else value
 
 
 def chances(run: RunRecord) -> Rows:
@@ -227,12 +224,13 @@ def forgetting(runs: Sequence[RunRecord]) -> Rows:
             lost = spread([each[phase][0] - each[phase][1] for each in found])
             rows.append(
                 {
-                    **_row_and_stream(row, stream),
+                    **row.identity,
+                    "setting": str(stream),
                     "phase": phase,
                     "best": best.mean,
                     "final": last.mean,
                     "forgetting": lost.mean,
-                    "deviation": _none_if_nan(lost.deviation),
+                    "deviation": lost.known_deviation,
                     "seeds": lost.count,
                 }
             )
@@ -259,10 +257,6 @@ def _by_row_and_stream(runs: Sequence[RunRecord]) -> Iterator[tuple[Configuratio
             yield row, stream, group
 
 
-def _row_and_stream(row: Configuration, stream: StreamKind) -> dict[str, Value]:
-    return {**row.described, "setting": str(stream)}
-
-
 def _by_phase(
     runs: Sequence[RunRecord], value: Callable[[PhaseRecord], float | None]
 ) -> Iterator[tuple[int, int, Spread]]:
@@ -280,10 +274,6 @@ def _tuned_axes(runs: Sequence[RunRecord]) -> list[str]:
     judged = any("classifier" in phase.action for run in runs for phase in run.phases)
     ordered = [axis for axis in LETTERS if axis in axes or (axis == "classifier" and judged)]
     return ordered + [axis for axis in axes if axis not in ordered]
-
-
-def _none_if_nan(value: float) -> float | None:
-    return None if np.isnan(value) else value
 
 
 # Reading rows ---------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from poise import store
 from poise.errors import UserError
-from poise.report.figures.description import GREY, Figure, Heat, Mark, Panel, Style
+from poise.report.figures.description import GREY, Figure, Mark, Panel, Style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -48,13 +48,13 @@ _STYLE: Final[Mapping[str, Any]] = {
 def save(figure: Figure, path: Path) -> None:
     """Write the figure; the ending of the path says as what."""
     check_picture(path)
-    with styled():
+    with matplotlib_style():
         store.write_bytes(path, _encode(draw(figure), path.suffix.lower()))
 
 
 def save_all(figure: Figure, folder: Path) -> None:
     """Write the figure with every ending, laid out once."""
-    with styled():
+    with matplotlib_style():
         drawing = draw(figure)
         settle(drawing)
         found = {ending: _encode(drawing, ending) for ending in ENDINGS}
@@ -71,7 +71,7 @@ def check_picture(path: Path) -> None:
 
 
 @contextmanager
-def styled() -> Iterator[None]:
+def matplotlib_style() -> Iterator[None]:
     """Matplotlib's settings as these figures want them, and as they were afterwards."""
     import matplotlib as mpl
 
@@ -81,7 +81,7 @@ def styled() -> Iterator[None]:
 
 
 def draw(figure: Figure) -> Drawing:
-    """The figure as a drawing of matplotlib; to be called inside `styled`."""
+    """The figure as a drawing of matplotlib; to be called inside `matplotlib_style`."""
     from matplotlib.figure import Figure as Drawing
 
     columns = min(figure.columns, len(figure.panels))
@@ -118,11 +118,13 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
     if panel.picture is not None:
         _draw_picture(axes, panel)
         return
+    look: dict[str, Any]
     if panel.heat is None:
         axes.grid(axis="both" if panel.diagonal else "y", alpha=0.25, color=GREY, linewidth=0.6)
         axes.set_axisbelow(True)
     else:
-        _draw_heat(axes, panel.heat)
+        look = {"cmap": _ramp(panel.heat.colour), "vmin": panel.heat.low, "vmax": panel.heat.high}
+        axes.imshow(panel.heat.values, aspect="auto", interpolation="nearest", **look)
     if panel.diagonal:
         axes.axline((sum(panel.x.limits) / 2,) * 2, slope=1, color=GREY, linestyle=":", linewidth=1, zorder=0)
     for rule in panel.rules:
@@ -130,7 +132,7 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
         axes.text(rule.x, 1.01, rule.text, transform=axes.get_xaxis_transform(), fontsize=7, va="bottom")
     _draw_shapes(axes, panel)
     for line in panel.lines:
-        look: dict[str, Any] = {"color": line.style.colour, "linestyle": _linestyle(line.style), "alpha": line.strength}
+        look = {"color": line.style.colour, "linestyle": _linestyle(line.style), "alpha": line.strength}
         if line.arrow:
             look |= {"arrowstyle": "-|>", "shrinkA": 6, "shrinkB": 6}
             axes.annotate("", line.places[-1], line.places[0], arrowprops=look)
@@ -170,11 +172,6 @@ def _draw_marks(axes: Axes, marks: Sequence[Mark]) -> None:
             drawn.set_facecolor("none")
 
 
-def _draw_heat(axes: Axes, heat: Heat) -> None:
-    look: dict[str, Any] = {"cmap": _ramp(heat.colour), "vmin": heat.low, "vmax": heat.high}
-    axes.imshow(heat.values, aspect="auto", interpolation="nearest", **look)
-
-
 def _draw_picture(axes: Axes, panel: Panel) -> None:
     assert panel.picture is not None
     axes.imshow(panel.picture)
@@ -190,7 +187,7 @@ def _legend_handle(style: Style) -> Any:  # noqa: ANN401 - a Line2D, which is im
 
     face = "none" if style.hollow else style.colour
     look: dict[str, Any] = {"color": style.colour, "linestyle": _linestyle(style), "marker": style.mark}
-    return Line2D([], [], **look, markersize=4.5, markerfacecolor=face)
+    return Line2D([], [], **look, linewidth=1.8, markersize=4.5, markerfacecolor=face)
 
 
 def _linestyle(style: Style) -> str | tuple[float, tuple[float, ...]]:

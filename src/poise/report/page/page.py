@@ -19,7 +19,7 @@ from poise.report.statistics import ENOUGH
 from poise.report.tables import ReportTable
 from poise.report.tables.accuracy import comparisons
 from poise.report.tables.costs import machine_name
-from poise.report.tables.table import Column, signed
+from poise.report.tables.table import Column, with_sign
 from poise.words import duration
 
 GENERATOR: Final = f"poise {__version__}"
@@ -147,7 +147,7 @@ def _verdict(runs: Sequence[RunRecord]) -> str:
     best = max(found, key=lambda each: each.difference.mean)
     return (
         f"{_count(len(found), 'comparison')} of a policy with the method's own hyperparameters: {words}. "
-        f"The largest difference is {signed(best.difference.mean)} points ({best.row.label}, {best.stream}, "
+        f"The largest difference is {with_sign(best.difference.mean)} points ({best.row.label}, {best.stream}, "
         f"{_count(best.difference.count, 'paired seed')})."
     )
 

@@ -145,9 +145,17 @@ def _line(line: Line, frame: Frame) -> str:
     dash = " ".join(f"{line.width * part:g}" for part in line.style.dash)
     look = f'stroke-width="{line.width:g}"' + (f' stroke-dasharray="{dash}"' if dash else "")
     look += f' opacity="{line.strength:g}"' if line.strength < 1 else ""
-    return (
-        f'<polyline class="line{" arrow" if line.arrow else ""}" color="{line.style.colour}" {look} points="{points}"/>'
-    )
+    points += _arrow_head(line, frame) if line.arrow else ""
+    return f'<polyline class="line" color="{line.style.colour}" {look} points="{points}"/>'
+
+
+def _arrow_head(line: Line, frame: Frame) -> str:
+    """Where a line goes on to draw a head, a little before its end, where there is a mark."""
+    (x1, y1), (x2, y2) = ((frame.across(x), frame.down(y)) for x, y in line.places[-2:])
+    angle = math.atan2(y2 - y1, x2 - x1)
+    tip = x2 - 7 * math.cos(angle), y2 - 7 * math.sin(angle)
+    ends = [(tip[0] + 7 * math.cos(angle + turn), tip[1] + 7 * math.sin(angle + turn)) for turn in (2.7, -2.7)]
+    return "".join(f" {x:.1f},{y:.1f}" for x, y in (tip, ends[0], tip, ends[1]))
 
 
 def _mark(mark: Mark, frame: Frame) -> str:
@@ -173,7 +181,7 @@ def _heat(heat: Heat, frame: Frame) -> str:
         rows, columns = heat.values.shape
         box = f'x="{frame.across(-0.5):.1f}" y="{frame.down(-0.5):.1f}"'
         box += f' width="{columns * wide:.1f}" height="{rows * high:.1f}" preserveAspectRatio="none"'
-        return f'<image class="cells" {box} href="{_tinted(opacities, heat.colour)}"/>'
+        return f'<image class="cells" {box} href="{_tint(opacities, heat.colour)}"/>'
     cells = [
         f'<rect x="{frame.across(column - 0.5):.1f}" y="{frame.down(row - 0.5):.1f}"'
         f' fill-opacity="{opacities[row, column]:.2f}" data-tip="{escape(tip)}" {size}/>'
@@ -183,7 +191,7 @@ def _heat(heat: Heat, frame: Frame) -> str:
     return f'<g class="heat" color="{heat.colour}">{"".join(cells)}</g>'
 
 
-def _tinted(opacities: NDArray[np.float64], colour: str) -> str:
+def _tint(opacities: NDArray[np.float64], colour: str) -> str:
     """A picture in one colour, more or less of it."""
     from PIL import Image
 

@@ -53,7 +53,7 @@ class Configuration:
         return found
 
     @property
-    def described(self) -> dict[str, str]:
+    def identity(self) -> dict[str, str]:
         """What it is, as columns of a file."""
         run = self.first
         return {

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -245,17 +245,17 @@ def _finished_phase(point: Mapping[str, Any], journal: PhaseRecord | None) -> Ph
     """A point of the result's curve with the details of the journal."""
     stored = point.get("stored", point.get("stored_images"))
     known = journal or PhaseRecord(int(point["phase"]), 0, 0.0, 0.0, 0.0, {})
-    changes = {
-        "classes": int(point["classes"]),
-        "accuracy": float(point["accuracy"]),
-        "accuracy_fc": float(point["accuracy_fc"]),
-        "accuracy_ncm": float(point["accuracy_ncm"]),
-        "action": point["action"],
-        "stored": known.stored if stored is None else int(stored),
-        "held": point.get("held_images") or None,
-        "budget": point.get("budget_images"),
-    }
-    return PhaseRecord(**{**vars(known), **changes})
+    return replace(
+        known,
+        classes=int(point["classes"]),
+        accuracy=float(point["accuracy"]),
+        accuracy_fc=float(point["accuracy_fc"]),
+        accuracy_ncm=float(point["accuracy_ncm"]),
+        action=point["action"],
+        stored=known.stored if stored is None else int(stored),
+        held=point.get("held_images") or None,
+        budget=point.get("budget_images"),
+    )
 
 
 def _read_machine(path: Path) -> Mapping[str, Any]:

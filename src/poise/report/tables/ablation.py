@@ -106,7 +106,7 @@ def _make_table(
                 {
                     **named,
                     **{"row": row.label, "setting": str(stream), "seeds": found.count, "mean": found.mean},
-                    "deviation": found.deviation if found.count > 1 else None,
+                    "deviation": found.known_deviation,
                     "paper": figure.figure if figure else None,
                 }
             )

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from poise.report.reading import Configuration, RunRecord, StreamKind, baselines, by_exam, configurations
-from poise.report.statistics import Spread, paired, spread
-from poise.report.tables.paper import Published, published
+from poise.report.statistics import Spread, paired_difference, spread
+from poise.report.tables.paper import Published, published_accuracy
 from poise.report.tables.table import (
     Column,
     Note,
@@ -16,12 +16,12 @@ from poise.report.tables.table import (
     Value,
     gain_note,
     mean_cell,
-    signed,
     text_cell,
+    with_sign,
 )
 from poise.runfolder import SECONDS
 
-CAPTION = (
+ACCURACY = (
     "Average accuracy in percent over the exams after every phase, phase 0 included; mean ± deviation over seeds. "
     "Under a policy's figure its gain over the same method's own hyperparameters: paired by seed, with the 95 % "
     "interval of the mean difference (Student's t). It is coloured only with at least three paired seeds and an "
@@ -46,7 +46,7 @@ def comparisons(runs: Sequence[RunRecord]) -> list[Comparison]:
     found = []
     for row in rows:
         for stream in sorted(row.by_stream) if row.label in against and not row.first.informed else ():
-            difference = paired(row.averages(stream), against[row.label].averages(stream))
+            difference = paired_difference(row.averages(stream), against[row.label].averages(stream))
             if difference is not None:
                 found.append(Comparison(row, stream, difference))
     return found
@@ -73,7 +73,7 @@ def _accuracy_table(where: str, runs: Sequence[RunRecord]) -> ReportTable:
     return ReportTable(
         f"accuracy-{runs[0].exam_name}",
         f"Average accuracy on {where}",
-        CAPTION,
+        ACCURACY,
         (*heads, *(Column(column.title, column.group) for column in columns)),
         cells,
         records,
@@ -121,12 +121,12 @@ def _accuracy_cell(
     if not own:
         return TableCell(""), None
     found = spread([*own.values()])
-    difference = paired(own, column.averages(baseline)) if baseline else None
-    paper = published(row.first, column.phases, column.setting)
+    difference = paired_difference(own, column.averages(baseline)) if baseline else None
+    paper = published_accuracy(row.first, column.phases, column.setting)
     gains = [gain_note(difference, not row.first.informed)] if difference else []
     notes = (*gains, *([paper_note(found.mean, paper)] if paper else []))
     return mean_cell(found, notes, column.run_names(row)), {
-        **row.described,
+        **row.identity,
         "setting": column.setting,
         "phases": column.phases,
         **_figures(found, difference, paper, not row.first.informed),
@@ -136,7 +136,7 @@ def _accuracy_cell(
 def paper_note(mean: float, paper: Published) -> Note:
     """The paper's figure, and ours minus it."""
     deviation = f" ± {paper.deviation:.1f}" if paper.deviation is not None else ""
-    return Note(f"paper {paper.figure:.1f}{deviation} ({signed(mean - paper.figure, 1)})", "paper")
+    return Note(f"paper {paper.figure:.1f}{deviation} ({with_sign(mean - paper.figure, 1)})", "paper")
 
 
 def _figures(found: Spread, difference: Spread | None, paper: Published | None, judged: bool) -> dict[str, Value]:
@@ -144,7 +144,7 @@ def _figures(found: Spread, difference: Spread | None, paper: Published | None, 
     return {
         "seeds": found.count,
         "mean": found.mean,
-        "deviation": found.deviation if found.count > 1 else None,
+        "deviation": found.known_deviation,
         "gain": difference.mean if difference else None,
         "gain_low": low,
         "gain_high": high,

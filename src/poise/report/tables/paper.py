@@ -33,7 +33,7 @@ class Published:
     deviation: float | None = None
 
 
-def published(run: RunRecord, phases: int, setting: str) -> Published | None:
+def published_accuracy(run: RunRecord, phases: int, setting: str) -> Published | None:
     """Tables 1 and 2: the paper's average accuracy of this method and policy; `setting` may be `average`."""
     side = "fixed" if run.fixed and not run.recipe.get("action") else "policy"
     if not _comparable(run) or setting not in _SETTINGS or run.policy in OTHER_TUNERS or run.informed:
@@ -59,12 +59,12 @@ def ablation_number(run: RunRecord) -> int | None:
 
 def published_ablation(run: RunRecord, stream: StreamKind) -> Published | None:
     """Table 3: the figure of the run's row."""
-    return _ablated("ablation", ablation_number(run), run, stream)
+    return _ablation_figure("ablation", ablation_number(run), run, stream)
 
 
 def published_every(run: RunRecord, stream: StreamKind) -> Published | None:
     """Table S1: the figure of a policy that decides every so many phases."""
-    return _ablated("every", every(run) if not run.fixed and not run.informed else None, run, stream)
+    return _ablation_figure("every", every(run) if not run.fixed and not run.informed else None, run, stream)
 
 
 def published_hours(run: RunRecord, stream: StreamKind) -> float | None:
@@ -90,7 +90,7 @@ def tuned_kinds(run: RunRecord) -> set[str]:
     return kinds | ({"classifier"} if default.get("classifier") == "auto" else set())
 
 
-def _ablated(table: str, number: int | str | None, run: RunRecord, stream: StreamKind) -> Published | None:
+def _ablation_figure(table: str, number: int | str | None, run: RunRecord, stream: StreamKind) -> Published | None:
     if run.method != "lucir" or run.data != "cifar100" or not _comparable(run) or stream not in _ABLATED:
         return None
     found = _figures()[table].get(str(number))

@@ -13,7 +13,7 @@ from poise.report.reading import Configuration, RunRecord, StreamKind, configura
 from poise.report.statistics import spread
 from poise.report.tables.table import Column, ReportTable, TableLine, Value, mean_cell, text_cell
 
-CAPTION = (
+REGRET = (
     "Best constant action in hindsight minus the row's own figure, in points, mean ± deviation over seeds. Whole "
     "runs: average accuracy, the best of 'poise crossval' with the same seed. Probes: exam accuracy of temporary "
     "models after the probed phases, the best constant action of the probe against the actions that the run decided on."
@@ -37,7 +37,7 @@ def regret_table(runs: Sequence[RunRecord], hindsight: Mapping[str, Hindsight] |
     columns = {key: Column(key.replace("_", " "), numeric=False) for key in ("row", "setting", "judged_by")}
     columns |= {key: Column(key.replace("_", " ")) for key in ("best_constant", "own", "regret", "seeds")}
     lines = [*_from_oracles(runs), *_from_probes(runs, hindsight or {})]
-    return ReportTable.of_records(("regret", "Hindsight regret", CAPTION), columns, lines)
+    return ReportTable.of_records(("regret", "Hindsight regret", REGRET), columns, lines)
 
 
 def _from_oracles(runs: Sequence[RunRecord]) -> list[TableLine]:

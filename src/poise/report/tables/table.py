@@ -111,7 +111,7 @@ def _plain_cell(value: Value, column: Column) -> TableCell:
     return TableCell(NOTHING if value is None else f"{value:.{digits}f}", value)
 
 
-def signed(value: float, digits: int = 2) -> str:
+def with_sign(value: float, digits: int = 2) -> str:
     """A difference, with its sign."""
     return f"{value:+.{digits}f}".replace("-", "−")
 
@@ -121,7 +121,9 @@ def gain_note(difference: Spread, judged: bool = True) -> Note:
     verdict = difference.verdict()
     pairs = f"{difference.count} seed{'s' if difference.count > 1 else ''}"
     if difference.count < 2:
-        return Note(f"{signed(difference.mean)} ({pairs})")
+        return Note(f"{with_sign(difference.mean)} ({pairs})")
     low, high = difference.interval()
-    text = f"{signed(difference.mean)} [{signed(low)}, {signed(high)}]" + (f" ({pairs})" if verdict == "few" else "")
+    text = f"{with_sign(difference.mean)} [{with_sign(low)}, {with_sign(high)}]" + (
+        f" ({pairs})" if verdict == "few" else ""
+    )
     return Note(text, verdict if judged and verdict in ("gain", "loss") else "")

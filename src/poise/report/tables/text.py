@@ -23,7 +23,7 @@ def run_table(run: RunRecord) -> str:
         ]
         for phase in run.phases
     ]
-    table = aligned(["phase", "classes", "accuracy", "fc", "ncm", "stored", "held", "action"], rows)
+    table = align_columns(["phase", "classes", "accuracy", "fc", "ncm", "stored", "held", "action"], rows)
     warning = "".join(f"\n{line}" for word, line in LABELS.values() if word in run.labels)
     return (
         f"{table}\n\naverage accuracy {run.average:.2f}, last {run.last:.2f}, "
@@ -51,7 +51,7 @@ def comparison_table(runs: Sequence[RunRecord]) -> str:
         for run in runs
     ]
     header = "method data setting policy seed exam average last forgetting counts stored held seconds"
-    return aligned(header.split(), rows)
+    return align_columns(header.split(), rows)
 
 
 def _count(images: int | None) -> str:
@@ -71,16 +71,17 @@ def actions_table(result: Mapping[str, Any], count: int = 10) -> str:
         ]
         for place, line in enumerate(ranked[:count], start=1)
     ]
-    return f"{aligned(['', 'average', 'last', 'action'], rows)}\n{len(lines)} candidates in all, ranked by their exams"
+    table = align_columns(["", "average", "last", "action"], rows)
+    return f"{table}\n{len(lines)} candidates in all, ranked by their exams"
 
 
 def rows_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Flat rows that share their keys, such as a figure's data."""
     header = list(rows[0]) if rows else []
-    return aligned(header, [["–" if row[key] is None else str(row[key]) for key in header] for row in rows])
+    return align_columns(header, [["–" if row[key] is None else str(row[key]) for key in header] for row in rows])
 
 
-def aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def align_columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table in columns as wide as they need to be."""
     widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in [header, *rows]]
