@@ -26,7 +26,7 @@ CHANCES: Final = (
 )
 REWARDS: Final = (
     "The reward of every trial (accuracy on images held out of the phase's training images), in the order in which "
-    "they were run. Darker marks are longer trials, large ones of full length; crosses diverged, and diamonds only "
+    "they were run. Stronger marks are longer trials, large ones of full length; crosses diverged, and diamonds only "
     "judged which classifier should count. Bars are the means of a phase's longest trials of actions. "
     f"Rewards of different phases judge different classes. {ONE_RUN}."
 )
@@ -132,7 +132,7 @@ def _reward_panel(label: str, rows: Rows, colour: str) -> Panel:
 
 
 def _trial_mark(row: Row, colour: str, furthest: float) -> Mark:
-    """Darker the longer the trial was, large at full length."""
+    """Stronger the longer the trial was, large at full length."""
     judging = row["purpose"] == "classifier"
     style = Style(colour, mark="x" if row["diverged"] else "D" if judging else "o", hollow=judging)
     tip = f"trial {row['trial']}, phase {row['phase']}, {row['epochs']} epochs, {row['action']}: reward "
