@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from poise import store
-from poise.report import figures, gather
+from poise.report import gather
 
 #: Methods × with and without a policy × settings.
 CELLS = tuple(itertools.product(("lucir", "icarl", "lwf", "podnet", "aanets"), ("fixed", "online"), ("tfh", "tfs")))
@@ -53,7 +53,7 @@ def main() -> None:
         marks.append(time.perf_counter())
         work = time.process_time() - work
         light = page.stat().st_size
-        report.write(Path(place) / "report", figures(report.runs))
+        report.write(Path(place) / "report", printed=True)
         marks.append(time.perf_counter())
         spent = [round(later - before, 2) for before, later in itertools.pairwise(marks)]
         print(

@@ -44,32 +44,32 @@ from poise.policies import make_policy
 from poise.policies.simulate import simulate as replayed
 from poise.report import (
     Figure,
-    ProbeTable,
     Report,
     actions_table,
     check_picture,
     comparison_table,
-    figures,
-    gather,
-    load_probe,
     load_result,
-    probe_summary,
     rows_table,
+    run_of_result,
     run_table,
-    simulation_summary,
-    simulation_table,
     watch,
 )
 from poise.studies import (
     Audit,
     Probe,
+    ProbeTable,
     Question,
     audit_folder,
     crossval_folder,
+    gather_with_studies,
+    load_probe,
+    probe_summary,
     reach,
     reopened,
     run_crossval,
     runner_in,
+    simulation_summary,
+    simulation_table,
 )
 
 #: What Typer raises for a wrong command line; its newer versions carry a click of their own.
@@ -132,7 +132,7 @@ def resume(
         return
     watchers = _watchers(opened, make_watcher(len(plan.stream)), tensorboard)
     job = runner_in(opened)(plan, opened, watchers, checkpoint_every)
-    typer.echo(f"\n{run_table(job.resume())}\n\nrun folder {folder}\n{_reported([folder], folder)}")
+    typer.echo(f"\n{run_table(run_of_result(job.resume()))}\n\nrun folder {folder}\n{_reported([folder], folder)}")
 
 
 @app.command()
@@ -147,7 +147,7 @@ def sweep(
     failed = sweep_cells(cells, out, lanes, Lines(None, sys.stderr), checkpoint_every)
     folders = [out / cell.name for cell in cells if cell.name not in failed]
     if folders:
-        table = comparison_table([load_result(folder) for folder in folders])
+        table = comparison_table([run_of_result(load_result(folder)) for folder in folders])
         typer.echo(f"\n{table}\n\nrun folders in {out}\n{_reported(folders, out)}")
     refuse_failed(failed, cells)
 
@@ -165,7 +165,7 @@ def crossval(
     plan = _plan(recipe, overrides, seed)
     folder = out or crossval_folder(plan)
     result = run_crossval(plan, folder, lanes, Lines(None, sys.stderr), checkpoint_every)
-    typer.echo(f"\n{actions_table(result)}\n\n{run_table(result)}\n\nrun folders in {folder}")
+    typer.echo(f"\n{actions_table(result)}\n\n{run_table(run_of_result(result))}\n\nrun folders in {folder}")
 
 
 @app.command()
@@ -256,13 +256,14 @@ def report(
     """Print a table over runs; with --out write a page with every table and figure, which opens from the disk."""
     if watching and out is None:
         raise UserError("--watch writes a page again and again; say where with --out FOLDER")
-    found = watch(paths, out, every, _say) if watching and out is not None else gather(paths)
-    if not found.runs and not found.probes:
-        raise UserError(f"{found.broken[0].path} {found.broken[0].reason}")
-    _say(*(f"not read: {each.path} {each.reason}" for each in found.broken))
+    look = partial(gather_with_studies, paths)
+    found = watch(look, out, every, _say) if watching and out is not None else look()
+    if not found.runs and not found.texts:
+        raise UserError(f"{found.unread[0].path} {found.unread[0].reason}")
+    _say(*(f"not read: {each.path} {each.reason}" for each in found.unread))
     typer.echo(found.text())
     if out is not None:
-        typer.echo(f"\nreport {found.write(out, _figures(found, maps))}")
+        typer.echo(f"\nreport {found.write(out, _activation_maps(found) if maps else (), printed=True)}")
 
 
 @app.command()
@@ -377,15 +378,12 @@ def _start(job: Run, tensorboard: bool) -> None:
         return
     watcher = make_watcher(len(plan.stream), [*plan.source.notes, f"run folder {folder.path}"])
     job.watchers = _watchers(folder, watcher, tensorboard)
-    typer.echo(f"\n{run_table(job.start())}\n\nrun folder {folder.path}\n{_reported([folder.path], folder.path)}")
+    table = run_table(run_of_result(job.start()))
+    typer.echo(f"\n{table}\n\nrun folder {folder.path}\n{_reported([folder.path], folder.path)}")
 
 
-def _figures(found: Report, maps: bool) -> list[Figure]:
-    """Everything that is drawn for print."""
-    drawn = figures(found.runs)
-    if maps:
-        drawn += report_maps([run.path for run in found.runs if RunFolder(run.path).model.exists()])
-    return drawn
+def _activation_maps(found: Report) -> list[Figure]:
+    return report_maps([run.path for run in found.runs if RunFolder(run.path).model.exists()])
 
 
 def _reported(runs: Sequence[Path], out: Path) -> str:
@@ -394,7 +392,7 @@ def _reported(runs: Sequence[Path], out: Path) -> str:
     if RunFolder(page).exists:
         return f"no report: {page} is a run folder"
     try:
-        return f"report {gather(runs).write(page)}"
+        return f"report {gather_with_studies(runs).write(page)}"
     except (PoiseError, OSError) as error:
         return f"no report: {error}"
 

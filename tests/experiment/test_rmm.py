@@ -12,7 +12,7 @@ import pytest
 from poise import Budget, UserError
 from poise.experiment import Plan, Run, RunFolder, load_recipe, make_plan, reopen
 from poise.experiment.progress import Quiet
-from poise.report import comparison_table, run_table
+from poise.report import comparison_table, run_of_result, run_table
 from poise.training import Event
 
 Plans = Callable[..., Plan]
@@ -54,11 +54,11 @@ def test_the_images_stored_and_held_are_beside_the_accuracy(rmm: Plans, tmp_path
     assert first["stored_images"] == 3 * 5
     assert second["stored_images"] > 5 * 5
     assert last["held_images"] == last["budget_images"]
-    table = run_table(results[False])
+    table = run_table(run_of_result(results[False]))
     assert f"{last['held_images']} of {last['budget_images']}" in table
     assert "knows increment" not in table
-    assert "told how many images come next" in run_table(results[True])
-    both = comparison_table(list(results.values()))
+    assert "told how many images come next" in run_table(run_of_result(results[True]))
+    both = comparison_table([*map(run_of_result, results.values())])
     assert "fixed (knows increment)" in both
     assert "stored  held" in both
 
@@ -67,8 +67,8 @@ def test_results_of_before_are_still_shown(reference: Path) -> None:
     result = json.loads((reference / "result.json").read_text())
     for point in result["curve"]:
         del point["held_images"], point["budget_images"]
-    assert "– of –" in run_table(result)
-    assert " – " in comparison_table([result])
+    assert "– of –" in run_table(run_of_result(result))
+    assert " – " in comparison_table([run_of_result(result)])
 
 
 @pytest.mark.parametrize("number", [9, 14, 20])

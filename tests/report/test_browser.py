@@ -81,7 +81,7 @@ def test_tables_sort_and_filter(browser: Browser, page: Path) -> None:
 def test_a_curve_says_its_value_and_a_link_opens_a_run(browser: Browser, page: Path) -> None:
     browser.open(page)
     assert browser.value("getComputedStyle(document.getElementById('tip')).visibility") == "hidden"
-    browser.move(*middle(browser, "#figure-accuracy svg circle[data-tip*='lucir, online, phase 2']"))
+    browser.move(*middle(browser, "#figure-accuracy-toy svg circle[data-tip*='lucir, online, phase 2']"))
     browser.until("getComputedStyle(document.getElementById('tip')).visibility === 'visible'")
     said = browser.value("document.getElementById('tip').textContent")
     assert "lucir, online, phase 2 (3 classes)" in str(said)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import html
+import io
 import itertools
 import math
 import re
@@ -15,16 +18,20 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import FillBetweenPolyCollection, PathCollection
+from matplotlib.colors import to_hex, to_rgba_array
 from matplotlib.figure import Figure as Drawing
 from matplotlib.patches import Ellipse
 from numpy.typing import NDArray
+from PIL import Image
 
 from poise import store
-from poise.report import Figure
-from poise.report.charts import WIDTH, Mark, plane_chart
-from poise.report.drawing import METHOD_COLOURS, method_colours, panels, settle, styled
-from poise.report.figures import figures
-from poise.report.runs import read_runs
+from poise.report import Figure, describe_figures, gather
+from poise.report.figures import gains_figure, method_colours
+from poise.report.figures.description import GOOD, GREY, Axis, Panel
+from poise.report.figures.print import draw, matplotlib_style, save_all, settle
+from poise.report.figures.styles import METHOD_COLOURS
+from poise.report.page.svg import legend_html, panel_html
+from poise.report.reading import read_runs
 
 ROOT = Path(__file__).parents[2]
 GRID = {"logit_kd": [0.0, 1.0], "lr": [0.1, 0.05]}
@@ -109,10 +116,10 @@ def trials(phase: int) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def drawn(folders: Sequence[Path]) -> dict[str, Figure]:
+def described(folders: Sequence[Path]) -> dict[str, Figure]:
     runs, broken = read_runs(folders)
     assert not broken
-    found = figures(runs)
+    found = describe_figures(runs)
     assert len({figure.name for figure in found}) == len(found)
     return {figure.name: figure for figure in found}
 
@@ -122,7 +129,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Figure]:
     """Own hyperparameters and a policy in both settings: three seeds of one method, two of the other."""
     folder = tmp_path_factory.mktemp("many")
     kinds = itertools.product(("tfh", "tfs"), (("lucir", "fixed", 3), ("lucir", "online", 3), ("icarl", "fixed", 2)))
-    return drawn(
+    return described(
         [
             write_run(
                 folder / f"{method}-{policy}-{setting}-{seed}",
@@ -137,6 +144,11 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Figure]:
             for seed in range(seeds)
         ]
     )
+
+
+def printed(figure: Figure) -> Drawing:
+    with matplotlib_style():
+        return draw(figure)
 
 
 def rows(figure: Figure, **wanted: object) -> list[dict[str, Any]]:
@@ -166,7 +178,7 @@ def test_accuracy_after_each_phase(many: dict[str, Figure]) -> None:
 def bands(figure: Figure) -> list[int]:
     """How many bands each panel of a drawing has."""
     kind = FillBetweenPolyCollection
-    return [sum(isinstance(each, kind) for each in axes.collections) for axes in figure.draw().axes]
+    return [sum(isinstance(each, kind) for each in axes.collections) for axes in printed(figure).axes]
 
 
 def test_bands_are_drawn_for_three_seeds_and_not_for_two(many: dict[str, Figure]) -> None:
@@ -180,7 +192,7 @@ def test_the_plane_has_the_seeds_their_means_and_ellipses(many: dict[str, Figure
     found = rows(figure, row="lucir, online")
     assert [row["tfs"] for row in found] == pytest.approx(averages[:3])
     assert [row["tfh"] for row in found] == pytest.approx(averages[0:5:2])
-    (axes,) = figure.draw().axes
+    (axes,) = printed(figure).axes
     ellipses = [patch for patch in axes.patches if isinstance(patch, Ellipse)]
     assert len(ellipses) == 2
     step = averages[0] - averages[1]
@@ -193,13 +205,12 @@ def test_the_plane_has_the_seeds_their_means_and_ellipses(many: dict[str, Figure
 def test_a_tenth_of_a_point_looks_small_in_the_plane(tmp_path: Path) -> None:
     for setting in ("tfs", "tfh"):
         write_run(tmp_path / setting, setting=setting)
-    (plane,) = [each for each in figures(read_runs([tmp_path])[0]) if each.name.startswith("plane")]
-    (axes,) = plane.draw().axes
+    (plane,) = [each for each in describe_figures(read_runs([tmp_path])[0]) if each.name.startswith("plane")]
+    (axes,) = printed(plane).axes
     for low, high in (axes.get_xlim(), axes.get_ylim()):
         assert high - low >= 4
-    marks = [Mark(name, x, 70.0, None, 0, False, name) for name, x in (("a", 80.0), ("b", 80.1))]
-    places = [float(x) for x in re.findall(r'<circle[^>]* cx="([\d.]+)"', plane_chart(marks, [], "TFS", "TFH"))]
-    assert 0 < abs(places[0] - places[1]) < WIDTH / 20
+    close = Axis.spanning("", [80.0, 80.1], least=4.0)
+    assert close.limits == pytest.approx((78.05, 82.05))
 
 
 def test_values_are_raw_and_smoothed(many: dict[str, Figure]) -> None:
@@ -210,8 +221,8 @@ def test_values_are_raw_and_smoothed(many: dict[str, Figure]) -> None:
     assert [row["smoothed"] for row in found["logit_kd"]] == pytest.approx([1.0, 0.8])
     assert [row["value"] for row in found["lr"]] == pytest.approx([0.1, 0.1])
     assert [row["value"] for row in found["classifier"]] == [0.0, 1.0]
-    panels = figure.draw().axes
-    assert [axes.get_ylabel() for axes in panels[::2]] == ["β", "λ", "δ"]
+    panels = printed(figure).axes
+    assert [axes.get_title() for axes in panels[::2]] == ["β · TFH 3", "λ · TFH 3", "δ · TFH 3"]
     assert [text.get_text() for text in panels[-1].get_yticklabels()] == ["FC", "NCM"]
 
 
@@ -238,7 +249,7 @@ def test_the_policy_over_its_actions(many: dict[str, Figure]) -> None:
         (known, "probability, palest 0.00, strongest 0.40", [[0.1] * 2, [0.2] * 2, [0.3] * 2, [0.4] * 2]),
         (unknown, "mean reward, palest 0.30, strongest 0.90", [[0.9] * 2, [0.3] * 2, [0.4] * 2, [0.5] * 2]),
     ):
-        (panel,) = figure.draw().axes
+        (panel,) = printed(figure).axes
         assert panel.get_title().splitlines()[1] == words
         np.testing.assert_allclose(shown(panel), np.array(expected))
         rings = next(each for each in panel.collections if isinstance(each, PathCollection))
@@ -250,7 +261,7 @@ def test_the_reward_of_every_trial(many: dict[str, Figure]) -> None:
     figure = many["rewards-shapes-tfs-3"]
     assert [row["trial"] for row in figure.data] == list(range(1, 13))
     assert [row["reward"] for row in figure.data] == pytest.approx([0.2, 0.3, 0.4, 0.5, 0.9, 0.7] * 2)
-    (axes,) = figure.draw().axes
+    (axes,) = printed(figure).axes
     sizes = [len(np.asarray(each.get_offsets())) for each in axes.collections if isinstance(each, PathCollection)]
     assert sizes == [10, 2]  # ten of actions, two of a classifier
 
@@ -261,7 +272,7 @@ def test_classes_and_confusion_are_in_the_order_of_arrival(many: dict[str, Figur
     assert [row["phase"] for row in found] == [0, 0, 1, 1, 2, 2]
     assert [row["accuracy"] for row in found] == pytest.approx([50, 70, 30, 60, 100, 90])  # of seed 0
     figure = many["confusion-shapes-tfs-3"]
-    panel = figure.draw().axes[0]
+    panel = printed(figure).axes[0]
     expected = np.diag(np.array([1.0, 0.7, 0.3, 0.6, 1.0, 0.9]))
     expected[1:, 0] = 1 - np.diag(expected)[1:]
     np.testing.assert_allclose(shown(panel), expected)
@@ -269,50 +280,132 @@ def test_classes_and_confusion_are_in_the_order_of_arrival(many: dict[str, Figur
 
 
 @pytest.mark.parametrize("name", ["plane-shapes", "chances-shapes-tfh-3", "confusion-shapes-tfs-3"])
-def test_the_same_data_give_the_same_bytes(many: dict[str, Figure], name: str) -> None:
+def test_the_same_data_give_the_same_bytes(many: dict[str, Figure], name: str, tmp_path: Path) -> None:
     before = dict(mpl.rcParams)
-    figure = many[name]
-    first = figure.svg()
-    assert first == figure.svg()
-    assert b"<dc:date>" not in first
-    assert b"lucir, online" in first  # text stays text
+    first, second = tmp_path / "first.svg", tmp_path / "second.svg"
+    many[name].save(first)
+    many[name].save(second)
+    assert first.read_bytes() == second.read_bytes()
+    assert b"<dc:date>" not in first.read_bytes()
+    assert b"lucir, online" in first.read_bytes()  # text stays text
     assert dict(mpl.rcParams) == before
 
 
+# One description, two renderings --------------------------------------------------------------------------------------
+
+
+def colours_in_print(figure: Figure) -> set[str]:
+    found = set()
+    for axes in printed(figure).axes:
+        artists: list[Any] = [*axes.lines, *axes.collections, *axes.patches]
+        for artist in artists:
+            each = artist.get_color() if hasattr(artist, "get_color") else artist.get_facecolor()
+            edges = artist.get_edgecolor() if isinstance(artist, PathCollection) else each
+            found |= {to_hex(colour) for colour in (*to_rgba_array(each), *to_rgba_array(edges))}
+        found |= {to_hex(image.get_cmap()(1.0)) for image in axes.images}
+    return found - {GREY}
+
+
+def colours_on_the_page(figure: Figure) -> set[str]:
+    text = "".join(map(panel_html, figure.panels))
+    found = set(re.findall(r'color="(#[0-9a-f]{6})"', text))
+    for picture in re.findall(r'href="data:image/png;base64,([^"]+)"', text):
+        palette = Image.open(io.BytesIO(base64.b64decode(picture))).getpalette() or []
+        found |= {"#" + bytes(palette[:3]).hex()}
+    return found - {GREY}
+
+
+def test_colours_are_the_same_on_the_page_and_in_print(many: dict[str, Figure], gains: Figure) -> None:
+    for figure in (*many.values(), gains):
+        assert colours_on_the_page(figure) == colours_in_print(figure), figure.name
+        for style in figure.legend.values():
+            assert f'color="{style.colour}"' in legend_html(figure.legend) or len(figure.legend) < 2
+    curves = many["accuracy-shapes"]
+    assert colours_on_the_page(curves) == {METHOD_COLOURS["lucir"], METHOD_COLOURS["icarl"]}
+    assert colours_on_the_page(many["confusion-shapes-tfs-3"]) == {METHOD_COLOURS["lucir"], METHOD_COLOURS["icarl"]}
+
+
+def test_words_are_the_same_on_the_page_and_in_print(many: dict[str, Figure], gains: Figure) -> None:
+    for figure in (*many.values(), gains):
+        for axes, panel in zip(printed(figure).axes, figure.panels, strict=True):
+            shown = html.unescape(panel_html(panel))
+            words = [text.get_text() for text in (*axes.get_xticklabels(), *axes.get_yticklabels(), *axes.texts)]
+            words += [*axes.get_title().splitlines(), axes.get_xlabel(), axes.get_ylabel()]
+            assert [word for word in words if word not in shown] == [], figure.name
+
+
+def test_the_page_shows_every_figure_with_its_title_and_caption(tmp_path: Path) -> None:
+    for policy in ("fixed", "online"):
+        for setting in ("tfs", "tfh"):
+            write_run(tmp_path / f"{policy}-{setting}", policy=policy, setting=setting)
+    report = gather([tmp_path])
+    text = html.unescape(report.write(tmp_path / "out", printed=True).read_text(encoding="utf-8"))
+    found = describe_figures(report.runs)
+    assert len(found) == 4 + 2 * 4
+    for figure in found:
+        assert text.count(f"<h3>{figure.title}</h3>") == 1
+        assert figure.caption in text
+        files = {path.suffix for path in (tmp_path / "out" / "figures").glob(f"{figure.name}.*")}
+        assert files == {".svg", ".pdf", ".png", ".csv"}
+
+
+@pytest.fixture(scope="module")
+def gains(tmp_path_factory: pytest.TempPathFactory) -> Figure:
+    """A policy that gains in every seed."""
+    folder = tmp_path_factory.mktemp("gains")
+    for seed in range(3):
+        write_run(folder / f"fixed-{seed}", seed=seed, extra=4 + seed)
+        write_run(folder / f"online-{seed}", seed=seed, extra=seed // 2, policy="online")
+    found = gains_figure(read_runs([folder])[0])
+    assert found is not None
+    return found
+
+
+def test_gains_are_coloured_only_where_they_are_certain(gains: Figure, tmp_path: Path) -> None:
+    assert colours_in_print(gains) == {GOOD}
+    write_run(tmp_path / "fixed")
+    write_run(tmp_path / "online", policy="online")
+    one_seed = gains_figure(read_runs([tmp_path])[0])
+    assert one_seed is not None
+    assert colours_in_print(one_seed) == set()
+    assert gains_figure(read_runs([tmp_path / "fixed"])[0]) is None
+
+
 def test_one_unfinished_run_is_drawn_as_far_as_it_came(tmp_path: Path) -> None:
-    found = drawn([write_run(tmp_path / "one", finished=False)])
+    found = described([write_run(tmp_path / "one", finished=False)])
     assert set(found) == {"accuracy-shapes", "classes-shapes-tfs-3", "confusion-shapes-tfs-3"}
     assert bands(found["accuracy-shapes"]) == [0]
-    assert not figures([])
+    assert not describe_figures([])
 
 
 def test_results_without_a_journal_are_drawn_too() -> None:
     """A result knows what was decided, and nothing of the trials or of classes that were mistaken for others."""
     files = sorted((ROOT / "results" / "cifar100").glob("*.json"))
-    fixed = drawn([file for file in files if "-fixed-" in file.name])
+    fixed = described([file for file in files if "-fixed-" in file.name])
     assert set(fixed) == {"accuracy-cifar100", "plane-cifar100"}
     chances = {f"chances-cifar100-{setting}-5" for setting in ("tfh", "tfs")}
-    found = drawn(files)
+    found = described(files)
     assert set(found) == {*fixed, "values-cifar100", *chances}
     for name, figure in {**fixed, **found}.items():
-        with styled():
-            (*_, axes) = figure.drawn().axes
+        (*_, axes) = printed(figure).axes
         assert ("what was decided" in axes.get_title()) is (name in chances)
 
 
-def test_a_method_has_one_colour_and_strangers_have_others() -> None:
-    found = method_colours(["mine", "lucir", "yours"])
+def test_a_method_has_one_colour_and_strangers_have_others(tmp_path: Path) -> None:
+    for method in ("mine", "lucir", "yours"):
+        write_run(tmp_path / method, method=method)
+    found = method_colours(read_runs([tmp_path])[0])
     assert found["lucir"] == METHOD_COLOURS["lucir"]
     assert len(set(found.values())) == 3
-    assert method_colours(["lucir"]) == {"lucir": found["lucir"]}
+    assert method_colours(read_runs([tmp_path / "lucir"])[0]) == {"lucir": found["lucir"]}
 
 
 def test_labels_keep_clear_of_what_stands_at_the_ticks_in_every_file(many: dict[str, Figure]) -> None:
-    with styled():
-        drawing = many["confusion-shapes-tfh-3"].drawn()
+    with matplotlib_style():
+        drawing = draw(many["confusion-shapes-tfh-3"])
         settle(drawing)
     renderer = FigureCanvasAgg(drawing).get_renderer()  # type: ignore[no-untyped-call, unused-ignore]
-    for axes in drawing.axes[:-1]:
+    for axes in drawing.axes:
         for axis in (axes.xaxis, axes.yaxis):
             label = axis.label.get_window_extent(renderer)
             ticks = [tick.get_window_extent(renderer) for tick in axis.get_ticklabels() if tick.get_text()]
@@ -323,10 +416,6 @@ def test_labels_keep_clear_of_what_stands_at_the_ticks_in_every_file(many: dict[
 
 
 def test_names_with_dollars_and_of_other_scripts_are_drawn(tmp_path: Path) -> None:
-    def drawn() -> Drawing:
-        drawing, ((axes,),) = panels(1, 1, 2.0, 2.0)
-        axes.set_title("$\\nonsense{ 犬 $")
-        return drawing
-
-    figure = Figure("odd", "", "", [], drawn)
-    assert "犬" in figure.save_all(tmp_path).decode()
+    panel = Panel("$\\nonsense{ 犬 $", Axis(), Axis())
+    save_all(Figure("odd", "", "", [panel], []), tmp_path)
+    assert "犬" in (tmp_path / "odd.svg").read_text(encoding="utf-8")

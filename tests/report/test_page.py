@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -11,9 +12,9 @@ import pytest
 
 from poise import store
 from poise.errors import UserError
-from poise.report import figures, gather, watch, writing
-from poise.report.page import Contents, make_page
-from poise.report.runs import Broken, read_run
+from poise.report import describe_figures, gather, watch, writing
+from poise.report.page.page import Contents, make_page
+from poise.report.reading import UnreadPath, read_run
 
 from .conftest import Write
 
@@ -119,7 +120,7 @@ def test_the_page_is_complete_in_itself(pairs: Path, tmp_path: Path) -> None:
 def test_what_others_wrote_is_shown_and_never_run(write: Write, tmp_path: Path) -> None:
     bad = "<script>alert(1)</script>"
     folder = write("run", method=bad, policy='"onload="alert(1)', data=bad)
-    text = make_page(Contents([read_run(folder)], [Broken(Path(bad), bad)]))
+    text = make_page(Contents([read_run(folder)], [UnreadPath(Path(bad), bad)]))
     assert bad not in text
     assert 'onload="alert' not in text
     assert "&lt;script&gt;" in text
@@ -170,7 +171,7 @@ def test_a_running_job_is_watched_until_it_is_finished(write: Write, tmp_path: P
             store.write_json(going / "result.json", {**result, "seed": 1})
             journal.close()
 
-    report = watch([done, going], tmp_path / "out", 0, say)
+    report = watch(partial(gather, [done, going]), tmp_path / "out", 0, say)
     assert report.finished
     assert refreshing == [True, True, False]
     assert "going: 3 of 3 phases" in said[0]
@@ -179,12 +180,11 @@ def test_a_running_job_is_watched_until_it_is_finished(write: Write, tmp_path: P
 
 def test_figures_drawn_side_by_side_are_the_same(pairs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     report = gather([pairs])
-    drawn = [each for each in figures(report.runs) if each.name.startswith(("accuracy", "plane"))]
     files = []
     for name, threshold in (("alone", 10**9), ("beside", 0)):
         monkeypatch.setattr(writing, "WORTH_FORKING", threshold)
-        page = report.write(tmp_path / name, drawn)
-        assert "data:image/svg+xml" in page.read_text(encoding="utf-8")
+        page = report.write(tmp_path / name, printed=True)
+        assert 'href="figures/accuracy-toy.pdf"' in page.read_text(encoding="utf-8")
         files.append({path.name: path.read_bytes() for path in (tmp_path / name / "figures").iterdir()})
     assert files[0] == files[1]
     assert {f"accuracy-toy{ending}" for ending in (".svg", ".pdf", ".png", ".csv")} <= files[0].keys()
@@ -196,7 +196,7 @@ def test_names_of_any_script_are_shown(write: Write, tmp_path: Path) -> None:
     names = ["Größe", "犬", "</text><script>", "a & b", *(f"class {place}" for place in range(6))]
     store.write_json(folder / "recipe.json", {**saved, "class_names": names[::-1]})
     report = gather([folder])
-    page = report.write(tmp_path / "out", [each for each in figures(report.runs) if each.name.startswith("classes")])
+    page = report.write(tmp_path / "out", printed=True)
     text = page.read_text(encoding="utf-8")
     assert "Größe (phase 0): 40 of 50, 80.0 %" in text
     assert "<script>" not in re.sub(r"<script>\n.*?</script>", "", text, flags=re.DOTALL)
@@ -213,7 +213,7 @@ def test_two_hundred_runs_make_a_light_page(write: Write, tmp_path: Path) -> Non
     path = report.write(tmp_path / "out")
     assert path.stat().st_size < 10_000_000
     assert len(read(path).tables["t-runs"]) == 201
-    drawn = {figure.name.split("-")[0]: figure.data for figure in figures(report.runs)}
+    drawn = {figure.name.split("-")[0]: figure.data for figure in describe_figures(report.runs)}
     assert len({row["row"] for row in drawn["accuracy"]}) == 10
     assert all(
         len({row["run"] for row in drawn[name]}) <= 12 for name in ("chances", "rewards", "classes", "confusion")

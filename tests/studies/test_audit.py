@@ -12,7 +12,7 @@ import pytest
 from poise import store
 from poise.errors import UserError
 from poise.experiment import Plan, Run, RunFolder, load_recipe, make_plan, reopen
-from poise.report import comparison_table, run_table
+from poise.report import comparison_table, run_of_result, run_table
 from poise.studies import Audit, audit_folder, runner_in
 
 Plans = Callable[..., Plan]
@@ -67,8 +67,8 @@ def test_it_is_labelled_everywhere(audited: Path) -> None:
     result = json.loads((audited / "result.json").read_bytes())
     assert result["leak"] is True
     assert result["resolved_policy"]["reward"] == "exam test (leak)"
-    assert "race (leak)" in comparison_table([result])
-    assert "leak: the policy was told" in run_table(result)
+    assert "race (leak)" in comparison_table([run_of_result(result)])
+    assert "leak: the policy was told" in run_table(run_of_result(result))
     assert json.loads((audited / "recipe.json").read_bytes())["runner"] == "audit"
 
 

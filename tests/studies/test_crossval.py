@@ -13,7 +13,7 @@ import pytest
 
 from poise.errors import RunFailed, UserError
 from poise.experiment import Lines, Plan, Run, RunFolder, load_recipe, make_plan
-from poise.report import actions_table, comparison_table, load_result, run_table
+from poise.report import actions_table, comparison_table, load_result, run_of_result, run_table
 from poise.studies import run_crossval
 
 Plans = Callable[..., Plan]
@@ -39,8 +39,8 @@ def result(oracle: Path) -> dict[str, Any]:
 
 def test_the_result_is_labelled_everywhere(result: dict[str, Any]) -> None:
     assert (result["policy"], result["oracle"]) == ("crossval", True)
-    assert "crossval (oracle)" in comparison_table([result])
-    assert "oracle: chosen with the exam" in run_table(result)
+    assert "crossval (oracle)" in comparison_table([run_of_result(result)])
+    assert "oracle: chosen with the exam" in run_table(run_of_result(result))
 
 
 def test_the_winner_has_the_best_average_of_all_candidates(result: dict[str, Any]) -> None:

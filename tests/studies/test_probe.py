@@ -15,8 +15,7 @@ from poise import store
 from poise.errors import Interrupted, UserError
 from poise.experiment import Examiner, Plan, Quiet, Run, RunFolder, load_recipe, make_plan
 from poise.policies import Trial
-from poise.report import ProbeTable
-from poise.studies import Probe, Question, probe, reach, reopened
+from poise.studies import Probe, ProbeTable, Question, probe, reach, reopened
 from poise.tuning import Attempt
 
 Plans = Callable[..., Plan]

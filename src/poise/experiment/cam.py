@@ -7,10 +7,9 @@ chosen by what is seen here; the figure says which images they are.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from poise import store
 from poise.data import Stream
@@ -20,7 +19,7 @@ from poise.experiment.examiner import Examiner
 from poise.experiment.folder import RunFolder
 from poise.experiment.run import Plan, refuse_other_exam, reopen
 from poise.learner import Learner
-from poise.report import Figure, Subject, cam_figure, load_result, look, method_name, policy_label
+from poise.report import Figure, RunRecord, Subject, cam_figure, load_result, look, run_of_result
 
 IMAGES_PER_CLASS = 2
 MOST_IMAGES = 24  # rows that can still be looked at
@@ -55,10 +54,10 @@ def report_maps(paths: Sequence[Path]) -> list[Figure]:
     """
     groups: dict[tuple[str, str, str], dict[tuple[str, str], tuple[int, Path]]] = {}
     for path in paths:
-        result, saved = _result(path), store.read_json(RunFolder(path).recipe)
-        runs = groups.setdefault((str(result["data"]), str(result["exam"]), str(saved["fingerprint"])), {})
-        key = str(result["setting"]), _described(result)
-        runs[key] = min(runs.get(key, (result["seed"], path)), (result["seed"], path))
+        run, saved = _finished_run(path), store.read_json(RunFolder(path).recipe)
+        runs = groups.setdefault((run.data, run.exam, str(saved["fingerprint"])), {})
+        key = run.setting, _describe(run)
+        runs[key] = min(runs.get(key, (run.seed, path)), (run.seed, path))
     found: list[Figure] = []
     for (data, exam, _), runs in sorted(groups.items()):
         chosen = [path for _, (_, path) in sorted(runs.items())]
@@ -146,11 +145,11 @@ def _phase_of(label: int, stream: Stream) -> int | None:
 
 def _labels(paths: Sequence[Path]) -> list[str]:
     """A label for each run or saved learner; seeds and numbers only where they tell equal ones apart."""
-    results = [None if path.is_file() else _result(path) for path in paths]
-    plain = [path.stem if one is None else _described(one) for path, one in zip(paths, results, strict=True)]
+    runs = [None if path.is_file() else _finished_run(path) for path in paths]
+    plain = [path.stem if run is None else _describe(run) for path, run in zip(paths, runs, strict=True)]
     seeded = [
-        f"{label}, seed {one['seed']}" if one is not None and plain.count(label) > 1 else label
-        for label, one in zip(plain, results, strict=True)
+        f"{label}, seed {run.seed}" if run is not None and plain.count(label) > 1 else label
+        for label, run in zip(plain, runs, strict=True)
     ]
     return [
         f"{label}, {seeded[: index + 1].count(label)}" if seeded.count(label) > 1 else label
@@ -158,12 +157,12 @@ def _labels(paths: Sequence[Path]) -> list[str]:
     ]
 
 
-def _result(path: Path) -> dict[str, Any]:
-    result = load_result(path)
+def _finished_run(path: Path) -> RunRecord:
+    run = run_of_result(load_result(path), path)
     if not RunFolder(path).model.exists():
         raise UserError(f"{path} has no model.safetensors; give the folder of a finished run")
-    return result
+    return run
 
 
-def _described(result: Mapping[str, Any]) -> str:
-    return f"{method_name(result)}, {result['setting']} {result['phases']}, {policy_label(result)}"
+def _describe(run: RunRecord) -> str:
+    return f"{run.method}, {run.setting} {run.stream}, {run.policy_label}"

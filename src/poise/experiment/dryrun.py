@@ -11,6 +11,7 @@ from poise.learner import Learner, build_model
 from poise.policies import Outcome
 from poise.training import StepDone
 from poise.tuning import PolicyTuner
+from poise.words import duration
 
 MEASURED_SECONDS = 3.0
 TEACHER_COST = 4 / 3  # a step costs forward + backward (3 parts); a teacher adds a forward
@@ -45,8 +46,8 @@ def describe_plan(plan: Plan) -> str:
         tried += epoch * trial_epochs * (_environments(plan, len(group)) if phase else 0)
     lines += [
         "",
-        f"time    about {_duration(seconds)} of training at {rate:,.0f} images/s (measured here, without a teacher)",
-        *([f"policy  about {_duration(tried)} of trials on top, at the same rate"] if tried else []),
+        f"time    about {duration(seconds)} of training at {rate:,.0f} images/s (measured here, without a teacher)",
+        *([f"policy  about {duration(tried)} of trials on top, at the same rate"] if tried else []),
         *([] if asks else [f"policy  what {recipe.policy} itself takes is not in this estimate"]),
         f"memory  {_size(train.pixels.nbytes)} of images, {_size(8 * model)} for model, teacher and momentum",
         f"disk    about {_size(10 * model + 2**20)} (two checkpoints, two models, the journal)",
@@ -93,12 +94,6 @@ def _model_bytes(learner: Learner, shape: tuple[int, int, int]) -> tuple[int, in
     grown: list[tuple[tuple[int, int], ...]] = [(), ((1, 1),)]
     first, later = (build_model(learner.settings, shape, grown=each).state_dict().values() for each in grown)
     return sum(value.nbytes for value in first), sum(value.nbytes for value in later)
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def _size(count: float) -> str:

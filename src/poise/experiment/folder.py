@@ -13,8 +13,9 @@ from typing import Any
 
 from torch import Tensor
 
-from poise import store
+from poise import runfolder, store
 from poise.errors import Damaged, RunFailed, UserError
+from poise.runfolder import without_empty_keys
 
 log = logging.getLogger(__name__)
 
@@ -31,13 +32,13 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.recipe = path / "recipe.json"
-        self.result = path / "result.json"
-        self.machine = path / "machine.json"
-        self.phase_0 = path / "phase-0.safetensors"
-        self.model = path / "model.safetensors"
-        self.checkpoints = path / "checkpoints"
-        self.journal = store.Journal(path / "journal.jsonl")
+        self.recipe = path / runfolder.RECIPE
+        self.result = path / runfolder.RESULT
+        self.machine = path / runfolder.MACHINE
+        self.phase_0 = path / runfolder.PHASE_0
+        self.model = path / runfolder.MODEL
+        self.checkpoints = path / runfolder.CHECKPOINTS
+        self.journal = store.Journal(path / runfolder.JOURNAL)
 
     @property
     def exists(self) -> bool:
@@ -57,7 +58,8 @@ class RunFolder:
         if saved["fingerprint"] != wanted["fingerprint"]:
             return "of other data"
         there, here = saved["recipe"], wanted["recipe"]
-        return ", ".join(f"{key}={there.get(key)!r}" for key in here if said(there.get(key)) != said(here[key]))
+        other = [key for key in here if without_empty_keys(there.get(key)) != without_empty_keys(here[key])]
+        return ", ".join(f"{key}={there.get(key)!r}" for key in other)
 
     def refuse_leftovers(self) -> None:
         """A new run must not mix with another one, not even with what is left of it."""
@@ -114,8 +116,3 @@ class RunFolder:
 
     def _checkpoint_files(self) -> list[Path]:
         return sorted(self.checkpoints.glob("[0-9]*.safetensors"), key=lambda path: int(path.stem))
-
-
-def said(value: object) -> object:
-    """The value without nested keys that say nothing: an older poise did not know all of them."""
-    return {key: inner for key, inner in value.items() if inner is not None} if isinstance(value, dict) else value

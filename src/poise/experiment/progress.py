@@ -23,6 +23,7 @@ from poise.training import (
     TrialDone,
     TuningDone,
 )
+from poise.words import duration
 
 LINE_SECONDS = 10.0  # between plain lines about one phase
 
@@ -74,7 +75,7 @@ class Lines:
             self.say(f"  {_trial_words(event)}")
         elif isinstance(event, EpochDone) and time.monotonic() - self._last > LINE_SECONDS:
             left = (time.monotonic() - self._began) * (1 - done) / max(done, 1e-9)
-            self.say(f"  {_epoch_words(event)}, {100 * done:.0f} % of the run, about {_clock(left)} left")
+            self.say(f"  {_epoch_words(event)}, {100 * done:.0f} % of the run, about {duration(left)} left")
 
     def exam(self, exam: Exam) -> None:
         """The accuracies after a phase."""
@@ -179,9 +180,3 @@ def _epoch_words(event: EpochDone) -> str:
 def _exam_words(exam: Exam) -> str:
     fc, ncm = exam.accuracy("fc"), exam.accuracy("ncm")
     return f"accuracy {exam.accuracy():.2f} ({exam.classifier} counts; fc {fc:.2f}, ncm {ncm:.2f})"
-
-
-def _clock(seconds: float) -> str:
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{seconds:02d}"

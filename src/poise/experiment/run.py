@@ -28,6 +28,7 @@ from poise.experiment.machine import describe_machine, now, read_machine, record
 from poise.experiment.progress import Quiet, Watcher, share_of_phase
 from poise.experiment.recipe import Recipe, make_recipe
 from poise.learner import Learner, LearnerState, Settings, save_state
+from poise.runfolder import CROSSVAL, SECONDS
 from poise.training import Event, StageDone, TrialDone, TuningDone, Work, trained_images
 from poise.tuning import Reward
 
@@ -36,7 +37,6 @@ log = logging.getLogger(__name__)
 CHECKPOINT_SECONDS = 60.0
 TRIAL_SECONDS = 2.0  # between checkpoints during policy learning, which are small
 Running = Work[dict[str, Any]]  # a run, a little at a time
-PARTS = ("train", "policy", "evaluate", "total")
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ class Run:
     exams: list[Exam] = field(default_factory=list)
     actions: list[dict[str, Any]] = field(default_factory=list)
     stored: list[dict[str, int]] = field(default_factory=list)
-    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(SECONDS, 0.0))
     _costs: list[int] = field(default_factory=list)
     _mark: float = 0.0
 
@@ -429,7 +429,7 @@ def reopen(path: Path) -> tuple[RunFolder, Plan]:
     """The folder of a run and its plan, with the data checked to be the same."""
     folder = RunFolder(path)
     if not folder.exists:
-        if (path / "crossval.json").exists():
+        if (path / CROSSVAL).exists():
             raise UserError(f"{path} holds a crossval; give the same 'poise crossval' command again to go on with it")
         raise UserError(f"{path} is not a run folder; start one with 'poise run'")
     saved = store.read_json(folder.recipe)

@@ -1,51 +1,36 @@
-"""What people read: tables of results, of probes and of simulations."""
+"""What people read of runs: their folders as values, tables against the paper's, figures, and the page.
 
-from poise.report.assumptions import assumptions, beginnings
-from poise.report.cam import Subject, cam_figure, look
-from poise.report.drawing import Figure, check_picture
-from poise.report.figures import figures
-from poise.report.probes import (
-    FULL,
-    PROBE,
-    TRUTHS,
-    ProbeTable,
-    load_probe,
-    probe_summary,
-    simulation_summary,
-    simulation_table,
-)
-from poise.report.runs import method_name, read_run, read_runs
-from poise.report.tables import actions_table, comparison_table, load_result, policy_label, rows_table, run_table
-from poise.report.writing import PAGE, Report, gather, watch
+`reading` makes values of run folders; `tables` and `figures` are made from those; `page` and `writing` put them on the
+disk. Each figure is described once (`figures.description`) and rendered for the page and for print.
+"""
+
+from poise.report.figures import Figure, describe_figures
+from poise.report.figures.activation_maps import Subject, cam_figure, look
+from poise.report.figures.print import check_picture
+from poise.report.reading import RunRecord, load_result, read_run, read_runs, run_of_result
+from poise.report.tables import Hindsight
+from poise.report.tables.text import actions_table, align_columns, comparison_table, rows_table, run_table
+from poise.report.writing import Report, gather, watch
 
 __all__ = [
-    "FULL",
-    "PAGE",
-    "PROBE",
-    "TRUTHS",
     "Figure",
-    "ProbeTable",
+    "Hindsight",
     "Report",
+    "RunRecord",
     "Subject",
     "actions_table",
-    "assumptions",
-    "beginnings",
+    "align_columns",
     "cam_figure",
     "check_picture",
     "comparison_table",
-    "figures",
+    "describe_figures",
     "gather",
-    "load_probe",
     "load_result",
     "look",
-    "method_name",
-    "policy_label",
-    "probe_summary",
     "read_run",
     "read_runs",
     "rows_table",
+    "run_of_result",
     "run_table",
-    "simulation_summary",
-    "simulation_table",
     "watch",
 ]

@@ -26,6 +26,11 @@ class Spread:
         """How many seeds."""
         return len(self.values)
 
+    @property
+    def known_deviation(self) -> float | None:
+        """The deviation, None of a single figure."""
+        return self.deviation if self.count > 1 else None
+
     def interval(self) -> tuple[float, float]:
         """The 95 % interval of the mean by Student's t; NaN of a single figure."""
         half = t_quantile(self.count - 1) * self.deviation / math.sqrt(self.count) if self.count > 1 else math.nan
@@ -49,7 +54,7 @@ def spread(values: Sequence[float]) -> Spread:
     return Spread(float(np.mean(values)), deviation, tuple(values))
 
 
-def paired(one: Mapping[int, float], other: Mapping[int, float]) -> Spread | None:
+def paired_difference(one: Mapping[int, float], other: Mapping[int, float]) -> Spread | None:
     """The differences one − other of the seeds that both have; None where they share none."""
     shared = [seed for seed in one if seed in other]
     return spread([one[seed] - other[seed] for seed in shared]) if shared else None
@@ -66,10 +71,10 @@ def t_quantile(freedom: int) -> float:
     return float(stdtrit(freedom, 0.975))
 
 
-def smoothed(values: Sequence[float], rate: float = 0.8) -> list[float]:
+def smooth(values: Sequence[float], rate: float = 0.8) -> list[float]:
     """The paper's smoothing of curves: s ← rate · s + (1 − rate) · value, beginning with the first value.
 
-    >>> [round(value, 3) for value in smoothed([1.0, 0.0, 0.0])]
+    >>> [round(value, 3) for value in smooth([1.0, 0.0, 0.0])]
     [1.0, 0.8, 0.64]
     """
     found: list[float] = []

@@ -1,17 +1,40 @@
-"""Runners that look at exams, and say so in every table: probes, cross-validation, the leak audit."""
+"""Studies: what looks at exams or at many runs at once, and says so in every table. Nothing here enters a reward.
 
+But for one: the leak audit, whose reward is the exam. Everything it writes is labelled so.
+"""
+
+from poise.studies.assumptions import assumptions, beginnings
 from poise.studies.audit import Audit, audit_folder, runner_in
 from poise.studies.crossval import crossval_folder, run_crossval
 from poise.studies.probe import Probe, Question, reach, reopened
+from poise.studies.probe_table import (
+    TRUTHS,
+    ProbeTable,
+    load_probe,
+    probe_summary,
+    simulation_summary,
+    simulation_table,
+)
+from poise.studies.reporting import gather_with_studies, judge_by_probes
 
 __all__ = [
+    "TRUTHS",
     "Audit",
     "Probe",
+    "ProbeTable",
     "Question",
+    "assumptions",
     "audit_folder",
+    "beginnings",
     "crossval_folder",
+    "gather_with_studies",
+    "judge_by_probes",
+    "load_probe",
+    "probe_summary",
     "reach",
     "reopened",
     "run_crossval",
     "runner_in",
+    "simulation_summary",
+    "simulation_table",
 ]

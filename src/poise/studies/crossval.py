@@ -16,9 +16,10 @@ from poise.errors import Diverged, RunFailed, UserError
 from poise.experiment.examiner import Exam
 from poise.experiment.folder import RunFolder
 from poise.experiment.progress import Lines, Quiet
-from poise.experiment.run import CHECKPOINT_SECONDS, PARTS, Plan, figures
+from poise.experiment.run import CHECKPOINT_SECONDS, Plan, figures
 from poise.experiment.sweep import Cell, sweep_cells
 from poise.methods import make_method
+from poise.runfolder import CROSSVAL, RESULT, SECONDS
 from poise.studies.probe import reach, trying
 
 NAME = "crossval"
@@ -54,9 +55,9 @@ def run_crossval(
     """
     space = trying(plan).action_space
     _claim(out, {**plan.as_json(), "space": space.as_json()})
-    if (out / "result.json").exists():
+    if (out / RESULT).exists():
         lines.say(f"{out} holds this {NAME}, finished")
-        return store.read_json(out / "result.json")
+        return store.read_json(out / RESULT)
     first = RunFolder(out / "phase-0")
     if plan.recipe.start is None:
         lines.say("phase 0, which all actions share")
@@ -76,13 +77,13 @@ def run_crossval(
         for candidate in _candidates(cell.plan, RunFolder(out / cell.name), action)
     ]
     result = _result(space, candidates, _seconds(first, [RunFolder(out / cell.name) for cell in cells]))
-    store.write_json(out / "result.json", result)
+    store.write_json(out / RESULT, result)
     return result
 
 
 def _claim(out: Path, wanted: Mapping[str, Any]) -> None:
     """Refuse a folder that holds something else, and say what this one holds."""
-    file = out / f"{NAME}.json"
+    file = out / CROSSVAL
     if not file.exists():
         if out.exists() and any(out.iterdir()):
             raise UserError(f"{out} holds files of something else; choose another --out")
@@ -136,7 +137,7 @@ def _seconds(first: RunFolder, folders: Sequence[RunFolder]) -> dict[str, float]
     found = first.newest_checkpoint() if first.exists else None
     spent = [found[1]["seconds"]] if found is not None else []
     spent += [store.read_json(folder.result)["seconds"] for folder in folders if folder.finished]
-    return {part: round(sum(each[part] for each in spent), 3) for part in PARTS}
+    return {part: round(sum(each[part] for each in spent), 3) for part in SECONDS}
 
 
 def _result(space: ActionSpace, candidates: Sequence[Candidate], seconds: Mapping[str, float]) -> dict[str, Any]:

@@ -31,12 +31,12 @@ from poise.experiment.run import Plan, Run, as_many_threads, images_by_origin, m
 from poise.learner import Learner, LearnerState, Settings
 from poise.learner.phase import Phase
 from poise.policies import Trial
-from poise.report import FULL, PROBE
+from poise.runfolder import FULL, POLICY_KEYS, PROBE
 from poise.tuning import Attempt, Reward, TrialResult, Trials
 
 LINE_SECONDS = 10.0  # between lines about progress
 #: Recipe keys that do not change what was learned before the probed phase.
-FREE = ("policy", "policy_options", "space", "tune", "trials", "device")
+FREE = (*POLICY_KEYS, "device")
 AGAIN = "interrupted; the same command goes on"
 
 

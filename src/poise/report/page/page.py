@@ -1,0 +1,232 @@
+"""The page: one HTML file with everything in it, made from runs, tables and figures."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib import resources
+from typing import Any, Final
+
+from poise import __version__
+from poise.actions import Action
+from poise.report.figures import Figure, gains_figure, method_colours, run_panels
+from poise.report.page.svg import legend_html, panel_html
+from poise.report.reading import LABELS, PhaseRecord, RunRecord, StreamKind, UnreadPath, flat_keys
+from poise.report.statistics import ENOUGH
+from poise.report.tables import ReportTable
+from poise.report.tables.accuracy import comparisons
+from poise.report.tables.costs import machine_name
+from poise.report.tables.table import Column, with_sign
+from poise.words import duration
+
+GENERATOR: Final = f"poise {__version__}"
+#: With more runs than this their sections have no charts of their own, so that the page stays light.
+CHARTED: Final = 60
+#: How their authors write them.
+NAMES: Final = {
+    **{name: name.upper() for name in ("lucir", "rmm", "der", "foster")},
+    **{"icarl": "iCaRL", "lwf": "LwF", "podnet": "PODNet", "aanets": "AANets"},
+}
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a page shows."""
+
+    runs: Sequence[RunRecord]
+    unread: Sequence[UnreadPath] = ()
+    tables: Sequence[ReportTable] = ()  # the first of them is that of all runs
+    texts: Sequence[tuple[str, str]] = ()
+    figures: Sequence[Figure] = ()
+    printed: bool = False  # whether the figures are files beside the page too
+    links: Mapping[str, str] = field(default_factory=dict)  # from a run's name to its folder, as the page sees it
+
+
+def make_page(contents: Contents, refresh: int | None = None) -> str:
+    """The page's text. With `refresh` the browser reads it again after so many seconds."""
+    from jinja2 import Environment, StrictUndefined
+    from markupsafe import Markup
+
+    runs = contents.runs
+    colours = method_colours(runs) if len(runs) <= CHARTED else {}
+    files = resources.files("poise.report.page")
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["column_groups"] = _column_groups
+    environment.filters["panel"] = lambda panel: Markup(panel_html(panel))
+    environment.filters["legend"] = lambda legend: Markup(legend_html(legend))
+    text = environment.from_string((files / "page.html").read_text(encoding="utf-8"))
+    return text.render(
+        title=_title(runs),
+        generator=GENERATOR,
+        written=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        refresh=refresh,
+        style=Markup((files / "page.css").read_text(encoding="utf-8")),
+        script=Markup((files / "page.js").read_text(encoding="utf-8")),
+        summary=_summary(runs, contents.unread),
+        gains=gains_figure(runs),
+        contents=contents,
+        runs=[_section(run, contents.links.get(run.name, ""), colours.get(run.method)) for run in runs],
+        anchors=anchors(runs),
+        seeds={run.name: run.seed for run in runs},
+    ).lstrip()
+
+
+def anchors(runs: Sequence[RunRecord]) -> dict[str, str]:
+    """An address on the page for every run."""
+    found: dict[str, str] = {}
+    for run in runs:
+        plain = f"run-{re.sub(r'[^A-Za-z0-9_.-]+', '-', run.name)}"
+        free = itertools.chain([plain], (f"{plain}-{number}" for number in itertools.count(2)))
+        found[run.name] = next(name for name in free if name not in found.values())
+    return found
+
+
+def _column_groups(columns: Sequence[Column]) -> list[tuple[str, int]]:
+    return [(group, len(list(inside))) for group, inside in itertools.groupby(columns, lambda column: column.group)]
+
+
+# The first screen -----------------------------------------------------------------------------------------------------
+
+
+def _title(runs: Sequence[RunRecord]) -> str:
+    if not runs:
+        return "Nothing to report"
+    methods = sorted(
+        {" + ".join(NAMES.get(part, part) for part in run.method.split("+")) for run in runs}, key=str.lower
+    )
+    return f"{_list(methods)} on {_list(sorted({run.data for run in runs}))}"
+
+
+def _summary(runs: Sequence[RunRecord], unread: Sequence[UnreadPath]) -> dict[str, Any]:
+    done = sum(run.finished for run in runs)
+    going = len(runs) - done
+    what = f"{_count(len(runs), 'run')}: {done} finished" + (f", {going} not finished yet" if going else "")
+    what += f"; {_count(len(unread), 'folder')} could not be read" if unread else ""
+    marks = {mark for run in runs for mark in run.labels}
+    return {
+        "what": f"{what}.",
+        "facts": list(_facts(runs)),
+        "verdict": _verdict(runs),
+        "warnings": [line for word, line in LABELS.values() if word in marks],
+    }
+
+
+def _facts(runs: Sequence[RunRecord]) -> Iterator[tuple[str, str]]:
+    if runs:
+        yield "methods", _list(sorted({run.method for run in runs}))
+        yield "data, exam", _list(sorted({f"{run.data} ({run.exam})" for run in runs}))
+        yield "settings", _list([str(stream) for stream in sorted({StreamKind.of(run) for run in runs})])
+        yield "policies", _list(sorted({run.policy_label for run in runs}))
+        yield "seeds", _list([str(seed) for seed in sorted({run.seed for run in runs})])
+        machines = sorted({machine_name(run) for run in runs if run.machine})
+        yield "machine", _list(machines) or "not recorded"
+        yield "computed in all", duration(sum(run.seconds.get("total", 0.0) for run in runs))
+
+
+def _verdict(runs: Sequence[RunRecord]) -> str:
+    """How certain the headline is, in a sentence or two."""
+    found = comparisons(runs)
+    if not found:
+        return (
+            "No finished run with a policy has a counterpart without one (same method, data, setting and seed), "
+            "so nothing is compared here."
+        )
+    counts = {
+        word: sum(each.difference.verdict() == word for each in found) for word in ("gain", "loss", "open", "few")
+    }
+    parts = [
+        (counts["gain"], "a gain whose 95 % interval excludes zero"),
+        (counts["loss"], "a loss whose interval excludes zero"),
+        (counts["open"], "no certain difference: the interval includes zero"),
+        (counts["few"], f"fewer than {ENOUGH} paired seeds, too few to tell"),
+    ]
+    words = "; ".join(f"{count} with {text}" for count, text in parts if count)
+    best = max(found, key=lambda each: each.difference.mean)
+    return (
+        f"{_count(len(found), 'comparison')} of a policy with the method's own hyperparameters: {words}. "
+        f"The largest difference is {with_sign(best.difference.mean)} points ({best.row.label}, {best.stream}, "
+        f"{_count(best.difference.count, 'paired seed')})."
+    )
+
+
+# A run's own section --------------------------------------------------------------------------------------------------
+
+
+def _section(run: RunRecord, folder: str, colour: str | None) -> dict[str, Any]:
+    return {
+        "run": run,
+        "name": run.name,
+        "words": f"{run.method}, {run.policy_label}, {run.data}, {StreamKind.of(run)}, seed {run.seed}",
+        "state": run.state,
+        "marks": [line for word, line in LABELS.values() if word in run.labels],
+        "result": list(_result(run)),
+        "machine": [pair for pair in _flat(run.machine) if pair[0] != "folder"] or [("machine.json", "not there")],
+        "journal": list(_journal(run, folder)),
+        "recipe": _flat(run.recipe),
+        "phases": [_phase(phase) for phase in run.phases],
+        "panels": run_panels(run, colour) if colour else [],
+    }
+
+
+def _result(run: RunRecord) -> Iterator[tuple[str, object]]:
+    if run.result is None:
+        last = run.last_event
+        yield "state", f"{run.state}, last event: {last.get('event', 'none')} in phase {last.get('phase', '–')}"
+        return
+    for key in ("average_accuracy", "average_accuracy_after_phase_0", "last_accuracy", "average_forgetting"):
+        yield key, run.result.get(key, "–")
+    for part, spent in run.seconds.items():
+        yield f"seconds.{part}", spent
+    yield from _flat(run.result.get("resolved_policy") or {}, "policy.")
+
+
+def _journal(run: RunRecord, folder: str) -> Iterator[tuple[str, object]]:
+    from markupsafe import Markup, escape
+
+    yield "folder", Markup(f'<a href="{escape(folder)}">{escape(run.path)}</a>') if folder else str(run.path)
+    yield "events", ", ".join(f"{count} {kind}" for kind, count in run.events.items()) or "no journal"
+    if run.space is not None:
+        axes = " × ".join(f"{axis} {{{', '.join(map(_plain, values))}}}" for axis, values in run.axes.items())
+        yield "space", f"{run.space.get('name')}: {axes or 'nothing tuned'}, {run.space.get('actions')} actions"
+    if run.trials:
+        yield "trials", f"{len(run.trials)}, {sum(trial.epochs for trial in run.trials)} epochs in all"
+
+
+def _phase(phase: PhaseRecord) -> dict[str, Any]:
+    figures = [
+        (phase.phase, str(phase.phase)),
+        (phase.classes, str(phase.classes)),
+        *((value, f"{value:.2f}") for value in (phase.accuracy, phase.accuracy_fc, phase.accuracy_ncm)),
+        *((count, "–" if count is None else str(count)) for count in (phase.stored, phase.held, phase.budget)),
+        (phase.reward, "–" if phase.reward is None else f"{phase.reward:.3f}"),
+    ]
+    return {"figures": figures, "action": str(Action(**phase.action)) if phase.action else "–"}
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    return [(f"{prefix}{key}", _plain(value)) for key, value in flat_keys(values) if value not in (None, {}, [])]
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key}={_plain(each)}" for key, each in value.items())
+    if isinstance(value, list | tuple):
+        return " ".join(map(_plain, value))
+    return str(value)
+
+
+def _list(words: Sequence[str], most: int = 8) -> str:
+    shown = list(words[:most]) + ([f"{len(words) - most} more"] if len(words) > most else [])
+    return ", ".join(shown)
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}{'' if number == 1 else 's'}"

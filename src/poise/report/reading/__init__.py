@@ -1,0 +1,23 @@
+"""Run folders as values, and what they compare."""
+
+from poise.report.reading.configurations import Configuration, StreamKind, baselines, by_exam, configurations, flat_keys
+from poise.report.reading.folders import UnreadPath, load_result, read_run, read_runs, run_of_result
+from poise.report.reading.runs import LABELS, PhaseRecord, RunRecord, TrialRecord
+
+__all__ = [
+    "LABELS",
+    "Configuration",
+    "PhaseRecord",
+    "RunRecord",
+    "StreamKind",
+    "TrialRecord",
+    "UnreadPath",
+    "baselines",
+    "by_exam",
+    "configurations",
+    "flat_keys",
+    "load_result",
+    "read_run",
+    "read_runs",
+    "run_of_result",
+]

@@ -1,0 +1,141 @@
+"""What was compared: runs grouped by everything that was chosen (rows) and by how classes arrived (columns)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from poise.report.reading.runs import RunRecord
+from poise.runfolder import CHANCE_KEYS, POLICY_KEYS, STREAM_KEYS
+
+#: Keys that set no rows of a table apart: chance, columns, and what every label or heading says.
+_ALIKE = (*CHANCE_KEYS, *STREAM_KEYS, "policy", "method", "data", "exam")
+
+
+@dataclass(frozen=True, order=True)
+class StreamKind:
+    """How classes arrive: a setting and its number of phases. A column of a table."""
+
+    phases: int
+    setting: str
+    groups: str = ""
+
+    @classmethod
+    def of(cls, run: RunRecord) -> StreamKind:
+        """How the classes of a run arrive."""
+        return cls(run.stream, run.setting, json.dumps(run.recipe.get("groups")) if run.setting == "groups" else "")
+
+    def __str__(self) -> str:
+        return f"groups {self.groups.replace(' ', '')}" if self.groups else f"{self.setting.upper()} {self.phases}"
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """Everything that was chosen but the stream and the seed, with the runs of it. A row of a table."""
+
+    label: str
+    runs: tuple[RunRecord, ...]
+
+    @property
+    def first(self) -> RunRecord:
+        """One of them: method, data, policy and exam are the same in all."""
+        return self.runs[0]
+
+    @cached_property
+    def by_stream(self) -> dict[StreamKind, list[RunRecord]]:
+        """Its runs by how classes arrived."""
+        found: dict[StreamKind, list[RunRecord]] = {}
+        for run in self.runs:
+            found.setdefault(StreamKind.of(run), []).append(run)
+        return found
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """What it is, as columns of a file."""
+        run = self.first
+        return {
+            **{"data": run.data, "exam": run.exam, "method": run.method},
+            **{"policy": run.policy_label, "row": self.label},
+        }
+
+    def averages(self, stream: StreamKind) -> dict[int, float]:
+        """Average accuracy by seed, of finished runs; of two runs of a seed, that of the first."""
+        found: dict[int, float] = {}
+        for run in self.by_stream.get(stream, []):
+            if run.average is not None:
+                found.setdefault(run.seed, run.average)
+        return dict(sorted(found.items()))
+
+    def baseline_key(self) -> str:
+        """What the row shares with the one whose hyperparameters nobody chose."""
+        return self.first.configuration((*STREAM_KEYS, *POLICY_KEYS))
+
+
+def configurations(runs: Sequence[RunRecord]) -> list[Configuration]:
+    """What these runs compare, each with a label unlike the others', baselines before what is compared with them."""
+    groups: dict[str, list[RunRecord]] = {}
+    for run in runs:
+        groups.setdefault(run.configuration(STREAM_KEYS), []).append(run)
+    labels = _labels({key: group[0] for key, group in groups.items()})
+    rows = [Configuration(labels[key], tuple(group)) for key, group in groups.items()]
+    return sorted(rows, key=lambda row: (row.first.data, row.first.exam, row.first.method, not row.first.fixed))
+
+
+def by_exam(runs: Sequence[RunRecord]) -> dict[str, list[RunRecord]]:
+    """Runs by their data set and exam, in words."""
+    groups: dict[str, list[RunRecord]] = {}
+    for run in sorted(runs, key=lambda run: (run.data, run.exam)):
+        groups.setdefault(run.where, []).append(run)
+    return groups
+
+
+def baselines(rows: Sequence[Configuration]) -> dict[str, Configuration]:
+    """The row of each row's baseline, by its label; none for a baseline itself."""
+    fixed = {row.baseline_key(): row for row in rows if row.first.fixed}
+    return {row.label: fixed[row.baseline_key()] for row in rows if not row.first.fixed and row.baseline_key() in fixed}
+
+
+def _labels(firsts: Mapping[str, RunRecord]) -> dict[str, str]:
+    """`lucir, online`, and where several rows would be called so, what sets them apart."""
+    alike: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
+    for key, run in firsts.items():
+        plain = f"{run.method}, {run.policy_label}"
+        alike.setdefault((plain, run.where), {})[key] = {
+            name: value for name, value in flat_keys(run.recipe) if name.split(".")[0] not in _ALIKE
+        }
+    labels = {}
+    for (plain, _), group in alike.items():
+        names = sorted({name for keys in group.values() for name in keys})
+        known = {name: {json.dumps(keys[name]) for keys in group.values() if name in keys} for name in names}
+        for key, keys in group.items():
+            apart = [name for name in names if len(known[name]) > 1 and name in keys]
+            labels[key] = ", ".join([plain, *(f"{name}={_short(keys[name])}" for name in apart)])
+    several = len({run.where for run in firsts.values()}) > 1
+    named = {key: f"{label} · {firsts[key].where}" if several else label for key, label in labels.items()}
+    return _with_numbers(named)
+
+
+def _with_numbers(labels: Mapping[str, str]) -> dict[str, str]:
+    """Numbers behind labels that are still the same, as those of a folder and of a bare result may be."""
+    count: dict[str, int] = {}
+    found = {}
+    for key, label in labels.items():
+        count[label] = count.get(label, 0) + 1
+        found[key] = label if count[label] == 1 else f"{label} ({count[label]})"
+    return found
+
+
+def flat_keys(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The keys of nested values, with dots, and what they hold."""
+    for name, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield from flat_keys(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _short(value: object) -> str:
+    return "–" if value is None else value if isinstance(value, str) else json.dumps(value).replace(" ", "")

@@ -1,0 +1,266 @@
+"""Run folders and kept results read into `RunRecord`s. Nothing here trains or examines.
+
+A folder is read whether its run is finished, still going on or was stopped; one that cannot be read becomes an
+`UnreadPath` with its reason, and stops no other.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from poise import store
+from poise.errors import PoiseError, UserError
+from poise.report.reading.runs import LABELS, PhaseRecord, RunRecord, TrialRecord
+from poise.runfolder import CROSSVAL, JOURNAL, MACHINE, PAGE, RECIPE, RESULT, RESULT_KEYS, SECONDS
+
+
+@dataclass(frozen=True)
+class UnreadPath:
+    """A path that holds no run that can be read, and why."""
+
+    path: Path
+    reason: str
+
+
+def read_runs(paths: Sequence[Path]) -> tuple[list[RunRecord], list[UnreadPath]]:
+    """The runs at these paths, each once; a folder that holds only folders stands for the runs in it."""
+    runs: list[RunRecord] = []
+    unread: list[UnreadPath] = []
+    taken: set[str] = set()
+    found = {path.resolve(): path for given in paths for path in _run_folders_below(given)}
+    for path in found.values():
+        try:
+            run = read_run(path, _free_name(path, taken))
+        except PoiseError as error:
+            unread.append(UnreadPath(path, str(error).removeprefix(f"{path} ").removeprefix(f"{path}{os.sep}")))
+        except OSError as error:
+            unread.append(UnreadPath(path, error.strerror or str(error)))
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            unread.append(UnreadPath(path, f"is not as poise writes it ({type(error).__name__}: {error})"))
+        else:
+            runs.append(run)
+            taken.add(run.name)
+    return runs, unread
+
+
+def read_run(path: Path, name: str | None = None) -> RunRecord:
+    """The run in this folder, or of this result file; raises where there is none that can be read."""
+    if not path.exists():
+        raise UserError(f"{path} does not exist")
+    if path.is_file():
+        return run_of_result(store.read_json(path), path, name or path.stem)
+    kind = next((file for file in (RECIPE, CROSSVAL) if (path / file).exists()), None)
+    if kind is None:
+        raise UserError(f"{path} {'is empty' if not any(path.iterdir()) else 'is not a run folder'}")
+    if not (path / RESULT).exists() and kind == CROSSVAL:
+        raise UserError(f"{path} {_AGAIN}")
+    events = _Events()
+    for event in store.read_journal(path / JOURNAL, brief="epoch"):
+        events.add(event)
+    result = store.read_json(path / RESULT) if (path / RESULT).exists() else None
+    saved = {**store.read_json(path / kind), "machine": _read_machine(path / MACHINE)}
+    return _make_record(path, name or path.name, saved, result, events)
+
+
+def run_of_result(result: Mapping[str, Any], path: Path = Path(), name: str = "") -> RunRecord:
+    """A run of which nothing but the result is known."""
+    return _make_record(path, name, {}, result, _Events())
+
+
+def load_result(folder: Path) -> dict[str, Any]:
+    """The result of a finished run."""
+    if not folder.is_dir():
+        raise UserError(f"{folder} does not exist")
+    if not (folder / RESULT).exists():
+        todo = "is not a run folder"
+        if (folder / RECIPE).exists():
+            todo = f"is not finished; go on with 'poise resume {folder}'"
+        raise UserError(f"{folder} {_AGAIN if (folder / CROSSVAL).exists() else todo}")
+    return store.read_json(folder / RESULT)
+
+
+_AGAIN = "is not finished; give the same 'poise crossval' command again"
+
+
+def _run_folders_below(path: Path, depth: int = 3) -> Iterator[Path]:
+    """The path itself, or the run folders below it where it is a folder of such."""
+    if not path.is_dir() or any((path / name).exists() for name in (RECIPE, CROSSVAL, RESULT, JOURNAL)):
+        yield path
+        return
+    inner = [child for child in sorted(path.iterdir()) if child.is_dir() and not child.name.startswith(".")]
+    inner = [child for child in inner if not (child / PAGE).exists()]  # an earlier report
+    if not inner or not depth:
+        yield path
+    for child in inner if depth else ():
+        yield from _run_folders_below(child, depth - 1)
+
+
+def _free_name(path: Path, taken: set[str]) -> str:
+    """The folder's name, with those above it as far as needed to tell it apart."""
+    parts = path.resolve().parts
+    name = parts[-1].removesuffix(".json")
+    for part in reversed(parts[:-1]):
+        if name not in taken:
+            return name
+        name = f"{part}/{name}"
+    return name
+
+
+# From files to values -------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Events:
+    """What a journal tells, event by event."""
+
+    phases: list[PhaseRecord] = field(default_factory=list)
+    trials: list[TrialRecord] = field(default_factory=list)
+    confusion: list[list[int]] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=dict)
+    last: dict[str, Any] = field(default_factory=dict)
+    action: dict[str, Any] = field(default_factory=dict)
+    stored: int | None = None
+
+    def add(self, event: Mapping[str, Any]) -> None:
+        """One more event."""
+        kind = str(event["event"])
+        self.counts[kind] = self.counts.get(kind, 0) + 1
+        self.last = {"event": kind, "phase": event.get("phase", self.last.get("phase"))}
+        if kind == "action":
+            self.action = dict(event)
+        elif kind == "learned":
+            self.stored = int(event["memory_images"])
+        elif kind == "trial":
+            self.trials.append(_trial_record(event))
+        elif kind == "exam":
+            self._add_exam(event)
+
+    def _add_exam(self, event: Mapping[str, Any]) -> None:
+        labels, images = tuple(event["classes"]), tuple(event["images"])
+        hits = {name: tuple(event[f"hits_{name}"]) for name in ("fc", "ncm")}
+        before = self.phases[-1].labels if self.phases else ()
+        if len({len(labels), len(images), *map(len, hits.values())}) > 1 or labels[: len(before)] != before:
+            raise UserError(f"the exam of phase {event['phase']} in the journal does not fit together")
+        chances = self.action.get("distribution")
+        self.confusion = event.get("confusion") or []
+        self.phases.append(
+            PhaseRecord(
+                phase=int(event["phase"]),
+                classes=len(labels),
+                accuracy=float(event["accuracy"]),
+                accuracy_fc=100 * sum(hits["fc"]) / max(1, sum(images)),
+                accuracy_ncm=100 * sum(hits["ncm"]) / max(1, sum(images)),
+                action={**self.action.get("action", {}), "classifier": str(event["classifier"])},
+                stored=self.stored,
+                labels=labels,
+                arrived=labels[len(before) :],
+                images=images,
+                hits_by_classifier=hits,
+                distribution=tuple(chances) if chances else None,
+                reward=self.action.get("reward"),
+            )
+        )
+
+
+def _trial_record(event: Mapping[str, Any]) -> TrialRecord:
+    plan = event["trial"]
+    return TrialRecord(
+        phase=int(event["phase"]),
+        action=event["action"],
+        reward=float(event["reward"]),
+        epochs=int(plan["epochs"]),
+        full=bool(plan["full"]),
+        diverged=bool(event["diverged"]),
+        purpose=str(plan.get("purpose", "action")),
+        accuracies=_class_accuracies(event),
+    )
+
+
+def _class_accuracies(event: Mapping[str, Any]) -> tuple[float, ...]:
+    """Of a trial on each class at its end, scaled so that their mean is the reward; zeros if it diverged."""
+    images, hits = event["record"].get("images", ()), event["record"].get("hits")
+    if event["diverged"] or not hits:
+        return (0.0,) * len(images)
+    weights = event["record"].get("weights") or [1 / len(images)] * len(images)
+    right = hits[max(hits, key=int)][event["classifier"]]
+    return tuple(hit / count * weight * len(images) for hit, count, weight in zip(right, images, weights, strict=True))
+
+
+def _make_record(
+    path: Path, name: str, saved: Mapping[str, Any], result: Mapping[str, Any] | None, events: _Events
+) -> RunRecord:
+    """A run: where it is finished, its result is the truth and its journal adds what it knows beyond it."""
+    if result is None:
+        memory, phases = saved["recipe"].get("memory") or {}, events.phases
+        marks = {"leak": saved.get("runner") == "audit", "knows_increment": memory.get("knows_increment")}
+    else:
+        _check_result(path, result)
+        details = {phase.phase: phase for phase in events.phases}
+        phases = [_finished_phase(point, details.get(point["phase"])) for point in result["curve"]]
+        marks = dict(result)
+    recipe = saved.get("recipe") or {key: (result or {}).get(key) for key in RESULT_KEYS}
+    for needed in ("method", "setting", "seed", "phases", "policy"):
+        if recipe.get(needed) is None:
+            raise UserError(f"{path} does not say its {needed}")
+    return RunRecord(
+        path=path,
+        name=name,
+        recipe=recipe,
+        result=result,
+        machine=saved.get("machine", {}),
+        phases=tuple(phases),
+        trials=tuple(events.trials),
+        confusion=tuple((int(true), int(guess), int(count)) for true, guess, count in events.confusion),
+        class_names=tuple(saved.get("class_names") or ()),
+        space=(saved if result is None else result).get("space"),
+        labels=tuple(word for key, (word, _) in LABELS.items() if marks.get(key)),
+        events=events.counts,
+        last_event=events.last,
+    )
+
+
+def _check_result(path: Path, result: Mapping[str, Any]) -> None:
+    """Refuse what is not the result of a run, or lacks a figure that tables show."""
+    curve, seconds = result.get("curve"), result.get("seconds")
+    if not isinstance(curve, list) or not curve or not isinstance(seconds, Mapping):
+        raise UserError(f"{path} holds no result of a run")
+    parts = [result, seconds, *curve]
+    names = [("average_accuracy", "last_accuracy", "average_forgetting"), SECONDS]
+    names += [("phase", "classes", "accuracy", "accuracy_fc", "accuracy_ncm")] * len(curve)
+    for part, needed in zip(parts, names, strict=True):
+        for name in needed:
+            found = part.get(name)
+            if isinstance(found, bool) or not isinstance(found, int | float) or not math.isfinite(found):
+                raise UserError(f"{path} holds a result in which {name} is {found!r}, which is no number")
+    if not all(isinstance(point.get("action"), Mapping) and "classifier" in point["action"] for point in curve):
+        raise UserError(f"{path} holds a result that does not say which classifier counted")
+
+
+def _finished_phase(point: Mapping[str, Any], journal: PhaseRecord | None) -> PhaseRecord:
+    """A point of the result's curve with the details of the journal."""
+    stored = point.get("stored", point.get("stored_images"))
+    known = journal or PhaseRecord(int(point["phase"]), 0, 0.0, 0.0, 0.0, {})
+    return replace(
+        known,
+        classes=int(point["classes"]),
+        accuracy=float(point["accuracy"]),
+        accuracy_fc=float(point["accuracy_fc"]),
+        accuracy_ncm=float(point["accuracy_ncm"]),
+        action=point["action"],
+        stored=known.stored if stored is None else int(stored),
+        held=point.get("held_images") or None,
+        budget=point.get("budget_images"),
+    )
+
+
+def _read_machine(path: Path) -> Mapping[str, Any]:
+    """What machine.json says; a report does without it."""
+    try:
+        return store.read_json(path)
+    except (OSError, PoiseError):
+        return {}

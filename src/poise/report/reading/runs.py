@@ -1,0 +1,235 @@
+"""What a report knows of a run, as plain values: what was run, how far it came, and what its journal tells.
+
+Everything in `report` and `studies` works on `RunRecord`; `poise.report.reading.folders` makes them of run folders.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+from poise.actions import Action, AxisValue
+from poise.runfolder import CHANCE_KEYS, method_name, without_empty_keys
+
+#: What is not an ordinary result, by its key in result.json: a word for tables, and a line.
+LABELS: Final = {
+    "oracle": ("oracle", "oracle: chosen with the exam of whole runs; no learner could have known it"),
+    "leak": ("leak", "leak: the policy was told the exam accuracy of its trials; shown to measure the leak only"),
+    "knows_increment": (
+        "knows increment",
+        "knows increment: RMM's released memory, told how many images come next; it holds more than its budget",
+    ),
+}
+#: Those of them that say that an exam chose.
+INFORMED: Final = frozenset(LABELS[key][0] for key in ("oracle", "leak"))
+
+
+@dataclass(frozen=True)
+class PhaseRecord:
+    """One phase that was learned and examined. Accuracies in percent; details are empty where no journal is left."""
+
+    phase: int  # its number, from 0
+    classes: int  # how many were seen so far
+    accuracy: float  # of the classifier that counts, on all classes seen so far
+    accuracy_fc: float  # the same with the head
+    accuracy_ncm: float  # the same with the nearest class mean
+    action: Mapping[str, AxisValue]  # that it was trained with; `auto` is replaced by what it became
+    stored: int | None = None  # images in memory after the phase, reserve included
+    held: int | None = None  # images held in the phase, those that arrived included
+    budget: int | None = None  # how many may be held in it
+    labels: tuple[int, ...] = ()  # all classes seen so far, in the order in which they came
+    arrived: tuple[int, ...] = ()  # those of them that arrived in this phase
+    images: tuple[int, ...] = ()  # exam images of each of `labels`
+    hits_by_classifier: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # how many `fc` and `ncm` got right
+    distribution: tuple[float, ...] | None = None  # the policy's when it decided, in the order of `RunRecord.arms`
+    reward: float | None = None  # the local reward of the decided action, where it was tried
+
+    @property
+    def classifier(self) -> str:
+        """The classifier that counts, `fc` or `ncm`."""
+        return str(self.action.get("classifier"))
+
+    @property
+    def hits(self) -> tuple[int, ...]:
+        """How many images of each of `labels` the classifier that counts got right."""
+        return self.hits_by_classifier.get(self.classifier, ())
+
+    def accuracy_of(self, labels: Sequence[int], classifier: str | None = None) -> float:
+        """Percent of the exam images of some classes that this classifier, or the one that counts, got right."""
+        wanted, hits = set(labels), self.hits_by_classifier[classifier or self.classifier]
+        chosen = [place for place, label in enumerate(self.labels) if label in wanted]
+        return 100 * sum(hits[place] for place in chosen) / max(1, sum(self.images[place] for place in chosen))
+
+
+@dataclass(frozen=True)
+class TrialRecord:
+    """An action that was tried: in which phase, for how many epochs, and the reward it got (a share).
+
+    `accuracies` are those on each class at its end, scaled so that their mean is the reward; zeros where it diverged.
+    """
+
+    phase: int
+    action: Mapping[str, AxisValue]
+    reward: float
+    epochs: int
+    full: bool
+    diverged: bool
+    purpose: str  # `action`, or `classifier` where only the classifier was judged
+    accuracies: tuple[float, ...] = ()
+
+    @property
+    def length(self) -> tuple[bool, int]:
+        """Whether it was of full length, and until which epoch: what can be compared."""
+        return self.full, self.epochs
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """One run."""
+
+    path: Path  # its folder, or the file of its result
+    name: str  # a short name, unlike that of every other run of the report
+    recipe: Mapping[str, Any]  # its resolved keys; of a bare result, those that are known
+    result: Mapping[str, Any] | None  # what result.json says; None while it is unfinished
+    machine: Mapping[str, Any]  # what machine.json says; empty where there is none
+    phases: tuple[PhaseRecord, ...]  # what was learned so far, in order
+    trials: tuple[TrialRecord, ...] = ()  # what was tried, in order
+    confusion: tuple[tuple[int, int, int], ...] = ()  # of the last exam: true class, predicted class, images
+    class_names: tuple[str, ...] = ()  # by class number; empty where nobody wrote them down
+    space: Mapping[str, Any] | None = None  # tuned axes, number of actions, the default one; None: nothing is tuned
+    labels: tuple[str, ...] = ()  # words of `LABELS`, where it is not an ordinary run
+    events: Mapping[str, int] = field(default_factory=dict)  # how many of each kind the journal has
+    last_event: Mapping[str, Any] = field(default_factory=dict)  # its kind and phase
+
+    @property
+    def finished(self) -> bool:
+        """Whether it has a result."""
+        return self.result is not None
+
+    @property
+    def data(self) -> str:
+        """The name of the data set."""
+        return str(self.result["data"]) if self.result else Path(str(self.recipe.get("data", "?"))).name
+
+    @property
+    def method(self) -> str:
+        """The method's name, with RMM's memory `aanets+rmm`."""
+        return method_name(self.recipe)
+
+    @property
+    def setting(self) -> str:
+        """`tfh`, `tfs` or `groups`."""
+        return str(self.recipe["setting"])
+
+    @property
+    def stream(self) -> int:
+        """N: how many phases its setting has."""
+        groups = self.recipe.get("groups")
+        if self.setting == "groups" and groups:
+            return len(groups)
+        return int(self.recipe["phases"])
+
+    @property
+    def exams(self) -> int:
+        """How many exams the whole run has: one more than N in TFH."""
+        return self.stream + (self.setting == "tfh")
+
+    @property
+    def policy(self) -> str:
+        """The policy's name; `crossval` of that oracle."""
+        return str(self.result["policy"] if self.result else self.recipe["policy"])
+
+    @property
+    def policy_label(self) -> str:
+        """The policy's name with what sets the result apart: `crossval (oracle)`, `race (leak)`."""
+        return f"{self.policy} ({', '.join(self.labels)})" if self.labels else self.policy
+
+    @property
+    def fixed(self) -> bool:
+        """Whether it is the method's own hyperparameters, chosen by nobody."""
+        return self.policy == "fixed" and not self.informed
+
+    @property
+    def informed(self) -> bool:
+        """Whether an exam had a say in its hyperparameters: it is an oracle or a leak, and compared with nothing."""
+        return not INFORMED.isdisjoint(self.labels)
+
+    @property
+    def seed(self) -> int:
+        """Of every random draw."""
+        return int(self.recipe["seed"])
+
+    @property
+    def exam(self) -> str:
+        """`test` or `dev`."""
+        return str(self.recipe.get("exam", "test"))
+
+    @property
+    def exam_name(self) -> str:
+        """The data set and the exam as a word for file names."""
+        return self.data if self.exam == "test" else f"{self.data}-{self.exam}"
+
+    @property
+    def where(self) -> str:
+        """The data set and the exam in words."""
+        return self.data if self.exam == "test" else f"{self.data}, {self.exam} exam"
+
+    @property
+    def state(self) -> str:
+        """How far it is."""
+        return "finished" if self.finished else f"{len(self.phases)} of {self.exams} phases"
+
+    @property
+    def average(self) -> float | None:
+        """Average accuracy over all exams, percent; None while it is unfinished."""
+        return float(self.result["average_accuracy"]) if self.result else None
+
+    @property
+    def last(self) -> float | None:
+        """Accuracy after the last phase, percent; None while it is unfinished."""
+        return float(self.result["last_accuracy"]) if self.result else None
+
+    @property
+    def forgetting(self) -> float | None:
+        """Average forgetting, percent; None while it is unfinished."""
+        return float(self.result["average_forgetting"]) if self.result else None
+
+    @property
+    def seconds(self) -> Mapping[str, float]:
+        """`train`, `policy`, `evaluate`, `total`; empty while it is unfinished."""
+        return self.result["seconds"] if self.result else {}
+
+    @property
+    def tuned(self) -> bool:
+        """Whether something was tried."""
+        return bool(self.trials) or self.space is not None
+
+    @property
+    def axes(self) -> dict[str, tuple[AxisValue, ...]]:
+        """The tuned axes with their values; empty where nothing is tuned."""
+        return {axis: tuple(values) for axis, values in ((self.space or {}).get("axes") or {}).items()}
+
+    @cached_property
+    def arms(self) -> tuple[str, ...]:
+        """The actions of the space in words, in the order of `PhaseRecord.distribution`; the last axis runs fastest."""
+        if self.space is None:
+            return ()
+        rows: list[dict[str, AxisValue]] = [{}]
+        for axis, values in self.axes.items():
+            rows = [{**row, axis: value} for row in rows for value in values]
+        words = [str(Action(**row)) for row in rows]
+        return tuple([*words, "default (off the grid)"] if len(words) < int(self.space["actions"]) else words)
+
+    def configuration(self, without: Sequence[str] = ()) -> str:
+        """Everything that was chosen but chance, as one comparable word; two runs that share it differ by seed only.
+
+        `without` leaves out more keys: `STREAM_KEYS` for a row of a table, also `POLICY_KEYS` to find its baseline.
+        """
+        kept = {key: value for key, value in self.recipe.items() if key not in (*CHANCE_KEYS, *without)}
+        if "policy" not in without:
+            kept |= {"policy": self.policy, "labels": list(self.labels)}
+        return json.dumps(without_empty_keys(kept), sort_keys=True)

@@ -1,0 +1,115 @@
+"""Table S2 (time, absolute and as a ratio of the baseline) and the images stored after each phase."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from poise.report.reading import Configuration, PhaseRecord, RunRecord, StreamKind, baselines, configurations
+from poise.report.statistics import spread
+from poise.report.tables.paper import published_hours
+from poise.report.tables.table import Column, Note, ReportTable, TableCell, TableLine, Value, mean_cell, text_cell
+from poise.runfolder import SECONDS
+
+TIME = (
+    "Seconds, mean ± deviation over seeds; the ratio is that of the totals to the same method with its own "
+    "hyperparameters on the same processor or GPU. Runs that shared a machine waited for each other, which is in "
+    "their totals."
+)
+
+
+def time_table(runs: Sequence[RunRecord]) -> ReportTable:
+    """Seconds of finished runs, and as a ratio of the same method's without a policy on the same machine."""
+    rows = configurations([run for run in runs if run.finished])
+    against = baselines(rows)
+    lines: list[TableLine] = []
+    for row in rows:
+        for stream, group in sorted(row.by_stream.items()):
+            for machine, there in _by_machine(group).items():
+                base = against.get(row.label)
+                ratio, paper = _ratio(there, base, stream, machine), _paper_ratio(row, base, stream)
+                spent = {f"seconds_{part}": spread([run.seconds[part] for run in there]) for part in SECONDS}
+                record: dict[str, Value] = {"row": row.label, "setting": str(stream), "machine": machine}
+                record |= {key: each.mean for key, each in spent.items()}
+                cells = {key: mean_cell(each, digits=1) for key, each in spent.items()}
+                cells["row"] = text_cell(row.label, [run.name for run in there])
+                if paper and ratio:
+                    cells["ratio"] = TableCell(f"{ratio:.2f}", ratio, (Note(f"paper {paper:.2f}", "paper"),))
+                lines.append(({**record, "ratio": ratio, "paper_ratio": paper}, cells))
+    columns = {title: Column(title, numeric=False) for title in ("row", "setting", "machine")}
+    columns |= {f"seconds_{part}": Column(part, "seconds") for part in SECONDS} | {"ratio": Column("ratio")}
+    return ReportTable.of_records(("time", "Time", TIME), columns, lines)
+
+
+def machine_name(run: RunRecord) -> str:
+    """The GPU it ran on, or the processor."""
+    hardware = run.machine.get("hardware") or {}
+    return str(hardware.get("gpu") or hardware.get("processor") or "unknown")
+
+
+def _by_machine(runs: Sequence[RunRecord]) -> dict[str, list[RunRecord]]:
+    found: dict[str, list[RunRecord]] = {}
+    for run in runs:
+        found.setdefault(machine_name(run), []).append(run)
+    return found
+
+
+def _ratio(runs: Sequence[RunRecord], base: Configuration | None, stream: StreamKind, machine: str) -> float | None:
+    there = _by_machine(base.by_stream.get(stream, [])).get(machine, []) if base and machine != "unknown" else []
+    totals = [spread([run.seconds["total"] for run in group]).mean for group in (runs, there) if group]
+    return totals[0] / totals[1] if len(totals) == 2 and totals[1] > 0 else None
+
+
+def _paper_ratio(row: Configuration, base: Configuration | None, stream: StreamKind) -> float | None:
+    hours = published_hours(row.first, stream)
+    own = published_hours(base.first, stream) if base else None
+    return hours / own if hours and own else None
+
+
+def stored_table(runs: Sequence[RunRecord]) -> ReportTable:
+    """Images in memory after each phase, those held in it, and how many may be; means where seeds differ."""
+    cells: list[tuple[TableCell, ...]] = []
+    records: list[dict[str, Value]] = []
+    longest = max((len(run.phases) for run in runs), default=0)
+    for row in configurations([run for run in runs if run.phases]):
+        for stream, group in sorted(row.by_stream.items()):
+            exams = [[run.phases[place] for run in group if len(run.phases) > place] for place in range(longest)]
+            counts = [*map(_counts, exams)]
+            if any(each["stored"] is not None for each in counts):
+                names = text_cell(row.label, [run.name for run in group])
+                cells.append((names, text_cell(str(stream)), *map(_stored_cell, counts)))
+                records += [
+                    {"row": row.label, "setting": str(stream), "phase": phase, **each}
+                    for phase, each in enumerate(counts)
+                    if each["stored"] is not None
+                ]
+    heads = (Column("row", numeric=False), Column("setting", numeric=False))
+    return ReportTable(
+        "stored",
+        "Stored images after each phase",
+        "Kept images of old classes, reserve included. Below, how many were held in the phase, those that arrived "
+        "included, and how many may be held by the budget. Means over seeds where they differ.",
+        (*heads, *(Column(str(phase), "phase") for phase in range(longest))),
+        cells,
+        records,
+    )
+
+
+def _counts(phases: Sequence[PhaseRecord]) -> dict[str, float | None]:
+    """Means over seeds of what is known."""
+    found: dict[str, float | None] = {}
+    for name in ("stored", "held", "budget"):
+        known = [count for phase in phases if (count := getattr(phase, name)) is not None]
+        found[name] = sum(known) / len(known) if known else None
+    return found
+
+
+def _stored_cell(counts: Mapping[str, float | None]) -> TableCell:
+    stored, held, budget = (counts[name] for name in ("stored", "held", "budget"))
+    if stored is None:
+        return TableCell("")
+    notes = (Note(f"held {_plain(held)} of {_plain(budget)}"),) if held is not None and budget is not None else ()
+    return TableCell(_plain(stored), stored, notes)
+
+
+def _plain(mean: float) -> str:
+    return f"{mean:.0f}" if mean == int(mean) else f"{mean:.1f}"

@@ -1,0 +1,119 @@
+"""The figures of the paper (`paper.toml`), and beside which runs they belong.
+
+The paper is "Online Hyperparameter Optimization for Class-Incremental Learning" by Yaoyao Liu, Yingying Li, Bernt
+Schiele and Qianru Sun (AAAI 2023).
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any, Final
+
+from poise.report.reading import RunRecord, StreamKind
+
+#: Policies with a row of their own in Table 3; every other one but `fixed` stands where the paper says "w/ ours".
+OTHER_TUNERS: Final = {"crossval": 5, "offline-rl": 6, "bilevel": 7}
+#: What the rows of Table 3 tune.
+TUNED: Final = {frozenset({"kd"}): 2, frozenset({"kd", "classifier"}): 3, frozenset({"kd", "classifier", "lr"}): 4}
+#: What the paper calls otherwise: its RMM is RMM's memory under AANets.
+ROWS: Final = {"aanets+rmm": "rmm"}
+_SETTINGS: Final = ("tfh", "tfs", "average")
+_ABLATED: Final = (StreamKind(5, "tfh"), StreamKind(5, "tfs"), StreamKind(25, "tfh"), StreamKind(25, "tfs"))
+
+
+@dataclass(frozen=True)
+class Published:
+    """A figure of the paper, and its deviation where it gives one."""
+
+    figure: float
+    deviation: float | None = None
+
+
+def published_accuracy(run: RunRecord, phases: int, setting: str) -> Published | None:
+    """Tables 1 and 2: the paper's average accuracy of this method and policy; `setting` may be `average`."""
+    side = "fixed" if run.fixed and not run.recipe.get("action") else "policy"
+    if not _comparable(run) or setting not in _SETTINGS or run.policy in OTHER_TUNERS or run.informed:
+        return None
+    if run.policy == "fixed" and side == "policy":  # other hyperparameters than the paper's baseline
+        return None
+    cell = _table().get(ROWS.get(run.method, run.method), {}).get(run.data, {}).get(str(phases), {})
+    place = _SETTINGS.index(setting)
+    if side not in cell:
+        return None
+    deviation = cell.get(f"{side}_deviation")
+    return Published(cell[side][place], deviation[place] if deviation else None)
+
+
+def ablation_number(run: RunRecord) -> int | None:
+    """The row of Table 3 that a run belongs to, if any."""
+    if run.fixed:
+        return None if run.recipe.get("action") else 1
+    if run.policy in OTHER_TUNERS:
+        return OTHER_TUNERS[run.policy]
+    return None if run.informed or every(run) != 1 else TUNED.get(frozenset(tuned_kinds(run)))
+
+
+def published_ablation(run: RunRecord, stream: StreamKind) -> Published | None:
+    """Table 3: the figure of the run's row."""
+    return _ablation_figure("ablation", ablation_number(run), run, stream)
+
+
+def published_every(run: RunRecord, stream: StreamKind) -> Published | None:
+    """Table S1: the figure of a policy that decides every so many phases."""
+    return _ablation_figure("every", every(run) if not run.fixed and not run.informed else None, run, stream)
+
+
+def published_hours(run: RunRecord, stream: StreamKind) -> float | None:
+    """Table S2: hours of LUCIR in TFH 5 on CIFAR-100."""
+    if run.method != "lucir" or run.data != "cifar100" or not _comparable(run):
+        return None
+    if stream != StreamKind(5, "tfh") or run.informed:
+        return None
+    hours: Mapping[str, float] = _figures()["hours"]
+    return hours.get(run.policy if run.fixed or run.policy in OTHER_TUNERS else str(every(run)))
+
+
+def every(run: RunRecord) -> int | str:
+    """Every how many phases the policy decides anew."""
+    found = (run.recipe.get("policy_options") or {}).get("every", 1)
+    return int(found) if isinstance(found, int | float) else str(found)
+
+
+def tuned_kinds(run: RunRecord) -> set[str]:
+    """What was tuned, in the words of the ablation: `kd`, `lr`, `classifier`, and the names of other axes."""
+    kinds = {"kd" if axis.endswith("_kd") or axis == "pod" else axis for axis in run.axes}
+    default = (run.space or {}).get("default") or {}
+    return kinds | ({"classifier"} if default.get("classifier") == "auto" else set())
+
+
+def _ablation_figure(table: str, number: int | str | None, run: RunRecord, stream: StreamKind) -> Published | None:
+    if run.method != "lucir" or run.data != "cifar100" or not _comparable(run) or stream not in _ABLATED:
+        return None
+    found = _figures()[table].get(str(number))
+    return Published(found[_ABLATED.index(stream)]) if found else None
+
+
+def _comparable(run: RunRecord) -> bool:
+    """Whether memory, epochs and exam are those of the paper, and AANets' base."""
+    protocol = _figures()["protocol"].get(run.data)
+    if protocol is None or run.exam != "test" or (run.recipe.get("options") or {}).get("base", "podnet") != "podnet":
+        return False
+    memory = run.recipe.get("memory") or {}
+    per_class = memory.get("per_class") or (20 if memory.get("total") is None else None)
+    return bool(
+        per_class == protocol["per_class"] and run.recipe["epochs"] == protocol.get("epochs", run.recipe["epochs"])
+    )
+
+
+@cache
+def _figures() -> dict[str, Any]:
+    return tomllib.loads((resources.files("poise.report.tables") / "paper.toml").read_text(encoding="utf-8"))
+
+
+@cache
+def _table() -> dict[str, dict[str, Any]]:
+    return {entry["method"]: entry for entry in _figures()["accuracy"]}

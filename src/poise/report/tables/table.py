@@ -1,0 +1,129 @@
+"""A table as a value: columns, cells with a figure and what stands beside it, and the same as CSV and Markdown."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from poise.report.statistics import Spread
+
+Value = float | int | str | None
+NOTHING: Final = "–"
+
+
+@dataclass(frozen=True)
+class Note:
+    """Something small under a figure; `tone` says how it looks: `gain`, `loss`, `paper`, or plain."""
+
+    text: str
+    tone: str = ""
+
+
+@dataclass(frozen=True)
+class TableCell:
+    """A figure or a word. `value` is what it is sorted by and what a program reads; `runs` are what it comes from."""
+
+    text: str
+    value: float | None = None
+    notes: tuple[Note, ...] = ()
+    runs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column's heading, and the one above it."""
+
+    title: str
+    group: str = ""
+    numeric: bool = True
+    digits: int = 2
+
+
+TableLine = tuple[Mapping[str, Value], Mapping[str, TableCell]]  # a record, and cells that say more than it
+
+
+@dataclass(frozen=True)
+class ReportTable:
+    """A table of the report."""
+
+    name: str  # of its files
+    title: str  # in a few words
+    caption: str  # what the figures are
+    columns: Sequence[Column]  # one per cell of a row
+    rows: Sequence[Sequence[TableCell]]
+    records: Sequence[Mapping[str, Value]]  # the same figures as flat rows, for a program
+
+    @classmethod
+    def of_records(
+        cls, words: tuple[str, str, str], columns: Mapping[str, Column], lines: Sequence[TableLine]
+    ) -> ReportTable:
+        """A table with a record in each row: a column for each of these keys, with name, title and caption.
+
+        What a line says of a cell stands in place of the record's plain figure or word.
+        """
+        rows = [
+            [said.get(key) or _plain_cell(record[key], column) for key, column in columns.items()]
+            for record, said in lines
+        ]
+        return cls(*words, list(columns.values()), rows, [record for record, _ in lines])
+
+    def csv(self) -> str:
+        """The records."""
+        return csv_of_rows(self.records)
+
+    def markdown(self) -> str:
+        """The table as a person reads it."""
+        heads = [" ".join(word for word in (column.group, column.title) if word) for column in self.columns]
+        ruler = ["---:" if column.numeric else "---" for column in self.columns]
+        body = [[" · ".join([cell.text, *(note.text for note in cell.notes)]) for cell in row] for row in self.rows]
+        table = "\n".join(f"| {' | '.join(line)} |" for line in [heads, ruler, *body])
+        return f"## {self.title}\n\n{table}\n\n{self.caption}\n"
+
+
+def csv_of_rows(rows: Sequence[Mapping[str, Value]]) -> str:
+    """Flat rows as CSV; what is unknown is empty."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    out = io.StringIO()
+    writer = csv.DictWriter(out, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()
+
+
+def text_cell(text: str, runs: Sequence[str] = ()) -> TableCell:
+    """A cell with a word."""
+    return TableCell(text, runs=tuple(runs))
+
+
+def mean_cell(found: Spread, notes: Sequence[Note] = (), runs: Sequence[str] = (), digits: int = 2) -> TableCell:
+    """A cell with a mean over seeds, `63.10 ± 0.71`; without the deviation of a single figure."""
+    deviation = f" ± {found.deviation:.{digits}f}" if found.count > 1 else ""
+    return TableCell(f"{found.mean:.{digits}f}{deviation}", found.mean, tuple(notes), tuple(runs))
+
+
+def _plain_cell(value: Value, column: Column) -> TableCell:
+    if not column.numeric or isinstance(value, str):
+        return TableCell(str(value))
+    digits = 0 if isinstance(value, int) else column.digits
+    return TableCell(NOTHING if value is None else f"{value:.{digits}f}", value)
+
+
+def with_sign(value: float, digits: int = 2) -> str:
+    """A difference, with its sign."""
+    return f"{value:+.{digits}f}".replace("-", "−")
+
+
+def gain_note(difference: Spread, judged: bool = True) -> Note:
+    """A paired difference: its interval and, only where that is certain and to be judged, its colour."""
+    verdict = difference.verdict()
+    pairs = f"{difference.count} seed{'s' if difference.count > 1 else ''}"
+    if difference.count < 2:
+        return Note(f"{with_sign(difference.mean)} ({pairs})")
+    low, high = difference.interval()
+    text = f"{with_sign(difference.mean)} [{with_sign(low)}, {with_sign(high)}]" + (
+        f" ({pairs})" if verdict == "few" else ""
+    )
+    return Note(text, verdict if judged and verdict in ("gain", "loss") else "")

@@ -1,0 +1,88 @@
+"""Runs as plain text tables."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from poise.actions import Action
+from poise.report.reading import LABELS, RunRecord
+
+
+def run_table(run: RunRecord) -> str:
+    """A finished run: the accuracy after each phase, the images stored after it and held in it, and the averages."""
+    rows = [
+        [
+            str(phase.phase),
+            str(phase.classes),
+            *(f"{accuracy:.2f}" for accuracy in (phase.accuracy, phase.accuracy_fc, phase.accuracy_ncm)),
+            _count(phase.stored),
+            f"{_count(phase.held)} of {_count(phase.budget)}",
+            str(Action(**phase.action)),
+        ]
+        for phase in run.phases
+    ]
+    table = align_columns(["phase", "classes", "accuracy", "fc", "ncm", "stored", "held", "action"], rows)
+    warning = "".join(f"\n{line}" for word, line in LABELS.values() if word in run.labels)
+    return (
+        f"{table}\n\naverage accuracy {run.average:.2f}, last {run.last:.2f}, "
+        f"forgetting {run.forgetting:.2f} (percent, exam {run.exam}), "
+        f"{run.seconds['total']:.1f} s{warning}"
+    )
+
+
+def comparison_table(runs: Sequence[RunRecord]) -> str:
+    """Finished runs, a row each, with the images stored at the end and the most that were held in a later phase."""
+    rows = [
+        [
+            run.method,
+            run.data,
+            f"{run.setting} {run.stream}",
+            run.policy_label,
+            str(run.seed),
+            run.exam,
+            *(f"{value:.2f}" for value in (run.average, run.last, run.forgetting)),
+            run.phases[-1].classifier,
+            _count(run.phases[-1].stored),
+            _count(max((phase.held or 0 for phase in run.phases[1:]), default=0) or None),
+            f"{run.seconds['total']:.1f}",
+        ]
+        for run in runs
+    ]
+    header = "method data setting policy seed exam average last forgetting counts stored held seconds"
+    return align_columns(header.split(), rows)
+
+
+def _count(images: int | None) -> str:
+    """A number of images, where somebody counted them."""
+    return "–" if images is None else str(images)
+
+
+def actions_table(result: Mapping[str, Any], count: int = 10) -> str:
+    """The best actions of an oracle that ran all of them; an action without a figure diverged."""
+    lines = result["actions"]
+    ranked = sorted(lines, key=lambda line: math.inf if line["average_accuracy"] is None else -line["average_accuracy"])
+    rows = [
+        [
+            str(place),
+            *(f"{line[name]:.2f}" if line[name] is not None else "–" for name in ("average_accuracy", "last_accuracy")),
+            str(Action(**line["action"])),
+        ]
+        for place, line in enumerate(ranked[:count], start=1)
+    ]
+    table = align_columns(["", "average", "last", "action"], rows)
+    return f"{table}\n{len(lines)} candidates in all, ranked by their exams"
+
+
+def rows_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Flat rows that share their keys, such as a figure's data."""
+    header = list(rows[0]) if rows else []
+    return align_columns(header, [["–" if row[key] is None else str(row[key]) for key in header] for row in rows])
+
+
+def align_columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table in columns as wide as they need to be."""
+    widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in [header, *rows]]
+    return "\n".join(line.rstrip() for line in [lines[0], "  ".join("─" * width for width in widths), *lines[1:]])

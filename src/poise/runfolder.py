@@ -1,0 +1,66 @@
+"""What lies in a run folder, and what the keys of a recipe mean: once for `experiment`, `studies` and `report`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+#: What is run: the resolved recipe, and what the data were.
+RECIPE: Final = "recipe.json"
+#: What came out, once the run is finished.
+RESULT: Final = "result.json"
+#: What belongs to the machine and not to the result.
+MACHINE: Final = "machine.json"
+#: What happened, event by event.
+JOURNAL: Final = "journal.jsonl"
+#: The state after the first phase, for `start=`.
+PHASE_0: Final = "phase-0.safetensors"
+#: The final model, for predictions.
+MODEL: Final = "model.safetensors"
+#: The folder of the newest checkpoints.
+CHECKPOINTS: Final = "checkpoints"
+#: In a folder of `poise crossval`, in place of the recipe.
+CROSSVAL: Final = "crossval.json"
+#: The page of a report.
+PAGE: Final = "index.html"
+
+#: The `kind` of a table that `poise probe` wrote.
+PROBE: Final = "probe"
+#: In such a table, the length of a trial that was trained like the phase itself.
+FULL: Final = "full"
+
+#: Recipe keys that do not say what was compared: chance, and where it was computed.
+CHANCE_KEYS: Final = ("seed", "start", "device", "precision", "deterministic")
+#: Recipe keys that say how classes arrive.
+STREAM_KEYS: Final = ("setting", "phases", "groups")
+#: Recipe keys that say how actions are chosen.
+POLICY_KEYS: Final = ("policy", "policy_options", "space", "tune", "trials")
+#: Recipe keys that two runs share when nothing but their actions differs.
+TRAINING_KEYS: Final = ("data", "method", *STREAM_KEYS, "order", "memory", "epochs", "exam", "seed")
+#: What a result repeats of its recipe.
+RESULT_KEYS: Final = ("data", "method", "policy", "setting", "phases", "order", "memory", "epochs", "exam", "seed")
+#: The parts of a result's `seconds`.
+SECONDS: Final = ("train", "policy", "evaluate", "total")
+
+
+def method_name(keys: Mapping[str, Any]) -> str:
+    """The method of a recipe or a result, with RMM's memory `aanets+rmm`: in the paper that is a method of its own.
+
+    >>> method_name({"method": "aanets", "memory": {"rule": "rmm"}}), method_name({"method": "lwf"})
+    ('aanets+rmm', 'lwf')
+    """
+    memory = keys.get("memory")
+    rule = memory.get("rule") if isinstance(memory, Mapping) else None
+    return f"{keys['method']}+{rule}" if rule not in (None, "plain") else str(keys["method"])
+
+
+def without_empty_keys(value: object) -> object:
+    """A value of a recipe without the keys that hold nothing: a key that was not given counts like one left empty.
+
+    >>> without_empty_keys({"per_class": 20, "total": None, "options": {"every": None}})
+    {'per_class': 20}
+    """
+    if not isinstance(value, Mapping):
+        return value
+    inner = {key: without_empty_keys(each) for key, each in value.items()}
+    return {key: each for key, each in inner.items() if each not in (None, {}, [])}

@@ -1,0 +1,65 @@
+"""What studies add to a report: the paper's assumptions, and what probes found and know in hindsight."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from poise import store
+from poise.actions import Action, AxisValue
+from poise.errors import PoiseError
+from poise.report import Hindsight, Report, RunRecord, gather
+from poise.runfolder import FULL, PROBE, TRAINING_KEYS
+from poise.studies.assumptions import assumptions, beginnings
+from poise.studies.probe_table import ProbeTable, load_probe, probe_summary
+
+
+def gather_with_studies(paths: Sequence[Path]) -> Report:
+    """What lies at these paths, runs and tables of probes, with what studies of them found."""
+    files = [path for path in paths if _is_probe(path)]
+    report, probes = gather([path for path in paths if path not in files]), [load_probe(path) for path in files]
+    texts = [("How far the paper's assumptions held", assumptions(report.runs))]
+    texts += [(f"Probe of phase {probe.table['phase']}", probe_summary(probe)) for probe in probes]
+    texts.append(("Probes after different beginnings", beginnings(probes)))
+    hindsight = {run.name: found for run in report.runs if (found := judge_by_probes(run, probes)) is not None}
+    return replace(report, texts=[each for each in texts if each[1]], hindsight=hindsight)
+
+
+def _is_probe(path: Path) -> bool:
+    try:
+        return path.is_file() and store.read_json(path).get("kind") == PROBE
+    except (PoiseError, OSError):
+        return False
+
+
+def judge_by_probes(run: RunRecord, probes: Sequence[ProbeTable]) -> Hindsight | None:
+    """The best constant action against the run's own ones in the probed phases; None where no probe is of this run."""
+    exams: list[NDArray[np.float64]] = []
+    own: list[float] = []
+    phases: list[int] = []
+    for probe in probes:
+        phase = int(probe.table["phase"])
+        same = all(run.recipe.get(key) == probe.table["recipe"].get(key) for key in TRAINING_KEYS)
+        if same and probe.has_exam and phase < len(run.phases):
+            arm = _arm(probe, run.phases[phase].action)
+            if arm is not None and (not exams or len(probe.space) == len(exams[0])):
+                length = FULL if probe.table["full"] else probe.lengths[-1]
+                exams.append(100 * probe.exam(length, probe.classifier))
+                own.append(float(exams[-1][arm]))
+                phases.append(phase)
+    if not exams:
+        return None
+    return Hindsight(float(np.mean(exams, axis=0).max()), float(np.mean(own)), tuple(phases))
+
+
+def _arm(probe: ProbeTable, action: Mapping[str, AxisValue]) -> int | None:
+    """The probe's arm with these weights and rates; the classifier is judged apart."""
+    wanted = Action(**{**action, "classifier": "auto"})
+    for arm, known in enumerate(probe.space.actions):
+        if Action(**{**known, "classifier": "auto"}) == wanted:
+            return arm
+    return None

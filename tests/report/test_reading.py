@@ -1,0 +1,185 @@
+"""Run folders as values: finished, unfinished and broken ones."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from poise import store
+from poise.report.figures import numbers
+from poise.report.reading import read_run, read_runs
+
+from .conftest import Write, dump
+
+
+def test_a_real_run_is_read_as_its_result_says_and_its_journal_adds(real: Path) -> None:
+    result = json.loads((real / "result.json").read_bytes())
+    run = read_run(real)
+    assert run.finished
+    assert (run.method, run.policy, run.data, run.setting, run.stream) == ("lucir", "hedge", "digits", "groups", 3)
+    assert (run.average, run.last, run.forgetting) == tuple(
+        result[key] for key in ("average_accuracy", "last_accuracy", "average_forgetting")
+    )
+    for phase, point in zip(run.phases, result["curve"], strict=True):
+        assert (phase.accuracy, phase.stored, phase.action) == (
+            point["accuracy"],
+            point["stored_images"],
+            point["action"],
+        )
+        assert 100 * sum(phase.hits) / sum(phase.images) == pytest.approx(phase.accuracy, abs=1e-3)
+    assert [len(phase.arrived) for phase in run.phases] == [2, 1, 1]
+    assert len(run.arms) == result["space"]["actions"]
+    assert all(sum(phase.distribution or ()) == pytest.approx(1) for phase in run.phases[1:])
+    assert len(run.trials) >= 2 * len(run.arms)
+    assert run.class_names == tuple("0123456789")
+    assert sum(images for _, _, images in run.confusion) == sum(run.phases[-1].images)
+
+
+def test_forgetting_by_phase_averages_to_that_of_the_result(real: Path) -> None:
+    run = read_run(real)
+    lost = [float(row["forgetting"] or 0) for row in numbers.forgetting([run])]
+    assert len(lost) == len(run.phases) - 1
+    assert sum(lost) / len(lost) == pytest.approx(run.forgetting, abs=1e-3)
+    classes = numbers.classes(run)
+    assert [row["phase"] for row in classes] == [0, 0, 1, 2]
+    assert sum(int(row["hits"] or 0) for row in classes) == sum(run.phases[-1].hits)
+
+
+def test_an_unfinished_run_tells_the_same_as_far_as_it_came(real: Path, tmp_path: Path) -> None:
+    whole = read_run(real)
+    folder = tmp_path / "half"
+    shutil.copytree(real, folder)
+    (folder / "result.json").unlink()
+    lines = (folder / "journal.jsonl").read_bytes().splitlines(keepends=True)
+    last = max(number for number, line in enumerate(lines) if b'"exam"' in line)
+    (folder / "journal.jsonl").write_bytes(b"".join(lines[:last]) + lines[last][:40])  # torn in the middle of an exam
+    run = read_run(folder)
+    assert not run.finished
+    assert (run.average, run.last, dict(run.seconds)) == (None, None, {})
+    assert (len(run.phases), run.exams) == (2, 3)
+    for mine, theirs in zip(run.phases, whole.phases, strict=False):
+        assert mine.accuracy == pytest.approx(theirs.accuracy, abs=1e-3)
+        assert mine.accuracy_ncm == pytest.approx(theirs.accuracy_ncm, abs=1e-3)
+        assert (mine.action, mine.stored, mine.labels) == (theirs.action, theirs.stored, theirs.labels)
+    assert (run.space, run.configuration()) == (whole.space, whole.configuration())
+
+
+def changed(folder: Path, **keys: Any) -> None:
+    dump(folder / "result.json", {**store.read_json(folder / "result.json"), **keys})
+
+
+def test_what_cannot_be_read_is_listed_and_stops_nothing(write: Write, tmp_path: Path) -> None:
+    good = write("good")
+    spoil: dict[str, Any] = {
+        "half": lambda folder: (folder / "recipe.json").write_text('{"format": 1, "na'),
+        "newer": lambda folder: (folder / "result.json").write_text('{"format": 99}'),
+        "holes": lambda folder: store.write_json(folder / "recipe.json", {"name": "x"}),
+        "list": lambda folder: (folder / "result.json").write_text("[]"),
+        "words": lambda folder: (folder / "journal.jsonl").write_text("not a journal\n"),
+        "odd": lambda folder: (folder / "journal.jsonl").write_text('{"event": "exam", "phase": 0}\n'),
+        "misfit": lambda folder: (folder / "journal.jsonl").write_text(
+            (folder / "journal.jsonl").read_text().replace('"images": [50, 50]', '"images": [50]')
+        ),
+        "cut": lambda folder: changed(folder, curve=[]),
+        "timeless": lambda folder: changed(folder, seconds=None),
+        "wordy": lambda folder: changed(folder, last_accuracy="high"),
+        "nan": lambda folder: changed(folder, average_accuracy=float("nan")),
+        "alien": lambda folder: store.write_json(folder / "result.json", {"curve": 3, "average_accuracy": "high"}),
+    }
+    for name, spoiled in spoil.items():
+        folder = write(name, finished=name not in ("holes",))
+        spoiled(folder)
+    for name in ("empty", "foreign"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "foreign" / "notes.txt").write_text("mine")
+    paths = [*(tmp_path / name for name in (*spoil, "empty", "foreign", "nowhere")), good]
+    runs, broken = read_runs(paths)
+    assert [run.name for run in runs] == ["good"]
+    reasons = {each.path.name: each.reason for each in broken}
+    assert set(reasons) == {*spoil, "empty", "foreign", "nowhere"}
+    assert all(reason and "\n" not in reason for reason in reasons.values())
+    assert "install a newer poise" in reasons["newer"]
+    assert reasons["words"] == "journal.jsonl, line 1 is not JSON"
+    assert reasons["nan"] == "holds a result in which average_accuracy is nan, which is no number"
+    assert reasons["empty"] == "is empty"
+    assert reasons["foreign"] == "is not a run folder"
+    assert reasons["nowhere"] == "does not exist"
+
+
+def test_a_folder_of_runs_stands_for_them_each_once_with_a_name_of_its_own(write: Write, tmp_path: Path) -> None:
+    for place in ("a/run", "b/run", "b/deep/run"):
+        write(f"set/{place}")
+    report = tmp_path / "set" / "report"
+    report.mkdir()
+    (report / "index.html").write_text("an earlier report")
+    runs, broken = read_runs([tmp_path / "set", tmp_path / "set" / "a" / "run"])
+    assert not broken
+    assert len(runs) == len({run.name for run in runs}) == 3
+    assert {run.path for run in runs} == {tmp_path / "set" / place for place in ("a/run", "b/run", "b/deep/run")}
+
+
+def test_a_bare_result_is_a_run_without_details(write: Write, tmp_path: Path) -> None:
+    file = shutil.copy(write("run") / "result.json", tmp_path / "kept.json")
+    run = read_run(Path(file))
+    assert (run.name, run.finished, run.phases[-1].labels) == ("kept", True, ())
+    assert run.phases[-1].accuracy == 80.0
+
+
+def test_stored_images_have_two_names(write: Write) -> None:
+    folder = write("run")
+    result = store.read_json(folder / "result.json")
+    for point in result["curve"]:
+        point["stored"] = point.pop("stored_images") + 1
+    store.write_json(folder / "result.json", result)
+    assert [phase.stored for phase in read_run(folder).phases] == [21, 41, 61]
+
+
+def test_runs_that_differ_by_chance_only_share_their_configuration(write: Write) -> None:
+    first = read_run(write("a"))
+    assert read_run(write("b", seed=4, device="cuda")).configuration() == first.configuration()
+    older = {key: value for key, value in first.recipe.items() if value not in (None, {})}
+    assert read_run(write("c", **older)).configuration() == first.configuration()
+    others: list[dict[str, Any]] = [{"epochs": 20}, {"policy": "online"}, {"memory": {"per_class": 10}}]
+    for number, keys in enumerate(others):
+        assert read_run(write(f"other-{number}", **keys)).configuration() != first.configuration()
+
+
+def test_a_leak_audit_is_marked_before_it_is_finished(write: Write) -> None:
+    assert read_run(write("leak", policy="race", finished=False, more={"leak": True})).policy_label == "race (leak)"
+    assert read_run(write("done", policy="race", more={"leak": True})).policy_label == "race (leak)"
+
+
+def test_the_released_memory_of_rmm_is_marked_before_it_is_finished(write: Write) -> None:
+    memory = {"per_class": 20, "total": None, "reserve": 0, "rule": "rmm", "knows_increment": True}
+    run = read_run(write("told", finished=False, memory=memory))
+    assert (run.method, run.policy_label, run.fixed) == ("lucir+rmm", "fixed (knows increment)", True)
+
+
+def test_where_the_judgement_of_the_classifier_stands_in_the_journal_changes_nothing(
+    real: Path, tmp_path: Path
+) -> None:
+    lines = (real / "journal.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+    judged = [number for number, line in enumerate(lines) if '"purpose": "classifier"' in line]
+    assert judged
+    for number in judged:
+        after = next(place for place in range(number, len(lines)) if '"event": "action"' in lines[place])
+        lines[number : after + 1] = [*lines[number + 1 : after + 1], lines[number]]
+    shutil.copytree(real, tmp_path / "later")
+    (tmp_path / "later" / "journal.jsonl").write_text("".join(lines), encoding="utf-8")
+    here, there = read_run(real), read_run(tmp_path / "later", "run")
+    assert here.phases == there.phases
+    assert sorted(map(str, here.trials)) == sorted(map(str, there.trials))
+    assert numbers.chances(here) == numbers.chances(there)
+
+
+def test_a_trial_has_the_accuracies_that_make_its_reward(real: Path, write: Write) -> None:
+    for trial in read_run(real).trials:
+        assert sum(trial.accuracies) / len(trial.accuracies) == pytest.approx(trial.reward)
+    folder = write("lost", policy="online")
+    journal = folder / "journal.jsonl"
+    journal.write_text(journal.read_text().replace('"diverged": false', '"diverged": true'))
+    assert {trial.accuracies for trial in read_run(folder).trials} == {(0.0,)}

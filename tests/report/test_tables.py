@@ -1,0 +1,246 @@
+"""The paper's tables from runs with known numbers: means, paired gains, colours, and the paper's figures."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from pathlib import Path
+from statistics import mean, stdev
+
+import pytest
+
+from poise.report.reading import RunRecord, baselines, configurations, read_run, read_runs
+from poise.report.statistics import spread
+from poise.report.tables import ReportTable
+from poise.report.tables.ablation import ablation_tables
+from poise.report.tables.accuracy import accuracy_tables, all_runs_table, comparisons
+from poise.report.tables.costs import stored_table, time_table
+from poise.report.tables.paper import Published, published_accuracy
+from poise.report.tables.regret import regret_table
+from poise.report.tables.table import gain_note
+
+from .conftest import SPACE, Write
+
+
+def average(count: int) -> float:
+    """Of the exams in which `count` of the 50 images of the first class are right."""
+    return round(mean([100.0, 100 * (count + 45) / 100, 100 * (count + 90) / 150]), 4)
+
+
+def column(table: ReportTable, title: str, group: str = "") -> int:
+    return next(n for n, each in enumerate(table.columns) if (each.title, each.group) == (title, group))
+
+
+def test_means_deviations_and_paired_gains(pairs: Path) -> None:
+    runs, _ = read_runs([pairs])
+    (table,) = accuracy_tables(runs)
+    fixed, online = table.rows[1], table.rows[2]
+    tfs, both = column(table, "TFS", "N = 3"), column(table, "Avg.", "N = 3")
+    base, more = [average(count) for count in (30, 31, 32)], [average(count) for count in (40, 42, 41)]
+    assert fixed[tfs].value == pytest.approx(mean(base))
+    assert fixed[tfs].text == f"{mean(base):.2f} ± {stdev(base):.2f}"
+    assert fixed[tfs].runs == tuple(f"fixed-tfs-{seed}" for seed in range(3))
+    gains = [one - other for one, other in zip(more, base, strict=True)]
+    half = 4.302653 * stdev(gains) / math.sqrt(3)
+    record = next(row for row in table.records if (row["policy"], row["setting"]) == ("online", "tfs"))
+    assert record["gain"] == pytest.approx(mean(gains))
+    assert (record["gain_low"], record["gain_high"]) == pytest.approx(
+        (mean(gains) - half, mean(gains) + half), abs=1e-5
+    )
+    assert online[tfs].notes[0].tone == "gain"
+    tfh = online[column(table, "TFH", "N = 3")].notes[0]
+    assert tfh.tone == "", "an interval that includes zero has no colour"
+    other = [average(count) for count in (29, 33, 31)]
+    assert online[both].value == pytest.approx(mean([(a + b) / 2 for a, b in zip(more, other, strict=True)]))
+    assert [cell.text for cell in table.rows[0][column(table, "TFH", "N = 3") :]].count("") == 2, "only what was run"
+
+
+def test_with_fewer_than_three_seeds_nothing_is_coloured() -> None:
+    assert gain_note(spread([5.0, 5.1, 5.2])).tone == "gain"
+    assert gain_note(spread([-5.0, -5.1, -5.2])).tone == "loss"
+    assert gain_note(spread([5.0, 5.01])).tone == ""
+    assert gain_note(spread([5.0])).tone == ""
+    assert gain_note(spread([5.0, -1.0, 0.5])).tone == ""
+
+
+def test_seeds_that_only_one_side_has_are_not_compared(write: Write) -> None:
+    for seed in (0, 1):
+        write(f"fixed-{seed}", seed=seed)
+    for seed in (1, 2):
+        write(f"online-{seed}", ((50,), (50, 50), (50, 50, 50)), seed=seed, policy="online")
+    write("other", seed=0, policy="online", epochs=20)  # another training: it has no counterpart
+    (found,) = comparisons(read_runs([write("lone", seed=9, method="icarl", policy="online").parent])[0])
+    assert found.difference.count == 1
+
+
+def test_the_csv_holds_the_same_figures(pairs: Path) -> None:
+    (table,) = accuracy_tables(read_runs([pairs])[0])
+    rows = list(csv.DictReader(io.StringIO(table.csv())))
+    assert [float(row["mean"]) for row in rows] == [row["mean"] for row in table.records]
+    lines = table.markdown().splitlines()
+    assert sum(line.startswith("| ") for line in lines) == len(table.rows) + 2
+    assert all(line.count(" | ") == len(table.columns) - 1 for line in lines if line.startswith("| "))
+
+
+def paper_run(write: Write, name: str, **keys: object) -> RunRecord:
+    return read_run(write(name, **{"data": "cifar100", "phases": 5, **keys}))
+
+
+def test_the_papers_figures_stand_beside_comparable_runs_only(write: Write) -> None:
+    fixed = paper_run(write, "fixed")
+    assert published_accuracy(fixed, 5, "tfh") == Published(63.1, 0.7)
+    assert published_accuracy(fixed, 25, "average") == Published(53.4, 0.5)
+    assert published_accuracy(paper_run(write, "online", policy="online"), 25, "tfs") == Published(52.4, 0.5)
+    assert published_accuracy(paper_run(write, "icarl", method="icarl"), 25, "tfh") == Published(48.1, None)
+    strangers = [
+        paper_run(write, "short", epochs=20),
+        paper_run(write, "small", memory={"per_class": 5, "total": None, "reserve": 0}),
+        paper_run(write, "dev", exam="dev"),
+        paper_run(write, "bilevel", policy="bilevel"),
+        paper_run(write, "leak", policy="race", more={"leak": True}),
+        paper_run(write, "changed", action={"lr": 0.5}),
+        paper_run(write, "digits", data="digits"),
+    ]
+    assert [published_accuracy(run, 5, "tfs") for run in strangers] == [None] * len(strangers)
+
+
+RMM = {"per_class": 20, "total": None, "reserve": 0, "rule": "rmm", "allocation": 0.5, "knows_increment": False}
+
+
+def test_rmms_memory_is_a_row_of_its_own_beside_the_papers_rmm(write: Write) -> None:
+    released = {**RMM, "knows_increment": True}
+    runs = [
+        paper_run(write, "plain", method="aanets"),
+        paper_run(write, "plain-online", method="aanets", policy="online"),
+        paper_run(write, "rmm", method="aanets", memory=RMM),
+        paper_run(write, "rmm-online", method="aanets", memory=RMM, policy="online"),
+        paper_run(write, "told", method="aanets", memory=released, more={"knows_increment": True}),
+        paper_run(
+            write, "told-online", method="aanets", memory=released, policy="online", more={"knows_increment": True}
+        ),
+        paper_run(write, "podnet", method="podnet"),
+        paper_run(write, "lucir-rmm", method="lucir", memory=RMM),
+    ]
+    found = [published_accuracy(run, 5, "tfh") for run in runs]
+    assert [each and each.figure for each in found] == [65.3, 67.0, 67.6, 70.8, 67.6, 70.8, 64.7, None]
+    (table,) = accuracy_tables(runs)
+    assert [(row[0].text, row[1].text) for row in table.rows] == [
+        ("aanets", "fixed"),
+        ("aanets", "online"),
+        ("aanets+rmm", "fixed"),
+        ("aanets+rmm", "fixed (knows increment)"),
+        ("aanets+rmm", "online"),
+        ("aanets+rmm", "online (knows increment)"),
+        ("lucir+rmm", "fixed"),
+        ("podnet", "fixed"),
+    ]
+    against = {
+        row.label: base.label
+        for row in configurations(runs)
+        for base in [baselines(configurations(runs)).get(row.label)]
+        if base
+    }
+    assert against == {
+        "aanets, online": "aanets, fixed",
+        "aanets+rmm, online": "aanets+rmm, fixed",
+        "aanets+rmm, online (knows increment)": "aanets+rmm, fixed (knows increment)",
+    }
+
+
+def test_an_oracle_is_shown_and_never_judged(write: Write) -> None:
+    best = ((50,), (50, 50), (50, 50, 50))
+    runs = [read_run(write(f"fixed-{seed}", seed=seed)) for seed in range(3)]
+    runs += [
+        read_run(write(f"{name}-{seed}", best, seed=seed, policy=policy, more={name: True}))
+        for name, policy in (("oracle", "crossval"), ("leak", "race"))
+        for seed in range(3)
+    ]
+    assert comparisons(runs) == []
+    (table,) = accuracy_tables(runs)
+    lines = [line for row in table.rows for cell in row for line in cell.notes]
+    assert len(lines) == 2
+    assert {line.tone for line in lines} == {""}
+    assert {row["verdict"] for row in table.records} == {None}
+
+
+def tuned(*axes: str, classifier: str) -> dict[str, object]:
+    return {"axes": {axis: SPACE["axes"].get(axis, [0.1]) for axis in axes}, "default": {"classifier": classifier}}  # type: ignore[attr-defined]
+
+
+def test_the_rows_of_the_ablation(write: Write) -> None:
+    def made(name: str, policy: str, space: dict[str, object] | None = None, **more: object) -> RunRecord:
+        keys = {"policy_options": more.pop("policy_options", {}), "tune": [name]}
+        return paper_run(write, name, policy=policy, more={"space": space and {**SPACE, **space}, **more}, **keys)
+
+    runs = [
+        paper_run(write, "fixed"),
+        made("kd", "online", tuned("feature_kd", classifier="fc")),
+        made("kd-delta", "online", tuned("feature_kd", classifier="auto")),
+        made("all", "online", tuned("feature_kd", "lr", classifier="auto")),
+        made("oracle", "crossval", tuned("feature_kd", "lr", classifier="auto"), oracle=True),
+        made("bilevel", "bilevel"),
+        made("seldom", "online", tuned("feature_kd", "lr", classifier="auto"), policy_options={"every": 2}),
+    ]
+    table_3, table_s1 = ablation_tables(runs)
+    assert [row[0].text for row in table_3.rows] == ["1", "2", "3", "4", "5", "7"]
+    assert [[cell.text for cell in row[1:4]] for row in table_3.rows[:4]] == [
+        ["", "", ""],
+        ["✓", "", ""],
+        ["✓", "✓", ""],
+        ["✓", "✓", "✓"],
+    ]
+    assert table_3.rows[4][4].text == "crossval (oracle)"
+    assert [row["paper"] for row in table_3.records] == [62.96, 63.60, 64.08, 64.92, 64.02, 63.02]
+    assert [(row["every"], row["paper"]) for row in table_s1.records] == [("–", None), ("1", 64.92), ("2", 64.93)]
+    assert not ablation_tables(runs[:1])
+
+
+def test_time_is_a_ratio_to_the_baseline_of_the_same_machine(write: Write) -> None:
+    runs = [
+        paper_run(write, "fixed", setting="tfh", seconds=10.0),
+        paper_run(write, "online", setting="tfh", policy="online", seconds=35.0),
+        paper_run(write, "far", setting="tfh", policy="race", seconds=50.0),
+    ]
+    runs[2] = RunRecord(**{**vars(runs[2]), "machine": {"hardware": {"gpu": "another"}}})
+    scratch = paper_run(write, "scratch", setting="tfs", policy="online", seconds=20.0)
+    assert [row["paper_ratio"] for row in time_table([*runs, scratch]).records if row["setting"] == "TFS 5"] == [None]
+    records = {row["row"]: row for row in time_table(runs).records}
+    assert records["lucir, online"]["ratio"] == pytest.approx(3.5)
+    assert records["lucir, online"]["paper_ratio"] == pytest.approx(5.2 / 1.6)
+    assert records["lucir, race"]["ratio"] is None
+    assert records["lucir, fixed"]["seconds_total"] == 10.0
+
+
+def test_stored_images_and_the_list_of_runs(write: Write) -> None:
+    runs = [read_run(write("a")), read_run(write("b", finished=False, method="icarl"))]
+    assert [row["stored"] for row in stored_table(runs).records if row["row"] == "lucir, fixed"] == [20, 40, 60]
+    assert [row["held"] for row in stored_table(runs).records if row["row"] == "lucir, fixed"] == [100, 120, 140]
+    assert stored_table(runs).rows[1][3].notes[0].text == "held 120 of 130"
+    assert not any(cell.notes for cell in stored_table(runs).rows[0]), "a run that goes on does not say what it held"
+    done, going = all_runs_table(runs).records
+    assert (done["average"], done["state"]) == (runs[0].average, "finished")
+    assert (going["average"], going["state"]) == (None, "3 of 3 phases")
+
+
+def test_regret_is_what_the_best_constant_action_would_have_given(write: Write) -> None:
+    best = ((50,), (50, 50), (50, 50, 50))
+    runs = [
+        read_run(write("fixed", seed=1)),
+        read_run(write("online", ((50,), (40, 50), (40, 40, 50)), seed=1, policy="online")),
+        read_run(write("oracle", best, seed=1, policy="crossval", more={"oracle": True})),
+        read_run(write("unjudged", seed=2)),
+    ]
+    records = {row["row"]: row for row in regret_table(runs).records}
+    assert set(records) == {"lucir, fixed", "lucir, online"}
+    assert records["lucir, online"]["regret"] == pytest.approx(100.0 - (runs[1].average or 0))
+    assert records["lucir, online"]["seeds"] == 1
+
+
+def test_rows_are_called_by_what_sets_them_apart(write: Write) -> None:
+    runs = [read_run(write("a")), read_run(write("b", epochs=20)), read_run(write("c", data="other"))]
+    assert [row.label for row in configurations(runs)] == [
+        "lucir, fixed · other",
+        "lucir, fixed, epochs=160 · toy",
+        "lucir, fixed, epochs=20 · toy",
+    ]
