@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from poise.policies import PRESETS
+
 #: What is run: the resolved recipe, and what the data were.
 RECIPE: Final = "recipe.json"
 #: What came out, once the run is finished.
@@ -64,3 +66,8 @@ def without_empty_keys(value: object) -> object:
         return value
     inner = {key: without_empty_keys(each) for key, each in value.items()}
     return {key: each for key, each in inner.items() if each not in (None, {}, [])}
+
+
+def is_tuned(policy: str) -> bool:
+    """Whether the policy of that name chooses anything, by its registry; one that is not known here does."""
+    return policy not in PRESETS or PRESETS[policy].tunes

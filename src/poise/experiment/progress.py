@@ -12,17 +12,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from poise.actions import Action
 from poise.experiment.examiner import Exam
-from poise.training import (
-    ActionDecided,
-    EpochDone,
-    Event,
-    PhaseDone,
-    PhaseStarted,
-    StageDone,
-    StepDone,
-    TrialDone,
-    TuningDone,
-)
+from poise.training import Event, events
 from poise.words import duration
 
 LINE_SECONDS = 10.0  # between plain lines about one phase
@@ -67,13 +57,13 @@ class Lines:
         """A line at the start of a phase, then at most one in ten seconds."""
         while self._opening:  # not before: a run that is refused says one line only
             self.say(self._opening.pop(0))
-        if isinstance(event, PhaseStarted):
+        if isinstance(event, events.PhaseStarted):
             self.say(_phase_line(event, self._phases))
-        elif isinstance(event, ActionDecided):
+        elif isinstance(event, events.ActionDecided):
             self.say(f"  action: {Action(**event.action)}")
-        elif isinstance(event, TrialDone | TuningDone) and time.monotonic() - self._last > LINE_SECONDS:
+        elif isinstance(event, events.TrialDone | events.TuningDone) and time.monotonic() - self._last > LINE_SECONDS:
             self.say(f"  {_trial_words(event)}")
-        elif isinstance(event, EpochDone) and time.monotonic() - self._last > LINE_SECONDS:
+        elif isinstance(event, events.EpochDone) and time.monotonic() - self._last > LINE_SECONDS:
             left = (time.monotonic() - self._began) * (1 - done) / max(done, 1e-9)
             self.say(f"  {_epoch_words(event)}, {100 * done:.0f} % of the run, about {duration(left)} left")
 
@@ -106,18 +96,18 @@ class Bar:
         self._progress.start()
         while self._opening:
             self._progress.console.print(self._opening.pop(0), highlight=False)
-        if isinstance(event, PhaseStarted):
+        if isinstance(event, events.PhaseStarted):
             self._progress.console.print(_phase_line(event, self._phases), highlight=False)
-        elif isinstance(event, ActionDecided):
+        elif isinstance(event, events.ActionDecided):
             self._progress.console.print(f"  action: {Action(**event.action)}", highlight=False)
-        if isinstance(event, StepDone):
+        if isinstance(event, events.StepDone):
             self._images += event.images
         words = f"phase {event.phase}"
-        if isinstance(event, StepDone | EpochDone):
-            words += f", {event.stage} epoch {event.epoch + isinstance(event, StepDone)}/{event.epochs}"
-        elif isinstance(event, TrialDone | TuningDone):
+        if isinstance(event, events.StepDone | events.EpochDone):
+            words += f", {event.stage} epoch {event.epoch + isinstance(event, events.StepDone)}/{event.epochs}"
+        elif isinstance(event, events.TrialDone | events.TuningDone):
             words += f", {_trial_words(event)}"
-        elif isinstance(event, PhaseDone):
+        elif isinstance(event, events.PhaseDone):
             words += ", exam"
         rate = f"{self._images / (time.monotonic() - self._began):,.0f} images/s"
         self._progress.update(self._task, completed=done, description=words, rate=rate)
@@ -152,28 +142,28 @@ def watch_phase(events: Iterable[Event]) -> None:
 
 def share_of_phase(event: Event) -> float:
     """How much of its phase is done, roughly: the stage under way counts as if it were the only one."""
-    if isinstance(event, EpochDone):
+    if isinstance(event, events.EpochDone):
         return event.epoch / event.epochs
-    if isinstance(event, StepDone):
+    if isinstance(event, events.StepDone):
         return (event.epoch + event.step / event.steps) / event.epochs
-    return float(isinstance(event, StageDone | PhaseDone))
+    return float(isinstance(event, events.StageDone | events.PhaseDone))
 
 
-def _phase_line(event: PhaseStarted, phases: int | None) -> str:
+def _phase_line(event: events.PhaseStarted, phases: int | None) -> str:
     kept = f" and {event.memory_images} kept ones" if event.memory_images else ""
     new = f"{event.new_classes} new class{'es' if event.new_classes != 1 else ''}"
     known = f" of 0–{phases - 1}" if phases is not None else ""
     return f"phase {event.phase}{known}: {new} ({event.classes} in all), {event.new_images} images{kept}"
 
 
-def _trial_words(event: TrialDone | TuningDone) -> str:
-    if isinstance(event, TuningDone):
+def _trial_words(event: events.TrialDone | events.TuningDone) -> str:
+    if isinstance(event, events.TuningDone):
         number = event.record.get("round", event.record.get("number", 0))
         return f"{event.tuner}: step {number + 1}"
     return f"trial {event.trial['id'] + 1}: {Action(**event.action)}, reward {event.reward:.3f}"
 
 
-def _epoch_words(event: EpochDone) -> str:
+def _epoch_words(event: events.EpochDone) -> str:
     return f"{event.stage} epoch {event.epoch}/{event.epochs}, loss {event.loss:.4f}"
 
 

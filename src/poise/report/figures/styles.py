@@ -39,9 +39,7 @@ def method_colours(runs: Sequence[RunRecord]) -> dict[str, str]:
 def styles_by_label(runs: Sequence[RunRecord], colours: Mapping[str, str]) -> dict[str, Style]:
     """Colours by method, lines and marks by policy; configurations that share both take the next free mark."""
     rows = configurations(runs)
-    policies = sorted(
-        {row.first.policy_label for row in rows if not row.first.fixed}, key=lambda name: name != "online"
-    )
+    policies = sorted({row.first.policy_label for row in rows if not row.first.fixed})
     found: dict[str, Style] = {}
     for row in rows:
         colour, fixed = colours[row.first.method], row.first.fixed

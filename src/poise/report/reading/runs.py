@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from poise.actions import Action, AxisValue
-from poise.runfolder import CHANCE_KEYS, method_name, without_empty_keys
+from poise.runfolder import CHANCE_KEYS, is_tuned, method_name, without_empty_keys
 
 #: What is not an ordinary result, by its key in result.json: a word for tables, and a line.
 LABELS: Final = {
@@ -151,7 +151,7 @@ class RunRecord:
     @property
     def fixed(self) -> bool:
         """Whether it is the method's own hyperparameters, chosen by nobody."""
-        return self.policy == "fixed" and not self.informed
+        return not is_tuned(self.policy) and not self.informed
 
     @property
     def informed(self) -> bool:

@@ -14,6 +14,7 @@ from importlib import resources
 from typing import Any, Final
 
 from poise.report.reading import RunRecord, StreamKind
+from poise.runfolder import is_tuned
 
 #: Policies with a row of their own in Table 3; every other one but `fixed` stands where the paper says "w/ ours".
 OTHER_TUNERS: Final = {"crossval": 5, "offline-rl": 6, "bilevel": 7}
@@ -38,7 +39,7 @@ def published_accuracy(run: RunRecord, phases: int, setting: str) -> Published |
     side = "fixed" if run.fixed and not run.recipe.get("action") else "policy"
     if not _comparable(run) or setting not in _SETTINGS or run.policy in OTHER_TUNERS or run.informed:
         return None
-    if run.policy == "fixed" and side == "policy":  # other hyperparameters than the paper's baseline
+    if not is_tuned(run.policy) and side == "policy":  # other hyperparameters than the paper's baseline
         return None
     cell = _table().get(ROWS.get(run.method, run.method), {}).get(run.data, {}).get(str(phases), {})
     place = _SETTINGS.index(setting)

@@ -42,7 +42,7 @@ def regret_table(runs: Sequence[RunRecord], hindsight: Mapping[str, Hindsight] |
 
 def _from_oracles(runs: Sequence[RunRecord]) -> list[TableLine]:
     rows = configurations([run for run in runs if run.finished])
-    best = {row.baseline_key(): row for row in rows if row.first.policy == "crossval"}
+    best = {row.baseline_key(): row for row in rows if "oracle" in row.first.labels}
     lines = []
     for row in rows:
         oracle = best.get(row.baseline_key())
