@@ -7,9 +7,9 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
+from poise.data import suitable_net
 from poise.data.augment import Augmentation, Preprocessing
 from poise.data.sources import ArraySource, DigitsSource
-from poise.data import suitable_net
 from poise.data.sources.base import digest
 from poise.errors import UserError
 
