@@ -187,7 +187,8 @@ class TestLearner:
             assert predictor is not start
             assert differ(values(predictor), values(start))
             assert predictor.head.classes == start.head.classes == len(learner.classes_)
-        expected = learner.evaluator.extract(predictor, arriving[0].pixels).logits.softmax(dim=1)
+        assert learner.model is not None
+        expected = learner.evaluator.extract(learner.model, arriving[0].pixels).logits.softmax(dim=1)
         found = learner.predict_proba(arriving[0].pixels, classifier="fc")
         torch.testing.assert_close(torch.from_numpy(found), expected)
         phase = learner.phase_of(learner.received(arriving[2].pixels, arriving[2].labels))

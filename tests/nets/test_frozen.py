@@ -113,7 +113,7 @@ class TestPhases:
         assert same(net.state_dict(), start.state_dict())
         modes = [(module.training, each.training) for module, each in zip(net.modules(), start.modules(), strict=True)]
         assert all(now == then for now, then in modes)
-        assert backbone(learner)["stem.0.weight"].data_ptr() != net.stem[0].weight.data_ptr()
+        assert backbone(learner)["stem.0.weight"].data_ptr() != net.state_dict()["stem.0.weight"].data_ptr()
 
     def test_frozen_but_in_training_mode_statistics_move_and_weights_do_not(self, arriving: list[ImageSet]) -> None:
         net = make_net().train()

@@ -15,6 +15,7 @@ from poise.methods import METHODS, PREVIOUS, Growth, ICaRL, Method, Stage
 from poise.training import LocalPhase, Situation, Trainer
 
 MakeImages = Callable[..., ImageSet]
+GROWTH = Growth(old=2, new=2)
 
 
 class Counting(ICaRL):
@@ -50,7 +51,7 @@ class After(Plain):
 
 @pytest.fixture
 def situation(make_trainer: Callable[..., Trainer]) -> Callable[..., Situation]:
-    def made(method: Method, growth: Growth = Growth(2, 2)) -> Situation:
+    def made(method: Method, growth: Growth = GROWTH) -> Situation:
         return replace(make_trainer(ICaRL(), growth=growth).situation, method=method)
 
     return made
