@@ -14,7 +14,7 @@ from poise.errors import UserError, check_number, check_whole
 from poise.methods import Method, make_method
 from poise.nets import check_backbone
 from poise.training import Schedule
-from poise.tuning import Setup, TrialSettings, Tuner, TunerKind, make_tuner, tuner_kind
+from poise.tuning import DEFAULT_POLICY, Setup, TrialSettings, Tuner, TunerKind, make_tuner, tuner_kind
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,11 @@ class Settings:
         for name in ("options", "action", "policy_options"):
             if not isinstance(keys.get(name, {}), Mapping):
                 raise UserError(f"{name}={keys[name]!r} must be a mapping, such as {{'lr': 0.05}}")
-        kind, trials, memory = tuner_kind(keys.get("policy", "online")), keys.get("trials", {}), keys.get("memory", 20)
+        kind, trials, memory = (
+            tuner_kind(keys.get("policy", DEFAULT_POLICY)),
+            keys.get("trials", {}),
+            keys.get("memory", 20),
+        )
         keys["policy"] = kind.name
         keys["policy_options"] = kind.resolve(keys.get("policy_options", {}))
         keys["space"] = kind.own_space(keys.get("space"), keys.get("tune"))

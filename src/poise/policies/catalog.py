@@ -21,6 +21,8 @@ Option = bool | int | float | str
 Builder = Callable[..., Policy]
 
 DECISIONS = ("best", "sample")
+#: What decides if nobody says it.
+DEFAULT_POLICY = "online"
 #: What goes around any policy.
 WRAPPER_OPTIONS = ("safe", "safe_plain", "every")
 
@@ -149,7 +151,7 @@ def race_policy(
     return Composed(setup, race(rungs, finalists), Scores(setup, carry, handicap))
 
 
-@register("online", Preset("online", {"environment": "both", "length": 0.3, "longest": 24, "validation": 30}))
+@register(DEFAULT_POLICY, Preset("online", {"environment": "both", "length": 0.3, "longest": 24, "validation": 30}))
 def online_policy(setup: Setup, *, rungs: int = 2, finalists: int = 0, carry: float = 1.0) -> Policy:
     """What a user gets: the composition that was best in our studies (see the docs), with its own space and trials."""
     policy = race_policy(setup, rungs=rungs, finalists=finalists, carry=carry)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from poise.policies import DEFAULT_POLICY
 from poise.report.figures.description import Style
 from poise.report.reading import RunRecord, configurations
 
@@ -39,7 +40,8 @@ def method_colours(runs: Sequence[RunRecord]) -> dict[str, str]:
 def styles_by_label(runs: Sequence[RunRecord], colours: Mapping[str, str]) -> dict[str, Style]:
     """Colours by method, lines and marks by policy; configurations that share both take the next free mark."""
     rows = configurations(runs)
-    policies = sorted({row.first.policy_label for row in rows if not row.first.fixed})
+    labels = sorted({row.first.policy_label for row in rows if not row.first.fixed})
+    policies = sorted(labels, key=lambda label: label != DEFAULT_POLICY)
     found: dict[str, Style] = {}
     for row in rows:
         colour, fixed = colours[row.first.method], row.first.fixed
