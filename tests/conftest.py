@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 from collections.abc import Callable
@@ -23,7 +24,7 @@ from poise.experiment import Plan, Run, RunFolder, load_recipe, make_plan
 from poise.learner import Images, Labels, LearnerState
 from poise.methods import Growth, Method, make_method
 from poise.nets import Model, build_backbone, build_head, torch_generator
-from poise.training import Backend, Event, Schedule, Situation, Trainer, make_backend
+from poise.training import Backend, Event, LocalPhase, Schedule, Situation, Trainer, make_backend
 
 GROWTH = Growth(old=2, new=2)
 TINY = ("groups=[2,1,1]", "epochs=1", "batch=64")  # a run of three short phases
@@ -101,6 +102,19 @@ def stop_and_resume(tmp_path: Path) -> Callable[..., tuple[list[Event], Learner]
         return told + list(resumed.fitting(pixels, labels)), resumed
 
     return gone_on
+
+
+@pytest.fixture
+def beginning() -> Callable[[Trainer], LocalPhase]:
+    """Where a trainer stands, as something that it can be started from again."""
+
+    def found(trainer: Trainer) -> LocalPhase:
+        images = trainer.feed.images()
+        return LocalPhase(
+            trainer.situation, images, images, copy.deepcopy(trainer.model), trainer.teacher, trainer.feed
+        )
+
+    return found
 
 
 @pytest.fixture

@@ -124,7 +124,7 @@ class Action(Mapping[str, AxisValue]):
     @property
     def lr(self) -> float:
         """The learning rate λ at the start of the phase."""
-        return float(self._axes.get("lr", 0.1))
+        return float(self.setting("lr") or 0.0)
 
     @property
     def classifier(self) -> str:
@@ -215,8 +215,9 @@ SPACES: Final[Mapping[str, Grid]] = {
 #: In the space `joint` the margin term goes with the classifier (methods.md A13).
 _JOINT_MARGIN: Final[Mapping[AxisValue, float]] = {"fc": 1.0, "ncm": 0.0}
 
-#: What the ablation switch can tune (Table 3, rows 2–4). Other axes are tuned only when nothing is switched.
-TUNABLE: Final = ("kd", "classifier", "lr")
+#: The word of `tune` for every distillation weight. Settings have their own (`Axis.kind`); the others are tuned only
+#: when nothing is switched.
+DISTILLATION: Final = "kd"
 
 
 @dataclass(frozen=True)
@@ -376,9 +377,10 @@ def _kinds(tune: str | Collection[str] | None) -> tuple[str, ...] | None:
     if not isinstance(tune, Collection):
         raise UserError(f"tune={tune!r} must be a list of words, such as ['kd', 'lr']")
     kinds = (tune,) if isinstance(tune, str) else tuple(tune)
+    tunable = {DISTILLATION, *(axis.kind for axis in AXES.values() if axis.kind is not None)}
     for word in kinds:
-        if word not in TUNABLE:
-            raise UserError(f"tune cannot be '{word}'; {suggestion(word, TUNABLE)}")
+        if word not in tunable:
+            raise UserError(f"tune cannot be '{word}'; {suggestion(word, tunable)}")
     return kinds
 
 
@@ -398,7 +400,7 @@ def _axis_values(axis: str, values: object, base: Action) -> tuple[AxisValue, ..
 def _kind(axis: str) -> str | None:
     """The word of `tune` that tunes this axis; None: only tuned where nothing is switched."""
     if is_weight(axis):
-        return "kd" if axis != "margin" else None
+        return DISTILLATION if axis != "margin" else None
     return AXES[axis].kind
 
 

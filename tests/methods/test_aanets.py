@@ -15,7 +15,7 @@ from poise.errors import UserError
 from poise.methods import AANets, Growth, Method, make_method
 from poise.methods.aanets import BASES
 from poise.nets import Branches, Model, ScaledConv
-from poise.training import EpochDone, Event, StepDone, Trainer
+from poise.training import EpochDone, Event, LocalPhase, StepDone, Trainer
 
 MakeImages = Callable[..., ImageSet]
 MakeTrainer = Callable[..., Trainer]
@@ -91,7 +91,7 @@ def test_every_phase_has_shares_of_its_own(arriving: list[ImageSet], make_images
     assert (branches(third).alpha != branches(fourth).alpha).any()
     copied = fourth.copy()
     assert branches(copied).alpha is not branches(fourth).alpha
-    assert any(value.data_ptr() == branches(fourth).alpha.data_ptr() for value in fourth.changing())
+    assert any(value.data_ptr() == branches(fourth).alpha.data_ptr() for value in fourth.changing().values())
 
 
 def test_learned_shares_stay_between_0_and_1(arriving: list[ImageSet]) -> None:
@@ -181,7 +181,9 @@ def test_shares_are_trained_on_a_balanced_set_with_a_fresh_gradient_in_every_ste
     assert epoch == 2
 
 
-def test_a_trainer_stands_ready_for_its_stage_and_not_for_the_pass_after_it(make_trainer: MakeTrainer) -> None:
+def test_a_trainer_stands_ready_for_its_stage_and_not_for_the_pass_after_it(
+    make_trainer: MakeTrainer, beginning: Callable[[Trainer], LocalPhase]
+) -> None:
     """A step is captured with what is trained at that moment: made, begun again, restored and between epochs."""
     trainer = make_trainer(AANets(alpha="learned"), epochs=2)
     model, shares = trainer.model, branches(trainer.model).alpha
@@ -196,9 +198,8 @@ def test_a_trainer_stands_ready_for_its_stage_and_not_for_the_pass_after_it(make
     assert after == {shares}
     assert trained() == main
     assert shares not in main
-    values = {name: value.clone() for name, value in model.state_dict().items()}
-    state = trainer.state()
-    trainer.restart(trainer.action, None, (), values)
+    state, begun = trainer.state(), beginning(trainer)
+    trainer.restart(begun, trainer.action, None, ())
     assert trained() == main
     trainer.restore(*state)
     assert trained() == main

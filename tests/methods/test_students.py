@@ -14,7 +14,7 @@ from poise import Learner, losses, store
 from poise.data import ImageSet
 from poise.methods import METHODS, MODEL, PREVIOUS, Arrivals, Finished, Growth, ICaRL, Method, Stage
 from poise.nets import Model, Output
-from poise.training import EpochDone, Event, StageDone, Trainer
+from poise.training import EpochDone, Event, LocalPhase, StageDone, Trainer
 
 MakeImages = Callable[..., ImageSet]
 MakeTrainer = Callable[..., Trainer]
@@ -143,12 +143,14 @@ class TestTrainer:
                 assert_same(values(resumed.students[name]), values(student))
 
     @pytest.mark.parametrize("method", [Compressing(), BornAgain()], ids=list(TOYS))
-    def test_a_second_training_is_as_the_first_one(self, method: Method, make_trainer: MakeTrainer) -> None:
+    def test_a_second_training_is_as_the_first_one(
+        self, method: Method, make_trainer: MakeTrainer, beginning: Callable[[Trainer], LocalPhase]
+    ) -> None:
         trainer = make_trainer(method)
-        start = values(trainer.model)
+        begun = beginning(trainer)
         events = list(trainer.run())
         first = {name: values(student) for name, student in trainer.students.items()}
-        trainer.restart(trainer.action, None, trainer.address, start)
+        trainer.restart(begun, trainer.action, None, trainer.address)
         assert list(trainer.run()) == events
         for name, found in first.items():
             assert_same(values(trainer.students[name]), found)
@@ -191,7 +193,7 @@ class TestLearner:
         expected = learner.evaluator.extract(learner.model, arriving[0].pixels).logits.softmax(dim=1)
         found = learner.predict_proba(arriving[0].pixels, classifier="fc")
         torch.testing.assert_close(torch.from_numpy(found), expected)
-        phase = learner.phase_of(learner.received(arriving[2].pixels, arriving[2].labels))
+        phase = learner.phase_of(arriving[2].pixels, arriving[2].labels)
         assert phase.situation.model is start
 
     def test_exemplars_and_class_means_are_those_of_the_model_that_predicts(self, arriving: list[ImageSet]) -> None:

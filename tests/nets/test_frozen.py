@@ -170,7 +170,7 @@ class TestParts:
 
     def test_what_a_training_may_change_is_all_but_the_frozen_part(self) -> None:
         model = model_of(make_net())
-        places = {value.data_ptr() for value in model.changing()}
+        places = {value.data_ptr() for value in model.changing().values()}
         state = model.backbone.state_dict()
         assert not places & {state[name].data_ptr() for name in FROZEN}
         assert {state[name].data_ptr() for name in state if name not in FROZEN} <= places
@@ -205,7 +205,7 @@ class TestSharing:
         learner.partial_fit(arriving[0].pixels, arriving[0].labels)
         assert learner.memory is not None
         assert learner.model is not None
-        phase = learner.phase_of(learner.received(arriving[1].pixels, arriving[1].labels))
+        phase = learner.phase_of(arriving[1].pixels, arriving[1].labels)
         begun = LocalPhase.of(phase.situation, learner.memory.exemplars, phase.new)
         trainers = [Lane(cpu).trainer(begun, learner.action_, 1, ()) for _ in range(2)]
         for trainer in trainers:

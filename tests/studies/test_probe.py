@@ -74,7 +74,7 @@ def test_exams_never_enter_a_reward(before_phase_1: Path, table: dict[str, Any],
     train, _ = job.plan.images()
     arrived = train.of_labels(job.plan.stream[1])
     learner = job._learner(train)
-    trials = learner.phase_of(learner.received(arrived.pixels, arrived.labels)).task.trials
+    trials = learner.phase_of(arrived.pixels, arrived.labels).task.trials
     for arm, action in enumerate(job.space.actions):
         result = trials.run(Attempt(Trial(arm, arm, 1), action, "fc", short=1))
         assert result.witnessed == {}

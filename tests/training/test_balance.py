@@ -20,11 +20,12 @@ from poise.learner import LearnerState
 from poise.methods import METHODS, Growth, ICaRL, Method, Stage, make_method
 from poise.nets import LinearHead, Model, build_backbone, build_head, torch_generator
 from poise.policies import Trial
-from poise.training import Backend, EpochDone, Event, Schedule, Situation, StageDone, StepDone, Trainer
+from poise.training import Backend, EpochDone, Event, LocalPhase, Schedule, Situation, StageDone, StepDone, Trainer
 from poise.tuning import Attempt, TrialInputs, Trials, TrialSettings
 
 MakeImages = Callable[..., ImageSet]
 MakeTrainer = Callable[..., Trainer]
+Beginning = Callable[[Trainer], LocalPhase]
 GROWTH = Growth(old=2, new=2)
 UNEVEN = [0] * 4 + [1] * 3 + [2] * 8 + [3] * 6
 SMALLEST = 3
@@ -102,15 +103,15 @@ class TestFinetuning:
         assert_same(weights(balanced), weights(plain))
 
     def test_the_next_main_stage_is_as_the_first_one(
-        self, method: str, old_rows: str, make_trainer: MakeTrainer
+        self, method: str, old_rows: str, make_trainer: MakeTrainer, beginning: Beginning
     ) -> None:
         trainer = make_trainer(method, balance="finetune", old_rows=old_rows)
-        start = weights(trainer)
+        start, begun = weights(trainer), beginning(trainer)
         running = run_until(trainer, "main")
         main = weights(trainer)
         list(running)
         end = weights(trainer)
-        trainer.restart(trainer.action, None, trainer.address, start)
+        trainer.restart(begun, trainer.action, None, trainer.address)
         running = run_until(trainer, "main")
         assert_same(weights(trainer), main)
         assert ("head.old" in moved(start, main)) is (old_rows == "trained")
@@ -146,12 +147,12 @@ class TestPodnet:
     def test_stopped_anywhere_it_goes_on_to_the_same_bytes(self, make_trainer: MakeTrainer, tmp_path: Path) -> None:
         assert_same_from_anywhere(lambda: make_trainer("podnet", epochs=1), tmp_path / "state")
 
-    def test_a_second_training_is_as_the_first_one(self, make_trainer: MakeTrainer) -> None:
+    def test_a_second_training_is_as_the_first_one(self, make_trainer: MakeTrainer, beginning: Beginning) -> None:
         trainer = make_trainer("podnet", epochs=1)
-        start = weights(trainer)
+        begun = beginning(trainer)
         list(trainer.run())
         end = weights(trainer)
-        trainer.restart(trainer.action, None, trainer.address, start)
+        trainer.restart(begun, trainer.action, None, trainer.address)
         list(trainer.run())
         assert_same(weights(trainer), end)
 

@@ -30,7 +30,7 @@ from poise.tuning.offline import (
     _Progress,
     _pseudo_stream,
     _sizes,
-    policy_after,
+    reinforce_after,
 )
 from poise.tuning.rewards import balanced_accuracy
 
@@ -134,7 +134,7 @@ def test_another_seed_plays_other_episodes(whole: list[Episode], situation: Situ
 
 def test_arms_come_from_the_policy_as_it_was_before_the_episode(whole: list[Episode], situation: Situation) -> None:
     for number, episode in enumerate(whole):
-        policy = policy_after(space_of(situation), FEW, whole[:number])
+        policy = reinforce_after(space_of(situation), FEW, whole[:number])
         for phase, (state, arm, _) in enumerate(episode.steps, start=1):
             assert arm == policy.sample(state, draws.generator(situation.seed, "offline", number, phase))
 
@@ -197,7 +197,7 @@ def test_a_learned_policy_prefers_the_better_arm(cpu: Backend, images: ImageSet)
     found = played(situation, images, options, space=space)
     rewards = [[reward for episode in found for _, arm, reward in episode.steps if arm == one] for one in (0, 1)]
     assert np.mean(rewards[1]) > np.mean(rewards[0]) + 0.2
-    policy = policy_after(space, options, found)
+    policy = reinforce_after(space, options, found)
     for known in (2, 3, 4, 5, 6):
         state = state_of(known, 2, known * QUOTA)
         assert policy.probabilities(state)[1] > 0.7
@@ -223,7 +223,7 @@ def test_a_first_phase_that_diverges_teaches_nothing(situation: Situation, image
     first = situation.method.default_action.replace(lr=1e30)
     found = played(situation, images, first=first)
     assert found == [Episode(number, ()) for number in range(4)]
-    policies = [policy_after(space_of(situation), FEW, done) for done in (found, [])]
+    policies = [reinforce_after(space_of(situation), FEW, done) for done in (found, [])]
     assert knowledge(policies[0]) == knowledge(policies[1])
 
 
@@ -316,7 +316,7 @@ def test_a_class_of_one_image_is_left_out(situation: Situation, images: ImageSet
 
 def test_missing_episodes_are_noticed(situation: Situation) -> None:
     with pytest.raises(Damaged, match="learn it again"):
-        policy_after(space_of(situation), FEW, [Episode(1, ())])
+        reinforce_after(space_of(situation), FEW, [Episode(1, ())])
 
 
 # The rest -------------------------------------------------------------------------------------------------------------
@@ -393,7 +393,7 @@ def test_every_class_counts_the_same() -> None:
 def test_it_is_the_policy_after_the_episodes(situation: Situation) -> None:
     state = tuple(state_of(3, 2, 9).tolist())
     done = [Episode(0, ((state, 0, 0.5),)), Episode(1, ((state, 1, 0.9), (state, 3, 0.25)))]
-    policy = policy_after(space_of(situation), FEW, done)
+    policy = reinforce_after(space_of(situation), FEW, done)
     by_hand = Reinforce(space_of(situation), len(state), FEW.rate)
     for episode in done:
         by_hand.update(episode.steps)

@@ -251,7 +251,7 @@ class Watching(Reward):
 def test_trials_for_a_study_leave_the_learner_as_it_is() -> None:
     learner = small(policy="exp3", memory=Budget(4, reserve=2))
     before = saved(learner)
-    trials = learner.phase_of(learner.received(*digits([3, 4])), Watching()).task.trials
+    trials = learner.phase_of(*digits([3, 4]), Watching()).task.trials
     assert trials.possible
     result = trials.run(Attempt(Trial(0, 0, 2), learner.space.actions[0], "fc", 2))
     assert result.witnessed == {1: (5, (0, 1, 2, 3, 4)), 2: (5, (0, 1, 2, 3, 4))}
@@ -260,7 +260,7 @@ def test_trials_for_a_study_leave_the_learner_as_it_is() -> None:
 
 def test_trials_for_a_study_are_those_of_the_phase() -> None:
     learner = small()
-    study = learner.phase_of(learner.received(*digits([3]))).task.trials
+    study = learner.phase_of(*digits([3])).task.trials
     events = tried_in(list(learner.fitting(*digits([3]))))
     for event in events[:2]:
         trial = Trial(**event.trial)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from poise.data import ImageSet
 from poise.experiment.run import Plan
 from poise.learner import Learner, build_model
-from poise.policies import Outcome
+from poise.policies import UNTUNED, Outcome
 from poise.training import StepDone
 from poise.tuning import PolicyTuner
 from poise.words import duration
@@ -22,7 +22,7 @@ def describe_plan(plan: Plan) -> str:
     recipe, stream = plan.recipe, plan.stream
     train, _ = plan.images()
     learner = plan.new_learner()
-    plain = replace(plan, recipe=recipe.changed(policy="fixed", policy_options={}))
+    plain = replace(plan, recipe=recipe.changed(policy=UNTUNED, policy_options={}))
     rate = _images_per_second(plain.new_learner(), train.of_labels(stream[0]))
     lines = [
         *plan.source.notes,
@@ -37,7 +37,8 @@ def describe_plan(plan: Plan) -> str:
     ]
     seen = seconds = tried = 0.0
     first, model = _model_bytes(learner, train.shape)
-    trial_epochs, asks = _trial_epochs(plan), isinstance(plan.settings.tuner, PolicyTuner)
+    trial_epochs, kind = _trial_epochs(plan), plan.settings.kind
+    unknown = [f"policy  what {recipe.policy} itself takes is not in this estimate"]
     for phase, (group, (kept, new)) in enumerate(zip(stream, plan.planned(train), strict=True)):
         seen += len(group)
         lines.append(f"{phase:5d}  {len(group):11d}  {int(seen):7d}  {new:10d}  {kept:11d}")
@@ -48,7 +49,7 @@ def describe_plan(plan: Plan) -> str:
         "",
         f"time    about {duration(seconds)} of training at {rate:,.0f} images/s (measured here, without a teacher)",
         *([f"policy  about {duration(tried)} of trials on top, at the same rate"] if tried else []),
-        *([] if asks else [f"policy  what {recipe.policy} itself takes is not in this estimate"]),
+        *([] if kind.asks or not kind.tunes else unknown),
         f"memory  {_size(train.pixels.nbytes)} of images, {_size(8 * model)} for model, teacher and momentum",
         f"disk    about {_size(10 * model + 2**20)} (two checkpoints, two models, the journal)",
     ]

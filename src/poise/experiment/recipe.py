@@ -124,7 +124,7 @@ class Recipe(BaseModel):
             word = getattr(self, name)
             if word not in known:
                 raise UserError(f"unknown {name} '{word}'; {suggestion(word, known)}")
-        assert self.settings is not None  # resolved here, and so checked
+        self.settings.check()  # resolved here, for all that follows
         if self.setting == "groups" and self.groups is None:
             raise UserError("setting=groups needs groups, e.g. groups=[5,3,2] or groups=[[0,1],[2,3]]")
         if self.setting != "groups" and self.groups is not None:
@@ -143,14 +143,16 @@ class Recipe(BaseModel):
         """The recipe with some keys changed."""
         return Recipe.model_validate({**{name: getattr(self, name) for name in Recipe.model_fields}, **keys})
 
-    def resolved(self) -> Recipe:
-        """The recipe with what its policy brings along written out: later defaults change no run begun before."""
-        settings = self.settings
-        if not settings.kind.tunes:
-            return self
-        return self.changed(
-            policy_options=dict(settings.policy_options), space=settings.space, trials=asdict(settings.trials)
-        )
+    def resolved(self, **paths: str) -> Recipe:
+        """The recipe with what its policy brings along written out: later defaults change no run begun before.
+
+        Its settings are the same, and are not resolved again; nor do the paths of data and start matter to them.
+        """
+        settings, written = self.settings, dict[str, Any]()
+        if settings.kind.tunes:
+            trials = TrialKeys(**asdict(settings.trials))
+            written = {"policy_options": dict(settings.policy_options), "space": settings.space, "trials": trials}
+        return self.model_copy(update={**written, **paths})
 
 
 def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from types import FrameType
 from typing import Any, ClassVar
@@ -48,7 +49,7 @@ class Plan:
     source: Source
     stream: Stream
 
-    @property
+    @cached_property
     def settings(self) -> Settings:
         """What the learner is made with: the recipe's keys, and the data's own net where it names none."""
         settings = self.recipe.settings
@@ -113,7 +114,7 @@ def make_plan(name: str, recipe: Recipe) -> Plan:
     phases = None if recipe.setting == "groups" else recipe.phases
     stream = make_stream(recipe.setting, order=order, phases=phases, groups=recipe.groups)
     recipe.memory.budget().quota(len(stream.classes))
-    return Plan(name, recipe.resolved().changed(**_absolute_paths(recipe, source)), source, stream)
+    return Plan(name, recipe.resolved(**_absolute_paths(recipe, source)), source, stream)
 
 
 def _absolute_paths(recipe: Recipe, source: Source) -> dict[str, str]:

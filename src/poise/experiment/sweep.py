@@ -26,8 +26,8 @@ from poise.experiment.recipe import make_recipe, recipe_text, tomllib_loads
 from poise.experiment.run import CHECKPOINT_SECONDS, Plan, Run, Running, make_plan, stopping
 from poise.training import Executor, Lane, Lanes, LocalExecutor, Work, make_backend
 
-KEYS = ("recipe", "set", "grid")
-WINDOW = 5.0  # seconds over which runs are measured: now and then they do other things than training
+SWEEP_KEYS = ("recipe", "set", "grid")
+RUN_WINDOW = 5.0  # seconds over which runs are measured: now and then they do other things than training
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,8 @@ def read_sweep(path: Path) -> list[Cell]:
         raise UserError(f"sweep file {path} cannot be read; give a TOML file with recipe, [set] and [grid]") from error
     values = tomllib_loads(text, str(path))
     for key in values:
-        if key not in KEYS:
-            raise UserError(f"unknown key '{key}' in {path}; {suggestion(key, KEYS)}")
+        if key not in SWEEP_KEYS:
+            raise UserError(f"unknown key '{key}' in {path}; {suggestion(key, SWEEP_KEYS)}")
     recipes = values.get("recipe")
     recipes = [recipes] if isinstance(recipes, str) else recipes
     if not isinstance(recipes, list) or not recipes or not all(isinstance(name, str) for name in recipes):
@@ -102,6 +102,7 @@ class CellBench:
             yield from self._run(cell)
             self._say(f"{cell.name}: finished")
         except OutOfMemory:
+            self._say(f"{cell.name}: out of GPU memory")
             raise
         except Interrupted:
             self._say(f"{cell.name}: stopped after a checkpoint")
@@ -167,12 +168,12 @@ def refuse_failed(failed: Collection[str], cells: Sequence[Cell]) -> None:
 def _lanes(count: int | None, cells: Sequence[Cell]) -> Lanes:
     """As many lanes as given; or on a GPU what is found by measuring, and one elsewhere."""
     gpus = [cell.plan.recipe.device for cell in cells if cell.plan.recipe.device != "cpu"]
-    device = gpus[0] if gpus and count is None and torch.cuda.is_available() else "cpu"
+    device = gpus[0] if gpus and torch.cuda.is_available() else "cpu"
     try:
         backend = make_backend(device, "fp32", deterministic=False)
     except UserError:  # the cell says so itself
         backend = make_backend("cpu", "fp32", deterministic=False)
-    return Lanes(backend, count, window=WINDOW)
+    return Lanes(backend, count, window=RUN_WINDOW)
 
 
 def _cell(name: str, fixed: dict[str, Any], chosen: dict[str, Any]) -> Cell:

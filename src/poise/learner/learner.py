@@ -107,6 +107,8 @@ class Learner(Views):
         self._make(settings, Surroundings(backend, module, augmentation, executor), preprocessing)
 
     def _make(self, settings: Settings, around: Surroundings, preprocessing: Preprocessing | None = None) -> None:
+        if around.executor is not None and not callable(getattr(around.executor, "run", None)):
+            raise UserError(f"executor={around.executor!r} does not run attempts; see poise.training.Executor")
         method = settings.made_method
         self.settings, self._around = settings, around
         prepared = with_jitter(method, preprocessing) if preprocessing is not None else None
@@ -122,11 +124,13 @@ class Learner(Views):
         device: str = "auto",
         preprocessing: Preprocessing | None = None,
         augmentation: Augmentation | None = None,
+        net: nn.Module | None = None,
+        executor: Executor | None = None,
     ) -> Self:
         """A learner with settings that are resolved already, which has learned nothing."""
         learner = cls.__new__(cls)
         backend = make_backend(device, settings.precision, settings.deterministic)
-        learner._make(settings, Surroundings(backend, None, augmentation), preprocessing)
+        learner._make(settings, Surroundings(backend, net, augmentation, executor), preprocessing)
         return learner
 
     # Learning ---------------------------------------------------------------------------------------------------
@@ -164,7 +168,7 @@ class Learner(Views):
         `auto`, that is still judged). With a `reward` a study tells the policy something else than the local one. The
         input is checked at once, before the first event is asked for.
         """
-        arrival = self.received(images, labels, known=known, origins=origins)
+        arrival = receive(images, labels, self.settings, self.knowledge, known=known, origins=origins)
         arrival = replace(arrival, next_images=check_foresight(self.settings.memory, next_images))
         if action is not None:
             given = self.settings.default_action.replace(**action)
@@ -173,17 +177,6 @@ class Learner(Views):
         if self._pending is not None and self._pending.digest != arrival.digest:
             raise UserError("this learner was saved in the middle of a phase with other images; give it the same ones")
         return self.backend.guarded(self._fit(arrival, reward))
-
-    def received(
-        self, images: Images, labels: Labels, *, known: str = "refuse", origins: Tensor | None = None
-    ) -> Arrival:
-        """These images as they would arrive, checked."""
-        return receive(images, labels, self.settings, self.knowledge, known=known, origins=origins)
-
-    def phase_of(self, arrival: Arrival, reward: Reward | None = None) -> Phase:
-        """The phase that an arrival would start, for studies; the learner stays as it is."""
-        with self.backend.active():
-            return Phase(self.settings, self.knowledge, arrival, self._around, reward)
 
     def _fit(self, arrival: Arrival, reward: Reward | None) -> Generator[Event, None, None]:
         self._refuse_if_overtaken(arrival)
@@ -272,24 +265,40 @@ class Learner(Views):
         save_state(self.state(), Path(path), memory=memory)
 
     @classmethod
-    def load(cls, path: str | Path, *, device: str = "auto", net: nn.Module | None = None) -> Self:
+    def load(
+        cls,
+        path: str | Path,
+        *,
+        device: str = "auto",
+        net: nn.Module | None = None,
+        executor: Executor | None = None,
+    ) -> Self:
         """Read a learner; `net` gives the backbone again if it was your own."""
         tensors, meta = store.read_tensors(Path(path), kind="learner")
-        return cls.from_state(LearnerState.from_tensors(tensors, meta, net=net), device=device, net=net)
+        state = LearnerState.from_tensors(tensors, meta, net=net)
+        return cls.from_state(state, device=device, net=net, executor=executor)
 
     def state(self) -> LearnerState:
         """The learner as a value from which `from_state` makes the same one, in the middle of a phase too."""
+        with self.backend.active():
+            pending = self._phase.pending() if self._phase is not None else self._pending
         self.backend.synchronise()
-        pending = self._phase.pending() if self._phase is not None else self._pending
-        return LearnerState(
-            self.settings, self.knowledge, self._around.augmentation, self._around.net is not None, pending
-        )
+        own = self._around.net is not None
+        return LearnerState(self.settings, self.knowledge, self._around.augmentation, own, pending)
 
     @classmethod
-    def from_state(cls, state: LearnerState, *, device: str = "auto", net: nn.Module | None = None) -> Self:
+    def from_state(
+        cls,
+        state: LearnerState,
+        *,
+        device: str = "auto",
+        net: nn.Module | None = None,
+        executor: Executor | None = None,
+    ) -> Self:
         """The learner that `state` described; `net` is the user's own, if it has one."""
-        learner = cls.from_settings(state.settings, device=device, augmentation=state.augmentation)
-        learner._around = replace(learner._around, net=net)
+        learner = cls.from_settings(
+            state.settings, device=device, augmentation=state.augmentation, net=net, executor=executor
+        )
         with learner.backend.active():
             learner.knowledge = state.knowledge.placed(learner.backend.device)
         learner._pending = state.pending

@@ -14,7 +14,12 @@ from poise.errors import UserError, check_number, check_whole
 from poise.methods import Method, make_method
 from poise.nets import check_backbone
 from poise.training import Schedule
-from poise.tuning import DEFAULT_POLICY, Setup, TrialSettings, Tuner, TunerKind, make_tuner, tuner_kind
+from poise.tuning import DEFAULT_POLICY, UNTUNED, Setup, TrialSettings, Tuner, TunerKind, tuner_kind
+
+#: Keys for which None means that nothing is said.
+OPTIONAL: Final = frozenset(
+    ("net", "action", "first_lr", "policy_options", "space", "tune", "trials", "options", "image_size")
+)
 
 
 @dataclass(frozen=True)
@@ -26,7 +31,7 @@ class Settings:
     net: str | None = None
     action: Mapping[str, AxisValue] = field(default_factory=dict)
     first_lr: float | None = None
-    policy: str = "fixed"
+    policy: str = UNTUNED
     policy_options: Mapping[str, bool | float | str] = field(default_factory=dict)
     space: str | Mapping[str, Sequence[AxisValue]] = "paper"
     tune: Sequence[str] | None = None
@@ -51,15 +56,12 @@ class Settings:
 
         All words are checked: a method, action, space, policy or option that does not exist is refused.
         """
-        keys = {name: _copy_plain(value) for name, value in given.items() if value is not None}
-        for name in ("options", "action", "policy_options"):
+        keys = {name: _copy_plain(value) for name, value in given.items() if value is not None or name not in OPTIONAL}
+        for name, example in (("options", "lambda_base"), ("action", "lr"), ("policy_options", "safe")):
             if not isinstance(keys.get(name, {}), Mapping):
-                raise UserError(f"{name}={keys[name]!r} must be a mapping, such as {{'lr': 0.05}}")
-        kind, trials, memory = (
-            tuner_kind(keys.get("policy", DEFAULT_POLICY)),
-            keys.get("trials", {}),
-            keys.get("memory", 20),
-        )
+                raise UserError(f"{name}={keys[name]!r} must be a mapping, such as {{{example!r}: 1.0}}")
+        kind = tuner_kind(keys.get("policy", DEFAULT_POLICY))
+        trials, memory = keys.get("trials", {}), keys.get("memory", 20)
         keys["policy"] = kind.name
         keys["policy_options"] = kind.resolve(keys.get("policy_options", {}))
         keys["space"] = kind.own_space(keys.get("space"), keys.get("tune"))
@@ -67,10 +69,14 @@ class Settings:
         keys["memory"] = memory if isinstance(memory, Budget) else Budget(per_class=memory)
         schedule = {each.name: keys.pop(each.name) for each in fields(Schedule) if each.name in keys}
         settings = cls(**keys, schedule=Schedule(**schedule))
-        assert settings.tuner is not None  # made, with the method and the space, and so checked
-        if settings.net is not None:
-            check_backbone(settings.net, settings.made_method.variant)
+        settings.check()
         return settings
+
+    def check(self) -> None:
+        """Refuse words that mean nothing, by making what they stand for: the method, the space and the tuner."""
+        if self.net is not None:
+            check_backbone(self.net, self.made_method.variant)
+        getattr(self, "tuner")  # noqa: B009 - which is made with the others
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
@@ -82,9 +88,13 @@ class Settings:
         """Plain values."""
         return asdict(self)
 
+    def untuned(self) -> Settings:
+        """The same settings for a learner in which nothing is tuned."""
+        return replace(self, policy=UNTUNED, policy_options={})
+
     def predicting(self) -> Settings:
         """The settings of a learner that only predicts: nothing is left of what decided its actions."""
-        return replace(self, policy="fixed", policy_options={}, space="paper", tune=None)
+        return replace(self.untuned(), space=self.kind.space or "paper", tune=None)
 
     # What they make, once --------------------------------------------------------------------------------------
 
@@ -118,7 +128,7 @@ class Settings:
         """What chooses the action of each phase."""
         full = self.schedule.epochs
         setup = Setup(self.action_space, self.trials.short(full), full, self.seed)
-        return make_tuner(self.policy, setup, self.policy_options)
+        return self.kind.make(self.kind, setup, self.policy_options)
 
     @property
     def default_action(self) -> Action:

@@ -167,7 +167,11 @@ class LearnerState:
             "augmentation": asdict(self.augmentation) if self.augmentation is not None else None,
             "own_net": self.own_net,
             "models": {
-                name: {"net": self.architecture, "grown": [list(growth) for growth in model.grown]}
+                name: {
+                    "net": self.architecture,
+                    "grown": [list(growth) for growth in model.grown],
+                    "frozen": list(model.frozen),
+                }
                 for name, model in self._models().items()
             },
             "shape": known.shape,
@@ -221,7 +225,7 @@ def _knowledge(
 ) -> Knowledge:
     shape: Shape | None = tuple(meta["shape"]) if meta["shape"] else None
     models = {
-        name: _restored_model(settings, shape, described["grown"], _under(name, tensors), net)
+        name: _restored_model(settings, shape, described, _under(name, tensors), net)
         for name, described in meta["models"].items()
         if shape is not None
     }
@@ -285,16 +289,20 @@ def architecture(settings: Settings, shape: Shape | None, *, own_net: bool) -> s
 
 
 def build_model(
-    settings: Settings, shape: Shape, net: nn.Module | None = None, grown: Sequence[Sequence[int]] = ()
+    settings: Settings,
+    shape: Shape,
+    net: nn.Module | None = None,
+    grown: Sequence[Sequence[int]] = (),
+    described: str | None = None,
 ) -> Model:
-    """A model for images of this shape that has learned nothing, its network expanded as it was in these growths."""
+    """A model for images of this shape that has learned nothing, its network expanded as it was in these growths.
+
+    The network is the user's own, else the one that is `described`, else the one that the settings name.
+    """
     method = settings.made_method
-    if net is not None:
-        backbone: nn.Module = copy.deepcopy(net)
-    else:
-        name = settings.net or suitable_net(min(shape[1:]))
-        backbone = build_backbone(name, method.variant, shape[0], settings.seed)
-    model = Model(backbone, build_head(method.head, feature_width(backbone, shape)))
+    name, _, head = (described or architecture(settings, shape, own_net=net is not None)).partition("+")
+    backbone = copy.deepcopy(net) if net is not None else build_backbone(name, method.variant, shape[0], settings.seed)
+    model = Model(backbone, build_head(head, feature_width(backbone, shape)))
     for old, new in grown:
         growth = Growth(old, new)
         model.expand(partial(method.expanded, growth=growth), growth, shape)
@@ -302,14 +310,15 @@ def build_model(
 
 
 def _restored_model(
-    settings: Settings, shape: Shape, grown: Sequence[Sequence[int]], weights: Tensors, net: nn.Module | None
+    settings: Settings, shape: Shape, described: Mapping[str, Any], weights: Tensors, net: nn.Module | None
 ) -> Model:
-    model = build_model(settings, shape, net, grown)
+    model = build_model(settings, shape, net, described["grown"], described["net"])
     model.head.adopt(_under("head", weights))
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:
         raise UserError("the net does not fit the saved weights; pass one made like the net that was saved") from error
+    model.freeze(*described["frozen"])
     return model
 
 

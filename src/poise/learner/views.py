@@ -9,11 +9,13 @@ from torch import Tensor
 from poise.actions import Action, ActionSpace
 from poise.data import Memory, Preprocessing
 from poise.errors import UserError
-from poise.learner.phase import Surroundings
+from poise.learner.arrival import Images, Labels, receive
+from poise.learner.phase import Phase, Surroundings
 from poise.learner.settings import Settings
 from poise.learner.state import Knowledge, Label, Shape, architecture
 from poise.nets import Model
 from poise.training import Backend, Evaluator
+from poise.tuning import Reward
 
 T = TypeVar("T")
 
@@ -89,3 +91,9 @@ class Views:
     def resolved_policy(self) -> dict[str, Any]:
         """What decides the actions, for the record: its name, its options, its space, and how actions are tried."""
         return self.settings.resolved_policy()
+
+    def phase_of(self, images: Images, labels: Labels, reward: Reward | None = None) -> Phase:
+        """The phase that these images would start, for studies; the learner stays as it is."""
+        with self.backend.active():
+            arrival = receive(images, labels, self.settings, self.knowledge)
+            return Phase(self.settings, self.knowledge, arrival, self._around, reward)

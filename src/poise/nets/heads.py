@@ -44,6 +44,8 @@ class Head(nn.Module):
     def widen(self, width: int) -> None:
         """Take features with more values: rows are 0 for those, so that the scores stay what they are."""
         more = width - self.width
+        if more < 0:
+            raise ValueError(f"features had {self.width} values and now have {width}; a network that grows keeps them")
         if more:
             self.width = width
             self.old = nn.Parameter(nn.functional.pad(self.old.detach(), (0, more)))

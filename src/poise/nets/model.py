@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from typing import Literal, Self
 
 import torch
@@ -74,12 +74,10 @@ class Model(nn.Module):
         self.train_only("all")
         if isinstance(self.backbone, Branches):
             self.backbone.alpha.requires_grad_(True)  # another stage may train it: it is not frozen for good
-        before, parts = self.backbone, _outline(self.backbone)
-        self.backbone = expanded(before)
+        self.backbone = expanded(self.backbone)
         self._frozen, self._still = _frozen_parts(self.backbone)
-        if self.backbone is not before or _outline(self.backbone) != parts:  # a method may change it in place
-            self.grown = (*self.grown, (growth[0], growth[1]))
-            self.head.widen(feature_width(self.backbone, shape))
+        self.grown = (*self.grown, (growth[0], growth[1]))
+        self.head.widen(feature_width(self.backbone, shape))
 
     def train(self, mode: bool = True) -> Self:
         """Training or eval mode, but for parts of the backbone that are frozen in eval mode."""
@@ -106,11 +104,33 @@ class Model(nn.Module):
         if isinstance(self.backbone, Branches):
             self.backbone.alpha.requires_grad_(part == "fusion")
 
-    def changing(self) -> list[Tensor]:
-        """The values that a training may change: all but what is frozen for good."""
+    @property
+    def frozen(self) -> tuple[list[str], list[str]]:
+        """What the backbone keeps frozen: the names of parameters, and of modules that stay in eval mode too."""
+        return sorted(self._frozen), list(self._still)
+
+    def freeze(self, parameters: Collection[str], modules: Collection[str]) -> None:
+        """Keep these frozen, and nothing else: as a saved model says, whatever network it was rebuilt with."""
+        self._frozen, self._still = frozenset(parameters), tuple(modules)
+        self.train_only("all")
+        self.train(self.training)
+
+    def changing(self) -> dict[str, Tensor]:
+        """The values that a training may change, by name: all but what is frozen for good."""
         still = tuple(f"backbone.{name}." if name else "backbone." for name in self._still)
         frozen = {f"backbone.{name}" for name in self._frozen}
-        return [value for name, value in self.state_dict().items() if name not in frozen and not name.startswith(still)]
+        return {
+            name: value
+            for name, value in self.state_dict().items()
+            if name not in frozen and not name.startswith(still)
+        }
+
+    def load_changing(self, values: Mapping[str, Tensor]) -> None:
+        """Take over the values that `changing` gave of a model like this one."""
+        other = self.changing().keys() ^ values.keys()
+        if other:
+            raise RuntimeError(f"the values are those of another network: {', '.join(sorted(other)[:3])}")
+        self.load_state_dict(values, strict=False)
 
     @torch.no_grad()
     def settle(self) -> None:
@@ -149,11 +169,6 @@ def _frozen_parts(backbone: nn.Module) -> tuple[frozenset[str], tuple[str, ...]]
         if not inside and own and not module.training and not any(each.requires_grad for each in own):
             still.append(name)
     return frozen, tuple(still)
-
-
-def _outline(backbone: nn.Module) -> tuple[object, ...]:
-    """What a saved network must have again to be the same: names, shapes, and what is frozen."""
-    return {name: value.shape for name, value in backbone.state_dict().items()}, *_frozen_parts(backbone)
 
 
 def torch_generator(seed: int, purpose: str, *address: int | str) -> torch.Generator:

@@ -4,12 +4,22 @@ A policy asks for trials, is told their outcomes, and decides; it never sees a m
 """
 
 from poise.policies.base import Decided, Fixed, Outcome, Policy, Setup, Trial, Tried, Wish, replay
-from poise.policies.catalog import DEFAULT_POLICY, POLICIES, PRESETS, Preset, make_policy, register, resolved_options
+from poise.policies.catalog import (
+    DEFAULT_POLICY,
+    POLICIES,
+    PRESETS,
+    UNTUNED,
+    Preset,
+    make_policy,
+    register,
+    resolved_options,
+)
 
 __all__ = [
     "DEFAULT_POLICY",
     "POLICIES",
     "PRESETS",
+    "UNTUNED",
     "Decided",
     "Fixed",
     "Outcome",

@@ -21,8 +21,8 @@ Option = bool | int | float | str
 Builder = Callable[..., Policy]
 
 DECISIONS = ("best", "sample")
-#: What decides if nobody says it.
-DEFAULT_POLICY = "online"
+#: What decides if nobody says it, and what chooses nothing.
+DEFAULT_POLICY, UNTUNED = "online", "fixed"
 #: What goes around any policy.
 WRAPPER_OPTIONS = ("safe", "safe_plain", "every")
 
@@ -92,7 +92,7 @@ def register(name: str, preset: Preset = Preset()) -> Callable[[Builder], Builde
     return known
 
 
-register("fixed", Preset(tunes=False))(Fixed)
+register(UNTUNED, Preset(tunes=False))(Fixed)
 
 
 @register("random")

@@ -18,7 +18,7 @@ from poise.experiment.folder import RunFolder
 from poise.experiment.progress import Lines, Quiet
 from poise.experiment.run import CHECKPOINT_SECONDS, Plan, figures
 from poise.experiment.sweep import Cell, sweep_cells
-from poise.methods import make_method
+from poise.policies import UNTUNED
 from poise.runfolder import CROSSVAL, RESULT, SECONDS
 from poise.studies.probe import reach, trying
 
@@ -97,13 +97,13 @@ def _claim(out: Path, wanted: Mapping[str, Any]) -> None:
 
 def _trained(plan: Plan, action: Action) -> Action:
     """The action as it is trained: nothing is spent on judging classifiers, both of which are examined anyway."""
-    own = make_method(plan.recipe.method, plan.recipe.options).default_action.classifier
+    own = plan.settings.made_method.default_action.classifier
     return action.replace(classifier="fc" if own == "auto" else own) if action.classifier == "auto" else action
 
 
 def _constant(plan: Plan, action: Mapping[str, float | str], start: str | None = None) -> Plan:
     """The same run with a constant action."""
-    changes = {"policy": "fixed", "policy_options": {}, "action": dict(action), "start": start or plan.recipe.start}
+    changes = {"policy": UNTUNED, "policy_options": {}, "action": dict(action), "start": start or plan.recipe.start}
     return replace(plan, recipe=plan.recipe.changed(**changes))
 
 

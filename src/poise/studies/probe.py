@@ -162,8 +162,7 @@ class Probe:
                 f"{self.folder.path} stands in phase {state.knowledge.phases}, its state before phase {phase} is gone; "
                 f"probe the recipe instead, which trains up to there"
             )
-        untuned = replace(self._settings, policy="fixed", policy_options={})
-        return self.plan.restored_learner(state.forgetting_trials(untuned))
+        return self.plan.restored_learner(state.forgetting_trials(self._settings.untuned()))
 
     def _stored(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         if self.question.phase == 1 and self.folder.phase_0.exists():
@@ -178,7 +177,7 @@ class Probe:
         arrived = train.of_labels(self.plan.stream[self.question.phase])
         witnessed = Reward()
         witnessed.witness = lambda model, means, classes: examiner.score(model, means, classes, learner.evaluator)
-        phase = learner.phase_of(learner.received(arrived.pixels, arrived.labels), witnessed)
+        phase = learner.phase_of(arrived.pixels, arrived.labels, witnessed)
         if not phase.task.trials.possible:
             raise UserError(f"phase {self.question.phase} has nothing to validate on; keep more images (memory=…)")
         return phase

@@ -125,7 +125,7 @@ class CapturedRunner:
 
     def _tensors(self) -> list[Tensor]:
         momenta = [state["momentum_buffer"] for state in self._step.optimiser.state.values()]
-        return [*self._step.model.changing(), *momenta]
+        return [*self._step.model.changing().values(), *momenta]
 
     def _snapshot(self) -> list[Tensor]:
         return [tensor.clone() for tensor in self._tensors()]

@@ -1,8 +1,8 @@
 """Executors: where attempts run. Here, on lanes; elsewhere by whoever implements the same protocol.
 
 A bench is what attempts are run on: a phase's inputs, or the folder of a sweep. Benches and attempts are plain values
-that pickle, so that they can be sent away; results come back in the order of asking, so that nobody can tell where they
-were made.
+that pickle, so that they can be sent away (but for the trials of a study with a witness, which stay here). Results come
+back in the order of asking, so that nobody can tell where they were made.
 """
 
 from __future__ import annotations

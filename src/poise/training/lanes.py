@@ -41,10 +41,7 @@ class Lane:
         shape = (begun.situation.growth, len(begun.feed), *action.step_key, *networks)
         known = self._trainers.get(shape)
         if known is not None:
-            known.feed.load(begun.feed)
-            if known.teacher is not None and begun.teacher is not None:
-                known.teacher.load_state_dict(begun.teacher.state_dict())
-            known.restart(action, epochs, address, begun.model.state_dict())
+            known.restart(begun, action, epochs, address)
             return known
         situation = replace(begun.situation, backend=self.backend)
         on_gpu = self.backend.device.type == "cuda"
@@ -94,21 +91,20 @@ class Lanes:
         """How many there are at present."""
         return len(self._lanes)
 
-    def keep(self, count: int) -> None:
-        """Give back what was captured on the other lanes."""
-        del self._lanes[count:]
+    def first(self, count: int) -> list[Lane]:
+        """The first lanes of those there are."""
+        return self._lanes[:count]
+
+    def keep(self, lanes: Sequence[Lane] = ()) -> None:
+        """Give back every other lane, with all that was captured there."""
+        self._lanes = [lane for lane in self._lanes if lane in lanes]
         give_back()
 
-    def idle(self, busy: Sequence[Lane]) -> Lane:
-        """A lane on which nothing runs; superfluous ones are given back."""
-        self._lanes = [lane for place, lane in enumerate(self._lanes) if place < len(self) or lane in busy]
+    def idle(self, busy: Sequence[Lane], most: int) -> Lane:
+        """A lane on which nothing runs; those beyond `most` are given back."""
+        self._lanes = [lane for place, lane in enumerate(self._lanes) if place < most or lane in busy]
         free = next((lane for lane in self._lanes if lane not in busy), None)
         return free or self._open()
-
-    def keep_only(self, busy: Sequence[Lane]) -> None:
-        """Give back every other lane, with all that was captured there."""
-        self._lanes = [lane for lane in self._lanes if lane in busy]
-        give_back()
 
     def _open(self) -> Lane:
         stream = self.backend.lane
@@ -171,7 +167,11 @@ class Lanes:
 
 
 class _Crew(Generic[T]):
-    """Jobs at work on lanes. Beside something else they are all at work at once, whatever the pace allows."""
+    """Jobs at work on lanes.
+
+    Beside a main training they are all at work at once, whatever the pace allows, and the pace learns nothing of them:
+    it is about work that has the device to itself.
+    """
 
     def __init__(
         self,
@@ -181,9 +181,10 @@ class _Crew(Generic[T]):
         beside: bool = False,
         too_large: Callable[[int, Exception], T] | None = None,
     ) -> None:
-        self._too_large = too_large
         lanes.backend.synchronise()  # what they start from was queued elsewhere
-        self._lanes, self._beside, self.held = lanes, beside, False
+        self._lanes, self._beside, self._too_large = lanes, beside, too_large
+        self._pace = Pace(len(jobs)) if beside else lanes.pace
+        self.held = False
         self.waiting = deque(enumerate(jobs))
         self.active: dict[int, tuple[Lane, Work[T], Job[T]]] = {}
         self.results: dict[int, T] = {}
@@ -197,12 +198,12 @@ class _Crew(Generic[T]):
         """Start what may start, and let every job continue for a moment."""
         if admits:
             self._admit()
-        self._lanes.pace.look(len(self.waiting))
+        self._pace.look(len(self.waiting))
         failed: tuple[int, Job[T]] | None = None
         for place in list(self.active):
             lane, work, job = self.active[place]
             try:
-                self._lanes.pace.did(lane.turn(work))
+                self._pace.did(self._turn(lane, work))
                 continue
             except StopIteration as end:
                 self.results[place] = end.value
@@ -214,39 +215,51 @@ class _Crew(Generic[T]):
                 else:
                     self.results[place] = self._too_large(place, error)
             del self.active[place], work
-            self._lanes.pace.end(place)
+            self._pace.end(place)
             if failed:
                 del lane
                 break
         if failed:  # outside the handler, which would keep the failed training alive
             self._wait(*failed)
 
+    def _turn(self, lane: Lane, work: Work[T]) -> int:
+        """A moment; beside a main training until the job has trained on something, so that it keeps up."""
+        images = lane.turn(work)
+        while self._beside and not images:
+            images = lane.turn(work)
+        return images
+
     def _admit(self) -> None:
-        while self.waiting and (self._beside or len(self.active) < len(self._lanes)):
+        while self.waiting and len(self.active) < self._pace.allowed:
             place, job = self.waiting.popleft()
-            lane = self._lanes.idle([busy for busy, _, _ in self.active.values()])
+            lane = self._lanes.idle([busy for busy, _, _ in self.active.values()], self._pace.allowed)
             self.active[place] = lane, job(lane), job
-            self._lanes.pace.begin(place)
+            self._pace.begin(place)
 
     def _wait(self, place: int, job: Job[T]) -> None:
-        """Memory did not suffice: the job goes back to the queue, its lane and idle ones are given back."""
+        """Memory did not suffice: the job goes back to the queue, its lane and idle ones are given back.
+
+        Beside a main training, which needs the memory most, all jobs wait for its end.
+        """
+        self.waiting.appendleft((place, job))
         if self._beside:
             self.held = True
             self.waiting.extend((other, held) for other, (_, _, held) in self.active.items())
             self.active.clear()
-        self.waiting.appendleft((place, job))
-        busy = [other for other, _, _ in self.active.values()]
-        self._lanes.pace.fewer(len(self.active))
-        self._lanes.keep_only(busy)
-        log.warning("out of memory on %s: continuing with %d lanes", self._lanes.backend.device, len(self._lanes))
+        else:
+            self._pace.fewer(len(self.active))
+        self._lanes.keep([lane for lane, _, _ in self.active.values()])
+        log.warning("out of memory on %s: %d at a time from now on", self._lanes.backend.device, len(self.active) or 1)
 
     def release(self) -> None:
-        """What was beside the jobs has ended: they are alone now."""
+        """What was beside the jobs has ended: they are alone now, and take turns at the usual pace."""
+        if self.held:
+            self._pace = self._lanes.pace
         self.held = self._beside = False
 
     def dismiss(self) -> None:
         """Leave whatever still runs."""
         for place, (_, work, _) in self.active.items():
             work.close()
-            self._lanes.pace.end(place)
+            self._pace.end(place)
         self.active.clear()

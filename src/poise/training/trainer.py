@@ -17,7 +17,7 @@ from poise.methods import MODEL, PREVIOUS, Finished, Stage
 from poise.nets import Model
 from poise.training.capture import CapturedRunner
 from poise.training.events import EpochDone, Event, StageDone, StepDone
-from poise.training.situation import Situation
+from poise.training.situation import LocalPhase, Situation
 from poise.training.step import EagerRunner, Runner, Step, is_noisy
 
 
@@ -74,6 +74,7 @@ class Trainer:
         self.stage = self.epoch = self.step = 0
         self.record: list[Tensor] = []  # loss and terms of the steps of this epoch, [steps, names] each
         self._picks: Tensor | None = None  # the images of a balanced stage
+        self._made: set[str] = set()  # the students besides the phase's own that were made in this training
         self._restored_names: tuple[str, ...] = ()
         self._engines: dict[int, _Engine] = {}
         self._afters: dict[int, _Engine] = {}  # what follows each epoch, for stages that have it
@@ -119,43 +120,48 @@ class Trainer:
                 self.model.head.align()
             yield StageDone(self.situation.phase, stage.name)
 
-    def restart(
-        self, action: Action, epochs: int | None, address: tuple[int | str, ...], values: Mapping[str, Tensor]
-    ) -> None:
-        """Train once more, from these values of the model, with another action that has the same kind of stages.
+    def restart(self, begun: LocalPhase, action: Action, epochs: int | None, address: tuple[int | str, ...]) -> None:
+        """Train another local phase of the same shapes, with another action that has the same kind of stages.
 
         What was captured is used again, so the actions may differ in numbers that a step reads and in nothing else
         (`Action.step_key`).
         """
-        self.model.load_state_dict(values)
+        self.situation = replace(begun.situation, backend=self.situation.backend)
+        self.feed.load(begun.feed)
+        if self.teacher is not None and begun.teacher is not None:
+            self.teacher.load_state_dict(begun.teacher.state_dict())
+        self.model.load_changing(begun.model.changing())
         self.action, self.address = action, address
         self.schedule = self.situation.schedule.lasting(epochs or action.epochs)
         self.stage = self.epoch = self.step = 0
         self.record, self._picks, self._restored_names = [], None, ()
+        self._made.clear()
         self._enter()
 
     @property
     def _engine(self) -> _Engine:
         return self._engines.get(self.stage) or self._engines[max(self._engines)]  # the last one, when all is done
 
-    def _enter(self, *, resumed: bool = False) -> None:
-        """Make ready for the stage, and first for what follows each of its epochs: what is trained is the stage's."""
+    def _enter(self) -> None:
+        """Prepare the stage; its `after` first, so that the stage's own parameters are trainable in the end."""
         stage = self.stages[self.stage]
-        if stage.student != MODEL and not resumed:
-            self._make_student(stage.student)
+        for each in (stage, stage.after):
+            if each is not None and each.student not in (MODEL, *self._made):
+                self._make_student(each.student)
         if stage.after is not None:
             self._afters[self.stage] = self._ready(stage.after, self._afters.get(self.stage))
         self._engines[self.stage] = self._ready(stage, self._engines.get(self.stage))
 
     def _make_student(self, name: str) -> None:
-        """A student of a later stage, made by the method; one that was there before takes over its values."""
-        models = {**self.students, PREVIOUS: self.situation.model}
+        """A student of a later stage, made by the method; a module from an earlier training takes over its values."""
+        models = {**self.students, PREVIOUS: self.situation.model.copy()}
         arrivals = self.situation.arrivals(self.feed.images(), "student", name)
         made = self.situation.method.student(name, models, arrivals).placed(self.situation.backend.device)
         if name in self.students:
             self.students[name].load_state_dict(made.state_dict())
         else:
             self.students[name] = made
+        self._made.add(name)
 
     def _ready(self, stage: Stage, engine: _Engine | None) -> _Engine:
         """What is trained, on which images, by which optimiser; the engine that did it before, where it can."""
@@ -280,10 +286,11 @@ class Trainer:
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Everything that `restore` needs; refuses to save a diverged model."""
         self._checked_means()
+        students = [MODEL, *sorted(self._made)]
         tensors = {
             f"student.{student}.{name}": value
-            for student, model in self.students.items()
-            for name, value in model.state_dict().items()
+            for student in students
+            for name, value in self.students[student].changing().items()
         }
         for place, engine in self._engines_at_work().items():
             for name, parameter in engine.step.model.named_parameters():
@@ -296,7 +303,7 @@ class Trainer:
         if self._picks is not None:
             tensors["picks"] = self._picks
         position = {"stage": self.stage, "epoch": self.epoch, "step": self.step, "names": list(self._names())}
-        return tensors, {**position, "students": list(self.students)}
+        return tensors, {**position, "students": students}
 
     def _engines_at_work(self) -> dict[str, _Engine]:
         """Those whose momentum and teacher matter, by what is added to the names under which these are stored."""
@@ -317,10 +324,11 @@ class Trainer:
         for student in meta["students"]:
             if student not in self.students:
                 self._make_student(student)
-            self.students[student].load_state_dict(_under(f"student.{student}.", tensors))
+            self.students[student].load_changing(_under(f"student.{student}.", tensors))
+        self._made = set(meta["students"]) - {MODEL}
         self._picks = tensors["picks"].to(self.situation.backend.device) if "picks" in tensors else None
         if self.stage < len(self.stages):
-            self._enter(resumed=True)
+            self._enter()
             for place, engine in self._engines_at_work().items():
                 for name, parameter in engine.step.model.named_parameters():
                     if (momentum := tensors.get(f"momentum{place}.{name}")) is not None:

@@ -5,7 +5,7 @@
 classifier counts, `attempt`, `trials`, `environment` and `rewards` are how an action is tried.
 """
 
-from poise.policies import DEFAULT_POLICY, Setup
+from poise.policies import DEFAULT_POLICY, UNTUNED, Setup
 from poise.tuning.attempt import Attempt, TrialInputs, TrialSettings
 from poise.tuning.base import Choice, Task, Tuner, TunerKind
 from poise.tuning.catalog import make_tuner, tuner_kind, tuner_names
@@ -26,6 +26,7 @@ from poise.tuning.trials import Trials
 __all__ = [
     "CLASSIFIERS",
     "DEFAULT_POLICY",
+    "UNTUNED",
     "Attempt",
     "Choice",
     "ClassifierRule",

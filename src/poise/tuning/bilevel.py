@@ -12,6 +12,7 @@ rate is held at its start, later stages of a method are not unrolled, and T step
 
 from __future__ import annotations
 
+import copy
 import logging
 import math
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -155,7 +156,7 @@ class InnerProblem:
         self._situation = replace(situation, backend=replace(situation.backend, precision="fp32"))
         with self._situation.backend.active():
             self._teacher = self._situation.teacher()
-            self._model = _with_differentiable_norms(self._situation.grown(environment.new))
+            self._model = _with_differentiable_norms(copy.deepcopy(self._situation.grown(environment.new)))
             self._feed = self._situation.feed(environment.kept, environment.new)
         self._model.train_only("all", old_rows=action.old_rows == "trained")
         self._valid = environment.valid.to(situation.backend.device)

@@ -84,7 +84,7 @@ class OfflineTuner(Tuner):
         if len(played) < self._options.episodes:
             raise UserError("this learner's first phase was learned without offline-rl; start from the first phase")
         state = state_of(*inputs.situation.growth, len(inputs.memory.exemplars))
-        action = self.space.actions[policy_after(self.space, self._options, played).decide(state)]
+        action = self.space.actions[reinforce_after(self.space, self._options, played).decide(state)]
         if not any(isinstance(entry, Chosen) for entry in task.history):
             task.history.append(Chosen(task.phase, action))
         return Choice(action)
@@ -103,7 +103,7 @@ def _played(history: History) -> list[Episode]:
     return [entry.episode for entry in history if isinstance(entry, Played)]
 
 
-def policy_after(space: ActionSpace, options: OfflineOptions, done: Sequence[Episode]) -> Reinforce:
+def reinforce_after(space: ActionSpace, options: OfflineOptions, done: Sequence[Episode]) -> Reinforce:
     """The policy after these episodes."""
     if [episode.number for episode in done] != list(range(len(done))):
         raise Damaged("episodes of offline-rl are missing or in another order; learn it again")
@@ -147,7 +147,7 @@ class PseudoTasks:
         situation = self.inputs.situation
         assert situation.growth.old == 0, "pseudo tasks are made of the first phase"
         OFFLINE.check_first_phase(_count(self.images))
-        return situation.backend.guarded(self._play_all(policy_after(self.space, self.options, done), len(done)))
+        return situation.backend.guarded(self._play_all(reinforce_after(self.space, self.options, done), len(done)))
 
     def _play_all(self, policy: Reinforce, first: int) -> Generator[Episode, None, None]:
         for number in range(first, self.options.episodes):

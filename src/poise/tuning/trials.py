@@ -132,17 +132,27 @@ class Trials:
         self, attempt: Attempt, training: Iterator[E], done: Callable[[TrialResult], E]
     ) -> Generator[E, None, None]:
         """The same as `run` beside a training, of which it gives the events: every split on a lane of its own."""
-        self._draw({attempt.trial.round})
-        splits = self._splits[attempt.trial.round]
-        self.rest(len(splits))
-        jobs = [partial(self._try_split, attempt, place) for place in range(len(splits))]
-        return self._lanes.beside(training, jobs, lambda parts: done(self._join(attempt, parts)))
-
-    def rest(self, lanes: int = 0) -> None:
-        """Nothing continues from what was reached; give back the memory of all lanes but so many."""
+        number = attempt.trial.round
+        self._splits = {number: self._splits[number]} if number in self._splits else {}
+        self._draw({number})
+        jobs = [partial(self._try_split, attempt, place) for place in range(len(self._splits[number]))]
         self._reached.clear()
-        if self._lanes.opened > lanes:
-            self._lanes.keep(lanes)
+        if self._lanes.opened > len(jobs):
+            self._lanes.keep(self._lanes.first(len(jobs)))
+
+        def finish(parts: list[TrialResult]) -> E:
+            result = self._join(attempt, parts)
+            self.rest()
+            return done(result)
+
+        return self._lanes.beside(training, jobs, finish)
+
+    def rest(self) -> None:
+        """Give all memory back: nothing continues from what was reached, and any split can be drawn again."""
+        self._reached.clear()
+        self._splits.clear()
+        if self._lanes.opened:
+            self._lanes.keep()
 
     def work(self, attempt: Attempt, lane: Lane) -> Work[TrialResult]:
         """One attempt on all splits of its round, one after the other."""
