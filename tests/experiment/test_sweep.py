@@ -203,7 +203,7 @@ def test_a_cell_that_finds_no_memory_beside_others_goes_on_later(
     folders = run_sweep(cells, tmp_path / "runs", 3, Lines(None, io.StringIO()), checkpoint_seconds=0)
     assert [result(folder) for folder in folders] == expected
     said = [line for line in caplog.messages if line.startswith("out of memory")]
-    assert said == [f"out of memory on cpu: continuing with {2 - number} lanes" for number in range(len(epochs))]
+    assert said == [f"out of memory on cpu: {2 - number} at a time from now on" for number in range(len(epochs))]
 
 
 def test_a_cell_that_finds_no_memory_alone_fails_in_one_line(

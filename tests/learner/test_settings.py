@@ -12,7 +12,7 @@ from torch import nn
 from poise import Learner
 from poise.data import Budget
 from poise.errors import UserError
-from poise.experiment import make_recipe
+from poise.experiment import load_recipe, make_plan, make_recipe
 from poise.learner import KEYS, Settings
 
 from .samples import Flat, refusal
@@ -135,3 +135,26 @@ def test_a_recipe_and_a_learner_of_the_same_keys_are_made_with_the_same() -> Non
     resolved = make_recipe(keys).resolved()
     assert resolved.settings == make_recipe(keys).settings
     assert resolved.resolved() == resolved
+
+
+@pytest.mark.parametrize("key", ["method", "policy", "seed", "epochs", "batch", "memory"])
+def test_none_is_a_word_only_where_nothing_need_be_said(key: str) -> None:
+    with pytest.raises(UserError, match=r"None|memory is either"):
+        Learner(**cast(dict[str, Any], {key: None}))
+
+
+def test_a_run_resolves_its_settings_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    resolved = []
+    real = Settings.resolve.__func__  # type: ignore[attr-defined]
+
+    def counted(cls: type[Settings], /, **given: Any) -> Settings:
+        resolved.append(given)
+        made: Settings = real(cls, **given)
+        return made
+
+    monkeypatch.setattr(Settings, "resolve", classmethod(counted))
+    plan = make_plan("digits/lucir", load_recipe("digits/lucir", ["policy=online"]))
+    learner = plan.new_learner()
+    assert learner.settings is plan.settings
+    assert plan.settings.tuner is learner.settings.tuner
+    assert len(resolved) == 1

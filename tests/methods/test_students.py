@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +155,44 @@ class TestTrainer:
         assert list(trainer.run()) == events
         for name, found in first.items():
             assert_same(values(trainer.students[name]), found)
+
+    def test_a_second_stage_of_the_same_student_continues(self, make_trainer: MakeTrainer) -> None:
+        class Twice(Compressing):
+            def stages(self, growth: Growth) -> tuple[Stage, ...]:
+                return *super().stages(growth), Stage("tune", share=0.5, student=PUPIL, teacher=None, trains="head")
+
+        trainer = make_trainer(Twice())
+        for event in trainer.run():
+            if event == StageDone(1, "compress"):
+                compressed = values(trainer.students[PUPIL])
+        tuned = values(trainer.students[PUPIL])
+        convolutions = [name for name in tuned if name.endswith("conv1.weight")]
+        assert convolutions
+        assert all(torch.equal(tuned[name], compressed[name]) for name in convolutions)
+        assert differ(compressed, tuned)
+
+    def test_started_again_from_another_model_a_student_is_made_of_that(
+        self, make_trainer: MakeTrainer, beginning: Callable[[Trainer], LocalPhase]
+    ) -> None:
+        """A lane keeps its trainer for the next attempt, whose local phase may start from another model."""
+
+        class Watched(Compressing):
+            def student(self, name: str, models: Mapping[str, Model], arrivals: Arrivals) -> Model:
+                seen.append(values(models[PREVIOUS]))
+                return super().student(name, models, arrivals)
+
+        seen: list[dict[str, Tensor]] = []
+        trainer = make_trainer(Watched())
+        begun = beginning(trainer)
+        other = begun.situation.model.copy()
+        with torch.no_grad():
+            other.head.new.add_(1)
+        list(trainer.run())
+        trainer.restart(replace(begun, situation=replace(begun.situation, model=other)), trainer.action, None, ())
+        list(trainer.run())
+        assert_same(seen[0], values(begun.situation.model))
+        assert_same(seen[1], values(other))
+        assert differ(*seen)
 
     def test_a_student_that_nobody_makes_is_named(self, make_trainer: MakeTrainer) -> None:
         class Careless(Compressing):

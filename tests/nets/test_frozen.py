@@ -133,6 +133,35 @@ class TestPhases:
             rows.append(learner.model.head.rows().detach().clone())
         assert not torch.equal(rows[1][:2], rows[0])
 
+    def test_loaded_into_a_network_that_is_not_frozen_it_still_is(
+        self, arriving: list[ImageSet], tmp_path: Path
+    ) -> None:
+        learner = learner_of(CASES["lucir"], make_net())
+        learner.partial_fit(arriving[0].pixels, arriving[0].labels).save(tmp_path / "learner")
+        before = {name: value.clone() for name, value in backbone(learner).items()}
+        loaded = Learner.load(tmp_path / "learner", device="cpu", net=Net())
+        loaded.partial_fit(arriving[1].pixels, arriving[1].labels)
+        learner.partial_fit(arriving[1].pixels, arriving[1].labels)
+        assert all(torch.equal(backbone(loaded)[name], before[name]) for name in FROZEN)
+        assert same(backbone(loaded), backbone(learner))
+
+    def test_what_a_trial_or_a_checkpoint_keeps_has_no_frozen_values(self, arriving: list[ImageSet]) -> None:
+        learner = learner_of(CASES["lucir"], make_net()).partial_fit(arriving[0].pixels, arriving[0].labels)
+        for event in learner.fitting(arriving[1].pixels, arriving[1].labels):
+            if isinstance(event, StageDone):
+                pending = learner.state().pending
+        assert pending is not None
+        names = {name.removeprefix("student.model.backbone.") for name in pending.tensors}
+        assert not names & set(FROZEN)
+        assert set(TRAINED) <= names
+
+    def test_hypergradients_leave_a_shared_part_as_it_is(self, arriving: list[ImageSet]) -> None:
+        learner = Learner("lucir", net=make_net(), **{**SETTINGS, "policy": "bilevel", "policy_options": {"rounds": 1}})
+        for images in arriving[:2]:
+            learner.partial_fit(images.pixels, images.labels)
+        assert learner.model is not None
+        assert not [name for name, module in learner.model.named_modules() if "forward" in vars(module)]
+
 
 def same(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
     return one.keys() == other.keys() and all(torch.equal(value, other[name]) for name, value in one.items())

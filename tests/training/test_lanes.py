@@ -219,7 +219,7 @@ class TestOutOfMemory:
         again = len(machine.log) - 1 - machine.log[::-1].index("c starts")
         assert "a" not in machine.log[again:]  # it waited for one of the others to end
         assert (len(lanes), lanes.opened) == (2, 2)
-        assert "out of memory on cpu: continuing with 2 lanes" in caplog.text
+        assert "out of memory on cpu: 2 at a time from now on" in caplog.text
 
     def test_its_lane_and_idle_ones_are_given_back(self, cpu: Backend) -> None:
         machine, lanes, used = Machine(2), Lanes(cpu, 3), list[Lane]()
@@ -294,6 +294,23 @@ class TestBeside:
             told.extend(going)
         assert told == list(range(5))  # the main training has ended nevertheless
 
+    @pytest.mark.parametrize("most", [9, 1], ids=["fits", "does not"])
+    def test_the_pace_learns_nothing_of_it(self, most: int, cpu: Backend) -> None:
+        machine, lanes = Machine(most), Lanes(cpu, 4)
+        list(lanes.beside(self.events(machine, 20), machine.jobs(a=3), ",".join))
+        assert len(lanes) == 4
+
+    def test_a_job_keeps_up_though_it_does_other_things_between_its_steps(self, cpu: Backend) -> None:
+        def busy(lane: Lane) -> Work[str]:
+            for _ in range(10):
+                yield 0  # an epoch has ended
+                yield 0  # it is looked at
+                yield 1
+            return "done"
+
+        told = list(Lanes(cpu, 1).beside(self.events(Machine(9), 12), [busy], ",".join))
+        assert told.index("done") == 11  # after as many events as it has steps, not three times as many
+
     def test_jobs_are_left_with_the_main_training(self, cpu: Backend) -> None:
         machine, lanes = Machine(9), Lanes(cpu, 2)
         going = lanes.beside(self.events(machine, 20), machine.jobs(a=9), ",".join)
@@ -347,7 +364,7 @@ class TestTrials:
         lanes = trials_on(cpu, 4, Hungry(*steps))
         assert tried(lanes, numbered(RATES)) == alone
         assert len(lanes._lanes) == left
-        assert f"continuing with {left} lanes" in caplog.text
+        assert f"{left} at a time from now on" in caplog.text
 
     def test_where_one_lane_is_too_much_it_is_said(self, cpu: Backend) -> None:
         trials = trials_on(cpu, 4, Insatiable())

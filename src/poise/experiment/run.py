@@ -28,7 +28,7 @@ from poise.experiment.folder import RunFolder
 from poise.experiment.machine import describe_machine, now, read_machine, record_resume
 from poise.experiment.progress import Quiet, Watcher, share_of_phase
 from poise.experiment.recipe import Recipe, make_recipe
-from poise.learner import Learner, LearnerState, Settings, save_state
+from poise.learner import Learner, LearnerState, Settings, Surroundings, save_state
 from poise.runfolder import CROSSVAL, SECONDS
 from poise.training import Event, StageDone, TrialDone, TuningDone, Work, trained_images
 from poise.tuning import Reward
@@ -60,12 +60,8 @@ class Plan:
 
     def new_learner(self) -> Learner:
         """A learner as the recipe describes it, which has learned nothing."""
-        return Learner.from_settings(
-            self.settings,
-            device=self.recipe.device,
-            preprocessing=self.source.preprocessing,
-            augmentation=self.source.augmentation,
-        )
+        around = Surroundings.of(self.settings, self.recipe.device, augmentation=self.source.augmentation)
+        return Learner.from_settings(self.settings, around, self.source.preprocessing)
 
     def restored_learner(self, state: LearnerState) -> Learner:
         """The learner that was saved in this run's folder, or is to continue in it."""

@@ -6,6 +6,7 @@ all of it as tensors and plain values, `views` what can be read off it.
 
 from poise.learner.arrival import Images, Labels
 from poise.learner.learner import Learner
+from poise.learner.phase import Surroundings
 from poise.learner.settings import KEYS, Settings
 from poise.learner.state import Knowledge, Label, LearnerState, Lookup, Shape, build_model, save_state
 
@@ -20,6 +21,7 @@ __all__ = [
     "Lookup",
     "Settings",
     "Shape",
+    "Surroundings",
     "build_model",
     "save_state",
 ]

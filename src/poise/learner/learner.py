@@ -21,7 +21,7 @@ from poise.learner.phase import Phase, Surroundings, with_jitter
 from poise.learner.settings import KEYS, Settings
 from poise.learner.state import Knowledge, LearnerState, Pending, save_state
 from poise.learner.views import Views
-from poise.training import Event, Executor, both_classifiers, make_backend
+from poise.training import Event, Executor, both_classifiers
 from poise.tuning import CLASSIFIERS, Reward, TrialSettings
 
 log = logging.getLogger(__name__)
@@ -102,13 +102,11 @@ class Learner(Views):
                 f"net={net!r} is neither a name nor a module; a class of your own must be made first: net=Net()"
             )
         settings = Settings.resolve(**{**given, "net": net if isinstance(net, str) else None})
-        module = net if isinstance(net, nn.Module) else None
-        backend = make_backend(device, precision, deterministic)
-        self._make(settings, Surroundings(backend, module, augmentation, executor), preprocessing)
+        own = net if isinstance(net, nn.Module) else None
+        around = Surroundings.of(settings, device, net=own, augmentation=augmentation, executor=executor)
+        self._make(settings, around, preprocessing)
 
     def _make(self, settings: Settings, around: Surroundings, preprocessing: Preprocessing | None = None) -> None:
-        if around.executor is not None and not callable(getattr(around.executor, "run", None)):
-            raise UserError(f"executor={around.executor!r} does not run attempts; see poise.training.Executor")
         method = settings.made_method
         self.settings, self._around = settings, around
         prepared = with_jitter(method, preprocessing) if preprocessing is not None else None
@@ -118,19 +116,11 @@ class Learner(Views):
 
     @classmethod
     def from_settings(
-        cls,
-        settings: Settings,
-        *,
-        device: str = "auto",
-        preprocessing: Preprocessing | None = None,
-        augmentation: Augmentation | None = None,
-        net: nn.Module | None = None,
-        executor: Executor | None = None,
+        cls, settings: Settings, around: Surroundings, preprocessing: Preprocessing | None = None
     ) -> Self:
         """A learner with settings that are resolved already, which has learned nothing."""
         learner = cls.__new__(cls)
-        backend = make_backend(device, settings.precision, settings.deterministic)
-        learner._make(settings, Surroundings(backend, net, augmentation, executor), preprocessing)
+        learner._make(settings, around, preprocessing)
         return learner
 
     # Learning ---------------------------------------------------------------------------------------------------
@@ -213,7 +203,8 @@ class Learner(Views):
 
     def predict(self, images: Images, *, classifier: str | None = None) -> NDArray[Any]:
         """The label of each image, by the classifier that counts or by the one named."""
-        return self._labels(self.predict_proba(images, classifier=classifier).argmax(axis=1))
+        labels: NDArray[Any] = np.asarray(self.classes_)
+        return np.asarray(labels[self.predict_proba(images, classifier=classifier).argmax(axis=1)])
 
     def predict_proba(self, images: Images, *, classifier: str | None = None) -> NDArray[np.float32]:
         """A probability for each image and class, columns as in `classes_`.
@@ -232,14 +223,13 @@ class Learner(Views):
 
     def predictions(self, images: Images) -> dict[str, NDArray[Any]]:
         """The labels that each classifier, `fc` and `ncm`, gives to the images."""
+        labels = np.asarray(self.classes_)
         with self.backend.active():
-            rows = {name: scores.argmax(dim=1).cpu().numpy() for name, scores in self._scores(images).items()}
-        return {name: self._labels(found) for name, found in rows.items()}
+            return {name: labels[scores.argmax(dim=1).cpu().numpy()] for name, scores in self._scores(images).items()}
 
     def score(self, images: Images, labels: Labels) -> float:
         """The share of images whose label is predicted, in [0, 1]."""
-        wanted = plain_labels(labels)
-        predicted = self.predict(images).tolist()
+        wanted, predicted = plain_labels(labels), self.predict(images).tolist()
         if len(wanted) != len(predicted):
             raise UserError(f"{len(predicted)} images and {len(wanted)} labels; give one label per image")
         return float(np.mean([a == b for a, b in zip(wanted, predicted, strict=True)]))
@@ -249,10 +239,6 @@ class Learner(Views):
             raise UserError("this learner has learned nothing yet; call partial_fit first")
         pixels = pixels_for(images, self.settings, self.knowledge)
         return both_classifiers(self.evaluator.extract(self.model, pixels), self.means_)
-
-    def _labels(self, rows: NDArray[Any]) -> NDArray[Any]:
-        labels: NDArray[Any] = np.asarray(self.classes_)
-        return np.asarray(labels[rows])
 
     # Saving -----------------------------------------------------------------------------------------------------
 
@@ -296,9 +282,8 @@ class Learner(Views):
         executor: Executor | None = None,
     ) -> Self:
         """The learner that `state` described; `net` is the user's own, if it has one."""
-        learner = cls.from_settings(
-            state.settings, device=device, augmentation=state.augmentation, net=net, executor=executor
-        )
+        around = Surroundings.of(state.settings, device, net=net, augmentation=state.augmentation, executor=executor)
+        learner = cls.from_settings(state.settings, around)
         with learner.backend.active():
             learner.knowledge = state.knowledge.placed(learner.backend.device)
         learner._pending = state.pending

@@ -13,6 +13,7 @@ from torch import nn
 from poise import draws
 from poise.actions import Action
 from poise.data import Augmentation, ImageSet, Memory, Preprocessing, suitable_augmentation
+from poise.errors import UserError
 from poise.learner.arrival import Arrival, hold_out
 from poise.learner.settings import Settings
 from poise.learner.state import Knowledge, Pending, build_model
@@ -27,6 +28,7 @@ from poise.training import (
     Situation,
     Trainer,
     keep_memory,
+    make_backend,
 )
 from poise.tuning import (
     Choice,
@@ -50,6 +52,21 @@ class Surroundings:
     net: nn.Module | None = None
     augmentation: Augmentation | None = None
     executor: Executor | None = None
+
+    @classmethod
+    def of(
+        cls,
+        settings: Settings,
+        device: str = "auto",
+        *,
+        net: nn.Module | None = None,
+        augmentation: Augmentation | None = None,
+        executor: Executor | None = None,
+    ) -> Surroundings:
+        """Those of a learner with these settings on that device."""
+        if executor is not None and not callable(getattr(executor, "run", None)):
+            raise UserError(f"executor={executor!r} does not run attempts; see poise.training.Executor")
+        return cls(make_backend(device, settings.precision, settings.deterministic), net, augmentation, executor)
 
 
 class Phase:

@@ -252,9 +252,9 @@ class _Crew(Generic[T]):
         log.warning("out of memory on %s: %d at a time from now on", self._lanes.backend.device, len(self.active) or 1)
 
     def release(self) -> None:
-        """What was beside the jobs has ended: they are alone now, and take turns at the usual pace."""
+        """What was beside the jobs has ended. Those that had to wait for it run one at a time."""
         if self.held:
-            self._pace = self._lanes.pace
+            self._pace = Pace(1)
         self.held = self._beside = False
 
     def dismiss(self) -> None:
