@@ -102,13 +102,16 @@ class CellBench:
             yield from self._run(cell)
             self._say(f"{cell.name}: finished")
         except OutOfMemory:
-            self._say(f"{cell.name}: out of GPU memory")
             raise
         except Interrupted:
             self._say(f"{cell.name}: stopped after a checkpoint")
         except (RunFailed, UserError) as error:
             return self.failed(cell, error)
         return None
+
+    def waits(self, cell: Cell) -> None:
+        """Say which run waits."""
+        self._say(f"{cell.name}: out of GPU memory beside others; it is resumed later")
 
     def failed(self, cell: Cell, error: Exception) -> Failure:
         """The error without its past, which would keep the failed run and all its memory alive."""

@@ -27,6 +27,9 @@ class Bench(Protocol[A_contra, R_co]):
     def work(self, attempt: A_contra, lane: Lane) -> Work[R_co]:
         """One attempt, a little at a time; its result at the end. It may be started again."""
 
+    def waits(self, attempt: A_contra) -> None:
+        """The attempt found no memory beside others, and starts again when there is more of it."""
+
     def failed(self, attempt: A_contra, error: Exception) -> R_co:
         """What comes of an attempt that finds no memory even alone: a result, or the error again."""
 
@@ -51,5 +54,8 @@ class LocalExecutor:
         def too_large(place: int, error: Exception) -> R:
             return bench.failed(attempts[place], error)
 
+        def waits(place: int) -> None:
+            bench.waits(attempts[place])
+
         jobs = [partial(bench.work, attempt) for attempt in attempts]
-        return self.lanes.side_by_side(jobs, admits=self.admits, too_large=too_large)
+        return self.lanes.side_by_side(jobs, admits=self.admits, waits=waits, too_large=too_large)

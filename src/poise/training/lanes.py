@@ -118,15 +118,17 @@ class Lanes:
         jobs: Sequence[Job[T]],
         *,
         admits: Callable[[], bool] = lambda: True,
+        waits: Callable[[int], None] = lambda place: None,
         too_large: Callable[[int, Exception], T] | None = None,
     ) -> Generator[T, None, None]:
         """Run all jobs, taking turns; results in the order of asking, as soon as they are known.
 
         A job that waits starts on whichever lane is free, as long as `admits` says so. One that finds no memory beside
-        others starts again when there is more of it; one that finds none alone raises, unless `too_large` makes a
-        result of that.
+        others starts again when there is more of it, and `waits` is told; one that finds none alone raises, unless
+        `too_large` makes a result of that.
         """
         crew, told = _Crew(self, jobs, too_large=too_large), 0
+        crew.waits = waits
         try:
             while crew.active or (crew.waiting and admits()):
                 crew.take_turns(admits())
@@ -185,6 +187,7 @@ class _Crew(Generic[T]):
         self._lanes, self._beside, self._too_large = lanes, beside, too_large
         self._pace = Pace(len(jobs)) if beside else lanes.pace
         self.held = False
+        self.waits: Callable[[int], None] = lambda place: None
         self.waiting = deque(enumerate(jobs))
         self.active: dict[int, tuple[Lane, Work[T], Job[T]]] = {}
         self.results: dict[int, T] = {}
@@ -241,6 +244,7 @@ class _Crew(Generic[T]):
 
         Beside a main training, which needs the memory most, all jobs wait for its end.
         """
+        self.waits(place)
         self.waiting.appendleft((place, job))
         if self._beside:
             self.held = True

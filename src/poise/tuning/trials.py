@@ -166,6 +166,9 @@ class Trials:
                 break
         return self._join(attempt, parts)
 
+    def waits(self, attempt: Attempt) -> None:
+        """A trial that waits for memory is nothing to tell."""
+
     def failed(self, attempt: Attempt, error: Exception) -> TrialResult:
         """A trial that does not fit into memory even alone fails the phase."""
         raise error
