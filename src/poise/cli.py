@@ -41,7 +41,7 @@ from poise.experiment import (
 )
 from poise.learner import Learner
 from poise.policies import make_policy
-from poise.policies.simulate import simulate as replayed
+from poise.policies.simulate import replay_on_table
 from poise.report import (
     Figure,
     Report,
@@ -84,7 +84,7 @@ Overrides = Annotated[list[str] | None, typer.Argument(help="key=value …, e.g.
 Checkpoints = Annotated[float, typer.Option("--checkpoint-every", help="Seconds between checkpoints.", min=0)]
 Out = Annotated[Path | None, typer.Option("--out", help="Run folder.")]
 Seed = Annotated[int | None, typer.Option("--seed", help="Short for seed=N.")]
-Lanes = Annotated[int | None, typer.Option("--lanes", help="Runs side by side; else measured.", min=1)]
+LanesOption = Annotated[int | None, typer.Option("--lanes", help="Runs side by side; else measured.", min=1)]
 Board = Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard scalars (an extra).")]
 
 
@@ -132,14 +132,14 @@ def resume(
         return
     watchers = _watchers(opened, make_watcher(len(plan.stream)), tensorboard)
     job = runner_in(opened)(plan, opened, watchers, checkpoint_every)
-    typer.echo(f"\n{run_table(run_of_result(job.resume()))}\n\nrun folder {folder}\n{_reported([folder], folder)}")
+    typer.echo(f"\n{run_table(run_of_result(job.resume()))}\n\nrun folder {folder}\n{_write_report([folder], folder)}")
 
 
 @app.command()
 def sweep(
     file: Annotated[Path, typer.Argument(help="A TOML file with recipe, [set] and [grid].")],
     out: Annotated[Path, typer.Option("--out", help="The folder of the run folders.")] = Path("runs"),
-    lanes: Lanes = None,
+    lanes: LanesOption = None,
     checkpoint_every: Checkpoints = CHECKPOINT_SECONDS,
 ) -> None:
     """Run a grid of runs; finished cells are not run again."""
@@ -148,7 +148,7 @@ def sweep(
     folders = [out / cell.name for cell in cells if cell.name not in failed]
     if folders:
         table = comparison_table([run_of_result(load_result(folder)) for folder in folders])
-        typer.echo(f"\n{table}\n\nrun folders in {out}\n{_reported(folders, out)}")
+        typer.echo(f"\n{table}\n\nrun folders in {out}\n{_write_report(folders, out)}")
     refuse_failed(failed, cells)
 
 
@@ -158,7 +158,7 @@ def crossval(
     overrides: Overrides = None,
     out: Annotated[Path | None, typer.Option("--out", help="The folder of the run folders.")] = None,
     seed: Seed = None,
-    lanes: Lanes = None,
+    lanes: LanesOption = None,
     checkpoint_every: Checkpoints = CHECKPOINT_SECONDS,
 ) -> None:
     """An oracle: run every action of the space as a constant one, and keep the best by the exam of whole runs."""
@@ -230,7 +230,7 @@ def simulate(
         probes, length=length, truth=truth, classifier=classifier, phases=phases, judges=judges
     )
     made = partial(make_policy, policy, options=options)
-    found = replayed(made, table, runs, seed, full=probes[0].long, paired=paired)
+    found = replay_on_table(made, table, runs, seed, full=probes[0].long, paired=paired)
     named = " ".join([policy, *(f"{key}={value}" for key, value in options.items())])
     typer.echo(simulation_summary(found, f"{named} on {words}"))
 
@@ -379,14 +379,14 @@ def _start(job: Run, tensorboard: bool) -> None:
     watcher = make_watcher(len(plan.stream), [*plan.source.notes, f"run folder {folder.path}"])
     job.watchers = _watchers(folder, watcher, tensorboard)
     table = run_table(run_of_result(job.start()))
-    typer.echo(f"\n{table}\n\nrun folder {folder.path}\n{_reported([folder.path], folder.path)}")
+    typer.echo(f"\n{table}\n\nrun folder {folder.path}\n{_write_report([folder.path], folder.path)}")
 
 
 def _activation_maps(found: Report) -> list[Figure]:
     return report_maps([run.path for run in found.runs if RunFolder(run.path).model.exists()])
 
 
-def _reported(runs: Sequence[Path], out: Path) -> str:
+def _write_report(runs: Sequence[Path], out: Path) -> str:
     """Write the page of some runs into a folder, and name it; without it they are no less finished."""
     page = out / "report"
     if RunFolder(page).exists:

@@ -128,7 +128,7 @@ class Simulation:
         }
 
 
-def simulate(
+def replay_on_table(
     make: Callable[[Setup], Policy],
     table: Table,
     runs: int,
@@ -180,7 +180,7 @@ class _Noisy:
         self._draws.update(zip(fresh, luck, strict=True))
         if fresh != keys:
             luck = np.stack([self._draws[key] for key in keys])
-        accuracies = (luck < self._expected(trials)[:, None]).sum(axis=1, dtype=np.uint16) / self._counts
+        accuracies = (luck < self._expected_accuracies(trials)[:, None]).sum(axis=1, dtype=np.uint16) / self._counts
         weights = self.table.weights
         means = accuracies.mean(axis=1) if weights is None else accuracies @ np.array(weights[self.phase - 1])
         rewards = means.tolist()
@@ -189,7 +189,7 @@ class _Noisy:
             for trial, reward, per_class in zip(trials, rewards, accuracies.tolist(), strict=True)
         ]
 
-    def _expected(self, trials: list[Trial]) -> Array:
+    def _expected_accuracies(self, trials: list[Trial]) -> Array:
         """Trials × classes."""
         arms = np.array([trial.arm for trial in trials])
         lengths = {(trial.epochs, trial.full) for trial in trials}
