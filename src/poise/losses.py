@@ -75,12 +75,10 @@ def pod_spatial(student: Sequence[Tensor], teacher: Sequence[Tensor]) -> Tensor:
     p are the sums of the squared map over its width and over its height, side by side [B, C · (H + W)], of unit length.
     """
     levels = zip(student, teacher, strict=True)
-    return torch.stack(
-        [torch.linalg.vector_norm(_pooled(new) - _pooled(old), dim=1).mean() for new, old in levels]
-    ).mean()
+    return torch.stack([torch.linalg.vector_norm(_pool(new) - _pool(old), dim=1).mean() for new, old in levels]).mean()
 
 
-def _pooled(maps: Tensor) -> Tensor:
+def _pool(maps: Tensor) -> Tensor:
     energy = maps.float().square()
     return F.normalize(torch.cat([energy.sum(dim=3).flatten(1), energy.sum(dim=2).flatten(1)], dim=1))
 

@@ -117,15 +117,15 @@ class Preprocessing:
         self._check(pixels)
         if len(draws) != len(pixels):
             raise UserError(f"{len(pixels)} images came with {len(draws)} draws; draw once for each image")
-        cropped = _cropped(pixels, draws, self.augmentation.pad).float()
+        cropped = _crop(pixels, draws, self.augmentation.pad).float()
         if self.augmentation.brightness:
             cropped = (cropped * draws.brightness.view(-1, 1, 1, 1)).clamp(0, 255)
-        return self._normalised(cropped)
+        return self._normalise(cropped)
 
     def plain(self, pixels: Tensor) -> Tensor:
         """The images as the network sees them in evaluation: normalised float32, nothing else."""
         self._check(pixels)
-        return self._normalised(pixels.float())
+        return self._normalise(pixels.float())
 
     def as_json(self) -> dict[str, Any]:
         """A plain value for a JSON document; `from_json` gives an equal object back."""
@@ -145,7 +145,7 @@ class Preprocessing:
         if pixels.ndim != 4 or pixels.shape[1] != len(self.mean):
             raise UserError(f"images must be [N, {len(self.mean)}, H, W], not {list(pixels.shape)}; convert them first")
 
-    def _normalised(self, values: Tensor) -> Tensor:
+    def _normalise(self, values: Tensor) -> Tensor:
         scale, shift = _scale_and_shift(self.mean, self.std, values.device)
         return torch.addcmul(shift, values, scale)
 
@@ -155,7 +155,7 @@ def mirror(pixels: Tensor) -> Tensor:
     return pixels.flip(-1)
 
 
-def _cropped(pixels: Tensor, draws: Draws, pad: int) -> Tensor:
+def _crop(pixels: Tensor, draws: Draws, pad: int) -> Tensor:
     """A crop of the size of the image out of the zero-padded image, mirrored where drawn.
 
     Every output pixel gathers its input pixel by index. Where the index leaves the image, a pixel inside

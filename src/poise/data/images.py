@@ -27,10 +27,10 @@ class ImageSet:
 
     def __post_init__(self) -> None:
         if self.pixels.dtype != torch.uint8 or self.pixels.ndim != 4:
-            raise UserError(f"pixels must be uint8 [N, C, H, W], not {_described(self.pixels)}; see to_pixels")
+            raise UserError(f"pixels must be uint8 [N, C, H, W], not {_describe(self.pixels)}; see to_pixels")
         for name, values in (("labels", self.labels), ("origins", self.origins)):
             if values.dtype != torch.int64 or values.ndim != 1:
-                raise UserError(f"{name} must be int64 [N], not {_described(values)}; convert them first")
+                raise UserError(f"{name} must be int64 [N], not {_describe(values)}; convert them first")
             if len(values) != len(self.pixels):
                 raise UserError(f"{len(self.pixels)} images came with {len(values)} {name}; give one for each image")
             if values.device != self.pixels.device:
@@ -79,5 +79,5 @@ class ImageSet:
         )
 
 
-def _described(values: Tensor) -> str:
+def _describe(values: Tensor) -> str:
     return f"{str(values.dtype).removeprefix('torch.')} {list(values.shape)}"

@@ -154,7 +154,7 @@ class Policy(ABC):
         Asking again before all of them are told gives those that are still open.
         """
         if not self._open:
-            self._batch = [self._numbered(wish) for wish in self.propose()]
+            self._batch = [self._make_trial(wish) for wish in self.propose()]
             self._open = {trial.id: trial for trial in self._batch}
         return list(self._open.values())
 
@@ -170,11 +170,11 @@ class Policy(ABC):
         if told and not self._open:
             self.learn([self.told[trial.wish] for trial in self._batch])
 
-    def _numbered(self, wish: Wish) -> Trial:
+    def _make_trial(self, wish: Wish) -> Trial:
         limit = self.setup.full if wish.full else self.setup.short
         if not (0 <= wish.arm < len(self.setup.space) and 1 <= wish.epochs <= limit and wish not in self._asked):
             raise ValueError(f"{type(self).__name__} wishes {wish}: out of range, or for the second time")
-        trial = Trial(len(self._asked), wish.arm, wish.epochs, self._continued(wish), wish.round, wish.full)
+        trial = Trial(len(self._asked), wish.arm, wish.epochs, self._find_continuation(wish), wish.round, wish.full)
         self._asked[wish] = trial
         return trial
 
@@ -185,7 +185,7 @@ class Policy(ABC):
         if not outcome.diverged and (longest is None or longest.epochs < trial.epochs):
             self._longest[trial.arm, trial.round, trial.full] = trial
 
-    def _continued(self, wish: Wish) -> int | None:
+    def _find_continuation(self, wish: Wish) -> int | None:
         """The longest finished trial on the way to this one."""
         longest = self._longest.get((wish.arm, wish.round, wish.full))
         return longest.id if longest is not None and longest.epochs < wish.epochs else None

@@ -86,12 +86,12 @@ class Scores(Belief):
     def _totals(self, length: Length) -> tuple[Array, Array]:
         """Sums of gains after so long and their number, of every arm, this phase included."""
         sums, counts = (values.copy() for values in self._past.get(length, (np.zeros(self.arms), np.zeros(self.arms))))
-        for (_, arm), gain in self._ended(length).items():
+        for (_, arm), gain in self._final_gains(length).items():
             sums[arm] += gain
             counts[arm] += 1
         return sums, counts
 
-    def _ended(self, length: Length) -> dict[tuple[int, int], float]:
+    def _final_gains(self, length: Length) -> dict[tuple[int, int], float]:
         """The gains after so long in this phase; of arms that were dropped before, what is taken for them."""
         reached = self._gains.get(length, {})
         found = dict(reached)

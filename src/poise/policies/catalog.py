@@ -13,7 +13,7 @@ from poise import draws
 from poise.errors import UserError, suggestion
 from poise.policies.base import Array, Fixed, Outcome, Policy, Setup, Wish
 from poise.policies.beliefs import AdaHedge, Exp3, Scores
-from poise.policies.plans import B, Plan, best_guesses, every_arm, one_by_one, race, some_arms
+from poise.policies.plans import B, TrialPlan, best_guesses, every_arm, one_by_one, race, some_arms
 from poise.policies.surrogate import KERNELS, Surrogate
 from poise.policies.wrappers import Every, Safe
 
@@ -30,7 +30,7 @@ WRAPPER_OPTIONS = ("safe", "safe_plain", "every")
 class Composed(Policy, Generic[B]):
     """Which trials (a plan) × how weights move (a belief) × how to decide (`best`, or `sample`d)."""
 
-    def __init__(self, setup: Setup, plan: Plan[B], belief: B, decision: str = "best") -> None:
+    def __init__(self, setup: Setup, plan: TrialPlan[B], belief: B, decision: str = "best") -> None:
         super().__init__(setup)
         self.plan, self.belief, self.decision = plan, belief, decision
         self._batches: Iterator[Sequence[Wish]] = iter(())
@@ -85,11 +85,11 @@ PRESETS: dict[str, Preset] = {}
 def register(name: str, preset: Preset = Preset()) -> Callable[[Builder], Builder]:  # noqa: B008 - a frozen value
     """Make a policy known by a name. What is registered takes a `Setup`, and its options by keyword with defaults."""
 
-    def known(builder: Builder) -> Builder:
+    def add(builder: Builder) -> Builder:
         POLICIES[name], PRESETS[name] = builder, preset
         return builder
 
-    return known
+    return add
 
 
 register("fixed", Preset(tunes=False))(Fixed)
@@ -203,7 +203,7 @@ def make_policy(name: str, setup: Setup, options: Mapping[str, Option] | None = 
     policy = POLICIES[name](setup, **own)
     resolves = {key: value for key, value in policy.description.items() if key == "resolves_to"}
     policy.description = {"name": name, **resolves, **own}
-    return _wrapped(policy, around)
+    return _wrap(policy, around)
 
 
 def resolved_options(name: str, options: Mapping[str, Option] | None = None) -> dict[str, Option]:
@@ -226,7 +226,7 @@ def _own_options(name: str, given: Mapping[str, Option]) -> dict[str, Option]:
     return {**defaults, **given}
 
 
-def _wrapped(policy: Policy, around: Mapping[str, Option]) -> Policy:
+def _wrap(policy: Policy, around: Mapping[str, Option]) -> Policy:
     z, plain, period = around.get("safe", False), around.get("safe_plain", False), around.get("every", 1)
     _require(isinstance(plain, bool), f"safe_plain={plain!r} must be true or false")
     _require(not plain or z is not False, "safe_plain needs safe, e.g. safe=1.0")

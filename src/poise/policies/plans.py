@@ -13,10 +13,10 @@ from poise.policies.beliefs import Belief, Scores
 B = TypeVar("B", bound=Belief)
 
 #: (setup, phase, belief) → batches of wishes.
-Plan = Callable[[Setup, int, B], Iterator[Sequence[Wish]]]
+TrialPlan = Callable[[Setup, int, B], Iterator[Sequence[Wish]]]
 
 
-def every_arm(rounds: int) -> Plan[Belief]:
+def every_arm(rounds: int) -> TrialPlan[Belief]:
     """Full feedback: each round tries every arm on its own split."""
 
     def plan(setup: Setup, phase: int, belief: Belief) -> Iterator[Sequence[Wish]]:
@@ -26,7 +26,7 @@ def every_arm(rounds: int) -> Plan[Belief]:
     return plan
 
 
-def some_arms(trials: int) -> Plan[Belief]:
+def some_arms(trials: int) -> TrialPlan[Belief]:
     """Arms drawn at random without replacement, all on one split."""
 
     def plan(setup: Setup, phase: int, belief: Belief) -> Iterator[Sequence[Wish]]:
@@ -38,7 +38,7 @@ def some_arms(trials: int) -> Plan[Belief]:
     return plan
 
 
-def one_by_one(iterations: int) -> Plan[Belief]:
+def one_by_one(iterations: int) -> TrialPlan[Belief]:
     """Algorithm 1: in each iteration one arm drawn from the belief, on a fresh split."""
 
     def plan(setup: Setup, phase: int, belief: Belief) -> Iterator[Sequence[Wish]]:
@@ -49,7 +49,7 @@ def one_by_one(iterations: int) -> Plan[Belief]:
     return plan
 
 
-def best_guesses(trials: int, batch: int) -> Plan[Belief]:
+def best_guesses(trials: int, batch: int) -> TrialPlan[Belief]:
     """Batches of what the belief would like to try next, on one split, no arm twice; the default comes first."""
 
     def plan(setup: Setup, phase: int, belief: Belief) -> Iterator[Sequence[Wish]]:
@@ -66,7 +66,7 @@ def best_guesses(trials: int, batch: int) -> Plan[Belief]:
     return plan
 
 
-def race(rungs: int, finalists: int) -> Plan[Scores]:
+def race(rungs: int, finalists: int) -> TrialPlan[Scores]:
     """Successive halving on one split, within each learning rate.
 
     Every arm trains until epoch ⌈M₁ / 2^(rungs − 1)⌉; in each learning rate the better half goes on to twice

@@ -82,7 +82,7 @@ class Reinforce:
 
     def log_gradient(self, state: ArrayLike, arm: int) -> dict[str, Array]:
         """∇ log π(a|s) by θ_axis, for each axis: (e_a − softmax(θ_axis s)) sᵀ, with e_a the axis value of the arm."""
-        features = self._checked(state)
+        features = self._check_state(state)
         gradients = {}
         for axis, place, chances in zip(self.space.axes, self._places(arm), self._axis_chances(state), strict=True):
             taken = np.arange(len(chances)) == place
@@ -119,10 +119,10 @@ class Reinforce:
             self._means[left] += (1 - self.baseline) * (gained - self._means[left])
 
     def _axis_chances(self, state: ArrayLike) -> list[Array]:
-        features = self._checked(state)
+        features = self._check_state(state)
         return [_softmax(weights @ features) for weights in self._weights.values()]
 
-    def _checked(self, state: ArrayLike) -> Array:
+    def _check_state(self, state: ArrayLike) -> Array:
         features = np.asarray(state, dtype=np.float64)
         if features.shape != (self.features,) or not np.isfinite(features).all():
             raise ValueError(f"a state is {self.features} finite numbers, not {features.tolist()}")

@@ -62,7 +62,7 @@ class Report:
         _claim(out)
         with _without_garbage_collection():
             figures = [*describe_figures(self.runs), *more]
-            with _saving(figures if printed else [], out / "figures"):
+            with _save_figures(figures if printed else [], out / "figures"):
                 tables = make_tables(self.runs, self.hindsight)
                 for table in tables:
                     _write(out / "tables" / f"{table.name}.csv", table.csv())
@@ -121,7 +121,7 @@ def _claim(out: Path) -> None:
 
 
 @contextmanager
-def _saving(figures: Sequence[Figure], folder: Path) -> Iterator[None]:
+def _save_figures(figures: Sequence[Figure], folder: Path) -> Iterator[None]:
     """Write the figures for print, side by side and beside what else is to be done where there are many.
 
     Side by side means by processes that are forks of this one, which need not import everything again: where forking

@@ -85,7 +85,7 @@ class CapturedRunner:
                 kind = self._kind(size)
                 for _ in range((size == sizes[0]) if kind in _WARM.steps else WARM_UP):
                     self._position.zero_()
-                    found = self._trained(size)
+                    found = self._train_batch(size)
                 _WARM.steps.add(kind)
         self._values = torch.zeros(len(self._bounds), len(found), device=self._feed.device)
         pool, graphs = torch.cuda.graph_pool_handle(), dict[int, torch.cuda.CUDAGraph]()
@@ -93,7 +93,7 @@ class CapturedRunner:
             self._step.optimiser.zero_grad(set_to_none=True)
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, pool=pool, stream=side, capture_error_mode="thread_local"):
-                self._values.index_copy_(0, self._row[None], self._trained(size)[None])
+                self._values.index_copy_(0, self._row[None], self._train_batch(size)[None])
                 self._row += 1
             graphs[size] = graph
         torch.cuda.current_stream(self._feed.device).wait_stream(side)
@@ -115,7 +115,7 @@ class CapturedRunner:
         layers = repr(step.model), repr(step.teacher)  # strides and the like
         return hash((size, shapes, layers, trained, modes, where, type(step.method), step.situation.growth))
 
-    def _trained(self, size: int) -> Tensor:
+    def _train_batch(self, size: int) -> Tensor:
         window = self._position + torch.arange(size, device=self._feed.device)
         picks = self._order.index_select(0, window)
         draws = Draws(*(values.index_select(0, window) for values in vars(self._draws).values()))

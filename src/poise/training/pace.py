@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Work = Generator[int, None, T]  # yields how many images it trained on since the last time
-MOST = 8  # beyond it an H200 trains no more images per second, and every lane costs a capture
+MOST_PIECES = 8  # beyond it an H200 trains no more images per second, and every lane costs a capture
 GAIN = 1.05  # the least speed-up, in images per second, for which the number of pieces is doubled
 MARGIN = 1.25  # free memory needed to double the pieces, as a multiple of what the running ones took
 FIRST = 2  # steps of each piece, on average, before they are measured
@@ -130,7 +130,7 @@ class Pace:
             self._doubted = not self._doubted
             return
         self._doubted = False
-        if 2 * count > MOST:
+        if 2 * count > MOST_PIECES:
             self._settle(count, rate, "the most there are")
         elif not self._fits():
             self._settle(count, rate, "memory does not suffice for more")

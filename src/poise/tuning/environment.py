@@ -56,7 +56,7 @@ def local_environment(
         judged &= set(new.labels.tolist()) | (set(pool.labels.tolist()) - set(reserved.labels.tolist()))
     elif judged:
         per_class = min(per_class, int(sizes[sizes > 1].min()) // 2)
-    picks = _drawn(pool.labels, judged, per_class, generator)
+    picks = _draw(pool.labels, judged, per_class, generator)
     valid = ImageSet.joined([reserved, pool.select(picks)])
     old = set(memory.exemplars.labels.tolist())
     arrived, judged = set(new.labels.tolist()) - old, set(valid.labels.tolist())
@@ -88,7 +88,7 @@ def look_ahead(
     order = [arrived[place] for place in generator.permutation(len(arrived)).tolist()]
     first = set(order[: len(order) // 2]) | {label for label in set(new.labels.tolist()) if label < old}
     rows = (*range(old), *order)
-    picks = _drawn(new.labels, set(arrived), per_class, generator)
+    picks = _draw(new.labels, set(arrived), per_class, generator)
     rest = new.select(others(len(new), picks))
     return Environment(
         kept=memory.exemplars,
@@ -106,7 +106,7 @@ def relabelled(images: ImageSet, rows: tuple[int, ...]) -> ImageSet:
     return ImageSet(images.pixels, places.to(images.labels.device)[images.labels], images.origins)
 
 
-def _drawn(labels: Tensor, judged: set[int], count: int, generator: np.random.Generator) -> Tensor:
+def _draw(labels: Tensor, judged: set[int], count: int, generator: np.random.Generator) -> Tensor:
     """Indices of `count` random images of each of these labels, at most half of its images."""
     picks = [torch.empty(0, dtype=torch.long)]
     for label in sorted(judged):

@@ -96,7 +96,7 @@ class CifarSource(Source):
         self.preprocessing = release.preprocessing
         self._release = release
         self._folder = folder
-        (meta,) = (self._unpickled(file, md5) for file, md5 in release.meta.items())
+        (meta,) = (self._unpickle(file, md5) for file, md5 in release.meta.items())
         self.class_names = tuple(meta[release.names_key])
 
     @property
@@ -115,22 +115,22 @@ class CifarSource(Source):
     def verify(self) -> None:
         """Check the md5 of every file, those of the test part too, and open none."""
         for file, md5 in {**self._release.train, **self._release.test}.items():
-            self._verified(file, md5)
+            self._read_verified(file, md5)
 
     def _images(self, files: Mapping[str, str]) -> ImageSet:
-        parts = [self._unpickled(file, md5) for file, md5 in files.items()]
+        parts = [self._unpickle(file, md5) for file, md5 in files.items()]
         pixels = torch.cat([torch.from_numpy(np.asarray(part["data"])).view(-1, 3, 32, 32) for part in parts])
         labels = [label for part in parts for label in part[self._release.labels_key]]
         return ImageSet(pixels, torch.tensor(labels), torch.arange(len(labels)))
 
-    def _unpickled(self, file: str, md5: str) -> dict[str, Any]:
-        data = self._verified(file, md5)
+    def _unpickle(self, file: str, md5: str) -> dict[str, Any]:
+        data = self._read_verified(file, md5)
         with warnings.catch_warnings():  # these pickles are older than what numpy likes to read
             warnings.simplefilter("ignore")
             content: dict[str, Any] = pickle.loads(data, encoding="latin1")
         return content
 
-    def _verified(self, file: str, md5: str) -> bytes:
+    def _read_verified(self, file: str, md5: str) -> bytes:
         """The bytes of a file, if they are the published ones."""
         path = self._folder / file
         origin = "get the python version from the CIFAR page and unpack it again"
