@@ -20,7 +20,7 @@ from torch import Tensor
 from poise.errors import Damaged, UserError
 
 _SMALLEST_STD = 1e-3  # a channel that never changes must not be divided by zero
-_CHUNK = 2**24  # pixels looked at in one go when a data set is measured
+_CHUNK = 2**24  # pixels read at once when a data set is measured
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +81,7 @@ class Augmentation:
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """What happens to an image before the network: (x/255 - mean) / std per channel, augmented first when training."""
+    """What is done to an image before the network: in training augmentation, then (x/255 - mean) / std per channel."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -151,12 +151,12 @@ class Preprocessing:
 
 
 def mirror(pixels: Tensor) -> Tensor:
-    """The images as in a mirror: left and right exchanged, channels and rows as they were."""
+    """The images with left and right exchanged."""
     return pixels.flip(-1)
 
 
 def _crop(pixels: Tensor, draws: Draws, pad: int) -> Tensor:
-    """A crop of the size of the image out of the zero-padded image, mirrored where drawn.
+    """A crop of the image's size out of the zero-padded image, mirrored where drawn.
 
     Every output pixel gathers its input pixel by index. Where the index leaves the image, a pixel inside
     is read instead and then made 0, so no padded copy is needed.
@@ -179,7 +179,7 @@ def _outside(index: Tensor, size: int) -> Tensor:
 @lru_cache(maxsize=64)
 def _scale_and_shift(mean: tuple[float, ...], std: tuple[float, ...], device: torch.device) -> tuple[Tensor, Tensor]:
     # Kept per device: making them copies from the host, which a step being captured must not do.
-    # A call inside inference_mode must not leave tensors that a later gradient cannot pass through.
+    # Not in inference mode: gradients could not pass through its tensors later.
     with torch.inference_mode(False):
         scale = torch.tensor([1 / (255 * s) for s in std], dtype=torch.float32, device=device)
         shift = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)], dtype=torch.float32, device=device)

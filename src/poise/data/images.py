@@ -51,12 +51,12 @@ class ImageSet:
         return ImageSet(self.pixels[indices], self.labels[indices], self.origins[indices])
 
     def of_labels(self, labels: Iterable[int]) -> ImageSet:
-        """The images of these classes, in the order they have here."""
+        """The images of these classes, in their present order."""
         wanted = torch.tensor(sorted(set(labels)), dtype=torch.int64, device=self.labels.device)
         return self.select(torch.isin(self.labels, wanted).nonzero().flatten())
 
     def first_of_each_label(self, count: int) -> ImageSet:
-        """At most so many images of each class: the first ones, in the order they have here."""
+        """The first `count` images of each class, or all if there are fewer, in their present order."""
         picks = [(self.labels == label).nonzero().flatten()[:count] for label in torch.unique(self.labels).tolist()]
         nothing = torch.empty(0, dtype=torch.long, device=self.labels.device)
         return self.select(torch.cat([nothing, *picks]).sort().values)

@@ -71,7 +71,7 @@ def _order_by_name(order: str, count: int) -> tuple[int, ...]:
 
 def _order_by_seed(seed: int | np.integer, count: int) -> tuple[int, ...]:
     if isinstance(seed, bool) or not 0 <= seed < 2**32:
-        raise UserError(f"order={seed} is no seed; use a whole number from 0 to {2**32 - 1}")
+        raise UserError(f"order={seed} cannot be a seed; use a whole number from 0 to {2**32 - 1}")
     return tuple(np.random.RandomState(int(seed)).permutation(count).tolist())
 
 

@@ -73,8 +73,8 @@ def make_stream(
             all) or `groups`.
         order: the classes in the order in which they arrive, as `class_order` gives it.
         phases: how many even phases, for `tfh` and `tfs`.
-        groups: for `groups`: the sizes of the groups, uneven or not, which take the first classes of the order
-            and need not take all; or the groups themselves as lists of class indices.
+        groups: for `groups`: the sizes of the groups, even or not, which take classes from the start of the order
+            and need not use all of them; or the groups themselves as lists of class indices.
     """
     if setting not in SETTINGS:
         raise UserError(f"unknown setting '{setting}'; {suggestion(setting, SETTINGS)}")
@@ -100,7 +100,7 @@ def _even(setting: str, count: int, phases: int | None) -> list[int]:
         raise UserError(f"setting={setting} needs phases, and splits {count} classes into even ones; {choices}")
     if not _is_whole(phases) or phases < 1:
         raise UserError(
-            f"{setting} splits {count} classes into even phases: phases={phases} is no such number; {choices}"
+            f"{setting} splits {count} classes into even phases: phases={phases} is not a number of phases; {choices}"
         )
     if phases not in fitting:
         raise UserError(

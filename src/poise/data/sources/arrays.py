@@ -21,7 +21,7 @@ Label = int | str
 
 
 class ArraySource(Source):
-    """Images and labels that are already at hand, in any form that `to_pixels` takes.
+    """Images and labels that are already in memory, in any form that `to_pixels` accepts.
 
     Labels are whole numbers or strings; the classes are their sorted distinct values. Without test images
     only an exam on training images is possible.
@@ -86,7 +86,7 @@ def _label(part: str, pixels: Tensor, labels: Sequence[Label], classes: Sequence
 def _refuse_unknown(labels: Sequence[Label], classes: Sequence[Label]) -> Sequence[Label]:
     strangers = sorted({str(value) for value in labels if value not in set(classes)})
     if strangers:
-        raise UserError(f"test_labels name classes that train_labels have not: {', '.join(strangers[:10])}")
+        raise UserError(f"test_labels name classes that train_labels lack: {', '.join(strangers[:10])}")
     return labels
 
 

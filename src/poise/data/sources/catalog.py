@@ -25,13 +25,13 @@ _ADD = "poise data add {} --from FOLDER"
 
 @dataclass(frozen=True)
 class KnownSource:
-    """One line of the list of data sets.
+    """A data set that poise knows, found or not.
 
     Attributes:
         name: what to write after `data=`.
         kind: `embedded`, `CIFAR files` or `class folders`.
-        where: where it was found, None when it was not.
-        hint: what to do to have it, empty when it was found.
+        where: where it was found; None if it was not.
+        hint: how to get it; empty if it was found.
     """
 
     name: str
@@ -135,7 +135,7 @@ def _explain_getting(release: Release) -> str:
     add = _ADD.format(release.name)
     return (
         f"get the python version from the CIFAR page, unpack it to {release.folder} and run {add}, "
-        "or let POISE_DATA name the folder it is in"
+        "or set POISE_DATA to the folder it is in"
     )
 
 

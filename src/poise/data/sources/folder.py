@@ -1,4 +1,4 @@
-"""Any folder of class folders is a data set."""
+"""Any folder of class folders as a data set."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def labelled_files(folder: Path) -> tuple[list[Path], list[str]]:
 
 
 def image_files(path: Path) -> list[Path]:
-    """A file itself; of a folder, the image files in it and in the folders below, in the order of their paths."""
+    """The file itself; for a folder, the image files in it and below it, sorted by path."""
     if not path.is_dir():
         return [path]
     found = sorted(file for file in path.rglob("*") if file.suffix.lower() in ENDINGS and file.is_file())
@@ -106,9 +106,7 @@ def _read_parts(train: Path, test: Path) -> Layout:
     examined = _classes(test, least=1)
     strangers = sorted(set(examined) - set(known))
     if strangers:
-        raise UserError(
-            f"{test} has classes that {train} has not: {', '.join(strangers)}; add them there or remove them"
-        )
+        raise UserError(f"{test} has classes that {train} lacks: {', '.join(strangers)}; add them there or remove them")
     return Layout(known, examined)
 
 
