@@ -57,9 +57,9 @@ def margin_ranking(scores: Tensor, labels: Tensor, old: int, margin: float = 0.5
 def nca(logits: Tensor, labels: Tensor, scale: Tensor | None = None, margin: float = 0.0) -> Tensor:
     """PODNet's classification of similarities, as its released code effectively computes it.
 
-    With logits z, s = z − max z: L = −s_y + log(1 + Σ_{j≠y} e^{s_j}). That code means to subtract a margin m from the
-    similarity of the true class but subtracts it from all of them, which changes nothing. What it means is had with a
-    `margin` (0.6): z_y is then lowered by σ · m, with the head's `scale` σ.
+    With logits z, s = z − max z: L = −s_y + log(1 + Σ_{j≠y} e^{s_j}). That code intends to subtract a margin m from the
+    similarity of the true class but subtracts it from all of them, which changes nothing. `margin` (0.6)
+    gives the intended loss: z_y is lowered by σ · m, with the head's `scale` σ.
     """
     truth = labels[:, None]
     if margin:

@@ -10,7 +10,7 @@ from poise.nets.resnet import Backbone, Block
 
 
 def fold_norms(net: Backbone) -> None:
-    """Fold, in place, every batch norm of a network in eval mode; such a network cannot be trained on."""
+    """Fold, in place, every batch norm of a network in eval mode; such a network cannot be trained any more."""
     unscale_convolutions(net)
     for module in list(net.modules()):
         if isinstance(module, Block):
