@@ -188,7 +188,7 @@ def test_a_run_folder_is_made_once(poise: Command) -> None:
     Path(folder, "result.json").unlink()
     unfinished = poise(*words)
     assert unfinished.code == 2
-    assert f"go on with 'poise resume {folder}'" in unfinished.err
+    assert f"continue with 'poise resume {folder}'" in unfinished.err
     assert poise("resume", folder).code == 0
     after = {path: path.read_bytes() for path in before}
     changed = {path.relative_to(folder) for path in before if before[path] != after[path]}
@@ -400,7 +400,7 @@ def test_a_folder_that_cannot_be_written_is_refused(poise: Command) -> None:
         done = poise("run", *TINY, "--out", "file/run", *words)
         assert done.code == 2
         assert (
-            "poise: file/run cannot be used: Not a directory (checkpoints); mend it or choose another --out\n"
+            "poise: file/run cannot be used: Not a directory (checkpoints); fix it or choose another --out\n"
             in done.err
         )
         assert "Traceback" not in done.err
@@ -546,6 +546,6 @@ def test_ctrl_c_stops_the_script_after_a_checkpoint(poise: Command) -> None:
     running.send_signal(signal.SIGINT)
     _, err = running.communicate()
     assert running.returncode == 130
-    assert err.splitlines()[-1] == "poise: interrupted; go on with 'poise resume run'"
+    assert err.splitlines()[-1] == "poise: interrupted; continue with 'poise resume run'"
     assert len(list(Path("run/checkpoints").iterdir())) == 1
     assert poise("run", "groups=[2,1]", "epochs=400", "--out", "run").code == 2

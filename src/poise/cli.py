@@ -41,7 +41,7 @@ from poise.experiment import (
 )
 from poise.learner import Learner
 from poise.policies import make_policy
-from poise.policies.simulate import simulate as replayed
+from poise.policies.simulate import replay_on_table
 from poise.report import (
     Figure,
     Report,
@@ -72,7 +72,7 @@ from poise.studies import (
     simulation_table,
 )
 
-#: What Typer raises for a wrong command line; its newer versions carry a click of their own.
+#: What Typer raises for a wrong command line; newer versions bundle their own click.
 UsageError: Any = typer.BadParameter.__mro__[1]
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -84,7 +84,7 @@ Overrides = Annotated[list[str] | None, typer.Argument(help="key=value …, e.g.
 Checkpoints = Annotated[float, typer.Option("--checkpoint-every", help="Seconds between checkpoints.", min=0)]
 Out = Annotated[Path | None, typer.Option("--out", help="Run folder.")]
 Seed = Annotated[int | None, typer.Option("--seed", help="Short for seed=N.")]
-Lanes = Annotated[int | None, typer.Option("--lanes", help="Runs side by side; else measured.", min=1)]
+LanesOption = Annotated[int | None, typer.Option("--lanes", help="Runs side by side; measured if not given.", min=1)]
 Board = Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard scalars (an extra).")]
 
 
@@ -125,21 +125,21 @@ def resume(
     tensorboard: Board = False,
     checkpoint_every: Checkpoints = CHECKPOINT_SECONDS,
 ) -> None:
-    """Go on with a run that was stopped or killed; the result is the same as without the stop."""
+    """Continue a run that was stopped or killed; the result is the same as without the stop."""
     opened, plan = reopen(folder)
     if opened.finished:
         typer.echo(f"{folder} is finished already: average accuracy {load_result(folder)['average_accuracy']:.2f}")
         return
     watchers = _watchers(opened, make_watcher(len(plan.stream)), tensorboard)
     job = runner_in(opened)(plan, opened, watchers, checkpoint_every)
-    typer.echo(f"\n{run_table(run_of_result(job.resume()))}\n\nrun folder {folder}\n{_reported([folder], folder)}")
+    typer.echo(f"\n{run_table(run_of_result(job.resume()))}\n\nrun folder {folder}\n{_write_report([folder], folder)}")
 
 
 @app.command()
 def sweep(
     file: Annotated[Path, typer.Argument(help="A TOML file with recipe, [set] and [grid].")],
     out: Annotated[Path, typer.Option("--out", help="The folder of the run folders.")] = Path("runs"),
-    lanes: Lanes = None,
+    lanes: LanesOption = None,
     checkpoint_every: Checkpoints = CHECKPOINT_SECONDS,
 ) -> None:
     """Run a grid of runs; finished cells are not run again."""
@@ -148,7 +148,7 @@ def sweep(
     folders = [out / cell.name for cell in cells if cell.name not in failed]
     if folders:
         table = comparison_table([run_of_result(load_result(folder)) for folder in folders])
-        typer.echo(f"\n{table}\n\nrun folders in {out}\n{_reported(folders, out)}")
+        typer.echo(f"\n{table}\n\nrun folders in {out}\n{_write_report(folders, out)}")
     refuse_failed(failed, cells)
 
 
@@ -158,7 +158,7 @@ def crossval(
     overrides: Overrides = None,
     out: Annotated[Path | None, typer.Option("--out", help="The folder of the run folders.")] = None,
     seed: Seed = None,
-    lanes: Lanes = None,
+    lanes: LanesOption = None,
     checkpoint_every: Checkpoints = CHECKPOINT_SECONDS,
 ) -> None:
     """An oracle: run every action of the space as a constant one, and keep the best by the exam of whole runs."""
@@ -213,14 +213,12 @@ def simulate(
     phases: Annotated[
         int | None, typer.Option("--phases", help="With one table: in how many phases (5).", min=1)
     ] = None,
-    truth: Annotated[
-        str | None, typer.Option("--truth", help="What counts: exam (after M₁) or full (after M₂).")
-    ] = None,
-    truth_from: Annotated[list[Path] | None, typer.Option("--truth-from", help="Tables whose exams count.")] = None,
+    truth: Annotated[str | None, typer.Option("--truth", help="Judge by: exam (after M₁) or full (after M₂).")] = None,
+    truth_from: Annotated[list[Path] | None, typer.Option("--truth-from", help="Tables whose exams judge.")] = None,
     classifier: Annotated[str | None, typer.Option("--classifier", help="fc or ncm.")] = None,
     length: Annotated[int | None, typer.Option("--length", help="M₁, if the tables have several.")] = None,
     paired: Annotated[bool, typer.Option("--paired", help="An image is easy or hard for all actions alike.")] = False,
-    seed: Annotated[int, typer.Option("--seed", help="Of the simulated runs.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of the simulated runs.")] = 0,
 ) -> None:
     """Replay a policy on tables of rewards, one after the other as phases, many times."""
     options = _options([word for word in tables if "=" in word])
@@ -230,7 +228,7 @@ def simulate(
         probes, length=length, truth=truth, classifier=classifier, phases=phases, judges=judges
     )
     made = partial(make_policy, policy, options=options)
-    found = replayed(made, table, runs, seed, full=probes[0].long, paired=paired)
+    found = replay_on_table(made, table, runs, seed, full=probes[0].long, paired=paired)
     named = " ".join([policy, *(f"{key}={value}" for key, value in options.items())])
     typer.echo(simulation_summary(found, f"{named} on {words}"))
 
@@ -249,13 +247,13 @@ def recipes(name: Annotated[str | None, typer.Argument(help="Print this one.")] 
 def report(
     paths: Annotated[list[Path], typer.Argument(help="Run folders, folders of them, and tables of 'poise probe'.")],
     out: Annotated[Path | None, typer.Option("--out", help="A folder for index.html, tables and figures.")] = None,
-    watching: Annotated[bool, typer.Option("--watch", help="Write the page again while runs go on.")] = False,
-    every: Annotated[int, typer.Option("--every", help="Seconds between two looks with --watch.", min=1)] = 10,
+    watching: Annotated[bool, typer.Option("--watch", help="Rewrite the page while runs continue.")] = False,
+    every: Annotated[int, typer.Option("--every", help="Seconds between updates with --watch.", min=1)] = 10,
     maps: Annotated[bool, typer.Option("--cam", help="Also draw where the final models look (slower).")] = False,
 ) -> None:
     """Print a table over runs; with --out write a page with every table and figure, which opens from the disk."""
     if watching and out is None:
-        raise UserError("--watch writes a page again and again; say where with --out FOLDER")
+        raise UserError("--watch rewrites a page; say where with --out FOLDER")
     look = partial(gather_with_studies, paths)
     found = watch(look, out, every, _say) if watching and out is not None else look()
     if not found.runs and not found.texts:
@@ -364,14 +362,14 @@ def _say(*lines: str) -> None:
 
 def _plan(recipe: str, overrides: list[str] | None, seed: int | None = None) -> Plan:
     words = list(overrides or [])
-    if "=" in recipe:  # the recipe was left out, the first word is an override
+    if "=" in recipe:  # no recipe given: the first word is an override
         words, recipe = [recipe, *words], DEFAULT_RECIPE
     words += [f"seed={seed}"] if seed is not None else []
     return make_plan(recipe, load_recipe(recipe, words))
 
 
 def _start(job: Run, tensorboard: bool) -> None:
-    """Start a run, or say what its folder holds already."""
+    """Start a run, or say what its folder already holds."""
     folder, plan = job.folder, job.plan
     if folder.exists:
         _explain_existing(folder, job.described())
@@ -379,15 +377,15 @@ def _start(job: Run, tensorboard: bool) -> None:
     watcher = make_watcher(len(plan.stream), [*plan.source.notes, f"run folder {folder.path}"])
     job.watchers = _watchers(folder, watcher, tensorboard)
     table = run_table(run_of_result(job.start()))
-    typer.echo(f"\n{table}\n\nrun folder {folder.path}\n{_reported([folder.path], folder.path)}")
+    typer.echo(f"\n{table}\n\nrun folder {folder.path}\n{_write_report([folder.path], folder.path)}")
 
 
 def _activation_maps(found: Report) -> list[Figure]:
     return report_maps([run.path for run in found.runs if RunFolder(run.path).model.exists()])
 
 
-def _reported(runs: Sequence[Path], out: Path) -> str:
-    """Write the page of some runs into a folder, and name it; without it they are no less finished."""
+def _write_report(runs: Sequence[Path], out: Path) -> str:
+    """Write the report page of some runs into a folder, and say where; a failure does not fail the runs."""
     page = out / "report"
     if RunFolder(page).exists:
         return f"no report: {page} is a run folder"
@@ -418,6 +416,6 @@ def _explain_existing(folder: RunFolder, wanted: dict[str, object]) -> None:
     if difference:
         raise UserError(f"{folder.path} holds another run ({difference}); choose another --out")
     if not folder.finished:
-        raise UserError(f"{folder.path} holds this run, unfinished; go on with 'poise resume {folder.path}'")
+        raise UserError(f"{folder.path} holds this run, unfinished; continue with 'poise resume {folder.path}'")
     result = load_result(folder.path)
     typer.echo(f"{folder.path} holds this run, finished: average accuracy {result['average_accuracy']:.2f}")

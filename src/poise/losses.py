@@ -57,9 +57,9 @@ def margin_ranking(scores: Tensor, labels: Tensor, old: int, margin: float = 0.5
 def nca(logits: Tensor, labels: Tensor, scale: Tensor | None = None, margin: float = 0.0) -> Tensor:
     """PODNet's classification of similarities, as its released code effectively computes it.
 
-    With logits z, s = z − max z: L = −s_y + log(1 + Σ_{j≠y} e^{s_j}). That code means to subtract a margin m from the
-    similarity of the true class but subtracts it from all of them, which changes nothing. What it means is had with a
-    `margin` (0.6): z_y is then lowered by σ · m, with the head's `scale` σ.
+    With logits z, s = z − max z: L = −s_y + log(1 + Σ_{j≠y} e^{s_j}). That code intends to subtract a margin m from the
+    similarity of the true class but subtracts it from all of them, which changes nothing. `margin` (0.6)
+    gives the intended loss: z_y is lowered by σ · m, with the head's `scale` σ.
     """
     truth = labels[:, None]
     if margin:
@@ -75,12 +75,10 @@ def pod_spatial(student: Sequence[Tensor], teacher: Sequence[Tensor]) -> Tensor:
     p are the sums of the squared map over its width and over its height, side by side [B, C · (H + W)], of unit length.
     """
     levels = zip(student, teacher, strict=True)
-    return torch.stack(
-        [torch.linalg.vector_norm(_pooled(new) - _pooled(old), dim=1).mean() for new, old in levels]
-    ).mean()
+    return torch.stack([torch.linalg.vector_norm(_pool(new) - _pool(old), dim=1).mean() for new, old in levels]).mean()
 
 
-def _pooled(maps: Tensor) -> Tensor:
+def _pool(maps: Tensor) -> Tensor:
     energy = maps.float().square()
     return F.normalize(torch.cat([energy.sum(dim=3).flatten(1), energy.sum(dim=2).flatten(1)], dim=1))
 

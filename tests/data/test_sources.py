@@ -109,7 +109,7 @@ class TestArrays:
             ((images, "abab"), "came as str"),
             ((images, None), "came as NoneType"),
             ((images, np.eye(4, dtype=int)), "contain list"),
-            ((images, [0, 1, 0, 1], images, [0, 1, 2, 7]), "train_labels have not: 2, 7"),
+            ((images, [0, 1, 0, 1], images, [0, 1, 2, 7]), "train_labels lack: 2, 7"),
             ((images, [0, 1, 0, 1], images, None), "test_labels came as NoneType"),
             ((images / 2, [0, 1, 0, 1]), "expected uint8"),
         ]

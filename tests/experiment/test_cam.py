@@ -115,7 +115,7 @@ def test_what_cannot_be_shown_is_refused(
 ) -> None:
     unfinished = RunFolder(tmp_path / "unfinished")
     Run(plan(), unfinished, until=1).start()
-    with pytest.raises(UserError, match="is not finished; go on with 'poise resume"):
+    with pytest.raises(UserError, match="is not finished; continue with 'poise resume"):
         activation_maps([unfinished.path])
     with pytest.raises(UserError, match="is not finished"):
         activation_maps([unfinished.path], [pictures])

@@ -160,7 +160,7 @@ def test_a_polite_signal_writes_a_checkpoint_and_says_how_to_go_on(
     words = [word if word != "0" else "60" for word in RUN]
     code, printed = driven(TRAINING, 5, signum, *words, str(folder))
     assert code == 130
-    assert printed.splitlines()[-1] == f"poise: interrupted; go on with 'poise resume {folder}'"
+    assert printed.splitlines()[-1] == f"poise: interrupted; continue with 'poise resume {folder}'"
     assert "Traceback" not in printed
     assert list((folder / "checkpoints").iterdir())
     assert command("resume", str(folder))[0] == 0

@@ -49,7 +49,7 @@ class TestOnACpu:
         expected = plain(x)
         expected = expected + shortcut if adds else expected
         expected = expected.clamp(min=0) if relu else expected
-        assert torch.equal(norm.followed(x, shortcut if adds else None, relu=relu), expected)
+        assert torch.equal(norm.normalise_and_add(x, shortcut if adds else None, relu=relu), expected)
         assert norm.running_mean is not None
         assert plain.running_mean is not None
         assert torch.equal(norm.running_mean, plain.running_mean)

@@ -9,7 +9,7 @@ import pytest
 from poise.actions import Action, make_space
 from poise.errors import UserError
 from poise.policies import Policy, Setup, make_policy
-from poise.policies.simulate import Table, simulate
+from poise.policies.simulate import Table, replay_on_table
 
 from .tables import smooth_table
 
@@ -39,7 +39,7 @@ def table() -> Table:
 
 @pytest.mark.parametrize("xi", [0.01, 0.1, 1.0])
 def test_eq_8_as_printed_is_worse_than_leaving_the_default(table: Table, xi: float) -> None:
-    found = simulate(made("exp3", xi=xi), table, runs=20)
+    found = replay_on_table(made("exp3", xi=xi), table, runs=20)
     own = table.truth[0, SPACE.default]
     assert found.truth[:, -1].mean() < own - 0.01
     assert found.below_default()[-1] > 0.4
@@ -48,19 +48,19 @@ def test_eq_8_as_printed_is_worse_than_leaving_the_default(table: Table, xi: flo
 def test_full_feedback_is_better_than_the_default_safe_or_not(table: Table) -> None:
     own = table.truth[0, SPACE.default]
     for options in ({}, {"safe": 1.0}):
-        found = simulate(made("hedge", **options), table, runs=15)
+        found = replay_on_table(made("hedge", **options), table, runs=15)
         assert found.truth[:, -1].mean() > own + 0.01
         assert found.below_default()[-1] == 0
 
 
 def test_centring_the_reward_is_what_exp3_lacked(table: Table) -> None:
-    plain = simulate(made("exp3", xi=1.0), table, runs=20)
-    centred = simulate(made("exp3", xi=1.0, centred=True), table, runs=20)
+    plain = replay_on_table(made("exp3", xi=1.0), table, runs=20)
+    centred = replay_on_table(made("exp3", xi=1.0, centred=True), table, runs=20)
     assert centred.truth[:, -1].mean() > plain.truth[:, -1].mean() + 0.02
 
 
 def test_the_summary_is_plain_values(table: Table) -> None:
-    found = simulate(made("grid"), table, runs=5)
+    found = replay_on_table(made("grid"), table, runs=5)
     summary = json.loads(json.dumps(found.summary()))
     assert summary["runs"] == 5
     assert summary["trials"] == [50.0] * 5
@@ -72,7 +72,7 @@ def test_the_summary_is_plain_values(table: Table) -> None:
 
 
 def test_the_fixed_policy_is_the_default_and_costs_nothing(table: Table) -> None:
-    summary = simulate(made("fixed"), table, runs=2).summary()
+    summary = replay_on_table(made("fixed"), table, runs=2).summary()
     assert summary["truth"] == pytest.approx([64.2] * 5)
     assert summary["trials"] == [0.0] * 5
     assert summary["rank_correlation_of_ten_best"] is None
@@ -82,7 +82,7 @@ def test_without_noise_the_grid_finds_the_best_and_ranks_all() -> None:
     space = make_space({"feature_kd": [1, 2, 3, 4]}, BASE)
     hits = np.array([[0.0, 0, 0, 0], [1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0]])
     table = Table(space, (hits[None],) * 2, (4,), np.tile(hits.mean(axis=1), (2, 1)))
-    found = simulate(made("grid"), table, runs=3)
+    found = replay_on_table(made("grid"), table, runs=3)
     assert (found.decided == 3).all()
     assert found.regret().tolist() == [0, 0]
     np.testing.assert_allclose(found.ranks, 1)
@@ -93,8 +93,8 @@ def test_checkpoints_and_finalists_are_looked_up() -> None:
     early, late = np.array([[0.0, 0.0], [1.0, 1.0]]), np.array([[0.0, 1.0], [1.0, 1.0]])
     full = np.array([[1.0, 1.0], [0.0, 0.0]])
     table = Table(space, (np.stack([early, late]),), (2, 4), np.array([[1.0, 0.0]]), full=(full,))
-    assert simulate(made("race", rungs=2), table, runs=2).decided.tolist() == [[1], [1]]
-    finals = simulate(made("race", rungs=2, finalists=1), table, runs=2, full=40)
+    assert replay_on_table(made("race", rungs=2), table, runs=2).decided.tolist() == [[1], [1]]
+    finals = replay_on_table(made("race", rungs=2, finalists=1), table, runs=2, full=40)
     assert finals.decided.tolist() == [[0], [0]]
     assert finals.epochs.tolist() == [[4 + 4 + 80]] * 2, "continued trials are not paid twice"
 
@@ -102,11 +102,11 @@ def test_checkpoints_and_finalists_are_looked_up() -> None:
 def test_a_finalist_cannot_be_replayed_without_its_rewards() -> None:
     table = smooth_table(make_space({"lr": [0.1, 0.05]}, BASE), phases=1)
     with pytest.raises(UserError, match="no trial of full length"):
-        simulate(made("race", finalists=1), table, runs=1)
+        replay_on_table(made("race", finalists=1), table, runs=1)
 
 
 def test_the_same_seed_gives_the_same_simulation(table: Table) -> None:
-    first, again, other = (simulate(made("thompson", trials=10), table, 4, seed=seed) for seed in (1, 1, 2))
+    first, again, other = (replay_on_table(made("thompson", trials=10), table, 4, seed=seed) for seed in (1, 1, 2))
     assert (first.decided == again.decided).all()
     assert (first.ranks == again.ranks).all()
     assert (first.ranks != other.ranks).any()
@@ -121,7 +121,7 @@ def test_validation_noise_is_binomial() -> None:
         kept.append(make_policy("grid", setup, {"rounds": 40}))
         return kept[-1]
 
-    simulate(make, table, runs=1)
+    replay_on_table(make, table, runs=1)
     per_class = np.array([each.per_class for each in kept[0].told.values()])
     assert per_class.mean() == pytest.approx(0.3, abs=0.01)
     assert per_class.var() == pytest.approx(0.3 * 0.7 / 10, rel=0.1)
@@ -138,11 +138,11 @@ def test_paired_noise_is_the_same_for_arms_that_are_worth_the_same() -> None:
             kept.append(make_policy("grid", setup))
             return kept[-1]
 
-        simulate(make, table, runs=1, paired=paired)
+        replay_on_table(make, table, runs=1, paired=paired)
         rewards[paired] = {each.reward for each in kept[0].told.values()}
     assert (len(rewards[False]), len(rewards[True])) == (3, 1)
     better = Table(space, (np.array([[[0.5] * 6, [0.55] * 6, [0.5] * 6]]),), (4,), np.array([[0.5, 0.55, 0.5]]))
-    found = {paired: simulate(made("grid"), better, 100, paired=paired).regret()[0] for paired in (False, True)}
+    found = {paired: replay_on_table(made("grid"), better, 100, paired=paired).regret()[0] for paired in (False, True)}
     assert found[True] < found[False] / 2
 
 
@@ -156,7 +156,7 @@ def test_classes_may_have_different_numbers_of_images() -> None:
         kept.append(make_policy("grid", setup, {"rounds": 200, "every": "first"}))
         return kept[-1]
 
-    simulate(make, Table(space, table.rewards[:1], (4,), table.truth[:1], images=images[:1]), runs=1)
+    replay_on_table(make, Table(space, table.rewards[:1], (4,), table.truth[:1], images=images[:1]), runs=1)
     per_class = np.array([each.per_class for each in kept[0].told.values()])
     for accuracies, count in zip(per_class.T, images[0], strict=True):
         assert set(np.round(accuracies * count, 9)) <= set(range(count + 1))

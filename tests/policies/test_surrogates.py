@@ -6,7 +6,7 @@ import pytest
 from poise import draws
 from poise.actions import Action, make_space
 from poise.policies import Outcome, Setup, Trial, make_policy
-from poise.policies.simulate import simulate
+from poise.policies.simulate import replay_on_table
 from poise.policies.surrogate import _Gaussian, noise_variance
 
 from .tables import smooth_table
@@ -78,8 +78,8 @@ def test_the_noise_is_what_arm_and_class_effects_do_not_explain() -> None:
 def test_they_find_the_best_arm_of_a_smooth_table_better_than_random(name: str, options: dict[str, str]) -> None:
     table = smooth_table(make_space("paper", BASE), phases=3, classes=40, images=10, seed=3)
     few = 12
-    found = simulate(lambda setup: make_policy(name, setup, {"trials": few, **options}), table, runs=25)
-    random = simulate(lambda setup: make_policy("random", setup, {"trials": few}), table, runs=25)
+    found = replay_on_table(lambda setup: make_policy(name, setup, {"trials": few, **options}), table, runs=25)
+    random = replay_on_table(lambda setup: make_policy("random", setup, {"trials": few}), table, runs=25)
     assert (found.regret()[1:] < random.regret()[1:] - 0.001).all()
     assert found.regret()[-1] < 0.01
 

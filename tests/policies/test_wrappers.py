@@ -8,7 +8,7 @@ import pytest
 from poise.actions import Action, make_space
 from poise.errors import UserError
 from poise.policies import Outcome, Policy, Setup, make_policy
-from poise.policies.simulate import simulate
+from poise.policies.simulate import replay_on_table
 from poise.policies.wrappers import Safe
 
 from .tables import smooth_table
@@ -33,7 +33,7 @@ def answered(policy: Policy, accuracies: Callable[[int], tuple[float, ...]]) -> 
 def test_safe_leaves_the_default_on_pure_noise_no_more_often_than_its_level(name: str, classes: int) -> None:
     table = smooth_table(SPACE, phases=2, classes=classes, depth=0.0)
     runs = 60
-    found = simulate(made(name, safe=1.0), table, runs)
+    found = replay_on_table(made(name, safe=1.0), table, runs)
     left = (found.decided != SPACE.default).mean(axis=0)
     allowed = LEVEL + 2.6 * np.sqrt(LEVEL * (1 - LEVEL) / runs)
     assert (left <= allowed).all()
@@ -41,10 +41,10 @@ def test_safe_leaves_the_default_on_pure_noise_no_more_often_than_its_level(name
 
 def test_the_plain_rule_forgets_that_the_best_of_fifty_was_picked() -> None:
     table = smooth_table(SPACE, phases=1, classes=20, depth=0.0)
-    found = simulate(made("hedge", safe=1.0, safe_plain=True), table, 30)
+    found = replay_on_table(made("hedge", safe=1.0, safe_plain=True), table, 30)
     assert (found.decided != SPACE.default).mean() > 0.5
     two = smooth_table(make_space({"lr": [0.1, 0.05]}, BASE), phases=1, classes=20, depth=0.0)
-    found = simulate(made("hedge", safe=1.0, safe_plain=True), two, 300)
+    found = replay_on_table(made("hedge", safe=1.0, safe_plain=True), two, 300)
     assert (found.decided != two.space.default).mean() == pytest.approx(LEVEL, abs=0.07)
 
 
@@ -69,7 +69,7 @@ def test_safe_needs_more_than_two_classes_to_be_sure_of_anything() -> None:
 
 def test_safe_gathers_evidence_over_phases() -> None:
     table = smooth_table(SPACE, phases=6, classes=12, images=5, seed=4)
-    found = simulate(made("hedge", safe=1.0), table, 25)
+    found = replay_on_table(made("hedge", safe=1.0), table, 25)
     left = (found.decided != SPACE.default).mean(axis=0)
     assert left[-1] > left[0] + 0.2
     assert found.below_default()[-1] <= 0.05

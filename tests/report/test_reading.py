@@ -104,7 +104,7 @@ def test_what_cannot_be_read_is_listed_and_stops_nothing(write: Write, tmp_path:
     assert all(reason and "\n" not in reason for reason in reasons.values())
     assert "install a newer poise" in reasons["newer"]
     assert reasons["words"] == "journal.jsonl, line 1 is not JSON"
-    assert reasons["nan"] == "holds a result in which average_accuracy is nan, which is no number"
+    assert reasons["nan"] == "holds a result in which average_accuracy is nan, which is not a number"
     assert reasons["empty"] == "is empty"
     assert reasons["foreign"] == "is not a run folder"
     assert reasons["nowhere"] == "does not exist"

@@ -113,7 +113,7 @@ def test_a_signal_ends_a_probe_after_a_trial(
     monkeypatch.setattr(probe, "LINE_SECONDS", -1.0)
     out = tmp_path / "probe.json"
     job = Probe(*reopened(before_phase_1, ()), Question(1, (1,)), out)
-    with pytest.raises(Interrupted, match="the same command goes on"):
+    with pytest.raises(Interrupted, match="the same command continues"):
         job.run(lambda line: os.kill(os.getpid(), signal.SIGTERM))
     assert len([*store.read_journal(job.journal.path)]) == 2
     assert len(job.run(quiet)["trials"]) == 4

@@ -12,7 +12,7 @@ from poise import store
 from poise.actions import Action, make_space
 from poise.errors import UserError
 from poise.policies import make_policy
-from poise.policies.simulate import simulate
+from poise.policies.simulate import replay_on_table
 from poise.studies import ProbeTable, load_probe, probe_summary, simulation_summary, simulation_table
 
 BASE = Action(feature_kd=1, lr=0.1, classifier="auto")
@@ -203,8 +203,8 @@ def test_a_short_reward_misleads_and_finalists_do_not() -> None:
         elif each["arm"] == 0:
             each["hits"] = {epoch: {"fc": [0, 0]} for epoch in each["hits"]}
     table, _ = simulation_table([probe(trials=trials)])
-    short = simulate(lambda setup: make_policy("grid", setup), table, 20, full=30)
-    long = simulate(lambda setup: make_policy("race", setup, {"finalists": 1}), table, 20, full=30)
+    short = replay_on_table(lambda setup: make_policy("grid", setup), table, 20, full=30)
+    long = replay_on_table(lambda setup: make_policy("race", setup, {"finalists": 1}), table, 20, full=30)
     assert short.regret()[0] > 0.03
     assert long.regret()[0] == 0
     text = simulation_summary(long, "race")

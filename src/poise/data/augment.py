@@ -20,7 +20,7 @@ from torch import Tensor
 from poise.errors import Damaged, UserError
 
 _SMALLEST_STD = 1e-3  # a channel that never changes must not be divided by zero
-_CHUNK = 2**24  # pixels looked at in one go when a data set is measured
+_CHUNK = 2**24  # pixels read at once when a data set is measured
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +81,7 @@ class Augmentation:
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """What happens to an image before the network: (x/255 - mean) / std per channel, augmented first when training."""
+    """What is done to an image before the network: in training augmentation, then (x/255 - mean) / std per channel."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -117,15 +117,15 @@ class Preprocessing:
         self._check(pixels)
         if len(draws) != len(pixels):
             raise UserError(f"{len(pixels)} images came with {len(draws)} draws; draw once for each image")
-        cropped = _cropped(pixels, draws, self.augmentation.pad).float()
+        cropped = _crop(pixels, draws, self.augmentation.pad).float()
         if self.augmentation.brightness:
             cropped = (cropped * draws.brightness.view(-1, 1, 1, 1)).clamp(0, 255)
-        return self._normalised(cropped)
+        return self._normalise(cropped)
 
     def plain(self, pixels: Tensor) -> Tensor:
         """The images as the network sees them in evaluation: normalised float32, nothing else."""
         self._check(pixels)
-        return self._normalised(pixels.float())
+        return self._normalise(pixels.float())
 
     def as_json(self) -> dict[str, Any]:
         """A plain value for a JSON document; `from_json` gives an equal object back."""
@@ -145,18 +145,18 @@ class Preprocessing:
         if pixels.ndim != 4 or pixels.shape[1] != len(self.mean):
             raise UserError(f"images must be [N, {len(self.mean)}, H, W], not {list(pixels.shape)}; convert them first")
 
-    def _normalised(self, values: Tensor) -> Tensor:
+    def _normalise(self, values: Tensor) -> Tensor:
         scale, shift = _scale_and_shift(self.mean, self.std, values.device)
         return torch.addcmul(shift, values, scale)
 
 
 def mirror(pixels: Tensor) -> Tensor:
-    """The images as in a mirror: left and right exchanged, channels and rows as they were."""
+    """The images with left and right exchanged."""
     return pixels.flip(-1)
 
 
-def _cropped(pixels: Tensor, draws: Draws, pad: int) -> Tensor:
-    """A crop of the size of the image out of the zero-padded image, mirrored where drawn.
+def _crop(pixels: Tensor, draws: Draws, pad: int) -> Tensor:
+    """A crop of the image's size out of the zero-padded image, mirrored where drawn.
 
     Every output pixel gathers its input pixel by index. Where the index leaves the image, a pixel inside
     is read instead and then made 0, so no padded copy is needed.
@@ -179,7 +179,7 @@ def _outside(index: Tensor, size: int) -> Tensor:
 @lru_cache(maxsize=64)
 def _scale_and_shift(mean: tuple[float, ...], std: tuple[float, ...], device: torch.device) -> tuple[Tensor, Tensor]:
     # Kept per device: making them copies from the host, which a step being captured must not do.
-    # A call inside inference_mode must not leave tensors that a later gradient cannot pass through.
+    # Not in inference mode: gradients could not pass through its tensors later.
     with torch.inference_mode(False):
         scale = torch.tensor([1 / (255 * s) for s in std], dtype=torch.float32, device=device)
         shift = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)], dtype=torch.float32, device=device)

@@ -1,28 +1,29 @@
 """The budget: how many images may be stored, during a phase and between phases.
 
-**plain.** Between phases q images of each class (or a total, shared), in a phase also every image that arrives.
+**plain.** Between phases q images of each class (or a total that all classes share); during a phase also every image
+that arrives.
 
 **rmm** (the first level of RMM's memory allocation, under a causal rule). In phase i, when m_i images arrive and n_old
 classes are known, a plain learner holds q · n_old exemplars and m_i new images:
 
     B_i = q · n_old + m_i
 
-is the budget of the phase here too. It is split anew: ρ is the share of the room for new images that is given to
-exemplars. ρ_t is chosen in phase t, when the exemplars are, and holds until it is chosen again:
+is the budget of the phase here too, split differently: ρ is the share of the room for new images that is given to
+exemplars. ρ_t is chosen in phase t, together with the exemplars, and holds until the next choice:
 
-- *After phase t ≥ 1* every class keeps ⌊(q · n_seen + ⌊ρ_t · m_t⌋) / n_seen⌋ exemplars: what comes next is not
-  known, so it is taken to be as large as what came last. After phase 0 every class keeps q: nothing says how large an
-  increment will be.
+- *After phase t ≥ 1* every class keeps ⌊(q · n_seen + ⌊ρ_t · m_t⌋) / n_seen⌋ exemplars: the next increment is not
+  known, so it is assumed to be as large as the last one. After phase 0 every class keeps q, because no increment has
+  been seen yet.
 - *When phase t + 1 arrives*, before anything of it is stored, every class is cut to
-  ⌊(q · n_old + ⌊ρ_t · m_{t+1}⌋) / n_old⌋ exemplars. Of the new images a random B − (exemplars that are left) are
-  stored, at most all of them and at least one of each class; the others are gone. An image is discarded only for an
-  exemplar that is there: room that exemplars do not fill is left to the new images.
+  ⌊(q · n_old + ⌊ρ_t · m_{t+1}⌋) / n_old⌋ exemplars. Of the new images, a random B − (remaining exemplars) are
+  stored, at most all of them and at least one of each class; the others are discarded. An image is discarded only in
+  favour of an existing exemplar: room that exemplars do not fill goes to new images.
 
-So no more than B_i images are held in phase i, and no more than that after it. With ρ = 0 it is the plain rule.
+So at most B_i images are held in phase i and after it. With ρ = 0 it is the plain rule.
 
 **rmm with knows_increment** is the rule of RMM's released code, for comparison: exemplars are stored for the size of
-the *next* increment, new images are discarded by the ρ of the present phase whatever is stored, nothing is cut on
-arrival, and discarded images still serve to imprint new rows and to choose exemplars.
+the *next* increment, new images are discarded by the ρ of the current phase whatever is stored, nothing is cut on
+arrival, and discarded images are still used to imprint new rows and to choose exemplars.
 """
 
 from __future__ import annotations
@@ -41,11 +42,11 @@ from poise.data.memory import Memory
 from poise.errors import UserError, check_number, check_whole, suggestion
 
 RULES: Final = ("plain", "rmm")
-ALLOCATION: Final = 0.5  # where nothing is said
+ALLOCATION: Final = 0.5  # unless given
 
 
 class Stored(NamedTuple):
-    """What is held when a phase begins. Only the released rule still uses `unstored` images, which were discarded."""
+    """What is held when a phase begins. Only the released rule still uses the discarded (`unstored`) images."""
 
     memory: Memory
     new: ImageSet
@@ -54,14 +55,14 @@ class Stored(NamedTuple):
 
 @dataclass(frozen=True)
 class Budget:
-    """How much may be kept: so many images per class, or so many in total, and by which rule.
+    """How much may be kept, per class or in total, and by which rule.
 
-    `reserve` images of each class are inside that budget, chosen at random and never trained on: they
-    are there to judge, not to learn from.
+    `reserve` images of each class belong to that budget. They are chosen at random and never trained on: they
+    serve to judge, not to learn.
 
     Attributes:
         rule: `plain`, or `rmm` (see above).
-        allocation: RMM's ρ, one number or one for each phase from phase 0 on, of which the last one stays.
+        allocation: RMM's ρ: one number, or one for each phase from phase 0 on, the last of which stays in force.
         knows_increment: RMM's released rule, which is told how many images come next.
     """
 
@@ -101,7 +102,7 @@ class Budget:
         return self.allocation if isinstance(self.allocation, tuple) else (self.allocation,)
 
     def quota(self, classes: int) -> int:
-        """How many images, reserve included, each of `classes` classes may keep by the plain rule: q."""
+        """q: how many images, including the reserve, each of `classes` classes may keep by the plain rule."""
         quota = self.per_class if self.per_class is not None else (self.total or 0) // classes
         if quota <= self.reserve:
             raise UserError(
@@ -112,22 +113,22 @@ class Budget:
         return quota
 
     def of_phase(self, old: int, images: int) -> int:
-        """B: how many images may be held in a phase in which so many arrive when `old` classes are known."""
+        """B: how many images may be held in a phase in which `images` arrive and `old` classes are known."""
         return (self.quota(old) * old if old else 0) + images
 
     def rho(self, phase: int) -> float:
-        """ρ of this phase where no action says it; 0 by the plain rule, and after a first phase that knows nothing."""
+        """ρ of this phase where no action sets it; 0 by the plain rule, and in phase 0 by the causal one."""
         if phase == 0 and not self.knows_increment:
             return 0.0
         return self._allocations[min(phase, len(self._allocations) - 1)]
 
     @property
     def default_allocation(self) -> float | None:
-        """Where an axis `allocation` starts from; None where an action cannot choose it."""
+        """The default of an axis `allocation`; None where an action cannot choose it."""
         return self.rho(1) if self.rule == "rmm" and not self.knows_increment else None
 
     def after_phase_0(self) -> Budget:
-        """What the memory after phase 0 depends on; two runs that agree in it can share a phase 0."""
+        """What the memory after phase 0 depends on; two runs in which it is equal can share a phase 0."""
         return self if self.knows_increment else replace(self, rule="plain", allocation=None)
 
     # What is stored ---------------------------------------------------------------------------------------------
@@ -135,7 +136,7 @@ class Budget:
     def arriving(
         self, memory: Memory, new: ImageSet, phase: int, old: int, rho: float, generator: np.random.Generator
     ) -> Stored:
-        """What is stored of a memory and of new images; `rho` is the one that the memory was stored with."""
+        """What is stored of a memory and of new images; `rho` is the ρ with which the memory was stored."""
         nothing = new.select(torch.empty(0, dtype=torch.long))
         if self.rule == "plain" or not old:
             return Stored(memory, new, nothing)
@@ -147,12 +148,12 @@ class Budget:
         return Stored(memory, new.select(picks), new.select(unstored.nonzero().flatten()))
 
     def after(self, classes: int, images: int, rho: float, next_images: int | None = None) -> int:
-        """How many images each class may keep after a phase in which so many arrived, reserve included."""
+        """How many images, reserve included, each class may keep after a phase in which `images` arrived."""
         expected = next_images if self.knows_increment and next_images is not None else images
         return per_class(self.quota(classes), classes, expected, rho)
 
     def planned(self, phases: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
-        """Exemplars and new images held in each phase of a stream, about: `phases` has the images of each new class."""
+        """About how many exemplars and new images each phase holds; `phases` gives the images of each new class."""
         found, kept = list[tuple[int, int]](), list[int]()
         for phase, sizes in enumerate(phases):
             old, images, rho = len(kept), sum(sizes), self.rho(max(phase - 1, 0))
@@ -180,14 +181,14 @@ def per_class(quota: int, classes: int, images: int, rho: float) -> int:
 
 
 def given(images: int, rho: float) -> int:
-    """⌊ρ · m⌋, not led astray by rounding: 0.7 of 10 is 7."""
+    """⌊ρ · m⌋ without rounding errors: 0.7 of 10 is 7."""
     return math.floor(round(rho * images, 6))
 
 
 def on_arrival(
     memory: Memory, new: ImageSet, quota: int, old: int, rho: float, generator: np.random.Generator
 ) -> tuple[Memory, ImageSet]:
-    """The causal rule when images arrive: exemplars are cut, then as many new images are stored as there is room for.
+    """The causal rule when images arrive: exemplars are cut, then new images fill the room that is left.
 
     Together they are at most quota · old + the images that arrive.
     """
@@ -198,14 +199,14 @@ def on_arrival(
 
 
 def _room(quota: int, old: int, images: int, arriving: int, rho: float) -> int:
-    """How many exemplars may stay when images of so many classes arrive, of each of which one is stored at least."""
+    """How many exemplars may stay when `arriving` classes arrive: at least one image of each must be stored."""
     return quota * old + min(given(images, rho), images - arriving)
 
 
 def sample(labels: Tensor, count: int, generator: np.random.Generator) -> Tensor:
-    """Indices of so many random images, over all classes together, but at least one of each class.
+    """Indices of `count` random images over all classes together, but at least one of each class.
 
-    With the same draws a smaller sample is a part of a larger one.
+    With the same draws, a smaller sample is part of a larger one.
     """
     found = labels.cpu().numpy()
     order = generator.permutation(len(found))

@@ -8,15 +8,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-STARTS = 10  # of which the best one counts
+STARTS = 10  # random starts, the best of which is kept
 
 
 def cluster_centres(points: Tensor, count: int, seed: int) -> Tensor:
-    """The centres [count, d] of that many clusters of the points [n, d], on one thread: the same on every machine.
+    """The centres [count, d] of `count` clusters of the points [n, d], on one thread: the same on every machine.
 
-    Of at most `count` distinct points, each is a centre; they take turns where there are fewer.
+    With at most `count` distinct points, each is a centre; where there are fewer, they repeat.
     """
-    from sklearn.cluster import KMeans  # here, for it takes seconds to import
+    from sklearn.cluster import KMeans  # imported here because it takes seconds
     from sklearn.exceptions import ConvergenceWarning
     from threadpoolctl import threadpool_limits
 
@@ -24,6 +24,6 @@ def cluster_centres(points: Tensor, count: int, seed: int) -> Tensor:
     centres = np.unique(values, axis=0)
     if len(centres) > count:
         with threadpool_limits(limits=1), warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # points so near that two centres are one
+            warnings.simplefilter("ignore", ConvergenceWarning)  # points so close together that two centres coincide
             centres = KMeans(count, n_init=STARTS, random_state=seed).fit(values).cluster_centers_
     return torch.from_numpy(np.resize(centres, (count, values.shape[1]))).to(points)

@@ -1,7 +1,7 @@
 """The feed: batches of uint8 images on the device, from where they live.
 
 Images that fit stay on the device and are gathered there by index. Others stay in host memory; the next
-batches are gathered and sent ahead by one thread while the present one is trained on. Both give the same
+batches are gathered and sent ahead by one thread while the current one is trained on. Both give the same
 batches.
 """
 
@@ -46,7 +46,7 @@ class Feed:
         return self.selected(torch.arange(len(self)))
 
     def load(self, other: Feed) -> None:
-        """Take over as many other images, in place: a captured step goes on reading from here."""
+        """Replace the images by an equal number of others, in place: a captured step keeps reading from here."""
         self.pixels.copy_(other.pixels)
         self.labels.copy_(other.labels)
 
@@ -58,7 +58,7 @@ class Feed:
                 picks = order[start:stop]
                 yield self.pixels.index_select(0, picks), self.labels.index_select(0, picks)
             return
-        # The other thread would copy on a stream of its own, which ours does not wait for.
+        # On a stream of its own, the other thread would copy without ours waiting for it.
         stream = torch.cuda.current_stream(self.device) if self.device.type == "cuda" else None
         with ThreadPoolExecutor(max_workers=1) as ahead:
             waiting: deque[Future[tuple[Tensor, Tensor]]] = deque()

@@ -40,7 +40,7 @@ def _herd_together(features: Tensor, labels: Tensor, classes: list[int], count: 
     want = sizes.clamp(max=count)
     length = int(want.max())
     order = torch.zeros(len(classes), length, dtype=torch.long, device=features.device)
-    chosen = ~real  # padding counts as taken
+    chosen = ~real  # padding is treated as taken
     taken = torch.zeros_like(want)
     pull = means.clone()
     for attempt in range(TRIES):

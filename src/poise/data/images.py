@@ -27,10 +27,10 @@ class ImageSet:
 
     def __post_init__(self) -> None:
         if self.pixels.dtype != torch.uint8 or self.pixels.ndim != 4:
-            raise UserError(f"pixels must be uint8 [N, C, H, W], not {_described(self.pixels)}; see to_pixels")
+            raise UserError(f"pixels must be uint8 [N, C, H, W], not {_describe(self.pixels)}; see to_pixels")
         for name, values in (("labels", self.labels), ("origins", self.origins)):
             if values.dtype != torch.int64 or values.ndim != 1:
-                raise UserError(f"{name} must be int64 [N], not {_described(values)}; convert them first")
+                raise UserError(f"{name} must be int64 [N], not {_describe(values)}; convert them first")
             if len(values) != len(self.pixels):
                 raise UserError(f"{len(self.pixels)} images came with {len(values)} {name}; give one for each image")
             if values.device != self.pixels.device:
@@ -51,12 +51,12 @@ class ImageSet:
         return ImageSet(self.pixels[indices], self.labels[indices], self.origins[indices])
 
     def of_labels(self, labels: Iterable[int]) -> ImageSet:
-        """The images of these classes, in the order they have here."""
+        """The images of these classes, in their present order."""
         wanted = torch.tensor(sorted(set(labels)), dtype=torch.int64, device=self.labels.device)
         return self.select(torch.isin(self.labels, wanted).nonzero().flatten())
 
     def first_of_each_label(self, count: int) -> ImageSet:
-        """At most so many images of each class: the first ones, in the order they have here."""
+        """The first `count` images of each class, or all if there are fewer, in their present order."""
         picks = [(self.labels == label).nonzero().flatten()[:count] for label in torch.unique(self.labels).tolist()]
         nothing = torch.empty(0, dtype=torch.long, device=self.labels.device)
         return self.select(torch.cat([nothing, *picks]).sort().values)
@@ -79,5 +79,5 @@ class ImageSet:
         )
 
 
-def _described(values: Tensor) -> str:
+def _describe(values: Tensor) -> str:
     return f"{str(values.dtype).removeprefix('torch.')} {list(values.shape)}"

@@ -45,7 +45,7 @@ def to_pixels(
     if isinstance(images, Sequence):
         if len(images) and all(isinstance(entry, str | Path) for entry in images):
             return decode_all(images, size or choose_size(images), channels)
-        images = _stacked(images)
+        images = _stack(images)
     if isinstance(images, np.ndarray):
         return _of_size(_from_numpy(images), size)
     if isinstance(images, Tensor):
@@ -60,12 +60,6 @@ def decode_all(paths: Sequence[str | Path], size: tuple[int, int], channels: int
         for index, image in enumerate(pool.map(partial(_decode, size=size, channels=channels), paths)):
             pixels[index] = torch.from_numpy(image).permute(2, 0, 1)
     return pixels
-
-
-def decode(path: str | Path, size: tuple[int, int]) -> Pixels:
-    """One image file as uint8 [H, W, 3], scaled and cropped around the centre to `size` (height, width)."""
-    with _no_warnings():
-        return _decode(path, size, channels=3)
 
 
 def choose_size(paths: Sequence[str | Path]) -> tuple[int, int]:
@@ -134,7 +128,7 @@ def _no_warnings() -> Iterator[None]:
         yield
 
 
-def _stacked(images: Sequence[Any]) -> Any:  # noqa: ANN401 - numpy or torch, checked by the caller
+def _stack(images: Sequence[Any]) -> Any:  # noqa: ANN401 - numpy or torch, checked by the caller
     """Single images in a list as one array or tensor."""
     if not len(images):
         raise UserError("there are no images; give at least one")

@@ -1,4 +1,4 @@
-"""The memory: which old images are kept. It works on features and knows no network."""
+"""The memory: which old images are kept. It works on features and knows nothing of networks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Memory:
         return Memory(exemplars, exemplars.select(torch.empty(0, dtype=torch.long)))
 
     def __len__(self) -> int:
-        """Every stored image counts, the reserve too."""
+        """The number of stored images, including the reserve."""
         return len(self.exemplars) + len(self.reserve)
 
     def cut(self, quota: int) -> Memory:
@@ -51,8 +51,8 @@ class Memory:
         """The memory after a phase.
 
         Classes in `candidates` are herded anew from their `features`; a class that was there before and is
-        not among the candidates keeps its first images. No class keeps more than `quota` images, of which at most
-        `reserved` are reserve.
+        not among the candidates keeps its first images. No class keeps more than `quota` images, and at most
+        `reserved` of them are reserve.
         """
         refreshed = set(torch.unique(candidates.labels).tolist())
         reserves = ImageSet.joined([_without(self.reserve, set(torch.unique(reserve.labels).tolist())), reserve])

@@ -49,17 +49,17 @@ def class_order(order: str | int | Sequence[int], count: int) -> tuple[int, ...]
     (0, 1, 2)
     """
     if isinstance(order, str):
-        return _named(order, count)
+        return _order_by_name(order, count)
     if isinstance(order, int | np.integer):
-        return _seeded(order, count)
-    return _listed(order, count)
+        return _order_by_seed(order, count)
+    return _check_order(order, count)
 
 
-def _named(order: str, count: int) -> tuple[int, ...]:
+def _order_by_name(order: str, count: int) -> tuple[int, ...]:
     if order == "sorted":
         return tuple(range(count))
     if order.isascii() and order.isdigit():
-        return _seeded(int(order), count)
+        return _order_by_seed(int(order), count)
     if order not in PODNET:
         raise UserError(
             f"unknown class order '{order}'; {suggestion(order, ['sorted', *PODNET])} (or a seed, or a list)"
@@ -69,13 +69,13 @@ def _named(order: str, count: int) -> tuple[int, ...]:
     return PODNET[order]
 
 
-def _seeded(seed: int | np.integer, count: int) -> tuple[int, ...]:
+def _order_by_seed(seed: int | np.integer, count: int) -> tuple[int, ...]:
     if isinstance(seed, bool) or not 0 <= seed < 2**32:
-        raise UserError(f"order={seed} is no seed; use a whole number from 0 to {2**32 - 1}")
+        raise UserError(f"order={seed} cannot be a seed; use a whole number from 0 to {2**32 - 1}")
     return tuple(np.random.RandomState(int(seed)).permutation(count).tolist())
 
 
-def _listed(order: Sequence[int], count: int) -> tuple[int, ...]:
+def _check_order(order: Sequence[int], count: int) -> tuple[int, ...]:
     listed = list(order)
     if any(isinstance(entry, bool) or not isinstance(entry, int | np.integer) for entry in listed):
         raise UserError(f"order must list class indices, whole numbers from 0 to {count - 1}")
@@ -87,11 +87,11 @@ def _listed(order: Sequence[int], count: int) -> tuple[int, ...]:
         "out of range": sorted(set(classes) - set(range(count))),
     }
     if any(problems.values()):
-        found = "; ".join(f"{what}: {_shortened(entries)}" for what, entries in problems.items() if entries)
+        found = "; ".join(f"{what}: {_shorten(entries)}" for what, entries in problems.items() if entries)
         raise UserError(f"order must list each class from 0 to {count - 1} once; {found}")
     return classes
 
 
-def _shortened(entries: Sequence[int], most: int = 10) -> str:
+def _shorten(entries: Sequence[int], most: int = 10) -> str:
     text = ", ".join(str(entry) for entry in entries[:most])
     return text if len(entries) <= most else f"{text} and {len(entries) - most} more"

@@ -73,15 +73,15 @@ def make_stream(
             all) or `groups`.
         order: the classes in the order in which they arrive, as `class_order` gives it.
         phases: how many even phases, for `tfh` and `tfs`.
-        groups: for `groups`: the sizes of the groups, uneven or not, which take the first classes of the order
-            and need not take all; or the groups themselves as lists of class indices.
+        groups: for `groups`: the sizes of the groups, even or not, which take classes from the start of the order
+            and need not use all of them; or the groups themselves as lists of class indices.
     """
     if setting not in SETTINGS:
         raise UserError(f"unknown setting '{setting}'; {suggestion(setting, SETTINGS)}")
     if len(order) < 2:
         raise UserError(f"a stream needs at least 2 classes, there are {len(order)}; add a class")
     if setting == "groups":
-        return Stream(setting, _grouped(order, groups, phases))
+        return Stream(setting, _make_groups(order, groups, phases))
     if groups is not None:
         raise UserError(f"setting={setting} makes its own groups; use setting=groups or leave groups out")
     count = len(order)
@@ -100,7 +100,7 @@ def _even(setting: str, count: int, phases: int | None) -> list[int]:
         raise UserError(f"setting={setting} needs phases, and splits {count} classes into even ones; {choices}")
     if not _is_whole(phases) or phases < 1:
         raise UserError(
-            f"{setting} splits {count} classes into even phases: phases={phases} is no such number; {choices}"
+            f"{setting} splits {count} classes into even phases: phases={phases} is not a number of phases; {choices}"
         )
     if phases not in fitting:
         raise UserError(
@@ -109,7 +109,7 @@ def _even(setting: str, count: int, phases: int | None) -> list[int]:
     return [count // phases] * phases
 
 
-def _grouped(
+def _make_groups(
     order: Sequence[int], groups: Sequence[int] | Sequence[Sequence[int]] | None, phases: int | None
 ) -> tuple[Group, ...]:
     if not groups:
@@ -117,11 +117,11 @@ def _grouped(
     if phases is not None and phases != len(groups):
         raise UserError(f"phases={phases}, but there are {len(groups)} groups; leave phases out with setting=groups")
     if _is_sizes(groups):
-        return _cut(order, _checked_sizes(groups, len(order)))
-    return tuple(_checked_group(group, order) for group in groups)
+        return _cut(order, _check_sizes(groups, len(order)))
+    return tuple(_check_group(group, order) for group in groups)
 
 
-def _checked_sizes(sizes: Sequence[int], count: int) -> Sequence[int]:
+def _check_sizes(sizes: Sequence[int], count: int) -> Sequence[int]:
     for size in sizes:
         if size < 1:
             raise UserError(f"groups={list(sizes)} has a group of {size} classes; each needs at least 1")
@@ -130,7 +130,7 @@ def _checked_sizes(sizes: Sequence[int], count: int) -> Sequence[int]:
     return sizes
 
 
-def _checked_group(group: int | Sequence[int], order: Sequence[int]) -> Group:
+def _check_group(group: int | Sequence[int], order: Sequence[int]) -> Group:
     if isinstance(group, str) or not isinstance(group, Sequence) or not all(_is_whole(entry) for entry in group):
         raise UserError(f"groups must be all sizes or all lists of class indices; {group!r} does not fit in")
     known = set(order)

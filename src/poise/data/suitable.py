@@ -1,4 +1,4 @@
-"""What suits images of a size: a network, an augmentation, and the smallest size there is."""
+"""What suits images of a given size: a network and an augmentation; and the smallest size allowed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Final
 
 from poise.data.augment import Augmentation
 
-LEAST_SIZE: Final = 8  # two halvings in the backbones must leave something
+LEAST_SIZE: Final = 8  # the backbones halve it twice
 
 
 def suitable_net(side: int) -> str:
@@ -15,5 +15,5 @@ def suitable_net(side: int) -> str:
 
 
 def suitable_augmentation(side: int) -> Augmentation:
-    """Shifts by an eighth of the shorter side, as 4 pixels are of 32, and mirror images."""
+    """Mirroring, and shifts by up to an eighth of the shorter side (4 of 32 pixels)."""
     return Augmentation(pad=max(1, side // 8), flip=True)

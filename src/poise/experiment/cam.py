@@ -1,7 +1,7 @@
 """Activation maps of the final models of runs, side by side.
 
-Without images of the user's own, the examiner shows some of the exam images. The models are final and nothing is
-chosen by what is seen here; the figure says which images they are.
+Without images from the user, the examiner shows some of the exam images. The models are final and nothing is chosen
+by what is seen here; the figure says which images they are.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from poise.learner import Learner
 from poise.report import Figure, RunRecord, Subject, cam_figure, load_result, look, run_of_result
 
 IMAGES_PER_CLASS = 2
-MOST_IMAGES = 24  # rows that can still be looked at
+MOST_IMAGES = 24  # rows that a figure can show legibly
 MOST_RUNS = 8  # columns of a report's figure
 
 HOW = (
     "Grad-CAM of the last convolutional maps for the predicted class, brighter where more speaks for it. "
-    "Differentiated is the score that the prediction is made with: the logit where FC counts, the cosine to the "
+    "The score that is differentiated is the one that predicts: the logit where FC counts, the cosine to the "
     "class mean where NCM does. The percentage is the probability that the model gives to its prediction"
 )
 RIGHT = "a tick means that the prediction is right, a cross that it is not"
 
 
 def activation_maps(paths: Sequence[Path], images: Sequence[Path] = ()) -> Figure:
-    """The maps of run folders (or learners' files) on these images, or on exam images if there are none.
+    """The maps of run folders (or learners' files) on these images, or on exam images if none are given.
 
-    With images, paths that are no model are images too: a shell puts the rest of `--images photos/*.png` there.
+    With images, paths that are not models are images too: a shell puts the rest of `--images photos/*.png` there.
     """
     if not images:
         return exam_maps(paths)
@@ -48,9 +48,9 @@ def activation_maps(paths: Sequence[Path], images: Sequence[Path] = ()) -> Figur
 
 
 def report_maps(paths: Sequence[Path]) -> list[Figure]:
-    """The maps of a report's finished runs on exam images: a figure for each data set and exam, or several.
+    """The maps of a report's finished runs on exam images: one or more figures for each data set and exam.
 
-    Of runs that differ by their seed only, the lowest is shown.
+    Of runs that differ only by their seed, the one with the lowest seed is shown.
     """
     groups: dict[tuple[str, str, str], dict[tuple[str, str], tuple[int, Path]]] = {}
     for path in paths:
@@ -69,10 +69,10 @@ def report_maps(paths: Sequence[Path]) -> list[Figure]:
 
 
 def exam_maps(paths: Sequence[Path]) -> Figure:
-    """What finished runs make of the same exam images, of classes from the first, middle and last phase.
+    """The maps of finished runs on the same exam images, of classes from the first, middle and last phase.
 
-    The phases are those of the first run. Of each it is the first class that all runs know, and of that the first
-    images of the exam.
+    The phases are those of the first run. Each phase is represented by its first class that all runs know, and that
+    class by its first exam images.
     """
     labels = _labels(paths)
     folders, plans = zip(*map(reopen, paths), strict=True)
@@ -100,9 +100,9 @@ def exam_maps(paths: Sequence[Path]) -> Figure:
 
 
 def image_maps(paths: Sequence[Path], images: Sequence[Path]) -> Figure:
-    """What the final models of runs, or saved learners, make of a user's images.
+    """The maps of the final models of runs, or of saved learners, on a user's images.
 
-    An image that lies in a folder named like a class is taken to show that class.
+    An image in a folder named like a class is assumed to show that class.
     """
     files = [file for path in images for file in image_files(path)]
     if len(files) > MOST_IMAGES:
@@ -144,7 +144,7 @@ def _phase_of(label: int, stream: Stream) -> int | None:
 
 
 def _labels(paths: Sequence[Path]) -> list[str]:
-    """A label for each run or saved learner; seeds and numbers only where they tell equal ones apart."""
+    """A label for each run or saved learner, with seeds and numbers only where labels would be equal."""
     runs = [None if path.is_file() else _finished_run(path) for path in paths]
     plain = [path.stem if run is None else _describe(run) for path, run in zip(paths, runs, strict=True)]
     seeded = [

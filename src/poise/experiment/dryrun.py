@@ -1,4 +1,4 @@
-"""What a run would do and cost, measured by doing a little of it."""
+"""What a run would do and cost, estimated from a short measurement."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def describe_plan(plan: Plan) -> str:
 
 
 def _trial_epochs(plan: Plan) -> int:
-    """Epochs of training that the trials of a phase take, if their rewards are all alike."""
+    """Epochs of training that the trials of a phase take if all rewards are equal."""
     settings, recipe = plan.settings, plan.recipe
     epochs, longest = 0, dict[int | None, int]()
     if isinstance(settings.tuner, PolicyTuner):
@@ -73,25 +73,25 @@ def _trial_epochs(plan: Plan) -> int:
 
 
 def _environments(plan: Plan, new_classes: int) -> int:
-    """How many environments an action is tried on when so many classes arrive."""
+    """The number of environments an action is tried on when `new_classes` classes arrive."""
     settings = plan.settings.trials
     return 2 if settings.environment == "both" and new_classes > 1 else 1 + settings.horizon
 
 
 def _images_per_second(learner: Learner, arrived: ImageSet) -> float:
-    marks = [(time.monotonic(), 0)]  # when a step was done, and how many images it trained on
+    marks = [(time.monotonic(), 0)]  # when each step was done, and its number of images
     told = len(arrived) if learner.settings.memory.knows_increment else None
     for event in learner.fitting(arrived.pixels, arrived.labels, next_images=told):
         if isinstance(event, StepDone):
             marks.append((time.monotonic(), event.images))
         if marks[-1][0] - marks[min(1, len(marks) - 1)][0] > MEASURED_SECONDS:
             break
-    marks = marks[1:] if len(marks) > 2 else marks  # the first step warms up, unless it is the only one
+    marks = marks[1:] if len(marks) > 2 else marks  # the first step is a warm-up, unless it is the only one
     return sum(images for _, images in marks[1:]) / max(marks[-1][0] - marks[0][0], 1e-6)
 
 
 def _model_bytes(learner: Learner, shape: tuple[int, int, int]) -> tuple[int, int]:
-    """The size of the network in the first phase and after it; its steps take longer in proportion."""
+    """The size of the network in the first phase and later; the time of a step is assumed proportional to it."""
     grown: list[tuple[tuple[int, int], ...]] = [(), ((1, 1),)]
     first, later = (build_model(learner.settings, shape, grown=each).state_dict().values() for each in grown)
     return sum(value.nbytes for value in first), sum(value.nbytes for value in later)

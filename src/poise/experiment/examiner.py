@@ -24,7 +24,7 @@ DEV_IMAGES = 50  # training images per class set aside for the development exam
 
 @dataclass(frozen=True)
 class Exam:
-    """What a learner could do after a phase: hits per class of both classifiers, on all classes seen."""
+    """The result of a learner after a phase: hits per class of both classifiers, on all classes seen."""
 
     phase: int
     classifier: str
@@ -79,12 +79,12 @@ class Examiner:
         )
 
     def counts(self, classes: Sequence[Label]) -> list[int]:
-        """How many exam images there are of each of these classes."""
+        """The number of exam images of each of these classes."""
         labels = [int(label) for label in classes]
         return _per_class(self._images.of_labels(labels).labels.cpu().numpy(), labels)
 
     def samples(self, classes: Sequence[int], count: int) -> ImageSet:
-        """The first exam images of each of these classes, class by class: for people to look at, chosen by no one."""
+        """The first exam images of each of these classes, class by class, to be looked at; nobody selected them."""
         return ImageSet.joined([self._images.of_labels([label]).first_of_each_label(count) for label in classes])
 
     def score(
@@ -92,9 +92,8 @@ class Examiner:
     ) -> dict[str, list[int]]:
         """Hits of a temporary model on the exam images of its classes, by classifier, in the order of its rows.
 
-        For studies that show how far rewards are from the truth (`probe`), and for the leak audit, which are labelled
-        so: a run of a learner has no use for it. The work is queued where the caller works, which is where the model
-        was trained.
+        For studies of how far rewards are from the truth (`probe`) and for the leak audit; their results are labelled.
+        An ordinary run does not use it. The work is queued on the caller's stream, on which the model was trained.
         """
         labels = [int(label) for label in classes]
         images = self._images.of_labels(labels)
@@ -106,7 +105,7 @@ class Examiner:
 def split_for_development(train: ImageSet) -> tuple[ImageSet, ImageSet]:
     """Training images without, and only, those of the development exam: 50 of each class, at most half of it.
 
-    The draw depends on nothing but the data, so that every run on them is examined with the same images.
+    The draw depends only on the data, so that every run on the same data is examined with the same images.
     """
     aside = []
     for label in torch.unique(train.labels).tolist():

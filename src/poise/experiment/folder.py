@@ -62,17 +62,17 @@ class RunFolder:
         return ", ".join(f"{key}={there.get(key)!r}" for key in other)
 
     def refuse_leftovers(self) -> None:
-        """A new run must not mix with another one, not even with what is left of it."""
+        """Refuse a folder with files of another run, even if only some are left."""
         written = any(path.exists() for path in (self.recipe, self.result, self.phase_0, self.model))
         if written or self._checkpoint_files() or self.journal.position():
             raise UserError(f"{self.path} holds files of another run; choose another --out")
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep every other process out of this folder; the operating system forgets the lock with us."""
+        """Keep every other process out of this folder; the lock ends with this process."""
         with self.writing():
             self.checkpoints.mkdir(parents=True, exist_ok=True)
-            file = (self.path / "lock").open("a")  # not "w", which would empty a file of that name
+            file = (self.path / "lock").open("a")  # not "w", which would truncate the file
         try:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -94,10 +94,10 @@ class RunFolder:
                     f"no space left for {self.path}; free some, then 'poise resume {self.path}' (nothing saved is lost)"
                 ) from error
             name = f" ({Path(error.filename).name})" if error.filename else ""
-            raise UserError(f"{self.path} cannot be used: {reason}{name}; mend it or choose another --out") from error
+            raise UserError(f"{self.path} cannot be used: {reason}{name}; fix it or choose another --out") from error
 
     def write_checkpoint(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
-        """Write a new checkpoint, then drop the oldest beyond two."""
+        """Write a new checkpoint, then delete all but the newest two."""
         present = self._checkpoint_files()
         number = int(present[-1].stem) + 1 if present else 0
         store.write_tensors(self.checkpoints / f"{number:06d}.safetensors", tensors, meta, kind="checkpoint")
@@ -105,7 +105,7 @@ class RunFolder:
             old.unlink()
 
     def newest_checkpoint(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-        """The newest checkpoint that is whole; a damaged one is named, removed and passed over."""
+        """The newest intact checkpoint; damaged ones are reported, removed and skipped."""
         for path in reversed(self._checkpoint_files()):
             try:
                 return store.read_tensors(path, kind="checkpoint")

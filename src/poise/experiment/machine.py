@@ -45,7 +45,7 @@ def describe_machine(folder: Path, backend: Backend) -> dict[str, Any]:
 
 
 def record_resume(path: Path, backend: Backend) -> None:
-    """Add this resume to `machine.json`, and whether it continues to the bit."""
+    """Add this resume to `machine.json`, and whether it continues bit for bit."""
     machine = read_machine(path)
     same = machine["versions"]["torch"] == torch.__version__ and machine["hardware"]["processor"] == _processor()
     exact = bool(machine["exact_resume"]) and same and machine["threads"] == torch.get_num_threads()
@@ -54,7 +54,7 @@ def record_resume(path: Path, backend: Backend) -> None:
 
 
 def read_machine(path: Path) -> dict[str, Any]:
-    """What `describe_machine` described; a file with holes is damaged."""
+    """What `describe_machine` wrote; a file that lacks keys is damaged."""
     machine = store.read_json(path)
     missing = {"versions", "hardware", "threads", "exact_resume", "resumes"} - machine.keys()
     if missing:

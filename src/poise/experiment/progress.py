@@ -15,11 +15,11 @@ from poise.experiment.examiner import Exam
 from poise.training import Event, events
 from poise.words import duration
 
-LINE_SECONDS = 10.0  # between plain lines about one phase
+LINE_SECONDS = 10.0  # seconds between plain lines about one phase
 
 
 class Watcher(Protocol):
-    """Something that is shown what happens; it cannot change it."""
+    """An observer of a run; it cannot change anything."""
 
     def event(self, event: Event, done: float) -> None:
         """Something happened; `done` is the share of the whole run."""
@@ -45,7 +45,7 @@ class Quiet:
 
 
 class Lines:
-    """One line per phase, per exam, and now and then between."""
+    """One line per phase and per exam, and occasional lines in between."""
 
     def __init__(self, phases: int | None, out: TextIO, opening: Sequence[str] = ()) -> None:
         self._phases = phases
@@ -55,7 +55,7 @@ class Lines:
 
     def event(self, event: Event, done: float) -> None:
         """A line at the start of a phase, then at most one in ten seconds."""
-        while self._opening:  # not before: a run that is refused says one line only
+        while self._opening:  # not before: a run that is refused prints only one line
             self.say(self._opening.pop(0))
         if isinstance(event, events.PhaseStarted):
             self.say(_phase_line(event, self._phases))
@@ -92,7 +92,7 @@ class Bar:
         self._task = self._progress.add_task("starting", total=1.0, rate="")
 
     def event(self, event: Event, done: float) -> None:
-        """Move the bar, which is there from the first event on."""
+        """Move the bar, which appears with the first event."""
         self._progress.start()
         while self._opening:
             self._progress.console.print(self._opening.pop(0), highlight=False)
@@ -122,16 +122,16 @@ class Bar:
 
 
 def make_watcher(phases: int | None, opening: Sequence[str] = ()) -> Watcher:
-    """A bar if a person is watching, lines if not; `opening` is said when the work has really begun.
+    """A bar if a person is watching, lines if not; `opening` is printed once the work has begun.
 
-    `phases` is None where nobody knows how many there will be.
+    `phases` is None if their number is not known.
     """
     console = Console(stderr=True)
     return Bar(phases, console, opening) if console.is_terminal else Lines(phases, sys.stderr, opening)
 
 
 def watch_phase(events: Iterable[Event]) -> None:
-    """Let one phase happen and show how far it is."""
+    """Run one phase and show its progress."""
     watcher = make_watcher(None)
     try:
         for event in events:
@@ -141,7 +141,7 @@ def watch_phase(events: Iterable[Event]) -> None:
 
 
 def share_of_phase(event: Event) -> float:
-    """How much of its phase is done, roughly: the stage under way counts as if it were the only one."""
+    """Roughly what share of the phase is done, as if the current stage were the only one."""
     if isinstance(event, events.EpochDone):
         return event.epoch / event.epochs
     if isinstance(event, events.StepDone):

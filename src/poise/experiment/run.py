@@ -323,7 +323,7 @@ class Run:
 
     def _leave_if_asked(self) -> None:
         if self.stop.is_set():
-            raise Interrupted(f"interrupted; go on with 'poise resume {self.folder.path}'")
+            raise Interrupted(f"interrupted; continue with 'poise resume {self.folder.path}'")
 
     def _refuse_other_runner(self) -> None:
         found = runner_of(self.folder)
@@ -427,7 +427,7 @@ def reopen(path: Path) -> tuple[RunFolder, Plan]:
     folder = RunFolder(path)
     if not folder.exists:
         if (path / CROSSVAL).exists():
-            raise UserError(f"{path} holds a crossval; give the same 'poise crossval' command again to go on with it")
+            raise UserError(f"{path} holds a crossval; give the same 'poise crossval' command again to continue it")
         raise UserError(f"{path} is not a run folder; start one with 'poise run'")
     saved = store.read_json(folder.recipe)
     if not {"name", "recipe", "fingerprint"} <= saved.keys():

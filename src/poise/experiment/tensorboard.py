@@ -24,7 +24,7 @@ class TensorBoard:
 
     @cached_property
     def _writer(self) -> Any:  # noqa: ANN401 - an extra without types
-        """Made when there is something to write: a run that is refused leaves no files."""
+        """Created when there is something to write, so that a refused run leaves no files."""
         return self._make()
 
     def event(self, event: Event, done: float) -> None:

@@ -232,7 +232,7 @@ class Phase:
         if self.trainer is None:
             return Pending(self.arrival.digest, history)
         tensors, position = self.trainer.state()
-        copied = {name: value.clone() for name, value in tensors.items()}  # the training goes on and changes them
+        copied = {name: value.clone() for name, value in tensors.items()}  # the training continues and changes them
         return Pending(self.arrival.digest, history, self.trainer.action, copied, position)
 
 

@@ -22,8 +22,8 @@ class AANets(Method):
     """The terms, head and stages of `base`; from the second phase on the network has two branches (`poise.nets`).
 
     Both start as copies of the first phase's network. `alpha` is the share of the stable one at every level, or
-    `learned`: then each level's starts at 0.5 and is trained after each epoch, with the rate `alpha_lr` and inside
-    [0, 1], to classify as many images of each class. Options of `base` are options of this method too.
+    `learned`: then the share of each level starts at 0.5 and is trained after each epoch, on a class-balanced set,
+    with the learning rate `alpha_lr` and within [0, 1]. Options of `base` are options of this method too.
     """
 
     name = "aanets"
@@ -49,9 +49,9 @@ class AANets(Method):
         return Branches(backbone, self.alpha) if isinstance(backbone, ResNet) else backbone
 
     def grow(self, model: Model, arrivals: Arrivals) -> None:
-        """As in `base`; a network that cannot be split is refused before anything is trained."""
+        """Grow as `base` does; refuse a network that cannot be split before anything is trained."""
         if not isinstance(model.backbone, ResNet | Branches):
-            raise UserError(f"{self.name} makes two branches of a network of poise's; leave net out or name one")
+            raise UserError(f"{self.name} makes two branches of one of poise's own networks; leave net out or name one")
         self.base.grow(model, arrivals)
 
     def terms(self, student: Output, teacher: Output | None, labels: Tensor, growth: Growth) -> dict[str, Tensor]:
@@ -59,7 +59,7 @@ class AANets(Method):
         return self.base.terms(student, teacher, labels, growth)
 
     def stages(self, growth: Growth) -> tuple[Stage, ...]:
-        """Those of `base`; where α is learned, a pass over a balanced set follows each epoch of the first one."""
+        """Those of `base`; if α is learned, a pass over a balanced set follows each epoch of the first stage."""
         first, *others = self.base.stages(growth)
         if self.learned and growth.old:
             first = replace(first, after=replace(FUSION, lr=float(self.settings["alpha_lr"])))

@@ -51,10 +51,10 @@ class Stage:
 
     Attributes:
         clamp: the largest size of any single value of a gradient, if there is one.
-        balanced: trains on as many images of each class as there are of the smallest, the first ones by herding.
+        balanced: trains on the same number of images of each class, that of the smallest one, chosen by herding.
         trains: `all` (apart from what the action and the network keep frozen), or the `head`, its `rows` (old ones
             too, but no scale) or the `fusion` of two branches alone.
-        moves_statistics: whether batch statistics go on moving; if not, the backbone stays in eval mode.
+        moves_statistics: whether batch statistics still move; if not, the backbone stays in eval mode.
         student: which model is trained: the phase's own (`MODEL`), or one that the method makes under this name when
             the stage begins (`Method.student`).
         teacher: which model is distilled from: the last phase's (`PREVIOUS`), a student of an earlier stage by its
@@ -117,7 +117,7 @@ class Method(ABC):
     default_action: Action
     #: Words of an axis that mean something here, where not all do.
     choices: Mapping[str, tuple[str, ...]] = {}
-    #: What `balance=finetune` adds to a phase: a short training of the head on as many images of each class.
+    #: What `balance=finetune` adds to a phase: a short training of the head on the same number of images of each class.
     balancing: Stage = Stage(
         "balance",
         share=1 / 8,
@@ -138,7 +138,7 @@ class Method(ABC):
         self.settings = {**self.options, **options}
 
     def at(self, action: Action) -> Self:
-        """The method as this action sets it: a copy, where an axis of one's own is more than the weight of a term."""
+        """The method as this action sets it: a copy, where your own axis is more than the weight of a term."""
         return self
 
     def expanded(self, backbone: nn.Module, growth: Growth) -> nn.Module:

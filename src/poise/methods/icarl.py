@@ -17,7 +17,7 @@ from poise.nets import Output
 class ICaRL(Method):
     """L = CE + β · KL at temperature 2, as LUCIR's repository runs its iCaRL baseline.
 
-    `loss="sigmoid"` is the original's: binary cross-entropy over all outputs, with one-hot targets for new
+    `loss="sigmoid"` is the original one: binary cross-entropy over all outputs, with one-hot targets for new
     classes and the old model's outputs for old ones. Its mean over outputs is small: the original trains
     it with a learning rate of 2.
     """

@@ -28,7 +28,7 @@ class Lucir(Method):
     default_action = Action(
         logit_kd=0.0, feature_kd=1.0, margin=1.0, lr=0.1, classifier="fc", old_rows="frozen", balance="none"
     )
-    choices: Mapping[str, tuple[str, ...]] = {"balance": ("none", "finetune")}  # its rows have no length
+    choices: Mapping[str, tuple[str, ...]] = {"balance": ("none", "finetune")}  # the length of its rows has no effect
     options: Mapping[str, float | str] = {"lambda_base": 5.0}
 
     def __init__(self, **options: float | str) -> None:
@@ -37,7 +37,7 @@ class Lucir(Method):
         self.lambda_base = float(self.settings["lambda_base"])
 
     def grow(self, model: Model, arrivals: Arrivals) -> None:
-        """New rows are imprinted: the mean direction of their class's features, as long as old rows are."""
+        """Imprint new rows: the mean direction of the features of their class, with the length of old rows."""
         super().grow(model, arrivals)
         if arrivals.growth.old and arrivals.growth.new and isinstance(model.head, CosineHead):
             features, classes = arrivals.features()

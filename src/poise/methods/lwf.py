@@ -8,7 +8,7 @@ from poise.methods.icarl import ICaRL
 
 @register
 class LwF(ICaRL):
-    """The same loss as iCaRL; what counts is the fully-connected classifier."""
+    """The same loss as iCaRL; it predicts with the fully-connected classifier."""
 
     name = "lwf"
     default_action = ICaRL.default_action.replace(classifier="fc")

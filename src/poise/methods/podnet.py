@@ -17,16 +17,16 @@ from poise.errors import UserError, check_number
 from poise.methods.base import Arrivals, Growth, Method, Stage, register
 from poise.nets import Model, Output, ProxyHead
 
-CLAMP = 5.0  # of every value of a gradient
+CLAMP = 5.0  # largest size of a value of a gradient
 
 
 @register
 class PODNet(Method):
     """L = NCA + ω · r (λ_c POD-spatial + λ_f POD-flat) + γ (λ_base r (1 − cos) + margin) + β BCE, r = √(n / n_new).
 
-    n counts all classes seen so far, new ones included. PODNet itself is ω = 1 with λ_c = `spatial` = 3 and
-    λ_f = `flat` = 1; the other two are the terms of LUCIR and iCaRL that are tuned beside it in the line of AANets and
-    RMM. `nca_margin` is the margin of the true class that the released code means to have (0.6) and has not.
+    n is the number of classes seen so far, including new ones. PODNet itself is ω = 1 with λ_c = `spatial` = 3 and
+    λ_f = `flat` = 1; the other two are the terms of LUCIR and iCaRL that AANets and RMM tune beside it.
+    `nca_margin` is the margin of the true class that the released code intends (0.6) but does not apply.
     """
 
     name = "podnet"
@@ -36,8 +36,8 @@ class PODNet(Method):
     default_action = Action(
         logit_kd=0.0, feature_kd=0.0, pod=1.0, lr=0.1, classifier="fc", old_rows="frozen", balance="finetune"
     )
-    choices: Mapping[str, tuple[str, ...]] = {"balance": ("none", "finetune")}  # its rows have no length
-    #: 20 epochs of 160 at a constant rate, on the exemplars of all classes; only proxies are trained.
+    choices: Mapping[str, tuple[str, ...]] = {"balance": ("none", "finetune")}  # the length of its rows has no effect
+    #: 20 epochs (for 160) at a constant rate on the exemplars of all classes; only proxies are trained.
     balancing = replace(Method.balancing, milestones=(), lr=0.05, clamp=CLAMP, trains="rows", moves_statistics=True)
     options: Mapping[str, float | str] = {"spatial": 3.0, "flat": 1.0, "lambda_base": 5.0, "nca_margin": 0.0}
 
@@ -48,7 +48,7 @@ class PODNet(Method):
         self.factors = {name: float(value) for name, value in self.settings.items()}
 
     def grow(self, model: Model, arrivals: Arrivals) -> None:
-        """New proxies are imprinted: the centres of ten clusters of their class's unit features."""
+        """Imprint new proxies: the centres of ten clusters of the unit features of their class."""
         super().grow(model, arrivals)
         if arrivals.growth.old and arrivals.growth.new and isinstance(model.head, ProxyHead):
             features, classes = arrivals.features()
@@ -60,7 +60,7 @@ class PODNet(Method):
             model.head.imprint(torch.stack(centres).to(model.head.new))
 
     def stages(self, growth: Growth) -> tuple[Stage, ...]:
-        """One stage along half a cosine wave; the action's `balance` adds the other."""
+        """One stage with a cosine schedule; the action's `balance` adds the second one."""
         return (Stage(milestones=(), cosine=True, clamp=CLAMP),)
 
     def terms(self, student: Output, teacher: Output | None, labels: Tensor, growth: Growth) -> dict[str, Tensor]:

@@ -20,7 +20,7 @@ from poise.nets.resnet import Backbone, ResNet, convolve
 
 
 class ScaledConv(nn.Module):
-    """A convolution with frozen weights and one learned scale, at first 1, for each of its out × in kernels."""
+    """A convolution with frozen weights and one learned scale, initially 1, for each of its out × in kernels."""
 
     weight: Tensor
 
@@ -36,9 +36,9 @@ class ScaledConv(nn.Module):
         return convolve(x, self.scale * self.weight, self.stride, int(self.padding))
 
     def plain(self) -> nn.Conv2d:
-        """An ordinary convolution that does the same."""
+        """An ordinary convolution with the same output."""
         width, width_in, size, _ = self.weight.shape
-        with torch.random.fork_rng(devices=[]):  # it draws first values of its own, soon overwritten
+        with torch.random.fork_rng(devices=[]):  # it draws initial values, which are overwritten
             conv = nn.Conv2d(width_in, width, size, self.stride, self.padding, bias=False)
         conv.weight = nn.Parameter((self.scale * self.weight).detach())
         return conv.train(self.training)
@@ -73,7 +73,7 @@ def scale_convolutions(net: nn.Module) -> None:
 
 
 def unscale_convolutions(net: nn.Module) -> None:
-    """Make, in place, every scaled convolution an ordinary one that does the same."""
+    """Replace, in place, every scaled convolution by an ordinary one with the same output."""
     for module in list(net.modules()):
         for name, child in list(module.named_children()):
             if isinstance(child, ScaledConv):

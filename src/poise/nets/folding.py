@@ -10,20 +10,20 @@ from poise.nets.resnet import Backbone, Block
 
 
 def fold_norms(net: Backbone) -> None:
-    """Fold, in place, every batch norm of a network in eval mode; such a network cannot be trained on."""
+    """Fold, in place, every batch norm of a network in eval mode; such a network cannot be trained any more."""
     unscale_convolutions(net)
     for module in list(net.modules()):
         if isinstance(module, Block):
-            module.conv1, module.bn1 = _folded(module.conv1, module.bn1)
-            module.conv2, module.bn2 = _folded(module.conv2, module.bn2)
+            module.conv1, module.bn1 = _fold(module.conv1, module.bn1)
+            module.conv2, module.bn2 = _fold(module.conv2, module.bn2)
         elif isinstance(module, nn.Sequential):
             for index in range(len(module) - 1):
                 conv, norm = module[index], module[index + 1]
                 if isinstance(conv, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d):
-                    module[index], module[index + 1] = _folded(conv, norm)
+                    module[index], module[index + 1] = _fold(conv, norm)
 
 
-def _folded(conv: nn.Module, norm: nn.Module) -> tuple[nn.Module, nn.Module]:
+def _fold(conv: nn.Module, norm: nn.Module) -> tuple[nn.Module, nn.Module]:
     assert isinstance(conv, nn.Conv2d)
     assert isinstance(norm, nn.BatchNorm2d)
     return fuse_conv_bn_eval(conv, norm), nn.Identity()

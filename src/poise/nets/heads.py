@@ -1,7 +1,7 @@
 """Heads: the layer that turns features into one score per class, and grows with the classes.
 
-A head keeps the rows of old classes apart from those of the newest ones, so that the old can be frozen
-while the new are trained; they are joined when the next classes arrive.
+A head keeps the rows of old classes apart from those of the newest ones, so that the old rows can be frozen
+while the new ones are trained; both are joined when the next classes arrive.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Head(nn.Module):
 
     @property
     def classes(self) -> int:
-        """How many classes the head tells apart."""
+        """The number of classes."""
         return len(self.old) + len(self.new)
 
     def rows(self) -> Tensor:
@@ -37,12 +37,12 @@ class Head(nn.Module):
         return torch.cat([self.old, self.new])
 
     def grow(self, count: int, generator: torch.Generator) -> None:
-        """Make the present rows old ones and add `count` new rows."""
+        """Turn all current rows into old ones and add `count` new rows."""
         self.old = nn.Parameter(self.rows().detach().clone())
         self.new = nn.Parameter(self.first_rows(count, generator).to(self.old.device))
 
     def widen(self, width: int) -> None:
-        """Take features with more values: rows are 0 for those, so that the scores stay what they are."""
+        """Accept features with more values: rows are 0 there, so that the scores do not change."""
         more = width - self.width
         if more < 0:
             raise ValueError(f"features had {self.width} values and now have {width}; a network that grows keeps them")
@@ -56,19 +56,19 @@ class Head(nn.Module):
         return _uniform((count, *self.shape), self.width, generator)
 
     def adopt(self, state: Mapping[str, Tensor]) -> None:
-        """Take over saved values, whatever number of classes they are for."""
+        """Take over saved values, for any number of classes."""
         for name, values in state.items():
             setattr(self, name, nn.Parameter(values.clone()))
 
     def freeze_old(self, frozen: bool) -> None:
-        """Let the old rows be trained or not."""
+        """Freeze the old rows, or let them be trained."""
         self.old.requires_grad_(not frozen)
 
     def freeze_scale(self, frozen: bool) -> None:
-        """Let the learned scale be trained or not, where there is one."""
+        """Freeze the learned scale, if there is one, or let it be trained."""
 
     def align(self) -> None:
-        """Make new rows as long as old ones are (Zhao et al. 2020); only for heads in which length counts."""
+        """Give new rows the mean length of old ones (Zhao et al. 2020); only for heads in which length matters."""
         raise NotImplementedError
 
     def scores(self, features: Tensor) -> Tensor:
@@ -87,7 +87,7 @@ class Head(nn.Module):
 
 
 class ScaledHead(Head):
-    """A head of directions, whose lengths do not count: logits = σ · scores, with one learned σ that starts at 1."""
+    """A head of directions, whose lengths do not matter: logits = σ · scores, with one learned σ that starts at 1."""
 
     def __init__(self, width: int) -> None:
         super().__init__(width)
@@ -98,12 +98,12 @@ class ScaledHead(Head):
         return self.scale * scores
 
     def freeze_scale(self, frozen: bool) -> None:
-        """Let σ be trained or not."""
+        """Freeze σ, or let it be trained."""
         self.scale.requires_grad_(not frozen)
 
     @torch.no_grad()
     def imprint(self, rows: Tensor) -> None:
-        """Set the new rows to these, times the mean length of an old one."""
+        """Set the new rows to these, times the mean length of old rows."""
         self.new.copy_(rows * self.old.norm(dim=-1).mean())
 
 
@@ -115,7 +115,7 @@ class CosineHead(ScaledHead):
         return nn.functional.normalize(features) @ nn.functional.normalize(self.rows()).T
 
     def imprint(self, means: Tensor) -> None:
-        """Set the new rows to the (normalised) class means, as long as an old row is on average."""
+        """Set the new rows to the (normalised) class means, with the mean length of old rows."""
         super().imprint(nn.functional.normalize(means))
 
 
@@ -160,13 +160,13 @@ class LinearHead(Head):
         self.new_bias = nn.Parameter(_uniform((count,), self.width, generator).to(self.old.device))
 
     def freeze_old(self, frozen: bool) -> None:
-        """Let the old rows and their biases be trained or not."""
+        """Freeze the old rows and their biases, or let them be trained."""
         super().freeze_old(frozen)
         self.old_bias.requires_grad_(not frozen)
 
     @torch.no_grad()
     def align(self) -> None:
-        """w_new ← w_new · mean |w_old| / mean |w_new|; biases stay as they are."""
+        """w_new ← w_new · mean |w_old| / mean |w_new|; biases do not change."""
         if len(self.old) and len(self.new):
             self.new.mul_(self.old.norm(dim=1).mean() / self.new.norm(dim=1).mean().clamp(min=1e-12))
 

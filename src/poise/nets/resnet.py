@@ -23,26 +23,26 @@ from poise.nets.outputs import Features
 
 log = logging.getLogger(__name__)
 
-FUSED_WIDTHS = (8, 16, 32, 64, 128, 256, 512, 1024)  # what the fused kernels can count in
+FUSED_WIDTHS = (8, 16, 32, 64, 128, 256, 512, 1024)  # numbers of channels that the fused kernels support
 FUSED_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-THIN = (16, 32, 64)  # widths of convolutions for which there are kernels of our own
-MOST = 2**31  # values that the kernels cannot count any more
+THIN = (16, 32, 64)  # widths of convolutions for which poise has kernels of its own
+INDEX_LIMIT = 2**31  # a tensor this large cannot be indexed by the kernels
 
 
 @cache
 def _kernels(device: torch.device) -> ModuleType | None:
-    """The kernels of our own; none where the GPU is too old for them, or Triton is missing or cannot compile."""
+    """Poise's own kernels; None if the GPU is too old for them, or Triton is missing or cannot compile."""
     if device.type != "cuda" or torch.cuda.get_device_capability(device) < (8, 0):
         return None
     try:
-        from poise.nets import fused  # Triton is not everywhere
+        from poise.nets import fused  # Triton is not available everywhere
 
         fused.try_out(device)
     except torch.cuda.OutOfMemoryError:
         raise
-    except Exception as error:  # of an import, a compiler, a driver
+    except Exception as error:  # from an import, a compiler, a driver
         reason = (str(error) or type(error).__name__).splitlines()[0]
-        log.warning("no fused kernels, training is slower without: %s", reason)
+        log.warning("no fused kernels, training is slower without them: %s", reason)
         return None
     return fused
 
@@ -50,8 +50,8 @@ def _kernels(device: torch.device) -> ModuleType | None:
 class BatchNorm(nn.BatchNorm2d):
     """Batch norm without the count of batches, which nothing reads and which costs a kernel per layer and step.
 
-    On a GPU it is trained in fused kernels, together with what follows it. `fuses` turns that off, for those who
-    differentiate twice.
+    On a GPU it is trained in fused kernels, together with what follows it. `fuses = False` turns that off, for
+    second derivatives.
     """
 
     def __init__(self, width: int) -> None:
@@ -61,13 +61,13 @@ class BatchNorm(nn.BatchNorm2d):
 
     def forward(self, x: Tensor) -> Tensor:
         """The normalised values."""
-        return self.followed(x, None, relu=False)
+        return self.normalise_and_add(x, None, relu=False)
 
-    def followed(self, x: Tensor, shortcut: Tensor | None, *, relu: bool) -> Tensor:
-        """The normalised values plus `shortcut`, cut at zero if `relu`."""
+    def normalise_and_add(self, x: Tensor, shortcut: Tensor | None, *, relu: bool) -> Tensor:
+        """The normalised values plus `shortcut`, then ReLU if `relu`."""
         kernels = _kernels(x.device) if self._is_fused(x) else None
         if kernels is None:
-            return _followed(super().forward(x), shortcut, relu=relu)
+            return _add_shortcut(super().forward(x), shortcut, relu=relu)
         assert self.running_mean is not None
         assert self.running_var is not None
         found: Tensor = kernels.normalised(
@@ -84,13 +84,13 @@ class BatchNorm(nn.BatchNorm2d):
         return found
 
     def _is_fused(self, x: Tensor) -> bool:
-        """Whether the fused kernels can do it: not for a single value of each channel, which torch refuses."""
+        """Whether the fused kernels apply; not to a single value per channel, which torch refuses."""
         width = self.num_features
-        fits = width in FUSED_WIDTHS and x.dtype in FUSED_DTYPES and width < x.numel() < MOST
+        fits = width in FUSED_WIDTHS and x.dtype in FUSED_DTYPES and width < x.numel() < INDEX_LIMIT
         return fits and self.training and self.fuses and x.is_cuda
 
     def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *others: Any) -> None:  # noqa: ANN401
-        state.pop(f"{prefix}num_batches_tracked", None)  # of a file that is older
+        # Not by way of `nn.BatchNorm2d`, which adds the count to values that lack it.
         nn.Module._load_from_state_dict(self, state, prefix, *others)
 
 
@@ -114,14 +114,14 @@ class Block(nn.Module):
         return _unit(self.conv2, self.bn2, y, self.shortcut(x), relu=self.relu)
 
     def extra_repr(self) -> str:
-        """What its parts do not say."""
+        """The settings that its parts do not show."""
         return f"relu={self.relu}"
 
 
 def _unit(conv: nn.Module, norm: nn.Module, x: Tensor, shortcut: Tensor | None, *, relu: bool) -> Tensor:
-    """Convolution, norm, plus shortcut, then ReLU, in as few kernels as there are for it."""
+    """Convolution, norm, plus shortcut, then ReLU, in as few kernels as possible."""
     if isinstance(norm, BatchNorm) and norm.fuses:
-        return norm.followed(_convolved(conv, x), shortcut, relu=relu)
+        return norm.normalise_and_add(_apply_convolution(conv, x), shortcut, relu=relu)
     if isinstance(conv, nn.Conv2d) and conv.bias is not None and _is_inference(conv, x):  # a teacher's, its norm folded
         kernels = _kernels(x.device) if conv.stride == conv.padding == (1, 1) and _is_thin(conv.weight, x) else None
         if kernels is not None:
@@ -132,11 +132,11 @@ def _unit(conv: nn.Module, norm: nn.Module, x: Tensor, shortcut: Tensor | None, 
             if shortcut is None:
                 return torch.cudnn_convolution_relu(x, conv.weight, conv.bias, *shape)  # type: ignore[arg-type]
             return torch.cudnn_convolution_add_relu(x, conv.weight, shortcut, 1.0, conv.bias, *shape)  # type: ignore[arg-type]
-    return _followed(norm(conv(x)), shortcut, relu=relu)
+    return _add_shortcut(norm(conv(x)), shortcut, relu=relu)
 
 
 def convolve(x: Tensor, weight: Tensor, stride: int, padding: int) -> Tensor:
-    """A convolution without bias, by kernels of our own where they are faster than cuDNN's."""
+    """A convolution without bias, by poise's own kernels where they are faster than cuDNN's."""
     kernels = _kernels(x.device) if stride == padding == 1 and _is_thin(weight, x) else None
     if kernels is None:
         return nn.functional.conv2d(x, weight, None, stride, padding)
@@ -144,7 +144,7 @@ def convolve(x: Tensor, weight: Tensor, stride: int, padding: int) -> Tensor:
     return found
 
 
-def _convolved(conv: nn.Module, x: Tensor) -> Tensor:
+def _apply_convolution(conv: nn.Module, x: Tensor) -> Tensor:
     if type(conv) is nn.Conv2d and conv.bias is None:
         return convolve(x, conv.weight, conv.stride[0], int(conv.padding[0]))
     found: Tensor = conv(x)
@@ -152,9 +152,9 @@ def _convolved(conv: nn.Module, x: Tensor) -> Tensor:
 
 
 def _is_thin(weight: Tensor, x: Tensor) -> bool:
-    """Whether it is one of the thin 3×3 convolutions for which there are kernels of our own."""
+    """Whether it is one of the thin 3×3 convolutions for which poise has kernels of its own."""
     out, into, *size = weight.shape
-    fits = out == into and out in THIN and size == [3, 3] and x.numel() < MOST
+    fits = out == into and out in THIN and size == [3, 3] and x.numel() < INDEX_LIMIT
     return fits and x.is_cuda and x.dtype is torch.bfloat16
 
 
@@ -163,7 +163,7 @@ def _is_inference(conv: nn.Conv2d, x: Tensor) -> bool:
     return same and x.is_cuda and not torch.is_grad_enabled()
 
 
-def _followed(y: Tensor, shortcut: Tensor | None, *, relu: bool) -> Tensor:
+def _add_shortcut(y: Tensor, shortcut: Tensor | None, *, relu: bool) -> Tensor:
     y = y if shortcut is None else y + shortcut
     return torch.relu(y) if relu else y
 
@@ -182,7 +182,7 @@ class Subsample(nn.Module):
 
 
 class Backbone(nn.Module):
-    """A network of poise's own: its features have `width` values, and it draws no random numbers."""
+    """One of poise's own networks: its features have `width` values, and it draws no random numbers."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -198,7 +198,7 @@ class ResNet(Backbone):
         self.levels = nn.ModuleList(levels)
 
     def level(self, number: int, x: Tensor) -> Tensor:
-        """The map of one level, given that of the level before; the first one is given images."""
+        """The map of one level, given that of the previous level; the first level takes images."""
         found: Tensor = self.levels[number](self.stem(x) if number == 0 else x)
         return found
 

@@ -26,7 +26,7 @@ class Setup:
         space: the arms, with the default among them.
         short: M₁, the epochs of a trial.
         full: M₂, the epochs of a finalist (and of the phase itself).
-        seed: of the policy's own draws.
+        seed: seed of the policy's own draws.
     """
 
     space: ActionSpace
@@ -40,7 +40,7 @@ class Setup:
 
 
 class Wish(NamedTuple):
-    """A trial that a policy would like; two wishes that are equal are the same training."""
+    """A trial that a policy would like to run; equal wishes mean the same training."""
 
     arm: int
     epochs: int
@@ -56,10 +56,10 @@ class Trial:
         id: unique within the phase, counted from 0 in the order of asking.
         arm: index of the action in the space.
         epochs: train until this epoch of the short schedule M₁, or of the full one M₂ if `full`.
-        continues: an earlier trial of the same arm and round, whose model may be trained on instead of starting
-            again. It only saves time: training is deterministic, both ways end in the same model.
+        continues: an earlier trial of the same arm and round whose model may be trained further instead of starting
+            again. This only saves time: training is deterministic, so both ways end in the same model.
         round: which split of the local environment; all trials of a round share it.
-        full: a finalist, trained with the schedule of the full length on the local training part.
+        full: whether it is a finalist, trained on the local training part with the full-length schedule.
     """
 
     id: int
@@ -77,13 +77,13 @@ class Trial:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a trial.
+    """The result of a trial.
 
     Attributes:
-        trial: which one.
+        trial: the trial.
         reward: accuracy on the validation part of the round, in [0, 1]; 0 if diverged.
-        per_class: the same for every class, in the order of the head's rows; empty if diverged or unknown.
-        diverged: the loss stopped being a number.
+        per_class: accuracy on each class, in the order of the head's rows; empty if diverged or unknown.
+        diverged: whether the loss stopped being a number.
     """
 
     trial: Trial
@@ -101,9 +101,9 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Tried:
-    """A trial of some phase, and what came of it.
+    """A trial of some phase, and its outcome.
 
-    What a policy knows is such entries and its decisions, in the order in which they happened.
+    All that a policy knows are these entries and its own decisions, in the order in which they happened.
     """
 
     phase: int
@@ -122,23 +122,23 @@ class Policy(ABC):
     """Asks for trials, is told their outcomes, decides.
 
     In each phase the learner calls `begin`, then `ask` and `tell` until `ask` returns nothing, then `decide`.
-    A subclass says what it wishes (`propose`), what it makes of the outcomes (`learn`) and what it decides; ids,
-    continuations and outcomes that come one by one or out of order are handled here. A policy has no state but what
-    it was told: the same setup and the same outcomes give the same policy (see `replay`).
+    A subclass says which trials it wants (`propose`), what it learns from the outcomes (`learn`) and what it decides
+    (`decide`). This class handles ids, continuations, and outcomes that come one by one or out of order. A policy has
+    no state beyond what it was told: the same setup and the same outcomes give the same policy (see `replay`).
     """
 
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
         self.description: dict[str, Any] = {"name": type(self).__name__.lower()}  # name and options, for the record
         self.phase = 0
-        self.told: dict[Wish, Outcome] = {}  # of this phase
-        self._asked: dict[Wish, Trial] = {}  # of this phase
-        self._longest: dict[tuple[int, int, bool], Trial] = {}  # of each arm and round of this phase
-        self._batch: list[Trial] = []  # what was asked for last
-        self._open: dict[int, Trial] = {}  # what of it was not told yet
+        self.told: dict[Wish, Outcome] = {}  # in this phase
+        self._asked: dict[Wish, Trial] = {}  # in this phase
+        self._longest: dict[tuple[int, int, bool], Trial] = {}  # by arm, round and `full`, in this phase
+        self._batch: list[Trial] = []  # the trials asked for last
+        self._open: dict[int, Trial] = {}  # those of the batch whose outcome is not known yet
 
     def begin(self, phase: int) -> None:
-        """A new phase; tuned phases count from 1. Beginning the same phase twice before asking does nothing."""
+        """Begin a phase; tuned phases are numbered from 1. Beginning a phase again before asking changes nothing."""
         if phase == self.phase and not self._asked:
             return
         if phase <= self.phase:
@@ -151,15 +151,15 @@ class Policy(ABC):
     def ask(self) -> list[Trial]:
         """The trials to run now, in any order or at the same time; empty when the policy has enough.
 
-        Asking again before all of them are told gives those that are still open.
+        Asking again before all outcomes are told returns the trials that are still open.
         """
         if not self._open:
-            self._batch = [self._numbered(wish) for wish in self.propose()]
+            self._batch = [self._make_trial(wish) for wish in self.propose()]
             self._open = {trial.id: trial for trial in self._batch}
         return list(self._open.values())
 
     def tell(self, outcomes: Iterable[Outcome]) -> None:
-        """What came of some of the open trials. The policy learns once all of them are told, in the order of ids."""
+        """Take the outcomes of some open trials. The policy learns once it has all of them, in the order of ids."""
         told = list(outcomes)
         for outcome in told:
             if self._open.get(outcome.trial.id) != outcome.trial:
@@ -170,49 +170,49 @@ class Policy(ABC):
         if told and not self._open:
             self.learn([self.told[trial.wish] for trial in self._batch])
 
-    def _numbered(self, wish: Wish) -> Trial:
+    def _make_trial(self, wish: Wish) -> Trial:
         limit = self.setup.full if wish.full else self.setup.short
         if not (0 <= wish.arm < len(self.setup.space) and 1 <= wish.epochs <= limit and wish not in self._asked):
-            raise ValueError(f"{type(self).__name__} wishes {wish}: out of range, or for the second time")
-        trial = Trial(len(self._asked), wish.arm, wish.epochs, self._continued(wish), wish.round, wish.full)
+            raise ValueError(f"{type(self).__name__} wishes {wish}: out of range, or wished before")
+        trial = Trial(len(self._asked), wish.arm, wish.epochs, self._find_continuation(wish), wish.round, wish.full)
         self._asked[wish] = trial
         return trial
 
     def _remember(self, outcome: Outcome) -> None:
-        """Keep the longest finished trial of each arm and round; a diverged one cannot be trained on."""
+        """Keep the longest finished trial of each arm and round; a diverged one cannot be continued."""
         trial = outcome.trial
         longest = self._longest.get((trial.arm, trial.round, trial.full))
         if not outcome.diverged and (longest is None or longest.epochs < trial.epochs):
             self._longest[trial.arm, trial.round, trial.full] = trial
 
-    def _continued(self, wish: Wish) -> int | None:
-        """The longest finished trial on the way to this one."""
+    def _find_continuation(self, wish: Wish) -> int | None:
+        """The id of the longest finished trial that this one can continue."""
         longest = self._longest.get((wish.arm, wish.round, wish.full))
         return longest.id if longest is not None and longest.epochs < wish.epochs else None
 
-    # What a subclass says ---------------------------------------------------------------------------------------
+    # What a subclass defines ---------------------------------------------------------------------------------------
 
     def start(self) -> None:  # noqa: B027 - a hook: most policies need nothing here
         """A new phase has begun."""
 
     @abstractmethod
     def propose(self) -> Sequence[Wish]:
-        """The next trials; nothing when there are enough."""
+        """The next trials; empty when there were enough."""
 
     @abstractmethod
     def learn(self, outcomes: Sequence[Outcome]) -> None:
-        """The outcomes of everything that was proposed last."""
+        """Learn from the outcomes of all trials proposed last."""
 
     @abstractmethod
     def decide(self) -> int:
-        """The arm for this phase. Deciding changes nothing: asked again, the answer is the same."""
+        """The arm for this phase. Deciding changes nothing, so asking again gives the same answer."""
 
     def distribution(self) -> Array | None:
         """The probability of each arm, for policies that have one."""
         return None
 
     def resolved(self) -> dict[str, Any]:
-        """What the policy turned out to be, as plain values for the record."""
+        """The policy with everything resolved, as plain values for the record."""
         return {**self.description, "space": self.setup.space.as_json()}
 
 
@@ -236,10 +236,10 @@ class Fixed(Policy):
 
 
 def replay(policy: Policy, history: Iterable[Tried | Decided]) -> Policy:
-    """Bring a fresh policy to where the history ends, by asking again; raises if it asks for something else.
+    """Bring a fresh policy to the end of the history by asking it again; raises if it asks for something else.
 
-    The history is in the order in which things happened. If it ends in the middle of a phase, `ask` gives what is still
-    to be run.
+    The history is in the order in which things happened. If it ends in the middle of a phase, `ask` returns the trials
+    that are still to be run.
     """
     for entry in history:
         if entry.phase != policy.phase:

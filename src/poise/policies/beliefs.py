@@ -10,7 +10,7 @@ import numpy as np
 
 from poise.policies.base import Array, Outcome, Setup
 
-Length = tuple[bool, int]  # of a trial: whether it is a finalist's, and its epochs
+Length = tuple[bool, int]  # of a trial: whether it is a finalist, and its epochs
 
 
 class Belief(ABC):
@@ -22,36 +22,36 @@ class Belief(ABC):
 
     @abstractmethod
     def begin(self) -> None:
-        """A new phase: what of the old ones is kept."""
+        """Begin a phase: decide what to keep of earlier ones."""
 
     @abstractmethod
     def learn(self, outcomes: Sequence[Outcome]) -> None:
-        """The outcomes of one batch of trials."""
+        """Learn from the outcomes of one batch of trials."""
 
     @abstractmethod
     def values(self) -> Array:
-        """How good each arm is held to be, on any scale; −inf for an arm that must not be decided."""
+        """How good each arm seems, on any scale; −inf for an arm that must not be chosen."""
 
     def distribution(self) -> Array | None:
         """The probability of each arm, for a belief that has one."""
         return None
 
     def draw(self, count: int, tried: Collection[int], generator: np.random.Generator) -> list[int]:
-        """So many arms to try next, for a belief that has an opinion on it; `tried` were tried in this phase."""
+        """The next `count` arms to try, where the belief has a preference; `tried` were tried in this phase."""
         raise NotImplementedError(f"{type(self).__name__} does not say what to try next")
 
 
 class Scores(Belief):
     """The mean gain over the default (or over the round's mean, where the default was not tried).
 
-    Gains are compared after equally long trainings only, in this phase and over phases, for a short one favours small
-    learning rates: what counts are the longest trials of the phase so far, and only their arms can be decided on.
-    An arm that was dropped before is taken to have ended like the worst of its learning rate that went on (the default
-    always does).
+    Gains are compared only between trainings of equal length, within a phase and over phases, because short trainings
+    favour small learning rates. Only the longest trials of the phase so far are compared, and only their arms can be
+    chosen. An arm that was dropped earlier is given the worst gain among the longer-trained arms of its learning rate
+    (the default is never dropped).
 
-    `carry` is the weight of each earlier phase relative to the one after it: 0 forgets, 1 counts all phases alike.
-    `handicap` is what each halving of the learning rate must earn more to be decided on after short trials; it does
-    not touch finalists.
+    `carry` is the weight of each earlier phase relative to the one after it: 0 forgets, 1 weighs all phases alike.
+    `handicap` is the extra gain that each halving of the learning rate needs to be chosen after short trials; it does
+    not apply to finalists.
     """
 
     def __init__(self, setup: Setup, carry: float = 0.0, handicap: float = 0.0) -> None:
@@ -59,7 +59,7 @@ class Scores(Belief):
         self.carry = carry
         self._rates = [action.lr for action in setup.space.actions]
         self._handicaps = handicap * -np.log2(self._rates)
-        self._past: dict[Length, tuple[Array, Array]] = {}  # sums of gains and their number, of every arm
+        self._past: dict[Length, tuple[Array, Array]] = {}  # sum and number of gains, for every arm
         self._gains: dict[Length, dict[tuple[int, int], float]] = {}  # length → (round, arm) → gain, in this phase
 
     def begin(self) -> None:
@@ -84,15 +84,15 @@ class Scores(Belief):
         return max(self._gains, default=(False, 0))
 
     def _totals(self, length: Length) -> tuple[Array, Array]:
-        """Sums of gains after so long and their number, of every arm, this phase included."""
+        """Sum and number of the gains after trials of this length, for every arm, this phase included."""
         sums, counts = (values.copy() for values in self._past.get(length, (np.zeros(self.arms), np.zeros(self.arms))))
-        for (_, arm), gain in self._ended(length).items():
+        for (_, arm), gain in self._final_gains(length).items():
             sums[arm] += gain
             counts[arm] += 1
         return sums, counts
 
-    def _ended(self, length: Length) -> dict[tuple[int, int], float]:
-        """The gains after so long in this phase; of arms that were dropped before, what is taken for them."""
+    def _final_gains(self, length: Length) -> dict[tuple[int, int], float]:
+        """The gains after trials of this length in this phase; arms dropped earlier get a substitute."""
         reached = self._gains.get(length, {})
         found = dict(reached)
         for split, arm in {key for shorter in self._gains if shorter < length for key in self._gains[shorter]}:
@@ -103,19 +103,19 @@ class Scores(Belief):
         return found
 
     def means(self) -> Array:
-        """The mean gain of every arm after the longest trials of this phase; 0 if never."""
+        """The mean gain of every arm after trials as long as the longest of this phase; 0 where there were none."""
         sums, counts = self._totals(self._longest)
         return sums / np.maximum(counts, 1e-12)
 
     def values(self) -> Array:
-        """The mean gain of the arms that went furthest in this phase."""
+        """The mean gain of the arms that were trained longest in this phase."""
         full, _ = self._longest
         went = {arm for _, arm in self._gains.get(self._longest, {})}
         eligible = np.isin(np.arange(self.arms), sorted(went))
         return np.where(eligible, self.means() - (0 if full else self._handicaps), -np.inf)
 
     def distribution(self) -> Array | None:
-        """Even, as long as nothing was tried; otherwise there is none."""
+        """Uniform as long as nothing was tried; None afterwards."""
         return None if self._gains else np.full(self.arms, 1 / self.arms)
 
 
@@ -150,7 +150,7 @@ class Exp3(Belief):
         self._rewards: list[float] = []
 
     def begin(self) -> None:
-        """Weights are carried over, unless they are to be reset."""
+        """Carry the weights over, or reset them if asked to."""
         self._rewards = []
         if self.reset:
             self._before = self.log_weights = np.zeros(self.arms)
@@ -170,15 +170,15 @@ class Exp3(Belief):
             self.log_weights[outcome.trial.arm] += step
 
     def draw(self, count: int, tried: Collection[int], generator: np.random.Generator) -> list[int]:
-        """Arms drawn from the present weights."""
+        """Arms drawn from the current weights."""
         return [int(arm) for arm in generator.choice(self.arms, size=count, p=self._probabilities(self.log_weights))]
 
     def distribution(self) -> Array:
-        """What the decision is drawn from."""
+        """The distribution that the decision is drawn from."""
         return self._probabilities(self._before if self.released else self.log_weights)
 
     def values(self) -> Array:
-        """The same, for the most probable arm."""
+        """The same probabilities, to find the most probable arm."""
         return self.distribution()
 
 
@@ -186,7 +186,7 @@ class AdaHedge(Belief):
     """Hedge with full feedback and a rate that needs no tuning (De Rooij, Van Erven, Grünwald, Koolen, JMLR 2014).
 
     With losses ℓ = 1 − R and their sums L: w ∝ exp(−η L), where η = ln K / Δ and Δ is the sum of the mixability gaps
-    δ = w·ℓ + (1/η) ln Σ w e^(−ηℓ); as long as Δ = 0, w is even over the leaders. Its regret is at most
+    δ = w·ℓ + (1/η) ln Σ w e^(−ηℓ); as long as Δ = 0, w is uniform over the leaders. Its regret is at most
     2 √(V ln K) + 4/3 ln K + 2 for losses in [0, 1], V being the sum of the variances of ℓ under w.
     """
 
@@ -196,7 +196,7 @@ class AdaHedge(Belief):
         self.losses, self.gap = np.zeros(self.arms), 0.0
 
     def begin(self) -> None:
-        """Losses are carried over, unless they are to be reset."""
+        """Carry the losses over, or reset them if asked to."""
         if self.reset:
             self.losses, self.gap = np.zeros(self.arms), 0.0
 
@@ -227,5 +227,5 @@ class AdaHedge(Belief):
         return np.asarray(weights / weights.sum())
 
     def values(self) -> Array:
-        """The leader has the smallest sum of losses."""
+        """Minus the sum of losses: the leader has the smallest sum."""
         return -self.losses

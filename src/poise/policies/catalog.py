@@ -13,7 +13,7 @@ from poise import draws
 from poise.errors import UserError, suggestion
 from poise.policies.base import Array, Fixed, Outcome, Policy, Setup, Wish
 from poise.policies.beliefs import AdaHedge, Exp3, Scores
-from poise.policies.plans import B, Plan, best_guesses, every_arm, one_by_one, race, some_arms
+from poise.policies.plans import B, TrialPlan, best_guesses, every_arm, one_by_one, race, some_arms
 from poise.policies.surrogate import KERNELS, Surrogate
 from poise.policies.wrappers import Every, Safe
 
@@ -21,22 +21,22 @@ Option = bool | int | float | str
 Builder = Callable[..., Policy]
 
 DECISIONS = ("best", "sample")
-#: What decides if nobody says it, and what chooses nothing.
+#: The policy that decides unless another one is named, and the one that chooses nothing.
 DEFAULT_POLICY, UNTUNED = "online", "fixed"
-#: What goes around any policy.
+#: Options that wrap any policy.
 WRAPPER_OPTIONS = ("safe", "safe_plain", "every")
 
 
 class Composed(Policy, Generic[B]):
-    """Which trials (a plan) × how weights move (a belief) × how to decide (`best`, or `sample`d)."""
+    """A plan (which trials) × a belief (how weights move) × a way to decide (`best` or `sample`)."""
 
-    def __init__(self, setup: Setup, plan: Plan[B], belief: B, decision: str = "best") -> None:
+    def __init__(self, setup: Setup, plan: TrialPlan[B], belief: B, decision: str = "best") -> None:
         super().__init__(setup)
         self.plan, self.belief, self.decision = plan, belief, decision
         self._batches: Iterator[Sequence[Wish]] = iter(())
 
     def start(self) -> None:
-        """Start the plan again; the belief knows what it keeps."""
+        """Start the plan again; the belief decides what it keeps."""
         self.belief.begin()
         self._batches = self.plan(self.setup, self.phase, self.belief)
 
@@ -66,11 +66,11 @@ POLICIES: dict[str, Builder] = {}
 
 @dataclass(frozen=True)
 class Preset:
-    """What a policy brings along unless the user says otherwise.
+    """The defaults of a policy, which the user may override.
 
     Attributes:
         space: the actions it chooses from.
-        trials: how actions are tried, where that differs from the usual.
+        trials: trial settings that differ from the general defaults.
         tunes: whether it tries anything at all.
     """
 
@@ -83,13 +83,13 @@ PRESETS: dict[str, Preset] = {}
 
 
 def register(name: str, preset: Preset = Preset()) -> Callable[[Builder], Builder]:  # noqa: B008 - a frozen value
-    """Make a policy known by a name. What is registered takes a `Setup`, and its options by keyword with defaults."""
+    """Register a policy under a name: a callable that takes a `Setup`, and options by keyword with defaults."""
 
-    def known(builder: Builder) -> Builder:
+    def add(builder: Builder) -> Builder:
         POLICIES[name], PRESETS[name] = builder, preset
         return builder
 
-    return known
+    return add
 
 
 register(UNTUNED, Preset(tunes=False))(Fixed)
@@ -97,7 +97,7 @@ register(UNTUNED, Preset(tunes=False))(Fixed)
 
 @register("random")
 def random_policy(setup: Setup, *, trials: int = 25, carry: float = 0.0) -> Policy:
-    """The best of some arms drawn at random; with `trials=0` an arm drawn at random."""
+    """The best of `trials` arms drawn at random; with `trials=0` one random arm, untried."""
     _require(trials >= 0, f"trials={trials} must be at least 0")
     _share("carry", carry)
     plan = some_arms(trials) if trials else every_arm(0)
@@ -106,7 +106,7 @@ def random_policy(setup: Setup, *, trials: int = 25, carry: float = 0.0) -> Poli
 
 @register("grid")
 def grid_policy(setup: Setup, *, rounds: int = 1, carry: float = 0.0) -> Policy:
-    """The best of all arms; `carry=1` cumulates over phases."""
+    """The best of all arms; `carry=1` accumulates gains over phases."""
     _positive(rounds=rounds)
     _share("carry", carry)
     return Composed(setup, every_arm(rounds), Scores(setup, carry))
@@ -123,7 +123,7 @@ def exp3_policy(
     centred: bool = False,
     rule: str = "printed",
 ) -> Policy:
-    """Algorithm 1 with Eq. 8; the paper does not say ξ. `rule=released` is that of its code, which has no ξ."""
+    """Algorithm 1 with Eq. 8; the paper does not give ξ. `rule=released` is the rule of its code, which has no ξ."""
     _positive(iterations=iterations)
     _share("mixing", mixing)
     _require(xi > 0, f"xi={xi} must be above 0")
@@ -144,7 +144,7 @@ def hedge_policy(setup: Setup, *, rounds: int = 1, reset: bool = False, decide: 
 def race_policy(
     setup: Setup, *, rungs: int = 3, finalists: int = 0, carry: float = 0.0, handicap: float = 0.0
 ) -> Policy:
-    """Successive halving within each learning rate; optional finalists of each at full length."""
+    """Successive halving within each learning rate, with optional finalists at full length."""
     _positive(rungs=rungs)
     _require(finalists >= 0, f"finalists={finalists} must be at least 0")
     _share("carry", carry)
@@ -153,7 +153,7 @@ def race_policy(
 
 @register(DEFAULT_POLICY, Preset("online", {"environment": "both", "length": 0.3, "longest": 24, "validation": 30}))
 def online_policy(setup: Setup, *, rungs: int = 2, finalists: int = 0, carry: float = 1.0) -> Policy:
-    """What a user gets: the composition that was best in our studies (see the docs), with its own space and trials."""
+    """The default: the composition that did best in our studies (see the docs), with its own space and trials."""
     policy = race_policy(setup, rungs=rungs, finalists=finalists, carry=carry)
     policy.description = {"resolves_to": "race"}
     return policy
@@ -203,11 +203,11 @@ def make_policy(name: str, setup: Setup, options: Mapping[str, Option] | None = 
     policy = POLICIES[name](setup, **own)
     resolves = {key: value for key, value in policy.description.items() if key == "resolves_to"}
     policy.description = {"name": name, **resolves, **own}
-    return _wrapped(policy, around)
+    return _wrap(policy, around)
 
 
 def resolved_options(name: str, options: Mapping[str, Option] | None = None) -> dict[str, Option]:
-    """Every option of the policy of that name, as given or as it is by default, and the wrappers that were given."""
+    """Every option of the named policy, as given or by default, and the wrappers that were given."""
     given = dict(options or {})
     around = {key: given.pop(key) for key in WRAPPER_OPTIONS if key in given}
     return {**_own_options(name, given), **around}
@@ -226,7 +226,7 @@ def _own_options(name: str, given: Mapping[str, Option]) -> dict[str, Option]:
     return {**defaults, **given}
 
 
-def _wrapped(policy: Policy, around: Mapping[str, Option]) -> Policy:
+def _wrap(policy: Policy, around: Mapping[str, Option]) -> Policy:
     z, plain, period = around.get("safe", False), around.get("safe_plain", False), around.get("every", 1)
     _require(isinstance(plain, bool), f"safe_plain={plain!r} must be true or false")
     _require(not plain or z is not False, "safe_plain needs safe, e.g. safe=1.0")

@@ -12,12 +12,12 @@ from poise.policies.beliefs import Belief, Scores
 
 B = TypeVar("B", bound=Belief)
 
-#: (setup, phase, belief) → batches of wishes.
-Plan = Callable[[Setup, int, B], Iterator[Sequence[Wish]]]
+#: (setup, phase, belief) → batches of wished trials.
+TrialPlan = Callable[[Setup, int, B], Iterator[Sequence[Wish]]]
 
 
-def every_arm(rounds: int) -> Plan[Belief]:
-    """Full feedback: each round tries every arm on its own split."""
+def every_arm(rounds: int) -> TrialPlan[Belief]:
+    """Full feedback: every round tries every arm, on a split of its own."""
 
     def plan(setup: Setup, phase: int, belief: Belief) -> Iterator[Sequence[Wish]]:
         for split in range(rounds):
@@ -26,7 +26,7 @@ def every_arm(rounds: int) -> Plan[Belief]:
     return plan
 
 
-def some_arms(trials: int) -> Plan[Belief]:
+def some_arms(trials: int) -> TrialPlan[Belief]:
     """Arms drawn at random without replacement, all on one split."""
 
     def plan(setup: Setup, phase: int, belief: Belief) -> Iterator[Sequence[Wish]]:
@@ -38,7 +38,7 @@ def some_arms(trials: int) -> Plan[Belief]:
     return plan
 
 
-def one_by_one(iterations: int) -> Plan[Belief]:
+def one_by_one(iterations: int) -> TrialPlan[Belief]:
     """Algorithm 1: in each iteration one arm drawn from the belief, on a fresh split."""
 
     def plan(setup: Setup, phase: int, belief: Belief) -> Iterator[Sequence[Wish]]:
@@ -49,8 +49,8 @@ def one_by_one(iterations: int) -> Plan[Belief]:
     return plan
 
 
-def best_guesses(trials: int, batch: int) -> Plan[Belief]:
-    """Batches of what the belief would like to try next, on one split, no arm twice; the default comes first."""
+def best_guesses(trials: int, batch: int) -> TrialPlan[Belief]:
+    """Batches of the arms that the belief would try next, on one split, no arm twice; the default comes first."""
 
     def plan(setup: Setup, phase: int, belief: Belief) -> Iterator[Sequence[Wish]]:
         tried: list[int] = []
@@ -66,13 +66,13 @@ def best_guesses(trials: int, batch: int) -> Plan[Belief]:
     return plan
 
 
-def race(rungs: int, finalists: int) -> Plan[Scores]:
+def race(rungs: int, finalists: int) -> TrialPlan[Scores]:
     """Successive halving on one split, within each learning rate.
 
-    Every arm trains until epoch ⌈M₁ / 2^(rungs − 1)⌉; in each learning rate the better half goes on to twice
-    as many epochs, and so on until M₁: short trainings favour small learning rates, so they never compete before
-    the end. The default is never dropped. With finalists, so many of each learning rate, and the default, then train
-    at the full length M₂.
+    Every arm trains until epoch ⌈M₁ / 2^(rungs − 1)⌉. Within each learning rate, the better half then trains until
+    twice that epoch, and so on up to M₁. Short trainings favour small learning rates, so arms of different rates are
+    not compared before the end. The default is never dropped. With `finalists`, that number of arms of each learning
+    rate, and the default, then train for the full length M₂.
     """
 
     def plan(setup: Setup, phase: int, belief: Scores) -> Iterator[Sequence[Wish]]:

@@ -1,7 +1,7 @@
 """REINFORCE over an action space: the stochastic policy π(a|s) of row 6 of Table 3, as in RMM.
 
-It is learned before a run, on episodes of pseudo tasks; in the run it is only asked. This file is its arithmetic and
-knows neither where episodes come from nor what a reward costs.
+It is learned before a run, on episodes of pseudo tasks; during the run it only decides. This file is its arithmetic
+and knows neither where episodes come from nor what a reward costs.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from poise.policies.base import Array
 FEATURES: Final = 3  # of `state_of`
 PER_CLASS: Final = 20  # exemplars of a class in the paper
 
-#: What a phase was met with, the arm that was taken, and the reward that came of it.
+#: The state of a phase, the arm that was taken, and the reward it brought.
 Experience = tuple[ArrayLike, int, float]
 
 
 def state_of(old: int, new: int, memory: int) -> Array:
-    """The state of a phase: a summary of the numbers of classes and of the memory, as in RMM, and nothing to come.
+    """The state of a phase: the numbers of classes and the memory's size, as in RMM; nothing about later phases.
 
-    s = (1, log(new / old), log(1 + memory / old) / log(1 + 20)): a constant; how much arrives beside how much is known
-    (0 when as many, −1.6 for 10 beside 50); and the exemplars of each old class (1 for the paper's 20).
+    s = (1, log(new / old), log(1 + memory / old) / log(1 + 20)): a constant; the number of new classes relative to
+    old ones (0 for equal numbers, −1.6 for 10 against 50); and the exemplars per old class (1 for the paper's 20).
 
     Args:
         old: classes known before this phase, at least one.
-        new: classes that arrive; 0, where only new images of old classes do, counts as 1.
+        new: classes that arrive; 0 (only new images of old classes arrive) is taken as 1.
         memory: kept images of all old classes together.
     """
     check_whole("old classes", old, 1)
@@ -44,14 +44,14 @@ def state_of(old: int, new: int, memory: int) -> Array:
 class Reinforce:
     """π(a|s) = Π over axes of softmax(θ_axis s), trained by REINFORCE (Williams, 1992).
 
-    The axes of the space are drawn independently of each other given the state, so that what is learned of one value
-    holds for all arms that share it: Σ |axis| logits in place of Π |axis|. Before any episode π is uniform over the
+    The axes of the space are drawn independently of each other given the state, so that what is learned about a value
+    applies to all arms that share it: Σ |axis| logits in place of Π |axis|. Before any episode π is uniform over the
     grid; a default action that is not on the grid is never drawn.
 
     Args:
         space: the arms.
         features: the length of a state.
-        rate: α, the step of the gradient ascent; a large one settles on an arm before the others were tried.
+        rate: α, the step of the gradient ascent; a large one settles on an arm before the others have been tried.
         baseline: how much of the running mean stays when a new return arrives, in [0, 1).
     """
 
@@ -82,7 +82,7 @@ class Reinforce:
 
     def log_gradient(self, state: ArrayLike, arm: int) -> dict[str, Array]:
         """∇ log π(a|s) by θ_axis, for each axis: (e_a − softmax(θ_axis s)) sᵀ, with e_a the axis value of the arm."""
-        features = self._checked(state)
+        features = self._check_state(state)
         gradients = {}
         for axis, place, chances in zip(self.space.axes, self._places(arm), self._axis_chances(state), strict=True):
             taken = np.arange(len(chances)) == place
@@ -92,9 +92,9 @@ class Reinforce:
     def update(self, episode: Sequence[Experience]) -> None:
         """One step of gradient ascent after a whole episode, its phases in order.
 
-        θ ← θ + α Σ_t (G_t − b) ∇ log π(a_t|s_t), where G_t = Σ_{k ≥ t} r_k is what this and the later phases of the
-        episode brought, and b is the running mean of earlier returns over as many phases: it is no part of what the
-        action did and takes away most of the variance. The first return of its kind is its own baseline.
+        θ ← θ + α Σ_t (G_t − b) ∇ log π(a_t|s_t), where G_t = Σ_{k ≥ t} r_k is the sum over this and the later phases of
+        the episode, and b is the running mean of earlier returns over the same number of phases: it does not depend on
+        the action and removes most of the variance. The first return over a number of phases is its own baseline.
         """
         returns = self._returns(episode)
         moves = {axis: np.zeros_like(weights) for axis, weights in self._weights.items()}
@@ -106,7 +106,7 @@ class Reinforce:
         self._remember(returns)
 
     def _returns(self, episode: Sequence[Experience]) -> list[float]:
-        """What the last phase brought, the last two together, and so on."""
+        """The return of the last phase, of the last two together, and so on."""
         rewards = [float(reward) for _, _, reward in reversed(episode)]
         if not all(map(math.isfinite, rewards)):
             raise ValueError(f"rewards must be finite: {rewards[::-1]}")
@@ -119,10 +119,10 @@ class Reinforce:
             self._means[left] += (1 - self.baseline) * (gained - self._means[left])
 
     def _axis_chances(self, state: ArrayLike) -> list[Array]:
-        features = self._checked(state)
+        features = self._check_state(state)
         return [_softmax(weights @ features) for weights in self._weights.values()]
 
-    def _checked(self, state: ArrayLike) -> Array:
+    def _check_state(self, state: ArrayLike) -> Array:
         features = np.asarray(state, dtype=np.float64)
         if features.shape != (self.features,) or not np.isfinite(features).all():
             raise ValueError(f"a state is {self.features} finite numbers, not {features.tolist()}")

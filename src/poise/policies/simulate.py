@@ -19,16 +19,16 @@ BELOW = 0.003  # "below the default" means by more than 0.3 points
 
 @dataclass(frozen=True)
 class Table:
-    """What every arm's trials would show, and what they are truly worth. Accuracies in [0, 1].
+    """The rewards that trials of every arm would show, and what each arm is truly worth. Accuracies in [0, 1].
 
     Attributes:
         space: the arms.
         rewards: for each phase, checkpoints × arms × classes: expected accuracy on the local validation part.
         epochs: the checkpoints, ascending; the last one is M₁.
-        truth: phases × arms: the accuracy that counts.
-        images: validation images of each class: one number for all, or, for each phase, one of each class.
+        truth: phases × arms: the accuracy by which decisions are judged.
+        images: validation images per class: one number for all, or one per class for each phase.
         full: for each phase, arms × classes, after M₂ epochs; None: finalists cannot be replayed.
-        weights: for each phase, how much each class counts in the reward; None: all the same.
+        weights: for each phase, the weight of each class in the reward; None: all the same.
     """
 
     space: ActionSpace
@@ -52,11 +52,11 @@ class Table:
 
     @property
     def phases(self) -> int:
-        """How many phases are tuned."""
+        """The number of tuned phases."""
         return len(self.rewards)
 
     def expected(self, phase: int, epochs: int, full: bool) -> Array:
-        """Arms × classes: expected accuracies after so many epochs; phases count from 1, as policies do."""
+        """Arms × classes: expected accuracies after `epochs`; phases are numbered from 1, as for policies."""
         if full:
             if self.full is None:
                 raise UserError("the table has no trial of full length, which this policy asks for; probe with --full")
@@ -76,12 +76,12 @@ class Simulation:
     """What a policy decided in many runs over one table.
 
     Attributes:
-        table: what it was replayed on.
-        decided: runs × phases: arms.
-        trials: runs × phases: how many trials were asked for.
-        epochs: runs × phases: how many epochs they took, continuations not counted twice.
+        table: the table it was replayed on.
+        decided: runs × phases: the chosen arms.
+        trials: runs × phases: the number of trials.
+        epochs: runs × phases: the number of epochs they took, without counting continued epochs twice.
         ranks: runs × phases: rank correlation of reward and truth among the ten arms with the best reward (NaN
-            where fewer than three arms went equally far).
+            where fewer than three arms were trained equally long).
     """
 
     table: Table
@@ -96,7 +96,7 @@ class Simulation:
         return np.take_along_axis(self.table.truth, self.decided.T, axis=1).T
 
     def below_default(self) -> Array:
-        """For each phase, the chance of deciding an arm more than 0.3 points below the default."""
+        """For each phase, the chance of choosing an arm more than 0.3 points below the default."""
         own = self.table.truth[:, self.table.space.default]
         return np.asarray((self.truth < own - BELOW).mean(axis=0))
 
@@ -128,7 +128,7 @@ class Simulation:
         }
 
 
-def simulate(
+def replay_on_table(
     make: Callable[[Setup], Policy],
     table: Table,
     runs: int,
@@ -137,12 +137,12 @@ def simulate(
     full: int | None = None,
     paired: bool = False,
 ) -> Simulation:
-    """Replay the policies that `make` makes, each with its own seed and its own binomial validation noise.
+    """Replay a policy `runs` times, each time with a seed and binomial validation noise of its own.
 
-    In each round an arm is scored on so many images of every class as the table says, the same ones after every epoch.
-    The noise of different arms is independent, or, if `paired`, as alike as can be (an image is easy or hard for all of
-    them): reality, where arms share the images but not the training, lies between. `full` is M₂, by default ten
-    times M₁.
+    In each round an arm is scored on the number of images of each class that the table gives, the same images after
+    every epoch. The noise of different arms is independent or, if `paired`, as similar as possible (an image is easy or
+    hard for all arms). Reality lies in between: arms share the images but not the training. `full` is M₂, by default
+    ten times M₁.
     """
     shape = (runs, table.phases)
     decided, trials, epochs = (np.zeros(shape, np.int64) for _ in range(3))
@@ -167,12 +167,12 @@ class _Noisy:
     def __init__(self, table: Table, phase: int, seed: int, paired: bool) -> None:
         self.table, self.phase, self.paired = table, phase, paired
         self._counts = table.counts(phase)
-        self._missing = np.arange(self._counts.max())[:, None] >= self._counts  # images × classes: that are not there
+        self._missing = np.arange(self._counts.max())[:, None] >= self._counts  # images × classes
         self._generator = draws.generator(seed, "simulated images", phase)
-        self._draws: dict[tuple[int, int], NDArray[np.float32]] = {}  # of (round, arm): images × classes
+        self._draws: dict[tuple[int, int], NDArray[np.float32]] = {}  # by (round, arm): images × classes
 
     def outcomes(self, trials: list[Trial]) -> list[Outcome]:
-        """What comes of a batch of trials."""
+        """The outcomes of a batch of trials."""
         keys = [(trial.round, 0 if self.paired else trial.arm) for trial in trials]
         fresh = [key for key in dict.fromkeys(keys) if key not in self._draws]
         luck = self._generator.random((len(fresh), *self._missing.shape), dtype=np.float32)
@@ -180,7 +180,7 @@ class _Noisy:
         self._draws.update(zip(fresh, luck, strict=True))
         if fresh != keys:
             luck = np.stack([self._draws[key] for key in keys])
-        accuracies = (luck < self._expected(trials)[:, None]).sum(axis=1, dtype=np.uint16) / self._counts
+        accuracies = (luck < self._expected_accuracies(trials)[:, None]).sum(axis=1, dtype=np.uint16) / self._counts
         weights = self.table.weights
         means = accuracies.mean(axis=1) if weights is None else accuracies @ np.array(weights[self.phase - 1])
         rewards = means.tolist()
@@ -189,7 +189,7 @@ class _Noisy:
             for trial, reward, per_class in zip(trials, rewards, accuracies.tolist(), strict=True)
         ]
 
-    def _expected(self, trials: list[Trial]) -> Array:
+    def _expected_accuracies(self, trials: list[Trial]) -> Array:
         """Trials × classes."""
         arms = np.array([trial.arm for trial in trials])
         lengths = {(trial.epochs, trial.full) for trial in trials}
@@ -206,7 +206,7 @@ def _cost(outcomes: list[Outcome]) -> int:
 
 
 def _ten_best(outcomes: list[Outcome], truth: Array) -> float:
-    """Spearman's correlation of mean reward and truth, over the ten best of the arms that went furthest."""
+    """Spearman's correlation of mean reward and truth, over the ten best of the arms that were trained longest."""
     furthest = max(((each.trial.full, each.trial.epochs) for each in outcomes), default=None)
     last = [each for each in outcomes if (each.trial.full, each.trial.epochs) == furthest]
     arms, places = np.unique([each.trial.arm for each in last], return_inverse=True)
@@ -218,7 +218,7 @@ def _ten_best(outcomes: list[Outcome], truth: Array) -> float:
 
 
 def rank_correlation(one: Array, other: Array) -> float:
-    """Spearman's correlation; NaN where one of them does not vary.
+    """Spearman's correlation; NaN where one of the two does not vary.
 
     >>> round(rank_correlation(np.array([1.0, 2, 3]), np.array([10.0, 30, 20])), 3)
     0.5

@@ -16,7 +16,7 @@ AMPLITUDES = (0.02, 0.05, 0.15)  # standard deviation of the true rewards over t
 LENGTHS = (0.4, 0.8, 1.6)  # how far rewards resemble each other, in units of an axis's whole range
 ROUGHNESS = 0.1  # each arm's own deviation from the smooth surface, as a share of the amplitude
 LEVEL, LEVEL_SPREAD = 0.5, 0.5  # prior of the phase's own level of reward
-FAR_BELOW = 0.2  # rewards further below the best one say no more than this
+FAR_BELOW = 0.2  # a reward further below the best one is raised to this distance
 LEAST_NOISE, FIRST_NOISE = 1e-3, 0.02  # standard deviations
 
 
@@ -49,7 +49,7 @@ class _Gaussian:
         self._forget_level()
 
     def observe(self, arms: Sequence[int], rewards: Array, noise: float) -> None:
-        """Condition on rewards with independent noise of that variance."""
+        """Condition on rewards with independent noise of the given variance."""
         cross = self.covariance[:, list(arms)] + self.covariance[:, -1:]
         gram = cross[list(arms)] + cross[-1] + noise * np.eye(len(arms))
         surprise = rewards - self.mean[list(arms)] - self.mean[-1]
@@ -64,13 +64,13 @@ class _Gaussian:
 class Surrogate(Belief):
     """A Gaussian process, or Bayesian linear regression on quadratic features, over the coordinates of the space.
 
-    Both are a Gaussian over the arms with another prior covariance. The posterior of the last phase is the prior of
-    the next, weakened by `memory` ρ: effects ← ρ · effects + √(1 − ρ²) · fresh ones, while each phase has
-    its own level. Amplitude and length scale are those of a small bank under which everything seen so far
-    was most probable; the noise is measured from how classes disagree about the arms of a phase.
+    Both are a Gaussian over the arms; they differ in the prior covariance. The posterior of the last phase is the prior
+    of the next, weakened by `memory` ρ: effects ← ρ · effects + √(1 − ρ²) · fresh ones, while each phase has
+    its own level. Amplitude and length scale are chosen from a small bank: those under which everything seen so far
+    is most probable. The noise is estimated from how much classes disagree about the arms of a phase.
 
     `explore` says how the next arms are drawn: `ucb`, the largest mean + κ standard deviations, each new arm of a batch
-    counted as seen at its mean; or `thompson`, the best arm of a sample from the posterior.
+    treated as observed at its mean; or `thompson`, the best arm of a sample from the posterior.
     """
 
     def __init__(self, setup: Setup, kernel: str, explore: str, memory: float = 0.8, kappa: float = 1.0) -> None:
@@ -86,7 +86,7 @@ class Surrogate(Belief):
         return max(self._bank, key=lambda model: model.evidence)
 
     def begin(self) -> None:
-        """The posterior becomes the prior, a little forgotten."""
+        """Make the posterior the prior, slightly weakened."""
         for model in self._bank if self._begun else ():
             model.drift(self.memory)
         self._begun, self._seen = True, []
@@ -103,12 +103,12 @@ class Surrogate(Belief):
             model.observe(arms, rewards, noise)
 
     def values(self) -> Array:
-        """The posterior mean of every arm that was tried in some phase."""
+        """The posterior mean of every arm that was tried in any phase."""
         tried = np.isin(np.arange(self.arms), sorted(self._tried))
         return np.where(tried, self._best.mean[:-1], -np.inf)
 
     def draw(self, count: int, tried: Collection[int], generator: np.random.Generator) -> list[int]:
-        """The most promising arms that were not tried in this phase."""
+        """The most promising arms not yet tried in this phase."""
         left = np.ones(self.arms, dtype=bool)
         left[list(tried)] = False
         chosen: list[int] = []
@@ -155,7 +155,7 @@ def _quadratic(places: Array) -> Array:
 
 
 def noise_variance(outcomes: Sequence[Outcome]) -> float:
-    """The variance of a reward that is of no use for ranking arms: what is left per class after arm and class effects.
+    """The noise variance of a reward: what remains per class after arm and class effects, which cannot rank arms.
 
     With accuracies x(a, c) of A arms and C classes on one split and the residuals e = x − x̄(a) − x̄(c) + x̄, it is
     Σ e² / ((A − 1)(C − 1)) / C.

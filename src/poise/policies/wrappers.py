@@ -1,4 +1,4 @@
-"""Wrappers around any policy: tune only in some phases, and leave the default only with good reason."""
+"""Wrappers around any policy: tune only in some phases; leave the default only for a significant gain."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from numpy.typing import NDArray
 from poise import draws
 from poise.policies.base import Array, Outcome, Policy, Wish
 
-FLIPS = 500  # random sign flips where there are too many to try all of them
-CLEARLY_WORSE = 2.0  # an arm so many standard errors below the default cannot be left for by mistake
+FLIPS = 500  # random sign flips where there are too many classes to try every combination
+CLEARLY_WORSE = 2.0  # arms this many standard errors below the default are no rivals: luck cannot make them win
 
 
 class Wrapper(Policy):
-    """Passes everything on to the policy inside; the same trial is never run twice."""
+    """Forwards everything to the inner policy; the same trial is never run twice."""
 
     def __init__(self, inner: Policy) -> None:
         super().__init__(inner.setup)
         self.inner = inner
 
     def start(self) -> None:
-        """Begin inside too."""
+        """Begin the inner policy too."""
         self.inner.begin(self.phase)
 
     def propose(self) -> Sequence[Wish]:
-        """What the policy inside asks for and nobody tried yet, and what the wrapper adds."""
+        """The trials that the inner policy asks for or the wrapper adds, without those already run."""
         while trials := self.inner.ask():
             wishes = self.completed([trial.wish for trial in trials])
             if fresh := [wish for wish in wishes if wish not in self.told]:
@@ -39,30 +39,30 @@ class Wrapper(Policy):
         return ()
 
     def completed(self, wishes: list[Wish]) -> list[Wish]:
-        """The wishes, and those that the wrapper adds."""
+        """The wishes, with those that the wrapper adds."""
         return wishes
 
     def learn(self, outcomes: Sequence[Outcome]) -> None:
-        """Answer what the policy inside asked."""
+        """Tell the inner policy the outcomes it asked for."""
         self.inner.tell([replace(self.told[trial.wish], trial=trial) for trial in self.inner.ask()])
 
     def decide(self) -> int:
-        """As inside."""
+        """That of the inner policy."""
         return self.inner.decide()
 
     def distribution(self) -> Array | None:
-        """As inside."""
+        """That of the inner policy."""
         return self.inner.distribution()
 
     def resolved(self) -> dict[str, Any]:
-        """As inside."""
+        """That of the inner policy."""
         return self.inner.resolved()
 
 
 class Every(Wrapper):
     """Tune in the first tuned phase and every `period`-th after it; in between, repeat the last decision.
 
-    Without a period only the first one is tuned.
+    Without a period only the first tuned phase is tuned.
     """
 
     def __init__(self, inner: Policy, period: int | None) -> None:
@@ -75,29 +75,29 @@ class Every(Wrapper):
         return since == 0 or (self.period is not None and since % self.period == 0)
 
     def start(self) -> None:
-        """Begin inside only when this phase is tuned."""
+        """Begin the inner policy only when this phase is tuned."""
         self._first = self.phase if self._first is None else self._first
         if self._tunes():
             super().start()
 
     def propose(self) -> Sequence[Wish]:
-        """Nothing in between."""
+        """Nothing in phases that are not tuned."""
         return super().propose() if self._tunes() else ()
 
     def resolved(self) -> dict[str, Any]:
-        """As inside, and the period."""
+        """That of the inner policy, and the period."""
         return {**super().resolved(), "every": self.period or "first"}
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Why an arm may, or may not, take the place of the default.
+    """Whether an arm may replace the default, and why.
 
     Attributes:
         gain: mean paired gain in accuracy over the default.
         error: its standard error.
         chance: how often the best of all arms compared would look at least as good if none were better.
-        leave: whether the default is left.
+        leave: whether to leave the default.
     """
 
     gain: float
@@ -110,18 +110,18 @@ class Safe(Wrapper):
     """Leave the default only when the paired gain of the decided arm exceeds z standard errors.
 
     The gain is the mean over classes, rounds and phases of the difference in accuracy to the default, on the same
-    split after the same number of epochs (of each round only the most advanced trial); where the policy inside does
-    not try the default, it is added. Classes are what varies: the standard error comes from the sums of differences of
-    each class, so that seeing the same class again and again is not mistaken for more classes.
+    split after the same number of epochs (only the longest trial of each round). Where the inner policy does not try
+    the default, this wrapper adds it. The standard error is clustered by class: it comes from the sum of differences of
+    each class, so that seeing the same class repeatedly is not mistaken for more classes.
 
-    The decided arm was picked because it looked good, and the best of fifty equal arms exceeds one standard error
-    nearly always. So the gain must also be one that the best of all arms compared would reach by luck no more often
-    than Φ(−z), 16 % for z = 1: the signs of the differences are flipped at random, class by class and for all
+    The decided arm was picked because it looked good, and the best of fifty equal arms nearly always exceeds one
+    standard error. So the best of all compared arms must also reach this gain by luck no more often than Φ(−z), 16 %
+    for z = 1: the signs of the differences are flipped at random, class by class and for all
     arms together, and the largest ratio of gain to error is noted each time (max-T, Westfall and Young 1993); arms
-    two standard errors below the default are left aside (Hansen 2005). `plain` leaves this second test out.
+    two standard errors below the default are left out (Hansen 2005). `plain` omits this second test.
 
-    What is not seen: luck that one whole training has in all classes at once, and what changes between M₁ and M₂; nor,
-    of an arm that a race dropped, what would have changed after that, and short trainings favour small learning rates.
+    The tests do not see luck that a whole training has in all classes at once, nor what changes between M₁ and M₂. For
+    an arm that a race dropped they see only its short training, which favours small learning rates.
     """
 
     def __init__(self, inner: Policy, z: float = 1.0, *, plain: bool = False) -> None:
@@ -136,7 +136,7 @@ class Safe(Wrapper):
         return math.erfc(self.z / math.sqrt(2)) / 2
 
     def begin(self, phase: int) -> None:
-        """Keep the differences of the phase before."""
+        """Keep the differences of the previous phase."""
         if phase > self.phase:
             self._sums, self._counts = self._differences()
         super().begin(phase)
@@ -146,7 +146,7 @@ class Safe(Wrapper):
         return list(dict.fromkeys([*wishes, *(wish._replace(arm=self.setup.space.default) for wish in wishes)]))
 
     def _differences(self) -> tuple[Array, Array]:
-        """Sums of paired differences and how many, for every arm and class, this phase included."""
+        """Sum and number of paired differences for every arm and class, this phase included."""
         latest: dict[tuple[int, int], Outcome] = {}
         for wish, outcome in self.told.items():
             before = latest.get((wish.arm, wish.round))
@@ -165,7 +165,7 @@ class Safe(Wrapper):
         return sums, counts
 
     def verdict(self, arm: int) -> Verdict:
-        """Whether the rewards speak for that arm."""
+        """Whether the rewards justify leaving the default for this arm."""
         sums, counts = self._differences()
         compared = np.flatnonzero(counts.sum(axis=1))
         if arm not in compared:
@@ -194,17 +194,17 @@ class Safe(Wrapper):
         return signs
 
     def decide(self) -> int:
-        """The decision inside, or the default."""
+        """The inner policy's decision, or the default."""
         arm, own = self.inner.decide(), self.setup.space.default
         return arm if arm == own or self.verdict(arm).leave else own
 
     def resolved(self) -> dict[str, Any]:
-        """As inside, and how safe."""
+        """That of the inner policy, and the options of this wrapper."""
         return {**super().resolved(), "safe": self.z, "safe_plain": self.plain}
 
 
 def _per_class(outcome: Outcome, classes: int) -> Array:
-    """Accuracies of a trial; zeros if it diverged, the reward for every class if nothing more is known."""
+    """Accuracies of a trial; zeros if it diverged, the reward for every class if accuracies are unknown."""
     known = outcome.per_class or (outcome.reward,) * classes
     return np.zeros(classes) if outcome.diverged else np.array(known)
 

@@ -1,6 +1,6 @@
-"""What people read of runs: their folders as values, tables against the paper's, figures, and the page.
+"""Reports on runs: run folders as values, tables beside the paper's figures, plots, and the page.
 
-`reading` makes values of run folders; `tables` and `figures` are made from those; `page` and `writing` put them on the
+`reading` turns run folders into values; `tables` and `figures` are made from those; `page` and `writing` put them on
 disk. Each figure is described once (`figures.description`) and rendered for the page and for print.
 """
 

@@ -1,4 +1,4 @@
-"""Means, deviations and intervals over seeds, and what may be said with them."""
+"""Means, deviations and intervals over seeds, and the conclusions they allow."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ENOUGH: Final = 3
 
 @dataclass(frozen=True)
 class Spread:
-    """Figures of several seeds: their mean and their deviation (that of a sample; NaN of a single one)."""
+    """Figures of several seeds: their mean and their sample deviation (NaN for a single figure)."""
 
     mean: float
     deviation: float
@@ -28,11 +28,11 @@ class Spread:
 
     @property
     def known_deviation(self) -> float | None:
-        """The deviation, None of a single figure."""
+        """The deviation; None for a single figure."""
         return self.deviation if self.count > 1 else None
 
     def interval(self) -> tuple[float, float]:
-        """The 95 % interval of the mean by Student's t; NaN of a single figure."""
+        """The 95 % interval of the mean by Student's t; NaN for a single figure."""
         half = t_quantile(self.count - 1) * self.deviation / math.sqrt(self.count) if self.count > 1 else math.nan
         return self.mean - half, self.mean + half
 
@@ -55,7 +55,7 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def paired_difference(one: Mapping[int, float], other: Mapping[int, float]) -> Spread | None:
-    """The differences one − other of the seeds that both have; None where they share none."""
+    """The differences one − other over the seeds that both have; None if they share none."""
     shared = [seed for seed in one if seed in other]
     return spread([one[seed] - other[seed] for seed in shared]) if shared else None
 

@@ -26,7 +26,7 @@ from poise.report.tables.table import csv_of_rows
 from poise.report.tables.text import comparison_table
 from poise.runfolder import PAGE
 
-#: From so many rows of data on, figures are drawn side by side.
+#: With at least this many rows of data, figures are drawn in parallel.
 WORTH_FORKING: Final = 1000
 
 
@@ -36,12 +36,12 @@ class Report:
 
     runs: Sequence[RunRecord]
     unread: Sequence[UnreadPath] = ()
-    texts: Sequence[tuple[str, str]] = ()  # what studies found, a heading and lines each
-    hindsight: Mapping[str, Hindsight] = field(default_factory=dict)  # what probes say of runs, by their names
+    texts: Sequence[tuple[str, str]] = ()  # findings of studies: a heading and lines each
+    hindsight: Mapping[str, Hindsight] = field(default_factory=dict)  # what probes say about runs, by run name
 
     @property
     def finished(self) -> bool:
-        """Whether every run is."""
+        """Whether every run is finished."""
         return all(run.finished for run in self.runs)
 
     def text(self) -> str:
@@ -57,12 +57,12 @@ class Report:
         """Write the page, its tables and the numbers of its figures into a folder; returns the page.
 
         `more` are further figures, such as activation maps. `printed` also writes all figures as files for print, and
-        `refresh` makes a browser read the page again after so many seconds.
+        `refresh` makes a browser reload the page every `refresh` seconds.
         """
         _claim(out)
         with _without_garbage_collection():
             figures = [*describe_figures(self.runs), *more]
-            with _saving(figures if printed else [], out / "figures"):
+            with _save_figures(figures if printed else [], out / "figures"):
                 tables = make_tables(self.runs, self.hindsight)
                 for table in tables:
                     _write(out / "tables" / f"{table.name}.csv", table.csv())
@@ -76,15 +76,15 @@ class Report:
 
 
 def gather(paths: Sequence[Path]) -> Report:
-    """What lies at these paths; what cannot be read is listed with its reason."""
+    """The runs at these paths; paths that cannot be read are listed with the reason."""
     with _without_garbage_collection():
         return Report(*read_runs(paths))
 
 
 def watch(look: Callable[[], Report], out: Path, seconds: int, say: Callable[[str], None]) -> Report:
-    """Write the page again whenever the runs have gone on, until all are finished or Ctrl-C; the last report.
+    """Rewrite the page whenever the runs have made progress, until all are finished or Ctrl-C; returns the last report.
 
-    `look` reads what there is by now.
+    `look` reads the runs as they are now.
     """
     seen: list[tuple[str, int]] | None = None
     while True:
@@ -105,7 +105,7 @@ def watch(look: Callable[[], Report], out: Path, seconds: int, say: Callable[[st
 
 
 def _claim(out: Path) -> None:
-    """Make the folder; refuse one whose page is somebody else's."""
+    """Make the folder; refuse one whose index.html was not written by poise."""
     if out.exists() and not out.is_dir():
         raise UserError(f"--out {out} is a file; choose a folder")
     page = out / PAGE
@@ -121,11 +121,11 @@ def _claim(out: Path) -> None:
 
 
 @contextmanager
-def _saving(figures: Sequence[Figure], folder: Path) -> Iterator[None]:
-    """Write the figures for print, side by side and beside what else is to be done where there are many.
+def _save_figures(figures: Sequence[Figure], folder: Path) -> Iterator[None]:
+    """Write the figures for print; where there are many, in parallel with each other and with the body of the `with`.
 
-    Side by side means by processes that are forks of this one, which need not import everything again: where forking
-    is not safe, figures are drawn one after the other.
+    The processes are forks of this one, so that they need not import everything again. Where forking is not safe,
+    figures are drawn one after the other.
     """
     workers = min(4, len(os.sched_getaffinity(0)), len(figures)) if sys.platform == "linux" else 1
     if workers < 2 or sum(len(figure.data) for figure in figures) < WORTH_FORKING:
@@ -134,7 +134,7 @@ def _saving(figures: Sequence[Figure], folder: Path) -> Iterator[None]:
             save_all(figure, folder)
         return
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # other threads are at rest, and no fork asks for them
+        warnings.simplefilter("ignore", DeprecationWarning)  # other threads are idle, and no fork needs them
         with ProcessPoolExecutor(workers, multiprocessing.get_context("fork")) as pool:
             saved = pool.map(save_all, figures, [folder] * len(figures))
             yield
@@ -143,7 +143,7 @@ def _saving(figures: Sequence[Figure], folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _without_garbage_collection() -> Iterator[None]:
-    """Without looking for garbage: among the many small objects of many runs each look would be long."""
+    """Suspend garbage collection: with the many small objects of many runs each pass would take long."""
     was = gc.isenabled()
     gc.disable()
     try:

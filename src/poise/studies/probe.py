@@ -37,7 +37,7 @@ from poise.tuning import Attempt, Reward, TrialResult, Trials
 LINE_SECONDS = 10.0  # between lines about progress
 #: Recipe keys that do not change what was learned before the probed phase.
 FREE = (*POLICY_KEYS, "device")
-AGAIN = "interrupted; the same command goes on"
+AGAIN = "interrupted; the same command continues"
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def trying(plan: Plan) -> Settings:
 
 
 def reach(plan: Plan, folder: RunFolder, phase: int, watcher: Watcher) -> None:
-    """Bring an ordinary run of the recipe to where this phase begins; it goes on from where it stands."""
+    """Bring an ordinary run of the recipe to where this phase begins; it continues from where it stands."""
     refuse_phase(plan, phase)
     job = Run(plan, folder, (watcher,), until=phase)
     try:
@@ -114,7 +114,7 @@ class Probe:
     """One probe: its question, where it starts from, and its files.
 
     `FILE.json` is written when all trials are done; until then they are lines of `FILE.jsonl`, and the same command
-    goes on after the last whole one.
+    continues after the last whole one.
     """
 
     def __init__(self, plan: Plan, folder: RunFolder, question: Question, out: Path) -> None:
@@ -170,7 +170,9 @@ class Probe:
         elif (found := self.folder.newest_checkpoint()) is not None:
             tensors, meta = found
         else:
-            raise UserError(f"{self.folder.path} has no checkpoint yet; go on with 'poise resume {self.folder.path}'")
+            raise UserError(
+                f"{self.folder.path} has no checkpoint yet; continue with 'poise resume {self.folder.path}'"
+            )
         return tensors, meta["learner"]
 
     def _phase(self, learner: Learner, examiner: Examiner, train: ImageSet) -> Phase:

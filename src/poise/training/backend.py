@@ -1,4 +1,4 @@
-"""Devices, precision and flags: set for poise's own work, given back as they were."""
+"""Devices, precision and flags: set while poise works, restored afterwards."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import torch
 
 from poise.errors import UserError, suggestion
 
-# What cuBLAS wants for repeatable sums. It reads this when it is first used in a process, by whatever that may be:
-# too late for a deterministic backend that is made after another one has worked.
+# cuBLAS needs this for repeatable sums and reads it only once, when it is first used in a process. That would be too
+# late for a deterministic backend that is made after another one has worked, so it is set here.
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 PRECISIONS = ("auto", "fp32", "tf32", "bf16")
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Backend:
-    """Where and in which numbers the work is done."""
+    """The device and the number format of all work."""
 
     device: torch.device
     precision: str
@@ -31,7 +31,7 @@ class Backend:
     lane: torch.cuda.Stream | None = None  # the stream of all work on a GPU, so that learners can work side by side
 
     def __reduce__(self) -> tuple[Callable[..., Backend], tuple[str, str, bool, bool]]:
-        """A stream belongs to a process: where this arrives, it is made again with one of its own."""
+        """Pickle without the stream, which belongs to this process; the receiver makes its own."""
         return _make_again, (str(self.device), self.precision, self.deterministic, self.capture)
 
     @property
@@ -46,18 +46,18 @@ class Backend:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Global flags as this backend wants them; generators and flags are as before afterwards."""
+        """Set the global flags of this backend; restore flags and random generators afterwards."""
         with torch.random.fork_rng(devices=[]), _flags(self), torch.cuda.stream(self.lane):
             yield
 
     def synchronise(self) -> None:
-        """Wait for the work that was queued, so that its results can be read from anywhere."""
+        """Wait for all queued work, so that its results can be read from anywhere."""
         if self.lane is not None:
             self.lane.synchronize()
 
     def guarded(self, work: Generator[T, None, None]) -> Iterator[T]:
-        """The same items as `work`, with the flags set only while it runs and not between items."""
-        with closing(work):  # at once, whoever else still holds on to it
+        """Yield the items of `work`, with the flags set only while it runs, not between items."""
+        with closing(work):  # at once, even if others still hold a reference
             while True:
                 with self.active():
                     try:
@@ -81,7 +81,7 @@ def make_backend(device: str, precision: str, deterministic: bool) -> Backend:
         raise UserError(f"device '{device}' is not supported; use auto, cpu, cuda or cuda:N")
     if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
         raise UserError(
-            f"device '{device}' is not there: {torch.cuda.device_count()} CUDA devices found; use device=cpu"
+            f"device '{device}' does not exist: {torch.cuda.device_count()} CUDA devices found; use device=cpu"
         )
     if precision == "auto":
         has_bf16 = chosen.type == "cuda" and torch.cuda.get_device_capability(chosen) >= (8, 0)

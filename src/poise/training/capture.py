@@ -12,12 +12,12 @@ from torch import Tensor
 from poise.data import Draws, Feed
 from poise.training.step import Step
 
-STRETCH = 32  # replays queued before the host looks up; long enough to hide it, short enough to stop soon
+STRETCH = 32  # replays queued per stretch: enough to hide the host's work, few enough to stop soon
 WARM_UP = 3
 
 
 class Warm(threading.local):
-    """Steps whose kernels were chosen and loaded already; by thread, for cuDNN's choices belong to one."""
+    """Steps whose kernels were already chosen and loaded; per thread, as cuDNN's choices are."""
 
     def __init__(self) -> None:
         self.steps: set[int] = set()
@@ -30,10 +30,10 @@ class CapturedRunner:
     """Replays of one captured step per batch size (the last batch of an epoch may be smaller).
 
     The epoch's order and draws lie in fixed buffers; a counter on the device says where the next batch starts
-    and moves on by itself. Warming up and capturing leave no trace in weights, statistics or momentum.
+    and is advanced by the graph. Warming up and capturing do not change weights, statistics or momentum.
     """
 
-    captured: ClassVar[int] = 0  # how often this was done in the process: it takes long, and measurements must know
+    captured: ClassVar[int] = 0  # captures in this process so far: they take long, so measurements must know
 
     def __init__(self, step: Step, feed: Feed, bounds: list[tuple[int, int]]) -> None:
         self._step, self._feed, self._bounds = step, feed, bounds
@@ -85,7 +85,7 @@ class CapturedRunner:
                 kind = self._kind(size)
                 for _ in range((size == sizes[0]) if kind in _WARM.steps else WARM_UP):
                     self._position.zero_()
-                    found = self._trained(size)
+                    found = self._train_batch(size)
                 _WARM.steps.add(kind)
         self._values = torch.zeros(len(self._bounds), len(found), device=self._feed.device)
         pool, graphs = torch.cuda.graph_pool_handle(), dict[int, torch.cuda.CUDAGraph]()
@@ -93,7 +93,7 @@ class CapturedRunner:
             self._step.optimiser.zero_grad(set_to_none=True)
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, pool=pool, stream=side, capture_error_mode="thread_local"):
-                self._values.index_copy_(0, self._row[None], self._trained(size)[None])
+                self._values.index_copy_(0, self._row[None], self._train_batch(size)[None])
                 self._row += 1
             graphs[size] = graph
         torch.cuda.current_stream(self._feed.device).wait_stream(side)
@@ -101,7 +101,7 @@ class CapturedRunner:
         self._graphs = graphs  # all of them, or none
 
     def _kind(self, size: int) -> int:
-        """A key of what decides which kernels a step of this size runs: a choice cannot be made in a capture."""
+        """A key of everything that determines the kernels of a step: they cannot be chosen during a capture."""
         step, backend = self._step, self._step.situation.backend
         shapes = tuple(
             (name, tuple(value.shape))
@@ -115,7 +115,7 @@ class CapturedRunner:
         layers = repr(step.model), repr(step.teacher)  # strides and the like
         return hash((size, shapes, layers, trained, modes, where, type(step.method), step.situation.growth))
 
-    def _trained(self, size: int) -> Tensor:
+    def _train_batch(self, size: int) -> Tensor:
         window = self._position + torch.arange(size, device=self._feed.device)
         picks = self._order.index_select(0, window)
         draws = Draws(*(values.index_select(0, window) for values in vars(self._draws).values()))

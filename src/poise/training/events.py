@@ -1,4 +1,4 @@
-"""What happens during a phase, as plain values: journaled, shown as progress, and never read back."""
+"""What happens during a phase, as plain values: journaled and shown as progress, never read back by the learner."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class PhaseStarted(Event):
 
 @dataclass(frozen=True)
 class TrialDone(Event):
-    """An action was tried; `trial` is its place in the policy's plan, `record` what was seen on the way.
+    """An action was tried; `trial` is its place in the policy's plan, `record` what was measured on the way.
 
     `distribution` is the policy's over the space when it asked, if it has one.
     """
@@ -53,7 +53,7 @@ class TrialDone(Event):
 
 @dataclass(frozen=True)
 class TuningDone(Event):
-    """A tuner that is no policy made one step: a round of hypergradients, or an episode on pseudo tasks."""
+    """A tuner other than a policy made one step: a round of hypergradients, or an episode on pseudo tasks."""
 
     kind = "tuning"
 
@@ -65,7 +65,7 @@ class TuningDone(Event):
 class ActionDecided(Event):
     """The phase will be trained with this action; `distribution` is the policy's over the space, if it has one.
 
-    `reward` is the local reward of the action, where it was tried; `past_reward`, the sum of those of earlier phases,
+    `reward` is the local reward of the action, if it was tried; `past_reward`, the sum of those of earlier phases,
     is Part I of the paper's cumulative reward: a constant, recorded and left out of every update.
     """
 
@@ -115,7 +115,7 @@ class PhaseDone(Event):
     """The model is trained, the memory updated, the classifier chosen.
 
     Attributes:
-        classifier: the one that counts from now on.
+        classifier: the classifier that counts from now on.
         memory_images: how many images are kept, the reserve included.
     """
 

@@ -1,4 +1,4 @@
-"""Pace: how many pieces of work share a device, found by measuring them while they work."""
+"""Pace: how many pieces of work share a device, found by measuring their speed as they run."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from poise.training.capture import CapturedRunner
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-Work = Generator[int, None, T]  # yields how many images it trained on since the last time
-MOST = 8  # beyond it an H200 trains no more images per second, and every lane costs a capture
+Work = Generator[int, None, T]  # yields the number of images trained on since the last yield
+MOST_PIECES = 8  # with more, an H200 is no faster, and every lane costs a capture
 GAIN = 1.05  # the least speed-up, in images per second, for which the number of pieces is doubled
 MARGIN = 1.25  # free memory needed to double the pieces, as a multiple of what the running ones took
 FIRST = 2  # steps of each piece, on average, before they are measured
-WINDOW = 0.5  # seconds
+WINDOW = 0.5  # seconds over which a rate is measured
 
 
 @dataclass(frozen=True)
 class Gauge:
-    """What is read off a device: the host's clock, free bytes, and how many steps were captured so far."""
+    """What is measured: the host's clock, free bytes of a device, and how many steps were captured so far."""
 
     clock: Callable[[], float] = time.perf_counter
     free: Callable[[], int] = lambda: 0
     captured: Callable[[], int] = lambda: CapturedRunner.captured
-    wait: Callable[[], None] = lambda: None  # until the device has done all that was queued
+    wait: Callable[[], None] = lambda: None  # until the device has finished all queued work
 
     @staticmethod
     def of(device: torch.device) -> Gauge:
-        """That of a GPU."""
+        """The gauge of a GPU."""
         return Gauge(free=lambda: free_memory(device), wait=lambda: torch.cuda.synchronize(device))
 
 
@@ -43,9 +43,9 @@ class Found(NamedTuple):
     """What is known about the right number of pieces.
 
     Attributes:
-        allowed: how many may be at work.
-        settled: whether that is final.
-        rate: images per second: of `allowed` pieces where settled, else of half of them.
+        allowed: how many pieces may run at once.
+        settled: whether that number is final.
+        rate: images per second of `allowed` pieces if settled, otherwise of half that number.
     """
 
     allowed: int = 1
@@ -53,15 +53,15 @@ class Found(NamedTuple):
     rate: float = 0.0
 
 
-_FOUND: dict[Hashable, Found] = {}  # by the kind of work, for as long as the process lives
+_FOUND: dict[Hashable, Found] = {}  # by kind of work, for the life of the process
 
 
 class Pace:
-    """How many pieces may be at work at once.
+    """How many pieces may run at once.
 
-    One at first, then twice as many as long as that trains at least 5 % more images per second and memory suffices.
-    A rate is measured over a window in which all allowed pieces work and nothing is captured; one that disappoints is
-    measured twice. What was found for a `kind` of work holds for the rest of the process.
+    It starts with one and doubles the number while that trains at least 5 % more images per second and memory suffices.
+    A rate is measured over a window in which all allowed pieces run and nothing is captured; a disappointing one is
+    measured again. The result for a `kind` of work holds for the rest of the process.
     """
 
     def __init__(
@@ -78,29 +78,29 @@ class Pace:
 
     @property
     def allowed(self) -> int:
-        """How many pieces may be at work."""
+        """How many pieces may run at once."""
         return self._found.allowed
 
     def begin(self, piece: Hashable) -> None:
-        """A piece starts to work."""
+        """A piece has started."""
         self._working.add(piece)
 
     def did(self, images: int) -> None:
-        """A piece trained on so many images."""
+        """A piece trained on this number of images."""
         self._steps += images > 0
         self._images += images
 
     def end(self, piece: Hashable) -> None:
-        """A piece has ended, well or not."""
+        """A piece has ended or failed."""
         self._working.discard(piece)
 
     def paused(self, seconds: float) -> None:
-        """Nothing was queued for so long."""
+        """Nothing was queued for this time, which does not belong to the window."""
         if self._mark is not None:
             self._mark += seconds
 
     def look(self, waiting: int) -> None:
-        """Before each round of turns, when as many pieces were admitted as are allowed and there are."""
+        """Measure and adjust; called before each round of turns, once every piece that may run has been admitted."""
         if self._found.settled:
             return
         before, self._captured = self._captured, self._gauge.captured()
@@ -114,11 +114,11 @@ class Pace:
             self._gauge.wait()
             rate = self._images / (self._gauge.clock() - self._mark)
             self._mark, self._steps = None, 0
-            if rate > 0:  # else they did other things all the time
+            if rate > 0:  # otherwise nothing was trained in the window
                 self._judge(rate, waiting)
 
     def fewer(self, count: int) -> None:
-        """Memory did not suffice: no more than so many from now on."""
+        """Memory did not suffice: allow at most `count` pieces from now on."""
         self._mark = None
         self._know(Found(max(1, count), settled=True))
 
@@ -130,15 +130,15 @@ class Pace:
             self._doubted = not self._doubted
             return
         self._doubted = False
-        if 2 * count > MOST:
-            self._settle(count, rate, "the most there are")
+        if 2 * count > MOST_PIECES:
+            self._settle(count, rate, "the maximum")
         elif not self._fits():
             self._settle(count, rate, "memory does not suffice for more")
         elif waiting:
             self._know(Found(2 * count, settled=False, rate=rate))
 
     def _fits(self) -> bool:
-        """Whether memory suffices for as many pieces again."""
+        """Whether memory suffices for twice the pieces."""
         free = self._gauge.free()
         return free >= MARGIN * (self._before - free)
 
@@ -153,15 +153,15 @@ class Pace:
 
 
 def give_back() -> None:
-    """Let go of the memory of what nobody holds any more: captured steps too, which point to each other."""
+    """Free unused memory, including captured steps, which hold references to each other."""
     gc.collect()
     torch.cuda.empty_cache()
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes of a GPU that a new piece of work could have: what nobody has, and what torch has but does not use.
+    """Bytes of a GPU available to a new piece of work: those that are free, and those torch holds but does not use.
 
-    What belongs to the pool of a captured step serves nobody else, used or not.
+    Memory in the pool of a captured step is not available to others, used or not.
     """
     index = torch.cuda.current_device() if device.index is None else device.index
     idle = sum(

@@ -38,11 +38,11 @@ class Step:
         device = situation.backend.device
         self.weights = {name: torch.zeros((), device=device) for name in action if is_weight(name)}
         self.weigh(action)
-        self.names: tuple[str, ...] = ()  # of the values that a step returns; known after the first one
+        self.names: tuple[str, ...] = ()  # of the values that a step returns; known after the first step
         self._shadows = _shadows(model, situation.backend.dtype)
 
     def weigh(self, action: Action) -> None:
-        """Weigh the terms as this action says, in place: a captured step goes on with it."""
+        """Set the weights of the terms to this action's, in place: a captured step uses them from then on."""
         for name, weight in self.weights.items():
             weight.fill_(action.weight(name))
 
@@ -68,7 +68,7 @@ class Step:
         return torch.stack([total.detach(), *(term.detach() for term in terms.values())])
 
     def _cast_weights(self) -> None:
-        """Bring the shadows up to date: all in one kernel, where autocast would take one for each."""
+        """Update the shadows, all in one kernel; autocast would need one for each."""
         if self._shadows:
             with torch.no_grad():
                 torch._foreach_copy_(list(self._shadows.values()), [self._master(name) for name in self._shadows])
@@ -87,7 +87,7 @@ class Step:
 
 
 def _shadows(model: Model, dtype: torch.dtype) -> dict[str, Tensor]:
-    """Copies of the trained convolutions of poise's own networks in the format they compute in, if it is another."""
+    """Copies of the trained convolutions of poise's networks in their compute format, if it differs from fp32."""
     if dtype is torch.float32 or not isinstance(model.backbone, Backbone):
         return {}
     return {
@@ -107,7 +107,7 @@ class Runner(Protocol):
     def epoch(self, order: Tensor, draws: Draws, first: int, noise: int) -> Iterator[Tensor]:
         """Run the steps from `first` on; yields the values [steps, names] of each stretch of steps.
 
-        `noise` is the address of this epoch for networks that draw numbers themselves.
+        `noise` is the address of this epoch, for networks that draw random numbers themselves.
         """
 
 
@@ -134,13 +134,13 @@ class EagerRunner:
 
 
 def is_noisy(model: nn.Module) -> bool:
-    """Whether a network of one's own has dropout: its draws have addresses, which a captured step cannot have."""
+    """Whether a user's own network has dropout: its draws have addresses, which a captured step cannot follow."""
     return any(isinstance(module, _DropoutNd) and module.p > 0 for module in model.modules())
 
 
 @contextmanager
 def seeded(key: int, device: torch.device) -> Iterator[None]:
-    """The global generators at this address for one step, and as before after it."""
+    """Seed the global generators by this address for one step; restore them afterwards."""
     on_gpu = device.type == "cuda"
     with torch.random.fork_rng(devices=[device] if on_gpu else []):
         torch.default_generator.manual_seed(key % 2**63)  # not `torch.manual_seed`, which reseeds every GPU

@@ -1,4 +1,4 @@
-"""Algorithm 2: train one model with one action, stage by stage, so that it can stop and go on anywhere."""
+"""Algorithm 2: train one model with one action, stage by stage, so that it can stop and resume anywhere."""
 
 from __future__ import annotations
 

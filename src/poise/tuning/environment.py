@@ -21,9 +21,9 @@ class Environment:
     Attributes:
         kept: exemplars of old classes to train on.
         new: new images to train on.
-        valid: the validation part B, whose classes all count the same.
+        valid: the validation part B, in which all classes have the same weight.
         later: new images of the second pseudo phase of a look-ahead.
-        rows: in a look-ahead the new classes have another order: for each label here, the row of the real head.
+        rows: in a look-ahead the new classes are reordered: for each label here, the row of the real head.
     """
 
     kept: ImageSet
@@ -33,17 +33,17 @@ class Environment:
     rows: tuple[int, ...] | None = None
 
     def digest(self) -> str:
-        """A short name of this split, by the images that it validates on."""
+        """A short id of this split, from the images that it validates on."""
         return hashlib.blake2b(self.valid.pixels.cpu().numpy().tobytes(), digest_size=8).hexdigest()
 
 
 def local_environment(
     memory: Memory, new: ImageSet, reserve: ImageSet, generator: np.random.Generator, per_class: int = VALIDATION
 ) -> Environment | None:
-    """One draw of the paper's local environment; None where there is nothing to validate on.
+    """One draw of the paper's local environment; None if there is nothing to validate on.
 
-    Without a reserve, B has the same number of images of each class: `per_class`, but never more than half of
-    what there is of any class that has at least two. With a reserve, B is the reserve (which no model was trained on)
+    Without a reserve, B has the same number of images of each class: `per_class`, but never more than half of the
+    images of any class that has at least two. With a reserve, B is the reserve (which no model was trained on)
     and `per_class` images of each new class and of each class without a reserve, at most half of them, which this split
     does not train on. Without any image of an old class B would only reward forgetting, and without any of a new one
     only stability: then there is no environment.
@@ -56,7 +56,7 @@ def local_environment(
         judged &= set(new.labels.tolist()) | (set(pool.labels.tolist()) - set(reserved.labels.tolist()))
     elif judged:
         per_class = min(per_class, int(sizes[sizes > 1].min()) // 2)
-    picks = _drawn(pool.labels, judged, per_class, generator)
+    picks = _draw(pool.labels, judged, per_class, generator)
     valid = ImageSet.joined([reserved, pool.select(picks)])
     old = set(memory.exemplars.labels.tolist())
     arrived, judged = set(new.labels.tolist()) - old, set(valid.labels.tolist())
@@ -75,11 +75,11 @@ def look_ahead(
     generator: np.random.Generator,
     per_class: int = VALIDATION,
 ) -> Environment | None:
-    """Two pseudo phases made of the new classes; None where there are not two classes to make them of.
+    """Two pseudo phases made of the new classes; None if there are fewer than two new classes.
 
     The first half of them (in a random order) arrives, is trained on and cut to its memory; then the other half. B is
-    `per_class` images of each new class, at most half of them, and every reserve: all of it images that no model has
-    seen, and of classes whose forgetting can be observed.
+    `per_class` images of each new class, at most half of them, and every reserve: only images that no model has
+    seen, of classes whose forgetting can be observed.
     """
     arrived = sorted(label for label in set(new.labels.tolist()) if label >= old)
     sizes = torch.bincount(new.labels)
@@ -88,7 +88,7 @@ def look_ahead(
     order = [arrived[place] for place in generator.permutation(len(arrived)).tolist()]
     first = set(order[: len(order) // 2]) | {label for label in set(new.labels.tolist()) if label < old}
     rows = (*range(old), *order)
-    picks = _drawn(new.labels, set(arrived), per_class, generator)
+    picks = _draw(new.labels, set(arrived), per_class, generator)
     rest = new.select(others(len(new), picks))
     return Environment(
         kept=memory.exemplars,
@@ -100,13 +100,13 @@ def look_ahead(
 
 
 def relabelled(images: ImageSet, rows: tuple[int, ...]) -> ImageSet:
-    """The images with the place of their label in `rows` as label."""
+    """The images, each labelled with the position of its label in `rows`."""
     places = torch.empty(len(rows), dtype=torch.long)
     places[torch.tensor(rows)] = torch.arange(len(rows))
     return ImageSet(images.pixels, places.to(images.labels.device)[images.labels], images.origins)
 
 
-def _drawn(labels: Tensor, judged: set[int], count: int, generator: np.random.Generator) -> Tensor:
+def _draw(labels: Tensor, judged: set[int], count: int, generator: np.random.Generator) -> Tensor:
     """Indices of `count` random images of each of these labels, at most half of its images."""
     picks = [torch.empty(0, dtype=torch.long)]
     for label in sorted(judged):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from poise.data.sources.arrays import ArraySource
 from poise.data.sources.base import Source, digest
-from poise.data.sources.catalog import Entry, add_source, listing, open_source
+from poise.data.sources.catalog import KnownSource, add_source, listing, open_source
 from poise.data.sources.cifar import CifarSource
 from poise.data.sources.digits import DigitsSource
 from poise.data.sources.folder import FolderSource, image_files, labelled_files
@@ -13,8 +13,8 @@ __all__ = [
     "ArraySource",
     "CifarSource",
     "DigitsSource",
-    "Entry",
     "FolderSource",
+    "KnownSource",
     "Source",
     "add_source",
     "digest",

@@ -21,7 +21,7 @@ Label = int | str
 
 
 class ArraySource(Source):
-    """Images and labels that are already at hand, in any form that `to_pixels` takes.
+    """Images and labels that are already in memory, in any form that `to_pixels` accepts.
 
     Labels are whole numbers or strings; the classes are their sorted distinct values. Without test images
     only an exam on training images is possible.
@@ -43,9 +43,11 @@ class ArraySource(Source):
             raise UserError(f"train_labels have {len(classes)} class; at least 2 are needed")
         self.name = name
         self.class_names = tuple(str(value) for value in classes)
-        self._train = _labelled("train", to_pixels(train_images), labels, classes)
+        self._train = _label("train", to_pixels(train_images), labels, classes)
         self._test = (
-            None if test_images is None else (test_images, _known(_values("test_labels", test_labels), classes))
+            None
+            if test_images is None
+            else (test_images, _refuse_unknown(_values("test_labels", test_labels), classes))
         )
         self._classes = classes
         side = min(self._train.shape[1:])
@@ -68,23 +70,23 @@ class ArraySource(Source):
         if self._test is None:
             raise UserError(f"{self.name} came without test images; give test_images and test_labels, or set exam=dev")
         images, labels = self._test
-        tests = _labelled("test", to_pixels(images, self._train.shape[1:]), labels, self._classes)
+        tests = _label("test", to_pixels(images, self._train.shape[1:]), labels, self._classes)
         if tests.shape != self._train.shape:
             raise UserError(f"test images have {tests.shape[0]} channels, training images {self._train.shape[0]}")
         return tests
 
 
-def _labelled(part: str, pixels: Tensor, labels: Sequence[Label], classes: Sequence[Label]) -> ImageSet:
+def _label(part: str, pixels: Tensor, labels: Sequence[Label], classes: Sequence[Label]) -> ImageSet:
     if len(pixels) != len(labels):
         raise UserError(f"{len(pixels)} {part} images came with {len(labels)} labels; give one label for each image")
     index = {value: number for number, value in enumerate(classes)}
     return ImageSet(pixels, torch.tensor([index[value] for value in labels]), torch.arange(len(labels)))
 
 
-def _known(labels: Sequence[Label], classes: Sequence[Label]) -> Sequence[Label]:
+def _refuse_unknown(labels: Sequence[Label], classes: Sequence[Label]) -> Sequence[Label]:
     strangers = sorted({str(value) for value in labels if value not in set(classes)})
     if strangers:
-        raise UserError(f"test_labels name classes that train_labels have not: {', '.join(strangers[:10])}")
+        raise UserError(f"test_labels name classes that train_labels lack: {', '.join(strangers[:10])}")
     return labels
 
 

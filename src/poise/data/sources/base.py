@@ -15,13 +15,13 @@ from poise.data.images import ImageSet
 class Source(ABC):
     """A data set with a training and a test part.
 
-    Nothing but `test` opens a file of the test part, so an exam on training images can promise that the
-    test images were never read.
+    Only `test` opens files of the test part, so an exam on training images can promise that the test images
+    were never read.
 
     Attributes:
         name: what the data set is called in tables and messages.
         class_names: the name of each class; a label is an index into it.
-        preprocessing: constants of the data set; None: to be measured on the images of the first phase.
+        preprocessing: constants of the data set; None: measured on the images of the first phase.
         augmentation: how training images may be varied.
         net: the backbone that suits the images.
         notes: lines for the user about what was chosen.
@@ -37,7 +37,7 @@ class Source(ABC):
     @property
     @abstractmethod
     def fingerprint(self) -> str:
-        """A stable id of the training data: other images, labels or classes give another one."""
+        """A stable id of the training data: different images, labels or classes give a different id."""
 
     @abstractmethod
     def train(self) -> ImageSet:

@@ -24,14 +24,14 @@ _ADD = "poise data add {} --from FOLDER"
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One line of the list of data sets.
+class KnownSource:
+    """A data set that poise knows, found or not.
 
     Attributes:
         name: what to write after `data=`.
         kind: `embedded`, `CIFAR files` or `class folders`.
-        where: where it was found, None when it was not.
-        hint: what to do to have it, empty when it was found.
+        where: where it was found; None if it was not.
+        hint: how to get it; empty if it was found.
     """
 
     name: str
@@ -51,14 +51,14 @@ def open_source(data: str, *, size: int | None = None) -> Source:
     if data == "digits" or data in RELEASES:
         if size is not None:
             raise UserError(f"{data} has images of one fixed size; leave out size={size}, it is for class folders")
-        return DigitsSource() if data == "digits" else _cifar(RELEASES[data])
+        return DigitsSource() if data == "digits" else _open_cifar(RELEASES[data])
     folder = _named_folder(data) if _NAME.fullmatch(data) else None
     if folder is not None:
         return FolderSource(folder, name=data, size=size)
     path = Path(data).expanduser()
     if path.is_dir():
         return FolderSource(path, size=size)
-    raise UserError(_unknown(data))
+    raise UserError(_explain_unknown(data))
 
 
 def add_source(name: str, folder: Path) -> Source:
@@ -73,27 +73,27 @@ def add_source(name: str, folder: Path) -> Source:
     absolute = Path(folder).expanduser().resolve()
     if not absolute.is_dir():
         raise UserError(f"{folder} is not a folder; give the folder that holds the data set")
-    source, found = _verified(name, absolute)
+    source, found = _verify(name, absolute)
     _remember(name, found)
     return source
 
 
-def listing() -> list[Entry]:
+def listing() -> list[KnownSource]:
     """All known data sets: the embedded one, the CIFAR ones, those in POISE_DATA and the registered ones."""
-    entries = [Entry("digits", "embedded", "comes with scikit-learn")]
-    entries += [_cifar_entry(release) for release in RELEASES.values()]
-    searched = {folder.name: folder for folder in _searched_folders()}
-    entries += [Entry(name, "class folders", str(folder)) for name, folder in searched.items()]
-    for name, folder in sorted(_registered().items()):
+    entries = [KnownSource("digits", "embedded", "comes with scikit-learn")]
+    entries += [_find_cifar(release) for release in RELEASES.values()]
+    searched = {folder.name: folder for folder in _find_data_sets()}
+    entries += [KnownSource(name, "class folders", str(folder)) for name, folder in searched.items()]
+    for name, folder in sorted(_read_registered().items()):
         if name in RELEASES or name in searched:
             continue
         there = folder.is_dir()
         hint = "" if there else f"{folder} is gone; {_ADD.format(name)}"
-        entries.append(Entry(name, "class folders", str(folder) if there else None, hint))
+        entries.append(KnownSource(name, "class folders", str(folder) if there else None, hint))
     return entries
 
 
-def _verified(name: str, folder: Path) -> tuple[Source, Path]:
+def _verify(name: str, folder: Path) -> tuple[Source, Path]:
     if name not in RELEASES:
         return FolderSource(folder, name=name), folder
     release = RELEASES[name]
@@ -103,61 +103,61 @@ def _verified(name: str, folder: Path) -> tuple[Source, Path]:
     return source, found
 
 
-def _cifar(release: Release) -> Source:
+def _open_cifar(release: Release) -> Source:
     folder = _cifar_folder(release)
     if folder is None:
-        raise UserError(f"{release.name} was not found; {_how_to_get(release)}")
+        raise UserError(f"{release.name} was not found; {_explain_getting(release)}")
     return CifarSource(release, folder)
 
 
 def _cifar_folder(release: Release) -> Path | None:
-    searched = _searched()
+    searched = _data_folder()
     found = release.found_in(searched) if searched else None
     if found is not None:
         return found
-    folder = _registered().get(release.name)
+    folder = _read_registered().get(release.name)
     if folder is not None and not folder.is_dir():
-        raise UserError(_vanished(release.name, folder))
+        raise UserError(_explain_vanished(release.name, folder))
     return folder
 
 
-def _cifar_entry(release: Release) -> Entry:
+def _find_cifar(release: Release) -> KnownSource:
     try:
         folder = _cifar_folder(release)
     except UserError as error:
-        return Entry(release.name, "CIFAR files", None, str(error))
+        return KnownSource(release.name, "CIFAR files", None, str(error))
     if folder is None:
-        return Entry(release.name, "CIFAR files", None, _how_to_get(release))
-    return Entry(release.name, "CIFAR files", str(folder))
+        return KnownSource(release.name, "CIFAR files", None, _explain_getting(release))
+    return KnownSource(release.name, "CIFAR files", str(folder))
 
 
-def _how_to_get(release: Release) -> str:
+def _explain_getting(release: Release) -> str:
     add = _ADD.format(release.name)
     return (
         f"get the python version from the CIFAR page, unpack it to {release.folder} and run {add}, "
-        "or let POISE_DATA name the folder it is in"
+        "or set POISE_DATA to the folder it is in"
     )
 
 
 def _named_folder(name: str) -> Path | None:
     """The folder of class folders of this name, in POISE_DATA or registered."""
-    searched = _searched()
+    searched = _data_folder()
     if searched is not None and (searched / name).is_dir():
         return searched / name
-    folder = _registered().get(name)
+    folder = _read_registered().get(name)
     if folder is not None and not folder.is_dir():
-        raise UserError(_vanished(name, folder))
+        raise UserError(_explain_vanished(name, folder))
     return folder
 
 
-def _searched() -> Path | None:
+def _data_folder() -> Path | None:
     value = os.environ.get("POISE_DATA")
     return Path(value).expanduser() if value else None
 
 
-def _searched_folders() -> Iterator[Path]:
+def _find_data_sets() -> Iterator[Path]:
     """The folders in POISE_DATA that are data sets of class folders."""
-    searched = _searched()
+    searched = _data_folder()
     if searched is None or not searched.is_dir():
         return
     for folder in sorted(searched.iterdir()):
@@ -175,12 +175,12 @@ def _is_data_set(folder: Path) -> bool:
     return True
 
 
-def _vanished(name: str, folder: Path) -> str:
+def _explain_vanished(name: str, folder: Path) -> str:
     return f"{name} is registered at {folder}, which is gone; put it back or run {_ADD.format(name)}"
 
 
-def _unknown(data: str) -> str:
-    known = {"digits", *RELEASES, *_registered(), *(folder.name for folder in _searched_folders())}
+def _explain_unknown(data: str) -> str:
+    known = {"digits", *RELEASES, *_read_registered(), *(folder.name for folder in _find_data_sets())}
     add = _ADD.format("NAME")
     return f"unknown data '{data}', neither a name nor a folder; {suggestion(data, known)} (to add one: {add})"
 
@@ -190,7 +190,7 @@ def _config() -> Path:
     return (base if base.is_absolute() else Path.home() / ".config") / "poise" / "data.json"
 
 
-def _registered() -> dict[str, Path]:
+def _read_registered() -> dict[str, Path]:
     path = _config()
     try:
         folders = store.read_json(path)["folders"] if path.exists() else {}
@@ -205,7 +205,7 @@ def _registered() -> dict[str, Path]:
 
 def _remember(name: str, folder: Path) -> None:
     path = _config()
-    folders = {known: str(where) for known, where in _registered().items()}
+    folders = {known: str(where) for known, where in _read_registered().items()}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         store.write_json(path, {"folders": {**folders, name: str(folder)}})

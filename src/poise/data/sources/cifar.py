@@ -45,7 +45,7 @@ class Release:
         return next((candidate for candidate in candidates if self._is_at(candidate)), None)
 
     def _is_at(self, folder: Path) -> bool:
-        # A folder that lacks some of its files counts too: which file is missing is said when it is read.
+        # A folder that lacks some of its files is found too: reading it says which file is missing.
         return any((folder / file).is_file() for file in self.meta) or (folder.name == self.folder and folder.is_dir())
 
 
@@ -96,12 +96,12 @@ class CifarSource(Source):
         self.preprocessing = release.preprocessing
         self._release = release
         self._folder = folder
-        (meta,) = (self._unpickled(file, md5) for file, md5 in release.meta.items())
+        (meta,) = (self._unpickle(file, md5) for file, md5 in release.meta.items())
         self.class_names = tuple(meta[release.names_key])
 
     @property
     def fingerprint(self) -> str:
-        """A hash of the md5 sums of the training files, which `train` makes sure of."""
+        """A hash of the md5 sums of the training files, which `train` verifies."""
         return digest([self.name, *self._release.train.values()])
 
     def train(self) -> ImageSet:
@@ -113,25 +113,25 @@ class CifarSource(Source):
         return self._images(self._release.test)
 
     def verify(self) -> None:
-        """Check the md5 of every file, those of the test part too, and open none."""
+        """Check the md5 of every file, including the test part, and unpickle none."""
         for file, md5 in {**self._release.train, **self._release.test}.items():
-            self._verified(file, md5)
+            self._read_verified(file, md5)
 
     def _images(self, files: Mapping[str, str]) -> ImageSet:
-        parts = [self._unpickled(file, md5) for file, md5 in files.items()]
+        parts = [self._unpickle(file, md5) for file, md5 in files.items()]
         pixels = torch.cat([torch.from_numpy(np.asarray(part["data"])).view(-1, 3, 32, 32) for part in parts])
         labels = [label for part in parts for label in part[self._release.labels_key]]
         return ImageSet(pixels, torch.tensor(labels), torch.arange(len(labels)))
 
-    def _unpickled(self, file: str, md5: str) -> dict[str, Any]:
-        data = self._verified(file, md5)
-        with warnings.catch_warnings():  # these pickles are older than what numpy likes to read
+    def _unpickle(self, file: str, md5: str) -> dict[str, Any]:
+        data = self._read_verified(file, md5)
+        with warnings.catch_warnings():  # numpy warns about pickles as old as these
             warnings.simplefilter("ignore")
             content: dict[str, Any] = pickle.loads(data, encoding="latin1")
         return content
 
-    def _verified(self, file: str, md5: str) -> bytes:
-        """The bytes of a file, if they are the published ones."""
+    def _read_verified(self, file: str, md5: str) -> bytes:
+        """The bytes of a file; refused unless they are the published ones."""
         path = self._folder / file
         origin = "get the python version from the CIFAR page and unpack it again"
         try:

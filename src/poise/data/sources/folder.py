@@ -1,4 +1,4 @@
-"""Any folder of class folders is a data set."""
+"""Any folder of class folders as a data set."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def scan(folder: Path) -> Layout:
         raise UserError(f"{folder} is not a folder; give a folder with one folder of images for each class")
     # A folder named train that holds images itself is a class of that name.
     if (folder / "train").is_dir() and not _image_files(folder / "train"):
-        return _divided(folder / "train", folder / "test")
+        return _read_parts(folder / "train", folder / "test")
     return _split(folder, _classes(folder))
 
 
@@ -49,12 +49,12 @@ def labelled_files(folder: Path) -> tuple[list[Path], list[str]]:
     """Every image file in `folder/CLASS/*`, and its class: what one phase brings."""
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder; give a folder with one folder of images for each class")
-    listed = list(_listed(_classes(folder, least=1)))
+    listed = list(_list_files(_classes(folder, least=1)))
     return [file for _, file in listed], [name for name, _ in listed]
 
 
 def image_files(path: Path) -> list[Path]:
-    """A file itself; of a folder, the image files in it and in the folders below, in the order of their paths."""
+    """The file itself; for a folder, the image files in it and below it, sorted by path."""
     if not path.is_dir():
         return [path]
     found = sorted(file for file in path.rglob("*") if file.suffix.lower() in ENDINGS and file.is_file())
@@ -71,7 +71,7 @@ class FolderSource(Source):
         self._folder = folder
         self._layout = scan(folder)
         self.class_names = tuple(self._layout.train)
-        self._side, reason = _chosen_size(self._layout.train) if size is None else (_checked_size(size), "as asked")
+        self._side, reason = _choose_size(self._layout.train) if size is None else (_check_size(size), "as asked")
         self.net = suitable_net(self._side)
         self.augmentation = suitable_augmentation(self._side)
         self.notes = (f"size {self._side}×{self._side} ({reason}); net {self.net}",)
@@ -92,23 +92,21 @@ class FolderSource(Source):
         return self._images(self._layout.test)
 
     def _images(self, files: Files) -> ImageSet:
-        listed = list(_listed(files))
+        listed = list(_list_files(files))
         pixels = decode_all([file for _, file in listed], (self._side, self._side))
         index = {name: number for number, name in enumerate(self.class_names)}
         labels = torch.tensor([index[name] for name, _ in listed])
         return ImageSet(pixels, labels, torch.arange(len(listed)))
 
 
-def _divided(train: Path, test: Path) -> Layout:
+def _read_parts(train: Path, test: Path) -> Layout:
     known = _classes(train)
     if not test.is_dir():
         return Layout(known, None)
     examined = _classes(test, least=1)
     strangers = sorted(set(examined) - set(known))
     if strangers:
-        raise UserError(
-            f"{test} has classes that {train} has not: {', '.join(strangers)}; add them there or remove them"
-        )
+        raise UserError(f"{test} has classes that {train} lacks: {', '.join(strangers)}; add them there or remove them")
     return Layout(known, examined)
 
 
@@ -155,12 +153,12 @@ def _endings() -> str:
     return ", ".join(sorted(ENDINGS))
 
 
-def _listed(files: Files) -> Iterator[tuple[str, Path]]:
+def _list_files(files: Files) -> Iterator[tuple[str, Path]]:
     return ((name, file) for name, members in files.items() for file in members)
 
 
 def _file_ids(files: Files) -> Iterator[str]:
-    for name, file in _listed(files):
+    for name, file in _list_files(files):
         try:
             content = file.read_bytes()
         except OSError as error:
@@ -168,12 +166,12 @@ def _file_ids(files: Files) -> Iterator[str]:
         yield f"{name}/{file.name} {len(content)} {hashlib.blake2b(content, digest_size=16).hexdigest()}"
 
 
-def _chosen_size(files: Files) -> tuple[int, str]:
-    side = median_side([file for _, file in _listed(files)])
+def _choose_size(files: Files) -> tuple[int, str]:
+    side = median_side([file for _, file in _list_files(files)])
     return suitable_size(side), f"median shorter side {side}"
 
 
-def _checked_size(size: int) -> int:
+def _check_size(size: int) -> int:
     if isinstance(size, bool) or not isinstance(size, int) or size < LEAST_SIZE:
         raise UserError(f"size={size} must be a whole number of pixels, at least {LEAST_SIZE}")
     return size

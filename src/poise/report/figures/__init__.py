@@ -16,9 +16,9 @@ __all__ = ["Figure", "Panel", "describe_figures", "gains_figure", "method_colour
 
 
 def describe_figures(runs: Sequence[RunRecord]) -> list[Figure]:
-    """Every figure that these runs can fill: each is about one data set and exam, those of single runs about a stream.
+    """Every figure these runs have data for: each about one data set and exam, those of single runs about one stream.
 
-    Only what was run is drawn, and no spread of fewer than three seeds.
+    Only what was run is drawn, and spread only for at least three seeds.
     """
     colours, found = method_colours(runs), []
     for where, inside in by_exam(runs).items():
@@ -30,6 +30,6 @@ def describe_figures(runs: Sequence[RunRecord]) -> list[Figure]:
 
 
 def _place(figure: Figure, name: str, where: str) -> Figure:
-    """The figure, named and titled by what it is about."""
+    """The figure with its data set and exam in name and title."""
     slug = re.sub(r"[^a-z0-9]+", "-", f"{figure.name} {name}".lower()).strip("-")
     return replace(figure, name=slug, title=f"{figure.title} ({where})")

@@ -28,13 +28,13 @@ from poise.report.figures.description import BAD, GOOD, Axis, Figure, Panel, Row
 from poise.training.evaluate import Extracted, both_classifiers
 
 BATCH = 64
-SIZE = (1.35, 1.5)  # of a panel in inches
-PIXELS = 128  # that a picture is wide at least
+SIZE = (1.35, 1.5)  # size of a panel in inches
+PIXELS = 128  # minimum width of a picture
 HEAT, OPACITY = "inferno", 0.6
 
 
 def grad_cam(model: Model, images: Tensor, rows: Tensor, means: Tensor | None = None) -> Tensor:
-    """The map [n, h, w] of each normalised image for the class in its row; at least 0, in no particular unit.
+    """The map [n, h, w] of each normalised image for its class in `rows`; non-negative, without a unit.
 
     Args:
         model: in eval mode, so that no image of a batch changes another one's map.
@@ -44,7 +44,7 @@ def grad_cam(model: Model, images: Tensor, rows: Tensor, means: Tensor | None = 
     """
     assert not model.training, "batch statistics would mix the images"
     with torch.enable_grad():
-        # A gradient is wanted for the maps, also where no parameter of the model asks for one.
+        # The maps need a gradient even if no parameter of the model does.
         scores, maps = _scores_and_maps(model, images.detach().requires_grad_(), means)
         chosen = scores.gather(1, rows.view(-1, 1)).sum()
         (slopes,) = torch.autograd.grad(chosen, maps, allow_unused=True)
@@ -55,7 +55,7 @@ def grad_cam(model: Model, images: Tensor, rows: Tensor, means: Tensor | None = 
 
 
 def _scores_and_maps(model: Model, images: Tensor, means: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The scores of both classifiers are functions of the last maps, which a net of one's own may not hand out."""
+    """Scores, and the maps they depend on; a hook catches the maps, as a user's own net may not return them."""
     seen: list[Tensor] = []
     hooks = [
         module.register_forward_hook(lambda _module, _inputs, output: seen.append(output))
@@ -76,13 +76,13 @@ def _scores_and_maps(model: Model, images: Tensor, means: Tensor | None) -> tupl
 
 @dataclass(frozen=True, eq=False)
 class Look:
-    """What a learner made of an image."""
+    """What a learner predicts for an image, and where it looks."""
 
     pixels: NDArray[np.uint8]  # the image as the network saw it [H, W, C]
-    heat: NDArray[np.float32]  # the map for the predicted class [h, w], its maximum 1; all 0 if nothing speaks for it
+    heat: NDArray[np.float32]  # the map for the predicted class [h, w], scaled to a maximum of 1, or all 0
     predicted: str
     chance: float
-    classifier: str  # which one predicted, and was explained: `fc` or `ncm`
+    classifier: str  # the classifier that predicted and is explained: `fc` or `ncm`
 
 
 def look(learner: Learner, images: Images) -> list[Look]:
@@ -119,15 +119,15 @@ def _heats(learner: Learner, pixels: Tensor, rows: Tensor) -> NDArray[np.float32
 
 @dataclass(frozen=True)
 class Subject:
-    """An image that several learners are shown."""
+    """An image shown to several learners."""
 
     name: str  # where it comes from
-    truth: str | None  # its class, None if nobody knows
+    truth: str | None  # its class; None if unknown
     phases: tuple[int | None, ...] = ()  # in which phase its class arrived, for each learner; None: not known
 
 
 def cam_figure(subjects: Sequence[Subject], looks: Mapping[str, Sequence[Look]], caption: str) -> Figure:
-    """A row for each image, a column for each learner by its label; a tick where the prediction is right."""
+    """A row for each image, a column for each learner; a tick where the prediction is right."""
     data: Rows = [
         {
             "image": subject.name,
@@ -155,7 +155,7 @@ def cam_figure(subjects: Sequence[Subject], looks: Mapping[str, Sequence[Look]],
 
 
 def _picture(seen: Look, heated: bool = False) -> NDArray[np.uint8]:
-    """The image, large enough to be looked at, with its map over it where that is wanted."""
+    """The image, enlarged to be visible, with its map over it if there is one."""
     from matplotlib import colormaps
     from PIL import Image
     from scipy.ndimage import zoom  # scikit-learn brings scipy along

@@ -30,7 +30,7 @@ from poise.report.statistics import ENOUGH, Spread, spread
 from poise.report.tables.accuracy import comparisons
 from poise.report.tables.table import with_sign
 
-#: Points of accuracy that the plane of TFH against TFS shows at least: a tenth of one must look small.
+#: The minimum range, in points of accuracy, of the TFH–TFS plane: a tenth of a point must look small.
 PLANE_SPAN: Final = 4.0
 SEEDS: Final = f"over seeds, shown where there are at least {ENOUGH}"
 ACCURACY: Final = (
@@ -63,7 +63,7 @@ Tip = Callable[[str, Row], str]
 
 
 def compared_figures(runs: Sequence[RunRecord], styles: Styles) -> list[Figure]:
-    """Those that these runs, all of one data set and exam, can fill."""
+    """The figures that these runs, all of one data set and exam, have data for."""
     return [
         figure
         for figure in (
@@ -104,7 +104,7 @@ def _forgetting_tip(label: str, row: Row) -> str:
 
 
 def _curves(rows: Rows, styles: Styles, across: tuple[str, str], up: tuple[str, str], tip: Tip) -> list[Panel]:
-    """A panel for each stream, a curve for each row; `across` and `up` are columns of the rows, with words for them."""
+    """A panel for each stream, a curve for each row; `across` and `up` name the columns to plot, with labels."""
     y = Axis.spanning(up[1], (end for row in rows for end in _reach(row, across[0], up[0])[1:]))
     panels = []
     for setting, inside in split(rows, "setting").items():
@@ -122,7 +122,7 @@ def _curves(rows: Rows, styles: Styles, across: tuple[str, str], up: tuple[str, 
 
 
 def _reach(row: Row, across: str, up: str) -> tuple[float, float, float]:
-    """Where a point is, and from where to where its band reaches."""
+    """A point and the ends of its band."""
     off = row["deviation"] if row["seeds"] >= ENOUGH else 0.0
     return row[across], row[up] - off, row[up] + off
 
@@ -207,7 +207,7 @@ def _values_panel(axis: str, setting: str, rows: Rows, y: Axis, styles: Styles) 
 
 
 def gains_figure(runs: Sequence[RunRecord]) -> Figure | None:
-    """Every policy against the same method without it; none where there is nothing to compare."""
+    """Every policy against the same method without it; None if there is nothing to compare."""
     found = comparisons(runs)
     if not found:
         return None

@@ -1,7 +1,7 @@
 """A figure as a plain value: its panels, what is drawn in them, the words around them, and the numbers behind them.
 
 Nothing here draws. A figure has two renderings, for print (`poise.report.figures.print`) and for the page
-(`poise.report.page.svg`); both draw what stands here, with these words, colours, ranges and ticks.
+(`poise.report.page.svg`); both draw what is described here, with these words, colours, ranges and ticks.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Value = float | int | str | None
-Row = dict[str, Any]  # of flat values, each a `Value`
-Rows = list[Row]  # all of the same keys
+Row = dict[str, Any]  # flat values, each a `Value`
+Rows = list[Row]  # all with the same keys
 Place = tuple[float, float]
 
 GREY: Final = "#7d7d7d"  # about as far from white as from black
@@ -27,7 +27,7 @@ BAD: Final = "#d1495b"
 
 @dataclass(frozen=True)
 class Style:
-    """How something looks: its colour, its dashes (in line widths; none: solid), its mark as matplotlib calls it."""
+    """How something looks: its colour, its dashes (in line widths; none: solid), its mark by matplotlib's name."""
 
     colour: str
     dash: tuple[float, ...] = ()
@@ -37,7 +37,7 @@ class Style:
 
 @dataclass(frozen=True)
 class Mark:
-    """A value: where it is, how large (in points) and how strong, and the words for whoever points at it."""
+    """A value: its place, its size in points, its opacity, and the text shown when the mouse is on it."""
 
     x: float
     y: float
@@ -85,9 +85,9 @@ class Rule:
 
 @dataclass(frozen=True, eq=False)
 class Heat:
-    """A table of colours, stronger for more: row 0 is on top, what is not a number stays blank.
+    """A table of colours, stronger for higher values: row 0 is on top, NaN stays blank.
 
-    Where there are `tips`, each cell says its own.
+    `tips`, if given, has a text for each cell.
     """
 
     values: NDArray[np.float64]
@@ -99,7 +99,7 @@ class Heat:
 
 @dataclass(frozen=True)
 class Axis:
-    """The words along a side, its range (turned around where the first is the larger), and its ticks."""
+    """The label of a side, its range (reversed if the first end is the larger), and its ticks."""
 
     label: str = ""
     limits: Place = (0.0, 1.0)
@@ -110,7 +110,7 @@ class Axis:
     def spanning(
         cls, label: str, values: Iterable[float], *, whole: bool = False, least: float = 0.0, count: int = 6
     ) -> Axis:
-        """The range of the values with some room, as long as `least`; about `count` ticks, at `whole` numbers only."""
+        """The range of the values with some room, at least `least`; about `count` ticks, at integers if `whole`."""
         known = [value for value in values if not math.isnan(value)]
         low, high = min(known, default=0.0), max(known, default=1.0)
         room = max(0.05 * (high - low), (least - (high - low)) / 2) or max(0.5, 0.05 * abs(high))
@@ -120,7 +120,7 @@ class Axis:
 
     @classmethod
     def naming(cls, label: str, names: Sequence[str], *, most: int = 12, letters: int = 60, down: bool = False) -> Axis:
-        """A place for each name; where they do not all fit, some places are numbered instead."""
+        """A place for each name; if the names do not fit, some places are numbered instead."""
         fits = len(names) <= most and sum(map(len, names)) <= letters
         step = 1 if fits else math.ceil(len(names) / 10)
         ticks = {float(place): names[place] if fits else str(place) for place in range(0, len(names), step)}
@@ -152,21 +152,21 @@ class Figure:
 
     name: str  # a word for file names
     title: str  # what it is, in a few words
-    caption: str  # what one sees, and what it was made of
+    caption: str  # what it shows, and what it was made from
     panels: Sequence[Panel]  # row by row
     data: Sequence[Mapping[str, Value]]  # everything that is drawn, as flat rows
-    columns: int = 1  # how many panels a row has in print
-    legend: Mapping[str, Style] = field(default_factory=dict)  # what styles stand for, where no title says it
+    columns: int = 1  # panels per row in print
+    legend: Mapping[str, Style] = field(default_factory=dict)  # what styles stand for, if no title says it
 
     def save(self, path: Path) -> None:
-        """Write it as it is printed; the ending of the path (.png, .svg or .pdf) says as what."""
+        """Write the printed form; the ending of the path (.png, .svg or .pdf) sets the format."""
         from poise.report.figures.print import save
 
         save(self, path)
 
 
 def round_numbers(low: float, high: float, count: int = 5) -> list[float]:
-    """About so many round numbers between two values.
+    """About `count` round numbers between two values.
 
     >>> round_numbers(0, 100), round_numbers(82.1, 84.3)
     ([0.0, 20.0, 40.0, 60.0, 80.0, 100.0], [82.5, 83.0, 83.5, 84.0])

@@ -1,4 +1,4 @@
-"""The numbers behind the figures, as flat rows, which are CSV files too."""
+"""The numbers behind the figures, as flat rows, which are also written as CSV files."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def in_letters(arm: str) -> str:
     'β 0  γ 0.1  λ 0.1  pod 1'
     """
     words = sorted((word.partition("=") for word in arm.split()), key=lambda word: rank(word[0]))
-    if not all(equals for _, equals, _ in words):  # the default one, in plain words
+    if not all(equals for _, equals, _ in words):  # the default, described in plain words
         return arm
     return "  ".join(f"{LETTERS.get(axis) or axis} {value}" for axis, _, value in words)
 
 
 def accuracy(runs: Sequence[RunRecord]) -> Rows:
-    """Accuracy after each phase: mean, lowest and highest over the seeds that came so far."""
+    """Accuracy after each phase: mean, lowest and highest over the seeds that got this far."""
     return [
         {
             **row.identity,
@@ -73,14 +73,14 @@ def plane(runs: Sequence[RunRecord]) -> Rows:
 
 
 def values(runs: Sequence[RunRecord]) -> Rows:
-    """Figure 5: the tuned axes along the phases, mean over seeds, raw and smoothed; δ is the share of NCM."""
+    """Figure 5: the tuned axes over the phases, means over seeds, raw and smoothed; δ is the share of NCM."""
     rows: Rows = []
     for row, stream, group in _by_row_and_stream([run for run in runs if run.tuned]):
         for axis in _tuned_axes(group):
             found = [
                 (phase, each.mean)
                 for phase, _, each in _by_phase(group, partial(_axis_value, axis))
-                if phase > 0  # nothing is tuned in the first one
+                if phase > 0  # nothing is tuned in the first phase
             ]
             curve = smooth([mean for _, mean in found])
             rows += [
@@ -99,14 +99,14 @@ def values(runs: Sequence[RunRecord]) -> Rows:
 
 
 def _axis_value(axis: str, phase: PhaseRecord) -> float | None:
-    """A value of an axis as a number. Of words, `fc`, `trained` and `none` are 0, `ncm`, `frozen` and `align` 1."""
+    """A value of an axis as a number. Words: `fc`, `trained` and `none` are 0; `ncm`, `frozen` and `align` are 1."""
     words = {"fc": 0.0, "ncm": 1.0, "trained": 0.0, "frozen": 1.0, "none": 0.0, "align": 1.0, "finetune": 2.0}
     value = phase.action.get(axis)
     return words.get(value) if isinstance(value, str) else value
 
 
 def chances(run: RunRecord) -> Rows:
-    """The policy over its space by phase: its distribution where it has one, the mean reward of every action tried.
+    """The policy over its space by phase: its distribution, if it has one, and the mean reward of every action tried.
 
     `decided` is 1 where the phase was trained with the action.
     """
@@ -130,7 +130,7 @@ def chances(run: RunRecord) -> Rows:
 
 
 def arm_of(run: RunRecord, action: Mapping[str, AxisValue]) -> int | None:
-    """Which of `run.arms` an action is."""
+    """The index of an action in `run.arms`."""
     words = str(Action(**{axis: action[axis] for axis in run.axes if axis in action}))
     if words in run.arms:
         return run.arms.index(words)
@@ -138,7 +138,7 @@ def arm_of(run: RunRecord, action: Mapping[str, AxisValue]) -> int | None:
 
 
 def _mean_rewards(run: RunRecord, phase: int) -> dict[int, float]:
-    """By arm, of its longest trials in this phase."""
+    """The mean reward of each arm's longest trials in this phase."""
     found: dict[int, list[TrialRecord]] = {}
     for trial in run.trials:
         place = arm_of(run, trial.action) if trial.phase == phase and trial.purpose == "action" else None
@@ -170,7 +170,7 @@ def rewards(run: RunRecord) -> Rows:
 
 
 def classes(run: RunRecord) -> Rows:
-    """The last exam class by class, in the order in which they came."""
+    """The last exam, class by class, in the order in which classes arrived."""
     if not run.phases or not run.phases[-1].labels:
         return []
     last = run.phases[-1]
@@ -191,7 +191,7 @@ def classes(run: RunRecord) -> Rows:
 
 
 def confusion(run: RunRecord) -> Rows:
-    """The last exam's confusion matrix, places by the order in which classes came; only what is not zero."""
+    """The last exam's confusion matrix, indexed in the order in which classes arrived; only non-zero entries."""
     if not run.phases:
         return []
     places = {label: place for place, label in enumerate(run.phases[-1].labels)}
@@ -260,7 +260,7 @@ def _by_row_and_stream(runs: Sequence[RunRecord]) -> Iterator[tuple[Configuratio
 def _by_phase(
     runs: Sequence[RunRecord], value: Callable[[PhaseRecord], float | None]
 ) -> Iterator[tuple[int, int, Spread]]:
-    """Phase, its classes, and the figures of the seeds that have it."""
+    """Each phase, its classes, and the figures of the seeds that reached it."""
     for place in range(max((len(run.phases) for run in runs), default=0)):
         there = [run.phases[place] for run in runs if len(run.phases) > place]
         found = [number for phase in there if (number := value(phase)) is not None]
@@ -269,7 +269,7 @@ def _by_phase(
 
 
 def _tuned_axes(runs: Sequence[RunRecord]) -> list[str]:
-    """The axes of the space, the paper's first; and the classifier, which is tuned apart from the others."""
+    """The axes of the space, the paper's first; and the classifier, which is tuned separately."""
     axes = [*dict.fromkeys(axis for run in runs for axis in run.axes)]
     judged = any("classifier" in phase.action for run in runs for phase in run.phases)
     ordered = [axis for axis in LETTERS if axis in axes or (axis == "classifier" and judged)]
@@ -280,7 +280,7 @@ def _tuned_axes(runs: Sequence[RunRecord]) -> list[str]:
 
 
 def split(rows: Rows, column: str) -> dict[str, Rows]:
-    """Rows apart by what they have in a column, in the order in which that comes."""
+    """Rows grouped by their value in a column, in the order of first appearance."""
     groups: dict[str, Rows] = {}
     for row in rows:
         groups.setdefault(str(row[column]), []).append(row)

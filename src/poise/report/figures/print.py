@@ -1,7 +1,7 @@
 """Figures as they are printed: rendered with matplotlib, readable on light and on dark pages.
 
 Backgrounds are transparent and text is a neutral grey. Matplotlib is imported only when something is drawn, its global
-state stays as it was, and the same figure gives the same bytes of SVG.
+state is left unchanged, and the same figure gives the same bytes of SVG.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.colors import Colormap
     from matplotlib.figure import Figure as Drawing
 
-#: What a figure can be saved as.
+#: The formats a figure can be saved in.
 ENDINGS: Final = (".png", ".svg", ".pdf")
 
 _STYLE: Final[Mapping[str, Any]] = {
@@ -31,14 +31,14 @@ _STYLE: Final[Mapping[str, Any]] = {
     **dict.fromkeys(("xtick.color", "ytick.color"), GREY),
     **dict.fromkeys(("axes.spines.top", "axes.spines.right", "xtick.bottom", "ytick.left", "legend.frameon"), False),
     **dict.fromkeys(("xtick.labelsize", "ytick.labelsize", "legend.fontsize"), 8),
-    **dict.fromkeys(("figure.dpi", "savefig.dpi"), 110),  # text is as wide as the layout takes it to be
+    **dict.fromkeys(("figure.dpi", "savefig.dpi"), 110),  # text is as wide as the layout assumes
     "savefig.transparent": True,
     "axes.titlesize": 10,
     "axes.labelsize": 9,
     "legend.handlelength": 3.0,
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],
-    "text.parse_math": False,  # a class may have a dollar in its name
+    "text.parse_math": False,  # the name of a class may contain a dollar
     "svg.hashsalt": "poise",
     "svg.fonttype": "none",
     "figure.constrained_layout.w_pad": 0.1,
@@ -46,7 +46,7 @@ _STYLE: Final[Mapping[str, Any]] = {
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write the figure; the ending of the path says as what."""
+    """Write the figure; the ending of the path sets the format."""
     check_picture(path)
     with matplotlib_style():
         store.write_bytes(path, _encode(draw(figure), path.suffix.lower()))
@@ -63,7 +63,7 @@ def save_all(figure: Figure, folder: Path) -> None:
 
 
 def check_picture(path: Path) -> None:
-    """Refuse a file name that does not say what kind of picture it is."""
+    """Refuse a file name whose ending is no known format, or whose folder does not exist."""
     if path.suffix.lower() not in ENDINGS:
         raise UserError(f"--out {path} must end in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}")
     if not path.absolute().parent.is_dir():
@@ -72,16 +72,16 @@ def check_picture(path: Path) -> None:
 
 @contextmanager
 def matplotlib_style() -> Iterator[None]:
-    """Matplotlib's settings as these figures want them, and as they were afterwards."""
+    """Matplotlib's settings for these figures, restored afterwards."""
     import matplotlib as mpl
 
     with mpl.rc_context(dict(_STYLE)), warnings.catch_warnings():  # type: ignore[arg-type, unused-ignore]
-        warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from", UserWarning)  # SVG shows it all the same
+        warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from", UserWarning)  # SVG shows it anyway
         yield
 
 
 def draw(figure: Figure) -> Drawing:
-    """The figure as a drawing of matplotlib; to be called inside `matplotlib_style`."""
+    """The figure as a matplotlib figure; to be called inside `matplotlib_style`."""
     from matplotlib.figure import Figure as Drawing
 
     columns = min(figure.columns, len(figure.panels))
@@ -104,7 +104,7 @@ def draw(figure: Figure) -> Drawing:
 
 
 def _leave_out_repeated_labels(axes: Axes, panels: Sequence[Panel], place: int, columns: int) -> None:
-    """What the panel below says under its x, and the panel on the left along its y, is not said twice."""
+    """Drop x labels that the panel below repeats, and y labels that the panel on the left repeats."""
     below = panels[place + columns] if place + columns < len(panels) else None
     left = panels[place - 1] if place % columns else None
     if below is not None and below.x.label == panels[place].x.label:
@@ -158,7 +158,7 @@ def _draw_shapes(axes: Axes, panel: Panel) -> None:
 
 
 def _draw_marks(axes: Axes, marks: Sequence[Mark]) -> None:
-    """All of one shape at once: thousands of single ones would take long."""
+    """Draw all marks of one shape at once: thousands of single ones would take long."""
     from matplotlib.colors import to_rgba
 
     kinds: dict[tuple[str, bool], list[Mark]] = {}
@@ -203,7 +203,7 @@ def _ramp(colour: str) -> Colormap:
 
 
 def settle(drawing: Drawing) -> None:
-    """Lay out now and for good: matplotlib would draw everything twice for every file, and look for room each time."""
+    """Fix the layout now: matplotlib would otherwise draw everything twice for every file and lay it out each time."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     engine = drawing.get_layout_engine()
@@ -211,7 +211,7 @@ def settle(drawing: Drawing) -> None:
         return
     for axes in drawing.axes:
         for artist in (*axes.lines, *axes.collections, *axes.images, *axes.patches):
-            artist.set_in_layout(False)  # what lies in a panel needs no room around it
+            artist.set_in_layout(False)  # the contents of a panel need no room around it
     engine.execute(drawing)
     drawing.set_layout_engine(None)
     renderer = FigureCanvasAgg(drawing).get_renderer()  # type: ignore[no-untyped-call, unused-ignore]

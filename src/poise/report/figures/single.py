@@ -16,7 +16,7 @@ from poise.report.figures.numbers import split
 from poise.report.figures.styles import Styles
 from poise.report.reading import RunRecord, StreamKind, configurations
 
-MOST_ROWS: Final = 6  # of a figure of single runs, over all streams
+MOST_ROWS: Final = 6  # in a figure of single runs, over all streams
 ONE_RUN: Final = f"Of several seeds the lowest is shown, and at most {MOST_ROWS} rows over all streams"
 CHANCES: Final = (
     "Every action of the space in every tuned phase. Where the policy keeps a distribution, a stronger colour is a "
@@ -45,7 +45,7 @@ PanelMaker = Callable[[Mapping[str, Rows], Styles], list[Panel]]
 
 
 def single_figures(runs: Sequence[RunRecord], styles: Styles) -> Iterator[tuple[StreamKind, Figure]]:
-    """Those that these runs, all of one data set and exam, can fill: for each stream its own."""
+    """The figures, one per stream, that these runs, all of one data set and exam, have data for."""
     streams = _lowest_seeds(runs)
     for stream, chosen in streams.items():
         for name, title, rows_of_run, caption, make_panels, columns in _KINDS:
@@ -73,7 +73,7 @@ def _panel_each(make: Callable[[str, Rows, str], Panel], runs: Mapping[str, Rows
 
 
 def _lowest_seeds(runs: Sequence[RunRecord]) -> dict[StreamKind, dict[str, RunRecord]]:
-    """By stream and row, the examined run of the lowest seed."""
+    """By stream and row, the examined run with the lowest seed."""
     found: dict[StreamKind, dict[str, RunRecord]] = {}
     for row in configurations(runs):
         for stream, group in row.by_stream.items():
@@ -132,7 +132,7 @@ def _reward_panel(label: str, rows: Rows, colour: str) -> Panel:
 
 
 def _trial_mark(row: Row, colour: str, furthest: float) -> Mark:
-    """Stronger the longer the trial was, large at full length."""
+    """A mark that is stronger for longer trials, and large at full length."""
     judging = row["purpose"] == "classifier"
     style = Style(colour, mark="x" if row["diverged"] else "D" if judging else "o", hollow=judging)
     tip = f"trial {row['trial']}, phase {row['phase']}, {row['epochs']} epochs, {row['action']}: reward "
@@ -187,7 +187,7 @@ def _confusion_panel(label: str, rows: Rows, colour: str) -> Panel:
 _chance_panels, _reward_panels, _confusion_panels = (
     partial(_panel_each, make) for make in (_chance_panel, _reward_panel, _confusion_panel)
 )
-#: Name, title, numbers of a run, caption, panels, and how many of these lie side by side in print.
+#: Name, title, numbers of a run, caption, panels, and how many panels stand side by side in print.
 _KINDS: Final[tuple[tuple[str, str, Callable[[RunRecord], Rows], str, PanelMaker, int], ...]] = (
     ("chances", "The policy over its actions", numbers.chances, CHANCES, _chance_panels, 1),
     ("rewards", "Rewards of all trials", numbers.rewards, REWARDS, _reward_panels, 1),

@@ -12,7 +12,7 @@ from poise.policies import DEFAULT_POLICY
 from poise.report.figures.description import Style
 from poise.report.reading import RunRecord, configurations
 
-#: One colour per method, readable on light and on dark pages; others take what is left.
+#: One colour per method, readable on light and on dark pages; other methods take the colours left over.
 METHOD_COLOURS: Final[Mapping[str, str]] = {
     "lucir": "#3a7fc1",
     "icarl": "#d2672f",
@@ -30,7 +30,7 @@ Styles = Mapping[str, Style]
 
 
 def method_colours(runs: Sequence[RunRecord]) -> dict[str, str]:
-    """A colour for each method of a report: its own, or one that none of the others has."""
+    """A colour for each method of a report: its own, or one that no other method has."""
     methods = {run.method for run in runs}
     strangers = sorted(methods - METHOD_COLOURS.keys())
     spare = {name: OTHER_COLOURS[place % len(OTHER_COLOURS)] for place, name in enumerate(strangers)}

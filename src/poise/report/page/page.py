@@ -23,9 +23,9 @@ from poise.report.tables.table import Column, with_sign
 from poise.words import duration
 
 GENERATOR: Final = f"poise {__version__}"
-#: With more runs than this their sections have no charts of their own, so that the page stays light.
+#: With more runs than this, the sections of single runs have no charts, so that the page stays light.
 CHARTED: Final = 60
-#: How their authors write them.
+#: Methods as their authors spell them.
 NAMES: Final = {
     **{name: name.upper() for name in ("lucir", "rmm", "der", "foster")},
     **{"icarl": "iCaRL", "lwf": "LwF", "podnet": "PODNet", "aanets": "AANets"},
@@ -38,15 +38,15 @@ class Contents:
 
     runs: Sequence[RunRecord]
     unread: Sequence[UnreadPath] = ()
-    tables: Sequence[ReportTable] = ()  # the first of them is that of all runs
+    tables: Sequence[ReportTable] = ()  # the first one lists all runs
     texts: Sequence[tuple[str, str]] = ()
     figures: Sequence[Figure] = ()
-    printed: bool = False  # whether the figures are files beside the page too
-    links: Mapping[str, str] = field(default_factory=dict)  # from a run's name to its folder, as the page sees it
+    printed: bool = False  # whether the figures also lie beside the page as files
+    links: Mapping[str, str] = field(default_factory=dict)  # from a run's name to its folder, relative to the page
 
 
 def make_page(contents: Contents, refresh: int | None = None) -> str:
-    """The page's text. With `refresh` the browser reads it again after so many seconds."""
+    """The page's HTML. With `refresh` the browser reloads it every `refresh` seconds."""
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
 

@@ -1,4 +1,4 @@
-"""Figures as the page shows them: SVG text that follows its light and dark, prints, and answers the mouse.
+"""Figures as the page shows them: SVG that follows its light or dark theme, prints, and reacts to the mouse.
 
 Every mark that has a value carries it in words in `data-tip`; the page's script shows the one nearest to the mouse.
 """
@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from poise.report.figures.description import GREY, Axis, Heat, Line, Mark, Panel, Style
 
-INCH = 118  # pixels: a panel of print is about as large on the page
-LETTER = 6.2  # pixels that a letter of a tick is wide
+INCH = 118  # pixels per inch: a panel is about as large on the page as in print
+LETTER = 6.2  # width of a letter of a tick in pixels
 RIGHT, TOP, BOTTOM = 14, 12, 40
-#: Marks that are no circles, by matplotlib's names: how many corners, how deep it goes in between, and its turn.
+#: Marks other than circles, by matplotlib's names: corners, how deep the sides go in between, and rotation.
 CORNERS = {
     **{"s": (4, 0.71, math.pi / 4), "D": (4, 0.71, 0.0), "^": (3, 0.5, 0.0), "v": (3, 0.5, math.pi)},
     **{"P": (4, 0.4, 0.0), "X": (4, 0.4, math.pi / 4), "x": (4, 0.2, math.pi / 4), "*": (5, 0.4, 0.0)},
@@ -54,7 +54,7 @@ class Frame:
         return self.height - BOTTOM
 
     def at(self, x: float, y: float) -> str:
-        """A place in the words of SVG."""
+        """A place as SVG writes it."""
         return f"{self.across(x):.1f},{self.down(y):.1f}"
 
 
@@ -107,7 +107,7 @@ def _grid(frame: Frame) -> str:
 
 
 def _axes(frame: Frame) -> str:
-    """Ticks and labels of both sides."""
+    """Ticks and labels of both axes."""
     marks = [
         f'<text class="tick end" x="{frame.left - 6:.1f}" y="{frame.down(tick) + 4:.1f}">{escape(word)}</text>'
         for tick, word in frame.y.ticks.items()
@@ -150,7 +150,7 @@ def _line(line: Line, frame: Frame) -> str:
 
 
 def _arrow_head(line: Line, frame: Frame) -> str:
-    """Where a line goes on to draw a head, a little before its end, where there is a mark."""
+    """The points of an arrow's head, a little before the end of the line, where there is a mark."""
     (x1, y1), (x2, y2) = ((frame.across(x), frame.down(y)) for x, y in line.places[-2:])
     angle = math.atan2(y2 - y1, x2 - x1)
     tip = x2 - 7 * math.cos(angle), y2 - 7 * math.sin(angle)
@@ -173,7 +173,7 @@ def _mark(mark: Mark, frame: Frame) -> str:
 
 
 def _heat(heat: Heat, frame: Frame) -> str:
-    """A rectangle for each cell that says something; else one picture for all, which is lighter."""
+    """A rectangle for each cell if cells have tips; otherwise one picture, which is lighter."""
     wide, high = frame.across(1) - frame.across(0), frame.down(1) - frame.down(0)
     shares = (heat.values - heat.low) / ((heat.high - heat.low) or 1.0)
     opacities = np.nan_to_num(0.06 + 0.94 * np.clip(shares, 0, 1))
@@ -192,7 +192,7 @@ def _heat(heat: Heat, frame: Frame) -> str:
 
 
 def _tint(opacities: NDArray[np.float64], colour: str) -> str:
-    """A picture in one colour, more or less of it."""
+    """A picture in one colour with these opacities."""
     from PIL import Image
 
     image = Image.fromarray(np.round(255 * opacities).astype(np.uint8), "L")
@@ -215,12 +215,12 @@ def _picture(panel: Panel) -> str:
 
 
 def _data_address(content: bytes, kind: str) -> str:
-    """Bytes as an address that needs no file."""
+    """Bytes as a data URL."""
     return f"data:{kind};base64,{base64.b64encode(content).decode()}"
 
 
 def _corners(mark: str) -> list[tuple[float, float]]:
-    """Around the origin, as multiples of the mark's radius."""
+    """The corners around the origin, as multiples of the mark's radius."""
     count, depth, turn = CORNERS[mark]
     steps = [(step * math.pi / count + turn, 1.25 * (depth if step % 2 else 1.0)) for step in range(2 * count)]
     return [(reach * math.sin(angle), -reach * math.cos(angle)) for angle, reach in steps]

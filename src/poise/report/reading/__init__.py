@@ -1,4 +1,4 @@
-"""Run folders as values, and what they compare."""
+"""Run folders as values, and the configurations they compare."""
 
 from poise.report.reading.configurations import Configuration, StreamKind, baselines, by_exam, configurations, flat_keys
 from poise.report.reading.folders import UnreadPath, load_result, read_run, read_runs, run_of_result

@@ -11,7 +11,7 @@ from typing import Any
 from poise.report.reading.runs import RunRecord
 from poise.runfolder import CHANCE_KEYS, POLICY_KEYS, STREAM_KEYS
 
-#: Keys that set no rows of a table apart: chance, columns, and what every label or heading says.
+#: Keys that do not distinguish rows of a table: chance, columns, and what every label or heading says.
 _ALIKE = (*CHANCE_KEYS, *STREAM_KEYS, "policy", "method", "data", "exam")
 
 
@@ -34,14 +34,14 @@ class StreamKind:
 
 @dataclass(frozen=True)
 class Configuration:
-    """Everything that was chosen but the stream and the seed, with the runs of it. A row of a table."""
+    """Everything that was chosen except the stream and the seed, and its runs. A row of a table."""
 
     label: str
     runs: tuple[RunRecord, ...]
 
     @property
     def first(self) -> RunRecord:
-        """One of them: method, data, policy and exam are the same in all."""
+        """One of the runs: method, data, policy and exam are the same in all."""
         return self.runs[0]
 
     @cached_property
@@ -54,7 +54,7 @@ class Configuration:
 
     @property
     def identity(self) -> dict[str, str]:
-        """What it is, as columns of a file."""
+        """What identifies it, as columns of a file."""
         run = self.first
         return {
             **{"data": run.data, "exam": run.exam, "method": run.method},
@@ -62,7 +62,7 @@ class Configuration:
         }
 
     def averages(self, stream: StreamKind) -> dict[int, float]:
-        """Average accuracy by seed, of finished runs; of two runs of a seed, that of the first."""
+        """Average accuracy of finished runs by seed; of two runs with one seed, the first."""
         found: dict[int, float] = {}
         for run in self.by_stream.get(stream, []):
             if run.average is not None:
@@ -70,12 +70,12 @@ class Configuration:
         return dict(sorted(found.items()))
 
     def baseline_key(self) -> str:
-        """What the row shares with the one whose hyperparameters nobody chose."""
+        """What the row has in common with its baseline, whose hyperparameters are the method's own."""
         return self.first.configuration((*STREAM_KEYS, *POLICY_KEYS))
 
 
 def configurations(runs: Sequence[RunRecord]) -> list[Configuration]:
-    """What these runs compare, each with a label unlike the others', baselines before what is compared with them."""
+    """The configurations of these runs, each with a unique label, baselines before the rows compared with them."""
     groups: dict[str, list[RunRecord]] = {}
     for run in runs:
         groups.setdefault(run.configuration(STREAM_KEYS), []).append(run)
@@ -93,13 +93,13 @@ def by_exam(runs: Sequence[RunRecord]) -> dict[str, list[RunRecord]]:
 
 
 def baselines(rows: Sequence[Configuration]) -> dict[str, Configuration]:
-    """The row of each row's baseline, by its label; none for a baseline itself."""
+    """Each row's baseline by the row's label; baselines themselves have none."""
     fixed = {row.baseline_key(): row for row in rows if row.first.fixed}
     return {row.label: fixed[row.baseline_key()] for row in rows if not row.first.fixed and row.baseline_key() in fixed}
 
 
 def _labels(firsts: Mapping[str, RunRecord]) -> dict[str, str]:
-    """`lucir, online`, and where several rows would be called so, what sets them apart."""
+    """`lucir, online`; where several rows would share that label, also the keys in which they differ."""
     alike: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
     for key, run in firsts.items():
         plain = f"{run.method}, {run.policy_label}"
@@ -119,7 +119,7 @@ def _labels(firsts: Mapping[str, RunRecord]) -> dict[str, str]:
 
 
 def _with_numbers(labels: Mapping[str, str]) -> dict[str, str]:
-    """Numbers behind labels that are still the same, as those of a folder and of a bare result may be."""
+    """Append numbers to labels that are still equal, as those of a folder and of a bare result may be."""
     count: dict[str, int] = {}
     found = {}
     for key, label in labels.items():
@@ -129,7 +129,7 @@ def _with_numbers(labels: Mapping[str, str]) -> dict[str, str]:
 
 
 def flat_keys(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The keys of nested values, with dots, and what they hold."""
+    """Nested values flattened: keys joined by dots, and their values."""
     for name, value in values.items():
         if isinstance(value, Mapping) and value:
             yield from flat_keys(value, f"{prefix}{name}.")

@@ -1,7 +1,7 @@
 """Run folders and kept results read into `RunRecord`s. Nothing here trains or examines.
 
-A folder is read whether its run is finished, still going on or was stopped; one that cannot be read becomes an
-`UnreadPath` with its reason, and stops no other.
+A folder is read whether its run is finished, still running or was stopped. One that cannot be read becomes an
+`UnreadPath` with the reason, and the others are still read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from poise.runfolder import CROSSVAL, JOURNAL, MACHINE, PAGE, RECIPE, RESULT, RE
 
 @dataclass(frozen=True)
 class UnreadPath:
-    """A path that holds no run that can be read, and why."""
+    """A path without a readable run, and the reason."""
 
     path: Path
     reason: str
@@ -49,7 +49,7 @@ def read_runs(paths: Sequence[Path]) -> tuple[list[RunRecord], list[UnreadPath]]
 
 
 def read_run(path: Path, name: str | None = None) -> RunRecord:
-    """The run in this folder, or of this result file; raises where there is none that can be read."""
+    """The run in this folder or of this result file; raises if it cannot be read."""
     if not path.exists():
         raise UserError(f"{path} does not exist")
     if path.is_file():
@@ -68,7 +68,7 @@ def read_run(path: Path, name: str | None = None) -> RunRecord:
 
 
 def run_of_result(result: Mapping[str, Any], path: Path = Path(), name: str = "") -> RunRecord:
-    """A run of which nothing but the result is known."""
+    """A run of which only the result is known."""
     return _make_record(path, name, {}, result, _Events())
 
 
@@ -79,7 +79,7 @@ def load_result(folder: Path) -> dict[str, Any]:
     if not (folder / RESULT).exists():
         todo = "is not a run folder"
         if (folder / RECIPE).exists():
-            todo = f"is not finished; go on with 'poise resume {folder}'"
+            todo = f"is not finished; continue with 'poise resume {folder}'"
         raise UserError(f"{folder} {_AGAIN if (folder / CROSSVAL).exists() else todo}")
     return store.read_json(folder / RESULT)
 
@@ -88,7 +88,7 @@ _AGAIN = "is not finished; give the same 'poise crossval' command again"
 
 
 def _run_folders_below(path: Path, depth: int = 3) -> Iterator[Path]:
-    """The path itself, or the run folders below it where it is a folder of such."""
+    """The path itself, or the run folders below it if it only holds such folders."""
     if not path.is_dir() or any((path / name).exists() for name in (RECIPE, CROSSVAL, RESULT, JOURNAL)):
         yield path
         return
@@ -101,7 +101,7 @@ def _run_folders_below(path: Path, depth: int = 3) -> Iterator[Path]:
 
 
 def _free_name(path: Path, taken: set[str]) -> str:
-    """The folder's name, with those above it as far as needed to tell it apart."""
+    """The folder's name, preceded by parent folders as far as needed to make it unique."""
     parts = path.resolve().parts
     name = parts[-1].removesuffix(".json")
     for part in reversed(parts[:-1]):
@@ -116,7 +116,7 @@ def _free_name(path: Path, taken: set[str]) -> str:
 
 @dataclass
 class _Events:
-    """What a journal tells, event by event."""
+    """What a journal says, collected event by event."""
 
     phases: list[PhaseRecord] = field(default_factory=list)
     trials: list[TrialRecord] = field(default_factory=list)
@@ -182,7 +182,7 @@ def _trial_record(event: Mapping[str, Any]) -> TrialRecord:
 
 
 def _class_accuracies(event: Mapping[str, Any]) -> tuple[float, ...]:
-    """Of a trial on each class at its end, scaled so that their mean is the reward; zeros if it diverged."""
+    """Accuracies of a trial on each class at its end, scaled so that their mean is the reward; zeros if it diverged."""
     images, hits = event["record"].get("images", ()), event["record"].get("hits")
     if event["diverged"] or not hits:
         return (0.0,) * len(images)
@@ -194,7 +194,7 @@ def _class_accuracies(event: Mapping[str, Any]) -> tuple[float, ...]:
 def _make_record(
     path: Path, name: str, saved: Mapping[str, Any], result: Mapping[str, Any] | None, events: _Events
 ) -> RunRecord:
-    """A run: where it is finished, its result is the truth and its journal adds what it knows beyond it."""
+    """A run: if it is finished, its result is authoritative and its journal adds details."""
     if result is None:
         memory, phases = saved["recipe"].get("memory") or {}, events.phases
         marks = {"leak": saved.get("runner") == "audit", "knows_increment": memory.get("knows_increment")}
@@ -225,7 +225,7 @@ def _make_record(
 
 
 def _check_result(path: Path, result: Mapping[str, Any]) -> None:
-    """Refuse what is not the result of a run, or lacks a figure that tables show."""
+    """Refuse anything that is not the result of a run or lacks a figure that tables show."""
     curve, seconds = result.get("curve"), result.get("seconds")
     if not isinstance(curve, list) or not curve or not isinstance(seconds, Mapping):
         raise UserError(f"{path} holds no result of a run")
@@ -236,7 +236,7 @@ def _check_result(path: Path, result: Mapping[str, Any]) -> None:
         for name in needed:
             found = part.get(name)
             if isinstance(found, bool) or not isinstance(found, int | float) or not math.isfinite(found):
-                raise UserError(f"{path} holds a result in which {name} is {found!r}, which is no number")
+                raise UserError(f"{path} holds a result in which {name} is {found!r}, which is not a number")
     if not all(isinstance(point.get("action"), Mapping) and "classifier" in point["action"] for point in curve):
         raise UserError(f"{path} holds a result that does not say which classifier counted")
 
@@ -259,7 +259,7 @@ def _finished_phase(point: Mapping[str, Any], journal: PhaseRecord | None) -> Ph
 
 
 def _read_machine(path: Path) -> Mapping[str, Any]:
-    """What machine.json says; a report does without it."""
+    """What machine.json says; a report can do without it."""
     try:
         return store.read_json(path)
     except (OSError, PoiseError):

@@ -1,6 +1,6 @@
-"""What a report knows of a run, as plain values: what was run, how far it came, and what its journal tells.
+"""What a report knows about a run, as plain values: what was run, how far it got, and what its journal says.
 
-Everything in `report` and `studies` works on `RunRecord`; `poise.report.reading.folders` makes them of run folders.
+Everything in `report` and `studies` works on `RunRecord`s; `poise.report.reading.folders` reads them from run folders.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Final
 from poise.actions import Action, AxisValue
 from poise.runfolder import CHANCE_KEYS, is_tuned, method_name, without_empty_keys
 
-#: What is not an ordinary result, by its key in result.json: a word for tables, and a line.
+#: Results that are not ordinary, by their key in result.json: a word for tables, and a line of explanation.
 LABELS: Final = {
     "oracle": ("oracle", "oracle: chosen with the exam of whole runs; no learner could have known it"),
     "leak": ("leak", "leak: the policy was told the exam accuracy of its trials; shown to measure the leak only"),
@@ -24,28 +24,28 @@ LABELS: Final = {
         "knows increment: RMM's released memory, told how many images come next; it holds more than its budget",
     ),
 }
-#: Those of them that say that an exam chose.
+#: Those labels that mean that an exam influenced a choice.
 INFORMED: Final = frozenset(LABELS[key][0] for key in ("oracle", "leak"))
 
 
 @dataclass(frozen=True)
 class PhaseRecord:
-    """One phase that was learned and examined. Accuracies in percent; details are empty where no journal is left."""
+    """One phase that was learned and examined. Accuracies in percent; details are empty where there is no journal."""
 
     phase: int  # its number, from 0
-    classes: int  # how many were seen so far
+    classes: int  # number of classes seen so far
     accuracy: float  # of the classifier that counts, on all classes seen so far
     accuracy_fc: float  # the same with the head
     accuracy_ncm: float  # the same with the nearest class mean
-    action: Mapping[str, AxisValue]  # that it was trained with; `auto` is replaced by what it became
+    action: Mapping[str, AxisValue]  # the action it was trained with; `auto` is replaced by what was chosen
     stored: int | None = None  # images in memory after the phase, reserve included
-    held: int | None = None  # images held in the phase, those that arrived included
-    budget: int | None = None  # how many may be held in it
+    held: int | None = None  # images held during the phase, including new ones
+    budget: int | None = None  # how many may be held during the phase
     labels: tuple[int, ...] = ()  # all classes seen so far, in the order in which they came
     arrived: tuple[int, ...] = ()  # those of them that arrived in this phase
     images: tuple[int, ...] = ()  # exam images of each of `labels`
     hits_by_classifier: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # how many `fc` and `ncm` got right
-    distribution: tuple[float, ...] | None = None  # the policy's when it decided, in the order of `RunRecord.arms`
+    distribution: tuple[float, ...] | None = None  # of the policy when it decided, in the order of `RunRecord.arms`
     reward: float | None = None  # the local reward of the decided action, where it was tried
 
     @property
@@ -67,9 +67,9 @@ class PhaseRecord:
 
 @dataclass(frozen=True)
 class TrialRecord:
-    """An action that was tried: in which phase, for how many epochs, and the reward it got (a share).
+    """An action that was tried: the phase, the number of epochs, and the reward (a share).
 
-    `accuracies` are those on each class at its end, scaled so that their mean is the reward; zeros where it diverged.
+    `accuracies` are those on each class at its end, scaled so that their mean is the reward; zeros if it diverged.
     """
 
     phase: int
@@ -83,7 +83,7 @@ class TrialRecord:
 
     @property
     def length(self) -> tuple[bool, int]:
-        """Whether it was of full length, and until which epoch: what can be compared."""
+        """Whether it ran at full length, and until which epoch: trials of equal length can be compared."""
         return self.full, self.epochs
 
 
@@ -92,17 +92,17 @@ class RunRecord:
     """One run."""
 
     path: Path  # its folder, or the file of its result
-    name: str  # a short name, unlike that of every other run of the report
-    recipe: Mapping[str, Any]  # its resolved keys; of a bare result, those that are known
+    name: str  # a short name, unique in the report
+    recipe: Mapping[str, Any]  # its resolved keys; for a bare result, those that are known
     result: Mapping[str, Any] | None  # what result.json says; None while it is unfinished
     machine: Mapping[str, Any]  # what machine.json says; empty where there is none
-    phases: tuple[PhaseRecord, ...]  # what was learned so far, in order
-    trials: tuple[TrialRecord, ...] = ()  # what was tried, in order
+    phases: tuple[PhaseRecord, ...]  # the phases learned so far, in order
+    trials: tuple[TrialRecord, ...] = ()  # the trials, in order
     confusion: tuple[tuple[int, int, int], ...] = ()  # of the last exam: true class, predicted class, images
-    class_names: tuple[str, ...] = ()  # by class number; empty where nobody wrote them down
+    class_names: tuple[str, ...] = ()  # by class number; empty where they are not recorded
     space: Mapping[str, Any] | None = None  # tuned axes, number of actions, the default one; None: nothing is tuned
     labels: tuple[str, ...] = ()  # words of `LABELS`, where it is not an ordinary run
-    events: Mapping[str, int] = field(default_factory=dict)  # how many of each kind the journal has
+    events: Mapping[str, int] = field(default_factory=dict)  # number of journal events of each kind
     last_event: Mapping[str, Any] = field(default_factory=dict)  # its kind and phase
 
     @property
@@ -140,27 +140,27 @@ class RunRecord:
 
     @property
     def policy(self) -> str:
-        """The policy's name; `crossval` of that oracle."""
+        """The policy's name; `crossval` for that oracle."""
         return str(self.result["policy"] if self.result else self.recipe["policy"])
 
     @property
     def policy_label(self) -> str:
-        """The policy's name with what sets the result apart: `crossval (oracle)`, `race (leak)`."""
+        """The policy's name with the labels of the result: `crossval (oracle)`, `race (leak)`."""
         return f"{self.policy} ({', '.join(self.labels)})" if self.labels else self.policy
 
     @property
     def fixed(self) -> bool:
-        """Whether it is the method's own hyperparameters, chosen by nobody."""
+        """Whether it uses the method's own hyperparameters."""
         return not is_tuned(self.policy) and not self.informed
 
     @property
     def informed(self) -> bool:
-        """Whether an exam had a say in its hyperparameters: it is an oracle or a leak, and compared with nothing."""
+        """Whether an exam influenced its hyperparameters: an oracle or a leak, which is compared with nothing."""
         return not INFORMED.isdisjoint(self.labels)
 
     @property
     def seed(self) -> int:
-        """Of every random draw."""
+        """The seed of every random draw."""
         return int(self.recipe["seed"])
 
     @property
@@ -205,7 +205,7 @@ class RunRecord:
 
     @property
     def tuned(self) -> bool:
-        """Whether something was tried."""
+        """Whether it has trials, or a space to choose actions from."""
         return bool(self.trials) or self.space is not None
 
     @property
@@ -225,7 +225,7 @@ class RunRecord:
         return tuple([*words, "default (off the grid)"] if len(words) < int(self.space["actions"]) else words)
 
     def configuration(self, without: Sequence[str] = ()) -> str:
-        """Everything that was chosen but chance, as one comparable word; two runs that share it differ by seed only.
+        """Everything that was chosen, as one comparable word; two runs that share it differ only by seed.
 
         `without` leaves out more keys: `STREAM_KEYS` for a row of a table, also `POLICY_KEYS` to find its baseline.
         """

@@ -1,4 +1,4 @@
-"""Tables of a report: those of the page, which are files too (`table`), and those that are printed (`text`)."""
+"""Tables of a report: those on the page and in files (`table`), and those printed in a terminal (`text`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Hindsight", "ReportTable", "make_tables"]
 
 
 def make_tables(runs: Sequence[RunRecord], hindsight: Mapping[str, Hindsight]) -> list[ReportTable]:
-    """Every table that has a row, that of all runs first; `hindsight` is what probes say of runs, by their names."""
+    """Every table that has a row, all runs first; `hindsight` is what probes say about runs, by run name."""
     tables = [all_runs_table(runs), *accuracy_tables(runs), *ablation_tables(runs)]
     tables += [time_table(runs), stored_table(runs), regret_table(runs, hindsight)]
     return [table for table in tables if table.rows]

@@ -1,4 +1,4 @@
-"""Table 3 (what is tuned, and other ways to tune it) and Table S1 (every how many phases)."""
+"""Table 3 (what is tuned, and other ways to tune it) and Table S1 (how often the policy decides)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Paper = Callable[[RunRecord, StreamKind], Published | None]
 
 
 def ablation_tables(runs: Sequence[RunRecord]) -> list[ReportTable]:
-    """Both tables, for each data set, exam and method that has runs for them."""
+    """Both tables for each data set, exam and method with runs for them."""
     homes: dict[tuple[str, str, str], list[RunRecord]] = {}
     for run in runs:
         if run.finished:

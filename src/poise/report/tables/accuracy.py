@@ -40,7 +40,7 @@ class Comparison:
 
 
 def comparisons(runs: Sequence[RunRecord]) -> list[Comparison]:
-    """Every row that has a baseline and no help of an exam, in every stream in which they share a seed."""
+    """Every row that has a baseline and was not helped by an exam, in every stream in which both share a seed."""
     rows = configurations(runs)
     against = baselines(rows)
     found = []
@@ -82,7 +82,7 @@ def _accuracy_table(where: str, runs: Sequence[RunRecord]) -> ReportTable:
 
 @dataclass(frozen=True)
 class _StreamColumn:
-    """One stream, or the average of TFH and TFS with as many phases."""
+    """One stream, or the average of TFH and TFS with the same number of phases."""
 
     title: str
     group: str
@@ -91,7 +91,7 @@ class _StreamColumn:
     streams: tuple[StreamKind, ...]
 
     def averages(self, row: Configuration) -> dict[int, float]:
-        """By seed, of the seeds that have all of it."""
+        """Averages by seed, for seeds that have all the streams."""
         parts = [row.averages(stream) for stream in self.streams]
         return {
             seed: sum(part[seed] for part in parts) / len(parts) for seed in parts[0] if all(seed in p for p in parts)
@@ -157,7 +157,7 @@ def _figures(found: Spread, difference: Spread | None, paper: Published | None, 
 
 
 def _label_without_method(row: Configuration) -> str:
-    """The row's label without the method and the data set, which stand beside it."""
+    """The row's label without the method and the data set, which have columns of their own."""
     return row.label.removeprefix(f"{row.first.method}, ").split(" · ")[0]
 
 
@@ -165,7 +165,7 @@ def _label_without_method(row: Configuration) -> str:
 
 
 def all_runs_table(runs: Sequence[RunRecord]) -> ReportTable:
-    """Every run, a row each."""
+    """One row for each run."""
     words = "run method data setting policy exam state"
     columns = {word: Column(word, numeric=False) for word in words.split()}
     columns |= {word: Column(word) for word in ("seed", "average", "last", "forgetting")}

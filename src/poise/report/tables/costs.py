@@ -1,4 +1,4 @@
-"""Table S2 (time, absolute and as a ratio of the baseline) and the images stored after each phase."""
+"""Table S2 (time, absolute and relative to the baseline) and the images stored after each phase."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TIME = (
 
 
 def time_table(runs: Sequence[RunRecord]) -> ReportTable:
-    """Seconds of finished runs, and as a ratio of the same method's without a policy on the same machine."""
+    """Seconds of finished runs, and their ratio to the same method without a policy on the same machine."""
     rows = configurations([run for run in runs if run.finished])
     against = baselines(rows)
     lines: list[TableLine] = []
@@ -66,7 +66,7 @@ def _paper_ratio(row: Configuration, base: Configuration | None, stream: StreamK
 
 
 def stored_table(runs: Sequence[RunRecord]) -> ReportTable:
-    """Images in memory after each phase, those held in it, and how many may be; means where seeds differ."""
+    """Images in memory after each phase, images held during it, and the budget; means where seeds differ."""
     cells: list[tuple[TableCell, ...]] = []
     records: list[dict[str, Value]] = []
     longest = max((len(run.phases) for run in runs), default=0)
@@ -95,7 +95,7 @@ def stored_table(runs: Sequence[RunRecord]) -> ReportTable:
 
 
 def _counts(phases: Sequence[PhaseRecord]) -> dict[str, float | None]:
-    """Means over seeds of what is known."""
+    """Means over the seeds for which the numbers are known."""
     found: dict[str, float | None] = {}
     for name in ("stored", "held", "budget"):
         known = [count for phase in phases if (count := getattr(phase, name)) is not None]

@@ -16,11 +16,11 @@ from typing import Any, Final
 from poise.report.reading import RunRecord, StreamKind
 from poise.runfolder import is_tuned
 
-#: Policies with a row of their own in Table 3; every other one but `fixed` stands where the paper says "w/ ours".
+#: Policies with a row of their own in Table 3; all others except `fixed` stand where the paper says "w/ ours".
 OTHER_TUNERS: Final = {"crossval": 5, "offline-rl": 6, "bilevel": 7}
 #: What the rows of Table 3 tune.
 TUNED: Final = {frozenset({"kd"}): 2, frozenset({"kd", "classifier"}): 3, frozenset({"kd", "classifier", "lr"}): 4}
-#: What the paper calls otherwise: its RMM is RMM's memory under AANets.
+#: Where the paper uses another name: its RMM is RMM's memory with AANets.
 ROWS: Final = {"aanets+rmm": "rmm"}
 _SETTINGS: Final = ("tfh", "tfs", "average")
 _ABLATED: Final = (StreamKind(5, "tfh"), StreamKind(5, "tfs"), StreamKind(25, "tfh"), StreamKind(25, "tfs"))
@@ -64,7 +64,7 @@ def published_ablation(run: RunRecord, stream: StreamKind) -> Published | None:
 
 
 def published_every(run: RunRecord, stream: StreamKind) -> Published | None:
-    """Table S1: the figure of a policy that decides every so many phases."""
+    """Table S1: the figure of a policy that decides as often as the run's."""
     return _ablation_figure("every", every(run) if not run.fixed and not run.informed else None, run, stream)
 
 
@@ -79,7 +79,7 @@ def published_hours(run: RunRecord, stream: StreamKind) -> float | None:
 
 
 def every(run: RunRecord) -> int | str:
-    """Every how many phases the policy decides anew."""
+    """The number of phases from one decision of the policy to the next."""
     found = (run.recipe.get("policy_options") or {}).get("every", 1)
     return int(found) if isinstance(found, int | float) else str(found)
 
@@ -99,7 +99,7 @@ def _ablation_figure(table: str, number: int | str | None, run: RunRecord, strea
 
 
 def _comparable(run: RunRecord) -> bool:
-    """Whether memory, epochs and exam are those of the paper, and AANets' base."""
+    """Whether memory, epochs, exam and the base of AANets are those of the paper."""
     protocol = _figures()["protocol"].get(run.data)
     if protocol is None or run.exam != "test" or (run.recipe.get("options") or {}).get("base", "podnet") != "podnet":
         return False

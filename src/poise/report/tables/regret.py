@@ -1,7 +1,7 @@
 """Hindsight regret: what the best constant action would have given, minus what was reached.
 
-Two sources know that action: `poise crossval`, which ran every one as a whole run, and probes, which tried every one
-in some phases. Both looked at exams, so the best is one that nobody could have known, and is better than it will be.
+Two sources know that action: `poise crossval`, which ran every action as a whole run, and probes, which tried every
+action in some phases. Both looked at exams: nobody could have known the best action, and its figure is optimistic.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ REGRET = (
 
 @dataclass(frozen=True)
 class Hindsight:
-    """What probes say of a run, in percent: the best constant action, the run's own actions, and in which phases."""
+    """What probes say about a run, in percent: the best constant action, the run's own actions, and the phases."""
 
     best: float
     own: float
@@ -30,9 +30,9 @@ class Hindsight:
 
 
 def regret_table(runs: Sequence[RunRecord], hindsight: Mapping[str, Hindsight] | None = None) -> ReportTable:
-    """A row for everything that an oracle or a probe can be compared with; none where there is neither.
+    """A row for everything that can be compared with an oracle or a probe; empty if there is neither.
 
-    `hindsight` is what probes say of runs, by their names.
+    `hindsight` is what probes say about runs, by run name.
     """
     columns = {key: Column(key.replace("_", " "), numeric=False) for key in ("row", "setting", "judged_by")}
     columns |= {key: Column(key.replace("_", " ")) for key in ("best_constant", "own", "regret", "seeds")}

@@ -1,4 +1,4 @@
-"""A table as a value: columns, cells with a figure and what stands beside it, and the same as CSV and Markdown."""
+"""A table as a value: columns, cells with a figure and notes, and its form as CSV and Markdown."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NOTHING: Final = "–"
 
 @dataclass(frozen=True)
 class Note:
-    """Something small under a figure; `tone` says how it looks: `gain`, `loss`, `paper`, or plain."""
+    """A small note under a figure; `tone` sets its look: `gain`, `loss`, `paper`, or plain."""
 
     text: str
     tone: str = ""
@@ -24,7 +24,7 @@ class Note:
 
 @dataclass(frozen=True)
 class TableCell:
-    """A figure or a word. `value` is what it is sorted by and what a program reads; `runs` are what it comes from."""
+    """A figure or a word. `value` is for sorting and for programs; `runs` names the runs it was computed from."""
 
     text: str
     value: float | None = None
@@ -42,14 +42,14 @@ class Column:
     digits: int = 2
 
 
-TableLine = tuple[Mapping[str, Value], Mapping[str, TableCell]]  # a record, and cells that say more than it
+TableLine = tuple[Mapping[str, Value], Mapping[str, TableCell]]  # a record, and cells that replace some of its values
 
 
 @dataclass(frozen=True)
 class ReportTable:
     """A table of the report."""
 
-    name: str  # of its files
+    name: str  # for its files
     title: str  # in a few words
     caption: str  # what the figures are
     columns: Sequence[Column]  # one per cell of a row
@@ -62,7 +62,7 @@ class ReportTable:
     ) -> ReportTable:
         """A table with a record in each row: a column for each of these keys, with name, title and caption.
 
-        What a line says of a cell stands in place of the record's plain figure or word.
+        A cell given in a line replaces the record's plain figure or word.
         """
         rows = [
             [said.get(key) or _plain_cell(record[key], column) for key, column in columns.items()]
@@ -84,7 +84,7 @@ class ReportTable:
 
 
 def csv_of_rows(rows: Sequence[Mapping[str, Value]]) -> str:
-    """Flat rows as CSV; what is unknown is empty."""
+    """Flat rows as CSV; unknown values are empty."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     out = io.StringIO()
     writer = csv.DictWriter(out, names, lineterminator="\n")
@@ -99,7 +99,7 @@ def text_cell(text: str, runs: Sequence[str] = ()) -> TableCell:
 
 
 def mean_cell(found: Spread, notes: Sequence[Note] = (), runs: Sequence[str] = (), digits: int = 2) -> TableCell:
-    """A cell with a mean over seeds, `63.10 ± 0.71`; without the deviation of a single figure."""
+    """A cell with a mean over seeds, `63.10 ± 0.71`; a single figure has no deviation."""
     deviation = f" ± {found.deviation:.{digits}f}" if found.count > 1 else ""
     return TableCell(f"{found.mean:.{digits}f}{deviation}", found.mean, tuple(notes), tuple(runs))
 
@@ -117,7 +117,7 @@ def with_sign(value: float, digits: int = 2) -> str:
 
 
 def gain_note(difference: Spread, judged: bool = True) -> Note:
-    """A paired difference: its interval and, only where that is certain and to be judged, its colour."""
+    """A paired difference with its interval, coloured only if it is certain and may be judged."""
     verdict = difference.verdict()
     pairs = f"{difference.count} seed{'s' if difference.count > 1 else ''}"
     if difference.count < 2:

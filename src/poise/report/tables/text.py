@@ -33,7 +33,7 @@ def run_table(run: RunRecord) -> str:
 
 
 def comparison_table(runs: Sequence[RunRecord]) -> str:
-    """Finished runs, a row each, with the images stored at the end and the most that were held in a later phase."""
+    """Finished runs, one row each, with the images stored at the end and the most held in any phase after the first."""
     rows = [
         [
             run.method,
@@ -55,7 +55,7 @@ def comparison_table(runs: Sequence[RunRecord]) -> str:
 
 
 def _count(images: int | None) -> str:
-    """A number of images, where somebody counted them."""
+    """A number of images; `–` where it is unknown."""
     return "–" if images is None else str(images)
 
 
@@ -76,13 +76,13 @@ def actions_table(result: Mapping[str, Any], count: int = 10) -> str:
 
 
 def rows_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Flat rows that share their keys, such as a figure's data."""
+    """Flat rows with the same keys, such as a figure's data."""
     header = list(rows[0]) if rows else []
     return align_columns(header, [["–" if row[key] is None else str(row[key]) for key in header] for row in rows])
 
 
 def align_columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table in columns as wide as they need to be."""
+    """A table whose columns are as wide as their contents."""
     widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in [header, *rows]]
     return "\n".join(line.rstrip() for line in [lines[0], "  ".join("─" * width for width in widths), *lines[1:]])
