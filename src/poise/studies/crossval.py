@@ -50,8 +50,8 @@ def run_crossval(
     """Run every action of the space as the constant action of a whole run, and keep the best average.
 
     All runs share one phase 0, in which nothing is tuned. Each is an ordinary run folder in `out`: finished ones are
-    not run again, stopped ones are resumed. Where the classifier is tuned apart from the actions, each run is a candidate
-    with each classifier. An action that diverges cannot win, and has no figures in the result.
+    not run again, stopped ones are resumed. Where the classifier is tuned apart from the actions, each run is a
+    candidate with each classifier. An action that diverges cannot win, and has no figures in the result.
     """
     space = trying(plan).action_space
     _claim(out, {**plan.as_json(), "space": space.as_json()})
