@@ -19,6 +19,7 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from poise import Learner, cli, store
+from poise.actions import AXES
 from poise.data import class_order, make_stream
 from poise.data.sources.cifar import RELEASES
 from poise.data.sources.digits import DigitsSource
@@ -158,10 +159,12 @@ def follow_page(page: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 @pytest.fixture
 def methods_as_before() -> Iterator[None]:
-    before = dict(METHODS)
+    registries: tuple[dict[str, Any], ...] = (METHODS, AXES)
+    before = [dict(registry) for registry in registries]
     yield
-    METHODS.clear()
-    METHODS.update(before)
+    for registry, entries in zip(registries, before, strict=True):
+        registry.clear()
+        registry.update(entries)
 
 
 @pytest.mark.usefixtures("folder", "methods_as_before")

@@ -212,9 +212,9 @@ def feature_width(backbone: nn.Module, shape: tuple[int, int, int]) -> int:
         return backbone.width
     modes = {module: module.training for module in backbone.modules()}
     backbone.eval()
-    device = next((p.device for p in backbone.parameters()), torch.device("cpu"))
+    like = next(backbone.parameters(), torch.empty(0))  # a network may be on a device, and in double precision
     try:
-        found = backbone(torch.zeros(1, *shape, device=device))
+        found = backbone(torch.zeros(1, *shape, device=like.device, dtype=like.dtype))
     except Exception as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(
