@@ -7,6 +7,10 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
+
+from poise import store
+from poise.learner import LearnerState
 
 RESULTS = Path(__file__).parents[1] / "results"
 CELLS = re.findall(r"\[([\d.]+)\]\((cifar100/[^)]+\.json)\)", (RESULTS / "cifar100.md").read_text(encoding="utf-8"))
@@ -83,3 +87,16 @@ def test_the_table_of_memory_allocations_is_what_its_runs_gave() -> None:
         (line,) = [line for line in page.splitlines() if re.match(rf"\| {re.escape(memory)}( \(knows.*?)? \|", line)]
         assert len(cells) == 2
         assert all(cell in line for cell in cells)
+
+
+@pytest.mark.parametrize("path", sorted(RESULTS.rglob("*.safetensors")), ids=lambda path: path.parent.name)
+def test_kept_states_are_read_by_this_version(path: Path) -> None:
+    kind = "phase 0" if path.name == "phase-0.safetensors" else "checkpoint"
+    tensors, meta = store.read_tensors(path, kind=kind)
+    images = {name: tensor for name, tensor in tensors.items() if name.startswith("memory.") and tensor.numel()}
+    assert images
+    state = LearnerState.from_tensors(
+        tensors, meta["learner"], lookup=lambda origins: torch.zeros(len(origins), 3, 32, 32, dtype=torch.uint8)
+    )
+    assert state.knowledge.predictor is not None
+    assert state.knowledge.phases == len(meta.get("exams", [0]))

@@ -47,11 +47,10 @@ class SealedDigits(DigitsSource):
         return sealed
 
 
-def plan(*words: str) -> Plan:
-    groups = [3, 2, 1]
-    keys = {"net": "small", "memory": 8, "epochs": 2, "batch": 64, "setting": "groups", "groups": groups}
+def plan(*words: str, groups: tuple[int, ...] = (3, 2, 1)) -> Plan:
+    keys = {"net": "small", "memory": 8, "epochs": 2, "batch": 64, "setting": "groups", "groups": list(groups)}
     recipe = make_recipe({**keys, "space": {"feature_kd": [0, 1], "lr": [0.1, 0.02]}}, words)
-    return Plan("sealed", recipe, SealedDigits(), make_stream("groups", order=range(10), groups=groups))
+    return Plan("sealed", recipe, SealedDigits(), make_stream("groups", order=range(10), groups=list(groups)))
 
 
 def test_the_seal_holds() -> None:
@@ -72,12 +71,19 @@ def test_the_seal_holds() -> None:
         ("policy=thompson", "policy_options.trials=3", "memory.reserve=2", "action.classifier=auto"),
         ("policy=hedge", "trials.environment=lookahead"),
         ("policy=grid", "method=icarl", "space={logit_kd=[0,1]}"),
+        ("policy=online",),
+        ("policy=bilevel", "policy_options.rounds=1", "space={}"),
     ],
     ids=" ".join,
 )
 def test_learning_never_touches_an_exam_image(words: tuple[str, ...], tmp_path: Path) -> None:
     result = Run(plan(*words), RunFolder(tmp_path / "run")).start()
     assert [point["classes"] for point in result["curve"]] == [3, 5, 6]
+
+
+def test_neither_do_pseudo_tasks_made_of_the_first_phase(tmp_path: Path) -> None:
+    job = plan("policy=offline-rl", "policy_options.episodes=2", groups=(4, 2))
+    assert Run(job, RunFolder(tmp_path / "run")).start()["curve"][-1]["classes"] == 6
 
 
 def test_a_resumed_run_does_not_either(tmp_path: Path) -> None:

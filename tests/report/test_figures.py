@@ -27,7 +27,7 @@ from PIL import Image
 from poise import store
 from poise.report import Figure, describe_figures, gather
 from poise.report.figures import gains_figure, method_colours
-from poise.report.figures.description import GOOD, GREY, Axis, Panel
+from poise.report.figures.description import GOOD, GREY, Panel, Scale
 from poise.report.figures.print import draw, matplotlib_style, save_all, settle
 from poise.report.figures.styles import METHOD_COLOURS
 from poise.report.page.svg import legend_html, panel_html
@@ -209,7 +209,7 @@ def test_a_tenth_of_a_point_looks_small_in_the_plane(tmp_path: Path) -> None:
     (axes,) = printed(plane).axes
     for low, high in (axes.get_xlim(), axes.get_ylim()):
         assert high - low >= 4
-    close = Axis.spanning("", [80.0, 80.1], least=4.0)
+    close = Scale.spanning("", [80.0, 80.1], least=4.0)
     assert close.limits == pytest.approx((78.05, 82.05))
 
 
@@ -416,6 +416,6 @@ def test_labels_keep_clear_of_what_stands_at_the_ticks_in_every_file(many: dict[
 
 
 def test_names_with_dollars_and_of_other_scripts_are_drawn(tmp_path: Path) -> None:
-    panel = Panel("$\\nonsense{ 犬 $", Axis(), Axis())
+    panel = Panel("$\\nonsense{ 犬 $", Scale(), Scale())
     save_all(Figure("odd", "", "", [panel], []), tmp_path)
     assert "犬" in (tmp_path / "odd.svg").read_text(encoding="utf-8")

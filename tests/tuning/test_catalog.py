@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from poise.actions import make_space
 from poise.errors import UserError
+from poise.learner import Settings
 from poise.methods import make_method
 from poise.policies import POLICIES, PRESETS, Preset, Setup
-from poise.tuning import PolicyTuner, TrialSettings, Tuner, make_tuner, tuner_kind, tuner_names
+from poise.tuning import PolicyTuner, TrialSettings, Tuner, tuner_kind, tuner_names
 from poise.tuning.bilevel import BilevelTuner
 from poise.tuning.offline import OfflineTuner
 
 OWN = make_method("lucir").default_action
 SETUP = Setup(make_space({"lr": [0.1, 0.05]}, OWN), short=4, full=40, seed=0)
 KINDS: dict[str, type[Tuner]] = {"bilevel": BilevelTuner, "offline-rl": OfflineTuner}
+
+
+def make_tuner(name: str, options: Mapping[str, Any]) -> Tuner:
+    kind = tuner_kind(name)
+    return kind.make(kind, SETUP, kind.resolve(options))
 
 
 def test_every_policy_and_every_other_tuner_has_a_name() -> None:
@@ -68,7 +75,7 @@ class TestEveryName:
         assert kind.trial_settings({"length": 0.5}).validation == kind.trial_settings({}).validation
 
     def test_what_is_made_chooses_from_the_space_and_says_what_it_is(self, name: str) -> None:
-        tuner = make_tuner(name, SETUP, {})
+        tuner = make_tuner(name, {})
         assert type(tuner) is KINDS.get(name, PolicyTuner)
         assert (tuner.space, tuner.default) == (SETUP.space, OWN)
         described = tuner.described()
@@ -89,7 +96,7 @@ class TestEveryName:
     ],
 )
 def test_an_unknown_name_is_refused_in_one_line(name: Any, words: str) -> None:
-    for refused in (lambda: tuner_kind(name), lambda: make_tuner(name, SETUP, {})):
+    for refused in (lambda: tuner_kind(name), lambda: Settings.resolve(policy=name)):
         with pytest.raises(UserError, match=r"^[^\n]*$") as caught:
             refused()
         assert words in str(caught.value)
@@ -112,7 +119,7 @@ def test_wrong_words_about_trials_are_refused(given: Any, words: str) -> None:
 @pytest.mark.parametrize("name", ["race", "bilevel", "offline-rl"])
 def test_options_must_be_a_mapping(name: str) -> None:
     with pytest.raises(UserError, match=r"^policy_options=3 must be a mapping, such as \{'safe': 1.0\}$"):
-        make_tuner(name, SETUP, 3)  # type: ignore[arg-type]
+        Settings.resolve(policy=name, policy_options=3)
 
 
 def test_a_policy_of_ones_own_is_a_tuner_with_what_it_brings_along(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,4 +128,4 @@ def test_a_policy_of_ones_own_is_a_tuner_with_what_it_brings_along(monkeypatch: 
     assert "mine" in tuner_names()
     kind = tuner_kind("mine")
     assert (kind.own_space(None, None), kind.trial_settings({}).horizon, kind.asks) == ("wide", 1, True)
-    assert make_tuner("mine", SETUP, {"rounds": 2}).described()["rounds"] == 2
+    assert make_tuner("mine", {"rounds": 2}).described()["rounds"] == 2

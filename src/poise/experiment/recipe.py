@@ -47,7 +47,7 @@ class MemoryKeys(BaseModel):
     knows_increment: bool = False
 
     @model_serializer(mode="wrap")
-    def _as_before(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _leave_out_unused_keys(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """The keys of RMM only where it is used, so that other recipes are written as they always were."""
         written: dict[str, Any] = dump(self)
         more = ("rule", "allocation", "knows_increment") if self.rule == "plain" else ()

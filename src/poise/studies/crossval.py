@@ -64,7 +64,7 @@ def run_crossval(
         reach(_constant(plan, plan.recipe.action), first, 1, Quiet())
     start = plan.recipe.start or str(first.path.resolve())
     cells = [
-        Cell(f"arm-{arm:03d}", _constant(plan, _trained(plan, action), start))
+        Cell(f"arm-{arm:03d}", _constant(plan, _without_judging(plan, action), start))
         for arm, action in enumerate(space.actions)
     ]
     failed = sweep_cells(cells, out, lanes, lines, checkpoint_seconds)
@@ -95,7 +95,7 @@ def _claim(out: Path, wanted: Mapping[str, Any]) -> None:
         raise UserError(f"{out} holds another {NAME} (other {', '.join(other)}); choose another --out")
 
 
-def _trained(plan: Plan, action: Action) -> Action:
+def _without_judging(plan: Plan, action: Action) -> Action:
     """The action as it is trained: nothing is spent on judging classifiers, both of which are examined anyway."""
     own = plan.settings.made_method.default_action.classifier
     return action.replace(classifier="fc" if own == "auto" else own) if action.classifier == "auto" else action

@@ -135,13 +135,13 @@ class Probe:
             examiner = Examiner(exam, self.plan.stream)
             learner = self._learner(train)
             phase = self._phase(learner, examiner, train)
-            asked = self._asked(learner, examiner, phase)
+            asked = self._describe_question(learner, examiner, phase)
             if self.out.exists():
                 self._refuse_other(store.read_json(self.out), asked, self.out)
                 say(f"{self.out} holds this probe, finished")
                 return store.read_json(self.out)
             with self._alone():
-                done = self._begun(asked)
+                done = self._read_done(asked)
                 for entry in learner.backend.guarded(self._run_trials(phase.task.trials, done, say)):
                     done.append(entry)
                     if stop.is_set() and len(done) < self._count():
@@ -155,7 +155,7 @@ class Probe:
 
     def _learner(self, train: ImageSet) -> Learner:
         """The learner as it was before the phase. What decided the actions of earlier phases is not asked again."""
-        phase, (tensors, meta) = self.question.phase, self._stored()
+        phase, (tensors, meta) = self.question.phase, self._read_state()
         state = LearnerState.from_tensors(tensors, meta, lookup=images_by_origin(train))
         if state.knowledge.phases != phase:
             raise UserError(
@@ -164,7 +164,7 @@ class Probe:
             )
         return self.plan.restored_learner(state.forgetting_trials(self._settings.untuned()))
 
-    def _stored(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    def _read_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         if self.question.phase == 1 and self.folder.phase_0.exists():
             tensors, meta = store.read_tensors(self.folder.phase_0, kind="phase 0")
         elif (found := self.folder.newest_checkpoint()) is not None:
@@ -184,7 +184,7 @@ class Probe:
             raise UserError(f"phase {self.question.phase} has nothing to validate on; keep more images (memory=…)")
         return phase
 
-    def _asked(self, learner: Learner, examiner: Examiner, phase: Phase) -> dict[str, Any]:
+    def _describe_question(self, learner: Learner, examiner: Examiner, phase: Phase) -> dict[str, Any]:
         """Everything about the probe but the trials; two probes with the same are the same probe."""
         recipe, tensors = self.plan.recipe, learner.state().tensors(images=False)[0]
         classes, old = [int(label) for label in phase.arrival.classes], len(learner.classes_)
@@ -264,7 +264,7 @@ class Probe:
             finally:
                 self.journal.close()
 
-    def _begun(self, asked: Mapping[str, Any]) -> list[dict[str, Any]]:
+    def _read_done(self, asked: Mapping[str, Any]) -> list[dict[str, Any]]:
         """The trials that were done before; a line that was being written then is cut off."""
         path = self.journal.path
         self.journal.rewind(path.read_bytes().rfind(b"\n") + 1)

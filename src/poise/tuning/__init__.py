@@ -8,7 +8,7 @@ classifier counts, `attempt`, `trials`, `environment` and `rewards` are how an a
 from poise.policies import DEFAULT_POLICY, UNTUNED, Setup
 from poise.tuning.attempt import Attempt, TrialInputs, TrialSettings
 from poise.tuning.base import Choice, Task, Tuner, TunerKind
-from poise.tuning.catalog import make_tuner, tuner_kind, tuner_names
+from poise.tuning.catalog import tuner_kind, tuner_names
 from poise.tuning.classifier import ClassifierRule, first_classifier, judge_before, train_and_judge
 from poise.tuning.history import (
     CLASSIFIERS,
@@ -49,7 +49,6 @@ __all__ = [
     "first_classifier",
     "judge_before",
     "judged_hits",
-    "make_tuner",
     "train_and_judge",
     "tuner_kind",
     "tuner_names",

@@ -169,7 +169,7 @@ class InnerProblem:
             like = self._model.head.new
             hyper = {axis: like.new_tensor(float(action[axis])).requires_grad_() for axis in tuned_axes(action)}
             state = self.unrolled(action, hyper, steps, number)
-            loss, at_end = self._validated(state)
+            loss, at_end = self._validate(state)
             if not hyper:
                 return loss, {}
             found = torch.autograd.grad(
@@ -231,7 +231,7 @@ class InnerProblem:
         pixels, labels = next(self._feed.batches(order, [(0, count)]))
         return pixels, labels, choices
 
-    def _validated(self, state: State) -> tuple[float, State]:
+    def _validate(self, state: State) -> tuple[float, State]:
         """L_valid and its gradient by everything in the state that depends on the training, in batches."""
         self._model.eval()
         values = {name: value.detach() for name, value in state.items()}

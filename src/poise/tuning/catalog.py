@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from poise.errors import UserError, suggestion
-from poise.policies import POLICIES, PRESETS, Setup, resolved_options
-from poise.tuning.base import Tuner, TunerKind
+from poise.policies import POLICIES, PRESETS, resolved_options
+from poise.tuning.base import TunerKind
 from poise.tuning.bilevel import BILEVEL
 from poise.tuning.offline import OFFLINE
 from poise.tuning.policy import PolicyTuner
@@ -38,11 +38,3 @@ def tuner_kind(name: str) -> TunerKind:
         tunes=preset.tunes,
         asks=preset.tunes,
     )
-
-
-def make_tuner(name: str, setup: Setup, options: Mapping[str, Any]) -> Tuner:
-    """The tuner of that name with its options, which are checked."""
-    kind = tuner_kind(name)
-    if not isinstance(options, Mapping):
-        raise UserError(f"policy_options={options!r} must be a mapping, such as {{'safe': 1.0}}")
-    return kind.make(kind, setup, kind.resolve(options))

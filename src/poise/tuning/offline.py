@@ -73,14 +73,14 @@ class OfflineTuner(Tuner):
     def prepare(self, task: Task, first: Action) -> Generator[Event, None, None]:
         """Play the episodes that are left, before the first phase is trained."""
         tasks = PseudoTasks(task.trials.inputs, self.space, self._options, first)
-        for episode in tasks.episodes(_played(task.history)):
+        for episode in tasks.episodes(_episodes_in(task.history)):
             task.history.append(Played(task.phase, episode))
             yield TuningDone(task.phase, self.kind.name, episode.as_json())
 
     def choose(self, task: Task) -> Generator[Event, None, Choice]:
         """What the policy decides in this situation."""
         yield from ()
-        inputs, played = task.trials.inputs, _played(task.past)
+        inputs, played = task.trials.inputs, _episodes_in(task.past)
         if len(played) < self._options.episodes:
             raise UserError("this learner's first phase was learned without offline-rl; start from the first phase")
         state = state_of(*inputs.situation.growth, len(inputs.memory.exemplars))
@@ -99,7 +99,7 @@ OFFLINE: Final = TunerKind(
 )
 
 
-def _played(history: History) -> list[Episode]:
+def _episodes_in(history: History) -> list[Episode]:
     return [entry.episode for entry in history if isinstance(entry, Played)]
 
 

@@ -95,12 +95,13 @@ class Trials:
         situation = inputs.situation
         size = sum(parameter.numel() for parameter in situation.model.backbone.parameters())
         self._lanes = Lanes(situation.backend, kind=(size, situation.schedule.batch, *inputs.new.shape))
-        self._executor = executor or LocalExecutor(self._lanes)
+        here = executor is None or witness is not None  # what only studies have stays here
+        self._executor = LocalExecutor(self._lanes) if executor is None or here else executor
         self._splits: dict[int, list[Split]] = {}  # of the rounds under way: any round can be drawn again
         self._reached: dict[tuple[int, int, bool, int], _Reached] = {}
 
-    def __reduce__(self) -> tuple[Callable[..., Trials], tuple[TrialInputs, Witness | None]]:
-        return _reopened, (self.inputs, self._witness)
+    def __reduce__(self) -> tuple[type[Trials], tuple[TrialInputs]]:
+        return Trials, (self.inputs,)
 
     @cached_property
     def possible(self) -> bool:
@@ -178,9 +179,9 @@ class Trials:
         splits = self._splits[attempt.trial.round]
         diverged = [place for place, part in enumerate(parts) if part.outcome.diverged]
         good = parts[: diverged[0] + 1] if diverged else parts
-        return join_results([*good, *(self._failed(split, attempt) for split in splits[len(good) :])])
+        return join_results([*good, *(self._failed_result(split, attempt) for split in splits[len(good) :])])
 
-    def _failed(self, split: Split, attempt: Attempt, until: int | None = None) -> TrialResult:
+    def _failed_result(self, split: Split, attempt: Attempt, until: int | None = None) -> TrialResult:
         """What a split gives where the trial diverged."""
         failed = Outcome(attempt.trial, 0.0, (), diverged=True)
         return self._result(split, failed, _Reached(split.first), until or attempt.trial.epochs)
@@ -201,7 +202,7 @@ class Trials:
             at = yield from self._train_until(leg, at)
         except Diverged:
             self._reached.pop(key, None)
-            return self._failed(split, attempt, leg.until)
+            return self._failed_result(split, attempt, leg.until)
         self._reached[key] = at
         if leg.until == leg.total:  # nothing can continue it
             del self._reached[key]
@@ -373,10 +374,6 @@ class Trials:
             tuple(each.reward for each in at.rewards),
             seen,
         )
-
-
-def _reopened(inputs: TrialInputs, witness: Witness | None) -> Trials:
-    return Trials(inputs, witness=witness)
 
 
 def _is_looked_at(epoch: int, last: int) -> bool:

@@ -24,7 +24,7 @@ from poise.data import to_pixels
 from poise.errors import UserError
 from poise.learner import Images, Learner
 from poise.nets import Model
-from poise.report.figures.description import BAD, GOOD, Axis, Figure, Panel, Rows
+from poise.report.figures.description import BAD, GOOD, Figure, Panel, Rows, Scale
 from poise.training.evaluate import Extracted, both_classifiers
 
 BATCH = 64
@@ -146,9 +146,9 @@ def cam_figure(subjects: Sequence[Subject], looks: Mapping[str, Sequence[Look]],
     for row, subject in enumerate(subjects):
         titles = [name.replace(", ", "\n") if row == 0 else "" for name in ("image", *looks)]
         seen = [each[row] for each in looks.values()]
-        panels.append(Panel(titles[0], Axis(), Axis(_describe(subject)), SIZE, picture=_picture(seen[0])))
+        panels.append(Panel(titles[0], Scale(), Scale(_describe(subject)), SIZE, picture=_picture(seen[0])))
         panels += [
-            Panel(title, _judge(one, subject.truth), Axis(), SIZE, picture=_picture(one, heated=True))
+            Panel(title, _judge(one, subject.truth), Scale(), SIZE, picture=_picture(one, heated=True))
             for title, one in zip(titles[1:], seen, strict=True)
         ]
     return Figure("activation-maps", "Activation maps", caption, panels, data, 1 + len(looks))
@@ -173,12 +173,12 @@ def _picture(seen: Look, heated: bool = False) -> NDArray[np.uint8]:
     return np.asarray(np.round((1 - OPACITY) * picture + OPACITY * colours), dtype=np.uint8)
 
 
-def _judge(seen: Look, truth: str | None) -> Axis:
+def _judge(seen: Look, truth: str | None) -> Scale:
     """The words below a map: what was predicted, and whether that is right."""
     words = f"{seen.predicted}  {seen.chance:.0%}"
     if truth is None:
-        return Axis(words)
-    return Axis(f"✓ {words}", colour=GOOD) if seen.predicted == truth else Axis(f"✗ {words}", colour=BAD)
+        return Scale(words)
+    return Scale(f"✓ {words}", colour=GOOD) if seen.predicted == truth else Scale(f"✗ {words}", colour=BAD)
 
 
 def _describe(subject: Subject) -> str:

@@ -10,7 +10,6 @@ from poise.report.figures.description import (
     BAD,
     GOOD,
     GREY,
-    Axis,
     Band,
     Ellipse,
     Figure,
@@ -21,6 +20,7 @@ from poise.report.figures.description import (
     Row,
     Rows,
     Rule,
+    Scale,
     Style,
 )
 from poise.report.figures.numbers import LETTERS, split
@@ -105,7 +105,7 @@ def _forgetting_tip(label: str, row: Row) -> str:
 
 def _curves(rows: Rows, styles: Styles, across: tuple[str, str], up: tuple[str, str], tip: Tip) -> list[Panel]:
     """A panel for each stream, a curve for each row; `across` and `up` name the columns to plot, with labels."""
-    y = Axis.spanning(up[1], (end for row in rows for end in _reach(row, across[0], up[0])[1:]))
+    y = Scale.spanning(up[1], (end for row in rows for end in _reach(row, across[0], up[0])[1:]))
     panels = []
     for setting, inside in split(rows, "setting").items():
         bands, lines, marks = [], [], []
@@ -116,7 +116,7 @@ def _curves(rows: Rows, styles: Styles, across: tuple[str, str], up: tuple[str, 
             marks += [Mark(*place, style, tip(label, row)) for place, row in zip(places, points, strict=True)]
             wide = [_reach(row, across[0], up[0]) for row in points if row["seeds"] >= ENOUGH]
             bands += [Band(wide, style.colour)] if wide else []
-        x = Axis.spanning(across[1], (row[across[0]] for row in inside), whole=True)
+        x = Scale.spanning(across[1], (row[across[0]] for row in inside), whole=True)
         panels.append(Panel(setting, x, y, bands=bands, lines=lines, marks=marks))
     return panels
 
@@ -155,8 +155,8 @@ def _plane_panel(title: str, rows: Rows, styles: Styles, against: Mapping[str, s
         corners += [(each.centre[0] + sign * each.reach[0], each.centre[1] + sign * each.reach[1]) for sign in (-1, 1)]
     return Panel(
         title,
-        Axis.spanning("average accuracy in TFS, %", (x for x, _ in corners), least=PLANE_SPAN),
-        Axis.spanning("average accuracy in TFH, %", (y for _, y in corners), least=PLANE_SPAN),
+        Scale.spanning("average accuracy in TFS, %", (x for x, _ in corners), least=PLANE_SPAN),
+        Scale.spanning("average accuracy in TFH, %", (y for _, y in corners), least=PLANE_SPAN),
         size=(4.2, 3.6),
         diagonal=True,
         ellipses=ellipses,
@@ -180,16 +180,16 @@ def _make_values(rows: Rows, styles: Styles) -> Figure:
     settings = split(rows, "setting")
     panels = []
     for axis, inside in sorted(split(rows, "axis").items(), key=lambda item: numbers.rank(item[0])):
-        y = Axis.spanning("", (row[name] for row in inside for name in ("value", "smoothed")), count=4)
+        y = Scale.spanning("", (row[name] for row in inside for name in ("value", "smoothed")), count=4)
         if axis == "classifier":
-            y = Axis("", (-0.1, 1.1), {0.0: "FC", 1.0: "NCM"})
+            y = Scale("", (-0.1, 1.1), {0.0: "FC", 1.0: "NCM"})
         there = split(inside, "setting")
         panels += [_values_panel(axis, setting, there.get(setting, []), y, styles) for setting in settings]
     legend = _legend(rows, styles)
     return Figure("values", "Chosen values along the phases", VALUES, panels, rows, len(settings), legend)
 
 
-def _values_panel(axis: str, setting: str, rows: Rows, y: Axis, styles: Styles) -> Panel:
+def _values_panel(axis: str, setting: str, rows: Rows, y: Scale, styles: Styles) -> Panel:
     lines, marks = [], []
     for label, points in split(rows, "row").items():
         style = styles[label]
@@ -198,7 +198,7 @@ def _values_panel(axis: str, setting: str, rows: Rows, y: Axis, styles: Styles) 
         for place, row in zip(raw, points, strict=True):
             tip = f"{label}, phase {row['phase']}: {row['value']:g}, smoothed {row['smoothed']:.3g}"
             marks.append(Mark(*place, Style(style.colour), tip, 2.5, 0.6))
-    x = Axis.spanning("phase", (row["phase"] for row in rows), whole=True)
+    x = Scale.spanning("phase", (row["phase"] for row in rows), whole=True)
     name = LETTERS.get(axis) or axis.replace("_", " ")
     return Panel(f"{name} · {setting}", x, y, (3.9, 1.7), lines=lines, marks=marks)
 
@@ -224,11 +224,11 @@ def gains_figure(runs: Sequence[RunRecord]) -> Figure | None:
         marks += [Mark(value, place, Style(GREY, hollow=True), size=3.5, strength=0.8) for value in gain.values]
         marks.append(Mark(gain.mean, place, style, tip, size=7.5))
         rows.append({"row": name, "gain": gain.mean, "low": low, "high": high, "seeds": gain.count})
-    x = Axis.spanning(
+    x = Scale.spanning(
         "points of average accuracy over the method's own hyperparameters",
         [0.0, *(end[0] for line in lines for end in line.places), *(mark.x for mark in marks)],
     )
-    y = Axis.naming("", names, most=len(names), letters=10**6, down=True)
+    y = Scale.naming("", names, most=len(names), letters=10**6, down=True)
     size = 7.0, 0.6 + 0.21 * len(found)
     panel = Panel("", x, y, size, rules=[Rule(0.0)], lines=lines, marks=marks)
     return Figure("gains", "Does a policy help?", GAINS, [panel], rows)

@@ -98,7 +98,7 @@ class Heat:
 
 
 @dataclass(frozen=True)
-class Axis:
+class Scale:
     """The label of a side, its range (reversed if the first end is the larger), and its ticks."""
 
     label: str = ""
@@ -109,7 +109,7 @@ class Axis:
     @classmethod
     def spanning(
         cls, label: str, values: Iterable[float], *, whole: bool = False, least: float = 0.0, count: int = 6
-    ) -> Axis:
+    ) -> Scale:
         """The range of the values with some room, at least `least`; about `count` ticks, at integers if `whole`."""
         known = [value for value in values if not math.isnan(value)]
         low, high = min(known, default=0.0), max(known, default=1.0)
@@ -119,7 +119,9 @@ class Axis:
         return cls(label, (low, high), {tick: f"{tick:g}".replace("-", "−") for tick in ticks})
 
     @classmethod
-    def naming(cls, label: str, names: Sequence[str], *, most: int = 12, letters: int = 60, down: bool = False) -> Axis:
+    def naming(
+        cls, label: str, names: Sequence[str], *, most: int = 12, letters: int = 60, down: bool = False
+    ) -> Scale:
         """A place for each name; if the names do not fit, some places are numbered instead."""
         fits = len(names) <= most and sum(map(len, names)) <= letters
         step = 1 if fits else math.ceil(len(names) / 10)
@@ -133,8 +135,8 @@ class Panel:
     """One chart: two axes and what lies between them, from the back to the front; or a picture, uint8 [H, W, 3]."""
 
     title: str
-    x: Axis
-    y: Axis
+    x: Scale
+    y: Scale
     size: Place = (3.9, 2.8)  # in inches
     heat: Heat | None = None
     picture: NDArray[np.uint8] | None = None

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from poise.report.figures import numbers
-from poise.report.figures.description import GREY, Axis, Figure, Heat, Line, Mark, Panel, Row, Rows, Rule, Style
+from poise.report.figures.description import GREY, Figure, Heat, Line, Mark, Panel, Row, Rows, Rule, Scale, Style
 from poise.report.figures.numbers import split
 from poise.report.figures.styles import Styles
 from poise.report.reading import RunRecord, StreamKind, configurations
@@ -102,8 +102,8 @@ def _chance_panel(label: str, rows: Rows, colour: str) -> Panel:
     if tips:
         low, high = 0.0 if what == "probability" else float(np.nanmin(table)), float(np.nanmax(table))
         scale = f"{'mean ' * (what == 'reward')}{what}, palest {low:.2f}, strongest {high:.2f}"
-    x = Axis.naming("phase", phases, most=40)
-    y = Axis.naming("", arms, most=len(arms), letters=10**6, down=True)
+    x = Scale.naming("phase", phases, most=40)
+    y = Scale.naming("", arms, most=len(arms), letters=10**6, down=True)
     size = 6.4, 0.9 + 0.15 * len(arms)
     return Panel(f"{label}\n{scale}", x, y, size, heat=Heat(table, colour, low, high, tips), marks=rings)
 
@@ -122,8 +122,8 @@ def _reward_panel(label: str, rows: Rows, colour: str) -> Panel:
             means.append(Line([(first - 0.4, mean), (last + 0.4, mean)], Style(GREY), 1.2))
     return Panel(
         label,
-        Axis.spanning("trial", (row["trial"] for row in rows), whole=True, count=8),
-        Axis.spanning("reward", (row["reward"] for row in rows), count=4),
+        Scale.spanning("trial", (row["trial"] for row in rows), whole=True, count=8),
+        Scale.spanning("reward", (row["reward"] for row in rows), count=4),
         (7.6, 2.3),
         rules=rules,
         lines=means,
@@ -163,8 +163,8 @@ def _class_panels(runs: Mapping[str, Rows], styles: Styles) -> list[Panel]:
     return [
         Panel(
             "",
-            Axis.naming("classes, first to last", [str(row["name"]) for row in longest]),
-            Axis.spanning("accuracy in %", (mark.y for mark in marks)),
+            Scale.naming("classes, first to last", [str(row["name"]) for row in longest]),
+            Scale.spanning("accuracy in %", (mark.y for mark in marks)),
             (min(12.0, 4.5 + 0.08 * len(longest)), 2.8),
             rules=[Rule(start - 0.5) for start in starts[1:]],
             lines=lines,
@@ -180,7 +180,7 @@ def _confusion_panel(label: str, rows: Rows, colour: str) -> Panel:
     for row in rows:
         table[row["true"], row["predicted"]] = row["images"]
     table /= np.maximum(1, table.sum(axis=1, keepdims=True))
-    x, y = (Axis.naming(word, ordered, down=word == "true class") for word in ("predicted", "true class"))
+    x, y = (Scale.naming(word, ordered, down=word == "true class") for word in ("predicted", "true class"))
     return Panel(label, x, y, (3.2, 3.2), heat=Heat(table, colour, 0.0, 1.0))
 
 

@@ -15,7 +15,7 @@ from html import escape
 import numpy as np
 from numpy.typing import NDArray
 
-from poise.report.figures.description import GREY, Axis, Heat, Line, Mark, Panel, Style
+from poise.report.figures.description import GREY, Heat, Line, Mark, Panel, Scale, Style
 
 INCH = 118  # pixels per inch: a panel is about as large on the page as in print
 LETTER = 6.2  # width of a letter of a tick in pixels
@@ -31,8 +31,8 @@ CORNERS = {
 class Frame:
     """From values to places on the sheet."""
 
-    x: Axis
-    y: Axis
+    x: Scale
+    y: Scale
     width: float
     height: float
     left: float
@@ -71,7 +71,7 @@ def legend_html(legend: Mapping[str, Style]) -> str:
         return ""
     items = []
     for label, style in legend.items():
-        frame = Frame(Axis(), Axis(), 36 + RIGHT, BOTTOM + 12, 0, 0)
+        frame = Frame(Scale(), Scale(), 36 + RIGHT, BOTTOM + 12, 0, 0)
         key = _line(Line([(0, 0.5), (1, 0.5)], style), frame) + _mark(Mark(0.5, 0.5, style), frame)
         items.append(f'<li><svg class="key" width="36" height="12">{key}</svg>{escape(label)}</li>')
     return f'<ul class="legend">{"".join(items)}</ul>'
