@@ -51,7 +51,7 @@ def test_an_attempt_is_a_plain_value() -> None:
 def test_trials_that_were_sent_away_give_the_same_results(
     settings: dict[str, Any], make_trials: Callable[..., Trials]
 ) -> None:
-    here = make_trials(witness=count_classes, **settings)
+    here = make_trials(**settings)
     first = pickle.loads(pickle.dumps(here))
     expected = list(here.run_all(RUNGS))
     after = pickle.loads(pickle.dumps(here))  # without what was reached: everything is trained again
@@ -59,6 +59,18 @@ def test_trials_that_were_sent_away_give_the_same_results(
         assert not there._reached
         assert list(there.run_all(RUNGS)) == expected
     assert pickle.loads(pickle.dumps(expected)) == expected
+
+
+def test_a_witness_and_what_it_looks_at_stay_here(make_trials: Callable[..., Trials]) -> None:
+    class Elsewhere:
+        def run(self, bench: Bench[A, R], attempts: Sequence[A]) -> Iterator[R]:
+            raise AssertionError("a study's trials were sent away")
+
+    watched = make_trials(witness=count_classes)
+    trials = Trials(watched.inputs, executor=Elsewhere(), witness=count_classes)
+    result = trials.run(RUNGS[0])
+    assert set(result.witnessed.values()) == {sum(watched.inputs.situation.growth)}
+    assert not pickle.loads(pickle.dumps(trials)).run(RUNGS[0]).witnessed
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
