@@ -123,7 +123,7 @@ class TestTrainer:
         for event in trainer.run():
             ended = event == StageDone(1, "compress")
             assert trainer.predictor is (trainer.students[PUPIL] if ended else trainer.model)
-        assert trainer.finished() == (trainer.students[PUPIL], trainer.model)
+        assert trainer.finish() == (trainer.students[PUPIL], trainer.model)
 
     @pytest.mark.parametrize("method", [Compressing(), BornAgain()], ids=list(TOYS))
     def test_from_anywhere_it_gives_the_same_bytes(

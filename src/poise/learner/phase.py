@@ -170,7 +170,7 @@ class Phase:
     def _keep(self, trainer: Trainer) -> Knowledge:
         """Choose what to keep and which classifier counts."""
         arrival, budget, phase = self.arrival, self.settings.memory, self.arrival.phase
-        predictor, start = trainer.finished()
+        predictor, start = trainer.finish()
         for model in (predictor, start):
             model.eval().extras.clear()
         allocation = trainer.action.allocation if phase else None  # at first no increment is known

@@ -17,14 +17,14 @@ from poise.errors import UserError
 from poise.policies.simulate import Simulation, Table, rank_correlation
 from poise.report import align_columns
 from poise.runfolder import FULL, PROBE
+from poise.tuning import CLASSIFIERS
 
 OWN: Final = "own"  # in place of a classifier: for each action, the one that counts with it
-CLASSIFIERS: Final = ("fc", "ncm")
 TRUTHS: Final = ("exam", "full")
 PHASES: Final = 5  # in which a single probe is replayed
 
 Array = NDArray[np.float64]
-Length = int | str  # epochs of a short trial, or FULL
+TrialLength = int | str  # epochs of a short trial, or FULL
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class ProbeTable:
         return ActionSpace(self.table["space"]["name"], axes, actions, self.table["default"])
 
     @property
-    def lengths(self) -> list[Length]:
+    def lengths(self) -> list[TrialLength]:
         """The lengths of the trials, short ones first."""
         return [*self.table["lengths"], *([FULL] if self.table["full"] else [])]
 
@@ -53,7 +53,7 @@ class ProbeTable:
         """M₂, the epochs of the phase itself."""
         return int(self.table["recipe"]["epochs"])
 
-    def epochs(self, length: Length) -> int:
+    def epochs(self, length: TrialLength) -> int:
         """How many epochs that is."""
         return int(self.table["full"]) if length == FULL else int(length)
 
@@ -68,16 +68,16 @@ class ProbeTable:
         words = set(self.table["counts"])
         return str(words.pop()) if len(words) == 1 else OWN
 
-    def images(self, length: Length) -> tuple[int, ...]:
+    def images(self, length: TrialLength) -> tuple[int, ...]:
         """Validation images of each class in B."""
         return tuple(next(entry["images"] for entry in self._entries(length)))
 
-    def weights(self, length: Length) -> tuple[float, ...]:
+    def weights(self, length: TrialLength) -> tuple[float, ...]:
         """How much each class in B counts in the reward."""
         entry = next(iter(self._entries(length)))
         return tuple(entry.get("weights") or [1 / len(entry["images"])] * len(entry["images"]))
 
-    def _entries(self, length: Length) -> Iterable[Mapping[str, Any]]:
+    def _entries(self, length: TrialLength) -> Iterable[Mapping[str, Any]]:
         found = [entry for entry in self.table["trials"] if entry["length"] == length]
         if not found:
             raise UserError(f"the probe has no trials of length {length}; it has {', '.join(map(str, self.lengths))}")
@@ -86,12 +86,12 @@ class ProbeTable:
     def _counts(self, classifier: str, arm: int) -> str:
         return str(self.table["counts"][arm]) if classifier == OWN else classifier
 
-    def checkpoints(self, length: Length) -> tuple[int, ...]:
+    def checkpoints(self, length: TrialLength) -> tuple[int, ...]:
         """The epochs after which trials of this length were looked at."""
         last = self.epochs(length)
         return tuple(sorted({*(2**power for power in range(last.bit_length()) if 2**power < last), last}))
 
-    def rewards(self, length: Length, classifier: str) -> Array:
+    def rewards(self, length: TrialLength, classifier: str) -> Array:
         """Checkpoints × arms × classes: accuracies on B."""
         checkpoints, images = self.checkpoints(length), self.images(length)
         sums = np.zeros((len(checkpoints), len(self.space), len(images)))
@@ -105,11 +105,11 @@ class ProbeTable:
                     sums[place, entry["arm"]] += np.array(hits[name]) / entry["images"]
         return sums / counts[:, None]
 
-    def reward(self, length: Length, classifier: str) -> Array:
+    def reward(self, length: TrialLength, classifier: str) -> Array:
         """The reward of every arm at the end of its trial."""
         return np.asarray(self.rewards(length, classifier)[-1] @ np.array(self.weights(length)))
 
-    def exam(self, length: Length, classifier: str, among: slice = slice(None)) -> Array:
+    def exam(self, length: TrialLength, classifier: str, among: slice = slice(None)) -> Array:
         """The exam accuracy of every arm's temporary models at the end, perhaps of some classes only."""
         if not self.has_exam:
             raise UserError("this probe examined no model; take the truth from another one of the phase (--truth-from)")
@@ -165,18 +165,18 @@ def probe_summary(probe: ProbeTable) -> str:
     return "\n".join([*lines, f"exam '{table['exam']['name']}' of temporary models, in percent; it enters no reward"])
 
 
-def _pairs(probe: ProbeTable) -> list[tuple[Length, Length]]:
+def _pairs(probe: ProbeTable) -> list[tuple[TrialLength, TrialLength]]:
     """Rewards of which trials against the exam after which: their own, and that after full length."""
     pairs = [(length, length) for length in probe.lengths]
     return pairs + [(length, FULL) for length in probe.table["lengths"] if probe.table["full"]]
 
 
-def _rows(probe: ProbeTable, tried: Length, examined: Length) -> list[list[str]]:
+def _rows(probe: ProbeTable, tried: TrialLength, examined: TrialLength) -> list[list[str]]:
     names = [OWN] if probe.classifier == OWN else CLASSIFIERS
     return [_row(probe, tried, examined, name) for name in names]
 
 
-def _row(probe: ProbeTable, tried: Length, examined: Length, classifier: str) -> list[str]:
+def _row(probe: ProbeTable, tried: TrialLength, examined: TrialLength, classifier: str) -> list[str]:
     reward, exam = probe.reward(tried, classifier), probe.exam(examined, classifier)
     ten = np.argsort(-reward, kind="stable")[:10]
     figures = (exam[probe.space.default], exam[_best_arm(probe, reward)], exam.max(), exam.mean())
@@ -251,7 +251,7 @@ def simulation_table(
     )
 
 
-def _check_truth(judges: Sequence[ProbeTable], truth: str | None, short: int) -> Length:
+def _check_truth(judges: Sequence[ProbeTable], truth: str | None, short: int) -> TrialLength:
     if truth not in (None, *TRUTHS):
         raise UserError(f"--truth {truth} must be exam or full")
     if truth == "full" and not _all_full(judges):

@@ -88,9 +88,9 @@ class Trainer:
     @property
     def predictor(self) -> Model:
         """The model to look at: the one that is trained, and after the last stage the one that predicts."""
-        return self.model if self.stage < len(self.stages) else self.finished().predicts
+        return self.model if self.stage < len(self.stages) else self.finish().predicts
 
-    def finished(self) -> Finished:
+    def finish(self) -> Finished:
         """What the phase ends with, when all stages were trained."""
         return self.situation.method.finish(self.students)
 

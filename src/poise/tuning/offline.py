@@ -235,7 +235,7 @@ class _Progress:
             kept = keep_exemplars(situation.evaluator, model, begun.kept, new, most)
         except Diverged:
             return None
-        starts = trainer.finished().starts
+        starts = trainer.finish().starts
         starts.extras.clear()
         return _Progress(replace(situation, model=starts, phase=situation.phase + 1), model, kept, rho)
 

@@ -271,7 +271,7 @@ class Trials:
         draw is that of the round: actions differ in how many images they keep, not in which ones come first.
         """
         environment, action = leg.split.environment, leg.attempt.action
-        model = trainer.finished().starts.copy()  # a lane trains its own further
+        model = trainer.finish().starts.copy()  # a lane trains its own further
         model.extras.clear()
         known = sum(begun.situation.growth)
         if environment.later is None:
