@@ -95,7 +95,7 @@ def _apply_forward(
 
 
 @triton.jit
-def _through_relu(gradient, y, normal, weight, bias, places, inside, adds, relu):
+def _passed(gradient, y, normal, weight, bias, places, inside, adds, relu):
     """The gradient behind the ReLU; without a shortcut its input is what was normalised."""
     values = tl.load(gradient + places, mask=inside, other=0.0).to(tl.float32)
     out = tl.load(y + places, mask=inside & (adds != 0), other=0.0).to(tl.float32)
@@ -132,7 +132,7 @@ def _sum_backward(
         places = at[:, None] * width + columns[None, :]
         values = tl.load(x + places, mask=inside, other=0.0).to(tl.float32)
         normal = (values - mean[None, :]) * inverse[None, :]
-        passed = _through_relu(gradient, y, normal, weight, bias, places, inside, adds, relu)
+        passed = _passed(gradient, y, normal, weight, bias, places, inside, adds, relu)
         first += passed
         second += passed * normal
     tl.store(sums + program * width + columns, tl.sum(first, 0))
@@ -172,7 +172,7 @@ def _apply_backward(
     inside = (at < count)[:, None]
     places = at[:, None] * width + columns[None, :]
     normal = (tl.load(x + places, mask=inside, other=0.0).to(tl.float32) - mean[None, :]) * inverse[None, :]
-    passed = _through_relu(gradient, y, normal, weight, bias, places, inside, adds, relu)
+    passed = _passed(gradient, y, normal, weight, bias, places, inside, adds, relu)
     beside = inside & (adds != 0) & (relu != 0)
     tl.store(to_shortcut + places, passed.to(to_shortcut.dtype.element_ty), mask=beside)
     found = (passed - (first / count)[None, :] - normal * (second / count)[None, :]) * (weight * inverse)[None, :]

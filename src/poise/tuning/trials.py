@@ -95,8 +95,9 @@ class Trials:
         situation = inputs.situation
         size = sum(parameter.numel() for parameter in situation.model.backbone.parameters())
         self._lanes = Lanes(situation.backend, kind=(size, situation.schedule.batch, *inputs.new.shape))
-        here = executor is None or witness is not None  # what only studies have stays here
-        self._executor = LocalExecutor(self._lanes) if executor is None or here else executor
+        if executor is None or witness is not None:  # a witness, which only studies have, stays here
+            executor = LocalExecutor(self._lanes)
+        self._executor = executor
         self._splits: dict[int, list[Split]] = {}  # of the rounds under way: any round can be drawn again
         self._reached: dict[tuple[int, int, bool, int], _Reached] = {}
 
