@@ -412,9 +412,7 @@ def _watchers(folder: RunFolder, watcher: Watcher, tensorboard: bool) -> list[Wa
 
 def _explain_existing(folder: RunFolder, wanted: dict[str, object]) -> None:
     """A run folder is never overwritten: say what is there."""
-    difference = folder.difference(wanted)
-    if difference:
-        raise UserError(f"{folder.path} holds another run ({difference}); choose another --out")
+    folder.refuse_other(wanted)
     if not folder.finished:
         raise UserError(f"{folder.path} holds this run, unfinished; continue with 'poise resume {folder.path}'")
     result = load_result(folder.path)

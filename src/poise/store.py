@@ -7,10 +7,12 @@ disk and renamed, so a reader sees the old bytes or the new ones and never somet
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -23,6 +25,20 @@ from poise.errors import Damaged, UserError
 
 FORMAT = 2  # of tensor files, which hold the state of a learner; others are refused
 PLAIN_FORMAT = 1  # of JSON documents and journals; raised when an older poise could not read them
+
+
+@contextmanager
+def locked(path: Path, busy: str) -> Iterator[None]:
+    """Keep every other process out as long as this file is locked; the operating system ends the lock with us.
+
+    `busy` is the line that another process gets.
+    """
+    with path.open("ab") as file:  # not "wb", which would empty a file of that name
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise UserError(busy) from error
+        yield
 
 
 def write_bytes(path: Path, data: bytes) -> None:

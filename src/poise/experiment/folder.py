@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import logging
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +60,11 @@ class RunFolder:
         other = [key for key in here if without_empty_keys(there.get(key)) != without_empty_keys(here[key])]
         return ", ".join(f"{key}={there.get(key)!r}" for key in other)
 
+    def refuse_other(self, wanted: Mapping[str, Any]) -> None:
+        """Refuse a folder in which another run was started."""
+        if difference := self.difference(wanted):
+            raise UserError(f"{self.path} holds another run ({difference}); choose another --out")
+
     def refuse_leftovers(self) -> None:
         """Refuse a folder with files of another run, even if only some are left."""
         written = any(path.exists() for path in (self.recipe, self.result, self.phase_0, self.model))
@@ -70,17 +74,12 @@ class RunFolder:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep every other process out of this folder; the lock ends with this process."""
-        with self.writing():
-            self.checkpoints.mkdir(parents=True, exist_ok=True)
-            file = (self.path / "lock").open("a")  # not "w", which would truncate the file
-        try:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                raise UserError(f"another process runs in {self.path}; wait for it or choose another --out") from error
+        busy = f"another process runs in {self.path}; wait for it or choose another --out"
+        with ExitStack() as stack:
+            with self.writing():
+                self.checkpoints.mkdir(parents=True, exist_ok=True)
+                stack.enter_context(store.locked(self.path / "lock", busy))
             yield
-        finally:
-            file.close()
 
     @contextmanager
     def writing(self) -> Iterator[None]:

@@ -121,15 +121,12 @@ class CellBench:
         return error.with_traceback(None)
 
     def _run(self, cell: Cell) -> Running:
-        path = self.out / cell.name
-        folder, plan = RunFolder(path), cell.plan
+        folder, plan = RunFolder(self.out / cell.name), cell.plan
         watchers = (CellLines(cell.name, self.lines),) if self.lines is not None else (Quiet(),)
         run = Run(plan, folder, watchers, self.checkpoint_seconds, self.stop)
         if not folder.exists:
             return (yield from run.starting())
-        difference = folder.difference(plan.as_json())
-        if difference:
-            raise UserError(f"{path} holds another run ({difference}); choose another --out")
+        folder.refuse_other(plan.as_json())
         if folder.finished:
             return store.read_json(folder.result)
         return (yield from run.resuming())

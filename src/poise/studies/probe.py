@@ -6,7 +6,6 @@ temporary models are recorded for this study, and no policy ever sees them.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import threading
 import time
@@ -84,9 +83,9 @@ def reach(plan: Plan, folder: RunFolder, phase: int, watcher: Watcher) -> None:
     try:
         if not folder.exists:
             job.start()
-        elif difference := folder.difference(plan.as_json()):
-            raise UserError(f"{folder.path} holds another run ({difference}); choose another --out")
-        elif not folder.finished:
+            return
+        folder.refuse_other(plan.as_json())
+        if not folder.finished:
             job.resume()
     except Interrupted as error:
         raise Interrupted(AGAIN) from error
@@ -254,11 +253,8 @@ class Probe:
     def _alone(self) -> Iterator[None]:
         """Keep a second process with the same --out away."""
         self.out.parent.mkdir(parents=True, exist_ok=True)
-        with self.journal.path.open("ab") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                raise UserError(f"another process writes {self.out}; wait for it or choose another --out") from error
+        busy = f"another process writes {self.out}; wait for it or choose another --out"
+        with store.locked(self.journal.path, busy):
             try:
                 yield
             finally:
