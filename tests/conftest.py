@@ -105,6 +105,51 @@ def stop_and_resume(tmp_path: Path) -> Callable[..., tuple[list[Event], Learner]
 
 
 @pytest.fixture
+def stop_learners_anywhere(
+    stop_and_resume: Callable[..., tuple[list[Event], Learner]], tmp_path: Path
+) -> Callable[[Learner, ImageSet, int], None]:
+    """Stop a learner in its next phase, at every so many events, and resume it: the same events, the same file."""
+
+    def stopped_anywhere(learner: Learner, images: ImageSet, every: int) -> None:
+        learner.save(tmp_path / "first")
+        whole = Learner.load(tmp_path / "first", device="cpu")
+        events = list(whole.fitting(images.pixels, images.labels))
+        whole.save(tmp_path / "whole")
+        for stop in range(1, len(events) - 1, every):
+            stopped = Learner.load(tmp_path / "first", device="cpu")
+            told, resumed = stop_and_resume(stopped, images.pixels, images.labels, stop)
+            assert told == events
+            resumed.save(tmp_path / "resumed")
+            assert (tmp_path / "whole").read_bytes() == (tmp_path / "resumed").read_bytes()
+
+    return stopped_anywhere
+
+
+@pytest.fixture
+def stop_trainers_anywhere(tmp_path: Path) -> Callable[[Callable[[], Trainer]], None]:
+    """Stop a training after every event and let another trainer resume it: the same events, the same students."""
+
+    def stopped_anywhere(make: Callable[[], Trainer]) -> None:
+        whole = make()
+        events = list(whole.run())
+        for stop in range(len(events) + 1):
+            stopped = make()
+            running = stopped.run()
+            before = [next(running) for _ in range(stop)]
+            store.write_tensors(tmp_path / "trainer", *stopped.state(), kind="state")
+            resumed = make()
+            resumed.restore(*store.read_tensors(tmp_path / "trainer", kind="state"))
+            assert before + list(resumed.run()) == events
+            assert resumed.students.keys() == whole.students.keys()
+            for student, model in whole.students.items():
+                found, wanted = resumed.students[student].state_dict(), model.state_dict()
+                assert found.keys() == wanted.keys()
+                assert all(torch.equal(found[name], value) for name, value in wanted.items()), student
+
+    return stopped_anywhere
+
+
+@pytest.fixture
 def beginning() -> Callable[[Trainer], LocalPhase]:
     """Where a trainer stands, as something that it can be started from again."""
 

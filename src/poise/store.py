@@ -107,6 +107,12 @@ def read_tensors(path: Path, *, kind: str) -> tuple[dict[str, Tensor], dict[str,
     return tensors, document["meta"]
 
 
+def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors whose names begin with the prefix and a dot, by the rest of their names."""
+    start = f"{prefix}."
+    return {name.removeprefix(start): tensor for name, tensor in tensors.items() if name.startswith(start)}
+
+
 def check_format(path: Path, found: object, known: int = PLAIN_FORMAT) -> None:
     """Refuse what a newer poise wrote, what an older one wrote that is no longer read, and what nobody numbered."""
     if not isinstance(found, int):

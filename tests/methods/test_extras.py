@@ -15,11 +15,10 @@ from poise.actions import Action
 from poise.data import ImageSet
 from poise.methods import METHODS, Arrivals, Growth, ICaRL
 from poise.nets import Model, Output, build_backbone, build_head, torch_generator
-from poise.training import EpochDone, Event, StageDone, Trainer
+from poise.training import EpochDone, StageDone, Trainer
 
 MakeImages = Callable[..., ImageSet]
 MakeTrainer = Callable[..., Trainer]
-StopAndResume = Callable[..., tuple[list[Event], Learner]]
 
 
 class Assisted(ICaRL):
@@ -122,19 +121,10 @@ class TestTrainer:
         after = trainer.model.extras.state_dict()
         assert all(torch.equal(value, after[name]) for name, value in main.items())  # not with the head alone
 
-    def test_stopped_anywhere_it_goes_on_to_the_same_bytes(self, make: Callable[[], Trainer], tmp_path: Path) -> None:
-        whole = make()
-        events = list(whole.run())
-        for stop in range(len(events) + 1):
-            stopped = make()
-            running = stopped.run()
-            before = [next(running) for _ in range(stop)]
-            store.write_tensors(tmp_path / "f", *stopped.state(), kind="state")
-            resumed = make()
-            resumed.restore(*store.read_tensors(tmp_path / "f", kind="state"))
-            assert before + list(resumed.run()) == events
-            for name, value in whole.model.state_dict().items():
-                assert torch.equal(resumed.model.state_dict()[name], value), name
+    def test_stopped_anywhere_it_goes_on_to_the_same_bytes(
+        self, make: Callable[[], Trainer], stop_trainers_anywhere: Callable[[Callable[[], Trainer]], None]
+    ) -> None:
+        stop_trainers_anywhere(make)
 
 
 class TestLearner:
@@ -154,20 +144,13 @@ class TestLearner:
 
     @pytest.mark.parametrize("changes", [{}, TRYING], ids=["fixed", "trying"])
     def test_stopped_in_a_phase_it_goes_on_to_the_same_bytes(
-        self, changes: dict[str, Any], arriving: list[ImageSet], stop_and_resume: StopAndResume, tmp_path: Path
+        self,
+        changes: dict[str, Any],
+        arriving: list[ImageSet],
+        stop_learners_anywhere: Callable[[Learner, ImageSet, int], None],
     ) -> None:
-        first = Learner("assisted", **{**SETTINGS, **changes})
-        first.partial_fit(arriving[0].pixels, arriving[0].labels).save(tmp_path / "first")
-        images = arriving[1]
-        whole = Learner.load(tmp_path / "first", device="cpu")
-        events = list(whole.fitting(images.pixels, images.labels))
-        whole.save(tmp_path / "whole")
-        for stop in range(1, len(events) - 1, 2):
-            stopped = Learner.load(tmp_path / "first", device="cpu")
-            told, resumed = stop_and_resume(stopped, images.pixels, images.labels, stop)
-            assert told == events
-            resumed.save(tmp_path / "resumed")
-            assert (tmp_path / "whole").read_bytes() == (tmp_path / "resumed").read_bytes()
+        learner = Learner("assisted", **{**SETTINGS, **changes})
+        stop_learners_anywhere(learner.partial_fit(arriving[0].pixels, arriving[0].labels), arriving[1], 2)
 
     def test_a_local_phase_begins_without_those_of_the_one_before(
         self, arriving: list[ImageSet], monkeypatch: pytest.MonkeyPatch

@@ -15,11 +15,11 @@ from poise import Learner, losses, store
 from poise.data import ImageSet
 from poise.methods import METHODS, MODEL, PREVIOUS, Arrivals, Finished, Growth, ICaRL, Method, Stage
 from poise.nets import Model, Output
-from poise.training import EpochDone, Event, LocalPhase, StageDone, Trainer
+from poise.training import EpochDone, LocalPhase, StageDone, Trainer
 
 MakeImages = Callable[..., ImageSet]
 MakeTrainer = Callable[..., Trainer]
-StopAndResume = Callable[..., tuple[list[Event], Learner]]
+StopAnywhere = Callable[[Callable[[], Trainer]], None]
 PUPIL = "pupil"
 
 
@@ -127,21 +127,9 @@ class TestTrainer:
 
     @pytest.mark.parametrize("method", [Compressing(), BornAgain()], ids=list(TOYS))
     def test_from_anywhere_it_gives_the_same_bytes(
-        self, method: Method, make_trainer: MakeTrainer, tmp_path: Path
+        self, method: Method, make_trainer: MakeTrainer, stop_trainers_anywhere: StopAnywhere
     ) -> None:
-        whole = make_trainer(method)
-        events = list(whole.run())
-        for stop in range(len(events) + 1):
-            stopped = make_trainer(method)
-            running = stopped.run()
-            before = [next(running) for _ in range(stop)]
-            store.write_tensors(tmp_path / "f", *stopped.state(), kind="state")
-            resumed = make_trainer(method)
-            resumed.restore(*store.read_tensors(tmp_path / "f", kind="state"))
-            assert before + list(resumed.run()) == events
-            assert resumed.students.keys() == whole.students.keys()
-            for name, student in whole.students.items():
-                assert_same(values(resumed.students[name]), values(student))
+        stop_trainers_anywhere(lambda: make_trainer(method))
 
     @pytest.mark.parametrize("method", [Compressing(), BornAgain()], ids=list(TOYS))
     def test_a_second_training_is_as_the_first_one(
@@ -265,21 +253,11 @@ class TestLearner:
         method: str,
         changes: dict[str, Any],
         arriving: list[ImageSet],
-        stop_and_resume: StopAndResume,
-        tmp_path: Path,
+        stop_learners_anywhere: Callable[[Learner, ImageSet, int], None],
     ) -> None:
-        first = Learner(method, **{**SETTINGS, **changes})
-        first.partial_fit(arriving[0].pixels, arriving[0].labels).save(tmp_path / "first")
-        images = arriving[1]
-        whole = Learner.load(tmp_path / "first", device="cpu")
-        events = list(whole.fitting(images.pixels, images.labels))
-        whole.save(tmp_path / "whole")
-        for stop in range(1, len(events) - 1, 1 if not changes else 5):
-            stopped = Learner.load(tmp_path / "first", device="cpu")
-            told, resumed = stop_and_resume(stopped, images.pixels, images.labels, stop)
-            assert told == events
-            resumed.save(tmp_path / "resumed")
-            assert (tmp_path / "whole").read_bytes() == (tmp_path / "resumed").read_bytes()
+        learner = Learner(method, **{**SETTINGS, **changes})
+        learner.partial_fit(arriving[0].pixels, arriving[0].labels)
+        stop_learners_anywhere(learner, arriving[1], 1 if not changes else 5)
 
     def test_a_learner_that_only_predicts_is_saved_with_no_other_model(
         self, arriving: list[ImageSet], tmp_path: Path

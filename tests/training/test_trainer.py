@@ -2,13 +2,11 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
-from poise import store
 from poise.actions import Action
 from poise.data import ImageSet
 from poise.errors import Diverged
@@ -18,6 +16,7 @@ from poise.training import EpochDone, StageDone, StepDone, Trainer
 from poise.training.capture import CapturedRunner
 
 MakeImages = Callable[..., ImageSet]
+StopAnywhere = Callable[[Callable[[], Trainer]], None]
 STEPS = 3  # 12 images in batches of 4
 
 
@@ -57,19 +56,9 @@ def assert_same(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
 class TestResume:
     @pytest.mark.parametrize("method", ["lucir", TwoStages()], ids=["lucir", "two stages"])
     def test_from_anywhere_it_gives_the_same_bytes(
-        self, method: Method | str, make_trainer: Callable[..., Trainer], tmp_path: Path
+        self, method: Method | str, make_trainer: Callable[..., Trainer], stop_trainers_anywhere: StopAnywhere
     ) -> None:
-        whole = make_trainer(method)
-        events = list(whole.run())
-        for stop in range(len(events) + 1):
-            stopped = make_trainer(method)
-            running = stopped.run()
-            before = [next(running) for _ in range(stop)]
-            store.write_tensors(tmp_path / "f", *stopped.state(), kind="state")
-            resumed = make_trainer(method)
-            resumed.restore(*store.read_tensors(tmp_path / "f", kind="state"))
-            assert before + list(resumed.run()) == events
-            assert_same(weights(resumed), weights(whole))
+        stop_trainers_anywhere(lambda: make_trainer(method))
 
     def test_images_that_stream_are_trained_on_in_the_same_way(self, make_trainer: Callable[..., Trainer]) -> None:
         resident, streamed = make_trainer(resident=True), make_trainer(resident=False)

@@ -124,7 +124,7 @@ class Recipe(BaseModel):
             word = getattr(self, name)
             if word not in known:
                 raise UserError(f"unknown {name} '{word}'; {suggestion(word, known)}")
-        self.settings.check()  # resolved here, for all that follows
+        _ = self.settings  # resolved and checked here, for all that follows
         if self.setting == "groups" and self.groups is None:
             raise UserError("setting=groups needs groups, e.g. groups=[5,3,2] or groups=[[0,1],[2,3]]")
         if self.setting != "groups" and self.groups is not None:

@@ -76,7 +76,7 @@ class Settings:
         """Refuse words that mean nothing, by making what they stand for: the method, the space and the tuner."""
         if self.net is not None:
             check_backbone(self.net, self.made_method.variant)
-        getattr(self, "tuner")  # noqa: B009 - which is made with the others
+        _ = self.tuner
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:

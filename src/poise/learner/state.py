@@ -225,13 +225,13 @@ def _knowledge(
 ) -> Knowledge:
     shape: Shape | None = tuple(meta["shape"]) if meta["shape"] else None
     models = {
-        name: _restored_model(settings, shape, described, _under(name, tensors), net)
+        name: _restored_model(settings, shape, described, store.under(name, tensors), net)
         for name, described in meta["models"].items()
         if shape is not None
     }
     memory = None
     if "memory.exemplars.labels" in tensors:
-        parts = (_under("memory.exemplars", tensors), _under("memory.reserve", tensors))
+        parts = (store.under("memory.exemplars", tensors), store.under("memory.reserve", tensors))
         memory = Memory(*(_stored_images(part, lookup) for part in parts))
     preprocessing = Preprocessing.from_json(meta["preprocessing"]) if meta["preprocessing"] else None
     return Knowledge(
@@ -258,7 +258,7 @@ def _pending(tensors: Mapping[str, Tensor], meta: Mapping[str, Any] | None) -> P
         return None
     history = tuple(entry_from_json(entry) for entry in meta["history"])
     action = Action(**meta["action"]) if meta["action"] is not None else None
-    return Pending(meta["digest"], history, action, _under("pending", tensors), meta["position"])
+    return Pending(meta["digest"], history, action, store.under("pending", tensors), meta["position"])
 
 
 def save_state(state: LearnerState, path: Path, *, memory: bool) -> None:
@@ -313,7 +313,7 @@ def _restored_model(
     settings: Settings, shape: Shape, described: Mapping[str, Any], weights: Tensors, net: nn.Module | None
 ) -> Model:
     model = build_model(settings, shape, net, described["grown"], described["net"])
-    model.head.adopt(_under("head", weights))
+    model.head.adopt(store.under("head", weights))
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:
@@ -332,8 +332,3 @@ def _stored_images(stored: Mapping[str, Tensor], lookup: Lookup | None) -> Image
 
 def _prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> Tensors:
     return {f"{prefix}.{name}": tensor for name, tensor in tensors.items()}
-
-
-def _under(prefix: str, tensors: Mapping[str, Tensor]) -> Tensors:
-    start = f"{prefix}."
-    return {name.removeprefix(start): tensor for name, tensor in tensors.items() if name.startswith(start)}

@@ -127,8 +127,7 @@ class Lanes:
         others starts again when there is more of it, and `waits` is told; one that finds none alone raises, unless
         `too_large` makes a result of that.
         """
-        crew, told = _Crew(self, jobs, too_large=too_large), 0
-        crew.waits = waits
+        crew, told = _Crew(self, jobs, waits=waits, too_large=too_large), 0
         try:
             while crew.active or (crew.waiting and admits()):
                 crew.take_turns(admits())
@@ -181,13 +180,13 @@ class _Crew(Generic[T]):
         jobs: Sequence[Job[T]],
         *,
         beside: bool = False,
+        waits: Callable[[int], None] = lambda place: None,
         too_large: Callable[[int, Exception], T] | None = None,
     ) -> None:
         lanes.backend.synchronise()  # what they start from was queued elsewhere
-        self._lanes, self._beside, self._too_large = lanes, beside, too_large
+        self._lanes, self._beside, self._waits, self._too_large = lanes, beside, waits, too_large
         self._pace = Pace(len(jobs)) if beside else lanes.pace
         self.held = False
-        self.waits: Callable[[int], None] = lambda place: None
         self.waiting = deque(enumerate(jobs))
         self.active: dict[int, tuple[Lane, Work[T], Job[T]]] = {}
         self.results: dict[int, T] = {}
@@ -244,7 +243,7 @@ class _Crew(Generic[T]):
 
         Beside a main training, which needs the memory most, all jobs wait for its end.
         """
-        self.waits(place)
+        self._waits(place)
         self.waiting.appendleft((place, job))
         if self._beside:
             self.held = True

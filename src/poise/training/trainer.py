@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from poise import draws
+from poise import draws, store
 from poise.actions import Action
 from poise.data import Feed, batch_bounds, herd
 from poise.errors import Diverged
@@ -324,7 +324,7 @@ class Trainer:
         for student in meta["students"]:
             if student not in self.students:
                 self._make_student(student)
-            self.students[student].load_changing(_under(f"student.{student}.", tensors))
+            self.students[student].load_changing(store.under(f"student.{student}", tensors))
         self._made = set(meta["students"]) - {MODEL}
         self._picks = tensors["picks"].to(self.situation.backend.device) if "picks" in tensors else None
         if self.stage < len(self.stages):
@@ -334,7 +334,7 @@ class Trainer:
                     if (momentum := tensors.get(f"momentum{place}.{name}")) is not None:
                         engine.optimiser.state[parameter]["momentum_buffer"].copy_(momentum)
                 if (teacher := self._own_teacher(engine)) is not None:
-                    teacher.load_state_dict(_under(f"teacher{place}.", tensors))
+                    teacher.load_state_dict(store.under(f"teacher{place}", tensors))
         self._restored_names = tuple(meta["names"])
         self.record = [tensors["record"].to(self.situation.backend.device)] if "record" in tensors else []
 
@@ -343,7 +343,3 @@ def _without_missing(stage: Stage, model: Model) -> Stage:
     """The stage without what follows its epochs, where that would train a part which this network does not have."""
     missing = stage.after is not None and not model.has(stage.after.trains)
     return replace(stage, after=None) if missing else stage
-
-
-def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from poise.actions import Action
 from poise.data import ImageSet, Memory
 from poise.errors import UserError, check_number, check_whole, suggestion
-from poise.policies import Trial
-from poise.training import Situation, ceiling
+from poise.policies import Outcome, Trial
+from poise.training import Situation, TrialDone, ceiling
 from poise.tuning.environment import VALIDATION
 
 ENVIRONMENTS: Final = ("local", "lookahead", "both")
@@ -68,6 +69,20 @@ class Attempt:
     action: Action
     classifier: str
     short: int | None = None
+
+    def event(
+        self,
+        phase: int,
+        outcome: Outcome,
+        record: Mapping[str, Any],
+        *,
+        distribution: Sequence[float] | None = None,
+        **more: str,
+    ) -> TrialDone:
+        """What is told of the attempt when it is done; `more` about its trial, where no policy asked for it."""
+        trial, action = {**asdict(self.trial), **more}, dict(self.action)
+        reward, diverged = outcome.reward, outcome.diverged
+        return TrialDone(phase, trial, action, self.classifier, reward, diverged, record, distribution)
 
 
 @dataclass(frozen=True)

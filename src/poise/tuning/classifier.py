@@ -7,7 +7,7 @@ were not trained on: those of a reserve, or of a training on a local environment
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from poise.actions import Action
 from poise.policies import Trial
@@ -128,13 +128,4 @@ def _paper_attempts(task: Task, action: Action) -> list[Attempt]:
 def _judgement(task: Task, attempt: Attempt, result: TrialResult, hits: Hits) -> TrialDone:
     """Write a judgement of classifiers down, then tell it."""
     task.history.append(Judged(task.phase, {**dict.fromkeys(CLASSIFIERS, 0), **hits}))
-    outcome = result.outcome
-    return TrialDone(
-        task.phase,
-        {**asdict(attempt.trial), "purpose": "classifier"},
-        dict(attempt.action),
-        attempt.classifier,
-        outcome.reward,
-        outcome.diverged,
-        result.as_json(),
-    )
+    return attempt.event(task.phase, result.outcome, result.as_json(), purpose="classifier")

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Generator
-from dataclasses import asdict
 from typing import Any
 
 from poise.policies import Decided, Policy, Setup, Tried, make_policy, replay
-from poise.training import Event, TrialDone
+from poise.training import Event
 from poise.tuning.attempt import Attempt
 from poise.tuning.base import Choice, Options, Task, Tuner, TunerKind
 from poise.tuning.history import History, TriedInFull, told_to_policy
@@ -54,16 +53,7 @@ class PolicyTuner(Tuner):
             full = attempt.trial.full
             entry = TriedInFull(task.phase, outcome, result.totals()) if full else Tried(task.phase, outcome)
             task.history.append(entry)
-            yield TrialDone(
-                task.phase,
-                asdict(attempt.trial),
-                dict(attempt.action),
-                attempt.classifier,
-                outcome.reward,
-                outcome.diverged,
-                task.reward.record(result),
-                chances,
-            )
+            yield attempt.event(task.phase, outcome, task.reward.record(result), distribution=chances)
 
     def refuse_foreign(self, history: History) -> None:
         """Refuse trials that this policy would not have asked for."""
