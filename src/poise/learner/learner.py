@@ -5,22 +5,20 @@ from __future__ import annotations
 import logging
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from poise import store
 from poise.actions import AxisValue, make_space
 from poise.data import Augmentation, Budget, Preprocessing
 from poise.errors import UserError
 from poise.learner.arrival import Arrival, Images, Labels, check_foresight, pixels_for, plain_labels, receive
-from poise.learner.phase import Phase, Surroundings, with_jitter
+from poise.learner.phase import Phase, Surroundings
+from poise.learner.saving import Saving
 from poise.learner.settings import KEYS, Settings
-from poise.learner.state import Knowledge, LearnerState, Pending, save_state
-from poise.learner.views import Views
+from poise.learner.state import Knowledge
 from poise.training import Event, Executor, both_classifiers
 from poise.tuning import CLASSIFIERS, Reward, TrialSettings
 
@@ -29,7 +27,7 @@ log = logging.getLogger(__name__)
 NCM_TEMPERATURE = 0.1  # of the cosines to class means in `predict_proba`
 
 
-class Learner(Views):
+class Learner(Saving):
     """A class-incremental classifier in the style of scikit-learn.
 
     >>> learner = Learner(method="lucir", epochs=30)            # doctest: +SKIP
@@ -105,23 +103,6 @@ class Learner(Views):
         own = net if isinstance(net, nn.Module) else None
         around = Surroundings.of(settings, device, net=own, augmentation=augmentation, executor=executor)
         self._make(settings, around, preprocessing)
-
-    def _make(self, settings: Settings, around: Surroundings, preprocessing: Preprocessing | None = None) -> None:
-        method = settings.made_method
-        self.settings, self._around = settings, around
-        prepared = with_jitter(method, preprocessing) if preprocessing is not None else None
-        self.knowledge = Knowledge(action=method.default_action, preprocessing=prepared)
-        self._phase: Phase | None = None  # the one under way
-        self._pending: Pending | None = None  # one that was saved in its middle
-
-    @classmethod
-    def from_settings(
-        cls, settings: Settings, around: Surroundings, preprocessing: Preprocessing | None = None
-    ) -> Self:
-        """A learner with settings that are resolved already, which has learned nothing."""
-        learner = cls.__new__(cls)
-        learner._make(settings, around, preprocessing)
-        return learner
 
     # Learning ---------------------------------------------------------------------------------------------------
 
@@ -239,54 +220,3 @@ class Learner(Views):
             raise UserError("this learner has learned nothing yet; call partial_fit first")
         pixels = pixels_for(images, self.settings, self.knowledge)
         return both_classifiers(self.evaluator.extract(self.model, pixels), self.means_)
-
-    # Saving -----------------------------------------------------------------------------------------------------
-
-    def save(self, path: str | Path, *, memory: bool = True) -> None:
-        """Write the learner to one file.
-
-        The file contains the training images kept in memory. With `memory=False` it does not; such a learner
-        predicts but cannot learn further.
-        """
-        save_state(self.state(), Path(path), memory=memory)
-
-    @classmethod
-    def load(
-        cls,
-        path: str | Path,
-        *,
-        device: str = "auto",
-        net: nn.Module | None = None,
-        executor: Executor | None = None,
-    ) -> Self:
-        """Read a learner; `net` gives the backbone again if it was your own."""
-        tensors, meta = store.read_tensors(Path(path), kind="learner")
-        state = LearnerState.from_tensors(tensors, meta, net=net)
-        return cls.from_state(state, device=device, net=net, executor=executor)
-
-    def state(self) -> LearnerState:
-        """The learner as a value from which `from_state` makes the same one, in the middle of a phase too."""
-        with self.backend.active():
-            pending = self._phase.pending() if self._phase is not None else self._pending
-        self.backend.synchronise()
-        own = self._around.net is not None
-        return LearnerState(self.settings, self.knowledge, self._around.augmentation, own, pending)
-
-    @classmethod
-    def from_state(
-        cls,
-        state: LearnerState,
-        *,
-        device: str = "auto",
-        net: nn.Module | None = None,
-        executor: Executor | None = None,
-    ) -> Self:
-        """The learner that `state` described; `net` is the user's own, if it has one."""
-        around = Surroundings.of(state.settings, device, net=net, augmentation=state.augmentation, executor=executor)
-        learner = cls.from_settings(state.settings, around)
-        with learner.backend.active():
-            learner.knowledge = state.knowledge.placed(learner.backend.device)
-        learner._pending = state.pending
-        pending = state.pending.history if state.pending is not None else ()
-        state.settings.tuner.refuse_foreign((*state.knowledge.history, *pending))
-        return learner

@@ -1,0 +1,89 @@
+"""A learner as one file or one value, and back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Self
+
+from torch import nn
+
+from poise import store
+from poise.data import Preprocessing
+from poise.learner.phase import Phase, Surroundings, with_jitter
+from poise.learner.settings import Settings
+from poise.learner.state import Knowledge, LearnerState, Pending, save_state
+from poise.learner.views import Views
+from poise.training import Executor
+
+
+class Saving(Views):
+    """What writes a learner and reads it back."""
+
+    _phase: Phase | None
+    _pending: Pending | None
+
+    @classmethod
+    def from_settings(
+        cls, settings: Settings, around: Surroundings, preprocessing: Preprocessing | None = None
+    ) -> Self:
+        """A learner with settings that are resolved already, which has learned nothing."""
+        learner = cls.__new__(cls)
+        learner._make(settings, around, preprocessing)
+        return learner
+
+    def _make(self, settings: Settings, around: Surroundings, preprocessing: Preprocessing | None = None) -> None:
+        method = settings.made_method
+        self.settings, self._around = settings, around
+        prepared = with_jitter(method, preprocessing) if preprocessing is not None else None
+        self.knowledge = Knowledge(action=method.default_action, preprocessing=prepared)
+        self._phase = None  # the one under way
+        self._pending = None  # one that was saved in its middle
+
+    def save(self, path: str | Path, *, memory: bool = True) -> None:
+        """Write the learner to one file.
+
+        The file contains the training images kept in memory. With `memory=False` it does not; such a learner
+        predicts but cannot learn further.
+        """
+        save_state(self.state(), Path(path), memory=memory)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        *,
+        device: str = "auto",
+        net: nn.Module | None = None,
+        executor: Executor | None = None,
+    ) -> Self:
+        """Read a learner; `net` gives the backbone again if it was your own."""
+        tensors, meta = store.read_tensors(Path(path), kind="learner")
+        state = LearnerState.from_tensors(tensors, meta, net=net)
+        return cls.from_state(state, device=device, net=net, executor=executor)
+
+    def state(self) -> LearnerState:
+        """The learner as a value from which `from_state` makes the same one, in the middle of a phase too."""
+        with self.backend.active():
+            pending = self._phase.pending() if self._phase is not None else self._pending
+        self.backend.synchronise()
+        own = self._around.net is not None
+        return LearnerState(self.settings, self.knowledge, self._around.augmentation, own, pending)
+
+    @classmethod
+    def from_state(
+        cls,
+        state: LearnerState,
+        *,
+        device: str = "auto",
+        net: nn.Module | None = None,
+        executor: Executor | None = None,
+    ) -> Self:
+        """The learner that `state` described; `net` is the user's own, if it has one."""
+        around = Surroundings.of(state.settings, device, net=net, augmentation=state.augmentation, executor=executor)
+        learner = cls.from_settings(state.settings, around)
+        with learner.backend.active():
+            learner.knowledge = state.knowledge.placed(learner.backend.device)
+        learner._pending = state.pending
+        pending = state.pending.history if state.pending is not None else ()
+        state.settings.tuner.refuse_foreign((*state.knowledge.history, *pending))
+        return learner
