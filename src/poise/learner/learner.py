@@ -15,6 +15,7 @@ from poise.actions import AxisValue, make_space
 from poise.data import Augmentation, Budget, Preprocessing
 from poise.errors import UserError
 from poise.learner.arrival import Arrival, Images, Labels, check_foresight, pixels_for, plain_labels, receive
+from poise.learner.defaults import choose_defaults
 from poise.learner.phase import Phase, Surroundings
 from poise.learner.saving import Saving
 from poise.learner.settings import KEYS, Settings
@@ -69,17 +70,17 @@ class Learner(Saving):
 
     def __init__(  # noqa: PLR0913 - what a user may want to set
         self,
-        method: str = "lucir",
+        method: str | None = None,
         *,
         net: str | nn.Module | None = None,
         memory: int | Budget = 20,
-        epochs: int = 160,
-        batch: int = 128,
-        momentum: float = 0.9,
-        weight_decay: float = 5e-4,
-        optimiser: str = "sgd",
-        decay: str = "steps",
-        warmup: float = 0.0,
+        epochs: int | None = None,
+        batch: int | None = None,
+        momentum: float | None = None,
+        weight_decay: float | None = None,
+        optimiser: str | None = None,
+        decay: str | None = None,
+        warmup: float | None = None,
         action: Mapping[str, AxisValue] | None = None,
         first_lr: float | None = None,
         policy: str = "online",
@@ -102,7 +103,7 @@ class Learner(Saving):
             raise UserError(
                 f"net={net!r} is neither a name nor a module; a class of your own must be made first: net=Net()"
             )
-        settings = Settings.resolve(**{**given, "net": net if isinstance(net, str) else None})
+        settings = Settings.resolve(automatic=True, **{**given, "net": net if isinstance(net, str) else None})
         own = net if isinstance(net, nn.Module) else None
         around = Surroundings.of(settings, device, net=own, augmentation=augmentation, executor=executor)
         self._make(settings, around, preprocessing)
@@ -154,6 +155,9 @@ class Learner(Saving):
 
     def _fit(self, arrival: Arrival, reward: Reward | None) -> Generator[Event, None, None]:
         self._refuse_if_overtaken(arrival)
+        if arrival.phase == 0 and self.settings.automatic:
+            settings, augmentation = yield from choose_defaults(self.settings, arrival.images, self._around)
+            self.settings, self._around = settings, replace(self._around, augmentation=augmentation)
         self._phase = phase = Phase(self.settings, self.knowledge, arrival, self._around, reward)
         arrival = phase.arrival  # without the images that were discarded
         if self.memory is not None:  # what was discarded on arrival stays discarded

@@ -23,6 +23,8 @@ VARIANTS = ("lucir", "ordinary", "pod")
 
 BACKBONES: dict[str, Callable[[str, int], ResNet]] = {
     "small": lambda variant, channels: cifar_resnet(variant, channels, (1, 1, 1), (16, 32, 64)),
+    "small2": lambda variant, channels: cifar_resnet(variant, channels, (1, 1, 1), (16, 32, 64), stride=2),
+    "small4": lambda variant, channels: cifar_resnet(variant, channels, (1, 1, 1, 1), (16, 32, 64, 128), stride=4),
     "resnet32": lambda variant, channels: cifar_resnet(variant, channels, (5, 5, 5), (16, 32, 64)),
     "resnet18": imagenet_resnet18,
 }
