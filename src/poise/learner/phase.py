@@ -104,10 +104,12 @@ class Phase:
     def _situation(self, around: Surroundings) -> Situation:
         settings, known, shape = self.settings, self.before, self.arrival.images.shape
         model = known.start if known.start is not None else build_model(settings, shape, around.net)
-        preprocessing = known.preprocessing
+        preprocessing, info = known.preprocessing, net_info(model.backbone)
         if preprocessing is None:
-            info = net_info(model.backbone)
             preprocessing = first_preprocessing(settings.made_method, self.new, around.augmentation, info)
+        count = len(preprocessing.mean)
+        if count not in (shape[0], info.channels if info is not None else None):
+            raise UserError(f"preprocessing has {count} means, but images have {shape[0]} channels; give one for each")
         return Situation(
             model=model,
             method=settings.made_method,
