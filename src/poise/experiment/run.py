@@ -206,6 +206,9 @@ class Run:
         learner = self.plan.new_learner()
         self.plan.settings.kind.check_first_phase(len(self.plan.stream[0]))
         train, exam = self.plan.images()
+        info = named_info(self.plan.settings.net, self.plan.settings.seed)
+        if info is not None:
+            info.check(train.shape)
         if self.plan.recipe.start is not None:
             learner = self._start_from(Path(self.plan.recipe.start), train)
         return learner, train, Examiner(exam, self.plan.stream)
@@ -219,7 +222,7 @@ class Run:
                 "exam_images": examiner.fingerprint,
                 "class_names": list(self.plan.source.class_names),
                 "space": self._space(learner),
-                **self._pretrained(),
+                **_pretrained(learner),
             },
         )
         return (yield from self._run_phases(learner, train, examiner))
@@ -381,11 +384,6 @@ class Run:
     def _space(self, learner: Learner) -> dict[str, object] | None:
         return learner.space.as_json() if self.plan.settings.kind.tunes else None
 
-    def _pretrained(self) -> dict[str, str]:
-        """What the network was trained on before, where that is known."""
-        info = named_info(self.plan.settings.net, self.plan.settings.seed)
-        return {"pretrained_on": info.pretrained_on} if info is not None and info.pretrained_on is not None else {}
-
     def _result(self, learner: Learner) -> dict[str, Any]:
         recipe = self.plan.recipe
         return {
@@ -403,7 +401,7 @@ class Run:
             "space": self._space(learner),
             "exam": recipe.exam,
             "seed": recipe.seed,
-            **self._pretrained(),
+            **_pretrained(learner),
             **figures(self.exams, self.plan.stream),
             "seconds": {name: round(spent, 3) for name, spent in self.seconds.items()},
             "curve": [
@@ -419,6 +417,12 @@ class Run:
                 for exam, action, stored in zip(self.exams, self.actions, self.stored, strict=True)
             ],
         }
+
+
+def _pretrained(learner: Learner) -> dict[str, str]:
+    """What its network was trained on before, where that is known."""
+    said = learner.net_info.pretrained_on if learner.net_info is not None else None
+    return {"pretrained_on": said} if said is not None else {}
 
 
 def figures(exams: list[Exam], stream: Stream) -> dict[str, float]:
