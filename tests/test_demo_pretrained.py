@@ -1,4 +1,4 @@
-"""What `make demo-pretrained` runs: a few images of Tiny-ImageNet-100, two recipes; one line if the data are missing."""
+"""What `make demo-pretrained` runs: a few images of Tiny-ImageNet-100, two recipes; one line if data are missing."""
 
 from __future__ import annotations
 
