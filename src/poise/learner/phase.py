@@ -17,6 +17,7 @@ from poise.errors import UserError
 from poise.learner.arrival import Arrival, hold_out
 from poise.learner.settings import Settings
 from poise.learner.state import Knowledge, Pending, build_model
+from poise.learner.workload import planned_work, stage_work
 from poise.methods import Method
 from poise.training import (
     ActionDecided,
@@ -27,6 +28,7 @@ from poise.training import (
     PhaseStarted,
     Situation,
     Trainer,
+    WorkPlanned,
     keep_memory,
     make_backend,
 )
@@ -134,6 +136,7 @@ class Phase:
             chosen = pending.action
         else:
             yield self._started()
+        yield self._planned()
         # Policy learning: try actions on local environments h_i made of the training data, until the policy has enough;
         # then let it choose a_i. The first phase (i = 0) is plain classification.
         if chosen is None:
@@ -147,6 +150,7 @@ class Phase:
             self.trainer.restore(pending.tensors, pending.position)
         # CIL training: Θ_i for M₂ epochs with a_i (Algorithm 2).
         assert self.trainer is not None
+        yield self._planned()
         yield from train_and_judge(self.task, chosen, self.trainer.run())
         # Select new exemplars ℰ_{0:i} by herding.
         return self._keep(self.trainer)
@@ -207,6 +211,16 @@ class Phase:
     def _started(self) -> PhaseStarted:
         arrival = self.arrival
         return PhaseStarted(arrival.phase, arrival.growth.new, len(arrival.classes), len(self.stored), len(self.kept))
+
+    def _planned(self) -> WorkPlanned:
+        """How much work there will be: as far as the settings say it, then as the training turned out to be."""
+        arrival, kind = self.arrival, self.settings.kind
+        images = arrival.growth, len(self.kept.exemplars), len(self.new)
+        tunes = arrival.action is None and (arrival.phase == 0 or not kind.tunes or self.task.trials.possible)
+        plan = planned_work(self.settings, arrival.phase, *images, tunes=tunes)
+        if self.trainer is None:
+            return plan
+        return replace(plan, stages=stage_work(self.trainer.stages, self.trainer.schedule.epochs, *images))
 
     def _decided(self, choice: Choice) -> ActionDecided:
         phase, action = self.arrival.phase, dict(choice.action)

@@ -16,7 +16,9 @@ from poise.training.events import (
     StageDone,
     StepDone,
     TrialDone,
+    TrialsStarted,
     TuningDone,
+    WorkPlanned,
     trained_images,
 )
 from poise.training.executor import Bench, Executor, LocalExecutor
@@ -51,8 +53,10 @@ __all__ = [
     "StepDone",
     "Trainer",
     "TrialDone",
+    "TrialsStarted",
     "TuningDone",
     "Work",
+    "WorkPlanned",
     "both_classifiers",
     "ceiling",
     "keep_exemplars",

@@ -9,7 +9,7 @@ from typing import Any
 
 from poise.actions import Action, ActionSpace, Grid
 from poise.errors import UserError, suggestion
-from poise.policies import Setup
+from poise.policies import Forecast, Setup
 from poise.training import Event
 from poise.tuning.attempt import TrialSettings
 from poise.tuning.history import Entry, History
@@ -74,6 +74,10 @@ class Tuner(ABC):
     @abstractmethod
     def choose(self, task: Task) -> Generator[Event, None, Choice]:
         """The action of this phase, from where its history ends."""
+
+    def forecast(self, phase: int) -> Forecast:
+        """How many trials this phase will see, and what they cost, as far as that is known before."""
+        return Forecast()
 
     def refuse_foreign(self, history: History) -> None:  # noqa: B027 - most tuners ask nothing of a history
         """Refuse a history that this tuner cannot have made."""

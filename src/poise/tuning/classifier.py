@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from poise.actions import Action
 from poise.policies import Trial
-from poise.training import Event, TrialDone
-from poise.tuning.attempt import Attempt
+from poise.training import Event, TrialDone, TrialsStarted
+from poise.tuning.attempt import Attempt, TrialSettings
 from poise.tuning.base import Task
 from poise.tuning.history import CLASSIFIERS, Hits, Judged, finalist_totals
 from poise.tuning.rewards import TrialResult
@@ -71,14 +71,25 @@ def judge_before(task: Task, rule: ClassifierRule, action: Action) -> Generator[
     done = sum(isinstance(entry, Judged) for entry in task.history)
     if task.trials.inputs.settings.classifier == "paper":
         for attempt in _paper_attempts(task, action)[done:] if not any(rule.hits.values()) else ():
+            yield _judging(task, attempt, share=1 / len(CLASSIFIERS))
             result = task.trials.run(attempt)
             yield _judgement(task, attempt, result, {attempt.classifier: result.totals()[attempt.classifier]})
     elif not done and (totals := finalist_totals(task.history)) is not None:
         task.history.append(Judged(task.phase, totals))
     elif not done and not task.trials.works_beside:
         attempt = _full_attempt(task, action)
+        yield _judging(task, attempt)
         result = task.trials.run(attempt)
         yield _judgement(task, attempt, result, result.totals())
+
+
+def judging_epochs(settings: TrialSettings, action: Action, phase: int, full: int) -> int:
+    """About how many epochs judging the classifiers takes in a phase of so many without a reserve."""
+    if phase < 1 or action.classifier != AUTO:
+        return 0
+    if settings.classifier == "full":
+        return full
+    return len(CLASSIFIERS) * settings.short(full) if phase == 1 else 0
 
 
 def train_and_judge(task: Task, action: Action, training: Iterator[Event]) -> Iterator[Event]:
@@ -123,6 +134,10 @@ def _paper_attempts(task: Task, action: Action) -> list[Attempt]:
         )
         for number, name in enumerate(CLASSIFIERS)
     ]
+
+
+def _judging(task: Task, attempt: Attempt, share: float = 1.0) -> TrialsStarted:
+    return TrialsStarted(task.phase, "classifier", [dict(attempt.action)], shares=[share])
 
 
 def _judgement(task: Task, attempt: Attempt, result: TrialResult, hits: Hits) -> TrialDone:

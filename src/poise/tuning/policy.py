@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import Any
 
-from poise.policies import Decided, Policy, Setup, Tried, make_policy, replay
-from poise.training import Event
+from poise.policies import Decided, Forecast, Policy, Setup, Tried, forecast, make_policy, new_epochs, replay
+from poise.training import Event, TrialsStarted
 from poise.tuning.attempt import Attempt
 from poise.tuning.base import Choice, Options, Task, Tuner, TunerKind
 from poise.tuning.history import History, TriedInFull, told_to_policy
@@ -20,6 +20,7 @@ class PolicyTuner(Tuner):
 
     def __init__(self, kind: TunerKind, setup: Setup, options: Options) -> None:
         super().__init__(kind, setup, options)
+        self._forecasts: dict[int, Forecast] = {}
         self.policy_after(())  # which refuses options that no policy can be made with
 
     def policy_after(self, history: History) -> Policy:
@@ -47,6 +48,7 @@ class PolicyTuner(Tuner):
         """Run what the policy asks for, and tell it what came of each."""
         chances, actions = _chances(policy), self.space.actions
         attempts = [Attempt(trial, actions[trial.arm], task.counted(actions[trial.arm])) for trial in policy.ask()]
+        yield self._started(task, attempts)
         for attempt, result in zip(attempts, task.trials.run_all(attempts), strict=True):
             outcome = task.reward.outcome(result, attempt.classifier)
             policy.tell([outcome])
@@ -54,6 +56,28 @@ class PolicyTuner(Tuner):
             entry = TriedInFull(task.phase, outcome, result.totals()) if full else Tried(task.phase, outcome)
             task.history.append(entry)
             yield attempt.event(task.phase, outcome, task.reward.record(result), distribution=chances)
+
+    def _started(self, task: Task, attempts: Sequence[Attempt]) -> TrialsStarted:
+        """What is tried next, and what part of the expected work it is."""
+        done = [entry.outcome.trial for entry in task.history if isinstance(entry, Tried)]
+        spent, whole = sum(new_epochs(done).values()), self.forecast(task.phase).epochs or 1.0
+        coming = new_epochs([attempt.trial for attempt in attempts], {trial.id: trial.epochs for trial in done})
+        return TrialsStarted(
+            task.phase,
+            "policy",
+            [dict(attempt.action) for attempt in attempts],
+            len(done),
+            [epochs / whole for epochs in coming.values()],
+            spent / whole,
+        )
+
+    def forecast(self, phase: int) -> Forecast:
+        """What the policy would ask for, played without any training."""
+        if phase < 1:
+            return Forecast()
+        if phase not in self._forecasts:
+            self._forecasts[phase] = forecast(lambda: self.policy_after(()), phase)
+        return self._forecasts[phase]
 
     def refuse_foreign(self, history: History) -> None:
         """Refuse trials that this policy would not have asked for."""
