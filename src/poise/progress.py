@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, TextIO
 
@@ -15,7 +15,7 @@ from rich.table import Column
 from rich.text import Text
 
 from poise.actions import Action
-from poise.training import Event, WorkPlanned, events
+from poise.training import Event, Outlook, Trying, Workload, events
 from poise.words import duration
 
 LINE_SECONDS: Final = 10.0  # seconds between plain lines about one phase
@@ -25,6 +25,13 @@ BAR_WIDTH: Final = 16  # so that all of it fits into 80 columns
 # How far ----------------------------------------------------------------------------------------------------------
 
 
+class Worker(Protocol):
+    """What is at work: a learner."""
+
+    def outlook(self) -> Outlook:
+        """What it is doing, and how much is to come."""
+
+
 @dataclass(frozen=True)
 class Done:
     """How far the work has come.
@@ -32,105 +39,101 @@ class Done:
     Attributes:
         share: of the whole, in [0, 1]; trials count as well as training.
         left: seconds that the rest will take; None where nothing was measured yet.
-        rate: images trained on in a second, in trials or in training, whichever is under way.
-        trying: what is being tried, such as `trial 3 of 12`; empty where nothing is.
-        action: the action of that trial.
+        rate: images trained on in a second, in trials or in training, whichever was last.
+        trying: what is being tried when it is called, such as `trial 3 of 12: …`; empty where nothing is.
     """
 
     share: float
     left: float | None = None
     rate: float = 0.0
-    trying: str = ""
-    action: str = ""
+    trying: Callable[[], str] = str
 
 
 class Meter:
-    """Counts the work that the events tell of, against the work that is planned.
+    """Counts the work that is done against the work that is planned.
 
     Trials and training are timed apart: several trials may run side by side, and a training may have a teacher.
-    `plans` are the phases of a run; what the events say of a phase takes the place of what was planned.
+    `plans` are the phases of a run; what the worker knows of a phase takes the place of what was planned.
     """
 
-    def __init__(self, plans: Sequence[WorkPlanned] = (), clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, worker: Worker, plans: Sequence[Workload] = (), clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._worker = worker
         self._plans = {plan.phase: plan for plan in plans}
         self._clock, self._last = clock, clock()
         self._phase = -1
-        self._tuned = self._trained = 0.0  # images of this phase
-        self._started: events.TrialsStarted | None = None
-        self._finished = 0  # of the trials that were started
+        self._chosen = self._trained = 0.0  # images of this phase: before its training, and in it
         self._tuning, self._training = _Pace(), _Pace()
 
     def note(self, event: Event) -> Done:
-        """Count the event."""
+        """Count what led to this event."""
         now = self._clock()
         elapsed, self._last = now - self._last, now
         if event.phase != self._phase:
-            self._phase, self._tuned, self._trained, self._started = event.phase, 0.0, 0.0, None
-        if isinstance(event, WorkPlanned):
-            self._plans[event.phase] = event
-        plan = self._plans.get(event.phase)
-        if plan is not None:
-            self._count(event, plan, elapsed)
-        return self._done(event)
+            self._phase, self._chosen, self._trained = event.phase, 0.0, 0.0
+        outlook = self._worker.outlook()
+        if outlook.work is not None:
+            self._plans[event.phase] = outlook.work
+        plan = self._plans.get(event.phase, Workload(event.phase))
+        chosen, trained = self._chosen, self._trained
+        self._chosen, self._trained = _work_done(event, plan, outlook.trying, (chosen, trained))
+        tuning = isinstance(event, events.TrialDone | events.TuningDone)
+        if tuning:
+            self._tuning.count(self._chosen - chosen, elapsed)
+        elif isinstance(event, events.StepDone | events.EpochDone | events.StageDone):
+            self._training.count(self._trained - trained, elapsed)
+        return self._done((self._tuning if tuning else self._training).rate or 0.0)
 
-    def _count(self, event: Event, plan: WorkPlanned, elapsed: float) -> None:
-        tuned, trained = self._tuned, self._trained
-        match event:
-            case events.TrialsStarted():
-                self._started, self._finished = event, 0
-                if event.purpose == "policy":
-                    self._tuned = plan.tuning * event.spent
-            case events.TrialDone():
-                if self._started is not None and self._finished < len(self._started.shares):
-                    whole = plan.tuning if self._started.purpose == "policy" else plan.judging
-                    self._tuned += whole * self._started.shares[self._finished]
-                self._finished += 1
-                self._tuning.count(self._tuned - tuned, elapsed)
-            case events.TuningDone():
-                self._tuned = plan.tuning * min(1.0, step_number(event) / max(plan.trials, 1))
-                self._tuning.count(self._tuned - tuned, elapsed)
-            case events.ActionDecided():
-                self._started, self._tuned = None, plan.tuning + plan.judging
-            case events.StepDone() | events.EpochDone() | events.StageDone():
-                self._tuned = plan.tuning + plan.judging
-                self._trained = _trained(event, plan)
-                self._training.count(self._trained - trained, elapsed)
-            case events.PhaseDone():
-                self._tuned, self._trained = plan.tuning + plan.judging, sum(plan.stages.values())
-
-    def _done(self, event: Event) -> Done:
-        tuning = training = 0.0  # what is left
-        whole = 0.0
+    def _done(self, rate: float) -> Done:
+        choosing = training = whole = 0.0  # what is left, and all of it
         for plan in self._plans.values():
-            pair = plan.tuning + plan.judging, sum(plan.stages.values())
-            whole += sum(pair)
-            if plan.phase >= event.phase:
-                here = plan.phase == event.phase
-                tuning += max(0.0, pair[0] - self._tuned * here)
-                training += max(0.0, pair[1] - self._trained * here)
-        share = 1 - (tuning + training) / whole if whole else float(isinstance(event, events.PhaseDone))
-        trying, action = self._trying()
-        rate = (self._tuning if trying or isinstance(event, events.TuningDone) else self._training).rate
-        return Done(share, self._left(tuning, training), rate or 0.0, trying, action)
+            whole += plan.choosing + plan.training
+            here = plan.phase == self._phase
+            if plan.phase >= self._phase:
+                choosing += max(0.0, plan.choosing - self._chosen * here)
+                training += max(0.0, plan.training - self._trained * here)
+        share = 1 - (choosing + training) / whole if whole else 0.0
+        return Done(share, self._left(choosing, training), rate, self._trying)
 
-    def _left(self, tuning: float, training: float) -> float | None:
+    def _left(self, choosing: float, training: float) -> float | None:
         """Each kind of work at the rate that was measured for it, or for the other kind as long as it was not."""
         rates = self._tuning.rate, self._training.rate
         known = next((rate for rate in rates if rate), None)
         if known is None:
             return None
-        return tuning / (rates[0] or known) + training / (rates[1] or known)
+        return choosing / (rates[0] or known) + training / (rates[1] or known)
 
-    def _trying(self) -> tuple[str, str]:
-        started = self._started
-        if started is None or self._finished >= len(started.actions):
-            return "", ""
-        if started.purpose != "policy":
-            return "judging the classifiers", ""
-        number, plan = started.before + self._finished + 1, self._plans.get(self._phase)
-        expected = max(plan.trials if plan is not None else 0, started.before + len(started.actions))
-        bound = "" if plan is not None and plan.exact and plan.trials == expected else "up to "
-        return f"trial {number} of {bound}{expected}", str(Action(**started.actions[self._finished]))
+    def _trying(self) -> str:
+        """What the worker tries at this moment; a display may ask between two events, too."""
+        outlook = self._worker.outlook()
+        trying, work = outlook.trying, outlook.work
+        if trying is None or work is None or trying.finished >= len(trying.actions):
+            return ""
+        if trying.purpose != "policy":
+            return "judging the classifiers"
+        number = trying.before + trying.finished + 1
+        most = max(work.trials, trying.before + len(trying.actions))
+        bound = "" if work.exact and work.trials == most else "up to "
+        return f"trial {number} of {bound}{most}: {Action(**trying.actions[trying.finished])}"
+
+
+def _work_done(event: Event, plan: Workload, trying: Trying | None, before: tuple[float, float]) -> tuple[float, float]:
+    """How many images of a phase were trained on: before its own training, and in it."""
+    chosen, trained = before
+    match event:
+        case events.TrialDone() if trying is not None:
+            judges = trying.purpose != "policy"
+            return (plan.tuning + plan.judging * trying.done if judges else plan.tuning * trying.done), trained
+        case events.TuningDone():
+            return plan.tuning * min(1.0, step_number(event) / max(plan.trials, 1)), trained
+        case events.ActionDecided():
+            return plan.choosing, trained
+        case events.StepDone() | events.EpochDone() | events.StageDone():
+            return plan.choosing, _trained(event, plan)
+        case events.PhaseDone():
+            return plan.choosing, plan.training
+    return chosen, trained
 
 
 class _Pace:
@@ -149,11 +152,11 @@ class _Pace:
         return self._images / max(self._seconds, 1e-9) if self._images else None
 
 
-def _trained(event: events.StepDone | events.EpochDone | events.StageDone, plan: WorkPlanned) -> float:
+def _trained(event: events.StepDone | events.EpochDone | events.StageDone, plan: Workload) -> float:
     """How many images of the phase's own training were trained on."""
     names = list(plan.stages)
     if event.stage not in names:  # the training has other stages than planned
-        return sum(plan.stages.values())
+        return plan.training
     before = sum(plan.stages[name] for name in names[: names.index(event.stage)])
     share = 1.0
     if isinstance(event, events.EpochDone):
@@ -202,8 +205,8 @@ class Lines:
                 self.say(line)
         elif time.monotonic() - self._last > LINE_SECONDS and (words := _result_words(event)):
             left = f", about {duration(done.left)} left" if done.left is not None else ""
-            now = f"; now {done.trying}" if done.trying else ""
-            self.say(f"  {words}, {100 * done.share:.0f} % done{left}{now}")
+            now = done.trying().partition(":")[0]
+            self.say(f"  {words}, {100 * done.share:.0f} % done{left}{f'; now {now}' if now else ''}")
 
     def close(self) -> None:
         """Nothing to close."""
@@ -221,7 +224,7 @@ class Bar:
         self._phases = phases
         self._opening = list(opening)
         self._progress = Progress(
-            TextColumn("{task.description}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis")),
+            _Doing(table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis")),
             BarColumn(BAR_WIDTH),
             TextColumn("{task.percentage:3.0f} %", table_column=Column(no_wrap=True)),
             TextColumn("{task.fields[rate]}", table_column=Column(no_wrap=True)),
@@ -229,7 +232,7 @@ class Bar:
             console=console,
             expand=True,
         )
-        self._task = self._progress.add_task("starting", total=1.0, rate="", until=None)
+        self._task = self._progress.add_task("starting", total=1.0, rate="", until=None, phase=0, trying=str)
 
     def event(self, event: Event, done: Done) -> None:
         """Move the bar, which appears with the first event."""
@@ -241,7 +244,9 @@ class Bar:
         self._progress.update(
             self._task,
             completed=done.share,
-            description=_now_words(event, done),
+            description=_now_words(event),
+            phase=event.phase,
+            trying=done.trying,
             rate=f"{done.rate:,.0f} images/s" if done.rate else "",
             until=time.monotonic() + done.left if done.left is not None else None,
         )
@@ -253,6 +258,14 @@ class Bar:
     def close(self) -> None:
         """Take the bar away."""
         self._progress.stop()
+
+
+class _Doing(ProgressColumn):
+    """What is under way, the most important first: its end is cut off where there is no room for it."""
+
+    def render(self, task: Task) -> Text:
+        trying = task.fields["trying"]()
+        return Text(f"phase {task.fields['phase']}, {trying}" if trying else task.description)
 
 
 class _TimeLeft(ProgressColumn):
@@ -275,14 +288,19 @@ def make_display(phases: int | None, opening: Sequence[str] = ()) -> Lines | Bar
     return Lines(phases, sys.stdout if console.is_jupyter else sys.stderr, opening)
 
 
-def watch_phase(phase: Iterable[Event], tell: Callable[[Event], None] | None = None) -> None:
-    """Run one phase and show its progress; each event is also told to `tell`."""
-    display, meter = make_display(None), Meter()
+def watch_phase(worker: Worker, phase: Iterable[Event]) -> None:
+    """Run one phase of a learner and show its progress."""
+    for _ in shown(worker, phase):
+        pass
+
+
+def shown(worker: Worker, phase: Iterable[Event]) -> Iterator[Event]:
+    """The events of one phase, whose progress is shown."""
+    display, meter = make_display(None), Meter(worker)
     try:
         for event in phase:
             display.event(event, meter.note(event))
-            if tell is not None:
-                tell(event)
+            yield event
     finally:
         display.close()
 
@@ -306,11 +324,8 @@ def _phase_line(event: events.PhaseStarted, phases: int | None) -> str:
     return f"phase {event.phase}{known}: {new} ({event.classes} in all), {event.new_images} images{kept}"
 
 
-def _now_words(event: Event, done: Done) -> str:
-    """What is under way, the most important first: a bar may have to cut the end off."""
+def _now_words(event: Event) -> str:
     words = f"phase {event.phase}"
-    if done.trying:
-        return f"{words}, {done.trying}{f': {done.action}' if done.action else ''}"
     match event:
         case events.StepDone():
             return f"{words}, {event.stage} epoch {event.epoch + 1}/{event.epochs}"

@@ -32,7 +32,7 @@ from poise.learner import Learner, LearnerState, Settings, Surroundings, planned
 from poise.methods import Growth
 from poise.progress import Meter
 from poise.runfolder import CROSSVAL, SECONDS
-from poise.training import Event, StageDone, TrialDone, TuningDone, Work, WorkPlanned, trained_images
+from poise.training import Event, StageDone, TrialDone, TuningDone, Work, Workload, trained_images
 from poise.tuning import Reward
 
 log = logging.getLogger(__name__)
@@ -87,9 +87,9 @@ class Plan:
         sizes = torch.bincount(train.labels, minlength=len(self.source.class_names)).tolist()
         return self.recipe.memory.budget().planned([[sizes[label] for label in group] for group in self.stream])
 
-    def work(self, train: ImageSet) -> list[WorkPlanned]:
+    def work(self, train: ImageSet) -> list[Workload]:
         """About how much work each phase is, tuning included."""
-        planned, known, found = self.planned(train), 0, list[WorkPlanned]()
+        planned, known, found = self.planned(train), 0, list[Workload]()
         for phase, (group, (kept, new)) in enumerate(zip(self.stream, planned, strict=True)):
             found.append(planned_work(self.settings, phase, Growth(known, len(group)), kept, new))
             known += len(group)
@@ -270,7 +270,7 @@ class Run:
             self.seconds[part] += time.monotonic() - began
             if event is None:
                 return
-            self._show(event, train)
+            self._show(event, learner, train)
             patience = min(
                 self.checkpoint_seconds, TRIAL_SECONDS if isinstance(event, TrialDone | TuningDone) else math.inf
             )
@@ -287,10 +287,10 @@ class Run:
         self.seconds["evaluate"] += time.monotonic() - began
         return exam
 
-    def _show(self, event: Event, train: ImageSet) -> None:
+    def _show(self, event: Event, learner: Learner, train: ImageSet) -> None:
         if event.kept:
             self.folder.journal.append(event.as_json())
-        self._meter = self._meter or Meter(self.plan.work(train))
+        self._meter = self._meter or Meter(learner, self.plan.work(train))
         done = self._meter.note(event)
         for watcher in self.watchers:
             watcher.event(event, done)

@@ -28,7 +28,7 @@ from poise.training import (
     PhaseStarted,
     Situation,
     Trainer,
-    WorkPlanned,
+    Workload,
     keep_memory,
     make_backend,
 )
@@ -130,13 +130,12 @@ class Phase:
         In:  the old model Θ_{i−1}; the training data, exemplars ℰ_{0:i−1} and new images 𝒟_i.
         Out: the new model Θ_i and the new exemplars ℰ_{0:i}, with the policy's weights **w** as a history of trials.
         """
-        chosen = None
+        chosen, self.task.outlook.work = None, self._planned()
         if pending is not None:
             self.task.history.extend(pending.history)
             chosen = pending.action
         else:
             yield self._started()
-        yield self._planned()
         # Policy learning: try actions on local environments h_i made of the training data, until the policy has enough;
         # then let it choose a_i. The first phase (i = 0) is plain classification.
         if chosen is None:
@@ -150,7 +149,7 @@ class Phase:
             self.trainer.restore(pending.tensors, pending.position)
         # CIL training: Θ_i for M₂ epochs with a_i (Algorithm 2).
         assert self.trainer is not None
-        yield self._planned()
+        self.task.outlook.work, self.task.outlook.trying = self._planned(), None
         yield from train_and_judge(self.task, chosen, self.trainer.run())
         # Select new exemplars ℰ_{0:i} by herding.
         return self._keep(self.trainer)
@@ -212,7 +211,7 @@ class Phase:
         arrival = self.arrival
         return PhaseStarted(arrival.phase, arrival.growth.new, len(arrival.classes), len(self.stored), len(self.kept))
 
-    def _planned(self) -> WorkPlanned:
+    def _planned(self) -> Workload:
         """How much work there will be: as far as the settings say it, then as the training turned out to be."""
         arrival, kind = self.arrival, self.settings.kind
         images = arrival.growth, len(self.kept.exemplars), len(self.new)

@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from poise.learner.settings import Settings
 from poise.methods import Growth, Stage
 from poise.policies import Forecast
-from poise.training import WorkPlanned
+from poise.training import Workload
 from poise.tuning import judging_epochs
 
 
 def planned_work(
     settings: Settings, phase: int, growth: Growth, kept: int, new: int, *, tunes: bool = True
-) -> WorkPlanned:
+) -> Workload:
     """The work of a phase that trains on so many kept and new images; without trials unless it `tunes`."""
     schedule, method, action = settings.schedule, settings.made_method, settings.default_action
     expected = settings.tuner.forecast(phase) if tunes else Forecast()
@@ -24,7 +24,7 @@ def planned_work(
     balancing = (method.balancing,) if action.balance == "finetune" and growth.old else ()
     stages = stage_work((*method.stages(growth), *balancing), schedule.epochs, growth, kept, new)
     tuning = expected.epochs * epoch + expected.steps * min(schedule.batch, images)
-    return WorkPlanned(phase, expected.trials, expected.exact, tuning, float(judging * epoch), stages)
+    return Workload(phase, expected.trials, expected.exact, tuning, float(judging * epoch), stages)
 
 
 def stage_work(stages: Iterable[Stage], epochs: int, growth: Growth, kept: int, new: int) -> dict[str, float]:

@@ -34,50 +34,6 @@ class PhaseStarted(Event):
 
 
 @dataclass(frozen=True)
-class WorkPlanned(Event):
-    """How much work the phase is expected to be, in images trained on; said again where more is known.
-
-    Attributes:
-        trials: how many trials are expected (of a tuner that is not a policy: rounds or episodes).
-        exact: whether it will be exactly so many; else it may be fewer.
-        tuning: images of all trials.
-        judging: images of the training that judges the classifiers.
-        stages: images of each stage of the phase's own training, in order.
-    """
-
-    kind = "work"
-    kept = False
-
-    trials: int
-    exact: bool
-    tuning: float
-    judging: float
-    stages: Mapping[str, float]
-
-
-@dataclass(frozen=True)
-class TrialsStarted(Event):
-    """Trials begin, one after the other or side by side; a `TrialDone` follows for each, in this order.
-
-    Attributes:
-        purpose: `policy`, or `classifier` where they judge the classifiers.
-        actions: what each of them tries.
-        before: how many trials of this phase were done before.
-        shares: of the phase's work of that purpose, as planned: one share of each trial.
-        spent: the share that was done before.
-    """
-
-    kind = "trials"
-    kept = False
-
-    purpose: str
-    actions: Sequence[Mapping[str, float | str]]
-    before: int = 0
-    shares: Sequence[float] = ()
-    spent: float = 0.0
-
-
-@dataclass(frozen=True)
 class TrialDone(Event):
     """An action was tried; `trial` is its place in the policy's plan, `record` what was measured on the way.
 

@@ -7,11 +7,11 @@ were not trained on: those of a reserve, or of a training on a local environment
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from poise.actions import Action
 from poise.policies import Trial
-from poise.training import Event, TrialDone, TrialsStarted
+from poise.training import Event, TrialDone, Trying
 from poise.tuning.attempt import Attempt, TrialSettings
 from poise.tuning.base import Task
 from poise.tuning.history import CLASSIFIERS, Hits, Judged, finalist_totals
@@ -71,14 +71,15 @@ def judge_before(task: Task, rule: ClassifierRule, action: Action) -> Generator[
     done = sum(isinstance(entry, Judged) for entry in task.history)
     if task.trials.inputs.settings.classifier == "paper":
         for attempt in _paper_attempts(task, action)[done:] if not any(rule.hits.values()) else ():
-            yield _judging(task, attempt, share=1 / len(CLASSIFIERS))
+            _announce(task, attempt, before=done)
+            done += 1
             result = task.trials.run(attempt)
             yield _judgement(task, attempt, result, {attempt.classifier: result.totals()[attempt.classifier]})
     elif not done and (totals := finalist_totals(task.history)) is not None:
         task.history.append(Judged(task.phase, totals))
     elif not done and not task.trials.works_beside:
         attempt = _full_attempt(task, action)
-        yield _judging(task, attempt)
+        _announce(task, attempt)
         result = task.trials.run(attempt)
         yield _judgement(task, attempt, result, result.totals())
 
@@ -136,11 +137,15 @@ def _paper_attempts(task: Task, action: Action) -> list[Attempt]:
     ]
 
 
-def _judging(task: Task, attempt: Attempt, share: float = 1.0) -> TrialsStarted:
-    return TrialsStarted(task.phase, "classifier", [dict(attempt.action)], shares=[share])
+def _announce(task: Task, attempt: Attempt, before: int | None = None) -> None:
+    """Say that the classifiers are being judged: by one training, or by one for each of them."""
+    share = 1.0 if before is None else 1 / len(CLASSIFIERS)
+    task.outlook.trying = Trying("classifier", [dict(attempt.action)], [share], spent=share * (before or 0))
 
 
 def _judgement(task: Task, attempt: Attempt, result: TrialResult, hits: Hits) -> TrialDone:
     """Write a judgement of classifiers down, then tell it."""
+    if task.outlook.trying is not None:
+        task.outlook.trying = replace(task.outlook.trying, finished=1)
     task.history.append(Judged(task.phase, {**dict.fromkeys(CLASSIFIERS, 0), **hits}))
     return attempt.event(task.phase, result.outcome, result.as_json(), purpose="classifier")
