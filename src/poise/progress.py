@@ -115,7 +115,7 @@ class Meter:
         number = trying.before + trying.finished + 1
         most = max(work.trials, trying.before + len(trying.actions))
         bound = "" if work.exact and work.trials == most else "up to "
-        return f"trial {number} of {bound}{most}: {Action(**trying.actions[trying.finished])}"
+        return f"trial {number} of {bound}{most}: {trying.actions[trying.finished]}"
 
 
 def _work_done(event: Event, plan: Workload, trying: Trying | None, before: tuple[float, float]) -> tuple[float, float]:

@@ -5,6 +5,7 @@ Y. Liu, Y. Li, B. Schiele, Q. Sun: Online Hyperparameter Optimization for Class-
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Generator
 from dataclasses import dataclass, replace
 
@@ -65,10 +66,12 @@ class Surroundings:
         augmentation: Augmentation | None = None,
         executor: Executor | None = None,
     ) -> Surroundings:
-        """Those of a learner with these settings on that device."""
+        """Those of a learner with these settings on that device; it works on a copy of the net."""
         if executor is not None and not callable(getattr(executor, "run", None)):
             raise UserError(f"executor={executor!r} does not run attempts; see poise.training.Executor")
-        return cls(make_backend(device, settings.precision, settings.deterministic), net, augmentation, executor)
+        return cls(
+            make_backend(device, settings.precision, settings.deterministic), copy.deepcopy(net), augmentation, executor
+        )
 
 
 class Phase:

@@ -12,7 +12,7 @@ from poise.errors import UserError
 from poise.learner.arrival import Images, Labels, receive
 from poise.learner.phase import Phase, Surroundings
 from poise.learner.settings import Settings
-from poise.learner.state import Knowledge, Label, Shape, architecture
+from poise.learner.state import ClassLabels, Knowledge, Shape, architecture
 from poise.nets import Model
 from poise.training import Backend, Evaluator, Outlook
 from poise.tuning import Reward
@@ -45,7 +45,7 @@ class Views:
     _phase: Phase | None
 
     #: The labels seen so far, in the order in which they arrived.
-    classes_ = Known[tuple[Label, ...]]("classes")
+    classes_ = Known[ClassLabels]("labels")
     #: Which classifier predicts at present: `fc` or `ncm`.
     classifier_ = Known[str]("classifier")
     #: The action that the last phase was trained with.
