@@ -184,13 +184,15 @@ class TestColumns:
         found = read_labelled(table["path"], table["label"])
         assert torch.equal(found.pixels, to_pixels(files))
         assert "pass its column of paths" in refusal(table)
-        assert "row 1 of the column has no path" in refusal(table["path"].where(table["label"] != "c", None)[1:])
+        assert "row 0 of the column has nan and no path" in refusal(table["path"].where(table["label"] != "c", None))
+        missing = table["path"].where(table["label"] != "a").astype("string")
+        assert "row 2 of the column has <NA> and no path" in refusal(missing)
 
     def test_what_has_no_paths_is_refused(self) -> None:
         assert "pass its column of paths, such as table['path']" in refusal(Table([["a.png", 1]]))
         assert "a column of float64" in refusal(Column([1.0, 2.0], np.float64))
         for missing in (None, float("nan")):
-            assert "row 1 of the column has no path" in refusal(Column(["a.png", missing]))
+            assert f"row 1 of the column has {missing} and no path" in refusal(Column(["a.png", missing]))
 
 
 def test_what_can_be_read_only_once_is_refused() -> None:

@@ -173,6 +173,6 @@ def _column(column: Any) -> list[Any]:  # noqa: ANN401 - a table's, by its conve
         raise UserError(f"images came as a column of {values.dtype}; pass the column that has the paths")
     listed = list(values.tolist())
     for row, value in enumerate(listed):
-        if value is None or value != value:  # noqa: PLR0124 - what is not a number differs from itself
-            raise UserError(f"row {row} of the column has no path; drop such rows, or fill them in")
+        if not isinstance(value, str | Path | Image.Image | np.ndarray | Tensor):
+            raise UserError(f"row {row} of the column has {value!r} and no path; drop such rows, or fill them in")
     return listed
