@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -39,6 +40,23 @@ Label = int | str
 Shape = tuple[int, int, int]  # channels, height, width
 Tensors = dict[str, Tensor]
 Lookup = Callable[[Tensor], Tensor]  # from origins to pixels
+
+
+class ClassLabels(tuple[Label, ...]):
+    """The labels of classes: a tuple that scikit-learn can use as an array.
+
+    >>> ClassLabels(("cat", "dog")) == "dog"
+    array([False,  True])
+    """
+
+    def tolist(self) -> list[Label]:
+        """The labels as a list."""
+        return list(self)
+
+    def __eq__(self, other: object) -> Any:  # noqa: ANN401 - as arrays do it, where one label is compared with
+        return np.array([label == other for label in self]) if isinstance(other, int | str) else super().__eq__(other)
+
+    __hash__ = tuple.__hash__
 
 
 @dataclass(frozen=True)
@@ -78,6 +96,11 @@ class Knowledge:
     held: int = 0
     budget: int = 0
     rho: float = 0.0
+
+    @property
+    def labels(self) -> ClassLabels:
+        """The classes, as a user reads them."""
+        return ClassLabels(self.classes)
 
     def placed(self, device: torch.device) -> Knowledge:
         """The same with its models and means on a device, ready to predict."""
