@@ -62,6 +62,19 @@ def decode_all(paths: Sequence[str | Path], size: tuple[int, int], channels: int
     return pixels
 
 
+def decode_each(paths: Sequence[str | Path], size: tuple[int, int], channels: int = 3) -> list[Tensor | UserError]:
+    """The image of each file as uint8 [channels, H, W]; in the place of one that cannot be decoded, why."""
+
+    def decode(path: str | Path) -> Tensor | UserError:
+        try:
+            return torch.from_numpy(_decode(path, size, channels)).permute(2, 0, 1)
+        except UserError as error:
+            return error
+
+    with _no_warnings(), ThreadPoolExecutor() as pool:
+        return list(pool.map(decode, paths))
+
+
 def choose_size(paths: Sequence[str | Path]) -> tuple[int, int]:
     """A square size for these files: the largest of `SIZES` that is not above the median of their shorter sides."""
     size = suitable_size(median_side(paths))

@@ -66,6 +66,7 @@ def receive(
     """What arrives, checked: a mistake is found here, before anything is trained."""
     if known not in ("refuse", "update"):
         raise UserError(f"known='{known}' must be 'refuse' or 'update'")
+    settings.refuse_unregistered()
     if knowledge.phases and knowledge.memory is None:
         raise UserError("this learner was saved without its memory: it can predict but not learn further")
     pixels, plain = pixels_for(images, settings, knowledge).cpu(), plain_labels(labels)

@@ -86,7 +86,8 @@ class Views:
     @property
     def architecture(self) -> str:
         """Backbone, its variant and the head, as in `resnet32/lucir+cosine`."""
-        return architecture(self.settings, self.shape_, own_net=self._around.net is not None)
+        described = self.model.described if self.model is not None else None
+        return described or architecture(self.settings, self.shape_, own_net=self._around.net is not None)
 
     def resolved_policy(self) -> dict[str, Any]:
         """What decides the actions, for the record: its name, its options, its space, and how actions are tried."""
