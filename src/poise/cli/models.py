@@ -53,7 +53,7 @@ def learn(
         "seed": seed,
     }
     settings = {name: value for name, value in given.items() if value is not None}
-    learner = ModelFile(model).teach(Lesson(folder, settings, update, device, restart, checkpoint_every))
+    learner = ModelFile(model).teach(Lesson(folder, settings, update, device, restart, checkpoint_every), say)
     typer.echo(f"{model}: {len(learner.classes_)} classes")
 
 

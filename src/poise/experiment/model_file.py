@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -65,8 +65,11 @@ class ModelFile:
         self._file = path.resolve() if path.is_symlink() else path
         self.pending = self._file.with_name(f"{self._file.name}.pending")
 
-    def teach(self, lesson: Lesson) -> Learner:
-        """Learn the classes in a folder as one more phase, and write the learner to the file."""
+    def teach(self, lesson: Lesson, say: Callable[[str], None] = log.info) -> Learner:
+        """Learn the classes in a folder as one more phase, and write the learner to the file.
+
+        Where it continues a phase, it says so.
+        """
         place = self._file.absolute().parent
         if not place.is_dir() or not os.access(place, os.W_OK):
             raise UserError(f"{place} is not a folder that can be written to; choose another MODEL")
@@ -77,6 +80,8 @@ class ModelFile:
             with as_many_threads(saved[1]["threads"] if saved else torch.get_num_threads()):
                 learner = self._open(lesson, saved)
                 events = self._begin(learner, lesson, saved)
+                if saved is not None:
+                    say(f"continuing the phase that was interrupted, from {self.pending}")
                 stop = Stop()
                 with stopping(stop):
                     watch_phase(self._checkpointed(learner, events, lesson, stop))
@@ -98,7 +103,7 @@ class ModelFile:
         """The learner: the one in the file or a new one; in the middle of its phase, if that was interrupted."""
         if self._file.exists():
             if lesson.settings:
-                given = ", ".join(lesson.settings)
+                given = ", ".join(map(_option, lesson.settings))
                 raise UserError(f"{self.path} exists already; {given} can only be chosen for a new learner")
             state = LearnerState.read(self._file)
             return Learner.from_state(state if saved is None else saved[0].continuing(state), device=lesson.device)
@@ -120,9 +125,7 @@ class ModelFile:
                 f"{self.path} was interrupted while it learned {begun}, and these are other images; give that folder, "
                 f"unchanged, to continue, or use --restart, which discards {self.pending}"
             ) from error
-        if saved is not None:
-            log.warning("continuing the phase that was interrupted, from %s", self.pending)
-        elif lesson.restart:
+        if lesson.restart:
             self.pending.unlink(missing_ok=True)
         return events
 
@@ -184,5 +187,9 @@ def _explain_memory() -> Iterator[None]:
 
 def _options(lesson: Mapping[str, Any]) -> str:
     """The options of a command, as they are typed."""
-    words = [f"--{name.replace('_', '-')} {value}" for name, value in lesson["settings"].items()]
+    words = [f"{_option(name)} {value}" for name, value in lesson["settings"].items()]
     return " ".join([*words, *(["--update"] if lesson["update"] else [])]) or "no options"
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
