@@ -6,7 +6,7 @@ from poise.experiment.examiner import Exam, Examiner, split_for_development
 from poise.experiment.folder import RunFolder
 from poise.experiment.model_file import Lesson, ModelFile
 from poise.experiment.prediction import FolderScore, Prediction, predict_files, score_folder
-from poise.experiment.progress import Lines, Quiet, Watcher, make_watcher, watch_phase
+from poise.experiment.progress import Lines, Quiet, Watcher, make_watcher
 from poise.experiment.recipe import (
     Recipe,
     load_recipe,
@@ -16,6 +16,7 @@ from poise.experiment.recipe import (
 from poise.experiment.run import Plan, Run, make_plan, reopen
 from poise.experiment.sweep import Cell, read_sweep, refuse_failed, sweep_cells
 from poise.experiment.tensorboard import TensorBoard
+from poise.progress import watch_phase
 
 __all__ = [
     "Cell",

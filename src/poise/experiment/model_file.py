@@ -15,10 +15,10 @@ import torch
 
 from poise import store
 from poise.errors import Damaged, OtherImages, OutOfMemory, UserError
-from poise.experiment.progress import watch_phase
 from poise.experiment.stopping import CheckpointClock, Stop, as_many_threads, stopping
 from poise.learner import Learner, LearnerState
 from poise.places import labelled_files
+from poise.progress import watch_phase
 from poise.training import Event, PhaseDone
 
 log = logging.getLogger(__name__)
@@ -84,7 +84,7 @@ class ModelFile:
                     say(f"continuing the phase that was interrupted, from {self.pending}")
                 stop = Stop()
                 with stopping(stop):
-                    watch_phase(self._checkpointed(learner, events, lesson, stop))
+                    watch_phase(learner, self._checkpointed(learner, events, lesson, stop))
                     learner.save(self._file)
                     self.pending.unlink(missing_ok=True)
         return learner

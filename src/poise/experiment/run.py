@@ -22,12 +22,14 @@ from poise.errors import Damaged, OutOfMemory, UserError
 from poise.experiment.examiner import Exam, Examiner, average_forgetting, split_for_development
 from poise.experiment.folder import RunFolder
 from poise.experiment.machine import describe_machine, now, record_resume, started_threads
-from poise.experiment.progress import Quiet, Watcher, share_of_phase
+from poise.experiment.progress import Quiet, Watcher
 from poise.experiment.recipe import Recipe, make_recipe
 from poise.experiment.stopping import CheckpointClock, Stop, as_many_threads, stopping
-from poise.learner import Learner, LearnerState, Settings, Surroundings, save_state
+from poise.learner import Learner, LearnerState, Settings, Surroundings, planned_work, save_state
+from poise.methods import Growth
+from poise.progress import Meter
 from poise.runfolder import CROSSVAL, SECONDS
-from poise.training import Event, TrialDone, TuningDone, Work, trained_images
+from poise.training import Event, TrialDone, TuningDone, Work, Workload, trained_images
 from poise.tuning import Reward
 
 log = logging.getLogger(__name__)
@@ -79,6 +81,14 @@ class Plan:
         """About how many exemplars and new images each phase holds."""
         sizes = torch.bincount(train.labels, minlength=len(self.source.class_names)).tolist()
         return self.recipe.memory.budget().planned([[sizes[label] for label in group] for group in self.stream])
+
+    def work(self, train: ImageSet) -> list[Workload]:
+        """About how much work each phase is, tuning included."""
+        planned, known, found = self.planned(train), 0, list[Workload]()
+        for phase, (group, (kept, new)) in enumerate(zip(self.stream, planned, strict=True)):
+            found.append(planned_work(self.settings, phase, Growth(known, len(group)), kept, new))
+            known += len(group)
+        return found
 
     def identity(self) -> dict[str, Any]:
         """What two runs must have in common to share a phase 0."""
@@ -135,7 +145,7 @@ class Run:
     actions: list[dict[str, Any]] = field(default_factory=list)
     stored: list[dict[str, int]] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(SECONDS, 0.0))
-    _costs: list[int] = field(default_factory=list)
+    _meter: Meter | None = None
     _mark: float = 0.0
 
     def start(self) -> dict[str, Any]:
@@ -255,7 +265,7 @@ class Run:
             self.seconds[part] += time.monotonic() - began
             if event is None:
                 return
-            self._show(event, train)
+            self._show(event, learner, train)
             if clock.is_due(event) or self.stop.is_set():
                 self._checkpoint(learner)
                 clock.restart()
@@ -268,18 +278,13 @@ class Run:
         self.seconds["evaluate"] += time.monotonic() - began
         return exam
 
-    def _show(self, event: Event, train: ImageSet) -> None:
+    def _show(self, event: Event, learner: Learner, train: ImageSet) -> None:
         if event.kept:
             self.folder.journal.append(event.as_json())
-        costs = self._costs or self._phase_costs(train)
-        done = (sum(costs[: event.phase]) + costs[event.phase] * share_of_phase(event)) / sum(costs)
+        self._meter = self._meter or Meter(learner, self.plan.work(train))
+        done = self._meter.note(event)
         for watcher in self.watchers:
             watcher.event(event, done)
-
-    def _phase_costs(self, train: ImageSet) -> list[int]:
-        """How many images an epoch of each phase sees, kept ones included."""
-        self._costs.extend(kept + new for kept, new in self.plan.planned(train))
-        return self._costs
 
     def _keep(self, exam: Exam, learner: Learner) -> None:
         self.exams.append(exam)

@@ -8,7 +8,7 @@ from typing import Self
 from torch import nn
 
 from poise.data import Preprocessing
-from poise.learner.phase import Phase, Surroundings, with_jitter
+from poise.learner.phase import Surroundings, with_jitter
 from poise.learner.settings import Settings
 from poise.learner.state import Knowledge, LearnerState, Pending, save_state
 from poise.learner.views import Views
@@ -18,7 +18,6 @@ from poise.training import Executor
 class Saving(Views):
     """What writes a learner and reads it back."""
 
-    _phase: Phase | None
     _pending: Pending | None
 
     @classmethod

@@ -14,7 +14,7 @@ from poise.learner.phase import Phase, Surroundings
 from poise.learner.settings import Settings
 from poise.learner.state import Knowledge, Label, Shape, architecture
 from poise.nets import Model
-from poise.training import Backend, Evaluator
+from poise.training import Backend, Evaluator, Outlook
 from poise.tuning import Reward
 
 T = TypeVar("T")
@@ -42,6 +42,7 @@ class Views:
     settings: Settings
     knowledge: Knowledge
     _around: Surroundings
+    _phase: Phase | None
 
     #: The labels seen so far, in the order in which they arrived.
     classes_ = Known[tuple[Label, ...]]("classes")
@@ -92,6 +93,10 @@ class Views:
     def resolved_policy(self) -> dict[str, Any]:
         """What decides the actions, for the record: its name, its options, its space, and how actions are tried."""
         return self.settings.resolved_policy()
+
+    def outlook(self) -> Outlook:
+        """What the phase under way is doing and how much is to come, for those who show progress."""
+        return self._phase.task.outlook if self._phase is not None else Outlook()
 
     def phase_of(self, images: Images, labels: Labels, reward: Reward | None = None) -> Phase:
         """The phase that these images would start, for studies; the learner stays as it is."""
