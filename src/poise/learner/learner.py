@@ -25,9 +25,11 @@ from poise.learner.arrival import (
     share_right,
 )
 from poise.learner.conventions import Callback, Conventions
+from poise.learner.defaults import choose_defaults
 from poise.learner.phase import Phase, Surroundings
 from poise.learner.settings import KEYS, Settings
 from poise.learner.state import Knowledge
+from poise.nets import named_info, net_info
 from poise.training import Event, Executor, both_classifiers
 from poise.tuning import CLASSIFIERS, Reward, TrialSettings
 
@@ -46,8 +48,9 @@ class Learner(Conventions):
 
     Args:
         method: name of a method (`lucir`, `icarl`, `lwf`, `podnet`, `aanets`, or one registered by you).
-        net: backbone name (`small`, `resnet32`, `resnet18`, chosen by image size if not given), or a module
-            of your own that maps float images [B, C, H, W] to features [B, d]; what is frozen in it stays frozen.
+        net: backbone name (`small`, `resnet32`, `resnet18`, chosen by image size if not given); a word for another
+            network (`efficientnet-lite0`, `package:name`, `file.py:function`); or a module of your own that maps float
+            images [B, C, H, W] to features [B, d], such as `poise.nets.adapt` makes. What is frozen in it stays frozen.
         memory: images kept per class, or a `Budget` (a fixed total, a reserve, RMM's rule).
         epochs: training length of each phase; the other schedule values belong to the method's line of work.
         action: axes of the method's default action to change, from the second phase on (`lr`, `classifier`, weights).
@@ -62,8 +65,9 @@ class Learner(Conventions):
             not given are as the policy brings them along.
         options: of the method.
         image_size: to which images of another size are scaled.
-        preprocessing: normalisation and augmentation; if not given, the normalisation is measured on the first
-            phase's images and `augmentation` (default: pad an eighth of the size, mirror) is used.
+        preprocessing: normalisation and augmentation; if not given, the normalisation is the network's own where it
+            has one, else measured on the first phase's images, and `augmentation` (default: pad an eighth of the
+            size, mirror) is used.
         device: `auto`, `cpu`, `cuda` or `cuda:N`.
         precision: `auto`, `fp32`, `tf32` or `bf16`.
         deterministic: byte-identical results on a GPU too (a CPU always gives them).
@@ -81,17 +85,17 @@ class Learner(Conventions):
 
     def __init__(  # noqa: PLR0913 - what a user may want to set
         self,
-        method: str = "lucir",
+        method: str | None = None,
         *,
         net: str | nn.Module | None = None,
         memory: int | Budget = 20,
-        epochs: int = 160,
-        batch: int = 128,
-        momentum: float = 0.9,
-        weight_decay: float = 5e-4,
-        optimiser: str = "sgd",
-        decay: str = "steps",
-        warmup: float = 0.0,
+        epochs: int | None = None,
+        batch: int | None = None,
+        momentum: float | None = None,
+        weight_decay: float | None = None,
+        optimiser: str | None = None,
+        decay: str | None = None,
+        warmup: float | None = None,
         action: Mapping[str, AxisValue] | None = None,
         first_lr: float | None = None,
         policy: str = "online",
@@ -117,8 +121,11 @@ class Learner(Conventions):
             raise UserError(
                 f"net={net!r} is neither a name nor a module; a class of your own must be made first: net=Net()"
             )
-        settings = Settings.resolve(**{**given, "net": net if isinstance(net, str) else None})
+        settings = Settings.resolve(automatic=True, **{**given, "net": net if isinstance(net, str) else None})
         own = net if isinstance(net, nn.Module) else None
+        info = net_info(own) if own is not None else named_info(settings.net, settings.seed)
+        if info is not None and image_size is None:
+            settings = replace(settings, image_size=info.image_size)
         around = Surroundings.of(settings, device, net=own, augmentation=augmentation, executor=executor)
         self._make(settings, around, preprocessing)
         self._remember(as_given)
@@ -171,6 +178,12 @@ class Learner(Conventions):
 
     def _fit(self, arrival: Arrival, reward: Reward | None) -> Generator[Event, None, None]:
         self._refuse_if_overtaken(arrival)
+        before = self.settings, self._around
+        if arrival.phase == 0 and self.settings.automatic:
+            settings, augmentation = yield from choose_defaults(
+                self.settings, arrival.images, self._around, self.preprocessing
+            )
+            self.settings, self._around = settings, replace(self._around, augmentation=augmentation)
         self._phase = phase = Phase(self.settings, self.knowledge, arrival, self._around, reward)
         arrival = phase.arrival  # without the images that were discarded
         if self.memory is not None:  # what was discarded on arrival stays discarded
@@ -189,7 +202,7 @@ class Learner(Conventions):
             self.knowledge = learned
         except BaseException:
             if self._phase is phase:
-                self._pending = pending
+                self._pending, (self.settings, self._around) = pending, before
             raise
         finally:
             if self._phase is phase:
