@@ -115,7 +115,7 @@ class Meter:
         number = trying.before + trying.finished + 1
         most = max(work.trials, trying.before + len(trying.actions))
         bound = "" if work.exact and work.trials == most else "up to "
-        return f"trial {number} of {bound}{most}: {Action(**trying.actions[trying.finished])}"
+        return f"trial {number} of {bound}{most}: {trying.actions[trying.finished]}"
 
 
 def _work_done(event: Event, plan: Workload, trying: Trying | None, before: tuple[float, float]) -> tuple[float, float]:
@@ -282,10 +282,14 @@ def make_display(phases: int | None, opening: Sequence[str] = ()) -> Lines | Bar
     `opening` is printed once the work has begun. `phases` is None if their number is not known.
     """
     console = Console(stderr=True)
-    widgets = console.is_jupyter and importlib.util.find_spec("ipywidgets") is not None
-    if console.is_terminal or widgets:
+    if console.is_terminal or (console.is_jupyter and _has_widgets()):
         return Bar(phases, console, opening)
     return Lines(phases, sys.stdout if console.is_jupyter else sys.stderr, opening)
+
+
+def _has_widgets() -> bool:
+    """Whether a notebook can show a bar that moves."""
+    return importlib.util.find_spec("ipywidgets") is not None
 
 
 def watch_phase(worker: Worker, phase: Iterable[Event]) -> None:

@@ -51,7 +51,7 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     place = tmp_path_factory.mktemp("terminal")
     first = pictures(place / "first", "cat dog")
     second = pictures(place / "second", "eel fox", first=50)
-    small = {"epochs": 4, "batch": 4, "memory": 3, "image_size": 8, "policy": "online"}
+    small: dict[str, int | str] = {"epochs": 4, "batch": 4, "memory": 3, "image_size": 8, "policy": "online"}
     ModelFile(place / "model").teach(Lesson(first, small))
     return seen_on_a_terminal("learn", str(place / "model"), str(second))
 

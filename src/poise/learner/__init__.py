@@ -1,6 +1,7 @@
 """The learner: one phase per `partial_fit`, then `predict`.
 
-`learner` is what a user meets, `settings` what it is made with, `arrival` what comes in, `phase` Algorithm 1, `state`
+`learner` is what a user meets, `conventions` what scikit-learn expects of it,
+`settings` what it is made with, `arrival` what comes in, `phase` Algorithm 1, `state`
 all of it as tensors and plain values, `views` what can be read off it, `workload` how much work a phase will be.
 """
 

@@ -10,6 +10,7 @@ from poise.training.backend import PRECISIONS, Backend, make_backend
 from poise.training.evaluate import Evaluator, Extracted, both_classifiers
 from poise.training.events import (
     ActionDecided,
+    DefaultsChosen,
     EpochDone,
     Event,
     PhaseDone,
@@ -34,6 +35,7 @@ __all__ = [
     "ActionDecided",
     "Backend",
     "Bench",
+    "DefaultsChosen",
     "EpochDone",
     "Evaluator",
     "Event",

@@ -43,7 +43,7 @@ class Trying:
 
     Attributes:
         purpose: `policy`, or `classifier` where they judge the classifiers.
-        actions: what each of them tries.
+        actions: what each of them tries, in words: where it differs from the default.
         shares: of the phase's work of that purpose, as planned: one share of each trial.
         before: how many trials of this phase were done before.
         spent: the share that was done before.
@@ -51,7 +51,7 @@ class Trying:
     """
 
     purpose: str
-    actions: Sequence[Mapping[str, float | str]]
+    actions: Sequence[str]
     shares: Sequence[float]
     before: int = 0
     spent: float = 0.0

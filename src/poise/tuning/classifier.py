@@ -140,7 +140,7 @@ def _paper_attempts(task: Task, action: Action) -> list[Attempt]:
 def _announce(task: Task, attempt: Attempt, before: int | None = None) -> None:
     """Say that the classifiers are being judged: by one training, or by one for each of them."""
     share = 1.0 if before is None else 1 / len(CLASSIFIERS)
-    task.outlook.trying = Trying("classifier", [dict(attempt.action)], [share], spent=share * (before or 0))
+    task.outlook.trying = Trying("classifier", [str(attempt.action)], [share], spent=share * (before or 0))
 
 
 def _judgement(task: Task, attempt: Attempt, result: TrialResult, hits: Hits) -> TrialDone:

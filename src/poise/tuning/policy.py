@@ -7,6 +7,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from poise.actions import Action
 from poise.policies import Decided, Forecast, Policy, Setup, Tried, forecast, make_policy, new_epochs, replay
 from poise.training import Event, Trying
 from poise.tuning.attempt import Attempt
@@ -65,7 +66,8 @@ class PolicyTuner(Tuner):
         spent, whole = sum(new_epochs(done).values()), self.forecast(task.phase).epochs or 1.0
         coming = new_epochs([attempt.trial for attempt in attempts], {trial.id: trial.epochs for trial in done})
         shares = [epochs / whole for epochs in coming.values()]
-        return Trying("policy", [dict(attempt.action) for attempt in attempts], shares, len(done), spent / whole)
+        words = [_differences(attempt.action, self.default) for attempt in attempts]
+        return Trying("policy", words, shares, len(done), spent / whole)
 
     def forecast(self, phase: int) -> Forecast:
         """What the policy would ask for, played without any training."""
@@ -82,6 +84,12 @@ class PolicyTuner(Tuner):
     def described(self) -> dict[str, Any]:
         """What the policy turned out to be."""
         return self.policy_after(()).resolved()
+
+
+def _differences(action: Action, default: Action) -> str:
+    """In what the action differs from the default, in words."""
+    found = {axis: value for axis, value in action.items() if axis not in default or default[axis] != value}
+    return str(Action(**found)) if found else "the default action"
 
 
 def _chances(policy: Policy) -> list[float] | None:

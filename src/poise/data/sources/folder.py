@@ -42,7 +42,7 @@ class FolderSource(Source):
     def test(self) -> ImageSet:
         """The test images, class by class, file names in order."""
         if self._layout.test is None:
-            raise UserError(f"{self._folder} has no test folder; add test/CLASS/* or set exam=dev")
+            raise UserError(f"{self._folder} has no test folder; add test/CLASS/* (or val/CLASS/*) or set exam=dev")
         return self._images(self._layout.test)
 
     def _images(self, files: Files) -> ImageSet:
