@@ -1,7 +1,8 @@
 """The learner: one phase per `partial_fit`, then `predict`.
 
 `learner` is what a user meets, `settings` what it is made with, `arrival` what comes in, `phase` Algorithm 1, `state`
-all of it as tensors and plain values, `views` what can be read off it.
+all of it as tensors and plain values, `views` what can be read off it, `saving`, `upkeep` and `rejecting` what else is
+done with it.
 """
 
 from poise.learner.arrival import Images, Labels
@@ -9,9 +10,11 @@ from poise.learner.learner import Learner
 from poise.learner.phase import Surroundings
 from poise.learner.settings import KEYS, Settings
 from poise.learner.state import Knowledge, Label, LearnerState, Lookup, Shape, build_model, save_state
+from poise.learner.upkeep import Exemplar
 
 __all__ = [
     "KEYS",
+    "Exemplar",
     "Images",
     "Knowledge",
     "Label",

@@ -14,20 +14,21 @@ from torch import Tensor, nn
 from poise.actions import AxisValue, make_space
 from poise.data import Augmentation, Budget, Preprocessing
 from poise.errors import UserError
-from poise.learner.arrival import Arrival, Images, Labels, check_foresight, pixels_for, plain_labels, receive
+from poise.learner.arrival import Arrival, Images, Labels, check_foresight, plain_labels, receive
 from poise.learner.phase import Phase, Surroundings
-from poise.learner.saving import Saving
+from poise.learner.rejecting import Rejecting
 from poise.learner.settings import KEYS, Settings
-from poise.learner.state import Knowledge
-from poise.training import Event, Executor, both_classifiers
-from poise.tuning import CLASSIFIERS, Reward, TrialSettings
+from poise.learner.state import Knowledge, Label
+from poise.learner.upkeep import Upkeep
+from poise.training import Event, Executor
+from poise.tuning import Reward, TrialSettings
 
 log = logging.getLogger(__name__)
 
 NCM_TEMPERATURE = 0.1  # of the cosines to class means in `predict_proba`
 
 
-class Learner(Saving):
+class Learner(Upkeep, Rejecting):
     """A class-incremental classifier in the style of scikit-learn.
 
     >>> learner = Learner(method="lucir", epochs=30)            # doctest: +SKIP
@@ -177,13 +178,27 @@ class Learner(Saving):
         yield Phase.done(learned)
 
     def _refuse_if_overtaken(self, arrival: Arrival) -> None:
-        if arrival.phase != self.phases_:
-            raise UserError("this learner learned another phase in the meantime; call fitting again for this one")
+        if arrival.phase != self.phases_ or arrival.classes[: arrival.growth.old] != self.classes_:
+            raise UserError(
+                "this learner learned another phase in the meantime, or lost a class; call fitting again for this one"
+            )
 
     # Predicting -------------------------------------------------------------------------------------------------
 
-    def predict(self, images: Images, *, classifier: str | None = None) -> NDArray[Any]:
-        """The label of each image, by the classifier that counts or by the one named."""
+    def predict(
+        self,
+        images: Images,
+        *,
+        classifier: str | None = None,
+        reject: bool = False,
+        rejected: Label | None = None,
+    ) -> NDArray[Any]:
+        """The label of each image, by the classifier that counts or by the one named.
+
+        With `reject`, images whose largest score is below the threshold of `calibrate_reject` get the label `rejected`.
+        """
+        if reject:
+            return self._predict_or_reject(images, self._classifier(classifier), rejected)
         labels: NDArray[Any] = np.asarray(self.classes_)
         return np.asarray(labels[self.predict_proba(images, classifier=classifier).argmax(axis=1)])
 
@@ -193,9 +208,7 @@ class Learner(Saving):
         `fc`: the softmax of the head's logits. `ncm`: the softmax of the cosines to the class means at
         temperature 0.1, so that the most probable class is always the nearest mean.
         """
-        chosen = classifier or self.classifier_
-        if chosen not in CLASSIFIERS:
-            raise UserError(f"unknown classifier '{chosen}'; use fc or ncm")
+        chosen = self._classifier(classifier)
         with self.backend.active():
             scores = self._scores(images)[chosen]
             scores = scores if chosen == "fc" else scores / NCM_TEMPERATURE
@@ -214,9 +227,3 @@ class Learner(Saving):
         if len(wanted) != len(predicted):
             raise UserError(f"{len(predicted)} images and {len(wanted)} labels; give one label per image")
         return float(np.mean([a == b for a, b in zip(wanted, predicted, strict=True)]))
-
-    def _scores(self, images: Images) -> dict[str, Tensor]:
-        if self.model is None or self.means_ is None:
-            raise UserError("this learner has learned nothing yet; call partial_fit first")
-        pixels = pixels_for(images, self.settings, self.knowledge)
-        return both_classifiers(self.evaluator.extract(self.model, pixels), self.means_)

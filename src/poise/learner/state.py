@@ -51,6 +51,7 @@ class Knowledge:
         held: the most images that were held at any moment of the last phase.
         budget: how many that may have been.
         rho: the allocation that the memory was stored with.
+        reject: for each classifier, the score below which an image belongs to no known class; empty until it is set.
     """
 
     action: Action
@@ -68,6 +69,7 @@ class Knowledge:
     held: int = 0
     budget: int = 0
     rho: float = 0.0
+    reject: Mapping[str, float] = field(default_factory=dict)
 
     def placed(self, device: torch.device) -> Knowledge:
         """The same with its models and means on a device, ready to predict."""
@@ -185,6 +187,7 @@ class LearnerState:
             "held": known.held,
             "budget": known.budget,
             "rho": known.rho,
+            **({"reject": dict(known.reject)} if known.reject else {}),
             "pending": None
             if pending is None
             else {
@@ -250,6 +253,7 @@ def _knowledge(
         held=meta["held"],
         budget=meta["budget"],
         rho=meta["rho"],
+        reject=dict(meta.get("reject", {})),
     )
 
 
