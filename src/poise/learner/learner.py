@@ -15,20 +15,19 @@ from poise.actions import AxisValue, make_space
 from poise.data import Augmentation, Budget, Preprocessing
 from poise.errors import UserError
 from poise.learner.arrival import Arrival, Images, Labels, check_foresight, plain_labels, receive
+from poise.learner.exporting import Exporting
 from poise.learner.phase import Phase, Surroundings
 from poise.learner.rejecting import Rejecting
 from poise.learner.settings import KEYS, Settings
 from poise.learner.state import Knowledge, Label
 from poise.learner.upkeep import Upkeep
-from poise.training import Event, Executor
+from poise.training import NCM_TEMPERATURE, Event, Executor
 from poise.tuning import Reward, TrialSettings
 
 log = logging.getLogger(__name__)
 
-NCM_TEMPERATURE = 0.1  # of the cosines to class means in `predict_proba`
 
-
-class Learner(Upkeep, Rejecting):
+class Learner(Upkeep, Rejecting, Exporting):
     """A class-incremental classifier in the style of scikit-learn.
 
     >>> learner = Learner(method="lucir", epochs=30)            # doctest: +SKIP

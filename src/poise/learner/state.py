@@ -269,15 +269,20 @@ def save_state(state: LearnerState, path: Path, *, memory: bool) -> None:
     """Write a learner to a file; one without its memory predicts and no more."""
     if state.knowledge.predictor is None:
         raise UserError("this learner has learned nothing yet; there is nothing to save")
-    if not path.absolute().parent.is_dir():
-        raise UserError(f"the folder {path.absolute().parent} does not exist; make it first")
-    if path.is_dir():
-        raise UserError(f"{path} is a folder; give the name of a file in it")
+    refuse_bad_place(path)
     tensors, meta = (state if memory else state.predict_only()).tensors(images=True)
     if memory:
         count = len(state.knowledge.memory or ())
         log.warning("%s contains %d training images; save(memory=False) leaves them out", path, count)
     store.write_tensors(path, tensors, {**meta, "contains_training_images": memory}, kind="learner")
+
+
+def refuse_bad_place(path: Path) -> None:
+    """Refuse a path at which no file can be written."""
+    if not path.absolute().parent.is_dir():
+        raise UserError(f"the folder {path.absolute().parent} does not exist; make it first")
+    if path.is_dir():
+        raise UserError(f"{path} is a folder; give the name of a file in it")
 
 
 # Networks -------------------------------------------------------------------------------------------------------------
