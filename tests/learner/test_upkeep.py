@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -100,7 +101,7 @@ def test_the_images_of_a_removed_class_are_in_no_file(tmp_path: Path) -> None:
     learned = grown()
     kept = [each.image.tobytes() for each in learned.exemplars() if each.label == 2]
     assert all(image in state_bytes(learned, tmp_path) for image in kept)
-    left = state_bytes(learned.remove(np.int64(2)), tmp_path)
+    left = state_bytes(learned.remove(np.array(2)), tmp_path)
     assert len(kept) == 4
     assert not any(image in left for image in kept)
 
@@ -242,7 +243,11 @@ def test_the_last_image_of_a_class_stays_and_the_line_says_what_to_do(tmp_path: 
     learned = grown()
     before = state_bytes(learned, tmp_path)
     ids = [kept.id for kept in learned.exemplars() if kept.label == 1]
-    for change in (lambda: learned.delete_exemplars(ids), lambda: learned.relabel_exemplars(dict.fromkeys(ids, 0))):
+    changes: list[Callable[[], object]] = [
+        lambda: learned.delete_exemplars(ids),
+        lambda: learned.relabel_exemplars(dict.fromkeys(ids, 0)),
+    ]
+    for change in changes:
         with pytest.raises(UserError) as error:
             change()
         assert "class 1 would have no image left" in refusal(error)

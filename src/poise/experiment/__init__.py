@@ -17,10 +17,13 @@ from poise.experiment.recipe import (
 from poise.experiment.run import CHECKPOINT_SECONDS, Plan, Run, make_plan, reopen
 from poise.experiment.sweep import Cell, read_sweep, refuse_failed, sweep_cells
 from poise.experiment.tensorboard import TensorBoard
+from poise.experiment.trackers import TRACKERS, make_tracker
+from poise.experiment.tracking import Tracker, track_folder
 
 __all__ = [
     "CHECKPOINT_SECONDS",
     "DEFAULT_RECIPE",
+    "TRACKERS",
     "Cell",
     "Exam",
     "Examiner",
@@ -31,12 +34,14 @@ __all__ = [
     "Run",
     "RunFolder",
     "TensorBoard",
+    "Tracker",
     "Watcher",
     "activation_maps",
     "describe_plan",
     "load_recipe",
     "make_plan",
     "make_recipe",
+    "make_tracker",
     "make_watcher",
     "parse_override",
     "read_sweep",
@@ -47,5 +52,6 @@ __all__ = [
     "report_maps",
     "split_for_development",
     "sweep_cells",
+    "track_folder",
     "watch_phase",
 ]
