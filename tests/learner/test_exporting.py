@@ -105,6 +105,18 @@ def test_no_kept_image_is_in_the_file(tmp_path: Path) -> None:
         assert not any(kept.image.tobytes() in written for kept in learned.exemplars())
 
 
+@pytest.mark.gpu
+def test_a_learner_on_a_gpu_is_changed_between_phases_and_exported(tmp_path: Path) -> None:
+    images, _ = digits(0, 2, 3, first=40)
+    learned = grown(device="cuda", precision="fp32").remove(1)
+    learned.delete_exemplars(learned.exemplars()[0].id).calibrate_reject(0.2)
+    assert learned.predict(images, reject=True).shape == (36,)
+    learned.export(tmp_path / "model.pt2")
+    found, _ = predict_with(tmp_path / "model.pt2", images[:, None])
+    np.testing.assert_allclose(found["probabilities"], learned.predict_proba(images), atol=1e-3)
+    assert learned.partial_fit(*digits(1)).classes_ == (0, 2, 3, 1)
+
+
 class Stubborn(Flat):
     """Does something else with an even number of images: no program can be made of that for any number."""
 
