@@ -42,7 +42,7 @@ class Rejecting(Views):
         return self
 
     def _images_to_calibrate(self) -> Tensor:
-        if self.memory is None:
+        if not self.memory:
             raise UserError("this learner keeps no images to set a reject threshold with; give some: images=…")
         if len(self.memory.reserve):
             return self.memory.reserve.pixels
