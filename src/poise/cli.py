@@ -318,7 +318,7 @@ def learn(
     known = sorted({label for label in labels if label in learner.classes_})
     if known and not update:
         raise UserError(f"class '{known[0]}' is known already; --update trains on new images of known classes")
-    watch_phase(learner.fitting(paths, labels, known="update" if update else "refuse"))
+    watch_phase(learner, learner.fitting(paths, labels, known="update" if update else "refuse"))
     learner.save(model)
     typer.echo(f"{model}: {len(learner.classes_)} classes")
 

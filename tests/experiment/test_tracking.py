@@ -17,6 +17,7 @@ from poise import store
 from poise.errors import Interrupted, UserError
 from poise.experiment import TRACKERS, Plan, Run, RunFolder, Tracker, make_tracker, reopen, track_folder
 from poise.experiment.tracking import TRACKED, Scalar, exam_of, scalars
+from poise.progress import Done
 from poise.training import Event
 
 Plans = Callable[..., Plan]
@@ -86,7 +87,7 @@ def test_a_resumed_run_goes_on_under_its_id(plan: Plans, tmp_path: Path) -> None
     class Stop(Recorded):
         name = "recorded"
 
-        def event(self, event: Event, done: float) -> None:
+        def event(self, event: Event, done: Done) -> None:
             super().event(event, done)
             if event.phase == 1:
                 job.stop.set()

@@ -4,7 +4,7 @@ from poise.experiment.cam import activation_maps, report_maps
 from poise.experiment.dryrun import describe_plan
 from poise.experiment.examiner import Exam, Examiner, split_for_development
 from poise.experiment.folder import RunFolder
-from poise.experiment.progress import Lines, Quiet, Watcher, make_watcher, watch_phase
+from poise.experiment.progress import Lines, Quiet, Watcher, make_watcher
 from poise.experiment.recipe import (
     DEFAULT_RECIPE,
     Recipe,
@@ -19,6 +19,7 @@ from poise.experiment.sweep import Cell, read_sweep, refuse_failed, sweep_cells
 from poise.experiment.tensorboard import TensorBoard
 from poise.experiment.trackers import TRACKERS, make_tracker
 from poise.experiment.tracking import Tracker, track_folder
+from poise.progress import watch_phase
 
 __all__ = [
     "CHECKPOINT_SECONDS",

@@ -10,6 +10,7 @@ from typing import Any
 from poise.errors import UserError
 from poise.experiment.examiner import Exam
 from poise.experiment.tracking import scalars
+from poise.progress import Done
 from poise.training import Event
 
 
@@ -28,7 +29,7 @@ class TensorBoard:
         """Created when there is something to write, so that a refused run leaves no files."""
         return self._make()
 
-    def event(self, event: Event, done: float) -> None:
+    def event(self, event: Event, done: Done) -> None:
         """Write what is in an event that belongs in the journal."""
         for name, value, step in scalars(event.as_json()) if event.kept else ():
             self._writer.add_scalar(name, value, step)

@@ -12,6 +12,7 @@ from poise import store
 from poise.errors import RunFailed, UserError
 from poise.experiment.examiner import Exam
 from poise.experiment.folder import RunFolder
+from poise.progress import Done
 from poise.training import Event
 
 log = logging.getLogger(__name__)
@@ -67,7 +68,7 @@ class Tracker(ABC):
         self.folder = folder
         self._opened = self._failed = False
 
-    def event(self, event: Event, done: float) -> None:
+    def event(self, event: Event, done: Done) -> None:
         """Hand on what is in the event, if it belongs in the journal."""
         if event.kept:
             self._try(event.as_json())

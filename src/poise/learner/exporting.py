@@ -20,7 +20,6 @@ from torch.nn.functional import normalize
 from poise import store
 from poise._version import __version__
 from poise.errors import UserError
-from poise.learner.state import refuse_bad_place
 from poise.learner.views import Views
 from poise.nets import Model
 from poise.training import NCM_TEMPERATURE
@@ -47,7 +46,7 @@ class Exporting(Views):
             raise UserError(f"{place.name} must end in .onnx (ONNX) or .pt2 (torch.export)")
         if self.model is None or self.means_ is None or self.preprocessing is None or self.shape_ is None:
             raise UserError("this learner has learned nothing yet; call partial_fit first")
-        refuse_bad_place(place)
+        store.refuse_bad_place(place)
         if place.suffix == ".onnx" and not (find_spec("onnx") and find_spec("onnxscript")):
             raise UserError("an ONNX file needs the extra: pip install 'poise[export]'; or write a .pt2 file")
         program = _Program(self.model, self.means_, self.preprocessing.scale_and_shift(), self.classifier_).eval()

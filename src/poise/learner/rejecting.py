@@ -64,10 +64,14 @@ class Rejecting(Views):
 
     def _scores(self, images: Images) -> dict[str, Tensor]:
         """One score per image and class from each classifier: logits, and cosines to the means."""
-        if self.model is None or self.means_ is None:
-            raise UserError("this learner has learned nothing yet; call partial_fit first")
+        self._refuse_unlearned()
+        assert self.model is not None and self.means_ is not None  # noqa: PT018 - both are learned together
         pixels = pixels_for(images, self.settings, self.knowledge)
         return both_classifiers(self.evaluator.extract(self.model, pixels), self.means_)
+
+    def _refuse_unlearned(self) -> None:
+        if self.model is None:
+            raise UserError("this learner has learned nothing yet; call partial_fit first")
 
     def _classifier(self, name: str | None) -> str:
         """The classifier of that name, or the one that counts."""
