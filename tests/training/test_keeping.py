@@ -53,6 +53,10 @@ NEW = images((2, RED), (2, YELLOW), (2, GREEN), first=100)
 
 
 class TestExemplars:
+    def test_without_new_images_every_class_keeps_its_first_ones(self, evaluator: Evaluator) -> None:
+        kept = keep_exemplars(evaluator, model_of(Colour()), OLD, images(first=100), 2)
+        assert found(kept) == [(0, 0), (0, 1), (1, 3), (1, 4)]
+
     @pytest.mark.parametrize(
         ("quota", "order"), [(1, [101]), (2, [101, 100]), (3, [101, 100, 102]), (9, [101, 100, 102])]
     )

@@ -124,6 +124,7 @@ class Phase:
             backend=around.backend,
             seed=settings.seed,
             phase=self.arrival.phase,
+            updates=bool(self.arrival.growth.old) and not self.arrival.growth.new,
         )
 
     def _trial_inputs(self) -> TrialInputs:

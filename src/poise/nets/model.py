@@ -154,6 +154,12 @@ class Model(nn.Module):
         shared += [self.backbone.get_parameter(name) for name in self._frozen]
         return copy.deepcopy(self, {id(part): part for part in shared})
 
+    def keeping(self, rows: Tensor) -> Model:
+        """A copy that knows the classes of these rows, in ascending order, and no others; their scores are the same."""
+        kept = self.copy()
+        kept.head.keep(rows)
+        return kept
+
     def teacher(self, dtype: torch.dtype = torch.float32) -> Model:
         """A frozen copy in eval mode; a network of poise's own has its norms folded, its weights in `dtype`."""
         folds = isinstance(self.backbone, Backbone)

@@ -7,7 +7,7 @@ runs several trainings side by side, `executor` says where, `backend` is the dev
 """
 
 from poise.training.backend import PRECISIONS, Backend, make_backend
-from poise.training.evaluate import Evaluator, Extracted, both_classifiers
+from poise.training.evaluate import NCM_TEMPERATURE, Evaluator, Extracted, both_classifiers
 from poise.training.events import (
     ActionDecided,
     DefaultsChosen,
@@ -31,6 +31,7 @@ from poise.training.situation import LocalPhase, Situation
 from poise.training.trainer import Trainer
 
 __all__ = [
+    "NCM_TEMPERATURE",
     "PRECISIONS",
     "ActionDecided",
     "Backend",
