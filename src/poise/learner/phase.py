@@ -21,6 +21,7 @@ from poise.methods import Method
 from poise.training import (
     ActionDecided,
     Backend,
+    ClassMeans,
     Event,
     Executor,
     PhaseDone,
@@ -29,6 +30,7 @@ from poise.training import (
     Trainer,
     keep_memory,
     make_backend,
+    measure_means,
 )
 from poise.tuning import (
     Choice,
@@ -111,6 +113,7 @@ class Phase:
             backend=around.backend,
             seed=settings.seed,
             phase=self.arrival.phase,
+            means=ClassMeans(known.means, known.mean_images) if known.means is not None else None,
         )
 
     def _trial_inputs(self) -> TrialInputs:
@@ -178,7 +181,7 @@ class Phase:
         quota = budget.after(len(arrival.classes), arrival.count, rho, arrival.next_images)
         evaluator, new = self.situation.evaluator, ImageSet.joined([self.new, self.unstored])
         memory = keep_memory(evaluator, predictor, self.kept, new, quota, self.reserve, budget.reserve)
-        means = evaluator.class_means(predictor, memory.exemplars, len(arrival.classes))
+        means, mean_images = measure_means(self.situation, predictor, memory.exemplars, new)
         hits = {name: count + judged_hits(self.task.history)[name] for name, count in self.before.hits.items()}
         if len(memory.reserve):
             truth = memory.reserve.labels.to(evaluator.backend.device)
@@ -194,6 +197,7 @@ class Phase:
             predictor=predictor,
             start=start,
             means=means,
+            mean_images=mean_images,
             memory=memory,
             hits=hits,
             history=(*self.before.history, *self.task.history),
