@@ -36,10 +36,12 @@ class Learner(Saving):
     >>> learner.predict(some_images)                            # doctest: +SKIP
 
     Args:
-        method: name of a method (`lucir`, `icarl`, `lwf`, `podnet`, `aanets`, or one registered by you).
+        method: name of a method (`lucir`, `icarl`, `lwf`, `podnet`, `aanets`, or one registered by you), or of a
+            yardstick (`replay`, `finetune`, `joint`).
         net: backbone name (`small`, `resnet32`, `resnet18`, chosen by image size if not given), or a module
             of your own that maps float images [B, C, H, W] to features [B, d]; what is frozen in it stays frozen.
-        memory: images kept per class (0: none), or a `Budget` (a fixed total, a reserve, RMM's rule).
+        memory: images kept per class (0: none), `all`, or a `Budget` (a fixed total, a reserve, RMM's rule); if not
+            given, what the method keeps itself: nearly always 20 per class.
         epochs: training length of each phase; the other schedule values belong to the method's line of work.
         action: axes of the method's default action to change, from the second phase on (`lr`, `classifier`, weights).
         first_lr: learning rate of the first phase; the method's own if not given.
@@ -72,7 +74,7 @@ class Learner(Saving):
         method: str = "lucir",
         *,
         net: str | nn.Module | None = None,
-        memory: int | Budget = 20,
+        memory: int | str | Budget | None = None,
         epochs: int = 160,
         batch: int = 128,
         momentum: float = 0.9,

@@ -17,7 +17,7 @@ from poise.errors import UserError
 from poise.learner.arrival import Arrival, hold_out
 from poise.learner.settings import Settings
 from poise.learner.state import Knowledge, Pending, build_model
-from poise.methods import Method
+from poise.methods import Growth, Method
 from poise.training import (
     ActionDecided,
     Backend,
@@ -100,19 +100,20 @@ class Phase:
         self.trainer: Trainer | None = None
 
     def _situation(self, around: Surroundings) -> Situation:
-        settings, known, shape = self.settings, self.before, self.arrival.images.shape
+        settings, known, arrival = self.settings, self.before, self.arrival
+        start = None if settings.made_method.starts_anew else known.start
         preprocessing = known.preprocessing
         if preprocessing is None:
             preprocessing = first_preprocessing(settings.made_method, self.new, around.augmentation)
         return Situation(
-            model=known.start if known.start is not None else build_model(settings, shape, around.net),
+            model=start or build_model(settings, arrival.images.shape, around.net),
             method=settings.made_method,
-            growth=self.arrival.growth,
+            growth=arrival.growth if start else Growth(0, len(arrival.classes)),
             preprocessing=preprocessing,
             schedule=settings.schedule,
             backend=around.backend,
             seed=settings.seed,
-            phase=self.arrival.phase,
+            phase=arrival.phase,
             means=ClassMeans(known.means, known.mean_images) if known.means is not None else None,
         )
 
@@ -202,7 +203,7 @@ class Phase:
             hits=hits,
             history=(*self.before.history, *self.task.history),
             held=len(self.kept) + len(self.stored) + len(self.unstored),
-            budget=budget.of_phase(arrival.growth.old, arrival.count),
+            budget=budget.of_phase(arrival.growth.old, arrival.count, len(self.kept)),
             rho=rho,
         )
 

@@ -9,19 +9,19 @@ from functools import cached_property
 from typing import Any, Final, Self
 
 from poise.actions import AXES, Action, ActionSpace, AxisValue, tuned_space
-from poise.data import LEAST_SIZE, Budget
+from poise.data import ALL_IMAGES, LEAST_SIZE, Budget
 from poise.errors import UserError, check_number, check_whole
 from poise.methods import Growth, Method, make_method
 from poise.nets import check_backbone
 from poise.training import Schedule
-from poise.tuning import DEFAULT_POLICY, UNTUNED, Setup, TrialSettings, Tuner, TunerKind, tuner_kind
+from poise.tuning import DEFAULT_POLICY, ENVIRONMENTS, UNTUNED, Setup, TrialSettings, Tuner, TunerKind, tuner_kind
 
 #: The word of `balance` that adds a training on as many images of old classes as of new ones.
 BALANCED: Final = "finetune"
 
 #: Keys for which None means that nothing is said.
 OPTIONAL: Final = frozenset(
-    ("net", "action", "first_lr", "policy_options", "space", "tune", "trials", "options", "image_size")
+    ("net", "memory", "action", "first_lr", "policy_options", "space", "tune", "trials", "options", "image_size")
 )
 
 
@@ -64,12 +64,13 @@ class Settings:
             if not isinstance(keys.get(name, {}), Mapping):
                 raise UserError(f"{name}={keys[name]!r} must be a mapping, such as {{{example!r}: 1.0}}")
         kind = tuner_kind(keys.get("policy", DEFAULT_POLICY))
-        trials, memory = keys.get("trials", {}), keys.get("memory", 20)
+        method = make_method(keys.get("method", cls.method), keys.get("options"))
         keys["policy"] = kind.name
         keys["policy_options"] = kind.resolve(keys.get("policy_options", {}))
         keys["space"] = kind.own_space(keys.get("space"), keys.get("tune"))
-        keys["memory"] = memory if isinstance(memory, Budget) else Budget(per_class=memory)
-        keys["trials"] = _trial_settings(trials, kind, keys["memory"])
+        keys["memory"] = memory = _budget(keys.get("memory"), method)
+        only = "local" if method.starts_anew else None if memory.keeps_images else "lookahead"
+        keys["trials"] = _trial_settings(keys.get("trials", {}), kind, only)
         schedule = {each.name: keys.pop(each.name) for each in fields(Schedule) if each.name in keys}
         settings = cls(**keys, schedule=Schedule(**schedule))
         settings.check()
@@ -81,6 +82,8 @@ class Settings:
             check_backbone(self.net, self.made_method.variant)
         if not self.memory.keeps_images:
             self._check_without_memory()
+        if self.made_method.starts_anew and self.kind.before_phase_0:
+            raise UserError(f"policy={self.policy} continues a network, and {self.method} starts anew; choose another")
         _ = self.tuner
 
     def _check_without_memory(self) -> None:
@@ -183,16 +186,29 @@ class Settings:
         return {**found, "space": self.action_space.as_json(), "trials": asdict(self.trials)}
 
 
-def _trial_settings(given: Any, kind: TunerKind, memory: Budget) -> TrialSettings:  # noqa: ANN401 - a user's word
-    """How actions are tried: as given, else as the policy brings along; without old images, by a look-ahead."""
-    if memory.keeps_images:
-        return given if isinstance(given, TrialSettings) else kind.trial_settings(given)
-    if isinstance(given, Mapping) and given.get("environment", "lookahead") in ("local", "both"):
+def _budget(given: Any, method: Method) -> Budget:  # noqa: ANN401 - a user's word
+    """What may be kept: as given, else the method's own."""
+    own = Budget.of(method.own_memory)
+    budget = own if given is None else given if isinstance(given, Budget) else Budget.of(given)
+    if own.keeps_all and not budget.keeps_all:
         raise UserError(
-            f"trials.environment={given['environment']} needs old images to validate on, and memory=0 keeps none; "
-            "leave it out, then the new classes are tried in two pseudo phases (lookahead)"
+            f"{method.name} trains on every image seen so far; leave memory out, or set memory={ALL_IMAGES}"
         )
-    return (given if isinstance(given, TrialSettings) else kind.trial_settings(given)).without_old_images()
+    return budget
+
+
+def _trial_settings(given: Any, kind: TunerKind, only: str | None) -> TrialSettings:  # noqa: ANN401 - a user's word
+    """How actions are tried: as given, else as the policy brings along; perhaps in `only` one environment.
+
+    Without old images that is a look-ahead, for a network that starts anew the local one.
+    """
+    if only and isinstance(given, Mapping) and given.get("environment", only) in {*ENVIRONMENTS} - {only}:
+        why = "needs old images to validate on, and memory=0 keeps none"
+        if only == "local":
+            why = "continues a network, and this method starts anew"
+        raise UserError(f"trials.environment={given['environment']} {why}; leave it out, or set {only}")
+    settings = given if isinstance(given, TrialSettings) else kind.trial_settings(given)
+    return settings if only is None else settings.tried_once(only)
 
 
 def _copy_plain(value: Any) -> Any:  # noqa: ANN401 - whatever a user gives

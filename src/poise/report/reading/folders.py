@@ -197,7 +197,11 @@ def _make_record(
     """A run: if it is finished, its result is authoritative and its journal adds details."""
     if result is None:
         memory, phases = saved["recipe"].get("memory") or {}, events.phases
-        marks = {"leak": saved.get("runner") == "audit", "knows_increment": memory.get("knows_increment")}
+        marks = {
+            "leak": saved.get("runner") == "audit",
+            "knows_increment": memory.get("knows_increment"),
+            "oracle_all_images": memory.get("rule") == "all",
+        }
     else:
         _check_result(path, result)
         details = {phase.phase: phase for phase in events.phases}
