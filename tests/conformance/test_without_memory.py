@@ -42,17 +42,13 @@ def case(request: pytest.FixtureRequest) -> Options:
     return CASES[request.param]
 
 
-@pytest.fixture(params=["fixed", "online"])
-def policy(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 @pytest.fixture
 def arriving(make_images: MakeImages) -> list[ImageSet]:
     phases = ([0, 1], [2, 3, 4], [5])  # the last one brings a single class
     return [make_images(classes * 6, seed=phase) for phase, classes in enumerate(phases)]
 
 
+@pytest.mark.parametrize("policy", ["fixed", "online"])
 def test_no_image_is_kept_and_old_means_stay_as_they_were(
     case: Options, policy: str, arriving: list[ImageSet], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -79,7 +75,11 @@ def test_no_image_is_kept_and_old_means_stay_as_they_were(
     assert torch.equal(loaded.means_, learner.means_)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("policy", ["fixed", "grid"])
+@pytest.mark.parametrize(
+    ("case", "policy"),
+    [*((case, "fixed") for case in CASES), ("lwf", "grid"), ("finetune", "grid")],
+    indirect=["case"],
+)
 def test_a_phase_stopped_anywhere_goes_on_to_the_same_bytes(
     case: Options, policy: str, arriving: list[ImageSet], stop_learners_anywhere: Callable[..., None]
 ) -> None:
@@ -89,6 +89,11 @@ def test_a_phase_stopped_anywhere_goes_on_to_the_same_bytes(
 
 
 @pytest.mark.parametrize("classes", [[0], [1, 2]], ids=["known only", "known and new"])
+@pytest.mark.parametrize(
+    ("case", "policy"),
+    [*((case, "fixed") for case in CASES), ("lwf", "online"), ("icarl", "online")],
+    indirect=["case"],
+)
 def test_new_images_of_a_known_class_are_weighed_with_its_earlier_ones(
     classes: list[int], case: Options, policy: str, arriving: list[ImageSet], make_images: MakeImages
 ) -> None:

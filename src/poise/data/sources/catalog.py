@@ -21,6 +21,7 @@ from poise.errors import Damaged, UserError, suggestion
 
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 _ADD = "poise data add {} --from FOLDER"
+UNNAMED = "folder"  # what the recipe for a folder of one's own says in place of its name
 
 
 @dataclass(frozen=True)
@@ -180,6 +181,8 @@ def _explain_vanished(name: str, folder: Path) -> str:
 
 
 def _explain_unknown(data: str) -> str:
+    if data == UNNAMED:
+        return "say which images: data=FOLDER, a folder with one folder of images for each class"
     known = {"digits", *RELEASES, *_read_registered(), *(folder.name for folder in _find_data_sets())}
     add = _ADD.format("NAME")
     return f"unknown data '{data}', neither a name nor a folder; {suggestion(data, known)} (to add one: {add})"
