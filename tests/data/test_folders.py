@@ -87,6 +87,14 @@ def test_without_a_test_folder_only_the_test_part_is_refused(divided: Path) -> N
         source.test()
 
 
+def test_a_validation_folder_examines_where_there_is_no_test_folder(divided: Path) -> None:
+    shutil.copytree(divided / "test", divided / "val")
+    shutil.rmtree(divided / "val" / "cat")
+    assert len(FolderSource(divided).test()) == 5
+    shutil.rmtree(divided / "test")
+    assert reds(FolderSource(divided).test().pixels) == [110, 111, 112]
+
+
 def test_a_class_named_train_is_a_class(tmp_path: Path) -> None:
     fill(tmp_path / "train", 2)
     fill(tmp_path / "bus", 2)

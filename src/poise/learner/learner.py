@@ -15,10 +15,12 @@ from poise.actions import AxisValue, make_space
 from poise.data import Augmentation, Budget, Preprocessing
 from poise.errors import UserError
 from poise.learner.arrival import Arrival, Images, Labels, check_foresight, pixels_for, plain_labels, receive
+from poise.learner.defaults import choose_defaults
 from poise.learner.phase import Phase, Surroundings
 from poise.learner.saving import Saving
 from poise.learner.settings import KEYS, Settings
 from poise.learner.state import Knowledge
+from poise.nets import named_info, net_info
 from poise.training import Event, Executor, both_classifiers
 from poise.tuning import CLASSIFIERS, Reward, TrialSettings
 
@@ -38,8 +40,9 @@ class Learner(Saving):
     Args:
         method: name of a method (`lucir`, `icarl`, `lwf`, `podnet`, `aanets`, or one registered by you), or of a
             yardstick (`replay`, `finetune`, `joint`).
-        net: backbone name (`small`, `resnet32`, `resnet18`, chosen by image size if not given), or a module
-            of your own that maps float images [B, C, H, W] to features [B, d]; what is frozen in it stays frozen.
+        net: backbone name (`small`, `resnet32`, `resnet18`, chosen by image size if not given); a word for another
+            network (`efficientnet-lite0`, `package:name`, `file.py:function`); or a module of your own that maps float
+            images [B, C, H, W] to features [B, d], such as `poise.nets.adapt` makes. What is frozen in it stays frozen.
         memory: images kept per class (0: none), `all`, or a `Budget` (a fixed total, a reserve, RMM's rule); if not
             given, what the method keeps itself: nearly always 20 per class.
         epochs: training length of each phase; the other schedule values belong to the method's line of work.
@@ -55,8 +58,9 @@ class Learner(Saving):
             not given are as the policy brings them along.
         options: of the method.
         image_size: to which images of another size are scaled.
-        preprocessing: normalisation and augmentation; if not given, the normalisation is measured on the first
-            phase's images and `augmentation` (default: pad an eighth of the size, mirror) is used.
+        preprocessing: normalisation and augmentation; if not given, the normalisation is the network's own where it
+            has one, else measured on the first phase's images, and `augmentation` (default: pad an eighth of the
+            size, mirror) is used.
         device: `auto`, `cpu`, `cuda` or `cuda:N`.
         precision: `auto`, `fp32`, `tf32` or `bf16`.
         deterministic: byte-identical results on a GPU too (a CPU always gives them).
@@ -71,14 +75,17 @@ class Learner(Saving):
 
     def __init__(  # noqa: PLR0913 - what a user may want to set
         self,
-        method: str = "lucir",
+        method: str | None = None,
         *,
         net: str | nn.Module | None = None,
         memory: int | str | Budget | None = None,
-        epochs: int = 160,
-        batch: int = 128,
-        momentum: float = 0.9,
-        weight_decay: float = 5e-4,
+        epochs: int | None = None,
+        batch: int | None = None,
+        momentum: float | None = None,
+        weight_decay: float | None = None,
+        optimiser: str | None = None,
+        decay: str | None = None,
+        warmup: float | None = None,
         action: Mapping[str, AxisValue] | None = None,
         first_lr: float | None = None,
         policy: str = "online",
@@ -101,8 +108,11 @@ class Learner(Saving):
             raise UserError(
                 f"net={net!r} is neither a name nor a module; a class of your own must be made first: net=Net()"
             )
-        settings = Settings.resolve(**{**given, "net": net if isinstance(net, str) else None})
+        settings = Settings.resolve(automatic=True, **{**given, "net": net if isinstance(net, str) else None})
         own = net if isinstance(net, nn.Module) else None
+        info = net_info(own) if own is not None else named_info(settings.net, settings.seed)
+        if info is not None and image_size is None:
+            settings = replace(settings, image_size=info.image_size)
         around = Surroundings.of(settings, device, net=own, augmentation=augmentation, executor=executor)
         self._make(settings, around, preprocessing)
 
@@ -153,6 +163,9 @@ class Learner(Saving):
 
     def _fit(self, arrival: Arrival, reward: Reward | None) -> Generator[Event, None, None]:
         self._refuse_if_overtaken(arrival)
+        if arrival.phase == 0 and self.settings.automatic:
+            settings, augmentation = yield from choose_defaults(self.settings, arrival.images, self._around)
+            self.settings, self._around = settings, replace(self._around, augmentation=augmentation)
         self._phase = phase = Phase(self.settings, self.knowledge, arrival, self._around, reward)
         arrival = phase.arrival  # without the images that were discarded
         if self.memory is not None:  # what was discarded on arrival stays discarded

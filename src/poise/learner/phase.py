@@ -5,6 +5,7 @@ Y. Liu, Y. Li, B. Schiele, Q. Sun: Online Hyperparameter Optimization for Class-
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Generator
 from dataclasses import dataclass, replace
 
@@ -18,6 +19,7 @@ from poise.learner.arrival import Arrival, hold_out
 from poise.learner.settings import Settings
 from poise.learner.state import Knowledge, Pending, build_model
 from poise.methods import Growth, Method
+from poise.nets import NetInfo, net_info
 from poise.training import (
     ActionDecided,
     Backend,
@@ -44,6 +46,8 @@ from poise.tuning import (
     judged_hits,
     train_and_judge,
 )
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -100,20 +104,24 @@ class Phase:
         self.trainer: Trainer | None = None
 
     def _situation(self, around: Surroundings) -> Situation:
-        settings, known, arrival = self.settings, self.before, self.arrival
+        settings, known, shape = self.settings, self.before, self.arrival.images.shape
         start = None if settings.made_method.starts_anew else known.start
-        preprocessing = known.preprocessing
+        model = start if start is not None else build_model(settings, shape, around.net)
+        preprocessing, info = known.preprocessing, net_info(model.backbone)
         if preprocessing is None:
-            preprocessing = first_preprocessing(settings.made_method, self.new, around.augmentation)
+            preprocessing = first_preprocessing(settings.made_method, self.new, around.augmentation, info)
+        count = len(preprocessing.mean)
+        if count not in (shape[0], info.channels if info is not None else None):
+            raise UserError(f"preprocessing has {count} means, but images have {shape[0]} channels; give one for each")
         return Situation(
-            model=start or build_model(settings, arrival.images.shape, around.net),
+            model=model,
             method=settings.made_method,
-            growth=arrival.growth if start else Growth(0, len(arrival.classes)),
+            growth=self.arrival.growth if start is not None else Growth(0, len(self.arrival.classes)),
             preprocessing=preprocessing,
             schedule=settings.schedule,
             backend=around.backend,
             seed=settings.seed,
-            phase=arrival.phase,
+            phase=self.arrival.phase,
             means=ClassMeans(known.means, known.mean_images) if known.means is not None else None,
         )
 
@@ -241,10 +249,18 @@ class Phase:
         return Pending(self.arrival.digest, history, self.trainer.action, copied, position)
 
 
-def first_preprocessing(method: Method, images: ImageSet, augmentation: Augmentation | None) -> Preprocessing:
-    """Measured on the first phase's images, with an augmentation that suits their size if none is given."""
+def first_preprocessing(
+    method: Method, images: ImageSet, augmentation: Augmentation | None, info: NetInfo | None = None
+) -> Preprocessing:
+    """With the network's own constants where it has some, else measured on the first phase's images.
+
+    The augmentation suits the size of the images, if none is given.
+    """
     augmentation = augmentation or suitable_augmentation(min(images.shape[1:]))
-    return with_jitter(method, Preprocessing.measured(images.pixels, augmentation))
+    if info is not None and (line := info.doubts(images.shape)) is not None:
+        log.warning("%s", line)
+    own = info.preprocessing(augmentation) if info is not None else None
+    return with_jitter(method, own or Preprocessing.measured(images.pixels, augmentation))
 
 
 def with_jitter(method: Method, preprocessing: Preprocessing) -> Preprocessing:

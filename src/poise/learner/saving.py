@@ -13,6 +13,7 @@ from poise.learner.phase import Phase, Surroundings, with_jitter
 from poise.learner.settings import Settings
 from poise.learner.state import Knowledge, LearnerState, Pending, save_state
 from poise.learner.views import Views
+from poise.nets import net_info
 from poise.training import Executor
 
 
@@ -66,8 +67,11 @@ class Saving(Views):
         with self.backend.active():
             pending = self._phase.pending() if self._phase is not None else self._pending
         self.backend.synchronise()
-        own = self._around.net is not None
-        return LearnerState(self.settings, self.knowledge, self._around.augmentation, own, pending)
+        own, model = self._around.net is not None, self.model
+        if model is None and self._phase is not None:
+            model = self._phase.situation.model
+        info = net_info(model.backbone if model is not None else self._around.net)
+        return LearnerState(self.settings, self.knowledge, self._around.augmentation, own, pending, info)
 
     @classmethod
     def from_state(

@@ -9,6 +9,7 @@ from poise.training.backend import PRECISIONS, Backend, make_backend
 from poise.training.evaluate import ClassMeans, Evaluator, Extracted, both_classifiers
 from poise.training.events import (
     ActionDecided,
+    DefaultsChosen,
     EpochDone,
     Event,
     PhaseDone,
@@ -33,6 +34,7 @@ __all__ = [
     "Backend",
     "Bench",
     "ClassMeans",
+    "DefaultsChosen",
     "EpochDone",
     "Evaluator",
     "Event",

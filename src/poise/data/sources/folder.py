@@ -33,7 +33,7 @@ class Layout:
 
 
 def scan(folder: Path) -> Layout:
-    """The layout of a data set: `train/CLASS/*` and `test/CLASS/*`, or `CLASS/*` with a fixed seeded split.
+    """The layout of a data set: `train/CLASS/*` and `test/CLASS/*` (or `val`), or `CLASS/*` with a fixed seeded split.
 
     Only names are read, no file is opened.
     """
@@ -41,7 +41,8 @@ def scan(folder: Path) -> Layout:
         raise UserError(f"{folder} is not a folder; give a folder with one folder of images for each class")
     # A folder named train that holds images itself is a class of that name.
     if (folder / "train").is_dir() and not _image_files(folder / "train"):
-        return _read_parts(folder / "train", folder / "test")
+        named = (folder / name for name in ("test", "val"))  # some data sets publish no labels of their test part
+        return _read_parts(folder / "train", next((part for part in named if part.is_dir()), folder / "test"))
     return _split(folder, _classes(folder))
 
 
@@ -88,7 +89,7 @@ class FolderSource(Source):
     def test(self) -> ImageSet:
         """The test images, class by class, file names in order."""
         if self._layout.test is None:
-            raise UserError(f"{self._folder} has no test folder; add test/CLASS/* or set exam=dev")
+            raise UserError(f"{self._folder} has no test folder; add test/CLASS/* (or val/CLASS/*) or set exam=dev")
         return self._images(self._layout.test)
 
     def _images(self, files: Files) -> ImageSet:

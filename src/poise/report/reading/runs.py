@@ -27,6 +27,11 @@ LABELS: Final = {
         "knows increment",
         "knows increment: RMM's released memory, told how many images come next; it holds more than its budget",
     ),
+    "pretrained_on": (
+        "pretrained",
+        "pretrained: the network was trained on other images before and may have seen these classes; compare it with "
+        "networks that have, not with those that start from nothing",
+    ),
 }
 #: Those labels that mean that more was known than a learner can know: from an exam, or from images that are gone.
 INFORMED: Final = frozenset(LABELS[key][0] for key in ("oracle", "oracle_all_images", "leak"))
