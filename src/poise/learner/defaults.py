@@ -9,13 +9,13 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from torch import nn
 
 from poise.actions import AxisValue
-from poise.data import Augmentation, ImageSet, suitable_net
+from poise.data import Augmentation, ImageSet, Preprocessing, suitable_net
 from poise.learner.judging import Judgement, judge_augmentation
 from poise.learner.phase import Surroundings
 from poise.learner.settings import Settings, only_environment
@@ -39,31 +39,22 @@ SMALL_TRIALS: Final = TrialSettings(environment="local", length=0.15, validation
 SMALL_DATA: Final = 20_000  # images of a first phase
 
 
-@dataclass(frozen=True)
-class Chosen:
-    """Settings for the images that arrived, the augmentation, and what is said about both."""
-
-    settings: Settings
-    augmentation: Augmentation
-    line: str
-
-
 def choose_defaults(
-    settings: Settings, images: ImageSet, around: Surroundings
+    settings: Settings, images: ImageSet, around: Surroundings, preprocessing: Preprocessing | None
 ) -> Generator[Event, None, tuple[Settings, Augmentation]]:
     """What was left open, chosen for these images of the first phase; it is told as an event before it is used."""
     suited = suit(settings, images, around.net)
-    judged = None
-    if around.augmentation is not None:
-        augmentation = around.augmentation
+    if preprocessing is not None:
+        judged = Judgement(preprocessing.augmentation, "as given")
+    elif around.augmentation is not None:
+        judged = Judgement(around.augmentation, "as given")
     else:
         judged = judge_augmentation(suited, images, around)
-        augmentation = judged.augmentation
-    line = describe(suited, images, augmentation, judged)
+    line = describe(suited, images, judged)
     log.info("%s", line)
     warn_of_few_steps(suited, settings, len(images))
-    yield DefaultsChosen(0, line, _chosen_values(settings, suited, augmentation))
-    return suited, augmentation
+    yield DefaultsChosen(0, line, _chosen_values(settings, suited, judged.augmentation))
+    return suited, judged.augmentation
 
 
 def suit(settings: Settings, images: ImageSet, net: nn.Module | None = None) -> Settings:
@@ -136,15 +127,14 @@ def suitable_rate(batch: int) -> float:
 
 def describe(settings: Settings, images: ImageSet, augmentation: Augmentation, judged: Judgement | None = None) -> str:
     """What was chosen, in one line."""
-    schedule, (channels, height, width) = settings.schedule, images.shape
+    schedule, augmentation, (channels, height, width) = settings.schedule, judged.augmentation, images.shape
     steps = -(-len(images) // schedule.batch)
     moved = f"shifts of up to {augmentation.pad} pixels" if augmentation.pad else "no shifts"
     mirrored = "mirrored" if augmentation.flip else "not mirrored"
-    reason = f" ({judged.reason})" if judged is not None else ""
     return (
         f"for {len(images)} images of {width}×{height} pixels{' in colour' if channels == 3 else ''}: "
         f"net {settings.net or 'of your own'}, {schedule.epochs} epochs of {steps} steps (batch {schedule.batch}), "
-        f"{schedule.optimiser} at {settings.first_action.lr:g}, {moved}, {mirrored}{reason}"
+        f"{schedule.optimiser} at {settings.first_action.lr:g}, {moved}, {mirrored} ({judged.reason})"
     )
 
 

@@ -16,6 +16,7 @@ from poise.learner.phase import Surroundings, first_preprocessing
 from poise.learner.settings import Settings
 from poise.learner.state import build_model
 from poise.methods import Growth
+from poise.nets import net_info
 from poise.training import Situation, Trainer
 
 HELD_OUT: Final = 0.2  # of each class
@@ -76,11 +77,12 @@ def _hits(
 ) -> tuple[Tensor, Tensor]:
     """Which held-out images a network that was trained with this augmentation knows; the same, mirrored."""
     method, classes = settings.made_method, int(training.labels.max()) + 1
+    model = build_model(settings, training.shape, around.net)
     situation = Situation(
-        model=build_model(settings, training.shape, around.net),
+        model=model,
         method=method,
         growth=Growth(0, classes),
-        preprocessing=first_preprocessing(method, training, kind),
+        preprocessing=first_preprocessing(method, training, kind, net_info(model.backbone)),
         schedule=settings.schedule.lasting(max(1, LENGTH * settings.schedule.epochs)),
         backend=around.backend,
         seed=settings.seed,

@@ -164,7 +164,9 @@ class Learner(Saving):
     def _fit(self, arrival: Arrival, reward: Reward | None) -> Generator[Event, None, None]:
         self._refuse_if_overtaken(arrival)
         if arrival.phase == 0 and self.settings.automatic:
-            settings, augmentation = yield from choose_defaults(self.settings, arrival.images, self._around)
+            settings, augmentation = yield from choose_defaults(
+                self.settings, arrival.images, self._around, self.preprocessing
+            )
             self.settings, self._around = settings, replace(self._around, augmentation=augmentation)
         self._phase = phase = Phase(self.settings, self.knowledge, arrival, self._around, reward)
         arrival = phase.arrival  # without the images that were discarded
