@@ -125,7 +125,7 @@ def suitable_rate(batch: int) -> float:
     return round(min(0.1, 0.05 * math.sqrt(batch / 32)), 3)
 
 
-def describe(settings: Settings, images: ImageSet, augmentation: Augmentation, judged: Judgement | None = None) -> str:
+def describe(settings: Settings, images: ImageSet, judged: Judgement) -> str:
     """What was chosen, in one line."""
     schedule, augmentation, (channels, height, width) = settings.schedule, judged.augmentation, images.shape
     steps = -(-len(images) // schedule.batch)

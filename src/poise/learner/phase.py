@@ -5,6 +5,7 @@ Y. Liu, Y. Li, B. Schiele, Q. Sun: Online Hyperparameter Optimization for Class-
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Generator
 from dataclasses import dataclass, replace
@@ -18,6 +19,7 @@ from poise.errors import UserError
 from poise.learner.arrival import Arrival, hold_out
 from poise.learner.settings import Settings
 from poise.learner.state import Knowledge, Pending, build_model
+from poise.learner.workload import planned_work, stage_work
 from poise.methods import Growth, Method
 from poise.nets import NetInfo, net_info
 from poise.training import (
@@ -30,6 +32,7 @@ from poise.training import (
     PhaseStarted,
     Situation,
     Trainer,
+    Workload,
     keep_memory,
     make_backend,
     measure_means,
@@ -69,10 +72,12 @@ class Surroundings:
         augmentation: Augmentation | None = None,
         executor: Executor | None = None,
     ) -> Surroundings:
-        """Those of a learner with these settings on that device."""
+        """Those of a learner with these settings on that device; it works on a copy of the net."""
         if executor is not None and not callable(getattr(executor, "run", None)):
             raise UserError(f"executor={executor!r} does not run attempts; see poise.training.Executor")
-        return cls(make_backend(device, settings.precision, settings.deterministic), net, augmentation, executor)
+        return cls(
+            make_backend(device, settings.precision, settings.deterministic), copy.deepcopy(net), augmentation, executor
+        )
 
 
 class Phase:
@@ -140,7 +145,7 @@ class Phase:
         In:  the old model Θ_{i−1}; the training data, exemplars ℰ_{0:i−1} and new images 𝒟_i.
         Out: the new model Θ_i and the new exemplars ℰ_{0:i}, with the policy's weights **w** as a history of trials.
         """
-        chosen = None
+        chosen, self.task.outlook.work = None, self._planned()
         if pending is not None:
             self.task.history.extend(pending.history)
             chosen = pending.action
@@ -159,6 +164,7 @@ class Phase:
             self.trainer.restore(pending.tensors, pending.position)
         # CIL training: Θ_i for M₂ epochs with a_i (Algorithm 2).
         assert self.trainer is not None
+        self.task.outlook.work, self.task.outlook.trying = self._planned(), None
         yield from train_and_judge(self.task, chosen, self.trainer.run())
         # Select new exemplars ℰ_{0:i} by herding.
         return self._keep(self.trainer)
@@ -220,6 +226,16 @@ class Phase:
     def _started(self) -> PhaseStarted:
         arrival = self.arrival
         return PhaseStarted(arrival.phase, arrival.growth.new, len(arrival.classes), len(self.stored), len(self.kept))
+
+    def _planned(self) -> Workload:
+        """How much work there will be: as far as the settings say it, then as the training turned out to be."""
+        arrival, kind = self.arrival, self.settings.kind
+        images = arrival.growth, len(self.kept.exemplars), len(self.new)
+        tunes = arrival.action is None and (arrival.phase == 0 or not kind.tunes or self.task.trials.possible)
+        plan = planned_work(self.settings, arrival.phase, *images, tunes=tunes)
+        if self.trainer is None:
+            return plan
+        return replace(plan, stages=stage_work(self.trainer.stages, self.trainer.schedule.epochs, *images))
 
     def _decided(self, choice: Choice) -> ActionDecided:
         phase, action = self.arrival.phase, dict(choice.action)

@@ -2,7 +2,8 @@
 
 `situation` is what a training starts from, `trainer` trains it stage by stage, `step` is one step of it (`capture`: as
 a CUDA graph), `schedule` its length, `keeping` what remains after it, `evaluate` looks at models, `lanes` (with `pace`)
-runs several trainings side by side, `executor` says where, `backend` is the device, `events` what happens on the way.
+runs several trainings side by side, `executor` says where, `backend` is the device, `events` what happens on the way,
+`outlook` what is to come.
 """
 
 from poise.training.backend import PRECISIONS, Backend, make_backend
@@ -23,6 +24,7 @@ from poise.training.events import (
 from poise.training.executor import Bench, Executor, LocalExecutor
 from poise.training.keeping import keep_exemplars, keep_memory, measure_means, remember_means
 from poise.training.lanes import Lane, Lanes
+from poise.training.outlook import Outlook, Trying, Workload
 from poise.training.pace import Gauge, Pace, Work
 from poise.training.schedule import Schedule, ceiling
 from poise.training.situation import LocalPhase, Situation
@@ -45,6 +47,7 @@ __all__ = [
     "Lanes",
     "LocalExecutor",
     "LocalPhase",
+    "Outlook",
     "Pace",
     "PhaseDone",
     "PhaseStarted",
@@ -54,8 +57,10 @@ __all__ = [
     "StepDone",
     "Trainer",
     "TrialDone",
+    "Trying",
     "TuningDone",
     "Work",
+    "Workload",
     "both_classifiers",
     "ceiling",
     "keep_exemplars",
