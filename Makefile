@@ -16,12 +16,13 @@ $(READY): pyproject.toml constraints.txt
 # One thread: the digits' network is so small that a second one only gets in the way.
 demo: export OMP_NUM_THREADS = 1
 demo: setup
-	@for setting in tfh tfs; do for policy in fixed online; do \
-	  folder=runs/demo/$$policy-$$setting; \
+	@for run in fixed-tfh online-tfh fixed-tfs online-tfs finetune-tfs replay-tfs joint-tfs; do \
+	  folder=runs/demo/$$run; word=$${run%-*}; \
+	  case $$word in fixed|online) what="lucir policy=$$word";; *) what=$$word;; esac; \
 	  if [ -e $$folder/recipe.json ]; then $(BIN)/poise resume $$folder || exit $$?; \
-	  else $(BIN)/poise run digits/lucir setting=$$setting policy=$$policy --out $$folder > /dev/null || exit $$?; fi; \
-	done; done
-	@echo; $(BIN)/poise report runs/demo/fixed-tfh runs/demo/online-tfh runs/demo/fixed-tfs runs/demo/online-tfs --out runs/demo/report --cam
+	  else $(BIN)/poise run digits/$$what setting=$${run#*-} --out $$folder > /dev/null || exit $$?; fi; \
+	done
+	@echo; $(BIN)/poise report $(addprefix runs/demo/,fixed-tfh online-tfh fixed-tfs online-tfs finetune-tfs replay-tfs joint-tfs) --out runs/demo/report --cam
 	@echo; echo "The run folders are in runs/demo: result.json, journal.jsonl, model.safetensors and a page of its own in each."
 
 # A frozen network that was trained on ImageNet, beside a small one that starts from nothing: three phases of four classes.

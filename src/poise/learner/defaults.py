@@ -18,7 +18,7 @@ from poise.actions import AxisValue
 from poise.data import Augmentation, ImageSet, Preprocessing, suitable_net
 from poise.learner.judging import Judgement, judge_augmentation
 from poise.learner.phase import Surroundings
-from poise.learner.settings import Settings
+from poise.learner.settings import Settings, only_environment
 from poise.training import DefaultsChosen, Event
 from poise.tuning import DEFAULT_POLICY, TrialSettings
 
@@ -85,14 +85,14 @@ def suit(settings: Settings, images: ImageSet, net: nn.Module | None = None) -> 
     )
     if settings.policy != DEFAULT_POLICY or count > SMALL_DATA:
         return found
-    base = found.default_action
+    base, only = found.default_action, only_environment(settings.made_method, settings.memory)
     scaled = {axis: [v * base.lr for v in values] if axis == "lr" else values for axis, values in SMALL_SPACE.items()}
     space = {axis: tuple(values) for axis, values in scaled.items() if axis in base}
     options = {"safe": 1.0, **settings.policy_options} if "policy_options" in open_keys else settings.policy_options
     return replace(
         found,
         space=space if "space" in open_keys and settings.tune is None else settings.space,
-        trials=SMALL_TRIALS if "trials" in open_keys else settings.trials,
+        trials=SMALL_TRIALS.tried_once(only or SMALL_TRIALS.environment) if "trials" in open_keys else settings.trials,
         policy_options=options,
     )
 

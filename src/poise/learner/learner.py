@@ -47,11 +47,13 @@ class Learner(Conventions, Upkeep, Rejecting, Exporting):
     >>> learner.predict(some_images)                            # doctest: +SKIP
 
     Args:
-        method: name of a method (`lucir`, `icarl`, `lwf`, `podnet`, `aanets`, or one registered by you).
+        method: name of a method (`lucir`, `icarl`, `lwf`, `podnet`, `aanets`, or one registered by you), or of a
+            yardstick (`replay`, `finetune`, `joint`).
         net: backbone name (`small`, `resnet32`, `resnet18`, chosen by image size if not given); a word for another
             network (`efficientnet-lite0`, `package:name`, `file.py:function`); or a module of your own that maps float
             images [B, C, H, W] to features [B, d], such as `poise.nets.adapt` makes. What is frozen in it stays frozen.
-        memory: images kept per class, or a `Budget` (a fixed total, a reserve, RMM's rule).
+        memory: images kept per class (0: none), `all`, or a `Budget` (a fixed total, a reserve, RMM's rule); if not
+            given, what the method keeps itself: nearly always 20 per class.
         epochs: training length of each phase; the other schedule values belong to the method's line of work.
         action: axes of the method's default action to change, from the second phase on (`lr`, `classifier`, weights).
         first_lr: learning rate of the first phase; the method's own if not given.
@@ -88,7 +90,7 @@ class Learner(Conventions, Upkeep, Rejecting, Exporting):
         method: str | None = None,
         *,
         net: str | nn.Module | None = None,
-        memory: int | Budget = 20,
+        memory: int | str | Budget | None = None,
         epochs: int | None = None,
         batch: int | None = None,
         momentum: float | None = None,
@@ -170,7 +172,7 @@ class Learner(Conventions, Upkeep, Rejecting, Exporting):
         arrival = replace(arrival, next_images=check_foresight(self.settings.memory, next_images))
         if action is not None:
             given = self.settings.default_action.replace(**action)
-            make_space({}, given, choices=self.settings.made_method.choices)  # refuses words without meaning here
+            make_space({}, given, choices=self.settings.choices)  # refuses words without meaning here
             arrival = replace(arrival, action=given)
         if self._pending is not None and self._pending.digest != arrival.digest:
             raise OtherImages(

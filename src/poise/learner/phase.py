@@ -20,11 +20,12 @@ from poise.learner.arrival import Arrival, hold_out
 from poise.learner.settings import Settings
 from poise.learner.state import Knowledge, Pending, build_model
 from poise.learner.workload import planned_work, stage_work
-from poise.methods import Method
+from poise.methods import Growth, Method
 from poise.nets import NetInfo, net_info
 from poise.training import (
     ActionDecided,
     Backend,
+    ClassMeans,
     Event,
     Executor,
     PhaseDone,
@@ -34,6 +35,7 @@ from poise.training import (
     Workload,
     keep_memory,
     make_backend,
+    measure_means,
 )
 from poise.tuning import (
     Choice,
@@ -108,7 +110,8 @@ class Phase:
 
     def _situation(self, around: Surroundings) -> Situation:
         settings, known, shape = self.settings, self.before, self.arrival.images.shape
-        model = known.start if known.start is not None else build_model(settings, shape, around.net)
+        start = None if settings.made_method.starts_anew else known.start
+        model = start if start is not None else build_model(settings, shape, around.net)
         preprocessing, info = known.preprocessing, net_info(model.backbone)
         if preprocessing is None:
             preprocessing = first_preprocessing(settings.made_method, self.new, around.augmentation, info)
@@ -118,13 +121,14 @@ class Phase:
         return Situation(
             model=model,
             method=settings.made_method,
-            growth=self.arrival.growth,
+            growth=self.arrival.growth if start is not None else Growth(0, len(self.arrival.classes)),
             preprocessing=preprocessing,
             schedule=settings.schedule,
             backend=around.backend,
             seed=settings.seed,
             phase=self.arrival.phase,
             updates=bool(self.arrival.growth.old) and not self.arrival.growth.new,
+            means=ClassMeans(known.means, known.mean_images) if known.means is not None else None,
         )
 
     def _trial_inputs(self) -> TrialInputs:
@@ -193,7 +197,7 @@ class Phase:
         quota = budget.after(len(arrival.classes), arrival.count, rho, arrival.next_images)
         evaluator, new = self.situation.evaluator, ImageSet.joined([self.new, self.unstored])
         memory = keep_memory(evaluator, predictor, self.kept, new, quota, self.reserve, budget.reserve)
-        means = evaluator.class_means(predictor, memory.exemplars, len(arrival.classes))
+        means, mean_images = measure_means(self.situation, predictor, memory.exemplars, new)
         hits = {name: count + judged_hits(self.task.history)[name] for name, count in self.before.hits.items()}
         if len(memory.reserve):
             truth = memory.reserve.labels.to(evaluator.backend.device)
@@ -209,11 +213,12 @@ class Phase:
             predictor=predictor,
             start=start,
             means=means,
+            mean_images=mean_images,
             memory=memory,
             hits=hits,
             history=(*self.before.history, *self.task.history),
             held=len(self.kept) + len(self.stored) + len(self.unstored),
-            budget=budget.of_phase(arrival.growth.old, arrival.count),
+            budget=budget.of_phase(arrival.growth.old, arrival.count, len(self.kept)),
             rho=rho,
         )
 

@@ -73,6 +73,7 @@ class Knowledge:
         predictor: the model to predict with.
         start: the model that the next phase starts from; nearly always the same.
         means: the unit mean feature of each class.
+        mean_images: the number of images that each of them was measured on.
         memory: the kept images; None where they were left out when the learner was saved.
         hits: of each classifier, in all judgements so far.
         history: what was tried, decided and judged.
@@ -92,6 +93,7 @@ class Knowledge:
     start: Model | None = None
     hits: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(CLASSIFIERS, 0))
     means: Tensor | None = None
+    mean_images: tuple[int, ...] = ()
     memory: Memory | None = None
     history: History = ()
     held: int = 0
@@ -232,6 +234,7 @@ class LearnerState:
             "phases": known.phases,
             "hits": dict(known.hits),
             "history": [entry_as_json(entry) for entry in known.history],
+            "mean_images": list(known.mean_images),
             "held": known.held,
             "budget": known.budget,
             "rho": known.rho,
@@ -314,6 +317,7 @@ def _knowledge(
         predictor=models.get("predictor"),
         start=models.get("start", models.get("predictor")),
         means=tensors.get("means"),
+        mean_images=tuple(meta.get("mean_images", ())),
         memory=memory,
         hits=dict(meta["hits"]),
         history=tuple(entry_from_json(entry) for entry in meta["history"]),
@@ -338,10 +342,10 @@ def save_state(state: LearnerState, path: Path, *, memory: bool) -> None:
         raise UserError("this learner has learned nothing yet; there is nothing to save")
     store.refuse_bad_place(path)
     tensors, meta = (state if memory else state.predict_only()).tensors(images=True)
-    if memory:
-        count = len(state.knowledge.memory or ())
+    count = len(state.knowledge.memory or ()) if memory else 0
+    if count:
         log.warning("%s contains %d training images; save(memory=False) leaves them out", path, count)
-    store.write_tensors(path, tensors, {**meta, "contains_training_images": memory}, kind="learner")
+    store.write_tensors(path, tensors, {**meta, "contains_training_images": count > 0}, kind="learner")
 
 
 # Networks -------------------------------------------------------------------------------------------------------------

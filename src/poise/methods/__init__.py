@@ -17,6 +17,7 @@ from poise.methods.icarl import ICaRL
 from poise.methods.lucir import Lucir
 from poise.methods.lwf import LwF
 from poise.methods.podnet import PODNet
+from poise.methods.yardsticks import Finetune, Joint, Replay
 
 __all__ = [
     "METHODS",
@@ -24,13 +25,16 @@ __all__ = [
     "PREVIOUS",
     "AANets",
     "Arrivals",
+    "Finetune",
     "Finished",
     "Growth",
     "ICaRL",
+    "Joint",
     "Lucir",
     "LwF",
     "Method",
     "PODNet",
+    "Replay",
     "Stage",
     "make_method",
     "register",

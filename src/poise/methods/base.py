@@ -128,6 +128,10 @@ class Method(ABC):
         moves_statistics=False,
         teacher=None,
     )
+    #: What is kept between phases where the user does not say it: so many images of each class, or all images.
+    own_memory: int | str = 20
+    #: Whether every phase trains a new network, to which all classes are new; most continue with the last phase's.
+    starts_anew: bool = False
     #: The names of its own options with their defaults.
     options: Mapping[str, float | str] = {}
 

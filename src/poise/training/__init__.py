@@ -7,7 +7,7 @@ runs several trainings side by side, `executor` says where, `backend` is the dev
 """
 
 from poise.training.backend import PRECISIONS, Backend, make_backend
-from poise.training.evaluate import NCM_TEMPERATURE, Evaluator, Extracted, both_classifiers
+from poise.training.evaluate import NCM_TEMPERATURE, ClassMeans, Evaluator, Extracted, both_classifiers
 from poise.training.events import (
     ActionDecided,
     DefaultsChosen,
@@ -22,7 +22,7 @@ from poise.training.events import (
     trained_images,
 )
 from poise.training.executor import Bench, Executor, LocalExecutor
-from poise.training.keeping import keep_exemplars, keep_memory
+from poise.training.keeping import keep_exemplars, keep_memory, measure_means, remember_means
 from poise.training.lanes import Lane, Lanes
 from poise.training.outlook import Outlook, Trying, Workload
 from poise.training.pace import Gauge, Pace, Work
@@ -36,6 +36,7 @@ __all__ = [
     "ActionDecided",
     "Backend",
     "Bench",
+    "ClassMeans",
     "DefaultsChosen",
     "EpochDone",
     "Evaluator",
@@ -66,5 +67,7 @@ __all__ = [
     "keep_exemplars",
     "keep_memory",
     "make_backend",
+    "measure_means",
+    "remember_means",
     "trained_images",
 ]

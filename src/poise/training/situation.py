@@ -11,7 +11,7 @@ from poise.data import Feed, ImageSet, Preprocessing
 from poise.methods import PREVIOUS, Arrivals, Growth, Method
 from poise.nets import Model, torch_generator
 from poise.training.backend import Backend
-from poise.training.evaluate import Evaluator
+from poise.training.evaluate import ClassMeans, Evaluator
 from poise.training.schedule import Schedule
 
 
@@ -22,6 +22,7 @@ class Situation:
     `model` is the one that the last phase left to start from, or one that has learned nothing if this is the first.
     `updates` says that the phase brings images of known classes only: then their rows are trained whatever the action
     says, for it has no others.
+    `means` are the class means that the last phase left: all that is known of old classes where no image is kept.
     """
 
     model: Model
@@ -33,6 +34,7 @@ class Situation:
     seed: int
     phase: int
     updates: bool = False
+    means: ClassMeans | None = None
 
     def trains_old_rows(self, action: Action) -> bool:
         """Whether the head's rows of old classes are trained with this action."""

@@ -112,7 +112,13 @@ class BilevelTuner(Tuner):
         return Forecast(options.rounds, exact=False, steps=3 * options.rounds * options.steps)
 
 
-BILEVEL: Final = TunerKind("bilevel", BilevelTuner, partial(resolve_options, "bilevel", BilevelOptions), space=None)
+BILEVEL: Final = TunerKind(
+    "bilevel",
+    make=BilevelTuner,
+    resolve=partial(resolve_options, "bilevel", BilevelOptions),
+    space=None,
+    needs_old_images=True,
+)
 
 
 def hyper_steps(
