@@ -1,21 +1,24 @@
 # Two commands: `make demo` runs the main job, `make test` checks everything. `make setup` only installs.
 PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3,$(if $(shell $(name) -c 'import sys; print(sys.version_info >= (3, 11))' 2>/dev/null | grep True),$(name))))
+UV ?= uv
 BIN := .venv/bin
-READY := .venv/.ready
+# What poise itself needs, and what developers need besides: the demo waits for the first one only.
+RUNTIME := .venv/.runtime
+DEVELOP := .venv/.develop
+LOWEST := .venv-lowest
 
-.PHONY: setup demo test lint format clean
+.PHONY: setup demo test test-lowest lint format lock api clean
 
-setup: $(READY)
+setup: $(DEVELOP)
 
-$(READY): pyproject.toml constraints.txt
+$(RUNTIME) $(DEVELOP): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "poise needs Python 3.11 or newer: make setup PYTHON=/path/to/python3.11"; exit 2; }
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	@touch $@
+	@$(PYTHON) tools/install.py '$(if $(filter $(DEVELOP),$@),.[dev],.)'
+	@touch $(RUNTIME) $@
 
 # One thread: the digits' network is so small that a second one only gets in the way.
 demo: export OMP_NUM_THREADS = 1
-demo: setup
+demo: $(RUNTIME)
 	@for setting in tfh tfs; do for policy in fixed online; do \
 	  folder=runs/demo/$$policy-$$setting; \
 	  if [ -e $$folder/recipe.json ]; then $(BIN)/poise resume $$folder || exit $$?; \
@@ -26,6 +29,23 @@ demo: setup
 
 test: setup
 	$(BIN)/python -m pytest -n 2
+
+# The oldest libraries that pyproject.toml allows, really installed. PyTorch is the one of constraints.txt.
+test-lowest:
+	@command -v $(UV) > /dev/null || { echo "make test-lowest needs uv: pip install uv, or make test-lowest UV=/path/to/uv"; exit 2; }
+	$(UV) venv --quiet --clear --python $(PYTHON) $(LOWEST)
+	grep -E '^(torch|pytest|pytest-xdist|hypothesis)==' constraints.txt > $(LOWEST)/constraints.txt
+	$(UV) pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct -c $(LOWEST)/constraints.txt -e '.[tensorboard]' pytest pytest-xdist hypothesis
+	OMP_NUM_THREADS=1 $(LOWEST)/bin/python -m pytest -n 2 -W default tests/test_cli.py tests/test_store.py tests/data tests/experiment/test_recipe.py tests/report/test_page.py tests/report/test_tables.py
+
+# The versions that the pins of constraints.txt lead to, for `uv sync`; addresses are those of PyPI, whatever this machine uses.
+lock:
+	@command -v $(UV) > /dev/null || { echo "make lock needs uv: pip install uv, or make lock UV=/path/to/uv"; exit 2; }
+	UV_NO_CONFIG=1 $(UV) lock --default-index https://pypi.org/simple $(foreach pin,$(shell grep == constraints.txt),--upgrade-package $(pin))
+
+# docs/api.md from the docstrings.
+api: setup
+	$(BIN)/python tools/api_page.py docs/api.md
 
 lint: setup
 	$(BIN)/ruff check .
@@ -38,4 +58,4 @@ format: setup
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf .venv $(LOWEST) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
