@@ -24,8 +24,17 @@ demo: $(RUNTIME)
 	  if [ -e $$folder/recipe.json ]; then $(BIN)/poise resume $$folder || exit $$?; \
 	  else $(BIN)/poise run digits/lucir setting=$$setting policy=$$policy --out $$folder > /dev/null || exit $$?; fi; \
 	done; done
-	@echo; $(BIN)/poise report runs/demo/fixed-tfh runs/demo/online-tfh runs/demo/fixed-tfs runs/demo/online-tfs --out runs/demo/report --cam
-	@echo; echo "The run folders are in runs/demo: result.json, journal.jsonl, model.safetensors and a page of its own in each."
+	@echo; $(BIN)/poise report runs/demo/fixed-tfh runs/demo/online-tfh runs/demo/fixed-tfs runs/demo/online-tfs --out runs/demo/report --cam > runs/demo/report.txt
+	@sed '/^$$/q' runs/demo/report.txt
+	@echo "Each row is one run: LUCIR learned ten digits, a few at a time, and was tested after every step on all digits so far."
+	@echo "  average      the mean of these tests in percent; last: the last of them; forgetting: points that older digits lost"
+	@echo "  tfh / tfs    five digits first, then one at a time / two digits at a time"
+	@echo "  fixed        the method's own settings; online: poise tried several settings before each step and took the best"
+	@echo "One run says little, and processors round differently: your figures can differ from the README's by several points."
+	@echo
+	@echo "Look at it:       open runs/demo/report/index.html in a browser (all figures and every run)"
+	@echo "Your own images:  $(BIN)/poise learn pets.safetensors FOLDER, with one folder of images for each class in FOLDER"
+	@echo "Then read:        docs/tutorial.md"
 
 test: setup
 	$(BIN)/python -m pytest -n 2

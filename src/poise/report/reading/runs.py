@@ -24,6 +24,8 @@ LABELS: Final = {
         "knows increment: RMM's released memory, told how many images come next; it holds more than its budget",
     ),
 }
+#: The word of a recipe that leaves the choice of the classifier to the learner.
+AUTO: Final = "auto"
 #: Those labels that mean that an exam influenced a choice.
 INFORMED: Final = frozenset(LABELS[key][0] for key in ("oracle", "leak"))
 
@@ -57,6 +59,10 @@ class PhaseRecord:
     def hits(self) -> tuple[int, ...]:
         """How many images of each of `labels` the classifier that counts got right."""
         return self.hits_by_classifier.get(self.classifier, ())
+
+    def accuracy_by(self, classifier: str) -> float:
+        """The accuracy of this classifier, `fc` or `ncm`, on all classes seen so far."""
+        return {"fc": self.accuracy_fc, "ncm": self.accuracy_ncm}.get(classifier, self.accuracy)
 
     def accuracy_of(self, labels: Sequence[int], classifier: str | None = None) -> float:
         """Percent of the exam images of some classes that this classifier, or the one that counts, got right."""
@@ -152,6 +158,11 @@ class RunRecord:
     def fixed(self) -> bool:
         """Whether it uses the method's own hyperparameters."""
         return not is_tuned(self.policy) and not self.informed
+
+    @property
+    def judged(self) -> bool:
+        """Whether it chooses the classifier and nothing else: `policy=fixed action.classifier=auto`."""
+        return self.fixed and (self.recipe.get("action") or {}).get("classifier") == AUTO
 
     @property
     def informed(self) -> bool:
