@@ -7,7 +7,7 @@ RUNTIME := .venv/.runtime
 DEVELOP := .venv/.develop
 LOWEST := .venv-lowest
 
-.PHONY: setup demo test test-lowest lint format lock api clean
+.PHONY: setup demo test test-lowest lint format lock docs-output api clean
 
 setup: $(DEVELOP)
 
@@ -45,15 +45,20 @@ test-lowest:
 	$(UV) venv --quiet --clear --python $(PYTHON) $(LOWEST)
 	grep -E '^(torch|pytest|pytest-xdist|hypothesis)==' constraints.txt > $(LOWEST)/constraints.txt
 	$(UV) pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct -c $(LOWEST)/constraints.txt -e '.[tensorboard]' pytest pytest-xdist hypothesis
-	OMP_NUM_THREADS=1 $(LOWEST)/bin/python -m pytest -n 2 -W default tests/test_cli.py tests/test_store.py tests/data tests/experiment/test_recipe.py tests/report/test_page.py tests/report/test_tables.py
+	OMP_NUM_THREADS=1 $(LOWEST)/bin/python -m pytest -n 2 -W default $(wildcard tests/cli tests/test_cli.py) tests/test_store.py tests/data tests/experiment/test_recipe.py tests/report/test_page.py tests/report/test_tables.py
 
 # The versions that the pins of constraints.txt lead to, for `uv sync`; addresses are those of PyPI, whatever this machine uses.
 lock:
 	@command -v $(UV) > /dev/null || { echo "make lock needs uv: pip install uv, or make lock UV=/path/to/uv"; exit 2; }
 	UV_NO_CONFIG=1 $(UV) lock --default-index https://pypi.org/simple $(foreach pin,$(shell grep == constraints.txt),--upgrade-package $(pin))
 
+# Run docs/tutorial.md as it stands (minutes) and write what it prints into it.
+docs-output: export OMP_NUM_THREADS = 1
+docs-output: $(RUNTIME)
+	$(BIN)/python tools/page_output.py docs/tutorial.md
+
 # docs/api.md from the docstrings.
-api: setup
+api: $(RUNTIME)
 	$(BIN)/python tools/api_page.py docs/api.md
 
 lint: setup

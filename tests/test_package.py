@@ -96,10 +96,9 @@ def test_every_import_is_declared() -> None:
         imported |= dict.fromkeys(imported_packages(ast.parse(path.read_text("utf-8"))), path.name)
     assert {"torch", "numpy", "PIL", "sklearn"} <= imported.keys()
     owners = metadata.packages_distributions()
-    for name, path in imported.items():
-        known = {canonicalize_name(each) for each in owners.get(name, [BROUGHT_ALONG.get(name, name)])}
-        known |= {BROUGHT_ALONG[name]} if name in BROUGHT_ALONG else set()
-        assert known & declared, f"{path} imports {name}, which pyproject.toml does not declare"
+    for name, module in imported.items():
+        known = {*owners.get(name, [name]), BROUGHT_ALONG.get(name, name)}
+        assert declared & set(map(canonicalize_name, known)), f"{module} imports {name}; declare it in pyproject.toml"
 
 
 def imported_packages(tree: ast.AST) -> Iterator[str]:

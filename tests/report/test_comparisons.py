@@ -91,6 +91,7 @@ def test_methods_without_a_policy_are_compared(write: Write, tmp_path: Path) -> 
 def test_runs_without_a_common_seed_or_stream_are_not_ranked(write: Write) -> None:
     runs = [read_run(write("lucir", seed=1)), read_run(write("icarl", seed=2, method="icarl"))]
     runs.append(read_run(write("lwf", seed=1, method="lwf", setting="tfh")))
+    runs.append(read_run(write("going", seed=1, method="podnet", phases=4, finished=False)))
     assert rankings(runs) == []
     ((title, said),) = words(runs)
     assert title == ""

@@ -71,9 +71,9 @@ class Ranking:
     @property
     def leaders(self) -> tuple[Configuration, Configuration] | None:
         """The two best that no exam helped; None if there are no two that share a seed."""
-        first, *others = [row for row in self.rows if not row.first.informed] or [None]
-        second = next((row for row in others if row and first and self.difference(first, row)), None)
-        return (first, second) if first and second else None
+        first, *others = [row for row in self.rows if not row.first.informed] or self.rows
+        second = next((row for row in others if not row.first.informed and self.difference(first, row)), None)
+        return (first, second) if second else None
 
     def difference(self, one: Configuration, other: Configuration) -> Spread | None:
         """The difference of two configurations, paired by seed."""
@@ -99,5 +99,6 @@ def _rankings(runs: Sequence[RunRecord]) -> Iterator[Ranking]:
         free = [row for row in rows if row.label not in against]
         for stream in sorted({stream for row in free for stream in row.by_stream}):
             there = [row for row in free if row.averages(stream)]
-            ranking = Ranking(where, stream, tuple(there))
-            yield Ranking(where, stream, tuple(sorted(there, key=ranking.mean, reverse=True)))
+            if there:
+                mean = Ranking(where, stream, tuple(there)).mean
+                yield Ranking(where, stream, tuple(sorted(there, key=mean, reverse=True)))
