@@ -17,7 +17,7 @@ from pathlib import Path
 
 VENV = Path(".venv")
 #: Lines of pip that name a package, and a download that takes a while.
-COLLECTING = re.compile(r"Collecting ([\w.\[\],-]+)")
+NAMED = re.compile(r"(?:Collecting |Processing (?:\S*/)?)([\w.\[\],+-]+)")
 LARGE = re.compile(r"\s*(?:Downloading|Using cached) (?:\S*/)?(\S+) \(([\d.]+ [MG]B)\)")
 
 
@@ -50,7 +50,7 @@ def summarise(output: Iterable[str]) -> Iterator[str]:
     """Of pip's output: each package once, large downloads with their size, and what was installed in the end."""
     named: set[str] = set()
     for line in output:
-        if (found := COLLECTING.match(line)) and found[1] not in named:
+        if (found := NAMED.match(line)) and found[1] not in named:
             named.add(found[1])
             yield found[1]
         elif found := LARGE.match(line):
