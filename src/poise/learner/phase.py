@@ -5,6 +5,8 @@ Y. Liu, Y. Li, B. Schiele, Q. Sun: Online Hyperparameter Optimization for Class-
 
 from __future__ import annotations
 
+import copy
+import logging
 from collections.abc import Generator
 from dataclasses import dataclass, replace
 
@@ -17,7 +19,9 @@ from poise.errors import UserError
 from poise.learner.arrival import Arrival, hold_out
 from poise.learner.settings import Settings
 from poise.learner.state import Knowledge, Pending, build_model
+from poise.learner.workload import planned_work, stage_work
 from poise.methods import Method
+from poise.nets import NetInfo, net_info
 from poise.training import (
     ActionDecided,
     Backend,
@@ -27,6 +31,7 @@ from poise.training import (
     PhaseStarted,
     Situation,
     Trainer,
+    Workload,
     keep_memory,
     make_backend,
 )
@@ -42,6 +47,8 @@ from poise.tuning import (
     judged_hits,
     train_and_judge,
 )
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -63,10 +70,12 @@ class Surroundings:
         augmentation: Augmentation | None = None,
         executor: Executor | None = None,
     ) -> Surroundings:
-        """Those of a learner with these settings on that device."""
+        """Those of a learner with these settings on that device; it works on a copy of the net."""
         if executor is not None and not callable(getattr(executor, "run", None)):
             raise UserError(f"executor={executor!r} does not run attempts; see poise.training.Executor")
-        return cls(make_backend(device, settings.precision, settings.deterministic), net, augmentation, executor)
+        return cls(
+            make_backend(device, settings.precision, settings.deterministic), copy.deepcopy(net), augmentation, executor
+        )
 
 
 class Phase:
@@ -99,11 +108,15 @@ class Phase:
 
     def _situation(self, around: Surroundings) -> Situation:
         settings, known, shape = self.settings, self.before, self.arrival.images.shape
-        preprocessing = known.preprocessing
+        model = known.start if known.start is not None else build_model(settings, shape, around.net)
+        preprocessing, info = known.preprocessing, net_info(model.backbone)
         if preprocessing is None:
-            preprocessing = first_preprocessing(settings.made_method, self.new, around.augmentation)
+            preprocessing = first_preprocessing(settings.made_method, self.new, around.augmentation, info)
+        count = len(preprocessing.mean)
+        if count not in (shape[0], info.channels if info is not None else None):
+            raise UserError(f"preprocessing has {count} means, but images have {shape[0]} channels; give one for each")
         return Situation(
-            model=known.start if known.start is not None else build_model(settings, shape, around.net),
+            model=model,
             method=settings.made_method,
             growth=self.arrival.growth,
             preprocessing=preprocessing,
@@ -128,7 +141,7 @@ class Phase:
         In:  the old model Θ_{i−1}; the training data, exemplars ℰ_{0:i−1} and new images 𝒟_i.
         Out: the new model Θ_i and the new exemplars ℰ_{0:i}, with the policy's weights **w** as a history of trials.
         """
-        chosen = None
+        chosen, self.task.outlook.work = None, self._planned()
         if pending is not None:
             self.task.history.extend(pending.history)
             chosen = pending.action
@@ -147,6 +160,7 @@ class Phase:
             self.trainer.restore(pending.tensors, pending.position)
         # CIL training: Θ_i for M₂ epochs with a_i (Algorithm 2).
         assert self.trainer is not None
+        self.task.outlook.work, self.task.outlook.trying = self._planned(), None
         yield from train_and_judge(self.task, chosen, self.trainer.run())
         # Select new exemplars ℰ_{0:i} by herding.
         return self._keep(self.trainer)
@@ -208,6 +222,16 @@ class Phase:
         arrival = self.arrival
         return PhaseStarted(arrival.phase, arrival.growth.new, len(arrival.classes), len(self.stored), len(self.kept))
 
+    def _planned(self) -> Workload:
+        """How much work there will be: as far as the settings say it, then as the training turned out to be."""
+        arrival, kind = self.arrival, self.settings.kind
+        images = arrival.growth, len(self.kept.exemplars), len(self.new)
+        tunes = arrival.action is None and (arrival.phase == 0 or not kind.tunes or self.task.trials.possible)
+        plan = planned_work(self.settings, arrival.phase, *images, tunes=tunes)
+        if self.trainer is None:
+            return plan
+        return replace(plan, stages=stage_work(self.trainer.stages, self.trainer.schedule.epochs, *images))
+
     def _decided(self, choice: Choice) -> ActionDecided:
         phase, action = self.arrival.phase, dict(choice.action)
         if phase == 0 or self.arrival.action is not None:
@@ -236,10 +260,18 @@ class Phase:
         return Pending(self.arrival.digest, history, self.trainer.action, copied, position)
 
 
-def first_preprocessing(method: Method, images: ImageSet, augmentation: Augmentation | None) -> Preprocessing:
-    """Measured on the first phase's images, with an augmentation that suits their size if none is given."""
+def first_preprocessing(
+    method: Method, images: ImageSet, augmentation: Augmentation | None, info: NetInfo | None = None
+) -> Preprocessing:
+    """With the network's own constants where it has some, else measured on the first phase's images.
+
+    The augmentation suits the size of the images, if none is given.
+    """
     augmentation = augmentation or suitable_augmentation(min(images.shape[1:]))
-    return with_jitter(method, Preprocessing.measured(images.pixels, augmentation))
+    if info is not None and (line := info.doubts(images.shape)) is not None:
+        log.warning("%s", line)
+    own = info.preprocessing(augmentation) if info is not None else None
+    return with_jitter(method, own or Preprocessing.measured(images.pixels, augmentation))
 
 
 def with_jitter(method: Method, preprocessing: Preprocessing) -> Preprocessing:

@@ -11,11 +11,16 @@ from typing import Any, Final, Self
 from poise.actions import Action, ActionSpace, AxisValue, tuned_space
 from poise.data import LEAST_SIZE, Budget
 from poise.errors import UserError, check_number, check_whole
-from poise.methods import Method, make_method
-from poise.nets import check_backbone
+from poise.methods import METHODS, Method, make_method
+from poise.nets import absolute_word, check_backbone
 from poise.training import Schedule
-from poise.tuning import DEFAULT_POLICY, UNTUNED, Setup, TrialSettings, Tuner, TunerKind, tuner_kind
+from poise.tuning import DEFAULT_POLICY, UNTUNED, Setup, TrialSettings, Tuner, TunerKind, tuner_kind, tuner_names
 
+#: Keys that can be left open until the first images arrive.
+AUTOMATIC: Final = (
+    *("method", "net", "epochs", "batch", "weight_decay", "decay", "warmup", "momentum", "optimiser"),
+    *("action", "first_lr", "space", "trials", "policy_options"),
+)
 #: Keys for which None means that nothing is said.
 OPTIONAL: Final = frozenset(
     ("net", "action", "first_lr", "policy_options", "space", "tune", "trials", "options", "image_size")
@@ -24,7 +29,10 @@ OPTIONAL: Final = frozenset(
 
 @dataclass(frozen=True)
 class Settings:
-    """What a learner was made with: plain values, saved with it. `resolve` makes them of what a user gives."""
+    """What a learner was made with: plain values, saved with it. `resolve` makes them of what a user gives.
+
+    `automatic` names the keys that are left open until the first images arrive (`poise.learner.defaults`).
+    """
 
     method: str = "lucir"
     options: Mapping[str, float | str] = field(default_factory=dict)
@@ -42,8 +50,10 @@ class Settings:
     precision: str = "auto"
     deterministic: bool = False
     seed: int = 0
+    automatic: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "automatic", tuple(self.automatic))
         check_whole("seed", self.seed, 0)
         if self.image_size is not None:
             check_whole("image_size", self.image_size, LEAST_SIZE)
@@ -51,24 +61,28 @@ class Settings:
             check_number("first_lr", self.first_lr, positive=True)
 
     @classmethod
-    def resolve(cls, **given: Any) -> Self:  # noqa: ANN401 - whatever a user gives, checked here
+    def resolve(cls, *, automatic: bool = False, **given: Any) -> Self:  # noqa: ANN401 - whatever a user gives, checked
         """The settings as given, with what the policy brings along and every default written out.
 
-        All words are checked: a method, action, space, policy or option that does not exist is refused.
+        All words are checked: a method, action, space, policy or option that does not exist is refused. With
+        `automatic`, what is None is left open for the first images.
         """
-        keys = {name: _copy_plain(value) for name, value in given.items() if value is not None or name not in OPTIONAL}
+        left_open = tuple(name for name in AUTOMATIC if automatic and given.get(name) is None)
+        optional = OPTIONAL.union(left_open)
+        keys = {name: _copy_plain(value) for name, value in given.items() if value is not None or name not in optional}
         for name, example in (("options", "lambda_base"), ("action", "lr"), ("policy_options", "safe")):
             if not isinstance(keys.get(name, {}), Mapping):
                 raise UserError(f"{name}={keys[name]!r} must be a mapping, such as {{{example!r}: 1.0}}")
         kind = tuner_kind(keys.get("policy", DEFAULT_POLICY))
         trials, memory = keys.get("trials", {}), keys.get("memory", 20)
         keys["policy"] = kind.name
+        keys |= {"net": absolute_word(keys["net"])} if isinstance(keys.get("net"), str) else {}
         keys["policy_options"] = kind.resolve(keys.get("policy_options", {}))
         keys["space"] = kind.own_space(keys.get("space"), keys.get("tune"))
         keys["trials"] = trials if isinstance(trials, TrialSettings) else kind.trial_settings(trials)
         keys["memory"] = memory if isinstance(memory, Budget) else Budget(per_class=memory)
         schedule = {each.name: keys.pop(each.name) for each in fields(Schedule) if each.name in keys}
-        settings = cls(**keys, schedule=Schedule(**schedule))
+        settings = cls(**keys, schedule=Schedule(**schedule), automatic=left_open)
         settings.check()
         return settings
 
@@ -94,7 +108,23 @@ class Settings:
 
     def predicting(self) -> Settings:
         """The settings of a learner that only predicts: nothing is left of what decided its actions."""
-        return replace(self.untuned(), space=self.kind.space or "paper", tune=None)
+        space = self.kind.space if self.policy in tuner_names() else None
+        return replace(self.untuned(), space=space or "paper", tune=None)
+
+    @property
+    def unregistered(self) -> str | None:
+        """The method or the policy of one's own that nobody registered here: without it, a learner only predicts."""
+        if self.method not in METHODS:
+            return f"method '{self.method}'"
+        return f"policy '{self.policy}'" if self.policy not in tuner_names() else None
+
+    def refuse_unregistered(self) -> None:
+        """Refuse to learn where the method or the policy is not there."""
+        if self.unregistered is not None:
+            raise UserError(
+                f"this learner learns with the {self.unregistered}, which is not registered here; "
+                "import the module that registers it first"
+            )
 
     # What they make, once --------------------------------------------------------------------------------------
 
@@ -158,4 +188,7 @@ def _copy_plain(value: Any) -> Any:  # noqa: ANN401 - whatever a user gives
 
 
 #: What `Settings.resolve` takes: the keys above, those of the schedule one by one.
-KEYS: Final = frozenset(each.name for kind in (Settings, Schedule) for each in fields(kind)) - {"schedule"}
+KEYS: Final = frozenset(each.name for kind in (Settings, Schedule) for each in fields(kind)) - {
+    "schedule",
+    "automatic",
+}

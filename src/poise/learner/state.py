@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -19,8 +20,18 @@ from poise.actions import Action
 from poise.data import Augmentation, ImageSet, Memory, Preprocessing, suitable_net
 from poise.errors import UserError
 from poise.learner.settings import Settings
-from poise.methods import Growth
-from poise.nets import Model, build_backbone, build_head, feature_width
+from poise.methods import METHODS, Growth
+from poise.nets import (
+    Model,
+    NetInfo,
+    build_head,
+    build_net,
+    changed_file,
+    feature_width,
+    is_named,
+    net_info,
+    set_info,
+)
 from poise.tuning import CLASSIFIERS, Entry, History, entry_as_json, entry_from_json, first_classifier
 
 log = logging.getLogger(__name__)
@@ -29,6 +40,23 @@ Label = int | str
 Shape = tuple[int, int, int]  # channels, height, width
 Tensors = dict[str, Tensor]
 Lookup = Callable[[Tensor], Tensor]  # from origins to pixels
+
+
+class ClassLabels(tuple[Label, ...]):
+    """The labels of classes: a tuple that scikit-learn can use as an array.
+
+    >>> ClassLabels(("cat", "dog")) == "dog"
+    array([False,  True])
+    """
+
+    def tolist(self) -> list[Label]:
+        """The labels as a list."""
+        return list(self)
+
+    def __eq__(self, other: object) -> Any:  # noqa: ANN401 - as arrays do it, where one label is compared with
+        return np.array([label == other for label in self]) if isinstance(other, int | str) else super().__eq__(other)
+
+    __hash__ = tuple.__hash__
 
 
 @dataclass(frozen=True)
@@ -69,6 +97,11 @@ class Knowledge:
     budget: int = 0
     rho: float = 0.0
 
+    @property
+    def labels(self) -> ClassLabels:
+        """The classes, as a user reads them."""
+        return ClassLabels(self.classes)
+
     def placed(self, device: torch.device) -> Knowledge:
         """The same with its models and means on a device, ready to predict."""
         if self.predictor is None or self.start is None or self.means is None:
@@ -99,13 +132,17 @@ class Pending:
 
 @dataclass(frozen=True)
 class LearnerState:
-    """All of a learner: what it was made with, what it knows, and the phase it is in the middle of."""
+    """All of a learner: what it was made with, what it knows, and the phase it is in the middle of.
+
+    `info` is what is known of a network that was not made here.
+    """
 
     settings: Settings
     knowledge: Knowledge
     augmentation: Augmentation | None = None
     own_net: bool = False
     pending: Pending | None = None
+    info: NetInfo | None = None
 
     @property
     def architecture(self) -> str:
@@ -133,6 +170,15 @@ class LearnerState:
     def forgetting_trials(self, settings: Settings) -> LearnerState:
         """The same knowledge for a learner made with other settings, which knows nothing of earlier trials."""
         return replace(self, settings=settings, knowledge=replace(self.knowledge, history=()), pending=None)
+
+    def without_past(self) -> LearnerState:
+        """Only the phase it is in the middle of, if it learned others before: those are in another file."""
+        known = self.knowledge
+        return self if not known.phases else replace(self, knowledge=Knowledge(action=known.action))
+
+    def continuing(self, past: LearnerState) -> LearnerState:
+        """The learner as it was before, in the middle of this phase."""
+        return replace(past, pending=self.pending)
 
     # To tensors and back ----------------------------------------------------------------------------------------
 
@@ -166,10 +212,12 @@ class LearnerState:
             "settings": self.settings.as_json(),
             "augmentation": asdict(self.augmentation) if self.augmentation is not None else None,
             "own_net": self.own_net,
+            **({"net_info": self.info.as_json()} if self.info is not None else {}),
             "models": {
                 name: {
-                    "net": self.architecture,
+                    "net": model.described or self.architecture,
                     "grown": [list(growth) for growth in model.grown],
+                    "expands": bool(model.grown) and expands(self.settings),
                     "frozen": list(model.frozen),
                 }
                 for name, model in self._models().items()
@@ -196,6 +244,12 @@ class LearnerState:
         }
 
     @classmethod
+    def read(cls, path: Path, *, net: nn.Module | None = None) -> LearnerState:
+        """The state that `save_state` wrote; `net` is the user's own, if it has one."""
+        tensors, meta = store.read_tensors(path, kind="learner")
+        return cls.from_tensors(tensors, meta, net=net)
+
+    @classmethod
     def from_tensors(
         cls,
         tensors: Mapping[str, Tensor],
@@ -207,13 +261,26 @@ class LearnerState:
         """The state that `tensors` described; `lookup` turns origins into pixels where images were left out."""
         if meta["own_net"] and net is None:
             raise UserError("this learner was trained with a net of your own; pass it again: Learner.load(path, net=…)")
-        if net is not None and not meta["own_net"]:
+        settings, info = Settings.from_json(meta["settings"]), _saved_info(meta.get("net_info"))
+        if net is not None and not meta["own_net"] and not is_named(settings.net):
             named = meta["models"]["predictor"]["net"] if meta["models"] else "a named net"
             raise UserError(f"this learner was trained with {named}, not with a net of your own; leave net out")
-        settings = Settings.from_json(meta["settings"])
         augmentation = Augmentation(**meta["augmentation"]) if meta["augmentation"] else None
         knowledge = _knowledge(settings, tensors, meta, net, lookup)
-        return cls(settings, knowledge, augmentation, meta["own_net"], _pending(tensors, meta["pending"]))
+        for model in (knowledge.predictor, knowledge.start) if info is not None else ():
+            found = net_info(model.backbone) if model is not None else None
+            if model is not None and found is not None and info is not None:
+                set_info(model.backbone, replace(info, word=found.word, digest=found.digest))
+        return cls(settings, knowledge, augmentation, meta["own_net"], _pending(tensors, meta["pending"]), info)
+
+
+def _saved_info(meta: Mapping[str, Any] | None) -> NetInfo | None:
+    """What was known of the network; that its file has changed since is said aloud."""
+    info = NetInfo.from_json(meta) if meta is not None else None
+    changed = changed_file(info) if info is not None else None
+    if changed is not None:
+        log.warning("%s, which made this learner's net, was changed since; it may not predict as before", changed)
+    return info
 
 
 def _knowledge(
@@ -235,7 +302,7 @@ def _knowledge(
         memory = Memory(*(_stored_images(part, lookup) for part in parts))
     preprocessing = Preprocessing.from_json(meta["preprocessing"]) if meta["preprocessing"] else None
     return Knowledge(
-        action=Action(**meta["action"]),
+        action=Action.restored(meta["action"]),
         classes=tuple(meta["classes"]),
         phases=meta["phases"],
         classifier=meta["classifier"],
@@ -285,6 +352,8 @@ def architecture(settings: Settings, shape: Shape | None, *, own_net: bool) -> s
     if own_net:
         return f"own net+{method.head}"
     name = settings.net or (suitable_net(min(shape[1:])) if shape else "auto")
+    if is_named(name):
+        return f"{name}+{method.head}"
     return f"{name if '/' in name else f'{name}/{method.variant}'}+{method.head}"
 
 
@@ -294,25 +363,51 @@ def build_model(
     net: nn.Module | None = None,
     grown: Sequence[Sequence[int]] = (),
     described: str | None = None,
+    *,
+    pretrained: bool = True,
 ) -> Model:
     """A model for images of this shape that has learned nothing, its network expanded as it was in these growths.
 
-    The network is the user's own, else the one that is `described`, else the one that the settings name.
+    The network is the user's own, else the one that is `described`, else the one that the settings name. With
+    `pretrained=False` other weights are loaded into it later.
     """
-    method = settings.made_method
-    name, _, head = (described or architecture(settings, shape, own_net=net is not None)).partition("+")
-    backbone = copy.deepcopy(net) if net is not None else build_backbone(name, method.variant, shape[0], settings.seed)
+    described = described or architecture(settings, shape, own_net=net is not None)
+    name, _, head = described.rpartition("+")
+    if net is not None:
+        backbone = copy.deepcopy(net)
+    else:
+        variant = "" if is_named(name) else name.partition("/")[2]
+        backbone = build_net(name, variant, shape[0], settings.seed, pretrained=pretrained)
+    info = net_info(backbone)
+    if info is not None:
+        info.check(shape)
     model = Model(backbone, build_head(head, feature_width(backbone, shape)))
+    model.described = described
     for old, new in grown:
         growth = Growth(old, new)
-        model.expand(partial(method.expanded, growth=growth), growth, shape)
+        expanded = partial(settings.made_method.expanded, growth=growth) if expands(settings) else _unchanged
+        model.expand(expanded, growth, shape)
     return model
+
+
+def expands(settings: Settings) -> bool:
+    """Whether the method makes another network of the present one; one that is not registered here does not."""
+    return settings.method in METHODS and settings.made_method.expands
+
+
+def _unchanged(backbone: nn.Module) -> nn.Module:
+    return backbone
 
 
 def _restored_model(
     settings: Settings, shape: Shape, described: Mapping[str, Any], weights: Tensors, net: nn.Module | None
 ) -> Model:
-    model = build_model(settings, shape, net, described["grown"], described["net"])
+    if settings.method not in METHODS and described["grown"] and described.get("expands", True):
+        raise UserError(
+            f"the network of this learner was expanded by the method '{settings.method}', which is not registered "
+            "here; import the module that registers it first"
+        )
+    model = build_model(settings, shape, net, described["grown"], described["net"], pretrained=False)
     model.head.adopt(store.under("head", weights))
     try:
         model.load_state_dict(weights)

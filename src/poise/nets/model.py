@@ -14,7 +14,9 @@ from poise.errors import UserError, suggestion
 from poise.nets.branches import Branches
 from poise.nets.folding import fold_norms
 from poise.nets.heads import HEADS, Head, ScaledHead
+from poise.nets.named import build_named, check_named, is_named
 from poise.nets.outputs import NOTHING, Features, Output
+from poise.nets.pretrained import PRETRAINED
 from poise.nets.resnet import Backbone, ResNet, cifar_resnet, imagenet_resnet18, initialise
 
 #: Of a model, what can be trained without the rest.
@@ -26,6 +28,8 @@ VARIANTS = ("lucir", "ordinary", "pod")
 #: Every backbone by its name, with what makes it.
 BACKBONES: dict[str, Callable[[str, int], ResNet]] = {
     "small": lambda variant, channels: cifar_resnet(variant, channels, (1, 1, 1), (16, 32, 64)),
+    "small2": lambda variant, channels: cifar_resnet(variant, channels, (1, 1, 1), (16, 32, 64), stride=2),
+    "small4": lambda variant, channels: cifar_resnet(variant, channels, (1, 1, 1, 1), (16, 32, 64, 128), stride=4),
     "resnet32": lambda variant, channels: cifar_resnet(variant, channels, (5, 5, 5), (16, 32, 64)),
     "resnet18": imagenet_resnet18,
 }
@@ -39,6 +43,7 @@ class Model(nn.Module):
 
     Attributes:
         extras: modules that live as long as the phase, by name; each maps features to a tensor (an auxiliary head).
+        described: backbone, its variant and the head by their names, as in `resnet32/lucir+cosine`; None: nobody said.
         grown: how the network was expanded so far: the classes known before and arriving in each of those phases.
     """
 
@@ -47,6 +52,7 @@ class Model(nn.Module):
         self.backbone = backbone
         self.head = head
         self.extras = nn.ModuleDict()
+        self.described: str | None = None
         self.grown: tuple[tuple[int, int], ...] = ()
         self._frozen, self._still = _frozen_parts(backbone)
 
@@ -180,11 +186,14 @@ def torch_generator(seed: int, purpose: str, *address: int | str) -> torch.Gener
 
 
 def check_backbone(name: str, variant: str) -> tuple[str, str]:
-    """Family and variant of a named backbone; a name that `build_backbone` would not know is refused."""
+    """Family and variant of a named backbone; a name that `build_net` would not know is refused."""
+    if is_named(name):
+        check_named(name)
+        return name, ""
     family, _, override = name.partition("/")
     variant = override or variant
     if family not in BACKBONES:
-        raise UserError(f"unknown net '{family}'; {suggestion(family, BACKBONES)}")
+        raise UserError(f"unknown net '{family}'; {suggestion(family, (*BACKBONES, *PRETRAINED))}")
     if variant not in VARIANTS:
         raise UserError(f"unknown net variant '{variant}'; {suggestion(variant, VARIANTS)}")
     if family == "resnet18" and variant == "pod":
@@ -192,8 +201,15 @@ def check_backbone(name: str, variant: str) -> tuple[str, str]:
     return family, variant
 
 
+def build_net(name: str, variant: str, channels: int, seed: int, *, pretrained: bool = True) -> nn.Module:
+    """The network of that name or word. Without `pretrained` its weights do not matter, since others are loaded."""
+    if is_named(name):
+        return build_named(name, seed, pretrained=pretrained)
+    return build_backbone(name, variant, channels, seed)
+
+
 def build_backbone(name: str, variant: str, channels: int, seed: int) -> ResNet:
-    """A named backbone with its initial weights; `NAME/VARIANT` overrides the method's variant."""
+    """One of poise's own backbones with its initial weights; `NAME/VARIANT` overrides the method's variant."""
     family, variant = check_backbone(name, variant)
     with torch.random.fork_rng(devices=[]):  # modules draw first values of their own, soon overwritten
         net = BACKBONES[family](variant, channels)

@@ -2,13 +2,15 @@
 
 `situation` is what a training starts from, `trainer` trains it stage by stage, `step` is one step of it (`capture`: as
 a CUDA graph), `schedule` its length, `keeping` what remains after it, `evaluate` looks at models, `lanes` (with `pace`)
-runs several trainings side by side, `executor` says where, `backend` is the device, `events` what happens on the way.
+runs several trainings side by side, `executor` says where, `backend` is the device, `events` what happens on the way,
+`outlook` what is to come.
 """
 
 from poise.training.backend import PRECISIONS, Backend, make_backend
 from poise.training.evaluate import Evaluator, Extracted, both_classifiers
 from poise.training.events import (
     ActionDecided,
+    DefaultsChosen,
     EpochDone,
     Event,
     PhaseDone,
@@ -22,6 +24,7 @@ from poise.training.events import (
 from poise.training.executor import Bench, Executor, LocalExecutor
 from poise.training.keeping import keep_exemplars, keep_memory
 from poise.training.lanes import Lane, Lanes
+from poise.training.outlook import Outlook, Trying, Workload
 from poise.training.pace import Gauge, Pace, Work
 from poise.training.schedule import Schedule, ceiling
 from poise.training.situation import LocalPhase, Situation
@@ -32,6 +35,7 @@ __all__ = [
     "ActionDecided",
     "Backend",
     "Bench",
+    "DefaultsChosen",
     "EpochDone",
     "Evaluator",
     "Event",
@@ -42,6 +46,7 @@ __all__ = [
     "Lanes",
     "LocalExecutor",
     "LocalPhase",
+    "Outlook",
     "Pace",
     "PhaseDone",
     "PhaseStarted",
@@ -51,8 +56,10 @@ __all__ = [
     "StepDone",
     "Trainer",
     "TrialDone",
+    "Trying",
     "TuningDone",
     "Work",
+    "Workload",
     "both_classifiers",
     "ceiling",
     "keep_exemplars",

@@ -60,6 +60,10 @@ class TrialSettings:
         """M₁ for a phase of M₂ epochs."""
         return min(ceiling(self.length * full), full if self.longest is None else self.longest)
 
+    def trainings(self, new_classes: int) -> int:
+        """How many trainings over the images of a phase a trial is, where so many classes are new."""
+        return 2 if self.environment == "both" and new_classes > 1 else 1 + self.horizon
+
 
 @dataclass(frozen=True)
 class Attempt:

@@ -23,6 +23,11 @@ LABELS: Final = {
         "knows increment",
         "knows increment: RMM's released memory, told how many images come next; it holds more than its budget",
     ),
+    "pretrained_on": (
+        "pretrained",
+        "pretrained: the network was trained on other images before and may have seen these classes; compare it with "
+        "networks that have, not with those that start from nothing",
+    ),
 }
 #: The word of a recipe that leaves the choice of the classifier to the learner.
 AUTO: Final = "auto"
