@@ -3,13 +3,14 @@
     python tools/page_output.py docs/tutorial.md
 
 Python blocks run in one namespace and commands between them, all in an empty folder. A text block right after one of
-them holds what it printed; of more than eight lines, the first and the last three stay.
+them holds what it printed; of long progress, the middle is left out.
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import re
 import shlex
 import subprocess
@@ -20,6 +21,7 @@ from typing import Any
 
 #: A block, and the text block that follows it at once.
 BLOCK = re.compile(r"^```(python|console)\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", re.MULTILINE | re.DOTALL)
+#: So many lines of progress are shown whole.
 MANY = 8
 POISE = "from poise.cli import main; main()"
 
@@ -69,9 +71,12 @@ def _run_commands(body: str) -> str:
 
 
 def _shorten(printed: str) -> str:
-    lines = printed.splitlines()
-    kept = [*lines[:3], "…", *lines[-3:]] if len(lines) > MANY else lines
-    return "".join(f"{line.rstrip()}\n" for line in kept)
+    """The lines without the middle of a long progress, whose lines are indented."""
+    lines = []
+    for indented, group in itertools.groupby(printed.splitlines(), lambda line: line.startswith("  ")):
+        some = list(group)
+        lines += [*some[:3], "  …", *some[-2:]] if indented and len(some) > MANY else some
+    return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
 if __name__ == "__main__":

@@ -55,9 +55,9 @@ def test_text_blocks_hold_what_was_printed(tmp_path: Path) -> None:
 
 def test_long_progress_is_shortened_and_a_failure_stops_it(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    page.write_text("```python\nprint(*range(20), sep='\\n')\n```\n\n```text\n```\n")
+    page.write_text("```python\nprint('begin', *range(20), 'end', sep='\\n  ')\n```\n\n```text\n```\n")
     TOOL["main"](page)
-    assert "```text\n0\n1\n2\n…\n17\n18\n19\n```" in page.read_text()
+    assert "```text\nbegin\n  0\n  1\n  2\n  …\n  19\n  end\n```" in page.read_text()
     before = "```console\n$ poise run nothing\n```\n"
     page.write_text(before)
     with pytest.raises(SystemExit, match="unknown recipe"):
