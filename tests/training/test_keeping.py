@@ -132,7 +132,7 @@ class TestMeans:
     def situation(self, evaluator: Evaluator, before: ClassMeans | None = BEFORE) -> Situation:
         model, method = model_of(Colour()), make_method("icarl")
         chain = evaluator.preprocessing
-        return Situation(model, method, Growth(2, 1), chain, Schedule(), evaluator.backend, 0, 1, before)
+        return Situation(model, method, Growth(2, 1), chain, Schedule(), evaluator.backend, 0, 1, means=before)
 
     def test_with_exemplars_all_are_measured_on_them(self, evaluator: Evaluator) -> None:
         situation = self.situation(evaluator)

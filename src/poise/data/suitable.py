@@ -6,7 +6,8 @@ from typing import Final
 
 from poise.data.augment import Augmentation
 
-LEAST_SIZE: Final = 8  # the backbones halve it twice
+#: The smallest side of an image that the backbones can take: they halve it twice.
+LEAST_SIZE: Final = 8
 
 
 FEW_IMAGES: Final = 20_000  # for which a small network learns as much as a large one, in a tenth of the time

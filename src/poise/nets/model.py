@@ -19,10 +19,13 @@ from poise.nets.outputs import NOTHING, Features, Output
 from poise.nets.pretrained import PRETRAINED
 from poise.nets.resnet import Backbone, ResNet, cifar_resnet, imagenet_resnet18, initialise
 
-Part = Literal["all", "head", "rows", "fusion"]  # of a model: what can be trained without the rest
+#: Of a model, what can be trained without the rest.
+Part = Literal["all", "head", "rows", "fusion"]
 
+#: Of a backbone: LUCIR's, whose last block has no ReLU, the ordinary one, and PODNet's.
 VARIANTS = ("lucir", "ordinary", "pod")
 
+#: Every backbone by its name, with what makes it.
 BACKBONES: dict[str, Callable[[str, int], ResNet]] = {
     "small": lambda variant, channels: cifar_resnet(variant, channels, (1, 1, 1), (16, 32, 64)),
     "small2": lambda variant, channels: cifar_resnet(variant, channels, (1, 1, 1), (16, 32, 64), stride=2),
