@@ -23,10 +23,12 @@ from poise.training import (
     Backend,
     Event,
     Executor,
+    Material,
     PhaseDone,
     PhaseStarted,
     Situation,
     Trainer,
+    features_suffice,
     keep_memory,
     make_backend,
 )
@@ -37,6 +39,7 @@ from poise.tuning import (
     Task,
     TrialInputs,
     Trials,
+    Witness,
     decided_rewards,
     judge_before,
     judged_hits,
@@ -89,19 +92,34 @@ class Phase:
         self.new, self.reserve = hold_out(arrival, self.stored, settings, kept)
         # without the images that were discarded: nothing may hold those any longer
         self.before, self.arrival = replace(knowledge, memory=self.kept), replace(arrival, images=self.stored)
-        self.situation = self._situation(around)
+        self.material = self._material(around)
+        self.situation = self.material.situation
         own = settings.made_method.default_action.classifier
         self.rule = ClassifierRule(own, knowledge.classifier, knowledge.phases, knowledge.hits)
         reward = reward or Reward()
-        trials = Trials(self._trial_inputs(), executor=around.executor, witness=reward.witness)
+        trials = Trials(self._trial_inputs(), executor=around.executor, witness=self._witness(reward))
         self.task = Task(trials, self.rule.counted, knowledge.history, reward=reward)
         self.trainer: Trainer | None = None
+
+    def _material(self, around: Surroundings) -> Material:
+        """What is learned from: images or, where the network is frozen, their features, computed here and only here."""
+        situation = self._situation(around)
+        material = Material(situation, self.kept, self.new, self.reserve, self.unstored)
+        return material.as_features() if features_suffice(situation, self.stored.shape) else material
+
+    def _witness(self, reward: Reward) -> Witness | None:
+        """The reward's, which looks at models that take images."""
+        witness, complete = reward.witness, self.material.complete
+        if witness is None:
+            return None
+        return lambda model, means, classes: witness(complete(model), means, classes)
 
     def _situation(self, around: Surroundings) -> Situation:
         settings, known, shape = self.settings, self.before, self.arrival.images.shape
         preprocessing = known.preprocessing
         if preprocessing is None:
             preprocessing = first_preprocessing(settings.made_method, self.new, around.augmentation)
+        self.preprocessing = preprocessing  # of images
         return Situation(
             model=known.start if known.start is not None else build_model(settings, shape, around.net),
             method=settings.made_method,
@@ -117,7 +135,7 @@ class Phase:
         budget, classes, phase = self.settings.memory, self.arrival.classes, self.arrival.phase
         quota = budget.quota(len(classes)) - budget.reserve
         rho = budget.rho(max(phase, 1))  # pseudo tasks of the first phase are about the later ones
-        images = self.kept, self.new, self.reserve
+        images = self.material.kept, self.material.new, self.material.reserve
         return TrialInputs(self.situation, *images, quota, self.settings.trials, rho, classes)
 
     # Algorithm 1 ------------------------------------------------------------------------------------------------
@@ -163,9 +181,9 @@ class Phase:
         return (yield from tuner.choose(self.task))
 
     def _make_trainer(self, action: Action) -> Trainer:
-        situation = self.situation
-        model = situation.grown(ImageSet.joined([self.new, self.unstored]))
-        return Trainer(situation, model, situation.teacher(), action, situation.feed(self.kept.exemplars, self.new))
+        situation, material = self.situation, self.material
+        model, feed = situation.grown(material.arrived), situation.feed(material.kept.exemplars, material.new)
+        return Trainer(situation, model, situation.teacher(), action, feed)
 
     def _keep(self, trainer: Trainer) -> Knowledge:
         """Choose what to keep and which classifier counts."""
@@ -176,25 +194,28 @@ class Phase:
         allocation = trainer.action.allocation if phase else None  # at first no increment is known
         rho = budget.rho(phase) if allocation is None else allocation
         quota = budget.after(len(arrival.classes), arrival.count, rho, arrival.next_images)
-        evaluator, new = self.situation.evaluator, ImageSet.joined([self.new, self.unstored])
-        memory = keep_memory(evaluator, predictor, self.kept, new, quota, self.reserve, budget.reserve)
+        evaluator, material = self.situation.evaluator, self.material
+        memory = keep_memory(
+            evaluator, predictor, material.kept, material.arrived, quota, material.reserve, budget.reserve
+        )
         means = evaluator.class_means(predictor, memory.exemplars, len(arrival.classes))
         hits = {name: count + judged_hits(self.task.history)[name] for name, count in self.before.hits.items()}
         if len(memory.reserve):
             truth = memory.reserve.labels.to(evaluator.backend.device)
             for name, rows in evaluator.guesses(predictor, means, memory.reserve.pixels).items():
                 hits[name] += int((rows == truth).sum())
+        shown = material.complete(predictor)
         return Knowledge(
             action=trainer.action,
             classes=arrival.classes,
             phases=phase + 1,
             classifier=self.rule.chosen(trainer.action, hits),
             shape=arrival.images.shape,
-            preprocessing=self.situation.preprocessing,
-            predictor=predictor,
-            start=start,
+            preprocessing=self.preprocessing,
+            predictor=shown,
+            start=shown if start is predictor else material.complete(start),
             means=means,
-            memory=memory,
+            memory=material.images(memory),
             hits=hits,
             history=(*self.before.history, *self.task.history),
             held=len(self.kept) + len(self.stored) + len(self.unstored),

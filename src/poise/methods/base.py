@@ -113,6 +113,8 @@ class Method(ABC):
     head: str = "linear"
     #: Brightness jitter of its line of work (0: none).
     brightness: float = 0.0
+    #: Whether its terms look at the maps of levels, and not only at features and logits.
+    uses_maps: bool = True
     #: What it does when nobody tunes it; also the axes that can be tuned.
     default_action: Action
     #: Words of an axis that mean something here, where not all do.

@@ -1,6 +1,6 @@
 """Algorithm 2: one model trained with one action.
 
-`situation` is what a training starts from, `trainer` trains it stage by stage, `step` is one step of it (`capture`: as
+`situation` is what a training starts from, `material` the images of a phase or their features, `trainer` trains it stage by stage, `step` is one step of it (`capture`: as
 a CUDA graph), `schedule` its length, `keeping` what remains after it, `evaluate` looks at models, `lanes` (with `pace`)
 runs several trainings side by side, `executor` says where, `backend` is the device, `events` what happens on the way.
 """
@@ -22,6 +22,7 @@ from poise.training.events import (
 from poise.training.executor import Bench, Executor, LocalExecutor
 from poise.training.keeping import keep_exemplars, keep_memory
 from poise.training.lanes import Lane, Lanes
+from poise.training.material import Material, features_suffice
 from poise.training.pace import Gauge, Pace, Work
 from poise.training.schedule import Schedule, ceiling
 from poise.training.situation import LocalPhase, Situation
@@ -42,6 +43,7 @@ __all__ = [
     "Lanes",
     "LocalExecutor",
     "LocalPhase",
+    "Material",
     "Pace",
     "PhaseDone",
     "PhaseStarted",
@@ -55,6 +57,7 @@ __all__ = [
     "Work",
     "both_classifiers",
     "ceiling",
+    "features_suffice",
     "keep_exemplars",
     "keep_memory",
     "make_backend",
