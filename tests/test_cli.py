@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from poise import __version__, cli, store
+from poise import Learner, __version__, cli, store
 
 SCRIPT = Path(sys.executable).with_name("poise")
 TINY = ("groups=[2,1]", "epochs=1", "batch=64")
@@ -475,6 +475,17 @@ def test_learn_then_predict_then_learn_more(poise: Command) -> None:
     late = poise("learn", "model", second, "--epochs", "3")
     assert late == Done(2, "", "poise: model exists already; epochs can only be chosen for a new learner\n")
     assert poise("learn", "model", second, "--update").out == ("model: 3 classes\n")
+
+
+def test_a_learner_that_keeps_no_image_learns_more(poise: Command) -> None:
+    done = poise("learn", "model", pictures(Path("first"), "cat dog"), "--epochs", "1", "--memory", "0")
+    assert (done.code, done.out) == (0, "model: 2 classes\n")
+    assert "training images" not in done.err, "none are in the file"
+    second = pictures(Path("second"), "eel fox", first=50)
+    assert poise("learn", "model", second).out == "model: 4 classes\n"
+    learner = Learner.load("model")
+    assert learner.memory is not None
+    assert len(learner.memory) == 0
 
 
 def test_a_model_that_cannot_be_read_is_one_line(poise: Command) -> None:

@@ -302,7 +302,7 @@ def learn(
     folder: Annotated[Path, typer.Argument(help="A folder with one folder of images per class.")],
     method: Annotated[str | None, typer.Option(help="For a new learner: lucir, icarl, lwf, podnet or aanets.")] = None,
     epochs: Annotated[int | None, typer.Option(help="For a new learner.", min=1)] = None,
-    memory: Annotated[int | None, typer.Option(help="For a new learner: images kept per class.", min=1)] = None,
+    memory: Annotated[int | None, typer.Option(help="For a new learner: images kept per class, or 0.", min=0)] = None,
     policy: Annotated[str | None, typer.Option(help="For a new learner: online, fixed, …")] = None,
     update: Annotated[bool, typer.Option("--update", help="Also train on new images of known classes.")] = False,
 ) -> None:

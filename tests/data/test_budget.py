@@ -35,13 +35,15 @@ class TestBudget:
         [
             ({"per_class": 20, "total": 100}, "either per_class or total"),
             ({"per_class": None}, "either per_class or total"),
-            ({"per_class": 0}, "per_class=0 must be a whole number, at least 1"),
+            ({"per_class": -1}, "per_class=-1 must be a whole number, at least 0"),
+            ({"per_class": 0, "reserve": 1}, "reserve=1 must be below"),
+            ({"per_class": 0, "rule": "rmm"}, "memory=0 keeps none"),
             ({"per_class": None, "total": -1}, "total=-1 must be a whole number, at least 1"),
             ({"per_class": 5, "reserve": 5}, "reserve=5 must be below"),
             ({"reserve": -1}, "reserve=-1"),
         ],
     )
-    def test_impossible_budgets_are_refused(self, budget: dict[str, int | None], words: str) -> None:
+    def test_impossible_budgets_are_refused(self, budget: dict[str, int | str | None], words: str) -> None:
         with pytest.raises(UserError, match=words):
             Budget(**budget)  # type: ignore[arg-type]
 

@@ -123,7 +123,7 @@ def test_a_file_of_ones_own_has_the_same_keys_and_defaults(file: Path) -> None:
         ("weight_decay=inf", "key 'weight_decay'"),
         ("first_lr=inf", "key 'first_lr'"),
         ("first_lr=0", "key 'first_lr'"),
-        ("memory=0", "memory.per_class=0 must be a whole number, at least 1"),
+        ("memory=-1", "memory.per_class=-1 must be a whole number, at least 0"),
         ("memory=lots", "key 'memory'"),
         ("memory.per_class=lots", "key 'memory.per_class'"),
         ("memory.reserve=5", "below memory.per_class"),

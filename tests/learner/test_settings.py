@@ -39,7 +39,7 @@ from .samples import Flat, refusal
         ({"batch": 1}, "batch=1 must be a whole number, at least 2"),
         ({"momentum": -1}, "momentum=-1"),
         ({"weight_decay": float("inf")}, "weight_decay=inf"),
-        ({"memory": 0}, "memory.per_class=0 must be a whole number, at least 1"),
+        ({"memory": -1}, "memory.per_class=-1 must be a whole number, at least 0"),
         ({"memory": "20"}, "memory.per_class='20' must be a whole number"),
         ({"memory": True}, "memory.per_class=True must be a whole number"),
         ({"seed": "x"}, "seed='x' must be a whole number"),

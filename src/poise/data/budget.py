@@ -1,7 +1,7 @@
 """The budget: how many images may be stored, during a phase and between phases.
 
 **plain.** Between phases q images of each class (or a total that all classes share); during a phase also every image
-that arrives.
+that arrives. With q = 0 no image is kept (exemplar-free).
 
 **rmm** (the first level of RMM's memory allocation, under a causal rule). In phase i, when m_i images arrive and n_old
 classes are known, a plain learner holds q · n_old exemplars and m_i new images:
@@ -76,14 +76,19 @@ class Budget:
     def __post_init__(self) -> None:
         if (self.per_class is None) == (self.total is None):
             raise UserError("memory is either per_class or total, not both and not neither")
-        check_whole("memory.per_class" if self.total is None else "memory.total", self.per_class or self.total or 0, 1)
+        if self.per_class is not None:
+            check_whole("memory.per_class", self.per_class, 0)
+        else:
+            check_whole("memory.total", self.total or 0, 1)
         check_whole("memory.reserve", self.reserve, 0)
-        if self.per_class is not None and self.reserve >= self.per_class:
+        if self.per_class is not None and self.reserve >= max(self.per_class, 1):
             raise UserError(f"memory.reserve={self.reserve} must be below memory.per_class")
         if self.rule not in RULES:
             raise UserError(f"memory.rule={self.rule!r}; {suggestion(str(self.rule), RULES)}")
         if not isinstance(self.knows_increment, bool):
             raise UserError(f"memory.knows_increment={self.knows_increment!r} must be true or false")
+        if self.rule == "rmm" and not self.keeps_images:
+            raise UserError("memory.rule=rmm shares out kept images, and memory=0 keeps none; leave the rule out")
         if self.rule == "plain" and (self.allocation is not None or self.knows_increment):
             raise UserError("memory.allocation and memory.knows_increment go with memory.rule=rmm; set that too")
         if isinstance(self.allocation, list):  # as read from a file
@@ -101,8 +106,15 @@ class Budget:
             return (ALLOCATION,) if self.rule == "rmm" else (0.0,)
         return self.allocation if isinstance(self.allocation, tuple) else (self.allocation,)
 
+    @property
+    def keeps_images(self) -> bool:
+        """Whether images are kept between phases: with 0 per class, none are."""
+        return self.per_class != 0
+
     def quota(self, classes: int) -> int:
         """q: how many images, including the reserve, each of `classes` classes may keep by the plain rule."""
+        if not self.keeps_images:
+            return 0
         quota = self.per_class if self.per_class is not None else (self.total or 0) // classes
         if quota <= self.reserve:
             raise UserError(

@@ -39,7 +39,7 @@ class Learner(Saving):
         method: name of a method (`lucir`, `icarl`, `lwf`, `podnet`, `aanets`, or one registered by you).
         net: backbone name (`small`, `resnet32`, `resnet18`, chosen by image size if not given), or a module
             of your own that maps float images [B, C, H, W] to features [B, d]; what is frozen in it stays frozen.
-        memory: images kept per class, or a `Budget` (a fixed total, a reserve, RMM's rule).
+        memory: images kept per class (0: none), or a `Budget` (a fixed total, a reserve, RMM's rule).
         epochs: training length of each phase; the other schedule values belong to the method's line of work.
         action: axes of the method's default action to change, from the second phase on (`lr`, `classifier`, weights).
         first_lr: learning rate of the first phase; the method's own if not given.
@@ -143,7 +143,7 @@ class Learner(Saving):
         arrival = replace(arrival, next_images=check_foresight(self.settings.memory, next_images))
         if action is not None:
             given = self.settings.default_action.replace(**action)
-            make_space({}, given, choices=self.settings.made_method.choices)  # refuses words without meaning here
+            make_space({}, given, choices=self.settings.choices)  # refuses words without meaning here
             arrival = replace(arrival, action=given)
         if self._pending is not None and self._pending.digest != arrival.digest:
             raise UserError("this learner was saved in the middle of a phase with other images; give it the same ones")

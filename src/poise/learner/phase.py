@@ -21,6 +21,7 @@ from poise.methods import Method
 from poise.training import (
     ActionDecided,
     Backend,
+    ClassMeans,
     Event,
     Executor,
     Material,
@@ -31,6 +32,7 @@ from poise.training import (
     features_suffice,
     keep_memory,
     make_backend,
+    measure_means,
 )
 from poise.tuning import (
     Choice,
@@ -129,6 +131,7 @@ class Phase:
             backend=around.backend,
             seed=settings.seed,
             phase=self.arrival.phase,
+            means=ClassMeans(known.means, known.mean_images) if known.means is not None else None,
         )
 
     def _trial_inputs(self) -> TrialInputs:
@@ -198,7 +201,7 @@ class Phase:
         memory = keep_memory(
             evaluator, predictor, material.kept, material.arrived, quota, material.reserve, budget.reserve
         )
-        means = evaluator.class_means(predictor, memory.exemplars, len(arrival.classes))
+        means, mean_images = measure_means(self.situation, predictor, memory.exemplars, material.arrived)
         hits = {name: count + judged_hits(self.task.history)[name] for name, count in self.before.hits.items()}
         if len(memory.reserve):
             truth = memory.reserve.labels.to(evaluator.backend.device)
@@ -215,6 +218,7 @@ class Phase:
             predictor=shown,
             start=shown if start is predictor else material.complete(start),
             means=means,
+            mean_images=mean_images,
             memory=material.images(memory),
             hits=hits,
             history=(*self.before.history, *self.task.history),

@@ -8,13 +8,16 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Final, Self
 
-from poise.actions import Action, ActionSpace, AxisValue, tuned_space
+from poise.actions import AXES, Action, ActionSpace, AxisValue, tuned_space
 from poise.data import LEAST_SIZE, Budget
 from poise.errors import UserError, check_number, check_whole
-from poise.methods import Method, make_method
+from poise.methods import Growth, Method, make_method
 from poise.nets import check_backbone
 from poise.training import Schedule
 from poise.tuning import DEFAULT_POLICY, UNTUNED, Setup, TrialSettings, Tuner, TunerKind, tuner_kind
+
+#: The word of `balance` that adds a training on as many images of old classes as of new ones.
+BALANCED: Final = "finetune"
 
 #: Keys for which None means that nothing is said.
 OPTIONAL: Final = frozenset(
@@ -65,8 +68,8 @@ class Settings:
         keys["policy"] = kind.name
         keys["policy_options"] = kind.resolve(keys.get("policy_options", {}))
         keys["space"] = kind.own_space(keys.get("space"), keys.get("tune"))
-        keys["trials"] = trials if isinstance(trials, TrialSettings) else kind.trial_settings(trials)
         keys["memory"] = memory if isinstance(memory, Budget) else Budget(per_class=memory)
+        keys["trials"] = _trial_settings(trials, kind, keys["memory"])
         schedule = {each.name: keys.pop(each.name) for each in fields(Schedule) if each.name in keys}
         settings = cls(**keys, schedule=Schedule(**schedule))
         settings.check()
@@ -76,7 +79,28 @@ class Settings:
         """Refuse words that mean nothing, by making what they stand for: the method, the space and the tuner."""
         if self.net is not None:
             check_backbone(self.net, self.made_method.variant)
+        if not self.memory.keeps_images:
+            self._check_without_memory()
         _ = self.tuner
+
+    def _check_without_memory(self) -> None:
+        """Refuse what needs old images where none are kept."""
+        if self.kind.needs_old_images:
+            raise UserError(f"policy={self.policy} validates on old images, and memory=0 keeps none; choose another")
+        method = self.made_method
+        for stage in method.stages(Growth(1, 1)):
+            if stage.balanced or (stage.after is not None and stage.after.balanced):
+                raise UserError(
+                    f"{self.method} with these options trains on as many old images as new ones (its stage "
+                    f"{stage.name}), and memory=0 keeps none; set other options or keep images, such as memory=20"
+                )
+        axes = self.space if isinstance(self.space, Mapping) and self.kind.tunes else {}
+        balance = {**method.default_action, **self.action}.get("balance")
+        if BALANCED in (balance, *axes.get("balance", ())):
+            raise UserError(
+                f"{self.method} with balance={BALANCED} ends a phase on as many old images as new ones, and memory=0 "
+                "keeps none; set action.balance=none"
+            )
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
@@ -108,6 +132,15 @@ class Settings:
         """The method with its options."""
         return make_method(self.method, self.options)
 
+    @property
+    def choices(self) -> Mapping[str, Sequence[str]]:
+        """The words of an axis that mean something here, where not all do."""
+        choices = self.made_method.choices
+        if self.memory.keeps_images:
+            return choices
+        words = choices.get("balance", AXES["balance"].words)
+        return {**choices, "balance": tuple(word for word in words if word != BALANCED)}
+
     @cached_property
     def action_space(self) -> ActionSpace:
         """The actions that the policy chooses from."""
@@ -118,7 +151,7 @@ class Settings:
             tuned=self.kind.tunes,
             space=self.space,
             tune=self.tune,
-            choices=method.choices,
+            choices=self.choices,
             epochs=self.schedule.epochs,
             allocation=self.memory.default_allocation,
         )
@@ -148,6 +181,18 @@ class Settings:
         if not self.kind.tunes:
             return found
         return {**found, "space": self.action_space.as_json(), "trials": asdict(self.trials)}
+
+
+def _trial_settings(given: Any, kind: TunerKind, memory: Budget) -> TrialSettings:  # noqa: ANN401 - a user's word
+    """How actions are tried: as given, else as the policy brings along; without old images, by a look-ahead."""
+    if memory.keeps_images:
+        return given if isinstance(given, TrialSettings) else kind.trial_settings(given)
+    if isinstance(given, Mapping) and given.get("environment", "lookahead") in ("local", "both"):
+        raise UserError(
+            f"trials.environment={given['environment']} needs old images to validate on, and memory=0 keeps none; "
+            "leave it out, then the new classes are tried in two pseudo phases (lookahead)"
+        )
+    return (given if isinstance(given, TrialSettings) else kind.trial_settings(given)).without_old_images()
 
 
 def _copy_plain(value: Any) -> Any:  # noqa: ANN401 - whatever a user gives

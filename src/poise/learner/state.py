@@ -45,6 +45,7 @@ class Knowledge:
         predictor: the model to predict with.
         start: the model that the next phase starts from; nearly always the same.
         means: the unit mean feature of each class.
+        mean_images: the number of images that each of them was measured on.
         memory: the kept images; None where they were left out when the learner was saved.
         hits: of each classifier, in all judgements so far.
         history: what was tried, decided and judged.
@@ -63,6 +64,7 @@ class Knowledge:
     start: Model | None = None
     hits: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(CLASSIFIERS, 0))
     means: Tensor | None = None
+    mean_images: tuple[int, ...] = ()
     memory: Memory | None = None
     history: History = ()
     held: int = 0
@@ -182,6 +184,7 @@ class LearnerState:
             "phases": known.phases,
             "hits": dict(known.hits),
             "history": [entry_as_json(entry) for entry in known.history],
+            "mean_images": list(known.mean_images),
             "held": known.held,
             "budget": known.budget,
             "rho": known.rho,
@@ -244,6 +247,7 @@ def _knowledge(
         predictor=models.get("predictor"),
         start=models.get("start", models.get("predictor")),
         means=tensors.get("means"),
+        mean_images=tuple(meta.get("mean_images", ())),
         memory=memory,
         hits=dict(meta["hits"]),
         history=tuple(entry_from_json(entry) for entry in meta["history"]),
@@ -270,10 +274,10 @@ def save_state(state: LearnerState, path: Path, *, memory: bool) -> None:
     if path.is_dir():
         raise UserError(f"{path} is a folder; give the name of a file in it")
     tensors, meta = (state if memory else state.predict_only()).tensors(images=True)
-    if memory:
-        count = len(state.knowledge.memory or ())
+    count = len(state.knowledge.memory or ()) if memory else 0
+    if count:
         log.warning("%s contains %d training images; save(memory=False) leaves them out", path, count)
-    store.write_tensors(path, tensors, {**meta, "contains_training_images": memory}, kind="learner")
+    store.write_tensors(path, tensors, {**meta, "contains_training_images": count > 0}, kind="learner")
 
 
 # Networks -------------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ runs several trainings side by side, `executor` says where, `backend` is the dev
 """
 
 from poise.training.backend import PRECISIONS, Backend, make_backend
-from poise.training.evaluate import Evaluator, Extracted, both_classifiers
+from poise.training.evaluate import ClassMeans, Evaluator, Extracted, both_classifiers
 from poise.training.events import (
     ActionDecided,
     EpochDone,
@@ -20,7 +20,7 @@ from poise.training.events import (
     trained_images,
 )
 from poise.training.executor import Bench, Executor, LocalExecutor
-from poise.training.keeping import keep_exemplars, keep_memory
+from poise.training.keeping import keep_exemplars, keep_memory, measure_means, remember_means
 from poise.training.lanes import Lane, Lanes
 from poise.training.material import Material, features_suffice
 from poise.training.pace import Gauge, Pace, Work
@@ -33,6 +33,7 @@ __all__ = [
     "ActionDecided",
     "Backend",
     "Bench",
+    "ClassMeans",
     "EpochDone",
     "Evaluator",
     "Event",
@@ -61,5 +62,7 @@ __all__ = [
     "keep_exemplars",
     "keep_memory",
     "make_backend",
+    "measure_means",
+    "remember_means",
     "trained_images",
 ]

@@ -25,6 +25,13 @@ class Extracted(NamedTuple):
     logits: Tensor
 
 
+class ClassMeans(NamedTuple):
+    """The unit mean feature of each class [classes, d], and the number of images that each was measured on."""
+
+    vectors: Tensor
+    images: tuple[int, ...]
+
+
 @dataclass(frozen=True)
 class Evaluator:
     """Looks at images through a model: how they are prepared, and where the work is done."""

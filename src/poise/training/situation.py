@@ -12,7 +12,7 @@ from poise.data import Feed, ImageSet, Preprocessing
 from poise.methods import PREVIOUS, Arrivals, Growth, Method
 from poise.nets import Model, torch_generator
 from poise.training.backend import Backend
-from poise.training.evaluate import Evaluator
+from poise.training.evaluate import ClassMeans, Evaluator
 from poise.training.schedule import Schedule
 
 T = TypeVar("T")
@@ -23,6 +23,7 @@ class Situation:
     """New classes have arrived and nothing was trained on yet.
 
     `model` is the one that the last phase left to start from, or one that has learned nothing if this is the first.
+    `means` are the class means that the last phase left: all that is known of old classes where no image is kept.
     """
 
     model: Model
@@ -33,6 +34,7 @@ class Situation:
     backend: Backend
     seed: int
     phase: int
+    means: ClassMeans | None = None
 
     @property
     def evaluator(self) -> Evaluator:

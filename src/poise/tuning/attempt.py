@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 from poise.actions import Action
@@ -55,6 +55,12 @@ class TrialSettings:
                 "trials.horizon repeats the local environment, a look-ahead has two phases already; "
                 "use it with trials.environment=local"
             )
+
+    def without_old_images(self) -> TrialSettings:
+        """The same where no image of an old class is kept: the new classes have to stand for old ones, too."""
+        if self.horizon:
+            raise UserError("trials.horizon repeats the local environment, which needs old images; memory=0 keeps none")
+        return replace(self, environment="lookahead")
 
     def short(self, full: int) -> int:
         """M₁ for a phase of M₂ epochs."""

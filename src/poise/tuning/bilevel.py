@@ -104,7 +104,13 @@ class BilevelTuner(Tuner):
         return Choice(action)
 
 
-BILEVEL: Final = TunerKind("bilevel", BilevelTuner, partial(resolve_options, "bilevel", BilevelOptions), space=None)
+BILEVEL: Final = TunerKind(
+    "bilevel",
+    make=BilevelTuner,
+    resolve=partial(resolve_options, "bilevel", BilevelOptions),
+    space=None,
+    needs_old_images=True,
+)
 
 
 def hyper_steps(

@@ -25,7 +25,7 @@ from poise.errors import Damaged, Diverged, UserError, check_number, check_whole
 from poise.methods import Growth
 from poise.nets import Model
 from poise.policies.reinforce import FEATURES, Reinforce, state_of
-from poise.training import Event, LocalPhase, Situation, Trainer, TuningDone, ceiling, keep_exemplars
+from poise.training import Event, LocalPhase, Situation, Trainer, TuningDone, ceiling, keep_exemplars, remember_means
 from poise.tuning.attempt import TrialInputs
 from poise.tuning.base import Choice, Task, Tuner, TunerKind, resolve_options
 from poise.tuning.classifier import AUTO, first_classifier
@@ -233,16 +233,18 @@ class _Progress:
             model = trainer.predictor.eval()
             most = per_class(quota, sum(situation.growth), arrived, rho)
             kept = keep_exemplars(situation.evaluator, model, begun.kept, new, most)
+            means = remember_means(situation, model, kept, new)
         except Diverged:
             return None
         starts = trainer.finish().starts
         starts.extras.clear()
-        return _Progress(replace(situation, model=starts, phase=situation.phase + 1), model, kept, rho)
+        return _Progress(replace(situation, model=starts, means=means, phase=situation.phase + 1), model, kept, rho)
 
     def accuracy(self, valid: ImageSet, classifier: str) -> float:
-        """On the held-out images of the classes so far; class means come from the memory."""
+        """On the held-out images of the classes so far; class means come from the memory, where there is one."""
         judged, evaluator = valid.of_labels(range(self.known)), self.situation.evaluator
-        means = evaluator.class_means(self.predictor, self.kept, self.known)
+        known = self.situation.means
+        means = known.vectors if known else evaluator.class_means(self.predictor, self.kept, self.known)
         rows = evaluator.guesses(self.predictor, means, judged.pixels)[classifier]
         return balanced_accuracy(rows.cpu(), judged.labels.cpu())
 
