@@ -75,6 +75,7 @@ for _axis in (
     Axis("balance", "none", words=("none", "align", "finetune"), changes_step=True),
     Axis("epochs", positive=True),
     Axis("allocation", most=1, scale="linear"),
+    Axis("ridge", 0.0),
 ):
     register_axis(_axis)
 
@@ -202,7 +203,13 @@ SPACES: Final[Mapping[str, Grid]] = {
         "pod": (0, 0.1, 0.5, 1, 2),
         "lr": (0.1, 0.05, 0.02, 0.01),
     },
-    "online": {"logit_kd": (0, 1), "feature_kd": (0.1, 0.5, 1), "pod": (0.1, 1), "lr": (0.1, 0.05)},
+    "online": {
+        "logit_kd": (0, 1),
+        "feature_kd": (0.1, 0.5, 1),
+        "pod": (0.1, 1),
+        "lr": (0.1, 0.05),
+        "ridge": (0, 1e2, 1e4, 1e6),
+    },
     "full": {
         "logit_kd": (0, 0.5, 1),
         "feature_kd": (0, 0.1, 0.5, 1, 2),
@@ -302,12 +309,12 @@ def make_space(
     """The named space, or the product of a grid of one's own, around the base action.
 
     `tune` keeps only the axes of some kinds (`kd`: every distillation weight, `classifier`, `lr`); everything else
-    then stays as in the base action. `choices` are the words of an axis that mean something to the method. An empty
-    grid is the space of the base action alone.
+    then stays as in the base action. `choices` are the words of an axis that mean something to the method; of an axis
+    without any, nothing is tuned in a named space. An empty grid is the space of the base action alone.
     """
     known = choices or {}
     if isinstance(space, str):
-        named = {axis: values for axis, values in _known(space).items() if axis in base}
+        named = {axis: values for axis, values in _known(space).items() if axis in base and known.get(axis) != ()}
         name = space
         grid: dict[str, Sequence[AxisValue]] = {
             axis: [value for value in values if value in known.get(axis, values)] for axis, values in named.items()
@@ -317,7 +324,7 @@ def make_space(
     kinds = _kinds(tune)
     for axis, words in known.items():
         for value in (*grid.get(axis, ()), *([base[axis]] if axis in base else [])):
-            if value not in words:
+            if words and value not in words:
                 raise UserError(f"{axis}={value} means nothing to this method; {suggestion(str(value), words)}")
     checked = {axis: _axis_values(axis, values, base) for axis, values in grid.items()}
     axes = {axis: values for axis, values in checked.items() if kinds is None or _kind(axis) in kinds}

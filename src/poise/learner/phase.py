@@ -18,6 +18,7 @@ from poise.learner.arrival import Arrival, hold_out
 from poise.learner.settings import Settings
 from poise.learner.state import Knowledge, Pending, build_model
 from poise.methods import Method
+from poise.nets import Model
 from poise.training import (
     ActionDecided,
     Backend,
@@ -123,7 +124,7 @@ class Phase:
             preprocessing = first_preprocessing(settings.made_method, self.new, around.augmentation)
         self.preprocessing = preprocessing  # of images
         return Situation(
-            model=known.start if known.start is not None else build_model(settings, shape, around.net),
+            model=self._first_model(around, known.start or build_model(settings, shape, around.net)),
             method=settings.made_method,
             growth=self.arrival.growth,
             preprocessing=preprocessing,
@@ -133,6 +134,13 @@ class Phase:
             phase=self.arrival.phase,
             means=ClassMeans(known.means, known.mean_images) if known.means is not None else None,
         )
+
+    def _first_model(self, around: Surroundings, model: Model) -> Model:
+        """What the phase starts from: the model, its network frozen where the method wants that from now on."""
+        if self.settings.made_method.freezes(self.arrival.phase, given=around.net is not None) and not model.is_frozen:
+            model = model.copy()  # what is known stays as it is until the phase ends
+            model.freeze_backbone()
+        return model
 
     def _trial_inputs(self) -> TrialInputs:
         budget, classes, phase = self.settings.memory, self.arrival.classes, self.arrival.phase

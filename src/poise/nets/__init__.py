@@ -1,6 +1,7 @@
 """What learns: backbones, two branches of one, heads, and the model made of both."""
 
 from poise.nets.branches import Branches, ScaledConv
+from poise.nets.gaussians import GaussianHead
 from poise.nets.heads import CosineHead, Head, LinearHead, ProxyHead, ScaledHead
 from poise.nets.model import (
     BACKBONES,
@@ -15,15 +16,18 @@ from poise.nets.model import (
 )
 from poise.nets.outputs import Features, Output
 from poise.nets.resnet import Backbone, BatchNorm, ResNet
+from poise.nets.ridge import RIDGES, RidgeHead
 
 __all__ = [
     "BACKBONES",
+    "RIDGES",
     "VARIANTS",
     "Backbone",
     "BatchNorm",
     "Branches",
     "CosineHead",
     "Features",
+    "GaussianHead",
     "Head",
     "LinearHead",
     "Model",
@@ -31,6 +35,7 @@ __all__ = [
     "Part",
     "ProxyHead",
     "ResNet",
+    "RidgeHead",
     "ScaledConv",
     "ScaledHead",
     "build_backbone",

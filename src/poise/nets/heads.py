@@ -58,7 +58,7 @@ class Head(nn.Module):
     def adopt(self, state: Mapping[str, Tensor]) -> None:
         """Take over saved values, for any number of classes."""
         for name, values in state.items():
-            setattr(self, name, nn.Parameter(values.clone()))
+            setattr(self, name, values.clone() if name in self._buffers else nn.Parameter(values.clone()))
 
     def freeze_old(self, frozen: bool) -> None:
         """Freeze the old rows, or let them be trained."""

@@ -70,7 +70,7 @@ class Situation:
         images = ImageSet.joined([kept, new])
         if len(images) == 1:  # a batch of two, for a single value has no batch statistics
             images = images.select(torch.zeros(2, dtype=torch.long))
-        return Feed(images, self.backend.device)
+        return Feed(images, self.backend.device, fresh=(len(kept), len(kept) + len(new)))
 
 
 @dataclass(frozen=True)
