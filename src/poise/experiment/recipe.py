@@ -92,6 +92,9 @@ class Recipe(BaseModel):
     batch: int = Field(128, ge=2)
     momentum: float = Field(0.9, ge=0, lt=1)
     weight_decay: float = Field(5e-4, ge=0)
+    optimiser: str = "sgd"
+    decay: str = "steps"
+    warmup: float = Field(0.0, ge=0, lt=1)
     policy: str = "online"
     policy_options: dict[str, bool | int | float | str] = Field(default_factory=dict)
     space: str | dict[str, list[float | str]] | None = None

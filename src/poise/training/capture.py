@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from poise.data import Draws, Feed
+from poise.training.optimiser import kept_tensors
 from poise.training.step import Step
 
 STRETCH = 32  # replays queued per stretch: enough to hide the host's work, few enough to stop soon
@@ -113,7 +114,19 @@ class CapturedRunner:
         modes = step.model.backbone.training, backend.precision, backend.deterministic
         where = self._feed.pixels.device, tuple(self._feed.pixels.shape[1:])
         layers = repr(step.model), repr(step.teacher)  # strides and the like
-        return hash((size, shapes, layers, trained, modes, where, type(step.method), step.situation.growth))
+        return hash(
+            (
+                size,
+                shapes,
+                layers,
+                trained,
+                modes,
+                where,
+                type(step.method),
+                step.situation.growth,
+                type(step.optimiser),
+            )
+        )
 
     def _train_batch(self, size: int) -> Tensor:
         window = self._position + torch.arange(size, device=self._feed.device)
@@ -124,8 +137,7 @@ class CapturedRunner:
         return values
 
     def _tensors(self) -> list[Tensor]:
-        momenta = [state["momentum_buffer"] for state in self._step.optimiser.state.values()]
-        return [*self._step.model.changing().values(), *momenta]
+        return [*self._step.model.changing().values(), *kept_tensors(self._step.optimiser)]
 
     def _snapshot(self) -> list[Tensor]:
         return [tensor.clone() for tensor in self._tensors()]

@@ -4,28 +4,61 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Final
 
-from poise.errors import check_number, check_whole
+from poise.errors import UserError, check_number, check_whole, suggestion
+from poise.methods import Stage
+
+OPTIMISERS: Final = ("sgd", "adamw")
+DECAYS: Final = ("steps", "cosine")
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """How long and how hard a phase trains, whatever the action."""
+    """How long and how hard a phase trains, whatever the action.
+
+    Attributes:
+        epochs: of the main stage; the others scale with it.
+        batch: images per step.
+        momentum: of SGD; the first β of AdamW.
+        weight_decay: added to the gradients by SGD, applied apart from them by AdamW.
+        optimiser: `sgd` or `adamw`.
+        decay: how the learning rate falls: as the method's stages say (`steps`), or along half a `cosine` in each.
+        warmup: the share of a stage's epochs in which the learning rate rises to its start.
+    """
 
     epochs: int = 160
     batch: int = 128
     momentum: float = 0.9
     weight_decay: float = 5e-4
+    optimiser: str = "sgd"
+    decay: str = "steps"
+    warmup: float = 0.0
 
     def __post_init__(self) -> None:
         check_whole("epochs", self.epochs, 1)
         check_whole("batch", self.batch, 2)  # one image has no batch statistics
         check_number("momentum", self.momentum, below=1)
         check_number("weight_decay", self.weight_decay)
+        check_number("warmup", self.warmup, below=1)
+        for name, value, words in (("optimiser", self.optimiser, OPTIMISERS), ("decay", self.decay, DECAYS)):
+            if value not in words:
+                raise UserError(f"{name}={value!r}; {suggestion(str(value), words)}")
 
     def lasting(self, epochs: float | None) -> Schedule:
         """The schedule with another number of epochs, if one is given."""
         return self if epochs is None else replace(self, epochs=max(1, round(epochs)))
+
+    def rate(self, stage: Stage, epoch: int, epochs: int, start: float) -> float:
+        """The learning rate in `epoch` (from 0) of `epochs` of a stage that starts at `start`.
+
+        >>> rates = Schedule(decay="cosine", warmup=0.2)
+        >>> [round(rates.rate(Stage(), epoch, 10, 1.0), 2) for epoch in (0, 1, 2, 9)]
+        [0.33, 0.65, 0.9, 0.02]
+        """
+        shaped = replace(stage, milestones=(), cosine=True) if self.decay == "cosine" else stage
+        rising = ceiling(self.warmup * epochs)
+        return shaped.rate(epoch, epochs, start) * min(1.0, (epoch + 1) / (rising + 1))
 
 
 def ceiling(epochs: float) -> int:

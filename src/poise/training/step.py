@@ -18,7 +18,7 @@ from poise.training.situation import Situation
 
 
 class Step:
-    """Crop, flip, normalise; student and teacher; named terms; their weighted sum; backward, perhaps clamped; SGD.
+    """Crop, flip, normalise; student and teacher; named terms; their weighted sum; backward, clamped or not; update.
 
     The weights of the terms and the learning rate live on the device, so that one captured step serves every
     action. Nothing in a step is random, reads a value back, or depends on one.
@@ -27,7 +27,7 @@ class Step:
     def __init__(
         self,
         situation: Situation,
-        optimiser: torch.optim.SGD,
+        optimiser: torch.optim.Optimizer,
         model: Model,
         teacher: Model | None,
         action: Action,

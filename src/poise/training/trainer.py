@@ -17,6 +17,7 @@ from poise.methods import MODEL, PREVIOUS, Finished, Lesson, Stage
 from poise.nets import Model, torch_generator
 from poise.training.capture import CapturedRunner
 from poise.training.events import EpochDone, Event, StageDone, StepDone
+from poise.training.optimiser import forget, make_optimiser, named_tensors, set_rate
 from poise.training.situation import LocalPhase, Situation
 from poise.training.step import EagerRunner, Runner, Step, is_noisy
 
@@ -27,22 +28,14 @@ class _Engine:
 
     feed: Feed
     bounds: list[tuple[int, int]]
-    optimiser: torch.optim.SGD
+    optimiser: torch.optim.Optimizer
     step: Step
     runner: Runner
 
     def restart(self, action: Action) -> None:
         """Begin again with this action and no momentum."""
         self.step.weigh(action)
-        for state in self.optimiser.state.values():
-            state["momentum_buffer"].zero_()
-
-    def set_rate(self, rate: float) -> None:
-        for group in self.optimiser.param_groups:
-            if isinstance(group["lr"], Tensor):
-                group["lr"].fill_(rate)
-            else:
-                group["lr"] = rate
+        forget(self.optimiser)
 
 
 class Trainer:
@@ -214,27 +207,12 @@ class Trainer:
 
     def _new_engine(self, stage: Stage, feed: Feed, teacher: Model | None) -> _Engine:
         model = self.students[stage.student]
-        optimiser = self._new_optimiser(model)
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        optimiser = make_optimiser(trained, self.schedule, self.action.lr, self.situation.backend.device)
         step = Step(self.situation, optimiser, model, teacher, self.action, stage.clamp)
         bounds = batch_bounds(len(feed), self.schedule.batch)
         runner = CapturedRunner if self.captures else EagerRunner
         return _Engine(feed, bounds, optimiser, step, runner(step, feed, bounds))
-
-    def _new_optimiser(self, model: Model) -> torch.optim.SGD:
-        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        device = self.situation.backend.device
-        on_gpu = device.type == "cuda"
-        optimiser = torch.optim.SGD(
-            trained,
-            lr=torch.tensor(self.action.lr, device=device) if on_gpu else self.action.lr,
-            momentum=self.schedule.momentum,
-            weight_decay=self.schedule.weight_decay,
-            fused=on_gpu,
-        )
-        for parameter in trained if self.schedule.momentum else ():
-            # momentum that starts at zero takes the same first step as none at all
-            optimiser.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter, requires_grad=False)
-        return optimiser
 
     def _epoch(self, stage: Stage, epochs: int) -> Iterator[Event]:
         rate, bounds = self._rate(stage, epochs), self.bounds
@@ -254,11 +232,11 @@ class Trainer:
         yield EpochDone(self.situation.phase, stage.name, self.epoch, epochs, rate, loss, means)
 
     def _rate(self, stage: Stage, epochs: int) -> float:
-        return stage.rate(self.epoch, epochs, self.action.lr if stage.lr is None else stage.lr)
+        return self.schedule.rate(stage, self.epoch, epochs, self.action.lr if stage.lr is None else stage.lr)
 
     def _steps(self, stage: Stage, engine: _Engine, rate: float, first: int) -> Iterator[Tensor]:
         """This epoch of a stage from that step on."""
-        engine.set_rate(rate)
+        set_rate(engine.optimiser, rate)
         seed, address = self.situation.seed, (self.situation.phase, stage.name, self.epoch, *self.address)
         generator = draws.generator(seed, "epoch", *address)
         order = torch.from_numpy(generator.permutation(len(engine.feed)))
@@ -308,9 +286,8 @@ class Trainer:
             for name, value in self.students[student].changing().items()
         }
         for place, engine in self._engines_at_work().items():
-            for name, parameter in engine.step.model.named_parameters():
-                if "momentum_buffer" in engine.optimiser.state.get(parameter, {}):
-                    tensors[f"momentum{place}.{name}"] = engine.optimiser.state[parameter]["momentum_buffer"]
+            for kind, name, value in named_tensors(engine.optimiser, engine.step.model):
+                tensors[f"{kind}{place}.{name}"] = value
             if (teacher := self._own_teacher(engine)) is not None:
                 tensors |= {f"teacher{place}.{name}": value for name, value in teacher.state_dict().items()}
         if self.record:
@@ -345,9 +322,9 @@ class Trainer:
         if self.stage < len(self.stages):
             self._enter()
             for place, engine in self._engines_at_work().items():
-                for name, parameter in engine.step.model.named_parameters():
-                    if (momentum := tensors.get(f"momentum{place}.{name}")) is not None:
-                        engine.optimiser.state[parameter]["momentum_buffer"].copy_(momentum)
+                for kind, name, value in named_tensors(engine.optimiser, engine.step.model):
+                    if (kept := tensors.get(f"{kind}{place}.{name}")) is not None:
+                        value.copy_(kept)
                 if (teacher := self._own_teacher(engine)) is not None:
                     teacher.load_state_dict(store.under(f"teacher{place}", tensors))
         self._restored_names = tuple(meta["names"])

@@ -1,0 +1,435 @@
+"""Own images, right out of the box: `Learner()` on small real image sets against a plain PyTorch loop.
+
+    POISE_DATA=FOLDER python benchmarks/own_images.py --out FILE.jsonl [--set showing] [--jobs 2] [--seeds 1]
+    python benchmarks/own_images.py --table FILE.jsonl
+
+FOLDER holds `cifar-100-python` and `tiny-imagenet-100`. The *choosing* tasks are for choosing defaults: their exams are
+training images that were set aside. The *showing* tasks have other classes and are examined on test images; nothing is
+chosen by them. Every entry of a task is trained in a process of its own with one thread. CPU seconds are those of
+learning and predicting; importing and reading the data set are not counted. The memory is the peak of the process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pickle
+import platform
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+from PIL import Image
+from sklearn.datasets import load_digits
+from torch import Tensor, nn
+
+Phase = tuple[Any, list[int]]  # images (an array, or a list of files) and labels
+
+
+# Tasks ----------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Task:
+    """A stream of classes from one data set.
+
+    Attributes:
+        name: of the task.
+        data: `cifar`, `tiny` (files of 64 pixels) or `digits` (8 pixels, grey).
+        groups: how many classes each phase brings.
+        images: training images of a class; two numbers: of the largest and of the smallest class (long-tailed).
+        memory: images kept per class.
+        grey: whether colours are removed.
+        showing: whether it is for showing; other classes than those for choosing.
+    """
+
+    name: str
+    data: str
+    groups: tuple[int, ...]
+    images: int | tuple[int, int]
+    memory: int = 20
+    grey: bool = False
+    showing: bool = True
+
+    def counts(self) -> list[int]:
+        """Training images of each class, in the order of arrival."""
+        classes = sum(self.groups)
+        if isinstance(self.images, int):
+            return [self.images] * classes
+        most, least = self.images
+        return [round(most * (least / most) ** (place / (classes - 1))) for place in range(classes)]
+
+
+TASKS: Final = (
+    Task("few", "cifar", (4, 3, 3), 20, memory=5, showing=False),
+    Task("middle", "cifar", (2, 2, 2, 2, 2), 100, showing=False),
+    Task("many", "cifar", (2, 2, 2), 400, showing=False),
+    Task("grey tail", "cifar", (6, 2, 2, 2), (200, 10), grey=True, showing=False),
+    Task("photos", "tiny", (3, 2), 60, showing=False),
+    Task("text", "digits", (4, 3, 3), 60, showing=False),
+    Task("few", "cifar", (4, 3, 3), 20, memory=5),
+    Task("middle", "cifar", (2, 2, 2, 2, 2), 100),
+    Task("many", "cifar", (2, 2, 2), 500),
+    Task("grey", "cifar", (2, 1, 1, 1, 1, 1, 1, 1), 100, grey=True),
+    Task("tail", "cifar", (6, 3, 3), (300, 10)),
+    Task("uneven", "cifar", (5, 1, 4, 2), 100),
+    Task("few photos", "tiny", (5, 5), 20, memory=5),
+    Task("photos", "tiny", (2, 2, 2), 100),
+    Task("text", "digits", (4, 3, 3), 100),
+    Task("few text", "digits", (2, 2, 2, 2, 2), 20, memory=5),
+)
+
+
+@dataclass(frozen=True)
+class Images:
+    """The images of a data set that a task may draw from: of each class those to train on and those of its exam."""
+
+    training: list[Any]  # per class an array, or a list of files
+    exam: list[Any]
+
+
+def read_cifar(folder: Path, showing: bool) -> Images:
+    """Odd classes with their test images for showing; even ones, tested on training images set aside, for choosing."""
+
+    def read(name: str) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        with (folder / "cifar-100-python" / name).open("rb") as file:
+            content = pickle.load(file, encoding="bytes")  # the data set's own format
+        pixels = content[b"data"].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+        return pixels, np.asarray(content[b"fine_labels"])
+
+    pixels, labels = read("train")
+    classes = [pixels[labels == label] for label in range(100)]
+    if not showing:
+        return Images([images[:400] for images in classes[::2]], [images[400:] for images in classes[::2]])
+    pixels, labels = read("test")
+    return Images(classes[1::2], [pixels[labels == label] for label in range(1, 100, 2)])
+
+
+def read_tiny(folder: Path, showing: bool) -> Images:
+    """Files of every second class: with `val` as exam for showing, with training files set aside for choosing."""
+    root = folder / "tiny-imagenet-100"
+    names = sorted(path.name for path in (root / "train").iterdir())[int(showing) :: 2]
+    training = [_files(root / "train" / name) for name in names]
+    if not showing:
+        return Images([files[:400] for files in training], [files[400:500] for files in training])
+    return Images(training, [_files(root / "val" / name) for name in names])
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.suffix.lower() in (".jpeg", ".jpg"))
+
+
+def read_digits(_: Path, showing: bool) -> Images:
+    """Of each digit the first 60 % for showing (45 exam images), the others for choosing (15 exam images)."""
+    found = load_digits()
+    pixels = (found.images * 255 / 16).round().astype(np.uint8)
+    training, exam = [], []
+    for label in range(10):
+        images = pixels[found.target == label]
+        mine = images[:145] if showing else images[145:]
+        held = 45 if showing else 15
+        training.append(mine[held:])
+        exam.append(mine[:held])
+    return Images(training, exam)
+
+
+READERS: Final[dict[str, Callable[[Path, bool], Images]]] = {
+    "cifar": read_cifar,
+    "tiny": read_tiny,
+    "digits": read_digits,
+}
+
+
+def draw(task: Task, seed: int, folder: Path) -> tuple[list[Phase], Phase]:
+    """The phases of a task, and its exam over all classes, drawn by the seed."""
+    found = READERS[task.data](folder, task.showing)
+    generator = np.random.default_rng([seed, len(task.name), sum(task.name.encode())])
+    classes = generator.permutation(len(found.training))[: sum(task.groups)].tolist()
+    phases, place, counts = [], 0, task.counts()
+    for group in task.groups:
+        parts, labels = [], []
+        for label in range(place, place + group):
+            images = found.training[classes[label]]
+            picks = generator.permutation(len(images))[: counts[label]]
+            parts.append([images[pick] for pick in picks])
+            labels += [label] * len(picks)
+        phases.append((_collected([image for part in parts for image in part], task), labels))
+        place += group
+    exam = [image for name in classes for image in found.exam[name]]
+    wanted = [label for label, name in enumerate(classes) for _ in range(len(found.exam[name]))]
+    return phases, (_collected(exam, task), wanted)
+
+
+def _collected(images: list[Any], task: Task) -> Any:  # noqa: ANN401 - an array or a list of files
+    if isinstance(images[0], Path):
+        return [str(path) for path in images]
+    stacked = np.stack(images)
+    return (stacked @ [0.299, 0.587, 0.114]).round().astype(np.uint8) if task.grey else stacked
+
+
+# The reference loop ---------------------------------------------------------------------------------------------------
+
+RATES: Final = (3e-4, 1e-3, 3e-3)
+BATCH: Final = 32
+
+
+class SmallNet(nn.Module):
+    """Three convolutions with batch norm and pooling, the mean over places, and a linear layer that can grow."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        for width_in, width in ((channels, 32), (32, 64), (64, 128)):
+            layers += [nn.Conv2d(width_in, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU(), nn.MaxPool2d(2)]
+        self.features = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        self.head: nn.Linear | None = None
+
+    def grow(self, classes: int) -> None:
+        """Add rows for more classes."""
+        head = nn.Linear(128, classes)
+        if self.head is not None:
+            head.weight.data[: self.head.out_features] = self.head.weight.data
+            head.bias.data[: self.head.out_features] = self.head.bias.data
+        self.head = head
+
+    def forward(self, images: Tensor) -> Tensor:
+        """The logits."""
+        assert self.head is not None
+        logits: Tensor = self.head(self.features(images))
+        return logits
+
+
+def to_floats(images: Any) -> Tensor:  # noqa: ANN401 - an array or a list of files
+    """Images as floats around zero, [N, C, H, W]."""
+    if isinstance(images, list):
+        images = np.stack([np.asarray(Image.open(path).convert("RGB")) for path in images])
+    tensor = torch.from_numpy(images).float() / 127.5 - 1
+    return tensor[:, None] if tensor.ndim == 3 else tensor.permute(0, 3, 1, 2).contiguous()
+
+
+def train(net: SmallNet, images: Tensor, labels: Tensor, rate: float, epochs: int) -> None:
+    """Plain training with Adam and cross-entropy."""
+    optimiser = torch.optim.Adam(net.parameters(), lr=rate)
+    net.train()
+    for _ in range(epochs):
+        for picks in torch.split(torch.randperm(len(images)), BATCH):
+            if len(picks) == 1:
+                continue
+            loss = nn.functional.cross_entropy(net(images[picks]), labels[picks])
+            optimiser.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimiser.step()
+
+
+def guess(net: SmallNet, images: Tensor) -> Tensor:
+    """The most probable class of each image."""
+    net.eval()
+    with torch.no_grad():
+        return torch.cat([net(part).argmax(dim=1) for part in torch.split(images, 256)])
+
+
+def best_rate(channels: int, images: Tensor, labels: Tensor, epochs: int) -> float:
+    """The learning rate with the highest accuracy on a fifth of the first phase's images, trained on the others."""
+    order = torch.randperm(len(images))
+    held, rest = order[: len(order) // 5], order[len(order) // 5 :]
+    found = {}
+    for rate in RATES:
+        net = SmallNet(channels)
+        net.grow(int(labels.max()) + 1)
+        train(net, images[rest], labels[rest], rate, epochs)
+        found[rate] = float((guess(net, images[held]) == labels[held]).float().mean())
+    return max(found, key=lambda rate: found[rate])
+
+
+def loop_epochs(images: int) -> int:
+    """30 epochs for a phase of few images, 10 for one of many."""
+    return 30 if images <= 100 else 20 if images <= 400 else 10
+
+
+def run_loop(phases: Sequence[Phase], exam: Any, memory: int, seed: int) -> tuple[Any, dict[str, Any]]:  # noqa: ANN401
+    """Replay: each phase trains on its images and on random old ones, as many a class as the memory holds."""
+    torch.manual_seed(seed)
+    first = to_floats(phases[0][0])
+    net, rate = SmallNet(first.shape[1]), 0.0
+    kept: list[tuple[Tensor, Tensor]] = []
+    choosing = 0.0
+    for number, (images, plain) in enumerate(phases):
+        new, labels = first if number == 0 else to_floats(images), torch.tensor(plain)
+        epochs = loop_epochs(len(new))
+        if number == 0:
+            begin = time.process_time()
+            rate = best_rate(new.shape[1], new, labels, epochs)
+            choosing = time.process_time() - begin
+        net.grow(int(labels.max()) + 1)
+        train(
+            net,
+            torch.cat([new, *(pair[0] for pair in kept)]),
+            torch.cat([labels, *(pair[1] for pair in kept)]),
+            rate,
+            epochs,
+        )
+        for label in sorted(set(plain)):
+            where = (labels == label).nonzero().flatten()
+            picks = where[torch.randperm(len(where))[:memory]]
+            kept.append((new[picks], labels[picks]))
+    return guess(net, to_floats(exam)).numpy(), {"rate": rate, "choosing_seconds": round(choosing, 2)}
+
+
+# Entries --------------------------------------------------------------------------------------------------------------
+
+
+def run_learner(
+    phases: Sequence[Phase],
+    exam: Any,  # noqa: ANN401
+    memory: int,
+    seed: int,
+    **given: Any,  # noqa: ANN401
+) -> tuple[Any, dict[str, Any]]:
+    """`Learner()` as it is, told nothing but the memory and the seed."""
+    from poise import Learner
+
+    learner = Learner(memory=memory, seed=seed, device="cpu", **given)
+    for images, labels in phases:
+        learner.partial_fit(images, labels)
+    return learner.predict(exam), {"net": learner.architecture, "classifier": learner.classifier_}
+
+
+ENTRIES: Final[dict[str, dict[str, Any]]] = {
+    "loop": {},
+    "fixed": {"policy": "fixed"},
+    "default": {},
+    "replay": {"method": "replay", "policy": "fixed"},
+    "joint": {"method": "joint", "policy": "fixed"},
+}
+
+
+def run_entry(task: Task, entry: str, seed: int, folder: Path) -> dict[str, Any]:
+    """Train one entry on one task, in this process."""
+    torch.set_num_threads(1)
+    phases, (exam, wanted) = draw(task, seed, folder)
+    before, begin = time.process_time(), time.perf_counter()
+    run = run_loop if entry == "loop" else run_learner
+    predicted, more = run(phases, exam, task.memory, seed, **ENTRIES[entry])
+    seconds, wall = time.process_time() - before, time.perf_counter() - begin
+    return {
+        "task": task.name,
+        "set": "showing" if task.showing else "choosing",
+        "entry": entry,
+        "seed": seed,
+        "accuracy": round(100 * float((np.asarray(predicted) == np.asarray(wanted)).mean()), 2),
+        "cpu_seconds": round(seconds, 2),
+        "wall_seconds": round(wall, 2),
+        "peak_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
+        **more,
+    }
+
+
+def run_all(jobs: list[tuple[int, str, int]], workers: int, out: Path) -> None:
+    """Every job in a process of its own, a few at a time; what is in the file already is not run again."""
+    done = {(row["set"], row["task"], row["entry"], row["seed"]) for row in read_rows([out])} if out.exists() else set()
+    running: list[subprocess.Popen[str]] = []
+    waiting = [job for job in jobs if _key(*job) not in done]
+    while waiting or running:
+        while waiting and len(running) < workers:
+            number, entry, seed = waiting.pop(0)
+            command = [sys.executable, __file__, "--one", str(number), entry, str(seed)]
+            print(f"{TASKS[number].name}: {entry}, seed {seed}; {len(waiting)} to come", file=sys.stderr)
+            running.append(
+                subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+            )
+        time.sleep(0.2)
+        for process in [each for each in running if each.poll() is not None]:
+            running.remove(process)
+            text = process.stdout.read() if process.stdout else ""
+            if process.returncode == 0:
+                with out.open("a") as file:
+                    file.write(text.splitlines()[-1] + "\n")
+            else:
+                print(f"failed: {process.args!r}", file=sys.stderr)
+
+
+def _key(number: int, entry: str, seed: int) -> tuple[str, str, str, int]:
+    task = TASKS[number]
+    return ("showing" if task.showing else "choosing", task.name, entry, seed)
+
+
+# The table ------------------------------------------------------------------------------------------------------------
+
+
+def read_rows(files: Sequence[Path]) -> list[dict[str, Any]]:
+    """What was measured."""
+    return [json.loads(line) for file in files for line in file.read_text().splitlines() if line.startswith("{")]
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Accuracy, and CPU seconds and memory where it is not the loop's, over seeds; the means over tasks."""
+    entries = [entry for entry in ENTRIES if any(row["entry"] == entry for row in rows)]
+    lines = [
+        "| task | "
+        + " | ".join(f"{entry}, %" for entry in entries)
+        + " | "
+        + " | ".join(f"{e}, s" for e in entries)
+        + " | "
+        + " | ".join(f"{entry}, MB" for entry in entries)
+        + " |",
+        "|---" * (1 + 3 * len(entries)) + "|",
+    ]
+    for kind in ("choosing", "showing"):
+        names = list(dict.fromkeys(row["task"] for row in rows if row["set"] == kind))
+        sums: list[list[float]] = []
+        for name in names:
+            mine = {e: [r for r in rows if (r["set"], r["task"], r["entry"]) == (kind, name, e)] for e in entries}
+            values = [
+                float(np.mean([row[key] for row in mine[entry]])) if mine[entry] else float("nan")
+                for key in ("accuracy", "cpu_seconds", "peak_mb")
+                for entry in entries
+            ]
+            sums.append(values)
+            lines.append(_line(f"{kind}: {name}", values, len(entries)))
+        if sums:
+            lines.append(_line(f"**{kind}, mean**", list(np.nanmean(np.array(sums), axis=0)), len(entries)))
+    return "\n".join(lines)
+
+
+def _line(name: str, values: Sequence[float], entries: int) -> str:
+    digits = [1] * (2 * entries) + [0] * entries
+    return f"| {name} | " + " | ".join(f"{value:.{d}f}" for value, d in zip(values, digits, strict=True)) + " |"
+
+
+def main() -> None:
+    """Run the suite, one entry of it, or print its table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("own-images.jsonl"))
+    parser.add_argument("--set", choices=("choosing", "showing", "both"), default="showing")
+    parser.add_argument("--entries", default=",".join(ENTRIES))
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--one", nargs=3, metavar=("TASK", "ENTRY", "SEED"))
+    parser.add_argument("--table", nargs="+", type=Path)
+    given = parser.parse_args()
+    folder = Path(os.environ.get("POISE_DATA", "."))
+    if given.table:
+        print(table(read_rows(given.table)))
+    elif given.one:
+        number, entry, seed = int(given.one[0]), given.one[1], int(given.one[2])
+        row = run_entry(TASKS[number], entry, seed, folder)
+        print(json.dumps({**row, "machine": platform.machine(), "torch": torch.__version__}))
+    else:
+        kinds = {"both": (True, False)}.get(given.set, (given.set == "showing",))
+        numbers = [number for number, task in enumerate(TASKS) if task.showing in kinds]
+        jobs = [(n, e, s) for s in range(given.seeds) for n in numbers for e in given.entries.split(",")]
+        run_all(jobs, given.jobs, given.out)
+        print(table(read_rows([given.out])))
+        print(json.dumps({"tasks": [asdict(TASKS[number]) for number in numbers]}), file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()
