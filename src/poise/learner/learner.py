@@ -19,6 +19,7 @@ from poise.learner.phase import Phase, Surroundings
 from poise.learner.saving import Saving
 from poise.learner.settings import KEYS, Settings
 from poise.learner.state import Knowledge
+from poise.nets import named_info, net_info
 from poise.training import Event, Executor, both_classifiers
 from poise.tuning import CLASSIFIERS, Reward, TrialSettings
 
@@ -37,8 +38,9 @@ class Learner(Saving):
 
     Args:
         method: name of a method (`lucir`, `icarl`, `lwf`, `podnet`, `aanets`, or one registered by you).
-        net: backbone name (`small`, `resnet32`, `resnet18`, chosen by image size if not given), or a module
-            of your own that maps float images [B, C, H, W] to features [B, d]; what is frozen in it stays frozen.
+        net: backbone name (`small`, `resnet32`, `resnet18`, chosen by image size if not given); a word for another
+            network (`efficientnet-lite0`, `package:name`, `file.py:function`); or a module of your own that maps float
+            images [B, C, H, W] to features [B, d], such as `poise.nets.adapt` makes. What is frozen in it stays frozen.
         memory: images kept per class (0: none), or a `Budget` (a fixed total, a reserve, RMM's rule).
         epochs: training length of each phase; the other schedule values belong to the method's line of work.
         action: axes of the method's default action to change, from the second phase on (`lr`, `classifier`, weights).
@@ -53,8 +55,9 @@ class Learner(Saving):
             not given are as the policy brings them along.
         options: of the method.
         image_size: to which images of another size are scaled.
-        preprocessing: normalisation and augmentation; if not given, the normalisation is measured on the first
-            phase's images and `augmentation` (default: pad an eighth of the size, mirror) is used.
+        preprocessing: normalisation and augmentation; if not given, the normalisation is the network's own where it
+            has one, else measured on the first phase's images, and `augmentation` (default: pad an eighth of the
+            size, mirror) is used.
         device: `auto`, `cpu`, `cuda` or `cuda:N`.
         precision: `auto`, `fp32`, `tf32` or `bf16`.
         deterministic: byte-identical results on a GPU too (a CPU always gives them).
@@ -104,6 +107,9 @@ class Learner(Saving):
             )
         settings = Settings.resolve(**{**given, "net": net if isinstance(net, str) else None})
         own = net if isinstance(net, nn.Module) else None
+        info = net_info(own) if own is not None else named_info(settings.net, settings.seed)
+        if info is not None and image_size is None:
+            settings = replace(settings, image_size=info.image_size)
         around = Surroundings.of(settings, device, net=own, augmentation=augmentation, executor=executor)
         self._make(settings, around, preprocessing)
 

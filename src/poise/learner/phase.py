@@ -5,6 +5,7 @@ Y. Liu, Y. Li, B. Schiele, Q. Sun: Online Hyperparameter Optimization for Class-
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Generator
 from dataclasses import dataclass, replace
 
@@ -18,7 +19,7 @@ from poise.learner.arrival import Arrival, hold_out
 from poise.learner.settings import Settings
 from poise.learner.state import Knowledge, Pending, build_model
 from poise.methods import Method
-from poise.nets import Model
+from poise.nets import Model, NetInfo, is_named, net_info
 from poise.training import (
     ActionDecided,
     Backend,
@@ -48,6 +49,8 @@ from poise.tuning import (
     judged_hits,
     train_and_judge,
 )
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,7 @@ class Phase:
         reward: Reward | None = None,
     ) -> None:
         self.settings = settings
+        self.given = around.net is not None or is_named(settings.net)  # a network that poise did not make
         kept = knowledge.memory or Memory.empty(arrival.images.shape)
         generator = draws.generator(settings.seed, "arrival", arrival.phase)
         self.kept, self.stored, self.unstored = settings.memory.arriving(
@@ -119,12 +123,16 @@ class Phase:
 
     def _situation(self, around: Surroundings) -> Situation:
         settings, known, shape = self.settings, self.before, self.arrival.images.shape
-        preprocessing = known.preprocessing
+        model = known.start if known.start is not None else build_model(settings, shape, around.net)
+        preprocessing, info = known.preprocessing, net_info(model.backbone)
         if preprocessing is None:
-            preprocessing = first_preprocessing(settings.made_method, self.new, around.augmentation)
+            preprocessing = first_preprocessing(settings.made_method, self.new, around.augmentation, info)
+        count = len(preprocessing.mean)
+        if count not in (shape[0], info.channels if info is not None else None):
+            raise UserError(f"preprocessing has {count} means, but images have {shape[0]} channels; give one for each")
         self.preprocessing = preprocessing  # of images
         return Situation(
-            model=self._first_model(around, known.start or build_model(settings, shape, around.net)),
+            model=self._first_model(model),
             method=settings.made_method,
             growth=self.arrival.growth,
             preprocessing=preprocessing,
@@ -135,12 +143,17 @@ class Phase:
             means=ClassMeans(known.means, known.mean_images) if known.means is not None else None,
         )
 
-    def _first_model(self, around: Surroundings, model: Model) -> Model:
+    def _first_model(self, model: Model) -> Model:
         """What the phase starts from: the model, its network frozen where the method wants that from now on."""
-        if self.settings.made_method.freezes(self.arrival.phase, given=around.net is not None) and not model.is_frozen:
+        if self.settings.made_method.freezes(self.arrival.phase, given=self.given) and not model.is_frozen:
             model = model.copy()  # what is known stays as it is until the phase ends
             model.freeze_backbone()
         return model
+
+    @property
+    def network(self) -> nn.Module:
+        """The backbone that the phase starts from, whether it is run or not."""
+        return (self.material.whole or self.situation.model).backbone
 
     def _trial_inputs(self) -> TrialInputs:
         budget, classes, phase = self.settings.memory, self.arrival.classes, self.arrival.phase
@@ -269,10 +282,18 @@ class Phase:
         return Pending(self.arrival.digest, history, self.trainer.action, copied, position)
 
 
-def first_preprocessing(method: Method, images: ImageSet, augmentation: Augmentation | None) -> Preprocessing:
-    """Measured on the first phase's images, with an augmentation that suits their size if none is given."""
+def first_preprocessing(
+    method: Method, images: ImageSet, augmentation: Augmentation | None, info: NetInfo | None = None
+) -> Preprocessing:
+    """With the network's own constants where it has some, else measured on the first phase's images.
+
+    The augmentation suits the size of the images, if none is given.
+    """
     augmentation = augmentation or suitable_augmentation(min(images.shape[1:]))
-    return with_jitter(method, Preprocessing.measured(images.pixels, augmentation))
+    if info is not None and (line := info.doubts(images.shape)) is not None:
+        log.warning("%s", line)
+    own = info.preprocessing(augmentation) if info is not None else None
+    return with_jitter(method, own or Preprocessing.measured(images.pixels, augmentation))
 
 
 def with_jitter(method: Method, preprocessing: Preprocessing) -> Preprocessing:

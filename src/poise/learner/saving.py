@@ -13,6 +13,7 @@ from poise.learner.phase import Phase, Surroundings, with_jitter
 from poise.learner.settings import Settings
 from poise.learner.state import Knowledge, LearnerState, Pending, save_state
 from poise.learner.views import Views
+from poise.nets import net_info
 from poise.training import Executor
 
 
@@ -66,8 +67,13 @@ class Saving(Views):
         with self.backend.active():
             pending = self._phase.pending() if self._phase is not None else self._pending
         self.backend.synchronise()
-        own = self._around.net is not None
-        return LearnerState(self.settings, self.knowledge, self._around.augmentation, own, pending)
+        own, net = self._around.net is not None, self._around.net
+        if self.model is not None:
+            net = self.model.backbone
+        elif self._phase is not None:
+            net = self._phase.network
+        info = net_info(net)
+        return LearnerState(self.settings, self.knowledge, self._around.augmentation, own, pending, info)
 
     @classmethod
     def from_state(

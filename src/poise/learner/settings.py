@@ -12,7 +12,7 @@ from poise.actions import AXES, Action, ActionSpace, AxisValue, tuned_space
 from poise.data import LEAST_SIZE, Budget
 from poise.errors import UserError, check_number, check_whole
 from poise.methods import Growth, Method, make_method
-from poise.nets import check_backbone
+from poise.nets import absolute_word, check_backbone
 from poise.training import Schedule
 from poise.tuning import DEFAULT_POLICY, UNTUNED, Setup, TrialSettings, Tuner, TunerKind, tuner_kind
 
@@ -66,6 +66,7 @@ class Settings:
         kind = tuner_kind(keys.get("policy", DEFAULT_POLICY))
         trials, memory = keys.get("trials", {}), keys.get("memory", 20)
         keys["policy"] = kind.name
+        keys |= {"net": absolute_word(keys["net"])} if isinstance(keys.get("net"), str) else {}
         keys["policy_options"] = kind.resolve(keys.get("policy_options", {}))
         keys["space"] = kind.own_space(keys.get("space"), keys.get("tune"))
         keys["memory"] = memory if isinstance(memory, Budget) else Budget(per_class=memory)

@@ -20,7 +20,17 @@ from poise.data import Augmentation, ImageSet, Memory, Preprocessing, suitable_n
 from poise.errors import UserError
 from poise.learner.settings import Settings
 from poise.methods import Growth
-from poise.nets import Model, build_backbone, build_head, feature_width
+from poise.nets import (
+    Model,
+    NetInfo,
+    build_head,
+    build_net,
+    changed_file,
+    feature_width,
+    is_named,
+    net_info,
+    set_info,
+)
 from poise.tuning import CLASSIFIERS, Entry, History, entry_as_json, entry_from_json, first_classifier
 
 log = logging.getLogger(__name__)
@@ -101,13 +111,17 @@ class Pending:
 
 @dataclass(frozen=True)
 class LearnerState:
-    """All of a learner: what it was made with, what it knows, and the phase it is in the middle of."""
+    """All of a learner: what it was made with, what it knows, and the phase it is in the middle of.
+
+    `info` is what is known of a network that was not made here.
+    """
 
     settings: Settings
     knowledge: Knowledge
     augmentation: Augmentation | None = None
     own_net: bool = False
     pending: Pending | None = None
+    info: NetInfo | None = None
 
     @property
     def architecture(self) -> str:
@@ -168,6 +182,7 @@ class LearnerState:
             "settings": self.settings.as_json(),
             "augmentation": asdict(self.augmentation) if self.augmentation is not None else None,
             "own_net": self.own_net,
+            **({"net_info": self.info.as_json()} if self.info is not None else {}),
             "models": {
                 name: {
                     "net": self.architecture,
@@ -210,13 +225,26 @@ class LearnerState:
         """The state that `tensors` described; `lookup` turns origins into pixels where images were left out."""
         if meta["own_net"] and net is None:
             raise UserError("this learner was trained with a net of your own; pass it again: Learner.load(path, net=…)")
-        if net is not None and not meta["own_net"]:
+        settings, info = Settings.from_json(meta["settings"]), _saved_info(meta.get("net_info"))
+        if net is not None and not meta["own_net"] and not is_named(settings.net):
             named = meta["models"]["predictor"]["net"] if meta["models"] else "a named net"
             raise UserError(f"this learner was trained with {named}, not with a net of your own; leave net out")
-        settings = Settings.from_json(meta["settings"])
         augmentation = Augmentation(**meta["augmentation"]) if meta["augmentation"] else None
         knowledge = _knowledge(settings, tensors, meta, net, lookup)
-        return cls(settings, knowledge, augmentation, meta["own_net"], _pending(tensors, meta["pending"]))
+        for model in (knowledge.predictor, knowledge.start) if info is not None else ():
+            found = net_info(model.backbone) if model is not None else None
+            if model is not None and found is not None and info is not None:
+                set_info(model.backbone, replace(info, word=found.word, digest=found.digest))
+        return cls(settings, knowledge, augmentation, meta["own_net"], _pending(tensors, meta["pending"]), info)
+
+
+def _saved_info(meta: Mapping[str, Any] | None) -> NetInfo | None:
+    """What was known of the network; that its file has changed since is said aloud."""
+    info = NetInfo.from_json(meta) if meta is not None else None
+    changed = changed_file(info) if info is not None else None
+    if changed is not None:
+        log.warning("%s, which made this learner's net, was changed since; it may not predict as before", changed)
+    return info
 
 
 def _knowledge(
@@ -289,6 +317,8 @@ def architecture(settings: Settings, shape: Shape | None, *, own_net: bool) -> s
     if own_net:
         return f"own net+{method.head}"
     name = settings.net or (suitable_net(min(shape[1:])) if shape else "auto")
+    if is_named(name):
+        return f"{name}+{method.head}"
     return f"{name if '/' in name else f'{name}/{method.variant}'}+{method.head}"
 
 
@@ -298,14 +328,23 @@ def build_model(
     net: nn.Module | None = None,
     grown: Sequence[Sequence[int]] = (),
     described: str | None = None,
+    *,
+    pretrained: bool = True,
 ) -> Model:
     """A model for images of this shape that has learned nothing, its network expanded as it was in these growths.
 
-    The network is the user's own, else the one that is `described`, else the one that the settings name.
+    The network is the user's own, else the one that is `described`, else the one that the settings name. With
+    `pretrained=False` other weights are loaded into it later.
     """
     method = settings.made_method
-    name, _, head = (described or architecture(settings, shape, own_net=net is not None)).partition("+")
-    backbone = copy.deepcopy(net) if net is not None else build_backbone(name, method.variant, shape[0], settings.seed)
+    name, _, head = (described or architecture(settings, shape, own_net=net is not None)).rpartition("+")
+    if net is not None:
+        backbone = copy.deepcopy(net)
+    else:
+        backbone = build_net(name, method.variant, shape[0], settings.seed, pretrained=pretrained)
+    info = net_info(backbone)
+    if info is not None:
+        info.check(shape)
     model = Model(backbone, build_head(head, feature_width(backbone, shape)))
     for old, new in grown:
         growth = Growth(old, new)
@@ -316,7 +355,7 @@ def build_model(
 def _restored_model(
     settings: Settings, shape: Shape, described: Mapping[str, Any], weights: Tensors, net: nn.Module | None
 ) -> Model:
-    model = build_model(settings, shape, net, described["grown"], described["net"])
+    model = build_model(settings, shape, net, described["grown"], described["net"], pretrained=False)
     model.head.adopt(store.under("head", weights))
     try:
         model.load_state_dict(weights)

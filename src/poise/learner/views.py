@@ -13,7 +13,7 @@ from poise.learner.arrival import Images, Labels, receive
 from poise.learner.phase import Phase, Surroundings
 from poise.learner.settings import Settings
 from poise.learner.state import Knowledge, Label, Shape, architecture
-from poise.nets import Model
+from poise.nets import Model, NetInfo, net_info
 from poise.training import Backend, Evaluator
 from poise.tuning import Reward
 
@@ -87,6 +87,11 @@ class Views:
     def architecture(self) -> str:
         """Backbone, its variant and the head, as in `resnet32/lucir+cosine`."""
         return architecture(self.settings, self.shape_, own_net=self._around.net is not None)
+
+    @property
+    def net_info(self) -> NetInfo | None:
+        """What is known of a network that was not made here, such as what it was pretrained on."""
+        return net_info(self.model.backbone if self.model is not None else self._around.net)
 
     def resolved_policy(self) -> dict[str, Any]:
         """What decides the actions, for the record: its name, its options, its space, and how actions are tried."""

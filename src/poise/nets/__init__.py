@@ -1,8 +1,10 @@
 """What learns: backbones, two branches of one, heads, and the model made of both."""
 
+from poise.nets.adapt import Adapted, adapt
 from poise.nets.branches import Branches, ScaledConv
 from poise.nets.gaussians import GaussianHead
 from poise.nets.heads import CosineHead, Head, LinearHead, ProxyHead, ScaledHead
+from poise.nets.info import NetInfo, net_info, set_info
 from poise.nets.model import (
     BACKBONES,
     VARIANTS,
@@ -10,10 +12,12 @@ from poise.nets.model import (
     Part,
     build_backbone,
     build_head,
+    build_net,
     check_backbone,
     feature_width,
     torch_generator,
 )
+from poise.nets.named import absolute_word, changed_file, is_named, named_info
 from poise.nets.outputs import Features, Output
 from poise.nets.resnet import Backbone, BatchNorm, ResNet
 from poise.nets.ridge import RIDGES, RidgeHead
@@ -22,6 +26,7 @@ __all__ = [
     "BACKBONES",
     "RIDGES",
     "VARIANTS",
+    "Adapted",
     "Backbone",
     "BatchNorm",
     "Branches",
@@ -31,6 +36,7 @@ __all__ = [
     "Head",
     "LinearHead",
     "Model",
+    "NetInfo",
     "Output",
     "Part",
     "ProxyHead",
@@ -38,9 +44,17 @@ __all__ = [
     "RidgeHead",
     "ScaledConv",
     "ScaledHead",
+    "absolute_word",
+    "adapt",
     "build_backbone",
     "build_head",
+    "build_net",
+    "changed_file",
     "check_backbone",
     "feature_width",
+    "is_named",
+    "named_info",
+    "net_info",
+    "set_info",
     "torch_generator",
 ]

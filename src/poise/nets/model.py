@@ -14,7 +14,9 @@ from poise.errors import UserError, suggestion
 from poise.nets.branches import Branches
 from poise.nets.folding import fold_norms
 from poise.nets.heads import HEADS, Head, ScaledHead
+from poise.nets.named import build_named, check_named, is_named
 from poise.nets.outputs import NOTHING, Features, Output
+from poise.nets.pretrained import PRETRAINED
 from poise.nets.resnet import Backbone, ResNet, cifar_resnet, imagenet_resnet18, initialise
 
 Part = Literal["all", "backbone", "head", "rows", "fusion"]  # of a model: what can be trained without the rest
@@ -212,11 +214,14 @@ def torch_generator(seed: int, purpose: str, *address: int | str) -> torch.Gener
 
 
 def check_backbone(name: str, variant: str) -> tuple[str, str]:
-    """Family and variant of a named backbone; a name that `build_backbone` would not know is refused."""
+    """Family and variant of a named backbone; a name that `build_net` would not know is refused."""
+    if is_named(name):
+        check_named(name)
+        return name, ""
     family, _, override = name.partition("/")
     variant = override or variant
     if family not in BACKBONES:
-        raise UserError(f"unknown net '{family}'; {suggestion(family, BACKBONES)}")
+        raise UserError(f"unknown net '{family}'; {suggestion(family, (*BACKBONES, *PRETRAINED))}")
     if variant not in VARIANTS:
         raise UserError(f"unknown net variant '{variant}'; {suggestion(variant, VARIANTS)}")
     if family == "resnet18" and variant == "pod":
@@ -224,8 +229,15 @@ def check_backbone(name: str, variant: str) -> tuple[str, str]:
     return family, variant
 
 
+def build_net(name: str, variant: str, channels: int, seed: int, *, pretrained: bool = True) -> nn.Module:
+    """The network of that name or word. Without `pretrained` its weights do not matter, since others are loaded."""
+    if is_named(name):
+        return build_named(name, seed, pretrained=pretrained)
+    return build_backbone(name, variant, channels, seed)
+
+
 def build_backbone(name: str, variant: str, channels: int, seed: int) -> ResNet:
-    """A named backbone with its initial weights; `NAME/VARIANT` overrides the method's variant."""
+    """One of poise's own backbones with its initial weights; `NAME/VARIANT` overrides the method's variant."""
     family, variant = check_backbone(name, variant)
     with torch.random.fork_rng(devices=[]):  # modules draw first values of their own, soon overwritten
         net = BACKBONES[family](variant, channels)

@@ -178,6 +178,8 @@ def _result(run: RunRecord) -> Iterator[tuple[str, object]]:
         return
     for key in ("average_accuracy", "average_accuracy_after_phase_0", "last_accuracy", "average_forgetting"):
         yield key, run.result.get(key, "–")
+    if "pretrained_on" in run.result:
+        yield "pretrained on", run.result["pretrained_on"]
     for part, spent in run.seconds.items():
         yield f"seconds.{part}", spent
     yield from _flat(run.result.get("resolved_policy") or {}, "policy.")

@@ -197,7 +197,11 @@ def _make_record(
     """A run: if it is finished, its result is authoritative and its journal adds details."""
     if result is None:
         memory, phases = saved["recipe"].get("memory") or {}, events.phases
-        marks = {"leak": saved.get("runner") == "audit", "knows_increment": memory.get("knows_increment")}
+        marks = {
+            "leak": saved.get("runner") == "audit",
+            "knows_increment": memory.get("knows_increment"),
+            "pretrained_on": saved.get("pretrained_on"),
+        }
     else:
         _check_result(path, result)
         details = {phase.phase: phase for phase in events.phases}

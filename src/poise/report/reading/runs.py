@@ -23,6 +23,11 @@ LABELS: Final = {
         "knows increment",
         "knows increment: RMM's released memory, told how many images come next; it holds more than its budget",
     ),
+    "pretrained_on": (
+        "pretrained",
+        "pretrained: the network was trained on other images before and may have seen these classes; compare it with "
+        "networks that have, not with those that start from nothing",
+    ),
 }
 #: Those labels that mean that an exam influenced a choice.
 INFORMED: Final = frozenset(LABELS[key][0] for key in ("oracle", "leak"))
