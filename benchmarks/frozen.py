@@ -52,7 +52,7 @@ def images_of(labels: range, count: int) -> tuple[Tensor, Tensor]:
 
 def measure(given: argparse.Namespace, *, cached: bool) -> dict[str, Any]:
     """Trials per minute, and how long it took to begin the phase: on features, or with the network in every step."""
-    phases.features_suffice = features_suffice if cached else lambda situation, shape: False  # type: ignore[attr-defined]
+    phases.features_suffice = features_suffice if cached else lambda situation, shape, still: False  # type: ignore[attr-defined]
     net = Frozen(given.width).requires_grad_(False).eval()
     learner = Learner(given.method, net=net, policy="fixed", epochs=given.epochs, batch=given.batch, device="cpu")
     learner.partial_fit(*images_of(range(given.classes), given.images))

@@ -112,7 +112,8 @@ class Phase:
         """What is learned from: images or, where the network is frozen, their features, computed here and only here."""
         situation = self._situation(around)
         material = Material(situation, self.kept, self.new, self.reserve, self.unstored)
-        return material.as_features() if features_suffice(situation, self.stored.shape) else material
+        still = all(action.backbone_rate == 0 for action in self._possible_actions())
+        return material.as_features() if features_suffice(situation, self.stored.shape, still=still) else material
 
     def _witness(self, reward: Reward) -> Witness | None:
         """The reward's, which looks at models that take images."""
@@ -197,12 +198,24 @@ class Phase:
         """The action of this phase: the caller's, the first phase's own, or what the tuner chooses."""
         given, tuner = self.arrival.action, self.settings.tuner
         if self.arrival.phase == 0:
-            first = given or self.settings.first_action
+            first = given or self._first_action
             yield from tuner.prepare(self.task, first)
             return Choice(first)
         if given is not None:
             return Choice(given)
         return (yield from tuner.choose(self.task))
+
+    @property
+    def _first_action(self) -> Action:
+        """That of the settings; but a network that starts from random weights learns at the full rate."""
+        first = self.settings.first_action
+        return first.replace(backbone_rate=1.0) if "backbone_rate" in first and not self.given else first
+
+    def _possible_actions(self) -> tuple[Action, ...]:
+        """Those that may be tried or trained in this phase."""
+        if self.arrival.action is not None:
+            return (self.arrival.action,)
+        return self.settings.action_space.actions if self.arrival.phase else (self._first_action,)
 
     def _make_trainer(self, action: Action) -> Trainer:
         situation, material = self.situation, self.material

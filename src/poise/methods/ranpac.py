@@ -57,7 +57,7 @@ class RanPAC(FrozenMethod):
     def conclude(self, model: Model, lesson: Lesson) -> None:
         """Add the new images to the sums and solve for all rows anew."""
         head, (features, labels) = _ridge_head(model), lesson.features()
-        chosen = float(lesson.action.get("ridge", 0.0))
+        chosen = lesson.action.ridge
         if not chosen:
             head.compare_ridges(features, labels, lesson.generator)
         head.add(features, labels)

@@ -117,15 +117,15 @@ class Model(nn.Module):
         made.head, made.extras, made.grown = self.head, self.extras, self.grown
         return made.train(self.training)
 
-    def train_only(self, part: Part, *, old_rows: bool = True) -> None:
+    def train_only(self, part: Part, *, old_rows: bool = True, backbone: bool = True) -> None:
         """Say what is trained: `all` but the fusion of two branches; or only a part.
 
-        The `backbone` is trained with the extras. Rows of old classes are trained only if `old_rows`, and nothing that
-        the backbone keeps frozen ever is.
+        The `backbone` is trained with the extras. Rows of old classes are trained only if `old_rows`, the backbone only
+        if `backbone`, and nothing that it keeps frozen ever is.
         """
         below, no_head = part in ("all", "backbone"), part in ("backbone", "fusion")
         for name, parameter in self.backbone.named_parameters():
-            parameter.requires_grad_(below and name not in self._frozen)
+            parameter.requires_grad_(below and backbone and name not in self._frozen)
         self.extras.requires_grad_(below)
         self.head.requires_grad_(not no_head)
         self.head.freeze_old(no_head or not old_rows)

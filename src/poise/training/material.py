@@ -69,13 +69,14 @@ class Material:
         return ImageSet.joined([self.new, self.unstored])
 
 
-def features_suffice(situation: Situation, shape: tuple[int, int, int]) -> bool:
+def features_suffice(situation: Situation, shape: tuple[int, int, int], *, still: bool = False) -> bool:
     """Whether the features of a phase's images, computed once, are all that is needed of them.
 
-    So it is where nothing of the backbone changes, the method makes no other backbone of it, and looks at no maps.
+    So it is where nothing of the backbone changes (for good, or `still`: in this phase), the method makes no other
+    backbone of it, and looks at no maps.
     """
     model, method, growth = situation.model, situation.method, situation.growth
-    if not model.is_frozen:
+    if not model.is_frozen and not still:
         return False
     expands = bool(growth.old and growth.new) and method.expanded(model.backbone, growth) is not model.backbone
     return not expands and not (method.uses_maps and _has_maps(model, shape))
@@ -83,7 +84,8 @@ def features_suffice(situation: Situation, shape: tuple[int, int, int]) -> bool:
 
 @torch.no_grad()
 def _has_maps(model: Model, shape: tuple[int, int, int]) -> bool:
-    like = next(model.backbone.parameters())
+    like = next(model.backbone.parameters(), torch.empty(0))
+    model.eval()  # its statistics stay as they are
     found = model.backbone(torch.zeros(1, *shape, device=like.device, dtype=like.dtype))
     return isinstance(found, Features) and bool(found.maps)
 

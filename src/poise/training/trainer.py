@@ -186,7 +186,12 @@ class Trainer:
 
     def _train_only(self, stage: Stage) -> None:
         old_rows = self.action.old_rows == "trained" or stage.trains != "all"
-        self.students[stage.student].train_only(stage.trains, old_rows=old_rows)
+        self.students[stage.student].train_only(stage.trains, old_rows=old_rows, backbone=self._backbone_learns)
+
+    @property
+    def _backbone_learns(self) -> bool:
+        """Whether the action lets the backbone learn at all; if not, its statistics stay as they are, too."""
+        return self.action.backbone_rate > 0
 
     def _stage_teacher(self, stage: Stage) -> Model | None:
         if stage.teacher is None or stage.teacher == PREVIOUS:
@@ -208,7 +213,15 @@ class Trainer:
     def _new_engine(self, stage: Stage, feed: Feed, teacher: Model | None) -> _Engine:
         model = self.students[stage.student]
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        optimiser = make_optimiser(trained, self.schedule, self.action.lr, self.situation.backend.device)
+        slow = model.backbone.parameters() if stage.trains == "all" else ()
+        optimiser = make_optimiser(
+            trained,
+            self.schedule,
+            self.action.lr,
+            self.situation.backend.device,
+            slow=slow,
+            ratio=self.action.backbone_rate,
+        )
         step = Step(self.situation, optimiser, model, teacher, self.action, stage.clamp)
         bounds = batch_bounds(len(feed), self.schedule.batch)
         runner = CapturedRunner if self.captures else EagerRunner
@@ -243,7 +256,7 @@ class Trainer:
         augmentation = self.situation.preprocessing.augmentation.draw(len(engine.feed), generator)
         self._train_only(stage)
         student = self.students[stage.student].train()
-        if not stage.moves_statistics:
+        if not stage.moves_statistics or not self._backbone_learns:
             student.backbone.eval()
         noise = draws.key(seed, "noise", *address)
         return engine.runner.epoch(order, augmentation, first, noise)
