@@ -220,7 +220,7 @@ SPACES: Final[Mapping[str, Grid]] = {
         "pod": (0.1, 1),
         "lr": (0.1, 0.05),
         "backbone_rate": (0, 0.01, 0.1),
-        "ridge": (0, 1e2, 1e4, 1e6),
+        "ridge": (0, 1e2, 1e4, 1e6, 1e8),
     },
     "full": {
         "logit_kd": (0, 0.5, 1),

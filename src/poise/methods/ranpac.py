@@ -21,8 +21,8 @@ class RanPAC(FrozenMethod):
 
     `projection` is M, the number of random features; `auto` is twice the network's, at least 1,000 and at most the
     paper's 10,000. The axis `ridge` of the action is κ; 0 means the best of 10⁻⁸ … 10⁸ on a held-out fifth of each
-    phase's images, by the squared errors of all phases together (the released code looks at the last phase alone, and
-    so depends on the order of phases).
+    phase's images, by the squared errors of all phases together (the released code looks at the last phase alone, so
+    that its result depends on the order of phases).
     """
 
     name = "ranpac"
@@ -59,7 +59,7 @@ class RanPAC(FrozenMethod):
         head, (features, labels) = _ridge_head(model), lesson.features()
         chosen = lesson.action.ridge
         if not chosen:
-            head.compare_ridges(features, labels, lesson.generator)
+            head.compare_ridges(features, labels)
         head.add(features, labels)
         head.regress(chosen or None)
 

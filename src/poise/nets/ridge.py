@@ -98,15 +98,18 @@ class RidgeHead(ScaledHead):
         self.sums.index_add_(0, labels, projected)
 
     @torch.no_grad()
-    def compare_ridges(self, features: Tensor, labels: Tensor, generator: torch.Generator) -> None:
-        """Add the errors of every κ on a random fifth of these images, after a regression on the others alone."""
-        count = len(features) // 5
-        if not count:
+    def compare_ridges(self, features: Tensor, labels: Tensor) -> None:
+        """Add the errors of every κ on each class's every fifth image, after a regression on the others alone.
+
+        Which images these are does not depend on the phase in which they came.
+        """
+        targets = one_hot(torch.unique(labels, return_inverse=True)[1])
+        places = (targets.cumsum(dim=0) * targets).sum(dim=1)  # of every image in its class, from 1
+        is_held = places % 5 == 0
+        if not bool(is_held.any()):
             return
-        order = torch.randperm(len(features), generator=generator).to(features.device)
-        projected = self._projected(features)[order]
-        targets = one_hot(torch.unique(labels, return_inverse=True)[1])[order].double()
-        held, fitted, wanted, given = projected[:count], projected[count:], targets[:count], targets[count:]
+        projected, targets = self._projected(features), targets.double()
+        held, fitted, wanted, given = projected[is_held], projected[~is_held], targets[is_held], targets[~is_held]
         if len(fitted) < self.breadth:  # (HᵀH + κI)⁻¹ Hᵀ = Hᵀ (HHᵀ + κI)⁻¹, the smaller one to solve
             matrix, right, left = fitted @ fitted.T, given, held @ fitted.T
         else:
