@@ -43,7 +43,7 @@ def test_images_added_one_after_the_other_give_what_all_at_once_give(points: tup
     first = labels < 2
     apart.add(features[first], labels[first])
     apart.grow(1, torch_generator(0, "head"))
-    for part in (~first).nonzero().split(7):
+    for part in torch.split((~first).nonzero(), 7):
         apart.add(features[part[:, 0]], labels[part[:, 0]])
     for head in (once, apart):
         head.regress(0.1)

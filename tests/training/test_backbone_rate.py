@@ -20,6 +20,8 @@ from poise.training import ActionDecided, Event, Trainer, TrialDone
 MakeImages = Callable[..., ImageSet]
 SETTINGS: dict[str, Any] = {"net": "small", "policy": "fixed", "epochs": 2, "batch": 8, "memory": 4, "device": "cpu"}
 
+TRYING: dict[str, Any] = {**SETTINGS, "policy": "grid", "trials": {"length": 0.5, "validation": 2}}
+
 
 @pytest.fixture
 def arriving(make_images: MakeImages) -> list[ImageSet]:
@@ -64,17 +66,15 @@ def test_one_step_moves_the_backbone_by_the_ratio(make_trainer: Callable[..., Tr
 
 
 class TestZero:
-    ACTION = {"backbone_rate": 0}
-
     def test_neither_weights_nor_statistics_move(self, arriving: list[ImageSet]) -> None:
-        learner = Learner("icarl", action=self.ACTION, **SETTINGS)
+        learner = Learner("icarl", action={"backbone_rate": 0}, **SETTINGS)
         learn(learner, arriving[:1])
         before = backbone(learner)
         learn(learner, arriving[1:])
         assert same(before, backbone(learner))
 
     def test_a_later_phase_may_train_it_again(self, arriving: list[ImageSet], make_images: MakeImages) -> None:
-        learner = Learner("icarl", action=self.ACTION, **SETTINGS)
+        learner = Learner("icarl", action={"backbone_rate": 0}, **SETTINGS)
         learn(learner, arriving)
         before, more = backbone(learner), make_images([4, 5] * 8, seed=7)
         list(learner.fitting(more.pixels, more.labels, action={"backbone_rate": 0.5}))
@@ -87,7 +87,7 @@ class TestZero:
         for once in (True, False):
             if not once:
                 monkeypatch.setattr(phases, "features_suffice", lambda situation, shape, still: False)
-            learner = Learner("icarl", action=self.ACTION, augmentation=Augmentation(pad=0), **SETTINGS)
+            learner = Learner("icarl", action={"backbone_rate": 0}, augmentation=Augmentation(pad=0), **SETTINGS)
             learn(learner, arriving)
             found.append(learner.state().tensors(images=True)[0])
         assert found[0].keys() == found[1].keys()
@@ -96,19 +96,19 @@ class TestZero:
 
 
 class TestPolicy:
-    TRYING: dict[str, Any] = {**SETTINGS, "policy": "grid", "trials": {"length": 0.5, "validation": 2}}
-
     def test_any_method_can_be_tried_with_several_ratios(self, arriving: list[ImageSet]) -> None:
-        learner = Learner("lucir", **{**self.TRYING, "space": {"backbone_rate": [0, 0.01, 1]}})
+        learner = Learner("lucir", **{**TRYING, "space": {"backbone_rate": [0, 0.01, 1]}})
         events = learn(learner, arriving)
-        tried = [event.action["backbone_rate"] for event in events if isinstance(event, TrialDone) and "round" in event.trial]
+        tried = [
+            event.action["backbone_rate"] for event in events if isinstance(event, TrialDone) and "round" in event.trial
+        ]
         assert {0.0, 0.01, 1.0} <= set(tried)
         assert isinstance(LearnerState.from_tensors(*learner.state().tensors(images=True)), LearnerState)
 
     def test_stopped_anywhere_it_goes_on_to_the_same_bytes(
         self, arriving: list[ImageSet], stop_learners_anywhere: Callable[[Learner, ImageSet, int], None]
     ) -> None:
-        learner = Learner("slca", **{**self.TRYING, "space": {"backbone_rate": [0, 0.01]}})
+        learner = Learner("slca", **{**TRYING, "space": {"backbone_rate": [0, 0.01]}})
         learn(learner, arriving[:1])
         stop_learners_anywhere(learner, arriving[1], 5)
 

@@ -179,9 +179,8 @@ class Method(ABC):
         """
         return False
 
-    def conclude(self, model: Model, lesson: Lesson) -> None:
-        """Set what is not trained but computed, in place, when the last stage of a training has ended: once, in trials
-        too."""
+    def conclude(self, model: Model, lesson: Lesson) -> None:  # noqa: B027 - most methods compute nothing
+        """Set what is not trained but computed, in place, when the last stage of a training (or trial) has ended."""
 
     def student(self, name: str, models: Mapping[str, Model], arrivals: Arrivals) -> Model:
         """The model that a stage of this method trains under another name than `MODEL`.

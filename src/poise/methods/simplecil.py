@@ -34,6 +34,6 @@ class SimpleCIL(FrozenMethod):
         members = nn.functional.one_hot(labels, sum(lesson.growth)).to(features.dtype)
         sums, old = members.T @ features, lesson.growth.old
         assert isinstance(model.head, CosineHead)
-        model.head.old += sums[:old]
+        model.head.old.add_(sums[:old])
         model.head.new.copy_(sums[old:])
         model.head.scale.fill_(_SCALE)

@@ -70,7 +70,7 @@ class SLCA(Method):
         for _ in range(epochs):
             features, labels = head.draw(int(self.settings["draws"]), generator)
             order = torch.randperm(len(labels), generator=generator).to(labels.device)
-            for picks in order.split(BATCH):
+            for picks in torch.split(order, BATCH):
                 loss = losses.normalised_cross_entropy(head(features[picks])[1], labels[picks], temperature)
                 optimiser.zero_grad()
                 loss.backward()  # type: ignore[no-untyped-call]

@@ -11,9 +11,9 @@ from poise.nets.heads import HEADS, LinearHead
 class GaussianHead(LinearHead):
     """A linear head with N(μ_c, Σ_c) of the features of every class.
 
-    Σ = FᵀF + diag(r): the `rank` largest principal directions F [rank, d] as they are, the rest by its variances r. That
-    is all of Σ where a class has at most `rank` + 1 images, or features at most `rank` values; a full Σ of 1,280
-    features would take 6.5 MB a class, with 64 directions it is 0.3 MB.
+    Σ = FᵀF + diag(r): the `rank` largest principal directions F [rank, d] as they are, the rest by its variances r.
+    That is all of Σ where a class has at most `rank` + 1 images, or features at most `rank` values. A full Σ of 1,280
+    features would take 6.5 MB a class; with 64 directions it is 0.3 MB.
     """
 
     means: Tensor

@@ -91,4 +91,4 @@ def _has_maps(model: Model, shape: tuple[int, int, int]) -> bool:
 
 
 def _split(images: ImageSet, sizes: Sequence[int]) -> list[ImageSet]:
-    return [images.select(places) for places in torch.arange(len(images)).split(list(sizes))]
+    return [images.select(places) for places in torch.split(torch.arange(len(images)), list(sizes))]

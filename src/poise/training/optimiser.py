@@ -31,6 +31,8 @@ def make_optimiser(
     parameters = list(trained)
     rate = torch.tensor(lr, device=device) if on_gpu else lr
     groups = _groups(parameters, {id(each) for each in slow}, ratio)
+    for group in groups[1:]:  # a rate of its own to fill in
+        group["lr"] = rate.clone() if isinstance(rate, Tensor) else rate
     if schedule.optimiser == "adamw":
         optimiser: torch.optim.Optimizer = torch.optim.AdamW(
             groups,

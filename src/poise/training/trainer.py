@@ -114,7 +114,7 @@ class Trainer:
             yield StageDone(self.situation.phase, stage.name)
 
     def _conclude(self) -> None:
-        """What follows the last stage: the head is balanced by its lengths, and the method computes what it computes."""
+        """What follows the last stage: rows are aligned where the action says so, and the method computes its part."""
         situation = self.situation
         if self.action.balance == "align" and situation.growth.old:
             self.model.head.align()
