@@ -300,7 +300,7 @@ def data_add(
 def learn(
     model: Annotated[Path, typer.Argument(help="The learner's file; made if it is not there.")],
     folder: Annotated[Path, typer.Argument(help="A folder with one folder of images per class.")],
-    method: Annotated[str | None, typer.Option(help="For a new learner: lucir, icarl, lwf, podnet or aanets.")] = None,
+    method: Annotated[str | None, typer.Option(help="For a new learner: lucir, icarl, ranpac, …")] = None,
     epochs: Annotated[int | None, typer.Option(help="For a new learner.", min=1)] = None,
     memory: Annotated[int | None, typer.Option(help="For a new learner: images kept per class, or 0.", min=0)] = None,
     policy: Annotated[str | None, typer.Option(help="For a new learner: online, fixed, …")] = None,

@@ -1,6 +1,6 @@
 """Algorithm 2: one model trained with one action.
 
-`situation` is what a training starts from, `material` the images of a phase or their features, `trainer` trains stage by
+`situation` is what a training starts from, `material` its images or their features, `trainer` trains it stage by
 stage, `step` is one step of it (`capture`: as a CUDA graph), `schedule` its length, `optimiser` what moves the weights,
 `keeping` what remains after it, `evaluate` looks at models, `lanes` (with `pace`) runs several trainings side by side,
 `executor` says where, `backend` is the device, `events` what happens on the way.
