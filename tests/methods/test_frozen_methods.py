@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -220,3 +221,31 @@ def test_the_cosine_head_is_simplecils(arriving: list[ImageSet]) -> None:
     learner = learner_of("simplecil")
     learn(learner, arriving[:1])
     head_of(learner, CosineHead)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_file_that_only_predicts_holds_no_sums(method: str, arriving: list[ImageSet], tmp_path: Path) -> None:
+    learner, images = learner_of(method), arriving[0].pixels
+    learn(learner, arriving)
+    learner.save(tmp_path / "whole")
+    learner.save(tmp_path / "predicts", memory=False)
+    small = Learner.load(tmp_path / "predicts", device="cpu", net=Net())
+    np.testing.assert_array_equal(small.predict_proba(images), learner.predict_proba(images))
+    if method == "ranpac":  # half of G in double precision
+        assert (tmp_path / "whole").stat().st_size > 8 * 1000 * 1001 // 2 > (tmp_path / "predicts").stat().st_size
+    whole = Learner.load(tmp_path / "whole", device="cpu", net=Net())
+    whole.partial_fit(arriving[0].pixels, arriving[0].labels, known="update")
+
+
+@pytest.mark.parametrize("method", ["simplecil", "ranpac"])
+def test_a_first_phase_that_trains_the_network_is_resumed_to_the_same_bytes(
+    method: str, arriving: list[ImageSet], stop_and_resume: Callable[..., tuple[list[Event], Learner]], tmp_path: Path
+) -> None:
+    whole, images = learner_of(method, net="small"), arriving[0]
+    events = learn(whole, [images])
+    whole.save(tmp_path / "whole")
+    for stop in range(1, len(events) - 1, 3):
+        told, resumed = stop_and_resume(learner_of(method, net="small"), images.pixels, images.labels, stop)
+        assert told == events
+        resumed.save(tmp_path / "resumed")
+        assert (tmp_path / "whole").read_bytes() == (tmp_path / "resumed").read_bytes()

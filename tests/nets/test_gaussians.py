@@ -80,3 +80,13 @@ def test_room_is_made_for_new_classes_and_what_is_known_stays(points: Tensor) ->
     assert head.means.shape == (3, 5)
     assert torch.equal(covariance(head, 0), before)
     assert head.counts.tolist() == [40, 0, 0]
+
+
+def test_classes_that_are_kept_keep_their_gaussians(points: Tensor) -> None:
+    head = head_for(3)
+    head.describe(points, torch.arange(40) % 3)
+    before = covariance(head, 2)
+    head.keep(torch.tensor([1, 2]))
+    assert torch.equal(covariance(head, 1), before)
+    assert head.counts.tolist() == [13, 13]
+    assert head.classes == 2

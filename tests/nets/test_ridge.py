@@ -106,3 +106,14 @@ def test_the_projection_is_not_stored_and_drawn_again(points: tuple[Tensor, Tens
     restored.load_state_dict(state)
     assert torch.equal(restored.projection, head.projection)
     assert torch.equal(restored(points[0])[1], head(points[0])[1])
+
+
+def test_classes_that_are_kept_keep_their_scores(points: tuple[Tensor, Tensor]) -> None:
+    head = head_for(3)
+    head.add(*points)
+    head.regress(1.0)
+    before = head.scores(points[0]).detach()
+    head.keep(torch.tensor([0, 2]))
+    assert torch.equal(head.scores(points[0]).detach(), before[:, [0, 2]])
+    head.regress(1.0)  # the next phase solves for the rows again
+    assert torch.allclose(head.scores(points[0]).detach(), before[:, [0, 2]], atol=1e-5)

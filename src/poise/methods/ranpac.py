@@ -28,7 +28,7 @@ class RanPAC(FrozenMethod):
     name = "ranpac"
     head = "ridge"
     default_action = Action(ridge=0.0, lr=0.1, classifier="fc")
-    choices: Mapping[str, tuple[str, ...]] = {"lr": (), "old_rows": ("trained",)}
+    choices: Mapping[str, tuple[str, ...]] = {"lr": (), "old_rows": ("trained",), "balance": ("none",)}
     options: Mapping[str, float | str] = {**FrozenMethod.options, "projection": "auto"}
 
     def __init__(self, **options: float | str) -> None:

@@ -25,7 +25,7 @@ class SimpleCIL(FrozenMethod):
     name = "simplecil"
     head = "cosine"
     default_action = Action(lr=0.1, classifier="fc", old_rows="frozen")
-    choices: Mapping[str, tuple[str, ...]] = {"lr": (), "old_rows": ("frozen",)}
+    choices: Mapping[str, tuple[str, ...]] = {"lr": (), "old_rows": ("frozen",), "balance": ("none",)}
 
     @torch.no_grad()
     def conclude(self, model: Model, lesson: Lesson) -> None:

@@ -29,7 +29,8 @@ class SLCA(Method):
     name = "slca"
     head = "gaussian"
     uses_maps = False
-    default_action = Action(lr=0.01, backbone_rate=0.01, classifier="fc", old_rows="trained", balance="none")
+    default_action = Action(lr=0.01, backbone_rate=0.01, classifier="fc", old_rows="trained")
+    choices: Mapping[str, tuple[str, ...]] = {"balance": ("none",)}  # it is balanced by its alignment
     options: Mapping[str, float | str] = {
         "align_epochs": 5,
         "align_lr": 0.01,

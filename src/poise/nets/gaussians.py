@@ -37,6 +37,18 @@ class GaussianHead(LinearHead):
             added = before.new_zeros(more, *shape)
             setattr(self, name, torch.cat([before, added]) if len(before) else added)
 
+    def keep(self, rows: Tensor) -> None:
+        """Keep these classes and their Gaussians."""
+        super().keep(rows)
+        for name in ("means", "factors", "rest", "counts"):
+            values: Tensor = getattr(self, name)
+            setattr(self, name, values[rows.to(values.device)])
+
+    def drop_unused(self) -> None:
+        """Drop the Gaussians."""
+        for name in ("means", "factors", "rest", "counts"):
+            setattr(self, name, getattr(self, name)[:0])
+
     def widen(self, width: int) -> None:
         """Rows are 0 in added features, and so is what the Gaussians know of them."""
         more = width - self.width

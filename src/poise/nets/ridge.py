@@ -69,6 +69,15 @@ class RidgeHead(ScaledHead):
         super().grow(count, generator)
         self.sums = torch.cat([self.sums, self.sums.new_zeros(count, self.breadth)])
 
+    def keep(self, rows: Tensor) -> None:
+        """Keep these classes; the images of the others stay in G, as images of none of them."""
+        super().keep(rows)
+        self.sums = self.sums[rows.to(self.sums.device)]
+
+    def drop_unused(self) -> None:
+        """Drop both sums, which are most of a saved learner."""
+        self.gram, self.sums = self.gram.new_zeros(0), self.sums.new_zeros(0, 0)
+
     def widen(self, width: int) -> None:
         """Features of another width would need another P."""
         if width != self.width:
