@@ -1,6 +1,6 @@
 """How fast trials are in front of a frozen network, whose features are computed once per phase. Prints one JSON line.
 
-    python benchmarks/frozen.py [--method icarl] [--classes 10] [--images 50] [--width 512] [--epochs 10] [--threads 2]
+    python benchmarks/frozen.py [--method icarl] [--classes 10] [--images 50] [--width 512] [--epochs 10] [--threads 1]
 
 Two phases of random images: as many old classes, of which 20 images each are kept, as new ones. In the second phase
 trials are run for some seconds, each as long as the default policy's (a tenth of the phase's epochs, at least one), on
@@ -85,7 +85,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=512)
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--batch", type=int, default=128)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=10.0)
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
