@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from poise.experiment import Exam, Quiet, Run, RunFolder, load_recipe, make_plan
+from poise.progress import Done
 from poise.training import Event, PhaseDone, TrialDone, TuningDone
 
 PARTS = ("train", "policy", "herding", "exams")
@@ -32,7 +33,7 @@ class Stopwatch(Quiet):
         self.phases: dict[int, dict[str, float]] = {}
         self._mark = time.perf_counter()
 
-    def event(self, event: Event, done: float) -> None:
+    def event(self, event: Event, done: Done) -> None:
         """Something happened."""
         part = "herding" if isinstance(event, PhaseDone) else "train"
         self._add(event.phase, "policy" if isinstance(event, TrialDone | TuningDone) else part)

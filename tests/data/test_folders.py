@@ -10,8 +10,8 @@ from PIL import Image
 
 from poise.data.augment import Augmentation
 from poise.data.sources import FolderSource
-from poise.data.sources.folder import scan
 from poise.errors import UserError
+from poise.places import scan
 
 
 def fill(folder: Path, count: int, side: int = 40, start: int = 0) -> None:
@@ -85,6 +85,14 @@ def test_without_a_test_folder_only_the_test_part_is_refused(divided: Path) -> N
     assert len(source.train()) == 5
     with pytest.raises(UserError, match=r"has no test folder; .*exam=dev"):
         source.test()
+
+
+def test_a_validation_folder_examines_where_there_is_no_test_folder(divided: Path) -> None:
+    shutil.copytree(divided / "test", divided / "val")
+    shutil.rmtree(divided / "val" / "cat")
+    assert len(FolderSource(divided).test()) == 5
+    shutil.rmtree(divided / "test")
+    assert reds(FolderSource(divided).test().pixels) == [110, 111, 112]
 
 
 def test_a_class_named_train_is_a_class(tmp_path: Path) -> None:

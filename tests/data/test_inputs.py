@@ -68,6 +68,18 @@ class TestArrays:
         pixels.zero_()
         assert images.any()
 
+    @pytest.mark.parametrize("kind", ["float16", "float32", "float64", "bfloat16"])
+    def test_floats_from_0_to_1_are_the_bytes_that_they_were_made_of(self, kind: str) -> None:
+        images = noise(2, 8, 8, 3)
+        wanted = to_pixels(images)
+        floats = wanted.to(getattr(torch, kind)) / 255
+        if kind == "bfloat16":
+            assert (to_pixels(floats).int() - wanted.int()).abs().max() <= 1, "it has 8 bits itself"
+            return
+        assert torch.equal(to_pixels(floats), wanted)
+        assert torch.equal(to_pixels((images / 255).astype(kind)), wanted)
+        assert torch.equal(to_pixels(list((images / 255).astype(kind))), wanted)
+
     def test_the_expected_size_is_checked(self) -> None:
         assert to_pixels(noise(2, 4, 5, 3), (4, 5)).shape == (2, 3, 4, 5)
         assert "are 4×5 pixels, expected 5×4; resize" in refusal(noise(2, 4, 5, 3), (5, 4))
@@ -75,9 +87,11 @@ class TestArrays:
     @pytest.mark.parametrize(
         ("images", "words"),
         [
-            (noise(2, 4, 5, 3) / 255, "float64, expected uint8"),
-            (torch.zeros(2, 3, 4, 5), "(images * 255).round().to(torch.uint8)"),
-            (noise(2, 4, 5, 3).astype(np.int64), "int64, expected uint8 from 0 to 255; use images.astype('uint8')"),
+            (noise(9, 9, 9, 3) / 1.0, "between 0 and 1, these go from 0 to 255; give uint8"),
+            (torch.full((2, 3, 4, 5), -0.5), "these go from -0.5 to -0.5"),
+            (torch.full((2, 3, 4, 5), torch.nan), "these go from nan to nan"),
+            (noise(2, 4, 5, 3).astype(np.int64), "int64, expected uint8 from 0 to 255 (or floats from 0 to 1); use"),
+            (torch.zeros(2, 3, 4, 5, dtype=torch.bool), "use images.to(torch.uint8)"),
             (noise(2, 4, 5, 2), "[2, 4, 5, 2]"),
             (noise(2, 3, 8, 8), "images.transpose(0, 2, 3, 1)"),
             (torch.from_numpy(noise(2, 8, 8, 3)), "images.permute(0, 3, 1, 2)"),
@@ -227,3 +241,33 @@ class TestSize:
     def test_nothing_has_no_size(self) -> None:
         with pytest.raises(UserError, match="no image files"):
             choose_size([])
+
+
+class TestPictures:
+    """Images that Pillow has opened or made."""
+
+    def test_they_are_scaled_like_the_files_they_came_from(self, tmp_path: Path) -> None:
+        shapes = ((40, 50, 3), (36, 90, 3), (70, 33, 3))
+        files = [saved(tmp_path / f"{place}.png", noise(*shape)) for place, shape in enumerate(shapes)]
+        opened = [Image.open(file) for file in files]
+        assert torch.equal(to_pixels(opened), to_pixels(files))
+        assert to_pixels(opened).shape == (3, 3, 32, 32)
+        assert torch.equal(to_pixels(opened, (20, 10), channels=1), to_pixels(files, (20, 10), channels=1))
+        assert opened[0].size == (50, 40), "the user's own image stays as it is"
+
+    def test_they_are_rotated_as_their_exif_data_says(self, tmp_path: Path) -> None:
+        exif = Image.Exif()
+        exif[0x0112] = 3  # upside down
+        path = saved(tmp_path / "turned.png", noise(32, 32, 3), exif=exif)
+        assert torch.equal(to_pixels([Image.open(path)]), to_pixels([path]))
+        assert torch.equal(to_pixels([Image.open(path)]), to_pixels(noise(32, 32, 3)[None]).flip(2, 3))
+
+    @pytest.mark.parametrize("mode", ["1", "L", "P", "RGBA", "CMYK", "I;16"])
+    def test_every_mode_becomes_rgb(self, mode: str) -> None:
+        picture = Image.new(mode, (32, 32))
+        assert to_pixels([picture]).shape == (1, 3, 32, 32)
+
+    def test_what_has_no_bytes_is_refused(self) -> None:
+        assert "image of mode F cannot be decoded (its values have 32 bits" in refusal([Image.new("F", (32, 32))])
+        mixed = [Image.new("RGB", (32, 32)), noise(32, 32, 3)]
+        assert "a list of Image, ndarray; pass an array or tensor, or a list of paths or PIL images" in refusal(mixed)

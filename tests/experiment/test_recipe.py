@@ -8,8 +8,9 @@ import pytest
 
 from poise.data import Budget
 from poise.errors import UserError
-from poise.experiment import load_recipe, recipe_names, recipe_text
+from poise.experiment import load_recipe
 from poise.methods import METHODS
+from poise.recipes import recipe_names, recipe_text
 
 
 def refusal(name: str, *words: str) -> str:
@@ -40,7 +41,7 @@ def test_the_shipped_recipes_are_the_promised_ones() -> None:
 def test_cifar100_follows_the_schedule_of_the_paper(method: str) -> None:
     recipe = load_recipe(f"cifar100/{method}")
     assert (recipe.epochs, recipe.batch, recipe.momentum, recipe.weight_decay) == (160, 128, 0.9, 5e-4)
-    assert recipe.memory.budget() == Budget(20)
+    assert recipe.settings.memory == Budget.of(METHODS[method].own_memory)
     assert recipe.order == 1993
 
 

@@ -12,6 +12,7 @@ import pytest
 from poise import Budget, UserError
 from poise.experiment import Plan, Run, RunFolder, load_recipe, make_plan, reopen
 from poise.experiment.progress import Quiet
+from poise.progress import Done
 from poise.report import comparison_table, run_of_result, run_table
 from poise.training import Event
 
@@ -28,7 +29,7 @@ class Killer(Quiet):
     def __init__(self, number: int) -> None:
         self.left = number
 
-    def event(self, event: Event, done: float) -> None:
+    def event(self, event: Event, done: Done) -> None:
         self.left -= 1
         if not self.left:
             raise KeyboardInterrupt

@@ -156,7 +156,7 @@ def test_a_budget_that_is_too_small_is_refused_before_training() -> None:
 @pytest.mark.parametrize(
     ("images", "labels", "line"),
     [
-        (IMAGES / 255, LABELS, "expected uint8"),
+        (IMAGES / 2, LABELS, "must lie between 0 and 1"),
         (IMAGES, LABELS[:-1], "24 images and 23 labels"),
         (IMAGES, [*LABELS[:-1], "one"], "partly numbers and partly strings"),
         (IMAGES[:0], [], "no images"),
@@ -164,7 +164,7 @@ def test_a_budget_that_is_too_small_is_refused_before_training() -> None:
         (IMAGES, np.array(LABELS) / 2, "neither a whole number nor a string"),
         (IMAGES, [True] * 24, "neither a whole number nor a string"),
         (IMAGES, np.array(LABELS)[:, None], "neither a whole number nor a string"),
-        (IMAGES, None, "labels came as NoneType"),
+        (IMAGES, None, "ndarray without labels; pass labels"),
         (IMAGES, 1, "labels came as int"),
         (IMAGES[:3], "cat", "labels came as str"),
         (IMAGES[0], LABELS[:1], "numpy images must be"),

@@ -125,7 +125,11 @@ def test_what_is_given_is_copied() -> None:
 
 def test_any_mapping_and_any_sequence_will_do() -> None:
     plain = Settings.resolve(policy="race", action={"lr": 0.05}, space={"lr": [0.1, 0.02]}, tune=["lr"])
-    other = {"action": MappingProxyType({"lr": 0.05}), "space": MappingProxyType({"lr": (0.1, 0.02)}), "tune": ("lr",)}
+    other: dict[str, Any] = {
+        "action": MappingProxyType({"lr": 0.05}),
+        "space": MappingProxyType({"lr": (0.1, 0.02)}),
+        "tune": ("lr",),
+    }
     assert Settings.resolve(policy="race", **other) == plain
 
 
@@ -137,9 +141,9 @@ def test_a_recipe_and_a_learner_of_the_same_keys_are_made_with_the_same() -> Non
     assert resolved.resolved() == resolved
 
 
-@pytest.mark.parametrize("key", ["method", "policy", "seed", "epochs", "batch", "memory"])
+@pytest.mark.parametrize("key", ["method", "policy", "seed", "epochs", "batch"])
 def test_none_is_a_word_only_where_nothing_need_be_said(key: str) -> None:
-    with pytest.raises(UserError, match=r"None|memory is either"):
+    with pytest.raises(UserError, match="None"):
         Learner(**cast(dict[str, Any], {key: None}))
 
 

@@ -332,6 +332,14 @@ class TestRuns:
         assert not model.preprocessing.augmentation.flip  # which is the digits'
         assert model.shape_ == (1, 8, 8)
 
+    def test_images_that_do_not_fit_are_refused_before_anything_is_written(
+        self, packages: Path, tmp_path: Path
+    ) -> None:
+        plan = make_plan("digits/lucir", load_recipe("digits/lucir", ["net=transformers:some/vit"]))
+        with pytest.raises(UserError, match="takes images of 64×64 pixels and no others, yours are 8×8"):
+            Run(plan, RunFolder(tmp_path / "refused")).start()
+        assert not (tmp_path / "refused").exists()
+
     def test_reports_label_it(self, ran: Path) -> None:
         (run,), unread = read_runs([ran])
         assert not unread

@@ -1,4 +1,4 @@
-"""What a user hands over (arrays, tensors, image files) as uint8 pixels [N, C, H, W]."""
+"""What a user hands over (arrays, tensors, pictures, image files) as uint8 pixels [N, C, H, W]."""
 
 from __future__ import annotations
 
@@ -19,9 +19,12 @@ from torch import Tensor
 from poise.errors import UserError
 
 SIZES: Final = (32, 64, 96, 128, 224)  # the square sizes that `choose_size` chooses from
+_ACCEPTED: Final = "pass an array or tensor, or a list of paths or PIL images"
 _LOOKED_AT = 200  # files whose size is read before one is chosen for all
 
 Pixels = npt.NDArray[np.uint8]
+Size = tuple[int, int]  # height and width
+Picture = str | Path | Image.Image  # an image file, or one that Pillow has opened or made
 
 
 def to_pixels(
@@ -32,40 +35,59 @@ def to_pixels(
     """Images in any accepted form as uint8 [N, C, H, W].
 
     Args:
-        images: uint8 numpy [N, H, W, C] or [N, H, W], uint8 torch [N, C, H, W] or [N, H, W], or a list of single
-            images of one of these kinds, or a list of paths. Files are rotated as their EXIF data says.
-        size: height and width. Files are scaled and cropped around the centre to it (None: see `choose_size`);
-            arrays and tensors must already have it.
-        channels: files are made RGB, or grey where this is 1.
+        images: numpy [N, H, W, C] or [N, H, W], torch [N, C, H, W] or [N, H, W], or a list of single images of one of
+            these kinds; uint8, or floats from 0 to 1. Or a list of paths or PIL images, which are rotated as their EXIF
+            data says.
+        size: height and width. Paths and PIL images are scaled and cropped around the centre to it (None: see
+            `choose_size`); arrays and tensors must already have it.
+        channels: paths and PIL images are made RGB, or grey where this is 1.
     """
     if isinstance(images, str | Path):
         raise UserError(f"images='{images}' is a single path; pass a list of paths, such as [path]")
     if isinstance(images, np.ndarray) and images.dtype.kind in "OU":
         images = images.tolist()
     if isinstance(images, Sequence):
-        if len(images) and all(isinstance(entry, str | Path) for entry in images):
-            return decode_all(images, size or choose_size(images), channels)
+        for kind in (str | Path, Image.Image):
+            if len(images) and all(isinstance(entry, kind) for entry in images):
+                return decode_all(images, size or choose_size(images), channels)
         images = _stack(images)
     if isinstance(images, np.ndarray):
         return _of_size(_from_numpy(images), size)
     if isinstance(images, Tensor):
         return _of_size(_from_torch(images), size)
-    raise UserError(f"images came as {type(images).__name__}; pass a uint8 array or tensor, or a list of paths")
+    raise UserError(f"images came as {type(images).__name__}; {_ACCEPTED}")
 
 
-def decode_all(paths: Sequence[str | Path], size: tuple[int, int], channels: int = 3) -> Tensor:
-    """The images of these files as uint8 [N, channels, H, W]; the first that cannot be decoded is named."""
-    pixels = torch.empty(len(paths), channels, *size, dtype=torch.uint8)
+def decode_all(pictures: Sequence[Picture], size: Size, channels: int = 3) -> Tensor:
+    """These files or PIL images as uint8 [N, channels, H, W]; the first that cannot be decoded is named."""
+    pixels = torch.empty(len(pictures), channels, *size, dtype=torch.uint8)
     with _no_warnings(), ThreadPoolExecutor() as pool:
-        for index, image in enumerate(pool.map(partial(_decode, size=size, channels=channels), paths)):
+        for index, image in enumerate(pool.map(partial(fit_picture, size=size, channels=channels), pictures)):
             pixels[index] = torch.from_numpy(image).permute(2, 0, 1)
     return pixels
 
 
-def choose_size(paths: Sequence[str | Path]) -> tuple[int, int]:
-    """A square size for these files: the largest of `SIZES` that is not above the median of their shorter sides."""
-    size = suitable_size(median_side(paths))
-    return size, size
+def choose_size(pictures: Sequence[Picture]) -> Size:
+    """A square size for these images: the largest of `SIZES` that is not above the median of their shorter sides."""
+    return suitable_square(median_side(pictures))
+
+
+def suitable_square(side: int) -> Size:
+    """Height and width of images whose median shorter side this is."""
+    return suitable_size(side), suitable_size(side)
+
+
+def decode_each(paths: Sequence[str | Path], size: tuple[int, int], channels: int = 3) -> list[Tensor | UserError]:
+    """The image of each file as uint8 [channels, H, W]; in the place of one that cannot be decoded, why."""
+
+    def decode(path: str | Path) -> Tensor | UserError:
+        try:
+            return torch.from_numpy(fit_picture(path, size, channels)).permute(2, 0, 1)
+        except UserError as error:
+            return error
+
+    with _no_warnings(), ThreadPoolExecutor() as pool:
+        return list(pool.map(decode, paths))
 
 
 def suitable_size(side: int) -> int:
@@ -73,29 +95,44 @@ def suitable_size(side: int) -> int:
     return max((choice for choice in SIZES if choice <= side), default=SIZES[0])
 
 
-def median_side(paths: Sequence[str | Path]) -> int:
+def median_side(pictures: Sequence[Picture]) -> int:
     """The median shorter side in pixels of the images, from up to 200 of them, evenly spaced."""
-    if not paths:
+    if not pictures:
         raise UserError("no image files to choose a size from; give at least one")
-    looked_at = np.unique(np.linspace(0, len(paths) - 1, _LOOKED_AT).round().astype(int))
+    looked_at = np.unique(np.linspace(0, len(pictures) - 1, _LOOKED_AT).round().astype(int))
     with _no_warnings():
-        return int(np.median([_shorter_side(paths[index]) for index in looked_at]))
+        return int(np.median([_shorter_side(pictures[index]) for index in looked_at]))
 
 
-def _shorter_side(path: str | Path) -> int:
-    with _undecodable(path), Image.open(path) as image:
+def _shorter_side(picture: Picture) -> int:
+    with _opened(picture) as image:
         return min(image.size)
 
 
-def _decode(path: str | Path, size: tuple[int, int], channels: int) -> Pixels:
+def fit_picture(picture: Picture, size: Size, channels: int = 3) -> Pixels:
+    """One image as uint8 [H, W, channels], scaled and cropped around its centre."""
     height, width = size
-    with _undecodable(path), Image.open(path) as image:
-        # A large JPEG can be decoded at a fraction of its size, which is many times faster.
-        image.draft(None, (2 * max(size), 2 * max(size)))
+    with _opened(picture) as image:
+        if not isinstance(picture, Image.Image):
+            # A large JPEG can be decoded at a fraction of its size, which is many times faster.
+            image.draft(None, (2 * max(size), 2 * max(size)))
         image.load()
         upright = _eight_bit(ImageOps.exif_transpose(image)).convert("L" if channels == 1 else "RGB")
         fitted = ImageOps.fit(upright, (width, height), Image.Resampling.BICUBIC)
         return np.array(fitted, dtype=np.uint8).reshape(height, width, channels)
+
+
+@contextmanager
+def _opened(picture: Picture) -> Iterator[Image.Image]:
+    """The image of a file, closed afterwards; a picture of the user's own stays as it is."""
+    if isinstance(picture, Image.Image):
+        with _undecodable(f"of mode {picture.mode}"):
+            yield picture
+    elif isinstance(picture, str | Path):
+        with _undecodable(picture), Image.open(picture) as image:
+            yield image
+    else:
+        raise UserError(f"an image came as {type(picture).__name__} among PIL images; give all of one kind")
 
 
 def _eight_bit(image: Image.Image) -> Image.Image:
@@ -135,7 +172,7 @@ def _stack(images: Sequence[Any]) -> Any:  # noqa: ANN401 - numpy or torch, chec
     kind = next((kind for kind in (np.ndarray, Tensor) if all(isinstance(entry, kind) for entry in images)), None)
     if kind is None:
         found = ", ".join(sorted({type(entry).__name__ for entry in images}))
-        raise UserError(f"images came as a list of {found}; pass a uint8 array or tensor, or a list of paths")
+        raise UserError(f"images came as a list of {found}; {_ACCEPTED}, all of one kind")
     shapes = sorted({tuple(entry.shape) for entry in images})
     if len(shapes) > 1:
         raise UserError(f"images have different shapes, such as {shapes[0]} and {shapes[-1]}; make them all one size")
@@ -143,6 +180,8 @@ def _stack(images: Sequence[Any]) -> Any:  # noqa: ANN401 - numpy or torch, chec
 
 
 def _from_numpy(images: npt.NDArray[Any]) -> Tensor:
+    if images.dtype.kind == "f" and images.size:
+        images = _to_bytes(torch.from_numpy(np.ascontiguousarray(images, dtype=np.float32))).numpy()
     if images.dtype != np.uint8:
         raise _not_uint8(str(images.dtype), "images.astype('uint8')")
     if images.ndim == 3 and images.shape[-1] == 3:
@@ -159,6 +198,8 @@ def _from_numpy(images: npt.NDArray[Any]) -> Tensor:
 
 
 def _from_torch(images: Tensor) -> Tensor:
+    if images.is_floating_point() and images.numel():
+        images = _to_bytes(images.detach().float())
     if images.dtype != torch.uint8:
         raise _not_uint8(str(images.dtype).removeprefix("torch."), "images.to(torch.uint8)")
     if images.ndim == 3:
@@ -169,9 +210,19 @@ def _from_torch(images: Tensor) -> Tensor:
     return _not_empty(images.detach().contiguous())
 
 
+def _to_bytes(images: Tensor) -> Tensor:
+    """Floats from 0 to 1, as most libraries make them of images, as the bytes that they were made of."""
+    low, high = float(images.min()), float(images.max())
+    if not (low >= 0 and high <= 1):
+        raise UserError(
+            f"float images must lie between 0 and 1, these go from {low:g} to {high:g}; "
+            "give uint8 from 0 to 255, and nothing normalised: poise does that itself"
+        )
+    return (images * 255).round().to(torch.uint8)
+
+
 def _not_uint8(found: str, cast: str) -> UserError:
-    scaled = cast.replace("images", "(images * 255).round()", 1)
-    return UserError(f"images are {found}, expected uint8 from 0 to 255; use {cast}, or {scaled} if they are in 0..1")
+    return UserError(f"images are {found}, expected uint8 from 0 to 255 (or floats from 0 to 1); use {cast}")
 
 
 def _not_empty(pixels: Tensor) -> Tensor:

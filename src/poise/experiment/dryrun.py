@@ -8,9 +8,8 @@ from dataclasses import replace
 from poise.data import ImageSet
 from poise.experiment.run import Plan
 from poise.learner import Learner, build_model
-from poise.policies import UNTUNED, Outcome
+from poise.policies import UNTUNED
 from poise.training import StepDone
-from poise.tuning import PolicyTuner
 from poise.words import duration
 
 MEASURED_SECONDS = 3.0
@@ -37,14 +36,14 @@ def describe_plan(plan: Plan) -> str:
     ]
     seen = seconds = tried = 0.0
     first, model = _model_bytes(learner, train.shape)
-    trial_epochs, kind = _trial_epochs(plan), plan.settings.kind
+    kind = plan.settings.kind
     unknown = [f"policy  what {recipe.policy} itself takes is not in this estimate"]
-    for phase, (group, (kept, new)) in enumerate(zip(stream, plan.planned(train), strict=True)):
+    for group, (kept, new), work in zip(stream, plan.planned(train), plan.work(train), strict=True):
         seen += len(group)
-        lines.append(f"{phase:5d}  {len(group):11d}  {int(seen):7d}  {new:10d}  {kept:11d}")
-        epoch = (new + kept) / rate * (TEACHER_COST * model / first if phase else 1)
-        seconds += epoch * recipe.epochs
-        tried += epoch * trial_epochs * (_environments(plan, len(group)) if phase else 0)
+        lines.append(f"{work.phase:5d}  {len(group):11d}  {int(seen):7d}  {new:10d}  {kept:11d}")
+        each = (TEACHER_COST * model / first if work.phase else 1) / rate  # seconds for an image
+        seconds += each * sum(work.stages.values())
+        tried += each * (work.tuning * kind.asks + work.judging)
     lines += [
         "",
         f"time    about {duration(seconds)} of training at {rate:,.0f} images/s (measured here, without a teacher)",
@@ -54,28 +53,6 @@ def describe_plan(plan: Plan) -> str:
         f"disk    about {_size(10 * model + 2**20)} (two checkpoints, two models, the journal)",
     ]
     return "\n".join(lines)
-
-
-def _trial_epochs(plan: Plan) -> int:
-    """Epochs of training that the trials of a phase take if all rewards are equal."""
-    settings, recipe = plan.settings, plan.recipe
-    epochs, longest = 0, dict[int | None, int]()
-    if isinstance(settings.tuner, PolicyTuner):
-        policy = settings.tuner.policy_after(())
-        policy.begin(1)
-        while asked := policy.ask():
-            for trial in asked:
-                epochs += trial.epochs - longest.get(trial.continues, 0)
-                longest[trial.id] = trial.epochs
-            policy.tell([Outcome(trial, 0.5, (0.5, 0.5)) for trial in asked])
-    judged = settings.default_action.classifier == "auto" and not recipe.memory.reserve
-    return epochs + (recipe.epochs if judged else 0)
-
-
-def _environments(plan: Plan, new_classes: int) -> int:
-    """The number of environments an action is tried on when `new_classes` classes arrive."""
-    settings = plan.settings.trials
-    return 2 if settings.environment == "both" and new_classes > 1 else 1 + settings.horizon
 
 
 def _images_per_second(learner: Learner, arrived: ImageSet) -> float:

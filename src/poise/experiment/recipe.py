@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property
-from importlib import resources
-from importlib.resources.abc import Traversable
-from pathlib import Path
 from typing import Any, Literal, get_args
 
 from pydantic import (
@@ -22,20 +19,20 @@ from pydantic import (
     model_validator,
 )
 
-from poise.data import LEAST_SIZE, Budget
+from poise.data import ALL_IMAGES, LEAST_SIZE, Budget
 from poise.errors import UserError, suggestion
 from poise.learner import KEYS, Settings
-from poise.methods import METHODS
+from poise.methods import METHODS, Method
+from poise.recipes import recipe_text
 from poise.training import PRECISIONS
 from poise.tuning import tuner_names
 
-DEFAULT_RECIPE = "digits/lucir"
 SettingName = Literal["tfh", "tfs", "groups"]
 ExamName = Literal["test", "dev"]
 
 
 class MemoryKeys(BaseModel):
-    """`memory = 20` is short for `memory.per_class = 20`."""
+    """`memory = 20` is short for `memory.per_class = 20`, `memory = "all"` for `memory.rule = "all"`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -50,14 +47,23 @@ class MemoryKeys(BaseModel):
     def _leave_out_unused_keys(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """The keys of RMM only where it is used, so that other recipes are written as they always were."""
         written: dict[str, Any] = dump(self)
-        more = ("rule", "allocation", "knows_increment") if self.rule == "plain" else ()
+        used = {"plain": (), ALL_IMAGES: ("rule",)}.get(self.rule, ("rule", "allocation", "knows_increment"))
+        more = {"rule", "allocation", "knows_increment"} - {*used}
         return {key: value for key, value in written.items() if key not in more}
 
-    def budget(self) -> Budget:
-        """The budget these keys describe; 20 images per class where nothing is said."""
-        per_class = 20 if self.per_class is None and self.total is None else self.per_class
+    def budget(self, own: int | str = Method.own_memory) -> Budget:
+        """The budget these keys describe; where no size is said, the method's own."""
+        if self == MemoryKeys():
+            return Budget.of(own)
+        sized = self.per_class is not None or self.total is not None or self.rule == ALL_IMAGES
+        per_class = self.per_class if sized else Budget.of(own).per_class
         allocation = tuple(self.allocation) if isinstance(self.allocation, list) else self.allocation
         return Budget(per_class, self.total, self.reserve, self.rule, allocation, self.knows_increment)
+
+    @staticmethod
+    def of(budget: Budget) -> MemoryKeys:
+        """The keys that describe this budget."""
+        return MemoryKeys(**asdict(budget))
 
 
 class TrialKeys(BaseModel):
@@ -112,6 +118,8 @@ class Recipe(BaseModel):
     @field_validator("memory", mode="before")
     @classmethod
     def _short_memory(cls, value: object) -> object:
+        if value == ALL_IMAGES:
+            return {"rule": ALL_IMAGES}
         return {"per_class": value} if isinstance(value, int) and not isinstance(value, bool) else value
 
     @field_validator("tune", mode="before")
@@ -140,14 +148,15 @@ class Recipe(BaseModel):
         keys = KEYS & Recipe.model_fields.keys() - {"image_size"}  # to which the data scale images
         given = {name: getattr(self, name) for name in keys}
         trials = self.trials.model_dump(exclude_none=True)
-        return Settings.resolve(**{**given, "memory": self.memory.budget(), "trials": trials})
+        memory = self.memory.budget(METHODS[self.method].own_memory)
+        return Settings.resolve(**{**given, "memory": memory, "trials": trials})
 
     def changed(self, **keys: Any) -> Recipe:  # noqa: ANN401 - a value of any key
         """The recipe with some keys changed."""
         return Recipe.model_validate({**{name: getattr(self, name) for name in Recipe.model_fields}, **keys})
 
     def resolved(self, **paths: str) -> Recipe:
-        """The recipe with what its policy brings along written out: later defaults change no run begun before.
+        """The recipe with what policy and method bring along written out: later defaults change no run begun before.
 
         Its settings are the same, and are not resolved again; nor do the paths of data and start matter to them.
         """
@@ -155,6 +164,8 @@ class Recipe(BaseModel):
         if settings.kind.tunes:
             trials = TrialKeys(**asdict(settings.trials))
             written = {"policy_options": dict(settings.policy_options), "space": settings.space, "trials": trials}
+        if self.memory == MemoryKeys() and settings.memory != Budget():
+            written["memory"] = MemoryKeys.of(settings.memory)
         return self.model_copy(update={**written, **paths})
 
 
@@ -195,39 +206,12 @@ def parse_override(text: str) -> tuple[list[str], Any]:
     return key.strip().split("."), parsed
 
 
-def recipe_names() -> list[str]:
-    """The shipped recipes."""
-    return sorted(name for name, _ in _shipped(resources.files("poise") / "recipes", ""))
-
-
-def recipe_text(name: str) -> str:
-    """The text of a shipped recipe or of a TOML file."""
-    shipped = dict(_shipped(resources.files("poise") / "recipes", ""))
-    if name in shipped:
-        return shipped[name].read_text(encoding="utf-8")
-    path = Path(name)
-    if path.suffix == ".toml":
-        try:
-            return path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"recipe file {path} cannot be read; see 'poise recipes' for the shipped ones") from error
-    raise UserError(f"unknown recipe '{name}'; {suggestion(name, shipped)}")
-
-
 def tomllib_loads(text: str, name: str) -> dict[str, Any]:
     """Parse TOML; a syntax error is one line that names the recipe."""
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise UserError(f"recipe {name} is not TOML: {error}") from error
-
-
-def _shipped(folder: Traversable, prefix: str) -> Iterator[tuple[str, Traversable]]:
-    for entry in folder.iterdir():
-        if entry.is_dir():
-            yield from _shipped(entry, f"{prefix}{entry.name}/")
-        elif entry.name.endswith(".toml"):
-            yield prefix + entry.name.removesuffix(".toml"), entry
 
 
 def _set(values: dict[str, Any], path: list[str], value: object) -> None:

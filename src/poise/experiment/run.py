@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
-import math
-import signal
-import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from types import FrameType
 from typing import Any, ClassVar
 
 import torch
@@ -22,22 +18,23 @@ from torch import Tensor
 from poise import store
 from poise.data import ImageSet, Stream, class_order, make_stream
 from poise.data.sources import FolderSource, Source, open_source
-from poise.errors import Damaged, Interrupted, OutOfMemory, UserError
+from poise.errors import Damaged, OutOfMemory, UserError
 from poise.experiment.examiner import Exam, Examiner, average_forgetting, split_for_development
 from poise.experiment.folder import RunFolder
-from poise.experiment.machine import describe_machine, now, read_machine, record_resume
-from poise.experiment.progress import Quiet, Watcher, share_of_phase
+from poise.experiment.machine import describe_machine, now, record_resume, started_threads
+from poise.experiment.progress import Quiet, Watcher
 from poise.experiment.recipe import Recipe, make_recipe
-from poise.learner import Learner, LearnerState, Settings, Surroundings, save_state
+from poise.experiment.stopping import CheckpointClock, Stop, as_many_threads, stopping
+from poise.learner import Learner, LearnerState, Settings, Surroundings, planned_work, save_state
+from poise.methods import Growth
 from poise.nets import absolute_word, named_info
+from poise.progress import Meter
 from poise.runfolder import CROSSVAL, SECONDS
-from poise.training import Event, StageDone, TrialDone, TuningDone, Work, trained_images
+from poise.training import Event, TrialDone, TuningDone, Work, Workload, trained_images
 from poise.tuning import Reward
 
 log = logging.getLogger(__name__)
 
-CHECKPOINT_SECONDS = 60.0
-TRIAL_SECONDS = 2.0  # between checkpoints during policy learning, which are small
 Running = Work[dict[str, Any]]  # a run, a little at a time
 
 
@@ -86,7 +83,15 @@ class Plan:
     def planned(self, train: ImageSet) -> list[tuple[int, int]]:
         """About how many exemplars and new images each phase holds."""
         sizes = torch.bincount(train.labels, minlength=len(self.source.class_names)).tolist()
-        return self.recipe.memory.budget().planned([[sizes[label] for label in group] for group in self.stream])
+        return self.recipe.settings.memory.planned([[sizes[label] for label in group] for group in self.stream])
+
+    def work(self, train: ImageSet) -> list[Workload]:
+        """About how much work each phase is, tuning included."""
+        planned, known, found = self.planned(train), 0, list[Workload]()
+        for phase, (group, (kept, new)) in enumerate(zip(self.stream, planned, strict=True)):
+            found.append(planned_work(self.settings, phase, Growth(known, len(group)), kept, new))
+            known += len(group)
+        return found
 
     def identity(self) -> dict[str, Any]:
         """What two runs must have in common to share a phase 0."""
@@ -112,7 +117,7 @@ def make_plan(name: str, recipe: Recipe) -> Plan:
     order = class_order(recipe.order, len(source.class_names))
     phases = None if recipe.setting == "groups" else recipe.phases
     stream = make_stream(recipe.setting, order=order, phases=phases, groups=recipe.groups)
-    recipe.memory.budget().quota(len(stream.classes))
+    recipe.settings.memory.quota(len(stream.classes))
     return Plan(name, recipe.resolved(**_absolute_paths(recipe, source)), source, stream)
 
 
@@ -137,14 +142,14 @@ class Run:
     plan: Plan
     folder: RunFolder
     watchers: Sequence[Watcher] = (Quiet(),)
-    checkpoint_seconds: float = CHECKPOINT_SECONDS
-    stop: threading.Event = field(default_factory=threading.Event)  # set: write a checkpoint and leave
+    checkpoint_seconds: float = store.CHECKPOINT_SECONDS
+    stop: Stop = field(default_factory=Stop)
     until: int | None = None
     exams: list[Exam] = field(default_factory=list)
     actions: list[dict[str, Any]] = field(default_factory=list)
     stored: list[dict[str, int]] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(SECONDS, 0.0))
-    _costs: list[int] = field(default_factory=list)
+    _meter: Meter | None = None
     _mark: float = 0.0
 
     def start(self) -> dict[str, Any]:
@@ -166,7 +171,7 @@ class Run:
 
     def resuming(self) -> Running:
         """`resume` as a generator."""
-        with self._open_folder(), as_many_threads(self.folder.machine):
+        with self._open_folder(), as_many_threads(started_threads(self.folder.machine)):
             self._refuse_other_runner()
             found = self.folder.newest_checkpoint()
             self.folder.journal.rewind(found[1]["journal"] if found else 0)
@@ -206,6 +211,9 @@ class Run:
         learner = self.plan.new_learner()
         self.plan.settings.kind.check_first_phase(len(self.plan.stream[0]))
         train, exam = self.plan.images()
+        info = named_info(self.plan.settings.net, self.plan.settings.seed)
+        if info is not None:
+            info.check(train.shape)
         if self.plan.recipe.start is not None:
             learner = self._start_from(Path(self.plan.recipe.start), train)
         return learner, train, Examiner(exam, self.plan.stream)
@@ -219,7 +227,7 @@ class Run:
                 "exam_images": examiner.fingerprint,
                 "class_names": list(self.plan.source.class_names),
                 "space": self._space(learner),
-                **self._pretrained(),
+                **_pretrained(learner),
             },
         )
         return (yield from self._run_phases(learner, train, examiner))
@@ -242,7 +250,7 @@ class Run:
 
     def _next_images(self, phase: int, train: ImageSet) -> int | None:
         """For a memory that is to know it, how many images the next phase brings; the last one counts itself."""
-        if not self.plan.recipe.memory.budget().knows_increment:
+        if not self.plan.recipe.memory.knows_increment:
             return None
         return len(train.of_labels(self.plan.stream[min(phase + 1, len(self.plan.stream) - 1)]))
 
@@ -257,7 +265,7 @@ class Run:
             next_images=self._next_images(phase, train),
             reward=reward,
         )
-        saved = time.monotonic()
+        clock = CheckpointClock(self.checkpoint_seconds)
         while True:
             began = time.monotonic()
             event = next(events, None)
@@ -265,14 +273,10 @@ class Run:
             self.seconds[part] += time.monotonic() - began
             if event is None:
                 return
-            self._show(event, train)
-            patience = min(
-                self.checkpoint_seconds, TRIAL_SECONDS if isinstance(event, TrialDone | TuningDone) else math.inf
-            )
-            due = time.monotonic() - saved >= patience
-            if isinstance(event, StageDone) or due or self.stop.is_set():
+            self._show(event, learner, train)
+            if clock.is_due(event) or self.stop.is_set():
                 self._checkpoint(learner)
-                saved = time.monotonic()
+                clock.restart()
                 self._leave_if_asked()
             yield trained_images(event)
 
@@ -282,18 +286,13 @@ class Run:
         self.seconds["evaluate"] += time.monotonic() - began
         return exam
 
-    def _show(self, event: Event, train: ImageSet) -> None:
+    def _show(self, event: Event, learner: Learner, train: ImageSet) -> None:
         if event.kept:
             self.folder.journal.append(event.as_json())
-        costs = self._costs or self._phase_costs(train)
-        done = (sum(costs[: event.phase]) + costs[event.phase] * share_of_phase(event)) / sum(costs)
+        self._meter = self._meter or Meter(learner, self.plan.work(train))
+        done = self._meter.note(event)
         for watcher in self.watchers:
             watcher.event(event, done)
-
-    def _phase_costs(self, train: ImageSet) -> list[int]:
-        """How many images an epoch of each phase sees, kept ones included."""
-        self._costs.extend(kept + new for kept, new in self.plan.planned(train))
-        return self._costs
 
     def _keep(self, exam: Exam, learner: Learner) -> None:
         self.exams.append(exam)
@@ -328,7 +327,7 @@ class Run:
 
     def _leave_if_asked(self) -> None:
         if self.stop.is_set():
-            raise Interrupted(f"interrupted; continue with 'poise resume {self.folder.path}'")
+            raise self.stop.interrupted(f"interrupted; continue with 'poise resume {self.folder.path}'")
 
     def _refuse_other_runner(self) -> None:
         found = runner_of(self.folder)
@@ -381,11 +380,6 @@ class Run:
     def _space(self, learner: Learner) -> dict[str, object] | None:
         return learner.space.as_json() if self.plan.settings.kind.tunes else None
 
-    def _pretrained(self) -> dict[str, str]:
-        """What the network was trained on before, where that is known."""
-        info = named_info(self.plan.settings.net, self.plan.settings.seed)
-        return {"pretrained_on": info.pretrained_on} if info is not None and info.pretrained_on is not None else {}
-
     def _result(self, learner: Learner) -> dict[str, Any]:
         recipe = self.plan.recipe
         return {
@@ -398,12 +392,13 @@ class Run:
             "phases": recipe.phases if recipe.setting != "groups" else len(self.plan.stream),
             "order": recipe.order,
             "memory": recipe.memory.model_dump(exclude_none=True) or {"per_class": 20},
+            **({"oracle_all_images": True} if self.plan.settings.memory.keeps_all else {}),
             **({"knows_increment": True} if recipe.memory.knows_increment else {}),
             "epochs": recipe.epochs,
             "space": self._space(learner),
             "exam": recipe.exam,
             "seed": recipe.seed,
-            **self._pretrained(),
+            **_pretrained(learner),
             **figures(self.exams, self.plan.stream),
             "seconds": {name: round(spent, 3) for name, spent in self.seconds.items()},
             "curve": [
@@ -419,6 +414,12 @@ class Run:
                 for exam, action, stored in zip(self.exams, self.actions, self.stored, strict=True)
             ],
         }
+
+
+def _pretrained(learner: Learner) -> dict[str, str]:
+    """What its network was trained on before, where that is known."""
+    said = learner.net_info.pretrained_on if learner.net_info is not None else None
+    return {"pretrained_on": said} if said is not None else {}
 
 
 def figures(exams: list[Exam], stream: Stream) -> dict[str, float]:
@@ -476,37 +477,6 @@ def images_by_origin(train: ImageSet) -> Callable[[Tensor], Tensor]:
 
 def _percent(value: float) -> float:
     return round(value, 4)
-
-
-@contextmanager
-def as_many_threads(machine: Path) -> Iterator[None]:
-    """As many threads as the run was started with: sums are split among them, so bytes depend on it."""
-    before = torch.get_num_threads()
-    try:
-        torch.set_num_threads(int(read_machine(machine)["threads"]))
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-@contextmanager
-def stopping(stop: threading.Event) -> Iterator[None]:
-    """Ctrl-C and SIGTERM set the event; a second Ctrl-C stops at once."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def ask(signum: int, frame: FrameType | None) -> None:
-        if stop.is_set() and signum == signal.SIGINT:
-            raise KeyboardInterrupt
-        stop.set()
-
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _run_to_end(going: Running) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from poise.errors import UserError
 from poise.experiment.examiner import Exam
+from poise.progress import Done
 from poise.training import EpochDone, Event
 
 
@@ -27,7 +28,7 @@ class TensorBoard:
         """Created when there is something to write, so that a refused run leaves no files."""
         return self._make()
 
-    def event(self, event: Event, done: float) -> None:
+    def event(self, event: Event, done: Done) -> None:
         """Write the mean loss, its terms and the learning rate of an epoch."""
         if not isinstance(event, EpochDone):
             return

@@ -1,7 +1,8 @@
 """The learner: one phase per `partial_fit`, then `predict`.
 
-`learner` is what a user meets, `settings` what it is made with, `arrival` what comes in, `phase` Algorithm 1, `state`
-all of it as tensors and plain values, `views` what can be read off it.
+`learner` is what a user meets, `conventions` what scikit-learn expects of it,
+`settings` what it is made with, `arrival` what comes in, `phase` Algorithm 1, `state`
+all of it as tensors and plain values, `views` what can be read off it, `workload` how much work a phase will be.
 """
 
 from poise.learner.arrival import Images, Labels
@@ -9,6 +10,7 @@ from poise.learner.learner import Learner
 from poise.learner.phase import Surroundings
 from poise.learner.settings import KEYS, Settings
 from poise.learner.state import Knowledge, Label, LearnerState, Lookup, Shape, build_model, save_state
+from poise.learner.workload import planned_work
 
 __all__ = [
     "KEYS",
@@ -23,5 +25,6 @@ __all__ = [
     "Shape",
     "Surroundings",
     "build_model",
+    "planned_work",
     "save_state",
 ]

@@ -8,16 +8,18 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
 
 from poise import draws
 from poise.actions import Action
-from poise.data import Budget, ImageSet, Memory, draw_reserve, to_pixels
+from poise.data import Budget, ImageSet, Memory, draw_reserve
+from poise.data.labelled import read_labelled, read_unlabelled
 from poise.errors import UserError
 from poise.learner.settings import Settings
 from poise.learner.state import Knowledge, Label
@@ -25,8 +27,16 @@ from poise.methods import Growth
 
 log = logging.getLogger(__name__)
 
-Labels = Sequence[Label] | NDArray[Any] | Tensor
-Images = NDArray[np.uint8] | Tensor | Sequence[str | Path]
+
+class Column(Protocol):
+    """A column of a table, by the convention of pandas and polars."""
+
+    def to_numpy(self) -> NDArray[Any]:
+        """Its values."""
+
+
+Labels = Sequence[Label] | NDArray[Any] | Tensor | Column
+Images = NDArray[Any] | Tensor | Sequence[Any] | str | Path | Dataset[Any] | DataLoader[Any] | Column
 
 
 @dataclass(frozen=True)
@@ -56,7 +66,7 @@ class Arrival:
 
 def receive(
     images: Images,
-    labels: Labels,
+    labels: Labels | None,
     settings: Settings,
     knowledge: Knowledge,
     *,
@@ -66,11 +76,10 @@ def receive(
     """What arrives, checked: a mistake is found here, before anything is trained."""
     if known not in ("refuse", "update"):
         raise UserError(f"known='{known}' must be 'refuse' or 'update'")
+    settings.refuse_unregistered()
     if knowledge.phases and knowledge.memory is None:
         raise UserError("this learner was saved without its memory: it can predict but not learn further")
-    pixels, plain = pixels_for(images, settings, knowledge).cpu(), plain_labels(labels)
-    if len(pixels) != len(plain):
-        raise UserError(f"{len(pixels)} images and {len(plain)} labels; give one label per image")
+    pixels, plain = labelled_pixels(images, labels, settings, knowledge)
     classes = _all_classes(plain, knowledge.classes, known)
     settings.memory.quota(len(classes))
     rows = {label: row for row, label in enumerate(classes)}
@@ -104,24 +113,57 @@ def check_foresight(budget: Budget, next_images: int | None) -> int | None:
     raise UserError("only a memory with knows_increment may be told what comes next; leave next_images out")
 
 
+def labelled_pixels(
+    images: Images, labels: Labels | None, settings: Settings, knowledge: Knowledge
+) -> tuple[Tensor, list[Label]]:
+    """The images as this learner takes them, and one label for each: as given, else as the images bring them along."""
+    pixels, found = read_labelled(images, labels, *_wanted(settings, knowledge))
+    if found is None:
+        raise UserError(f"images came as {type(images).__name__} without labels; pass labels, one per image")
+    pixels, plain = _checked(pixels, knowledge).cpu(), plain_labels(found)
+    if len(pixels) != len(plain):
+        raise UserError(f"{len(pixels)} images and {len(plain)} labels; give one label per image")
+    return pixels, plain
+
+
 def pixels_for(images: Images, settings: Settings, knowledge: Knowledge) -> Tensor:
     """The images as this learner takes them; another size or number of channels is refused."""
-    shape = knowledge.shape
-    size = shape[1:] if shape else None
-    if size is None and settings.image_size is not None:
-        size = (settings.image_size, settings.image_size)
-    pixels = to_pixels(images, size, channels=shape[0] if shape else 3)
-    if shape is not None and pixels.shape[1:] != shape:
-        raise UserError(f"images of shape {tuple(pixels.shape[1:])}, but this learner was trained on {shape}")
+    return _checked(read_unlabelled(images, *_wanted(settings, knowledge)), knowledge)
+
+
+def _wanted(settings: Settings, knowledge: Knowledge) -> tuple[tuple[int, int] | None, int]:
+    """The size of the images, where it is known, and the number of channels."""
+    if knowledge.shape is not None:
+        return knowledge.shape[1:], knowledge.shape[0]
+    side = settings.image_size
+    return None if side is None else (side, side), 3
+
+
+def _checked(pixels: Tensor, knowledge: Knowledge) -> Tensor:
+    if knowledge.shape is not None and pixels.shape[1:] != knowledge.shape:
+        found, known = tuple(pixels.shape[1:]), knowledge.shape
+        raise UserError(f"images of shape {found}, but this learner was trained on {known}")
     return pixels
+
+
+def share_right(wanted: Sequence[Label], predicted: Sequence[Label]) -> float:
+    """The share of predicted labels that are as wanted; labels of another kind can never be, and are refused."""
+    kinds = [{type(label) for label in labels} for labels in (wanted, predicted)]
+    if kinds[0] - kinds[1]:
+        words = {int: "whole numbers", str: "strings"}
+        found, known = (" and ".join(sorted(words[kind] for kind in each)) for each in kinds)
+        raise UserError(f"labels are {found}, but this learner was trained with {known}; give labels of that kind")
+    return float(np.mean([one == other for one, other in zip(wanted, predicted, strict=True)]))
 
 
 def plain_labels(labels: Labels) -> list[Label]:
     """One whole number or string for each image."""
+    if not isinstance(labels, np.ndarray | Tensor) and hasattr(labels, "to_numpy"):
+        labels = labels.to_numpy()
     values = labels.tolist() if isinstance(labels, np.ndarray | Tensor) else labels
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise UserError(f"labels came as {type(labels).__name__}; give a list or array with one label per image")
-    plain = [value.item() if isinstance(value, np.generic) else value for value in values]
+    plain: list[Any] = [value.item() if isinstance(value, np.generic | Tensor) else value for value in values]
     for value in plain:
         if isinstance(value, bool) or not isinstance(value, int | str):
             raise UserError(f"label {value!r} is neither a whole number nor a string")

@@ -13,10 +13,20 @@ from torch import Tensor, nn
 
 from poise.actions import AxisValue, make_space
 from poise.data import Augmentation, Budget, Preprocessing
-from poise.errors import UserError
-from poise.learner.arrival import Arrival, Images, Labels, check_foresight, pixels_for, plain_labels, receive
+from poise.errors import OtherImages, UserError
+from poise.learner.arrival import (
+    Arrival,
+    Images,
+    Labels,
+    check_foresight,
+    labelled_pixels,
+    pixels_for,
+    receive,
+    share_right,
+)
+from poise.learner.conventions import Callback, Conventions
+from poise.learner.defaults import choose_defaults
 from poise.learner.phase import Phase, Surroundings
-from poise.learner.saving import Saving
 from poise.learner.settings import KEYS, Settings
 from poise.learner.state import Knowledge
 from poise.nets import named_info, net_info
@@ -28,7 +38,7 @@ log = logging.getLogger(__name__)
 NCM_TEMPERATURE = 0.1  # of the cosines to class means in `predict_proba`
 
 
-class Learner(Saving):
+class Learner(Conventions):
     """A class-incremental classifier in the style of scikit-learn.
 
     >>> learner = Learner(method="lucir", epochs=30)            # doctest: +SKIP
@@ -38,11 +48,12 @@ class Learner(Saving):
 
     Args:
         method: name of a method (`lucir`, `icarl`, `lwf`, `podnet`, `aanets`; on a pretrained network `simplecil`,
-            `ranpac`, `slca`; or one registered by you).
+            `ranpac`, `slca`; or one registered by you), or of a yardstick (`replay`, `finetune`, `joint`).
         net: backbone name (`small`, `resnet32`, `resnet18`, chosen by image size if not given); a word for another
             network (`efficientnet-lite0`, `package:name`, `file.py:function`); or a module of your own that maps float
             images [B, C, H, W] to features [B, d], such as `poise.nets.adapt` makes. What is frozen in it stays frozen.
-        memory: images kept per class (0: none), or a `Budget` (a fixed total, a reserve, RMM's rule).
+        memory: images kept per class (0: none), `all`, or a `Budget` (a fixed total, a reserve, RMM's rule); if not
+            given, what the method keeps itself: nearly always 20 per class.
         epochs: training length of each phase; the other schedule values belong to the method's line of work.
         action: axes of the method's default action to change, from the second phase on (`lr`, `classifier`, weights).
         first_lr: learning rate of the first phase; the method's own if not given.
@@ -64,6 +75,9 @@ class Learner(Saving):
         deterministic: byte-identical results on a GPU too (a CPU always gives them).
         seed: of every random draw.
         executor: where trials are run, if not here; no part of a result.
+        verbose: show progress in `partial_fit` and `fit`: a bar in a terminal or a notebook, lines elsewhere.
+        callbacks: called with every event of `partial_fit` and `fit`; an error that one raises stops the phase, and
+            nothing is learned. Like `verbose`, no part of a result or of a saved file.
 
     Attributes:
         classes_: the labels seen so far, in the order in which they arrived.
@@ -73,17 +87,17 @@ class Learner(Saving):
 
     def __init__(  # noqa: PLR0913 - what a user may want to set
         self,
-        method: str = "lucir",
+        method: str | None = None,
         *,
         net: str | nn.Module | None = None,
-        memory: int | Budget = 20,
-        epochs: int = 160,
-        batch: int = 128,
-        momentum: float = 0.9,
-        weight_decay: float = 5e-4,
-        optimiser: str = "sgd",
-        decay: str = "steps",
-        warmup: float = 0.0,
+        memory: int | str | Budget | None = None,
+        epochs: int | None = None,
+        batch: int | None = None,
+        momentum: float | None = None,
+        weight_decay: float | None = None,
+        optimiser: str | None = None,
+        decay: str | None = None,
+        warmup: float | None = None,
         action: Mapping[str, AxisValue] | None = None,
         first_lr: float | None = None,
         policy: str = "online",
@@ -100,41 +114,46 @@ class Learner(Saving):
         deterministic: bool = False,
         seed: int = 0,
         executor: Executor | None = None,
+        verbose: bool = False,
+        callbacks: Sequence[Callback] | None = None,
     ) -> None:
+        as_given = dict(locals())
         given = {name: value for name, value in locals().items() if name in KEYS}
         if not isinstance(net, str | nn.Module | None):
             raise UserError(
                 f"net={net!r} is neither a name nor a module; a class of your own must be made first: net=Net()"
             )
-        settings = Settings.resolve(**{**given, "net": net if isinstance(net, str) else None})
+        settings = Settings.resolve(automatic=True, **{**given, "net": net if isinstance(net, str) else None})
         own = net if isinstance(net, nn.Module) else None
         info = net_info(own) if own is not None else named_info(settings.net, settings.seed)
         if info is not None and image_size is None:
             settings = replace(settings, image_size=info.image_size)
         around = Surroundings.of(settings, device, net=own, augmentation=augmentation, executor=executor)
         self._make(settings, around, preprocessing)
+        self._remember(as_given)
 
     # Learning ---------------------------------------------------------------------------------------------------
 
     def partial_fit(
-        self, images: Images, labels: Labels, *, known: str = "refuse", next_images: int | None = None
+        self, images: Images, labels: Labels | None = None, *, known: str = "refuse", next_images: int | None = None
     ) -> Self:
         """Learn one phase: new classes with their images. The learner is unchanged if this fails.
 
-        New images of a class that is known already are refused, unless `known="update"`: then they are trained
-        on, and that class's memory is chosen anew from its old exemplars and the new images.
+        `labels` may be left out where the images bring them along: a folder of class folders, a torch `Dataset` or
+        `DataLoader`. New images of a class that is known already are refused, unless `known="update"`: then they are
+        trained on, and that class's memory is chosen anew from its old exemplars and the new images.
 
         With RMM's memory, exemplars that were discarded to make room stay discarded, whatever follows. `next_images`,
         how many images the next phase brings, is for the rule of its released code (`knows_increment`) and no other.
         """
-        for event in self.fitting(images, labels, known=known, next_images=next_images):
-            log.debug("%s", event)
+        self._refuse_changed()
+        self._learn(self.fitting(images, labels, known=known, next_images=next_images))
         return self
 
     def fitting(
         self,
         images: Images,
-        labels: Labels,
+        labels: Labels | None = None,
         *,
         known: str = "refuse",
         origins: Tensor | None = None,
@@ -156,11 +175,19 @@ class Learner(Saving):
             make_space({}, given, choices=self.settings.choices)  # refuses words without meaning here
             arrival = replace(arrival, action=given)
         if self._pending is not None and self._pending.digest != arrival.digest:
-            raise UserError("this learner was saved in the middle of a phase with other images; give it the same ones")
+            raise OtherImages(
+                "this learner was saved in the middle of a phase with other images; give it the same ones"
+            )
         return self.backend.guarded(self._fit(arrival, reward))
 
     def _fit(self, arrival: Arrival, reward: Reward | None) -> Generator[Event, None, None]:
         self._refuse_if_overtaken(arrival)
+        before = self.settings, self._around
+        if arrival.phase == 0 and self.settings.automatic:
+            settings, augmentation = yield from choose_defaults(
+                self.settings, arrival.images, self._around, self.preprocessing
+            )
+            self.settings, self._around = settings, replace(self._around, augmentation=augmentation)
         self._phase = phase = Phase(self.settings, self.knowledge, arrival, self._around, reward)
         arrival = phase.arrival  # without the images that were discarded
         if self.memory is not None:  # what was discarded on arrival stays discarded
@@ -179,7 +206,7 @@ class Learner(Saving):
             self.knowledge = learned
         except BaseException:
             if self._phase is phase:
-                self._pending = pending
+                self._pending, (self.settings, self._around) = pending, before
             raise
         finally:
             if self._phase is phase:
@@ -218,15 +245,18 @@ class Learner(Saving):
         with self.backend.active():
             return {name: labels[scores.argmax(dim=1).cpu().numpy()] for name, scores in self._scores(images).items()}
 
-    def score(self, images: Images, labels: Labels) -> float:
-        """The share of images whose label is predicted, in [0, 1]."""
-        wanted, predicted = plain_labels(labels), self.predict(images).tolist()
-        if len(wanted) != len(predicted):
-            raise UserError(f"{len(predicted)} images and {len(wanted)} labels; give one label per image")
-        return float(np.mean([a == b for a, b in zip(wanted, predicted, strict=True)]))
+    def score(self, images: Images, labels: Labels | None = None) -> float:
+        """The share of images whose label is predicted, in [0, 1]; labels of another kind are refused."""
+        self._refuse_unlearned()
+        pixels, wanted = labelled_pixels(images, labels, self.settings, self.knowledge)
+        return share_right(wanted, self.predict(pixels).tolist())
+
+    def _refuse_unlearned(self) -> None:
+        if self.model is None:
+            raise UserError("this learner has learned nothing yet; call partial_fit first")
 
     def _scores(self, images: Images) -> dict[str, Tensor]:
-        if self.model is None or self.means_ is None:
-            raise UserError("this learner has learned nothing yet; call partial_fit first")
+        self._refuse_unlearned()
+        assert self.model is not None and self.means_ is not None  # noqa: PT018 - both are learned together
         pixels = pixels_for(images, self.settings, self.knowledge)
         return both_classifiers(self.evaluator.extract(self.model, pixels), self.means_)

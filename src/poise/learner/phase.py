@@ -5,6 +5,7 @@ Y. Liu, Y. Li, B. Schiele, Q. Sun: Online Hyperparameter Optimization for Class-
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Generator
 from dataclasses import dataclass, replace
@@ -18,7 +19,8 @@ from poise.errors import UserError
 from poise.learner.arrival import Arrival, hold_out
 from poise.learner.settings import Settings
 from poise.learner.state import Knowledge, Pending, build_model
-from poise.methods import Method
+from poise.learner.workload import planned_work, stage_work
+from poise.methods import Growth, Method
 from poise.nets import Model, NetInfo, is_named, net_info
 from poise.training import (
     ActionDecided,
@@ -31,6 +33,7 @@ from poise.training import (
     PhaseStarted,
     Situation,
     Trainer,
+    Workload,
     features_suffice,
     keep_memory,
     make_backend,
@@ -72,10 +75,12 @@ class Surroundings:
         augmentation: Augmentation | None = None,
         executor: Executor | None = None,
     ) -> Surroundings:
-        """Those of a learner with these settings on that device."""
+        """Those of a learner with these settings on that device; it works on a copy of the net."""
         if executor is not None and not callable(getattr(executor, "run", None)):
             raise UserError(f"executor={executor!r} does not run attempts; see poise.training.Executor")
-        return cls(make_backend(device, settings.precision, settings.deterministic), net, augmentation, executor)
+        return cls(
+            make_backend(device, settings.precision, settings.deterministic), copy.deepcopy(net), augmentation, executor
+        )
 
 
 class Phase:
@@ -124,7 +129,8 @@ class Phase:
 
     def _situation(self, around: Surroundings) -> Situation:
         settings, known, shape = self.settings, self.before, self.arrival.images.shape
-        model = known.start if known.start is not None else build_model(settings, shape, around.net)
+        start = None if settings.made_method.starts_anew else known.start
+        model = start if start is not None else build_model(settings, shape, around.net)
         preprocessing, info = known.preprocessing, net_info(model.backbone)
         if preprocessing is None:
             preprocessing = first_preprocessing(settings.made_method, self.new, around.augmentation, info)
@@ -135,7 +141,7 @@ class Phase:
         return Situation(
             model=self._first_model(model),
             method=settings.made_method,
-            growth=self.arrival.growth,
+            growth=self.arrival.growth if start is not None else Growth(0, len(self.arrival.classes)),
             preprocessing=preprocessing,
             schedule=settings.schedule,
             backend=around.backend,
@@ -171,7 +177,7 @@ class Phase:
         In:  the old model Θ_{i−1}; the training data, exemplars ℰ_{0:i−1} and new images 𝒟_i.
         Out: the new model Θ_i and the new exemplars ℰ_{0:i}, with the policy's weights **w** as a history of trials.
         """
-        chosen = None
+        chosen, self.task.outlook.work = None, self._planned()
         if pending is not None:
             self.task.history.extend(pending.history)
             chosen = pending.action
@@ -190,6 +196,7 @@ class Phase:
             self.trainer.restore(pending.tensors, pending.position)
         # CIL training: Θ_i for M₂ epochs with a_i (Algorithm 2).
         assert self.trainer is not None
+        self.task.outlook.work, self.task.outlook.trying = self._planned(), None
         yield from train_and_judge(self.task, chosen, self.trainer.run())
         # Select new exemplars ℰ_{0:i} by herding.
         return self._keep(self.trainer)
@@ -257,7 +264,7 @@ class Phase:
             hits=hits,
             history=(*self.before.history, *self.task.history),
             held=len(self.kept) + len(self.stored) + len(self.unstored),
-            budget=budget.of_phase(arrival.growth.old, arrival.count),
+            budget=budget.of_phase(arrival.growth.old, arrival.count, len(self.kept)),
             rho=rho,
         )
 
@@ -266,6 +273,16 @@ class Phase:
     def _started(self) -> PhaseStarted:
         arrival = self.arrival
         return PhaseStarted(arrival.phase, arrival.growth.new, len(arrival.classes), len(self.stored), len(self.kept))
+
+    def _planned(self) -> Workload:
+        """How much work there will be: as far as the settings say it, then as the training turned out to be."""
+        arrival, kind = self.arrival, self.settings.kind
+        images = arrival.growth, len(self.kept.exemplars), len(self.new)
+        tunes = arrival.action is None and (arrival.phase == 0 or not kind.tunes or self.task.trials.possible)
+        plan = planned_work(self.settings, arrival.phase, *images, tunes=tunes)
+        if self.trainer is None:
+            return plan
+        return replace(plan, stages=stage_work(self.trainer.stages, self.trainer.schedule.epochs, *images))
 
     def _decided(self, choice: Choice) -> ActionDecided:
         phase, action = self.arrival.phase, dict(choice.action)

@@ -9,25 +9,43 @@ from functools import cached_property
 from typing import Any, Final, Self
 
 from poise.actions import AXES, Action, ActionSpace, AxisValue, tuned_space
-from poise.data import LEAST_SIZE, Budget
+from poise.data import ALL_IMAGES, LEAST_SIZE, Budget
 from poise.errors import UserError, check_number, check_whole
-from poise.methods import Growth, Method, make_method
+from poise.methods import METHODS, Growth, Method, make_method
 from poise.nets import absolute_word, check_backbone
 from poise.training import Schedule
-from poise.tuning import DEFAULT_POLICY, UNTUNED, Setup, TrialSettings, Tuner, TunerKind, tuner_kind
+from poise.tuning import (
+    DEFAULT_POLICY,
+    ENVIRONMENTS,
+    UNTUNED,
+    Setup,
+    TrialSettings,
+    Tuner,
+    TunerKind,
+    tuner_kind,
+    tuner_names,
+)
 
 #: The word of `balance` that adds a training on as many images of old classes as of new ones.
 BALANCED: Final = "finetune"
 
+#: Keys that can be left open until the first images arrive.
+AUTOMATIC: Final = (
+    *("method", "net", "epochs", "batch", "weight_decay", "decay", "warmup", "momentum", "optimiser"),
+    *("action", "first_lr", "space", "trials", "policy_options"),
+)
 #: Keys for which None means that nothing is said.
 OPTIONAL: Final = frozenset(
-    ("net", "action", "first_lr", "policy_options", "space", "tune", "trials", "options", "image_size")
+    ("net", "memory", "action", "first_lr", "policy_options", "space", "tune", "trials", "options", "image_size")
 )
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a learner was made with: plain values, saved with it. `resolve` makes them of what a user gives."""
+    """What a learner was made with: plain values, saved with it. `resolve` makes them of what a user gives.
+
+    `automatic` names the keys that are left open until the first images arrive (`poise.learner.defaults`).
+    """
 
     method: str = "lucir"
     options: Mapping[str, float | str] = field(default_factory=dict)
@@ -45,8 +63,10 @@ class Settings:
     precision: str = "auto"
     deterministic: bool = False
     seed: int = 0
+    automatic: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "automatic", tuple(self.automatic))
         check_whole("seed", self.seed, 0)
         if self.image_size is not None:
             check_whole("image_size", self.image_size, LEAST_SIZE)
@@ -54,25 +74,28 @@ class Settings:
             check_number("first_lr", self.first_lr, positive=True)
 
     @classmethod
-    def resolve(cls, **given: Any) -> Self:  # noqa: ANN401 - whatever a user gives, checked here
+    def resolve(cls, *, automatic: bool = False, **given: Any) -> Self:  # noqa: ANN401 - whatever a user gives, checked
         """The settings as given, with what the policy brings along and every default written out.
 
-        All words are checked: a method, action, space, policy or option that does not exist is refused.
+        All words are checked: a method, action, space, policy or option that does not exist is refused. With
+        `automatic`, what is None is left open for the first images.
         """
-        keys = {name: _copy_plain(value) for name, value in given.items() if value is not None or name not in OPTIONAL}
+        left_open = tuple(name for name in AUTOMATIC if automatic and given.get(name) is None)
+        optional = OPTIONAL.union(left_open)
+        keys = {name: _copy_plain(value) for name, value in given.items() if value is not None or name not in optional}
         for name, example in (("options", "lambda_base"), ("action", "lr"), ("policy_options", "safe")):
             if not isinstance(keys.get(name, {}), Mapping):
                 raise UserError(f"{name}={keys[name]!r} must be a mapping, such as {{{example!r}: 1.0}}")
         kind = tuner_kind(keys.get("policy", DEFAULT_POLICY))
-        trials, memory = keys.get("trials", {}), keys.get("memory", 20)
+        method = make_method(keys.get("method", cls.method), keys.get("options"))
         keys["policy"] = kind.name
         keys |= {"net": absolute_word(keys["net"])} if isinstance(keys.get("net"), str) else {}
         keys["policy_options"] = kind.resolve(keys.get("policy_options", {}))
         keys["space"] = kind.own_space(keys.get("space"), keys.get("tune"))
-        keys["memory"] = memory if isinstance(memory, Budget) else Budget(per_class=memory)
-        keys["trials"] = _trial_settings(trials, kind, keys["memory"])
+        keys["memory"] = memory = _budget(keys.get("memory"), method)
+        keys["trials"] = _trial_settings(keys.get("trials", {}), kind, only_environment(method, memory))
         schedule = {each.name: keys.pop(each.name) for each in fields(Schedule) if each.name in keys}
-        settings = cls(**keys, schedule=Schedule(**schedule))
+        settings = cls(**keys, schedule=Schedule(**schedule), automatic=left_open)
         settings.check()
         return settings
 
@@ -82,6 +105,8 @@ class Settings:
             check_backbone(self.net, self.made_method.variant)
         if not self.memory.keeps_images:
             self._check_without_memory()
+        if self.made_method.starts_anew and self.kind.before_phase_0:
+            raise UserError(f"policy={self.policy} continues a network, and {self.method} starts anew; choose another")
         _ = self.tuner
 
     def _check_without_memory(self) -> None:
@@ -119,7 +144,23 @@ class Settings:
 
     def predicting(self) -> Settings:
         """The settings of a learner that only predicts: nothing is left of what decided its actions."""
-        return replace(self.untuned(), space=self.kind.space or "paper", tune=None)
+        space = self.kind.space if self.policy in tuner_names() else None
+        return replace(self.untuned(), space=space or "paper", tune=None)
+
+    @property
+    def unregistered(self) -> str | None:
+        """The method or the policy of one's own that nobody registered here: without it, a learner only predicts."""
+        if self.method not in METHODS:
+            return f"method '{self.method}'"
+        return f"policy '{self.policy}'" if self.policy not in tuner_names() else None
+
+    def refuse_unregistered(self) -> None:
+        """Refuse to learn where the method or the policy is not there."""
+        if self.unregistered is not None:
+            raise UserError(
+                f"this learner learns with the {self.unregistered}, which is not registered here; "
+                "import the module that registers it first"
+            )
 
     # What they make, once --------------------------------------------------------------------------------------
 
@@ -184,16 +225,34 @@ class Settings:
         return {**found, "space": self.action_space.as_json(), "trials": asdict(self.trials)}
 
 
-def _trial_settings(given: Any, kind: TunerKind, memory: Budget) -> TrialSettings:  # noqa: ANN401 - a user's word
-    """How actions are tried: as given, else as the policy brings along; without old images, by a look-ahead."""
-    if memory.keeps_images:
-        return given if isinstance(given, TrialSettings) else kind.trial_settings(given)
-    if isinstance(given, Mapping) and given.get("environment", "lookahead") in ("local", "both"):
+def _budget(given: Any, method: Method) -> Budget:  # noqa: ANN401 - a user's word
+    """What may be kept: as given, else the method's own."""
+    own = Budget.of(method.own_memory)
+    budget = own if given is None else given if isinstance(given, Budget) else Budget.of(given)
+    if own.keeps_all and not budget.keeps_all:
         raise UserError(
-            f"trials.environment={given['environment']} needs old images to validate on, and memory=0 keeps none; "
-            "leave it out, then the new classes are tried in two pseudo phases (lookahead)"
+            f"{method.name} trains on every image seen so far; leave memory out, or set memory={ALL_IMAGES}"
         )
-    return (given if isinstance(given, TrialSettings) else kind.trial_settings(given)).without_old_images()
+    return budget
+
+
+def only_environment(method: Method, memory: Budget) -> str | None:
+    """The environment that actions must be tried in, where only one is possible.
+
+    Without old images that is a look-ahead, for a network that starts anew the local one.
+    """
+    return "local" if method.starts_anew else None if memory.keeps_images else "lookahead"
+
+
+def _trial_settings(given: Any, kind: TunerKind, only: str | None) -> TrialSettings:  # noqa: ANN401 - a user's word
+    """How actions are tried: as given, else as the policy brings along; perhaps in `only` one environment."""
+    if only and isinstance(given, Mapping) and given.get("environment", only) in {*ENVIRONMENTS} - {only}:
+        why = "needs old images to validate on, and memory=0 keeps none"
+        if only == "local":
+            why = "continues a network, and this method starts anew"
+        raise UserError(f"trials.environment={given['environment']} {why}; leave it out, or set {only}")
+    settings = given if isinstance(given, TrialSettings) else kind.trial_settings(given)
+    return settings if only is None else settings.tried_once(only)
 
 
 def _copy_plain(value: Any) -> Any:  # noqa: ANN401 - whatever a user gives
@@ -204,4 +263,7 @@ def _copy_plain(value: Any) -> Any:  # noqa: ANN401 - whatever a user gives
 
 
 #: What `Settings.resolve` takes: the keys above, those of the schedule one by one.
-KEYS: Final = frozenset(each.name for kind in (Settings, Schedule) for each in fields(kind)) - {"schedule"}
+KEYS: Final = frozenset(each.name for kind in (Settings, Schedule) for each in fields(kind)) - {
+    "schedule",
+    "automatic",
+}

@@ -12,9 +12,9 @@ from poise.errors import UserError
 from poise.learner.arrival import Images, Labels, receive
 from poise.learner.phase import Phase, Surroundings
 from poise.learner.settings import Settings
-from poise.learner.state import Knowledge, Label, Shape, architecture
-from poise.nets import Model, NetInfo, net_info
-from poise.training import Backend, Evaluator
+from poise.learner.state import ClassLabels, Knowledge, Shape, architecture
+from poise.nets import Model, NetInfo, named_info, net_info
+from poise.training import Backend, Evaluator, Outlook
 from poise.tuning import Reward
 
 T = TypeVar("T")
@@ -42,9 +42,10 @@ class Views:
     settings: Settings
     knowledge: Knowledge
     _around: Surroundings
+    _phase: Phase | None
 
     #: The labels seen so far, in the order in which they arrived.
-    classes_ = Known[tuple[Label, ...]]("classes")
+    classes_ = Known[ClassLabels]("labels")
     #: Which classifier predicts at present: `fc` or `ncm`.
     classifier_ = Known[str]("classifier")
     #: The action that the last phase was trained with.
@@ -86,16 +87,24 @@ class Views:
     @property
     def architecture(self) -> str:
         """Backbone, its variant and the head, as in `resnet32/lucir+cosine`."""
-        return architecture(self.settings, self.shape_, own_net=self._around.net is not None)
+        described = self.model.described if self.model is not None else None
+        return described or architecture(self.settings, self.shape_, own_net=self._around.net is not None)
 
     @property
     def net_info(self) -> NetInfo | None:
         """What is known of a network that was not made here, such as what it was pretrained on."""
-        return net_info(self.model.backbone if self.model is not None else self._around.net)
+        if self.model is not None:
+            return net_info(self.model.backbone)
+        own = self._around.net
+        return net_info(own) if own is not None else named_info(self.settings.net, self.settings.seed)
 
     def resolved_policy(self) -> dict[str, Any]:
         """What decides the actions, for the record: its name, its options, its space, and how actions are tried."""
         return self.settings.resolved_policy()
+
+    def outlook(self) -> Outlook:
+        """What the phase under way is doing and how much is to come, for those who show progress."""
+        return self._phase.task.outlook if self._phase is not None else Outlook()
 
     def phase_of(self, images: Images, labels: Labels, reward: Reward | None = None) -> Phase:
         """The phase that these images would start, for studies; the learner stays as it is."""

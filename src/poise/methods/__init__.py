@@ -22,6 +22,7 @@ from poise.methods.podnet import PODNet
 from poise.methods.ranpac import RanPAC
 from poise.methods.simplecil import SimpleCIL
 from poise.methods.slca import SLCA
+from poise.methods.yardsticks import Finetune, Joint, Replay
 
 __all__ = [
     "METHODS",
@@ -30,16 +31,19 @@ __all__ = [
     "SLCA",
     "AANets",
     "Arrivals",
+    "Finetune",
     "Finished",
     "FrozenMethod",
     "Growth",
     "ICaRL",
+    "Joint",
     "Lesson",
     "Lucir",
     "LwF",
     "Method",
     "PODNet",
     "RanPAC",
+    "Replay",
     "SimpleCIL",
     "Stage",
     "make_method",

@@ -145,6 +145,10 @@ class Method(ABC):
         moves_statistics=False,
         teacher=None,
     )
+    #: What is kept between phases where the user does not say it: so many images of each class, or all images.
+    own_memory: int | str = 20
+    #: Whether every phase trains a new network, to which all classes are new; most continue with the last phase's.
+    starts_anew: bool = False
     #: The names of its own options with their defaults.
     options: Mapping[str, float | str] = {}
 
@@ -153,6 +157,11 @@ class Method(ABC):
             if name not in self.options:
                 raise UserError(f"method {self.name} has no option '{name}'; {suggestion(name, self.options)}")
         self.settings = {**self.options, **options}
+
+    @property
+    def expands(self) -> bool:
+        """Whether it makes another network of the present one, so that its code is needed to rebuild a saved model."""
+        return type(self).expanded is not Method.expanded
 
     def at(self, action: Action) -> Self:
         """The method as this action sets it: a copy, where your own axis is more than the weight of a term."""

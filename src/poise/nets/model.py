@@ -25,6 +25,8 @@ VARIANTS = ("lucir", "ordinary", "pod")
 
 BACKBONES: dict[str, Callable[[str, int], ResNet]] = {
     "small": lambda variant, channels: cifar_resnet(variant, channels, (1, 1, 1), (16, 32, 64)),
+    "small2": lambda variant, channels: cifar_resnet(variant, channels, (1, 1, 1), (16, 32, 64), stride=2),
+    "small4": lambda variant, channels: cifar_resnet(variant, channels, (1, 1, 1, 1), (16, 32, 64, 128), stride=4),
     "resnet32": lambda variant, channels: cifar_resnet(variant, channels, (5, 5, 5), (16, 32, 64)),
     "resnet18": imagenet_resnet18,
 }
@@ -38,6 +40,7 @@ class Model(nn.Module):
 
     Attributes:
         extras: modules that live as long as the phase, by name; each maps features to a tensor (an auxiliary head).
+        described: backbone, its variant and the head by their names, as in `resnet32/lucir+cosine`; None: nobody said.
         grown: how the network was expanded so far: the classes known before and arriving in each of those phases.
     """
 
@@ -46,6 +49,7 @@ class Model(nn.Module):
         self.backbone = backbone
         self.head = head
         self.extras = nn.ModuleDict()
+        self.described: str | None = None
         self.grown: tuple[tuple[int, int], ...] = ()
         self._frozen, self._still = _frozen_parts(backbone)
 

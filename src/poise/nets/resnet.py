@@ -211,12 +211,18 @@ class ResNet(Backbone):
         return Features(x.mean(dim=(2, 3)), tuple(maps))
 
 
-def cifar_resnet(variant: str, channels: int, blocks: tuple[int, ...], widths: tuple[int, ...]) -> ResNet:
+def cifar_resnet(
+    variant: str, channels: int, blocks: tuple[int, ...], widths: tuple[int, ...], *, stride: int = 1
+) -> ResNet:
     """A ResNet for small images: 3×3 stem at full resolution, stride 2 where the width grows.
 
-    ResNet-32 is `blocks=(5, 5, 5), widths=(16, 32, 64)`.
+    ResNet-32 is `blocks=(5, 5, 5), widths=(16, 32, 64)`. With a `stride` the stem looks at every so many pixels, with
+    a window of twice the stride less one: for larger images at the cost of small ones.
     """
-    stem = nn.Sequential(nn.Conv2d(channels, widths[0], 3, 1, 1, bias=False), BatchNorm(widths[0]), nn.ReLU())
+    size = max(3, 2 * stride - 1)
+    stem = nn.Sequential(
+        nn.Conv2d(channels, widths[0], size, stride, size // 2, bias=False), BatchNorm(widths[0]), nn.ReLU()
+    )
     if variant == "pod":
         return ResNet(stem, _pod_levels(blocks, widths), widths[-1])
     return ResNet(stem, _levels(variant, blocks, widths), widths[-1])

@@ -14,6 +14,7 @@ from poise.policies.catalog import (
     register,
     resolved_options,
 )
+from poise.policies.forecast import Forecast, forecast, new_epochs
 
 __all__ = [
     "DEFAULT_POLICY",
@@ -22,6 +23,7 @@ __all__ = [
     "UNTUNED",
     "Decided",
     "Fixed",
+    "Forecast",
     "Outcome",
     "Policy",
     "Preset",
@@ -29,7 +31,9 @@ __all__ = [
     "Trial",
     "Tried",
     "Wish",
+    "forecast",
     "make_policy",
+    "new_epochs",
     "register",
     "replay",
     "resolved_options",

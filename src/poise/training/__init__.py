@@ -3,13 +3,15 @@
 `situation` is what a training starts from, `material` its images or their features, `trainer` trains it stage by
 stage, `step` is one step of it (`capture`: as a CUDA graph), `schedule` its length, `optimiser` what moves the weights,
 `keeping` what remains after it, `evaluate` looks at models, `lanes` (with `pace`) runs several trainings side by side,
-`executor` says where, `backend` is the device, `events` what happens on the way.
+`executor` says where, `backend` is the device, `events` what happens on the way,
+`outlook` what is to come.
 """
 
 from poise.training.backend import PRECISIONS, Backend, make_backend
 from poise.training.evaluate import ClassMeans, Evaluator, Extracted, both_classifiers
 from poise.training.events import (
     ActionDecided,
+    DefaultsChosen,
     EpochDone,
     Event,
     PhaseDone,
@@ -24,6 +26,7 @@ from poise.training.executor import Bench, Executor, LocalExecutor
 from poise.training.keeping import keep_exemplars, keep_memory, measure_means, remember_means
 from poise.training.lanes import Lane, Lanes
 from poise.training.material import Material, features_suffice
+from poise.training.outlook import Outlook, Trying, Workload
 from poise.training.pace import Gauge, Pace, Work
 from poise.training.schedule import Schedule, ceiling
 from poise.training.situation import LocalPhase, Situation
@@ -35,6 +38,7 @@ __all__ = [
     "Backend",
     "Bench",
     "ClassMeans",
+    "DefaultsChosen",
     "EpochDone",
     "Evaluator",
     "Event",
@@ -46,6 +50,7 @@ __all__ = [
     "LocalExecutor",
     "LocalPhase",
     "Material",
+    "Outlook",
     "Pace",
     "PhaseDone",
     "PhaseStarted",
@@ -55,8 +60,10 @@ __all__ = [
     "StepDone",
     "Trainer",
     "TrialDone",
+    "Trying",
     "TuningDone",
     "Work",
+    "Workload",
     "both_classifiers",
     "ceiling",
     "features_suffice",

@@ -22,6 +22,16 @@ class Event:
 
 
 @dataclass(frozen=True)
+class DefaultsChosen(Event):
+    """What was left open was chosen for the first images: said in one line, and every value."""
+
+    kind = "defaults"
+
+    line: str
+    values: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
 class PhaseStarted(Event):
     """New classes arrived; nothing was tried or trained yet."""
 

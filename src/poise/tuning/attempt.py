@@ -56,15 +56,21 @@ class TrialSettings:
                 "use it with trials.environment=local"
             )
 
-    def without_old_images(self) -> TrialSettings:
-        """The same where no image of an old class is kept: the new classes have to stand for old ones, too."""
+    def tried_once(self, environment: str) -> TrialSettings:
+        """The same in this environment, the only one that is possible, where a training cannot be repeated."""
         if self.horizon:
-            raise UserError("trials.horizon repeats the local environment, which needs old images; memory=0 keeps none")
-        return replace(self, environment="lookahead")
+            raise UserError(
+                f"trials.horizon={self.horizon} needs old images and a network that continues; leave it out"
+            )
+        return replace(self, environment=environment)
 
     def short(self, full: int) -> int:
         """M₁ for a phase of M₂ epochs."""
         return min(ceiling(self.length * full), full if self.longest is None else self.longest)
+
+    def trainings(self, new_classes: int) -> int:
+        """How many trainings over the images of a phase a trial is, where so many classes are new."""
+        return 2 if self.environment == "both" and new_classes > 1 else 1 + self.horizon
 
 
 @dataclass(frozen=True)

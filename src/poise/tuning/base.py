@@ -9,8 +9,8 @@ from typing import Any
 
 from poise.actions import Action, ActionSpace, Grid
 from poise.errors import UserError, suggestion
-from poise.policies import Setup
-from poise.training import Event
+from poise.policies import Forecast, Setup
+from poise.training import Event, Outlook
 from poise.tuning.attempt import TrialSettings
 from poise.tuning.history import Entry, History
 from poise.tuning.rewards import Reward
@@ -29,6 +29,7 @@ class Task:
         past: what happened in earlier phases.
         history: what happened in this one so far; a tuner continues it, so that it can be resumed.
         reward: what a policy is told of a trial.
+        outlook: where a tuner says what it is trying, for those who watch.
     """
 
     trials: Trials
@@ -36,6 +37,7 @@ class Task:
     past: History
     history: list[Entry] = field(default_factory=list)
     reward: Reward = field(default_factory=Reward)
+    outlook: Outlook = field(default_factory=Outlook)
 
     @property
     def phase(self) -> int:
@@ -74,6 +76,10 @@ class Tuner(ABC):
     @abstractmethod
     def choose(self, task: Task) -> Generator[Event, None, Choice]:
         """The action of this phase, from where its history ends."""
+
+    def forecast(self, phase: int) -> Forecast:
+        """How many trials this phase will see, and what they cost, as far as that is known before."""
+        return Forecast()
 
     def refuse_foreign(self, history: History) -> None:  # noqa: B027 - most tuners ask nothing of a history
         """Refuse a history that this tuner cannot have made."""

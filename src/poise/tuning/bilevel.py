@@ -30,6 +30,7 @@ from poise.actions import Action, is_weight
 from poise.data import Draws
 from poise.errors import check_number, check_whole
 from poise.nets import BatchNorm, Model, Output
+from poise.policies import Forecast
 from poise.training import Event, Situation, TuningDone
 from poise.training.evaluate import BATCH
 from poise.training.step import seeded
@@ -102,6 +103,13 @@ class BilevelTuner(Tuner):
                 yield TuningDone(task.phase, self.kind.name, step.as_json())
         task.history.append(Chosen(task.phase, action))
         return Choice(action)
+
+    def forecast(self, phase: int) -> Forecast:
+        """At most so many rounds; a step that is differentiated costs about as much as three."""
+        if phase < 1:
+            return Forecast()
+        options = BilevelOptions(**self.options)
+        return Forecast(options.rounds, exact=False, steps=3 * options.rounds * options.steps)
 
 
 BILEVEL: Final = TunerKind(

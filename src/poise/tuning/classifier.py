@@ -7,12 +7,12 @@ were not trained on: those of a reserve, or of a training on a local environment
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from poise.actions import Action
 from poise.policies import Trial
-from poise.training import Event, TrialDone
-from poise.tuning.attempt import Attempt
+from poise.training import Event, TrialDone, Trying
+from poise.tuning.attempt import Attempt, TrialSettings
 from poise.tuning.base import Task
 from poise.tuning.history import CLASSIFIERS, Hits, Judged, finalist_totals
 from poise.tuning.rewards import TrialResult
@@ -71,14 +71,26 @@ def judge_before(task: Task, rule: ClassifierRule, action: Action) -> Generator[
     done = sum(isinstance(entry, Judged) for entry in task.history)
     if task.trials.inputs.settings.classifier == "paper":
         for attempt in _paper_attempts(task, action)[done:] if not any(rule.hits.values()) else ():
+            _announce(task, attempt, before=done)
+            done += 1
             result = task.trials.run(attempt)
             yield _judgement(task, attempt, result, {attempt.classifier: result.totals()[attempt.classifier]})
     elif not done and (totals := finalist_totals(task.history)) is not None:
         task.history.append(Judged(task.phase, totals))
     elif not done and not task.trials.works_beside:
         attempt = _full_attempt(task, action)
+        _announce(task, attempt)
         result = task.trials.run(attempt)
         yield _judgement(task, attempt, result, result.totals())
+
+
+def judging_epochs(settings: TrialSettings, action: Action, phase: int, full: int) -> int:
+    """About how many epochs judging the classifiers takes in a phase of so many without a reserve."""
+    if phase < 1 or action.classifier != AUTO:
+        return 0
+    if settings.classifier == "full":
+        return full
+    return len(CLASSIFIERS) * settings.short(full) if phase == 1 else 0
 
 
 def train_and_judge(task: Task, action: Action, training: Iterator[Event]) -> Iterator[Event]:
@@ -125,7 +137,15 @@ def _paper_attempts(task: Task, action: Action) -> list[Attempt]:
     ]
 
 
+def _announce(task: Task, attempt: Attempt, before: int | None = None) -> None:
+    """Say that the classifiers are being judged: by one training, or by one for each of them."""
+    share = 1.0 if before is None else 1 / len(CLASSIFIERS)
+    task.outlook.trying = Trying("classifier", [str(attempt.action)], [share], spent=share * (before or 0))
+
+
 def _judgement(task: Task, attempt: Attempt, result: TrialResult, hits: Hits) -> TrialDone:
     """Write a judgement of classifiers down, then tell it."""
+    if task.outlook.trying is not None:
+        task.outlook.trying = replace(task.outlook.trying, finished=1)
     task.history.append(Judged(task.phase, {**dict.fromkeys(CLASSIFIERS, 0), **hits}))
     return attempt.event(task.phase, result.outcome, result.as_json(), purpose="classifier")

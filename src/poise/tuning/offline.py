@@ -24,6 +24,7 @@ from poise.data import ImageSet, Memory, on_arrival, per_class
 from poise.errors import Damaged, Diverged, UserError, check_number, check_whole
 from poise.methods import Growth
 from poise.nets import Model
+from poise.policies import Forecast
 from poise.policies.reinforce import FEATURES, Reinforce, state_of
 from poise.training import Event, LocalPhase, Situation, Trainer, TuningDone, ceiling, keep_exemplars, remember_means
 from poise.tuning.attempt import TrialInputs
@@ -88,6 +89,13 @@ class OfflineTuner(Tuner):
         if not any(isinstance(entry, Chosen) for entry in task.history):
             task.history.append(Chosen(task.phase, action))
         return Choice(action)
+
+    def forecast(self, phase: int) -> Forecast:
+        """All episodes, before the first phase: about half of its images at full length, then short phases."""
+        if phase > 0:
+            return Forecast()
+        options = self._options
+        return Forecast(options.episodes, epochs=options.episodes * self.setup.full * (0.5 + options.length))
 
 
 OFFLINE: Final = TunerKind(

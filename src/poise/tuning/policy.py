@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
+from dataclasses import replace
 from typing import Any
 
-from poise.policies import Decided, Policy, Setup, Tried, make_policy, replay
-from poise.training import Event
+from poise.actions import Action
+from poise.policies import Decided, Forecast, Policy, Setup, Tried, forecast, make_policy, new_epochs, replay
+from poise.training import Event, Trying
 from poise.tuning.attempt import Attempt
 from poise.tuning.base import Choice, Options, Task, Tuner, TunerKind
 from poise.tuning.history import History, TriedInFull, told_to_policy
@@ -20,6 +22,7 @@ class PolicyTuner(Tuner):
 
     def __init__(self, kind: TunerKind, setup: Setup, options: Options) -> None:
         super().__init__(kind, setup, options)
+        self._forecasts: dict[int, Forecast] = {}
         self.policy_after(())  # which refuses options that no policy can be made with
 
     def policy_after(self, history: History) -> Policy:
@@ -47,13 +50,32 @@ class PolicyTuner(Tuner):
         """Run what the policy asks for, and tell it what came of each."""
         chances, actions = _chances(policy), self.space.actions
         attempts = [Attempt(trial, actions[trial.arm], task.counted(actions[trial.arm])) for trial in policy.ask()]
+        trying = task.outlook.trying = self._trying(task, attempts)
         for attempt, result in zip(attempts, task.trials.run_all(attempts), strict=True):
             outcome = task.reward.outcome(result, attempt.classifier)
             policy.tell([outcome])
             full = attempt.trial.full
             entry = TriedInFull(task.phase, outcome, result.totals()) if full else Tried(task.phase, outcome)
             task.history.append(entry)
+            trying = task.outlook.trying = replace(trying, finished=trying.finished + 1)
             yield attempt.event(task.phase, outcome, task.reward.record(result), distribution=chances)
+
+    def _trying(self, task: Task, attempts: Sequence[Attempt]) -> Trying:
+        """What is tried next, and what part of the expected work it is."""
+        done = [entry.outcome.trial for entry in task.history if isinstance(entry, Tried)]
+        spent, whole = sum(new_epochs(done).values()), self.forecast(task.phase).epochs or 1.0
+        coming = new_epochs([attempt.trial for attempt in attempts], {trial.id: trial.epochs for trial in done})
+        shares = [epochs / whole for epochs in coming.values()]
+        words = [_differences(attempt.action, self.default) for attempt in attempts]
+        return Trying("policy", words, shares, len(done), spent / whole)
+
+    def forecast(self, phase: int) -> Forecast:
+        """What the policy would ask for, played without any training."""
+        if phase < 1:
+            return Forecast()
+        if phase not in self._forecasts:
+            self._forecasts[phase] = forecast(lambda: self.policy_after(()), phase)
+        return self._forecasts[phase]
 
     def refuse_foreign(self, history: History) -> None:
         """Refuse trials that this policy would not have asked for."""
@@ -62,6 +84,12 @@ class PolicyTuner(Tuner):
     def described(self) -> dict[str, Any]:
         """What the policy turned out to be."""
         return self.policy_after(()).resolved()
+
+
+def _differences(action: Action, default: Action) -> str:
+    """In what the action differs from the default, in words."""
+    found = {axis: value for axis, value in action.items() if axis not in default or default[axis] != value}
+    return str(Action(**found)) if found else "the default action"
 
 
 def _chances(policy: Policy) -> list[float] | None:

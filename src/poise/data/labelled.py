@@ -1,0 +1,178 @@
+"""What brings its labels along, or holds paths in a table: folders of class folders, datasets, loaders, columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
+
+from poise.data.inputs import Size, fit_picture, median_side, suitable_square, to_pixels
+from poise.data.sources import image_files, labelled_files
+from poise.errors import UserError
+
+LOADER_HINT: Final = "give (image, label) pairs"
+
+
+class Read(NamedTuple):
+    """Images as uint8 [N, C, H, W], and the labels that came with them, if any did."""
+
+    pixels: Tensor
+    labels: Any = None
+
+
+def read_labelled(
+    images: Any,  # noqa: ANN401 - checked here
+    labels: Any = None,  # noqa: ANN401 - checked by whoever needs them
+    size: Size | None = None,
+    channels: int = 3,
+) -> Read:
+    """Images in any accepted form, and their labels: those that are given, else those that the images bring along.
+
+    Besides everything that `to_pixels` takes: a folder of class folders, a torch `Dataset` or `DataLoader` of
+    (image, label), a list of such pairs, and a column of paths or of images.
+    """
+    if isinstance(images, str | Path) and Path(images).expanduser().is_dir():
+        if labels is not None:
+            raise UserError(f"in {images} the names of the class folders are the labels; leave labels out")
+        files, names = labelled_files(Path(images).expanduser())
+        return Read(to_pixels(files, size, channels), names)
+    found = _read(images, size, channels)
+    return found if labels is None else Read(found.pixels, labels)
+
+
+def read_unlabelled(
+    images: Any,  # noqa: ANN401 - checked here
+    size: Size | None = None,
+    channels: int = 3,
+) -> Tensor:
+    """The images alone, in any accepted form; of a folder, all image files in it and below it, sorted by path."""
+    if isinstance(images, str | Path) and Path(images).expanduser().is_dir():
+        return to_pixels(image_files(Path(images).expanduser()), size, channels)
+    if isinstance(images, DataLoader) and isinstance(images.sampler, RandomSampler):
+        raise UserError("this DataLoader shuffles, so nobody knows which prediction is whose; make it shuffle=False")
+    return _read(images, size, channels).pixels
+
+
+def _read(images: Any, size: Size | None, channels: int) -> Read:  # noqa: ANN401 - checked here
+    if isinstance(images, DataLoader):
+        return _read_loader(images, size, channels)
+    if isinstance(images, IterableDataset):
+        return _read_items(list(images), size, channels)
+    if isinstance(images, Dataset):
+        return _read_dataset(images, size, channels)
+    if isinstance(images, Iterator):
+        raise UserError(
+            f"images came as a {type(images).__name__}, which can be read only once; pass a list, such as list(images)"
+        )
+    if hasattr(images, "to_numpy") and not isinstance(images, np.ndarray | Tensor):
+        images = _column(images)
+    if isinstance(images, Sequence) and len(images) and all(map(_is_pair, images)):
+        return _read_items(images, size, channels)
+    return Read(to_pixels(images, size, channels))
+
+
+# Datasets and loaders -------------------------------------------------------------------------------------------------
+
+
+def _read_dataset(dataset: Any, size: Size | None, channels: int) -> Read:  # noqa: ANN401 - torch's has no length
+    """Every item once; pictures are scaled as they come, so that large ones never lie in memory together."""
+    if not hasattr(dataset, "__len__"):
+        raise UserError(f"{type(dataset).__name__} has no length; give a dataset with __len__ and __getitem__")
+    if not len(dataset) or not isinstance(_split(dataset[0])[0], Image.Image):
+        return _read_items([dataset[place] for place in range(len(dataset))], size, channels)
+    wanted = size or suitable_square(median_side(_Pictures(dataset)))
+    pixels = torch.empty(len(dataset), channels, *wanted, dtype=torch.uint8)
+    labels: list[Any] = []
+    for place in range(len(dataset)):
+        picture, label = _split(dataset[place])
+        pixels[place] = torch.from_numpy(fit_picture(picture, wanted, channels)).permute(2, 0, 1)
+        labels.append(label)
+    return Read(pixels, _all_or_none(labels))
+
+
+class _Pictures(Sequence[Any]):
+    """The images of a dataset, one at a time."""
+
+    def __init__(self, dataset: Any) -> None:  # noqa: ANN401 - torch's has no length
+        self._dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def __getitem__(self, place: Any) -> Any:  # noqa: ANN401 - whatever the dataset gives
+        return _split(self._dataset[int(place)])[0]
+
+
+def _read_items(items: Iterable[Any], size: Size | None, channels: int) -> Read:
+    images, labels = [], []
+    for item in items:
+        image, label = _split(item)
+        images.append(image)
+        labels.append(label)
+    return Read(to_pixels(images, size, channels), _all_or_none(labels))
+
+
+def _read_loader(loader: DataLoader[Any], size: Size | None, channels: int) -> Read:
+    """All batches; arrays become bytes batch by batch, pictures are put into one list first."""
+    parts: list[Tensor] = []
+    pictures: list[Any] = []
+    labels: list[Any] = []
+    for batch in loader:
+        images, theirs = _split(batch)
+        if isinstance(images, np.ndarray | Tensor):
+            parts.append(to_pixels(images, size, channels))
+        else:
+            pictures += list(images)
+        labels += [None] * len(images) if theirs is None else list(theirs)
+        if theirs is not None and len(theirs) != len(images):
+            raise UserError(f"a batch has {len(images)} images and {len(theirs)} labels; {LOADER_HINT}")
+    if pictures:
+        parts.append(to_pixels(pictures, size, channels))
+    shapes = sorted({tuple(part.shape[1:]) for part in parts})
+    if len(shapes) != 1:
+        found = f"batches of different shapes, such as {shapes[0]} and {shapes[-1]}" if shapes else "no batch"
+        raise UserError(f"the DataLoader gave {found}; its images must all have one size, and there must be some")
+    return Read(torch.cat(parts), _all_or_none(labels))
+
+
+def _is_pair(item: object) -> bool:
+    return isinstance(item, tuple | list) and len(item) == 2
+
+
+def _split(item: Any) -> tuple[Any, Any]:  # noqa: ANN401 - checked here
+    """Image and label of an item, or images and labels of a batch; the label is None where there is none."""
+    if _is_pair(item):
+        return item[0], item[1]
+    if isinstance(item, tuple | list) and len(item) == 1:  # a TensorDataset without labels
+        return item[0], None
+    if isinstance(item, dict | tuple | list):
+        found = f"a dict of {', '.join(map(str, item))}" if isinstance(item, dict) else f"{len(item)} parts"
+        raise UserError(f"an item of the dataset is {found}; {LOADER_HINT}")
+    return item, None
+
+
+def _all_or_none(labels: list[Any]) -> list[Any] | None:
+    return None if any(label is None for label in labels) else labels
+
+
+# Tables ---------------------------------------------------------------------------------------------------------------
+
+
+def _column(column: Any) -> list[Any]:  # noqa: ANN401 - a table's, by its conventions
+    """The values of a column: paths, or images; a whole table and missing values are refused."""
+    if hasattr(column, "columns"):
+        raise UserError("images came as a table; pass its column of paths, such as table['path']")
+    values = column.to_numpy()
+    if values.ndim != 1 or values.dtype.kind not in "OUT":
+        raise UserError(f"images came as a column of {values.dtype}; pass the column that has the paths")
+    listed = list(values.tolist())
+    for row, value in enumerate(listed):
+        if not isinstance(value, str | Path | Image.Image | np.ndarray | Tensor):
+            raise UserError(f"row {row} of the column has {value!r} and no path; drop such rows, or fill them in")
+    return listed

@@ -1,0 +1,221 @@
+"""What scikit-learn and its users expect: parameters, `fit`, `clone`, tags, a short name, copies and pickles.
+
+Parameters are kept and returned as they were given. What the learner uses are copies, so that a dictionary that is
+changed later changes nothing.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, fields
+from typing import Any, Final, Self
+
+from torch import nn
+
+from poise.data import Preprocessing
+from poise.errors import UserError, suggestion
+from poise.learner.arrival import Images, Labels
+from poise.learner.phase import Surroundings
+from poise.learner.saving import Saving
+from poise.learner.settings import Settings
+from poise.learner.state import Knowledge, LearnerState
+from poise.training import Event, PhaseDone
+
+log = logging.getLogger(__name__)
+
+Callback = Callable[[Event], object]
+
+#: Parameters that change nothing that is learned: they apply at once.
+WATCHING: Final = ("verbose", "callbacks")
+_LONGEST: Final = 60  # characters of one value in the name of a learner
+
+
+class Conventions(Saving):
+    """A learner as scikit-learn knows its estimators."""
+
+    _estimator_type = "classifier"  # what scikit-learn read before there were tags
+    _given: dict[str, Any]  # every parameter as it was given
+    _made_of: dict[str, Any]  # those that the settings were made of
+
+    def _make(
+        self,
+        settings: Settings,
+        around: Surroundings,
+        preprocessing: Preprocessing | None = None,
+        knowledge: Knowledge | None = None,
+    ) -> None:
+        super()._make(settings, around, preprocessing, knowledge)
+        self._remember(_parameters_of(settings, around, preprocessing))
+
+    def _remember(self, values: Mapping[str, Any]) -> None:
+        """Keep the parameters as given."""
+        self._given = {name: values[name] for name in self._defaults() if name in values}
+        self._made_of = dict(self._given)
+
+    @classmethod
+    def _defaults(cls) -> dict[str, Any]:
+        """Every parameter of the constructor, and its default."""
+        known = list(inspect.signature(cls.__init__).parameters.values())[1:]
+        return {each.name: each.default for each in known if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)}
+
+    # Parameters -------------------------------------------------------------------------------------------------
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Every parameter of the constructor as it was given, or its default. `deep` changes nothing here.
+
+        A class made of this one keeps parameters of its own as attributes, as scikit-learn's do.
+        """
+        return {
+            name: self._given[name] if name in self._given else getattr(self, name, default)
+            for name, default in self._defaults().items()
+        }
+
+    def set_params(self, **params: Any) -> Self:  # noqa: ANN401 - whatever the constructor takes
+        """Change parameters; all are checked before any is changed.
+
+        A learner that has learned something keeps its settings until `fit` starts anew, and refuses `partial_fit` until
+        then. `verbose` and `callbacks` apply at once.
+        """
+        known = self.get_params()
+        for name in params:
+            if name not in known:
+                raise UserError(f"{type(self).__name__} has no parameter '{name}'; {suggestion(name, known)}")
+        changed = {**known, **params}
+        made = type(self)(**changed)
+        if self.phases_ or self._phase is not None or self._pending is not None:
+            self._given = {name: value for name, value in changed.items() if name in self._given}
+        else:
+            vars(self).update(vars(made))
+        return self
+
+    def _refuse_changed(self) -> None:
+        """Refuse to learn further with parameters that the learner was not made with."""
+        changed = [
+            name
+            for name, value in self._given.items()
+            if name not in WATCHING and not _is_same(value, self._made_of[name])
+        ]
+        if changed:
+            raise UserError(
+                f"{', '.join(changed)} changed since this learner began to learn; call fit, which starts anew, or set "
+                f"{'it' if len(changed) == 1 else 'them'} back"
+            )
+
+    def __repr__(self) -> str:
+        defaults = self._defaults()
+        given = [
+            f"{name}={_shortened(value)}"
+            for name, value in self.get_params().items()
+            if not _is_same(value, defaults[name])
+        ]
+        return f"{type(self).__name__}({', '.join(given)})"
+
+    # Learning ---------------------------------------------------------------------------------------------------
+
+    def fit(self, images: Images, labels: Labels | None = None, *, next_images: int | None = None) -> Self:
+        """Forget everything and learn these images as the first phase. The learner is unchanged if this fails."""
+        fresh = type(self)(**self.get_params(deep=False))
+        fresh.partial_fit(images, labels, next_images=next_images)
+        vars(self).update(vars(fresh))
+        return self
+
+    @abstractmethod
+    def partial_fit(
+        self, images: Images, labels: Labels | None = None, *, known: str = "refuse", next_images: int | None = None
+    ) -> Self:
+        """Learn one phase."""
+
+    def _learn(self, phase: Iterator[Event]) -> None:
+        """Run a phase to its end, show it, tell the callbacks; an error of theirs stops it, and nothing is learned."""
+        told = _checked_callbacks(self._given.get("callbacks"))
+        if self._given.get("verbose"):
+            from poise.progress import shown  # nobody who watches nothing has to wait for rich
+
+            phase = shown(self, phase)
+        knowledge, pending = self.knowledge, self._pending
+        try:
+            for event in phase:
+                log.debug("%s", event)
+                if not isinstance(event, PhaseDone):
+                    knowledge = self.knowledge  # without what was discarded on arrival
+                for callback in told:
+                    callback(event)
+        except BaseException:
+            getattr(phase, "close", lambda: None)()
+            self.knowledge, self._pending = knowledge, pending
+            raise
+
+    # Tags -------------------------------------------------------------------------------------------------------
+
+    def __sklearn_tags__(self) -> Any:  # noqa: ANN401 - scikit-learn has no types
+        from sklearn.utils import ClassifierTags, InputTags, Tags, TargetTags
+
+        return Tags(
+            estimator_type="classifier",
+            target_tags=TargetTags(required=True),
+            classifier_tags=ClassifierTags(),
+            input_tags=InputTags(one_d_array=True, two_d_array=False, three_d_array=True, string=True),
+        )
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return self.phases_ > 0
+
+    # Copies and pickles -----------------------------------------------------------------------------------------
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Everything, as it would be saved; a phase in its middle is resumed with the same images."""
+        tensors, meta = self.state().tensors(images=True)
+        apart = {"settings", "knowledge", "_around", "_phase", "_pending"}
+        return {
+            "tensors": {name: value.detach().cpu() for name, value in tensors.items()},
+            "meta": meta,
+            "net": self._around.net,
+            "rest": {name: value for name, value in vars(self).items() if name not in apart},
+        }
+
+    def __setstate__(self, saved: Mapping[str, Any]) -> None:
+        state, rest = LearnerState.from_tensors(saved["tensors"], saved["meta"], net=saved["net"]), saved["rest"]
+        device, executor = rest["_made_of"].get("device", "auto"), rest["_made_of"].get("executor")
+        vars(self).update(vars(type(self).from_state(state, device=device, net=saved["net"], executor=executor)))
+        vars(self).update(rest)
+
+
+def _parameters_of(
+    settings: Settings, around: Surroundings, preprocessing: Preprocessing | None = None
+) -> dict[str, Any]:
+    """The parameters with which a learner of these settings is made again."""
+    plain = {each.name: getattr(settings, each.name) for each in fields(settings) if each.name != "schedule"}
+    return {
+        **plain,
+        **asdict(settings.schedule),
+        "net": settings.net if around.net is None else around.net,
+        "device": str(around.backend.device),
+        "augmentation": around.augmentation,
+        "executor": around.executor,
+        "preprocessing": preprocessing,
+    }
+
+
+def _checked_callbacks(callbacks: Any) -> tuple[Callback, ...]:  # noqa: ANN401 - checked here
+    if callable(callbacks):
+        raise UserError("callbacks must be a list of callables; pass callbacks=[callback]")
+    for callback in callbacks or ():
+        if not callable(callback):
+            raise UserError(f"callbacks has {callback!r}, which cannot be called with an event; pass functions")
+    return tuple(callbacks or ())
+
+
+def _is_same(one: object, other: object) -> bool:
+    if one is other:
+        return True
+    return type(one) is type(other) and not isinstance(one, nn.Module) and bool(one == other)
+
+
+def _shortened(value: object) -> str:
+    if isinstance(value, nn.Module):
+        return f"{type(value).__name__}(…)"
+    text = " ".join(repr(value).split())
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"

@@ -1,0 +1,161 @@
+"""Defaults that look at the data: what a user did not say is chosen when the first images arrive, and written down.
+
+The rules were chosen on the tasks for choosing of `benchmarks/own_images.py` (see `results/own-images.md`). Recipes say
+everything themselves; nothing here touches them.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Generator, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from torch import nn
+
+from poise.actions import AxisValue
+from poise.data import Augmentation, ImageSet, Preprocessing, suitable_net
+from poise.learner.judging import Judgement, judge_augmentation
+from poise.learner.phase import Surroundings
+from poise.learner.settings import Settings, only_environment
+from poise.training import DefaultsChosen, Event
+from poise.tuning import DEFAULT_POLICY, TrialSettings
+
+log = logging.getLogger(__name__)
+
+FEWEST_STEPS: Final = 200  # of a phase: with fewer a network from scratch has hardly begun
+#: The action where neither a method nor an axis is named: new classes come first, old ones are held by their outputs.
+PLASTIC: Final[Mapping[str, AxisValue]] = {
+    "feature_kd": 0.0,
+    "logit_kd": 1.0,
+    "margin": 0.0,
+    "old_rows": "trained",
+    "classifier": "ncm",
+}
+#: What `online` is like on small data: few actions, short trials, and the default unless another one is surely better.
+SMALL_SPACE: Final = {"feature_kd": (0.0, 0.3), "lr": (1.0, 0.4)}  # learning rates as multiples of the default
+SMALL_TRIALS: Final = TrialSettings(environment="local", length=0.15, validation=10)
+SMALL_DATA: Final = 20_000  # images of a first phase
+
+
+def choose_defaults(
+    settings: Settings, images: ImageSet, around: Surroundings, preprocessing: Preprocessing | None
+) -> Generator[Event, None, tuple[Settings, Augmentation]]:
+    """What was left open, chosen for these images of the first phase; it is told as an event before it is used."""
+    suited = suit(settings, images, around.net)
+    if preprocessing is not None:
+        judged = Judgement(preprocessing.augmentation, "as given")
+    elif around.augmentation is not None:
+        judged = Judgement(around.augmentation, "as given")
+    else:
+        judged = judge_augmentation(suited, images, around)
+    line = describe(suited, images, judged)
+    log.info("%s", line)
+    warn_of_few_steps(suited, settings, len(images))
+    yield DefaultsChosen(0, line, _chosen_values(settings, suited, judged.augmentation))
+    return suited, judged.augmentation
+
+
+def suit(settings: Settings, images: ImageSet, net: nn.Module | None = None) -> Settings:
+    """The settings with everything that can be read off the images; the augmentation is judged by training."""
+    open_keys = frozenset(settings.automatic)
+    count, side = len(images), min(images.shape[1:])
+    schedule = settings.schedule
+    batch = suitable_batch(count) if "batch" in open_keys else schedule.batch
+    adamw = schedule.optimiser == "adamw"
+    values: dict[str, Any] = {
+        "batch": batch,
+        "epochs": suitable_epochs(count, batch, thorough=settings.kind.tunes),
+        "decay": "cosine",
+        "weight_decay": 0.01 if adamw else 5e-4,
+    }
+    chosen = replace(schedule, **{name: value for name, value in values.items() if name in open_keys})
+    rate = 1e-3 if adamw else suitable_rate(batch)
+    own = settings.made_method.default_action
+    action = dict(PLASTIC) if "method" in open_keys else {}
+    action = {axis: value for axis, value in {**action, "lr": rate}.items() if axis in own} | dict(settings.action)
+    found = replace(
+        settings,
+        schedule=chosen,
+        action=action,
+        first_lr=rate if settings.first_lr is None and "lr" not in settings.action else settings.first_lr,
+        net=settings.net or (None if net is not None else suitable_net(side, count)),
+        automatic=(),
+    )
+    if settings.policy != DEFAULT_POLICY or count > SMALL_DATA:
+        return found
+    base, only = found.default_action, only_environment(settings.made_method, settings.memory)
+    scaled = {axis: [v * base.lr for v in values] if axis == "lr" else values for axis, values in SMALL_SPACE.items()}
+    space = {axis: tuple(values) for axis, values in scaled.items() if axis in base}
+    options = {"safe": 1.0, **settings.policy_options} if "policy_options" in open_keys else settings.policy_options
+    return replace(
+        found,
+        space=space if "space" in open_keys and settings.tune is None else settings.space,
+        trials=SMALL_TRIALS.tried_once(only or SMALL_TRIALS.environment) if "trials" in open_keys else settings.trials,
+        policy_options=options,
+    )
+
+
+def suitable_batch(images: int) -> int:
+    """Images per step for a first phase of so many."""
+    return 32 if images < 5_000 else 64 if images < 20_000 else 128
+
+
+def suitable_epochs(images: int, batch: int, *, thorough: bool) -> int:
+    """Epochs of a phase: long enough in steps for few images, and long enough in epochs for many.
+
+    The first phase of 80 images has 95 epochs, one of 800 has 30; a larger batch than suits them means more epochs, up
+    to four times as many. Where a policy tunes, phases are twice as long: whoever waits for trials can wait for that.
+
+    >>> suitable_epochs(80, 32, thorough=False), suitable_epochs(800, 32, thorough=True)
+    (95, 60)
+    """
+    usual = 30 * math.sqrt(800 / images)
+    longer = min(4.0, max(1.0, batch / suitable_batch(images)))
+    return round(min(120.0, max(30.0, usual)) * longer) * (2 if thorough else 1)
+
+
+def suitable_rate(batch: int) -> float:
+    """The learning rate of SGD for batches of this size: 0.05 for 32 images, 0.1 for 128.
+
+    >>> suitable_rate(32), suitable_rate(128)
+    (0.05, 0.1)
+    """
+    return round(min(0.1, 0.05 * math.sqrt(batch / 32)), 3)
+
+
+def describe(settings: Settings, images: ImageSet, judged: Judgement) -> str:
+    """What was chosen, in one line."""
+    schedule, augmentation, (channels, height, width) = settings.schedule, judged.augmentation, images.shape
+    steps = -(-len(images) // schedule.batch)
+    moved = f"shifts of up to {augmentation.pad} pixels" if augmentation.pad else "no shifts"
+    mirrored = "mirrored" if augmentation.flip else "not mirrored"
+    return (
+        f"for {len(images)} images of {width}×{height} pixels{' in colour' if channels == 3 else ''}: "
+        f"net {settings.net or 'of your own'}, {schedule.epochs} epochs of {steps} steps (batch {schedule.batch}), "
+        f"{schedule.optimiser} at {settings.first_action.lr:g}, {moved}, {mirrored} ({judged.reason})"
+    )
+
+
+def warn_of_few_steps(settings: Settings, given: Settings, images: int) -> None:
+    """Say so where a choice of the user's own leaves too few steps for a network from scratch."""
+    steps = -(-images // settings.schedule.batch) * settings.schedule.epochs
+    own = [name for name in ("epochs", "batch") if name not in given.automatic]
+    if own and steps < FEWEST_STEPS:
+        values = " and ".join(f"{name}={getattr(settings.schedule, name)}" for name in own)
+        log.warning(
+            "%s make%s only %d steps of %d images, too few for a network from scratch; leave it out, or use "
+            "more epochs or a smaller batch",
+            values,
+            "" if len(own) > 1 else "s",
+            steps,
+            images,
+        )
+
+
+def _chosen_values(before: Settings, after: Settings, augmentation: Augmentation) -> dict[str, Any]:
+    """The keys that were open, with their values now."""
+    values = {**after.as_json(), **vars(after.schedule)}
+    found = {name: values[name] for name in before.automatic if name in values}
+    return {**found, "augmentation": vars(augmentation)}

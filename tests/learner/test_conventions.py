@@ -1,0 +1,303 @@
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from sklearn.base import clone, is_classifier
+from sklearn.metrics import ConfusionMatrixDisplay
+from sklearn.model_selection import GridSearchCV, KFold, cross_val_score, cross_validate
+from sklearn.utils import get_tags
+from sklearn.utils.validation import check_is_fitted
+from torch.utils.data import DataLoader, TensorDataset
+
+from poise import Budget, Learner, UserError
+from poise.training import EpochDone, Event, PhaseDone, TrialDone
+from poise.tuning import tuner_names
+
+from .samples import Flat, digits, grown, learner, refusal, state_bytes
+
+IMAGES, LABELS = digits(0, 1, 2, count=6)
+QUICK: dict[str, Any] = {"policy": "fixed", "net": "small", "epochs": 1, "batch": 8, "memory": 4}
+
+
+class TestParameters:
+    def test_they_are_returned_as_they_were_given(self) -> None:
+        given: dict[str, Any] = {
+            "action": {"lr": 0.05},
+            "memory": Budget(5),
+            "space": {"lr": [0.1, 0.02]},
+            "net": Flat(),
+            "callbacks": [],
+        }
+        found = Learner("icarl", **given).get_params()
+        assert all(found[name] is value for name, value in given.items())
+        assert (found["method"], found["epochs"], found["verbose"]) == (
+            "icarl",
+            Learner().get_params()["epochs"],
+            False,
+        )
+
+    def test_what_is_changed_later_changes_nothing(self, tmp_path: Path) -> None:
+        net, action = Flat(), {"lr": 0.05}
+        mine = learner(net=net, action=action)
+        files = []
+        for changed in (False, True):
+            if changed:
+                action["lr"] = 99.0
+                torch.nn.init.zeros_(net.map.weight)
+            files.append(state_bytes(copy.deepcopy(mine).partial_fit(IMAGES, LABELS), tmp_path))
+        assert files[0] == files[1]
+        assert mine.settings.default_action.lr == 0.05
+
+    @pytest.mark.parametrize("policy", tuner_names())
+    def test_a_clone_has_the_same_parameters_and_has_learned_nothing(self, policy: str) -> None:
+        mine = learner(policy=policy, net=Flat() if policy == "fixed" else "small", options={}, seed=3)
+        twin = clone(mine)
+        assert twin is not mine
+        assert twin.settings == mine.settings
+        assert repr(twin) == repr(mine)
+        assert twin.phases_ == 0
+
+    def test_the_name_says_what_was_given_and_no_more(self) -> None:
+        assert repr(Learner()) == "Learner()"
+        assert repr(Learner("icarl", epochs=10, policy="fixed")) == "Learner(method='icarl', epochs=10, policy='fixed')"
+        assert repr(Learner(net=Flat())) == "Learner(net=Flat(…))"
+        assert len(repr(Learner(space={"lr": [0.1 / n for n in range(1, 90)]}))) < 90
+
+    def test_set_params_is_as_if_made_so(self, tmp_path: Path) -> None:
+        changed = learner().set_params(epochs=2, memory=3)
+        assert changed.settings == learner(epochs=2, memory=3).settings
+        assert changed.get_params()["epochs"] == 2
+        assert changed.set_params() is changed
+
+    def test_set_params_refuses_what_means_nothing_and_changes_nothing(self) -> None:
+        mine = learner()
+        for wrong, line in (({"epoch": 2}, "did you mean 'epochs'?"), ({"memory": 3, "epochs": -1}, "epochs=-1 must")):
+            with pytest.raises(UserError) as error:
+                mine.set_params(**wrong)
+            assert line in refusal(error)
+        assert mine.get_params()["memory"] == 4
+
+    def test_a_learner_that_has_learned_keeps_its_settings_until_it_starts_anew(self) -> None:
+        mine = learner().partial_fit(*digits(0, 1))
+        mine.set_params(memory=2, verbose=False)
+        with pytest.raises(UserError) as error:
+            mine.partial_fit(*digits(2, 3))
+        assert "memory changed since this learner began to learn; call fit" in refusal(error)
+        assert mine.predict(digits(0, 1)[0]).shape == (24,)
+        mine.set_params(memory=4).partial_fit(*digits(2, 3))
+        assert mine.classes_ == (0, 1, 2, 3)
+        assert len(mine.set_params(memory=2).fit(*digits(5, 6)).memory or ()) == 4
+
+    def test_a_loaded_learner_has_the_parameters_it_was_saved_with(self, tmp_path: Path) -> None:
+        for mine in (learner(policy="online", trials={"length": 1.0}, options={}), learner(net=Flat())):
+            mine.partial_fit(IMAGES, LABELS).save(tmp_path / "model")
+            own = mine.get_params()["net"]
+            loaded = Learner.load(tmp_path / "model", device="cpu", net=None if isinstance(own, str) else own)
+            assert Learner(**loaded.get_params()).settings == clone(loaded).settings == mine.settings
+            assert "epochs=1" in repr(loaded)
+
+    def test_a_class_made_of_it_has_parameters_of_its_own(self) -> None:
+        class Named(Learner):
+            def __init__(self, title: str = "none", epochs: int = 3) -> None:
+                super().__init__(epochs=epochs, **{name: value for name, value in QUICK.items() if name != "epochs"})
+                self.title = title
+
+        assert clone(Named("mine", epochs=1)).title == "mine"
+        assert repr(Named("mine")) == "Named(title='mine')"
+        assert Named().set_params(title="other").fit(IMAGES, LABELS).title == "other"
+
+
+class TestScikitLearn:
+    def test_it_is_known_as_a_classifier(self) -> None:
+        mine = learner()
+        assert is_classifier(mine)
+        assert get_tags(mine).target_tags.required
+        with pytest.raises(Exception, match="not fitted yet"):
+            check_is_fitted(mine)
+        check_is_fitted(mine.fit(IMAGES, LABELS))
+
+    def test_fit_starts_anew(self, tmp_path: Path) -> None:
+        once, twice = learner().fit(IMAGES, LABELS), learner().partial_fit(*digits(7, 8))
+        assert twice.fit(IMAGES, LABELS) is twice
+        assert state_bytes(once, tmp_path) == state_bytes(twice, tmp_path)
+        assert twice.phases_ == 1
+
+    def test_a_fit_that_fails_leaves_the_learner_as_it_was(self, tmp_path: Path) -> None:
+        mine = learner().fit(IMAGES, LABELS)
+        before = state_bytes(mine, tmp_path)
+        with pytest.raises(UserError):
+            mine.fit(IMAGES, LABELS[:-1])
+        assert state_bytes(mine, tmp_path) == before
+
+    def test_cross_validation_on_images_as_arrays_and_lists(self) -> None:
+        scores = cross_val_score(Learner(**QUICK), IMAGES, LABELS, cv=2)
+        assert scores.shape == (2,)
+        assert (cross_val_score(Learner(**QUICK), list(IMAGES), LABELS, cv=2, scoring="accuracy") == scores).all()
+        names = np.array(["cat", "dog"])[np.array(LABELS[:12])]
+        chances = cross_val_score(Learner(**QUICK), IMAGES[:12], names, cv=2, scoring="roc_auc")
+        assert ((chances >= 0) & (chances <= 1)).all(), "which reads the columns by classes_"
+
+    def test_a_search_over_parameters(self) -> None:
+        search = GridSearchCV(Learner(**QUICK), {"epochs": [1, 2], "memory": [2]}, cv=2).fit(IMAGES, LABELS)
+        assert search.best_params_["memory"] == 2
+        assert search.best_estimator_.settings.schedule.epochs == search.best_params_["epochs"]
+        assert search.predict(IMAGES).shape == (18,)
+
+    def test_a_confusion_matrix_of_the_estimator(self) -> None:
+        import matplotlib as mpl
+
+        mpl.use("Agg")
+        shown = ConfusionMatrixDisplay.from_estimator(learner().fit(IMAGES, LABELS), IMAGES, LABELS)
+        assert shown.confusion_matrix.sum() == 18
+        assert shown.display_labels.tolist() == [0, 1, 2]
+
+    def test_labels_of_another_kind_are_no_zero(self) -> None:
+        mine = learner().fit(IMAGES, LABELS)
+        with pytest.raises(UserError) as error:
+            mine.score(IMAGES, [str(label) for label in LABELS])
+        assert "labels are strings, but this learner was trained with whole numbers" in refusal(error)
+        with pytest.raises(UserError, match="trained with strings"):
+            learner().fit(IMAGES, [f"{label}" for label in LABELS]).score(IMAGES, LABELS)
+        assert mine.score(IMAGES, [7] * 18) == 0.0, "a class that it does not know"
+
+
+class TestCopies:
+    @pytest.mark.parametrize("policy", tuner_names())
+    @pytest.mark.parametrize("copied", [copy.deepcopy, lambda mine: pickle.loads(pickle.dumps(mine))])
+    def test_a_copy_goes_on_like_the_original(
+        self, policy: str, copied: Callable[[Learner], Learner], tmp_path: Path
+    ) -> None:
+        cheap = {"bilevel": {"steps": 1, "rounds": 1}, "offline-rl": {"episodes": 1}, "exp3": {"iterations": 2}}
+        space = {} if policy == "bilevel" else {"space": {"lr": [0.1, 0.02]}}
+        fresh = learner(policy=policy, policy_options=cheap.get(policy, {}), trials={"length": 1.0}, **space)
+        mine = copied(fresh).partial_fit(*digits(0, 1, 2, 3, count=5))
+        twin = copied(mine)
+        for each in (mine, twin):
+            each.partial_fit(*digits(4, 5, count=5))
+        assert state_bytes(mine, tmp_path) == state_bytes(twin, tmp_path)
+        assert repr(mine) == repr(twin) == repr(fresh)
+
+    @pytest.mark.parametrize("net", ["small", Flat()])
+    def test_a_copy_in_the_middle_of_a_phase_is_resumed(self, net: Any, tmp_path: Path) -> None:
+        settings = {"net": net, "policy": "grid", "space": {"lr": [0.1, 0.02]}, "trials": {"length": 1.0}}
+        whole = learner(**settings).partial_fit(*digits(0, 1))
+        start = pickle.dumps(whole)
+        events = list(whole.fitting(*digits(2, 3)))
+        for many in range(1, len(events)):
+            stopped = pickle.loads(start)
+            running = stopped.fitting(*digits(2, 3))
+            list(islice(running, many))
+            resumed = pickle.loads(pickle.dumps(stopped)).partial_fit(*digits(2, 3))
+            assert state_bytes(resumed, tmp_path) == state_bytes(whole, tmp_path), events[many - 1]
+
+    def test_a_copy_shares_nothing(self) -> None:
+        mine = grown()
+        twin = copy.deepcopy(mine)
+        assert twin.model is not None
+        torch.nn.init.zeros_(twin.model.head.new)
+        assert mine.score(*digits(0, 1, 2, 3)) == grown().score(*digits(0, 1, 2, 3))
+
+    def test_a_net_of_ones_own_goes_into_another_process_and_comes_back(self) -> None:
+        mine = learner(net=torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 6)))
+        halves = KFold(2, shuffle=True, random_state=0)
+        found = cross_validate(mine, IMAGES, LABELS, cv=halves, n_jobs=2, return_estimator=True)
+        here = cross_validate(mine, IMAGES, LABELS, cv=halves, return_estimator=True)
+        assert found["test_score"].tolist() == here["test_score"].tolist()
+        for there, one in zip(found["estimator"], here["estimator"], strict=True):
+            np.testing.assert_allclose(there.predict_proba(IMAGES), one.predict_proba(IMAGES), atol=1e-5)
+
+
+class TestInputs:
+    """Every method takes every kind of input; which kinds there are is tested with `poise.data.labelled`."""
+
+    @pytest.fixture
+    def folder(self, tmp_path: Path) -> Path:
+        for label, image in zip(LABELS, IMAGES, strict=True):
+            place = tmp_path / f"class {label}"
+            place.mkdir(exist_ok=True)
+            Image.fromarray(image).convert("RGB").resize((40, 40)).save(place / f"{len(list(place.iterdir()))}.png")
+        return tmp_path
+
+    def test_a_folder_of_class_folders(self, folder: Path) -> None:
+        mine = learner(image_size=8).fit(folder)
+        assert mine.classes_ == ("class 0", "class 1", "class 2")
+        files = sorted(folder.glob("*/*"))
+        assert (mine.predict(folder) == mine.predict(files)).all()
+        assert mine.predict(folder).shape == (18,)
+        assert mine.score(folder) == mine.score(files, [file.parent.name for file in files])
+        pictures = [Image.open(file) for file in files]
+        assert (mine.predict_proba(pictures) == mine.predict_proba(files)).all()
+
+    def test_datasets_and_loaders(self, tmp_path: Path) -> None:
+        pairs = TensorDataset(torch.from_numpy(IMAGES)[:, None] / 255, torch.tensor(LABELS))
+        mine = learner().partial_fit(pairs)
+        assert state_bytes(mine, tmp_path) == state_bytes(learner().partial_fit(IMAGES, LABELS), tmp_path)
+        for given in (pairs, DataLoader(pairs, batch_size=4)):
+            assert (mine.predict_proba(given) == mine.predict_proba(IMAGES)).all()
+            assert mine.score(given) == mine.score(IMAGES, LABELS)
+        assert mine.score(DataLoader(pairs, batch_size=4, shuffle=True)) == mine.score(IMAGES, LABELS)
+        with pytest.raises(UserError, match="shuffle=False"):
+            mine.predict(DataLoader(pairs, shuffle=True))
+
+    def test_what_has_no_labels_is_refused(self) -> None:
+        alone = TensorDataset(torch.from_numpy(IMAGES)[:, None])
+        for learn in (learner().partial_fit, learner().fit, learner().fit(IMAGES, LABELS).score):
+            with pytest.raises(UserError) as error:
+                learn(alone)
+            assert "TensorDataset without labels; pass labels, one per image" in refusal(error)
+        with pytest.raises(UserError, match="pass a list, such as list"):
+            learner().partial_fit((image for image in IMAGES), LABELS)  # type: ignore[arg-type]
+
+
+class Stop(Exception):
+    pass
+
+
+class TestWatching:
+    def test_callbacks_are_told_every_event(self) -> None:
+        told: list[Event] = []
+        mine = learner(callbacks=[told.append]).partial_fit(*digits(0, 1))
+        assert told == list(learner().fitting(*digits(0, 1)))
+        mine.set_params(callbacks=None).partial_fit(*digits(2, 3))
+        assert isinstance(told[-1], PhaseDone)
+
+    @pytest.mark.parametrize("kind", [TrialDone, EpochDone, PhaseDone])
+    def test_an_error_in_a_callback_stops_the_phase_and_nothing_is_learned(
+        self, kind: type[Event], tmp_path: Path
+    ) -> None:
+        def stop(event: Event) -> None:
+            if isinstance(event, kind):
+                raise Stop
+
+        mine = learner(policy="grid", space={"lr": [0.1, 0.02]}, trials={"length": 1.0}).partial_fit(*digits(0, 1))
+        before = state_bytes(mine, tmp_path)
+        with pytest.raises(Stop):
+            mine.set_params(callbacks=[stop]).partial_fit(*digits(2, 3))
+        assert state_bytes(mine, tmp_path) == before
+        assert mine.set_params(callbacks=None).partial_fit(*digits(2, 3)).phases_ == 2
+
+    def test_neither_is_part_of_a_file(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        plain, watched = learner(), learner(verbose=True, callbacks=[io.StringIO().write])
+        watched.set_params(callbacks=[lambda event: None])
+        assert plain.settings == watched.settings
+        files = [state_bytes(each.partial_fit(*digits(0, 1)), tmp_path) for each in (plain, watched)]
+        assert files[0] == files[1]
+        shown = capsys.readouterr()
+        assert "phase 0: 2 new classes (2 in all), 24 images" in shown.err
+        assert not shown.out
+
+    def test_what_cannot_be_called_is_refused(self) -> None:
+        for wrong, line in (([1], "which cannot be called"), (print, "pass callbacks=")):
+            with pytest.raises(UserError) as error:
+                learner(callbacks=wrong).partial_fit(*digits(0, 1))
+            assert line in refusal(error)

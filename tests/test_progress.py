@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import io
+import re
+
+import pytest
+from rich.console import Console
+
+from poise.progress import Bar, Done, Lines, Meter, make_display
+from poise.training import Outlook, Trying, Workload, events
+
+WORK = Workload(1, trials=3, exact=True, tuning=300.0, judging=100.0, stages={"main": 500.0, "balance": 100.0})
+ACTION: dict[str, float | str] = {"lr": 0.1, "classifier": "fc"}
+
+
+class Clock:
+    """A clock that is set by hand; also the worker that is watched."""
+
+    def __init__(self, work: Workload | None = WORK) -> None:
+        self.now = 0.0
+        self.seen = Outlook(work)
+
+    def __call__(self) -> float:
+        return self.now
+
+    def outlook(self) -> Outlook:
+        return self.seen
+
+
+def trial(number: int) -> events.TrialDone:
+    return events.TrialDone(1, {"id": number}, ACTION, "fc", 0.5, False, {})
+
+
+def step(stage: str, epoch: int, epochs: int) -> events.StepDone:
+    return events.StepDone(1, stage, epoch, epochs, 1, 2, 64)
+
+
+def test_trials_and_training_are_counted_and_timed_apart() -> None:
+    worker = Clock()
+    meter = Meter(worker, clock=worker)
+    worker.seen.trying = Trying("policy", ["lr=1", "lr=2"], [1 / 3, 1 / 3])
+    started = meter.note(events.PhaseStarted(1, 2, 4, 40, 8))
+    assert (started.share, started.left, started.trying()) == (0.0, None, "trial 1 of 3: lr=1")
+    worker.now = 10.0
+    worker.seen.trying = Trying("policy", ["lr=1", "lr=2"], [1 / 3, 1 / 3], finished=1)
+    done = meter.note(trial(0))
+    assert done.share == pytest.approx(0.1)
+    assert done.rate == pytest.approx(10.0), "100 images in 10 seconds"
+    assert done.left == pytest.approx(90.0), "nothing else is known yet"
+    assert done.trying() == "trial 2 of 3: lr=2"
+    worker.now = 11.0  # a decision that came early counts as all of the tuning, and is no measurement
+    worker.seen.trying = None
+    decided = meter.note(events.ActionDecided(1, "grid", ACTION))
+    assert decided.share == pytest.approx(0.4)
+    assert not decided.trying()
+    worker.now = 16.0
+    done = meter.note(step("main", 0, 2))
+    assert done.share == pytest.approx(0.525)
+    assert done.rate == pytest.approx(25.0)
+    assert done.left == pytest.approx(475 / 25.0)
+    assert meter.note(step("balance", 1, 2)).share == pytest.approx(0.975)
+    last = meter.note(events.PhaseDone(1, "fc", 8))
+    assert last.share == pytest.approx(1.0)
+    assert last.left == pytest.approx(0.0)
+
+
+def test_a_run_counts_the_phases_to_come_with_their_tuning() -> None:
+    worker = Clock(None)
+    plans = [Workload(0, stages={"main": 200.0}), WORK, Workload(2, 3, True, 300.0, 0.0, {"main": 500.0})]
+    meter = Meter(worker, plans, clock=worker)
+    worker.now = 2.0
+    done = meter.note(events.EpochDone(0, "main", 1, 2, 0.1, 1.0, {}))
+    assert done.share == pytest.approx(100 / 2000)
+    assert done.left == pytest.approx(1900 / 50.0)
+    assert meter.note(step("main", 0, 2)).share == pytest.approx((200 + 400 + 125) / 2000)
+
+
+def test_a_phase_that_is_resumed_starts_where_it_stands() -> None:
+    worker = Clock()
+    meter = Meter(worker, clock=worker)
+    worker.now = 4.0
+    done = meter.note(step("main", 1, 2))
+    assert done.share == pytest.approx((400 + 375) / 1000)
+
+
+def test_judging_and_a_bound_are_said_in_words() -> None:
+    worker = Clock(Workload(1, trials=5, exact=False, tuning=1.0))
+    meter = Meter(worker, clock=worker)
+    worker.seen.trying = Trying("policy", ["the default action"], [0.2], before=1)
+    assert meter.note(trial(0)).trying() == "trial 2 of up to 5: the default action"
+    worker.seen.trying = Trying("policy", ["lr=1"] * 4, [0.2] * 4, before=3)
+    assert meter.note(trial(2)).trying() == "trial 4 of up to 7: lr=1", "a policy may ask for more than was expected"
+    worker.seen.trying = Trying("classifier", ["lr=1"], [1.0])
+    assert meter.note(trial(2)).trying() == "judging the classifiers"
+
+
+def test_tuners_that_are_no_policies_count_their_steps() -> None:
+    worker = Clock(Workload(1, trials=10, exact=False, tuning=50.0, stages={"main": 50.0}))
+    meter = Meter(worker, clock=worker)
+    assert meter.note(events.TuningDone(1, "bilevel", {"round": 3})).share == pytest.approx(0.2)
+    assert meter.note(events.TuningDone(1, "offline-rl", {"number": 9})).share == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("width", [80, 100, 200])
+def test_the_bar_stays_visible(width: int) -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=width, color_system=None)
+    bar = Bar(12, console)
+    words = "trial 113 of up to 128: lr=0.05 feature_kd=10 logit_kd=1 classifier=ncm balance=none"
+    bar.event(trial(0), Done(0.44, 754.0, 12_345.6, lambda: words))
+    shown = Console(file=io.StringIO(), width=width, color_system=None)
+    with shown.capture() as capture:
+        shown.print(bar._progress.get_renderable())
+    bar.close()
+    (line,) = capture.get().splitlines()
+    assert len(line) <= width
+    assert line.startswith("phase 1, trial 113 of")
+    assert re.search(r"━+[╸╺ ]? +44 % 12,346 images/s 1[23] min left", line), line
+    assert line.count("━") >= 7
+
+
+def test_lines_say_what_is_being_tried_and_when_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("poise.progress.LINE_SECONDS", -1.0)
+    out = io.StringIO()
+    lines = Lines(3, out, ["opening"])
+    lines.event(events.PhaseStarted(1, 2, 4, 40, 8), Done(0.0))
+    lines.event(trial(0), Done(0.25, 100.0, 1.0, lambda: "trial 2 of 3: lr=1"))
+    lines.event(step("main", 0, 2), Done(0.5))
+    assert out.getvalue().splitlines() == [
+        "opening",
+        "phase 1 of 0–2: 2 new classes (4 in all), 40 images and 8 kept ones",
+        "  trial 1: classifier=fc lr=0.1, reward 0.500, 25 % done, about 2 min left; now trial 2 of 3",
+    ]
+
+
+def test_a_notebook_gets_a_bar_if_it_can_show_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    monkeypatch.setattr("poise.progress._has_widgets", lambda: True)
+    assert isinstance(make_display(None), Bar)
+    monkeypatch.setattr("poise.progress._has_widgets", lambda: False)
+    assert isinstance(make_display(None), Lines)
