@@ -208,6 +208,9 @@ class Lines:
             now = done.trying().partition(":")[0]
             self.say(f"  {words}, {100 * done.share:.0f} % done{left}{f'; now {now}' if now else ''}")
 
+    def begin(self) -> None:
+        """Nothing is said before something happens."""
+
     def close(self) -> None:
         """Nothing to close."""
 
@@ -234,9 +237,13 @@ class Bar:
         )
         self._task = self._progress.add_task("starting", total=1.0, rate="", until=None, phase=0, trying=str)
 
-    def event(self, event: Event, done: Done) -> None:
-        """Move the bar, which appears with the first event."""
+    def begin(self) -> None:
+        """Show the bar."""
         self._progress.start()
+
+    def event(self, event: Event, done: Done) -> None:
+        """Move the bar, which appears with the first event if not before."""
+        self.begin()
         while self._opening:
             self.say(self._opening.pop(0))
         for line in _lines_of(event, self._phases):
@@ -301,6 +308,7 @@ def watch_phase(worker: Worker, phase: Iterable[Event]) -> None:
 def shown(worker: Worker, phase: Iterable[Event]) -> Iterator[Event]:
     """The events of one phase, whose progress is shown."""
     display, meter = make_display(None), Meter(worker)
+    display.begin()
     try:
         for event in phase:
             display.event(event, meter.note(event))
@@ -314,6 +322,8 @@ def shown(worker: Worker, phase: Iterable[Event]) -> Iterator[Event]:
 
 def _lines_of(event: Event, phases: int | None) -> list[str]:
     """What is always said, in a line of its own."""
+    if isinstance(event, events.DefaultsChosen):
+        return [event.line]
     if isinstance(event, events.PhaseStarted):
         return [_phase_line(event, phases)]
     if isinstance(event, events.ActionDecided):

@@ -73,8 +73,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("POISE_DATA", raising=False)
     monkeypatch.setattr(dryrun, "MEASURED_SECONDS", 0.01)
     generator = np.random.default_rng(0)
-    for number, name in enumerate(("january/cat", "january/dog", "february/fox")):
-        place = tmp_path / "photos" / name
+    animals = ("cat", "dog", "bear", "elephant")
+    months = ("january/cat", "january/dog", "february/bear")
+    for name in (*months, *(f"held-out/{animal}" for animal in animals)):
+        place, number = tmp_path / "photos" / name, animals.index(name.partition("/")[2])
         place.mkdir(parents=True)
         for index in range(4):
             pixels = generator.integers(0, 80, size=(34, 36, 3)) + 80 * (np.arange(3) == number)

@@ -4,6 +4,7 @@ import copy
 import io
 import pickle
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -103,7 +104,8 @@ class TestParameters:
             mine.partial_fit(IMAGES, LABELS).save(tmp_path / "model")
             own = mine.get_params()["net"]
             loaded = Learner.load(tmp_path / "model", device="cpu", net=None if isinstance(own, str) else own)
-            assert Learner(**loaded.get_params()).settings == clone(loaded).settings == mine.settings
+            for again in (Learner(**loaded.get_params()), clone(loaded)):
+                assert replace(again.settings, automatic=()) == mine.settings
             assert "epochs=1" in repr(loaded)
 
     def test_a_class_made_of_it_has_parameters_of_its_own(self) -> None:

@@ -135,6 +135,7 @@ class Conventions(Saving):
             from poise.progress import shown  # nobody who watches nothing has to wait for rich
 
             phase = shown(self, phase)
+        made = self.settings, self._around  # before anything was chosen for these images
         knowledge, pending = self.knowledge, self._pending
         try:
             for event in phase:
@@ -146,6 +147,7 @@ class Conventions(Saving):
         except BaseException:
             getattr(phase, "close", lambda: None)()
             self.knowledge, self._pending = knowledge, pending
+            self.settings, self._around = made
             raise
 
     # Tags -------------------------------------------------------------------------------------------------------

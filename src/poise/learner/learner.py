@@ -247,16 +247,11 @@ class Learner(Conventions):
 
     def score(self, images: Images, labels: Labels | None = None) -> float:
         """The share of images whose label is predicted, in [0, 1]; labels of another kind are refused."""
-        self._refuse_unlearned()
         pixels, wanted = labelled_pixels(images, labels, self.settings, self.knowledge)
         return share_right(wanted, self.predict(pixels).tolist())
 
-    def _refuse_unlearned(self) -> None:
-        if self.model is None:
-            raise UserError("this learner has learned nothing yet; call partial_fit first")
-
     def _scores(self, images: Images) -> dict[str, Tensor]:
-        self._refuse_unlearned()
-        assert self.model is not None and self.means_ is not None  # noqa: PT018 - both are learned together
+        if self.model is None or self.means_ is None:
+            raise UserError("this learner has learned nothing yet; call partial_fit first")
         pixels = pixels_for(images, self.settings, self.knowledge)
         return both_classifiers(self.evaluator.extract(self.model, pixels), self.means_)
