@@ -83,6 +83,11 @@ class Surroundings:
         )
 
 
+def is_given(settings: Settings, around: Surroundings) -> bool:
+    """Whether the network is one that poise did not make: a module, or one by a word; pretrained perhaps."""
+    return around.net is not None or is_named(settings.net)
+
+
 class Phase:
     """A phase under way. The knowledge it started from stays as it is; the phase ends with a new one."""
 
@@ -95,7 +100,7 @@ class Phase:
         reward: Reward | None = None,
     ) -> None:
         self.settings = settings
-        self.given = around.net is not None or is_named(settings.net)  # a network that poise did not make
+        self.given = is_given(settings, around)
         kept = knowledge.memory or Memory.empty(arrival.images.shape)
         generator = draws.generator(settings.seed, "arrival", arrival.phase)
         self.kept, self.stored, self.unstored = settings.memory.arriving(
