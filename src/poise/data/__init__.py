@@ -3,6 +3,7 @@
 from poise.data.augment import Augmentation, Draws, Preprocessing, mirror
 from poise.data.budget import ALL_IMAGES, Budget, Stored, on_arrival, per_class
 from poise.data.clusters import cluster_centres
+from poise.data.features import FeatureViews
 from poise.data.feed import Feed, batch_bounds, fits
 from poise.data.herding import herd
 from poise.data.images import ImageSet
@@ -18,6 +19,7 @@ __all__ = [
     "Augmentation",
     "Budget",
     "Draws",
+    "FeatureViews",
     "Feed",
     "ImageSet",
     "Memory",

@@ -47,8 +47,8 @@ class Learner(Conventions, Upkeep, Rejecting, Exporting):
     >>> learner.predict(some_images)                            # doctest: +SKIP
 
     Args:
-        method: name of a method (`lucir`, `icarl`, `lwf`, `podnet`, `aanets`, or one registered by you), or of a
-            yardstick (`replay`, `finetune`, `joint`).
+        method: name of a method (`lucir`, `icarl`, `lwf`, `podnet`, `aanets`; on a pretrained network `simplecil`,
+            `ranpac`, `slca`; or one registered by you), or of a yardstick (`replay`, `finetune`, `joint`).
         net: backbone name (`small`, `resnet32`, `resnet18`, chosen by image size if not given); a word for another
             network (`efficientnet-lite0`, `package:name`, `file.py:function`); or a module of your own that maps float
             images [B, C, H, W] to features [B, d], such as `poise.nets.adapt` makes. What is frozen in it stays frozen.

@@ -157,7 +157,10 @@ class LearnerState:
 
     def predict_only(self) -> LearnerState:
         """What a prediction needs: without memory and history, and without the policy that made it."""
-        knowledge = replace(self.knowledge, start=self.knowledge.predictor, memory=None, history=())
+        predictor = self.knowledge.predictor.copy() if self.knowledge.predictor is not None else None
+        if predictor is not None:
+            predictor.head.drop_unused()
+        knowledge = replace(self.knowledge, predictor=predictor, start=predictor, memory=None, history=())
         return replace(self, settings=self.settings.predicting(), knowledge=knowledge, pending=None)
 
     def renamed(self, names: Sequence[Label]) -> LearnerState:

@@ -72,7 +72,10 @@ class Head(nn.Module):
     def adopt(self, state: Mapping[str, Tensor]) -> None:
         """Take over saved values, for any number of classes."""
         for name, values in state.items():
-            setattr(self, name, nn.Parameter(values.clone()))
+            setattr(self, name, values.clone() if name in self._buffers else nn.Parameter(values.clone()))
+
+    def drop_unused(self) -> None:
+        """Drop, in place, what no prediction needs and only another phase would."""
 
     def freeze_old(self, frozen: bool) -> None:
         """Freeze the old rows, or let them be trained."""

@@ -1,8 +1,9 @@
 """Algorithm 2: one model trained with one action.
 
-`situation` is what a training starts from, `trainer` trains it stage by stage, `step` is one step of it (`capture`: as
-a CUDA graph), `schedule` its length, `keeping` what remains after it, `evaluate` looks at models, `lanes` (with `pace`)
-runs several trainings side by side, `executor` says where, `backend` is the device, `events` what happens on the way,
+`situation` is what a training starts from, `material` its images or their features, `trainer` trains it stage by
+stage, `step` is one step of it (`capture`: as a CUDA graph), `schedule` its length, `optimiser` what moves the weights,
+`keeping` what remains after it, `evaluate` looks at models, `lanes` (with `pace`) runs several trainings side by side,
+`executor` says where, `backend` is the device, `events` what happens on the way,
 `outlook` what is to come.
 """
 
@@ -24,6 +25,7 @@ from poise.training.events import (
 from poise.training.executor import Bench, Executor, LocalExecutor
 from poise.training.keeping import keep_exemplars, keep_memory, measure_means, remember_means
 from poise.training.lanes import Lane, Lanes
+from poise.training.material import Material, features_suffice
 from poise.training.outlook import Outlook, Trying, Workload
 from poise.training.pace import Gauge, Pace, Work
 from poise.training.schedule import Schedule, ceiling
@@ -48,6 +50,7 @@ __all__ = [
     "Lanes",
     "LocalExecutor",
     "LocalPhase",
+    "Material",
     "Outlook",
     "Pace",
     "PhaseDone",
@@ -64,6 +67,7 @@ __all__ = [
     "Workload",
     "both_classifiers",
     "ceiling",
+    "features_suffice",
     "keep_exemplars",
     "keep_memory",
     "make_backend",

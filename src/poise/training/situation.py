@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import torch
 
@@ -13,6 +15,8 @@ from poise.nets import Model, torch_generator
 from poise.training.backend import Backend
 from poise.training.evaluate import ClassMeans, Evaluator
 from poise.training.schedule import Schedule
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,7 @@ class Situation:
         images = ImageSet.joined([kept, new])
         if len(images) == 1:  # a batch of two, for a single value has no batch statistics
             images = images.select(torch.zeros(2, dtype=torch.long))
-        return Feed(images, self.backend.device)
+        return Feed(images, self.backend.device, fresh=(len(kept), len(kept) + len(new)))
 
 
 @dataclass(frozen=True)
@@ -87,8 +91,23 @@ class LocalPhase:
     model: Model  # grown, its new rows imprinted from these new images
     teacher: Model | None
     feed: Feed
+    _made: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @staticmethod
     def of(situation: Situation, kept: ImageSet, new: ImageSet) -> LocalPhase:
         """The training of these images from there."""
         return LocalPhase(situation, kept, new, situation.grown(new), situation.teacher(), situation.feed(kept, new))
+
+    def once(self, model: Model, key: Hashable, make: Callable[[], T]) -> T:
+        """What comes of looking at these images with a model of this phase.
+
+        It is made only once where the network is frozen, since no training changes it there.
+        """
+        if not model.is_frozen:
+            return make()
+        if key not in self._made:
+            self._made[key] = make()
+            if self.situation.backend.device.type == "cuda":  # other lanes use it, too
+                torch.cuda.current_stream(self.situation.backend.device).synchronize()
+        found: T = self._made[key]
+        return found

@@ -338,14 +338,21 @@ class Trials:
     def _exemplars(self, begun: LocalPhase, model: Model, action: Action) -> ImageSet:
         """What the memory would be after this local phase: every class cut to its quota, the new ones by herding."""
         quota = per_class(self.inputs.quota, sum(begun.situation.growth), len(begun.new), self._allocation(action))
-        return keep_exemplars(self.inputs.situation.evaluator, model, begun.kept, begun.new, quota)
+        evaluator = self.inputs.situation.evaluator
+        return begun.once(
+            model, ("exemplars", quota), lambda: keep_exemplars(evaluator, model, begun.kept, begun.new, quota)
+        )
 
     def _validate(self, split: Split, begun: LocalPhase, trainer: Trainer) -> tuple[HitsPerClass, Any]:
         """Hits of both classifiers on B; class means come from the local training part only."""
         environment, evaluator = split.environment, self.inputs.situation.evaluator
         model = trainer.predictor
         exemplars = self._exemplars(begun, model, trainer.action)
-        means = measure_means(begun.situation, model, exemplars, begun.new).vectors
+        means = begun.once(
+            model,
+            ("means", id(exemplars)),
+            lambda: measure_means(begun.situation, model, exemplars, begun.new).vectors,
+        )
         found = evaluator.guesses(model, means, environment.valid.pixels)
         labels = environment.valid.labels.to(evaluator.backend.device)
         hits = {name: count_hits(rows, labels) for name, rows in found.items()}
