@@ -21,7 +21,7 @@ from sklearn.datasets import load_digits
 from poise import Learner, cli, store
 from poise.actions import AXES
 from poise.data import class_order, make_stream
-from poise.data.sources.cifar import RELEASES
+from poise.data.sources.cifar import PREPROCESSING
 from poise.data.sources.digits import DigitsSource
 from poise.experiment import Recipe, dryrun, load_recipe, make_recipe
 from poise.experiment.recipe import MemoryKeys, TrialKeys
@@ -73,8 +73,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("POISE_DATA", raising=False)
     monkeypatch.setattr(dryrun, "MEASURED_SECONDS", 0.01)
     generator = np.random.default_rng(0)
-    for number, name in enumerate(("january/cat", "january/dog", "february/fox")):
-        place = tmp_path / "photos" / name
+    animals = ("cat", "dog", "bear", "elephant")
+    months = ("january/cat", "january/dog", "february/bear")
+    for name in (*months, *(f"held-out/{animal}" for animal in animals)):
+        place, number = tmp_path / "photos" / name, animals.index(name.partition("/")[2])
         place.mkdir(parents=True)
         for index in range(4):
             pixels = generator.integers(0, 80, size=(34, 36, 3)) + 80 * (np.arange(3) == number)
@@ -240,8 +242,7 @@ def test_default_actions_and_options_are_documented() -> None:
 
 def test_constants_of_the_data_are_documented() -> None:
     rows = {row[0].strip("`"): row[1:] for row in table(section("data.md", "Normalisation and augmentation"))}
-    known = {name: release.preprocessing for name, release in RELEASES.items()}
-    for name, preprocessing in {**known, "digits": DigitsSource.preprocessing}.items():
+    for name, preprocessing in {**PREPROCESSING, "digits": DigitsSource.preprocessing}.items():
         mean, std, shift, mirrored = rows[name]
         assert tuple(map(float, mean.split(", "))) == preprocessing.mean
         assert tuple(map(float, std.split(", "))) == preprocessing.std
