@@ -314,6 +314,8 @@ def shown(worker: Worker, phase: Iterable[Event]) -> Iterator[Event]:
 
 def _lines_of(event: Event, phases: int | None) -> list[str]:
     """What is always said, in a line of its own."""
+    if isinstance(event, events.DefaultsChosen):
+        return [event.line]
     if isinstance(event, events.PhaseStarted):
         return [_phase_line(event, phases)]
     if isinstance(event, events.ActionDecided):
