@@ -16,7 +16,6 @@ import json
 import multiprocessing
 import sys
 import tempfile
-import threading
 import time
 from itertools import islice
 from pathlib import Path
@@ -27,6 +26,7 @@ import torch
 from poise import store
 from poise.errors import Interrupted
 from poise.experiment import Run, RunFolder, load_recipe, make_plan
+from poise.experiment.stopping import Stop
 
 METHODS = ("lucir", "icarl", "lwf", "podnet", "aanets", "rmm")
 SHORT = ("groups=[4,3,3]", "epochs=2", "batch=64", "policy=fixed")
@@ -68,7 +68,7 @@ def stopped_and_resumed(name: str, words: tuple[str, ...], path: Path) -> None:
     """The run, stopped after every tenth event and resumed."""
     begun = False
     while True:
-        stop = threading.Event()
+        stop = Stop()
         run = Run(make_plan(name, load_recipe(name, words)), RunFolder(path), stop=stop)
         going = run.resuming() if begun else run.starting()
         begun = True

@@ -97,6 +97,13 @@ class Action(Mapping[str, AxisValue]):
     def __init__(self, **axes: AxisValue) -> None:
         self._axes: dict[str, AxisValue] = {name: _checked(name, axes[name]) for name in sorted(axes)}
 
+    @classmethod
+    def restored(cls, axes: Mapping[str, AxisValue]) -> Action:
+        """A saved action as it is: its axes were checked when it was made, and need not be known here."""
+        action = cls()
+        action._axes = {name: axes[name] for name in sorted(axes)}
+        return action
+
     def __getitem__(self, name: str) -> AxisValue:
         return self._axes[name]
 

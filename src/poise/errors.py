@@ -19,6 +19,10 @@ class UserError(PoiseError):
     exit_code = 2
 
 
+class OtherImages(UserError):
+    """A phase that was saved in its middle is to be continued with other images than it was started with."""
+
+
 class RunFailed(PoiseError):
     """The run itself failed (diverged, disk full); what was saved before is still there."""
 
@@ -38,9 +42,11 @@ class Damaged(RunFailed):
 
 
 class Interrupted(PoiseError):
-    """Ctrl-C or SIGTERM arrived and a checkpoint was written."""
+    """Ctrl-C or another signal arrived and a checkpoint was written."""
 
-    exit_code = 130
+    def __init__(self, message: str, exit_code: int = 130) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:

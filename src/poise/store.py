@@ -7,38 +7,85 @@ disk and renamed, so a reader sees the old bytes or the new ones and never somet
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import json
 import os
+import re
+import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
-
-import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save as to_bytes
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from poise.errors import Damaged, UserError
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# What reads and writes tensors imports torch when it is called: commands that list something do not wait for it.
+
 FORMAT = 2  # of tensor files, which hold the state of a learner; others are refused
+CHECKPOINT_SECONDS = 60.0  # between two checkpoints of a job that was not told otherwise
 PLAIN_FORMAT = 1  # of JSON documents and journals; raised when an older poise could not read them
 
 
 @contextmanager
-def locked(path: Path, busy: str) -> Iterator[None]:
+def locked(path: Path, busy: str, *, sign: bool = False) -> Iterator[None]:
     """Keep every other process out as long as this file is locked; the operating system ends the lock with us.
 
-    `busy` is the line that another process gets.
+    Another process gets one line: who holds the lock, then `busy`. With `sign` the file exists for the lock alone: it
+    says which process that is, and is removed at the end. What is left of a process that was killed is taken over.
     """
-    with path.open("ab") as file:  # not "wb", which would empty a file of that name
+    with _open_locked(path, busy) as file:
+        signed = sign and _sign(file)
+        try:
+            yield
+        finally:
+            if signed:
+                path.unlink(missing_ok=True)  # before the lock ends: nobody else can have signed it
+
+
+def _open_locked(path: Path, busy: str) -> BinaryIO:
+    while True:
+        file = path.open("a+b")  # not "wb", which would empty a file of that name
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                return file
         except OSError as error:
-            raise UserError(busy) from error
-        yield
+            owner = _owner(file)
+            file.close()
+            if error.errno in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES):
+                raise UserError(f"{owner} {busy}") from error
+            raise UserError(f"{path} cannot be locked ({error.strerror}); use a folder on another disk") from error
+        file.close()  # its last owner removed it between our two calls: that lock keeps nobody out
+
+
+_SIGNATURE = re.compile(rb"poise: process (\d+) on (\S+)\n")
+
+
+def _sign(file: BinaryIO) -> bool:
+    """Write who we are; not into a file with something else in it, which is somebody's."""
+    file.seek(0)
+    found = file.read(1000)
+    if found and not _SIGNATURE.fullmatch(found):
+        return False
+    file.truncate(0)
+    file.write(f"poise: process {os.getpid()} on {socket.gethostname() or 'localhost'}\n".encode())
+    file.flush()
+    return True
+
+
+def _owner(file: BinaryIO) -> str:
+    """Who signed a lock, for the beginning of a line."""
+    file.seek(0)
+    found = _SIGNATURE.fullmatch(file.read(1000))
+    if found is None:
+        return "another process"
+    number, host = (part.decode(errors="replace") for part in found.groups())
+    return f"process {number}" if host == (socket.gethostname() or "localhost") else f"process {number} on {host}"
 
 
 def refuse_bad_place(path: Path) -> None:
@@ -84,6 +131,8 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], *, kind: str) -> None:
     """Write tensors and a JSON document as one safetensors file of the given kind."""
+    from safetensors.torch import save as to_bytes
+
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in sorted(tensors.items())}
     document = json.dumps({"kind": kind, "format": FORMAT, "meta": meta}, allow_nan=False)
     header = {"sum": _checksum(plain, document), "document": document}
@@ -97,6 +146,8 @@ def read_tensors(path: Path, *, kind: str) -> tuple[dict[str, Tensor], dict[str,
     The checksum is looked at first, and is made the same way in every format: damage never looks like a
     newer format or another kind.
     """
+    from safetensors import SafetensorError, safe_open
+
     if not path.is_file():
         raise UserError(f"{path} {'is a folder, not a file' if path.is_dir() else 'does not exist'}")
     try:
@@ -132,6 +183,8 @@ def check_format(path: Path, found: object, known: int = PLAIN_FORMAT) -> None:
 
 
 def _checksum(tensors: Mapping[str, Tensor], document: str) -> str:
+    import torch
+
     digest = hashlib.blake2b(document.encode(), digest_size=16)
     for name in sorted(tensors):
         tensor = tensors[name]

@@ -12,9 +12,8 @@ import pytest
 from PIL import Image
 
 from poise.data.sources import DigitsSource, FolderSource, add_source, listing, open_source
-from poise.data.sources import catalog as rooms
-from poise.data.sources.cifar import RELEASES
 from poise.errors import UserError
+from poise.places import RELEASES
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +48,7 @@ def cifar_files(parent: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (folder / file).write_bytes(data)
         sums[file] = {file: hashlib.md5(data).hexdigest()}
     made = dataclasses.replace(release, train=sums["train"], test=sums["test"], meta=sums["meta"])
-    monkeypatch.setattr(rooms, "RELEASES", {**RELEASES, "cifar100": made})
+    monkeypatch.setitem(RELEASES, "cifar100", made)
     return folder
 
 

@@ -10,8 +10,8 @@ from PIL import Image
 
 from poise.data.augment import Augmentation
 from poise.data.sources import FolderSource
-from poise.data.sources.folder import scan
 from poise.errors import UserError
+from poise.places import scan
 
 
 def fill(folder: Path, count: int, side: int = 40, start: int = 0) -> None:

@@ -8,8 +8,9 @@ import pytest
 
 from poise.data import Budget
 from poise.errors import UserError
-from poise.experiment import load_recipe, recipe_names, recipe_text
+from poise.experiment import load_recipe
 from poise.methods import METHODS
+from poise.recipes import recipe_names, recipe_text
 
 
 def refusal(name: str, *words: str) -> str:

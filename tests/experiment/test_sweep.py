@@ -7,7 +7,6 @@ import json
 import pickle
 import re
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,6 +28,7 @@ from poise.experiment import (
     refuse_failed,
     sweep_cells,
 )
+from poise.experiment.stopping import Stop
 from poise.experiment.sweep import CellBench
 from poise.training import Bench, Lanes, LocalExecutor, Trainer, make_backend
 
@@ -163,7 +163,7 @@ def test_plans_and_cells_are_the_same_after_pickling(tmp_path: Path) -> None:
 
 
 def test_a_bench_is_quiet_after_pickling(tmp_path: Path) -> None:
-    bench = CellBench(tmp_path, 7.0, Lines(None, io.StringIO()), threading.Event())
+    bench = CellBench(tmp_path, 7.0, Lines(None, io.StringIO()), Stop())
     bench.stop.set()
     again = pickle.loads(pickle.dumps(bench))
     assert (again.out, again.checkpoint_seconds, again.lines) == (tmp_path, 7.0, None)

@@ -125,7 +125,11 @@ def test_what_is_given_is_copied() -> None:
 
 def test_any_mapping_and_any_sequence_will_do() -> None:
     plain = Settings.resolve(policy="race", action={"lr": 0.05}, space={"lr": [0.1, 0.02]}, tune=["lr"])
-    other = {"action": MappingProxyType({"lr": 0.05}), "space": MappingProxyType({"lr": (0.1, 0.02)}), "tune": ("lr",)}
+    other: dict[str, Any] = {
+        "action": MappingProxyType({"lr": 0.05}),
+        "space": MappingProxyType({"lr": (0.1, 0.02)}),
+        "tune": ("lr",),
+    }
     assert Settings.resolve(policy="race", **other) == plain
 
 

@@ -6,7 +6,7 @@ from poise.data.clusters import cluster_centres
 from poise.data.feed import Feed, batch_bounds, fits
 from poise.data.herding import herd
 from poise.data.images import ImageSet
-from poise.data.inputs import to_pixels
+from poise.data.inputs import decode_each, to_pixels
 from poise.data.memory import Memory, draw_reserve
 from poise.data.orders import class_order
 from poise.data.streams import Stream, make_stream
@@ -26,6 +26,7 @@ __all__ = [
     "batch_bounds",
     "class_order",
     "cluster_centres",
+    "decode_each",
     "draw_reserve",
     "fits",
     "herd",

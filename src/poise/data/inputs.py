@@ -77,6 +77,19 @@ def suitable_square(side: int) -> Size:
     return suitable_size(side), suitable_size(side)
 
 
+def decode_each(paths: Sequence[str | Path], size: tuple[int, int], channels: int = 3) -> list[Tensor | UserError]:
+    """The image of each file as uint8 [channels, H, W]; in the place of one that cannot be decoded, why."""
+
+    def decode(path: str | Path) -> Tensor | UserError:
+        try:
+            return torch.from_numpy(fit_picture(path, size, channels)).permute(2, 0, 1)
+        except UserError as error:
+            return error
+
+    with _no_warnings(), ThreadPoolExecutor() as pool:
+        return list(pool.map(decode, paths))
+
+
 def suitable_size(side: int) -> int:
     """The largest of `SIZES` that is not above `side`, or the smallest one."""
     return max((choice for choice in SIZES if choice <= side), default=SIZES[0])

@@ -4,17 +4,16 @@ from poise.experiment.cam import activation_maps, report_maps
 from poise.experiment.dryrun import describe_plan
 from poise.experiment.examiner import Exam, Examiner, split_for_development
 from poise.experiment.folder import RunFolder
+from poise.experiment.model_file import Lesson, ModelFile
+from poise.experiment.prediction import FolderScore, Prediction, predict_files, score_folder
 from poise.experiment.progress import Lines, Quiet, Watcher, make_watcher
 from poise.experiment.recipe import (
-    DEFAULT_RECIPE,
     Recipe,
     load_recipe,
     make_recipe,
     parse_override,
-    recipe_names,
-    recipe_text,
 )
-from poise.experiment.run import CHECKPOINT_SECONDS, Plan, Run, make_plan, reopen
+from poise.experiment.run import Plan, Run, make_plan, reopen
 from poise.experiment.sweep import Cell, read_sweep, refuse_failed, sweep_cells
 from poise.experiment.tensorboard import TensorBoard
 from poise.experiment.trackers import TRACKERS, make_tracker
@@ -22,14 +21,16 @@ from poise.experiment.tracking import Tracker, track_folder
 from poise.progress import watch_phase
 
 __all__ = [
-    "CHECKPOINT_SECONDS",
-    "DEFAULT_RECIPE",
     "TRACKERS",
     "Cell",
     "Exam",
     "Examiner",
+    "FolderScore",
+    "Lesson",
     "Lines",
+    "ModelFile",
     "Plan",
+    "Prediction",
     "Quiet",
     "Recipe",
     "Run",
@@ -45,12 +46,12 @@ __all__ = [
     "make_tracker",
     "make_watcher",
     "parse_override",
+    "predict_files",
     "read_sweep",
-    "recipe_names",
-    "recipe_text",
     "refuse_failed",
     "reopen",
     "report_maps",
+    "score_folder",
     "split_for_development",
     "sweep_cells",
     "track_folder",

@@ -74,11 +74,11 @@ class RunFolder:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep every other process out of this folder; the lock ends with this process."""
-        busy = f"another process runs in {self.path}; wait for it or choose another --out"
+        busy = f"runs in {self.path}; wait for it or choose another --out"
         with ExitStack() as stack:
             with self.writing():
                 self.checkpoints.mkdir(parents=True, exist_ok=True)
-                stack.enter_context(store.locked(self.path / "lock", busy))
+                stack.enter_context(store.locked(self.path / "lock", busy, sign=True))
             yield
 
     @contextmanager

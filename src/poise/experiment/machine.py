@@ -62,6 +62,11 @@ def read_machine(path: Path) -> dict[str, Any]:
     return machine
 
 
+def started_threads(path: Path) -> int:
+    """How many threads the run was started with."""
+    return int(read_machine(path)["threads"])
+
+
 def now() -> str:
     """The time, to the second, in UTC."""
     return datetime.now(UTC).isoformat(timespec="seconds")

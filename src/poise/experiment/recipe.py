@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property
-from importlib import resources
-from importlib.resources.abc import Traversable
-from pathlib import Path
 from typing import Any, Literal, get_args
 
 from pydantic import (
@@ -26,10 +23,10 @@ from poise.data import LEAST_SIZE, Budget
 from poise.errors import UserError, suggestion
 from poise.learner import KEYS, Settings
 from poise.methods import METHODS
+from poise.recipes import recipe_text
 from poise.training import PRECISIONS
 from poise.tuning import tuner_names
 
-DEFAULT_RECIPE = "digits/lucir"
 SettingName = Literal["tfh", "tfs", "groups"]
 ExamName = Literal["test", "dev"]
 
@@ -195,39 +192,12 @@ def parse_override(text: str) -> tuple[list[str], Any]:
     return key.strip().split("."), parsed
 
 
-def recipe_names() -> list[str]:
-    """The shipped recipes."""
-    return sorted(name for name, _ in _shipped(resources.files("poise") / "recipes", ""))
-
-
-def recipe_text(name: str) -> str:
-    """The text of a shipped recipe or of a TOML file."""
-    shipped = dict(_shipped(resources.files("poise") / "recipes", ""))
-    if name in shipped:
-        return shipped[name].read_text(encoding="utf-8")
-    path = Path(name)
-    if path.suffix == ".toml":
-        try:
-            return path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"recipe file {path} cannot be read; see 'poise recipes' for the shipped ones") from error
-    raise UserError(f"unknown recipe '{name}'; {suggestion(name, shipped)}")
-
-
 def tomllib_loads(text: str, name: str) -> dict[str, Any]:
     """Parse TOML; a syntax error is one line that names the recipe."""
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise UserError(f"recipe {name} is not TOML: {error}") from error
-
-
-def _shipped(folder: Traversable, prefix: str) -> Iterator[tuple[str, Traversable]]:
-    for entry in folder.iterdir():
-        if entry.is_dir():
-            yield from _shipped(entry, f"{prefix}{entry.name}/")
-        elif entry.name.endswith(".toml"):
-            yield prefix + entry.name.removesuffix(".toml"), entry
 
 
 def _set(values: dict[str, Any], path: list[str], value: object) -> None:

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
-import math
-import signal
-import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from types import FrameType
 from typing import Any, ClassVar
 
 import torch
@@ -22,24 +18,23 @@ from torch import Tensor
 from poise import store
 from poise.data import ImageSet, Stream, class_order, make_stream
 from poise.data.sources import FolderSource, Source, open_source
-from poise.errors import Damaged, Interrupted, OutOfMemory, UserError
+from poise.errors import Damaged, OutOfMemory, UserError
 from poise.experiment.examiner import Exam, Examiner, average_forgetting, split_for_development
 from poise.experiment.folder import RunFolder
-from poise.experiment.machine import describe_machine, now, read_machine, record_resume
+from poise.experiment.machine import describe_machine, now, record_resume, started_threads
 from poise.experiment.progress import Quiet, Watcher
 from poise.experiment.recipe import Recipe, make_recipe
+from poise.experiment.stopping import CheckpointClock, Stop, as_many_threads, stopping
 from poise.learner import Learner, LearnerState, Settings, Surroundings, planned_work, save_state
 from poise.methods import Growth
 from poise.nets import absolute_word, named_info
 from poise.progress import Meter
 from poise.runfolder import CROSSVAL, SECONDS
-from poise.training import Event, StageDone, TrialDone, TuningDone, Work, Workload, trained_images
+from poise.training import Event, TrialDone, TuningDone, Work, Workload, trained_images
 from poise.tuning import Reward
 
 log = logging.getLogger(__name__)
 
-CHECKPOINT_SECONDS = 60.0
-TRIAL_SECONDS = 2.0  # between checkpoints during policy learning, which are small
 Running = Work[dict[str, Any]]  # a run, a little at a time
 
 
@@ -147,8 +142,8 @@ class Run:
     plan: Plan
     folder: RunFolder
     watchers: Sequence[Watcher] = (Quiet(),)
-    checkpoint_seconds: float = CHECKPOINT_SECONDS
-    stop: threading.Event = field(default_factory=threading.Event)  # set: write a checkpoint and leave
+    checkpoint_seconds: float = store.CHECKPOINT_SECONDS
+    stop: Stop = field(default_factory=Stop)
     until: int | None = None
     exams: list[Exam] = field(default_factory=list)
     actions: list[dict[str, Any]] = field(default_factory=list)
@@ -176,7 +171,7 @@ class Run:
 
     def resuming(self) -> Running:
         """`resume` as a generator."""
-        with self._open_folder(), as_many_threads(self.folder.machine):
+        with self._open_folder(), as_many_threads(started_threads(self.folder.machine)):
             self._refuse_other_runner()
             found = self.folder.newest_checkpoint()
             self.folder.journal.rewind(found[1]["journal"] if found else 0)
@@ -270,7 +265,7 @@ class Run:
             next_images=self._next_images(phase, train),
             reward=reward,
         )
-        saved = time.monotonic()
+        clock = CheckpointClock(self.checkpoint_seconds)
         while True:
             began = time.monotonic()
             event = next(events, None)
@@ -279,13 +274,9 @@ class Run:
             if event is None:
                 return
             self._show(event, learner, train)
-            patience = min(
-                self.checkpoint_seconds, TRIAL_SECONDS if isinstance(event, TrialDone | TuningDone) else math.inf
-            )
-            due = time.monotonic() - saved >= patience
-            if isinstance(event, StageDone) or due or self.stop.is_set():
+            if clock.is_due(event) or self.stop.is_set():
                 self._checkpoint(learner)
-                saved = time.monotonic()
+                clock.restart()
                 self._leave_if_asked()
             yield trained_images(event)
 
@@ -336,7 +327,7 @@ class Run:
 
     def _leave_if_asked(self) -> None:
         if self.stop.is_set():
-            raise Interrupted(f"interrupted; continue with 'poise resume {self.folder.path}'")
+            raise self.stop.interrupted(f"interrupted; continue with 'poise resume {self.folder.path}'")
 
     def _refuse_other_runner(self) -> None:
         found = runner_of(self.folder)
@@ -485,37 +476,6 @@ def images_by_origin(train: ImageSet) -> Callable[[Tensor], Tensor]:
 
 def _percent(value: float) -> float:
     return round(value, 4)
-
-
-@contextmanager
-def as_many_threads(machine: Path) -> Iterator[None]:
-    """As many threads as the run was started with: sums are split among them, so bytes depend on it."""
-    before = torch.get_num_threads()
-    try:
-        torch.set_num_threads(int(read_machine(machine)["threads"]))
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-@contextmanager
-def stopping(stop: threading.Event) -> Iterator[None]:
-    """Ctrl-C and SIGTERM set the event; a second Ctrl-C stops at once."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def ask(signum: int, frame: FrameType | None) -> None:
-        if stop.is_set() and signum == signal.SIGINT:
-            raise KeyboardInterrupt
-        stop.set()
-
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _run_to_end(going: Running) -> dict[str, Any]:

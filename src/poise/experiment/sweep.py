@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import threading
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,8 +21,10 @@ from poise.errors import Interrupted, OutOfMemory, RunFailed, UserError, suggest
 from poise.experiment.examiner import Exam
 from poise.experiment.folder import RunFolder
 from poise.experiment.progress import Lines, Quiet
-from poise.experiment.recipe import make_recipe, recipe_text, tomllib_loads
-from poise.experiment.run import CHECKPOINT_SECONDS, Plan, Run, Running, make_plan, stopping
+from poise.experiment.recipe import make_recipe, tomllib_loads
+from poise.experiment.run import Plan, Run, Running, make_plan
+from poise.experiment.stopping import Stop, stopping
+from poise.recipes import recipe_text
 from poise.training import Executor, Lane, Lanes, LocalExecutor, Work, make_backend
 
 SWEEP_KEYS = ("recipe", "set", "grid")
@@ -89,9 +90,9 @@ class CellBench:
     """
 
     out: Path
-    checkpoint_seconds: float = CHECKPOINT_SECONDS
+    checkpoint_seconds: float = store.CHECKPOINT_SECONDS
     lines: Lines | None = None
-    stop: threading.Event = field(default_factory=threading.Event)
+    stop: Stop = field(default_factory=Stop)
 
     def __reduce__(self) -> tuple[type[CellBench], tuple[Path, float]]:
         return CellBench, (self.out, self.checkpoint_seconds)
@@ -141,7 +142,7 @@ def sweep_cells(
     out: Path,
     lanes: int | None,
     lines: Lines,
-    checkpoint_seconds: float = CHECKPOINT_SECONDS,
+    checkpoint_seconds: float = store.CHECKPOINT_SECONDS,
     executor: Executor | None = None,
 ) -> dict[str, Failure]:
     """Run every cell that is not finished, `lanes` at a time; returns why cells failed, by name.
@@ -149,13 +150,13 @@ def sweep_cells(
     Without a number of lanes there is one on a CPU, and on a GPU as many as make it faster and fit into its memory. A
     cell that fails stops no other.
     """
-    stop = threading.Event()
+    stop = Stop()
     executor = executor or LocalExecutor(_lanes(lanes, cells), admits=lambda: not stop.is_set())
     bench = CellBench(out, checkpoint_seconds, lines, stop)
     with stopping(stop):
         errors = list(executor.run(bench, cells))
     if stop.is_set():
-        raise Interrupted("interrupted; the same command continues with the unfinished cells")
+        raise stop.interrupted("interrupted; the same command continues with the unfinished cells")
     return {cell.name: error for cell, error in zip(cells, errors, strict=True) if error is not None}
 
 

@@ -76,6 +76,7 @@ def receive(
     """What arrives, checked: a mistake is found here, before anything is trained."""
     if known not in ("refuse", "update"):
         raise UserError(f"known='{known}' must be 'refuse' or 'update'")
+    settings.refuse_unregistered()
     if knowledge.phases and knowledge.memory is None:
         raise UserError("this learner was saved without its memory: it can predict but not learn further")
     pixels, plain = labelled_pixels(images, labels, settings, knowledge)

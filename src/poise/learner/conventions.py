@@ -21,7 +21,7 @@ from poise.learner.arrival import Images, Labels
 from poise.learner.phase import Surroundings
 from poise.learner.saving import Saving
 from poise.learner.settings import Settings
-from poise.learner.state import LearnerState
+from poise.learner.state import Knowledge, LearnerState
 from poise.training import Event, PhaseDone
 
 log = logging.getLogger(__name__)
@@ -40,8 +40,14 @@ class Conventions(Saving):
     _given: dict[str, Any]  # every parameter as it was given
     _made_of: dict[str, Any]  # those that the settings were made of
 
-    def _make(self, settings: Settings, around: Surroundings, preprocessing: Preprocessing | None = None) -> None:
-        super()._make(settings, around, preprocessing)
+    def _make(
+        self,
+        settings: Settings,
+        around: Surroundings,
+        preprocessing: Preprocessing | None = None,
+        knowledge: Knowledge | None = None,
+    ) -> None:
+        super()._make(settings, around, preprocessing, knowledge)
         self._remember(_parameters_of(settings, around, preprocessing))
 
     def _remember(self, values: Mapping[str, Any]) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from poise.actions import AxisValue, make_space
 from poise.data import Augmentation, Budget, Preprocessing
-from poise.errors import UserError
+from poise.errors import OtherImages, UserError
 from poise.learner.arrival import Arrival, Images, Labels, check_foresight, labelled_pixels, receive, share_right
 from poise.learner.conventions import Callback, Conventions
 from poise.learner.defaults import choose_defaults
@@ -165,7 +165,9 @@ class Learner(Conventions, Upkeep, Rejecting, Exporting):
             make_space({}, given, choices=self.settings.made_method.choices)  # refuses words without meaning here
             arrival = replace(arrival, action=given)
         if self._pending is not None and self._pending.digest != arrival.digest:
-            raise UserError("this learner was saved in the middle of a phase with other images; give it the same ones")
+            raise OtherImages(
+                "this learner was saved in the middle of a phase with other images; give it the same ones"
+            )
         return self.backend.guarded(self._fit(arrival, reward))
 
     def _fit(self, arrival: Arrival, reward: Reward | None) -> Generator[Event, None, None]:

@@ -7,7 +7,6 @@ from typing import Self
 
 from torch import nn
 
-from poise import store
 from poise.data import Preprocessing
 from poise.learner.phase import Surroundings, with_jitter
 from poise.learner.settings import Settings
@@ -31,11 +30,18 @@ class Saving(Views):
         learner._make(settings, around, preprocessing)
         return learner
 
-    def _make(self, settings: Settings, around: Surroundings, preprocessing: Preprocessing | None = None) -> None:
-        method = settings.made_method
-        self.settings, self._around = settings, around
-        prepared = with_jitter(method, preprocessing) if preprocessing is not None else None
-        self.knowledge = Knowledge(action=method.default_action, preprocessing=prepared)
+    def _make(
+        self,
+        settings: Settings,
+        around: Surroundings,
+        preprocessing: Preprocessing | None = None,
+        knowledge: Knowledge | None = None,
+    ) -> None:
+        if knowledge is None:  # of one that has learned nothing
+            method = settings.made_method
+            prepared = with_jitter(method, preprocessing) if preprocessing is not None else None
+            knowledge = Knowledge(action=method.default_action, preprocessing=prepared)
+        self.settings, self._around, self.knowledge = settings, around, knowledge
         self._phase = None  # the one under way
         self._pending = None  # one that was saved in its middle
 
@@ -56,9 +62,12 @@ class Saving(Views):
         net: nn.Module | None = None,
         executor: Executor | None = None,
     ) -> Self:
-        """Read a learner; `net` gives the backbone again if it was your own."""
-        tensors, meta = store.read_tensors(Path(path), kind="learner")
-        state = LearnerState.from_tensors(tensors, meta, net=net)
+        """Read a learner; `net` gives the backbone again if it was your own.
+
+        One that was made with a method or a policy of your own predicts where that is not registered, unless the method
+        expands the network; to learn further it must be registered.
+        """
+        state = LearnerState.read(Path(path), net=net)
         return cls.from_state(state, device=device, net=net, executor=executor)
 
     def state(self) -> LearnerState:
@@ -83,10 +92,12 @@ class Saving(Views):
     ) -> Self:
         """The learner that `state` described; `net` is the user's own, if it has one."""
         around = Surroundings.of(state.settings, device, net=net, augmentation=state.augmentation, executor=executor)
-        learner = cls.from_settings(state.settings, around)
-        with learner.backend.active():
-            learner.knowledge = state.knowledge.placed(learner.backend.device)
+        with around.backend.active():
+            knowledge = state.knowledge.placed(around.backend.device)
+        learner = cls.__new__(cls)
+        learner._make(state.settings, around, knowledge=knowledge)
         learner._pending = state.pending
-        pending = state.pending.history if state.pending is not None else ()
-        state.settings.tuner.refuse_foreign((*state.knowledge.history, *pending))
+        if state.settings.unregistered is None:
+            pending = state.pending.history if state.pending is not None else ()
+            state.settings.tuner.refuse_foreign((*state.knowledge.history, *pending))
         return learner

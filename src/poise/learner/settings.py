@@ -11,10 +11,10 @@ from typing import Any, Final, Self
 from poise.actions import Action, ActionSpace, AxisValue, tuned_space
 from poise.data import LEAST_SIZE, Budget
 from poise.errors import UserError, check_number, check_whole
-from poise.methods import Method, make_method
+from poise.methods import METHODS, Method, make_method
 from poise.nets import absolute_word, check_backbone
 from poise.training import Schedule
-from poise.tuning import DEFAULT_POLICY, UNTUNED, Setup, TrialSettings, Tuner, TunerKind, tuner_kind
+from poise.tuning import DEFAULT_POLICY, UNTUNED, Setup, TrialSettings, Tuner, TunerKind, tuner_kind, tuner_names
 
 #: Keys that can be left open until the first images arrive.
 AUTOMATIC: Final = (
@@ -108,7 +108,23 @@ class Settings:
 
     def predicting(self) -> Settings:
         """The settings of a learner that only predicts: nothing is left of what decided its actions."""
-        return replace(self.untuned(), space=self.kind.space or "paper", tune=None)
+        space = self.kind.space if self.policy in tuner_names() else None
+        return replace(self.untuned(), space=space or "paper", tune=None)
+
+    @property
+    def unregistered(self) -> str | None:
+        """The method or the policy of one's own that nobody registered here: without it, a learner only predicts."""
+        if self.method not in METHODS:
+            return f"method '{self.method}'"
+        return f"policy '{self.policy}'" if self.policy not in tuner_names() else None
+
+    def refuse_unregistered(self) -> None:
+        """Refuse to learn where the method or the policy is not there."""
+        if self.unregistered is not None:
+            raise UserError(
+                f"this learner learns with the {self.unregistered}, which is not registered here; "
+                "import the module that registers it first"
+            )
 
     # What they make, once --------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from poise.actions import Action
 from poise.data import Augmentation, ImageSet, Memory, Preprocessing, suitable_net
 from poise.errors import UserError
 from poise.learner.settings import Settings
-from poise.methods import Growth
+from poise.methods import METHODS, Growth
 from poise.nets import (
     Model,
     NetInfo,
@@ -173,6 +173,15 @@ class LearnerState:
         """The same knowledge for a learner made with other settings, which knows nothing of earlier trials."""
         return replace(self, settings=settings, knowledge=replace(self.knowledge, history=()), pending=None)
 
+    def without_past(self) -> LearnerState:
+        """Only the phase it is in the middle of, if it learned others before: those are in another file."""
+        known = self.knowledge
+        return self if not known.phases else replace(self, knowledge=Knowledge(action=known.action))
+
+    def continuing(self, past: LearnerState) -> LearnerState:
+        """The learner as it was before, in the middle of this phase."""
+        return replace(past, pending=self.pending)
+
     # To tensors and back ----------------------------------------------------------------------------------------
 
     def tensors(self, *, images: bool) -> tuple[Tensors, dict[str, Any]]:
@@ -208,8 +217,9 @@ class LearnerState:
             **({"net_info": self.info.as_json()} if self.info is not None else {}),
             "models": {
                 name: {
-                    "net": self.architecture,
+                    "net": model.described or self.architecture,
                     "grown": [list(growth) for growth in model.grown],
+                    "expands": bool(model.grown) and expands(self.settings),
                     "frozen": list(model.frozen),
                 }
                 for name, model in self._models().items()
@@ -235,6 +245,12 @@ class LearnerState:
                 "position": dict(pending.position),
             },
         }
+
+    @classmethod
+    def read(cls, path: Path, *, net: nn.Module | None = None) -> LearnerState:
+        """The state that `save_state` wrote; `net` is the user's own, if it has one."""
+        tensors, meta = store.read_tensors(path, kind="learner")
+        return cls.from_tensors(tensors, meta, net=net)
 
     @classmethod
     def from_tensors(
@@ -289,7 +305,7 @@ def _knowledge(
         memory = Memory(*(_stored_images(part, lookup) for part in parts))
     preprocessing = Preprocessing.from_json(meta["preprocessing"]) if meta["preprocessing"] else None
     return Knowledge(
-        action=Action(**meta["action"]),
+        action=Action.restored(meta["action"]),
         classes=tuple(meta["classes"]),
         phases=meta["phases"],
         classifier=meta["classifier"],
@@ -356,25 +372,42 @@ def build_model(
     The network is the user's own, else the one that is `described`, else the one that the settings name. With
     `pretrained=False` other weights are loaded into it later.
     """
-    method = settings.made_method
-    name, _, head = (described or architecture(settings, shape, own_net=net is not None)).rpartition("+")
+    described = described or architecture(settings, shape, own_net=net is not None)
+    name, _, head = described.rpartition("+")
     if net is not None:
         backbone = copy.deepcopy(net)
     else:
-        backbone = build_net(name, method.variant, shape[0], settings.seed, pretrained=pretrained)
+        variant = "" if is_named(name) else name.partition("/")[2]
+        backbone = build_net(name, variant, shape[0], settings.seed, pretrained=pretrained)
     info = net_info(backbone)
     if info is not None:
         info.check(shape)
     model = Model(backbone, build_head(head, feature_width(backbone, shape)))
+    model.described = described
     for old, new in grown:
         growth = Growth(old, new)
-        model.expand(partial(method.expanded, growth=growth), growth, shape)
+        expanded = partial(settings.made_method.expanded, growth=growth) if expands(settings) else _unchanged
+        model.expand(expanded, growth, shape)
     return model
+
+
+def expands(settings: Settings) -> bool:
+    """Whether the method makes another network of the present one; one that is not registered here does not."""
+    return settings.method in METHODS and settings.made_method.expands
+
+
+def _unchanged(backbone: nn.Module) -> nn.Module:
+    return backbone
 
 
 def _restored_model(
     settings: Settings, shape: Shape, described: Mapping[str, Any], weights: Tensors, net: nn.Module | None
 ) -> Model:
+    if settings.method not in METHODS and described["grown"] and described.get("expands", True):
+        raise UserError(
+            f"the network of this learner was expanded by the method '{settings.method}', which is not registered "
+            "here; import the module that registers it first"
+        )
     model = build_model(settings, shape, net, described["grown"], described["net"], pretrained=False)
     model.head.adopt(store.under("head", weights))
     try:

@@ -90,7 +90,8 @@ class Views:
     @property
     def architecture(self) -> str:
         """Backbone, its variant and the head, as in `resnet32/lucir+cosine`."""
-        return architecture(self.settings, self.shape_, own_net=self._around.net is not None)
+        described = self.model.described if self.model is not None else None
+        return described or architecture(self.settings, self.shape_, own_net=self._around.net is not None)
 
     @property
     def net_info(self) -> NetInfo | None:

@@ -137,6 +137,11 @@ class Method(ABC):
                 raise UserError(f"method {self.name} has no option '{name}'; {suggestion(name, self.options)}")
         self.settings = {**self.options, **options}
 
+    @property
+    def expands(self) -> bool:
+        """Whether it makes another network of the present one, so that its code is needed to rebuild a saved model."""
+        return type(self).expanded is not Method.expanded
+
     def at(self, action: Action) -> Self:
         """The method as this action sets it: a copy, where your own axis is more than the weight of a term."""
         return self

@@ -40,6 +40,7 @@ class Model(nn.Module):
 
     Attributes:
         extras: modules that live as long as the phase, by name; each maps features to a tensor (an auxiliary head).
+        described: backbone, its variant and the head by their names, as in `resnet32/lucir+cosine`; None: nobody said.
         grown: how the network was expanded so far: the classes known before and arriving in each of those phases.
     """
 
@@ -48,6 +49,7 @@ class Model(nn.Module):
         self.backbone = backbone
         self.head = head
         self.extras = nn.ModuleDict()
+        self.described: str | None = None
         self.grown: tuple[tuple[int, int], ...] = ()
         self._frozen, self._still = _frozen_parts(backbone)
 

@@ -16,7 +16,7 @@ from poise.errors import Diverged, RunFailed, UserError
 from poise.experiment.examiner import Exam
 from poise.experiment.folder import RunFolder
 from poise.experiment.progress import Lines, Quiet
-from poise.experiment.run import CHECKPOINT_SECONDS, Plan, figures
+from poise.experiment.run import Plan, figures
 from poise.experiment.sweep import Cell, sweep_cells
 from poise.policies import UNTUNED
 from poise.runfolder import CROSSVAL, RESULT, SECONDS
@@ -45,7 +45,7 @@ def crossval_folder(plan: Plan) -> Path:
 
 
 def run_crossval(
-    plan: Plan, out: Path, lanes: int | None, lines: Lines, checkpoint_seconds: float = CHECKPOINT_SECONDS
+    plan: Plan, out: Path, lanes: int | None, lines: Lines, checkpoint_seconds: float = store.CHECKPOINT_SECONDS
 ) -> dict[str, Any]:
     """Run every action of the space as the constant action of a whole run, and keep the best average.
 

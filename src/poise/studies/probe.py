@@ -7,7 +7,6 @@ temporary models are recorded for this study, and no policy ever sees them.
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,9 +23,11 @@ from poise.data.sources import digest
 from poise.errors import Interrupted, UserError
 from poise.experiment.examiner import Examiner
 from poise.experiment.folder import RunFolder
+from poise.experiment.machine import started_threads
 from poise.experiment.progress import Watcher
 from poise.experiment.recipe import make_recipe, parse_override
-from poise.experiment.run import Plan, Run, as_many_threads, images_by_origin, make_plan, reopen, stopping
+from poise.experiment.run import Plan, Run, images_by_origin, make_plan, reopen
+from poise.experiment.stopping import Stop, as_many_threads, stopping
 from poise.learner import Learner, LearnerState, Settings
 from poise.learner.phase import Phase
 from poise.policies import Trial
@@ -88,7 +89,7 @@ def reach(plan: Plan, folder: RunFolder, phase: int, watcher: Watcher) -> None:
         if not folder.finished:
             job.resume()
     except Interrupted as error:
-        raise Interrupted(AGAIN) from error
+        raise Interrupted(AGAIN, error.exit_code) from error
 
 
 def refuse_phase(plan: Plan, phase: int) -> None:
@@ -128,8 +129,8 @@ class Probe:
 
     def run(self, say: Callable[[str], None]) -> dict[str, Any]:
         """Run what is left of it; returns the table."""
-        stop = threading.Event()
-        with stopping(stop), as_many_threads(self.folder.machine):
+        stop = Stop()
+        with stopping(stop), as_many_threads(started_threads(self.folder.machine)):
             train, exam = self.plan.images()
             examiner = Examiner(exam, self.plan.stream)
             learner = self._learner(train)
@@ -144,7 +145,7 @@ class Probe:
                 for entry in learner.backend.guarded(self._run_trials(phase.task.trials, done, say)):
                     done.append(entry)
                     if stop.is_set() and len(done) < self._count():
-                        raise Interrupted(AGAIN)
+                        raise stop.interrupted(AGAIN)
                 table = {**asked, "trials": done}
                 store.write_json(self.out, table)
                 self.journal.path.unlink()
@@ -253,7 +254,7 @@ class Probe:
     def _alone(self) -> Iterator[None]:
         """Keep a second process with the same --out away."""
         self.out.parent.mkdir(parents=True, exist_ok=True)
-        busy = f"another process writes {self.out}; wait for it or choose another --out"
+        busy = f"writes {self.out}; wait for it or choose another --out"
         with store.locked(self.journal.path, busy):
             try:
                 yield

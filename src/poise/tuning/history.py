@@ -159,7 +159,7 @@ _MADE_OF: Mapping[str, Callable[[Mapping[str, Any]], Entry]] = {
     "tried": _make_tried,
     "decided": lambda value: Decided(value["phase"], value["decided"]),
     "judged": lambda value: Judged(value["phase"], dict(value["judged"])),
-    "chosen": lambda value: Chosen(value["phase"], Action(**value["chosen"])),
+    "chosen": lambda value: Chosen(value["phase"], Action.restored(value["chosen"])),
     "stepped": lambda value: Stepped(value["phase"], HyperStep.from_json(value["stepped"])),
     "played": lambda value: Played(value["phase"], Episode.from_json(value["played"])),
 }

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from poise.data.sources.arrays import ArraySource
 from poise.data.sources.base import Source, digest
-from poise.data.sources.catalog import KnownSource, add_source, listing, open_source
+from poise.data.sources.catalog import add_source, open_source
 from poise.data.sources.cifar import CifarSource
 from poise.data.sources.digits import DigitsSource
-from poise.data.sources.folder import FolderSource, image_files, labelled_files
+from poise.data.sources.folder import FolderSource
+from poise.places import KnownSource, image_files, labelled_files, listing
 
 __all__ = [
     "ArraySource",

@@ -10,9 +10,8 @@ import hashlib
 import pickle
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,67 +20,13 @@ from poise.data.augment import Augmentation, Preprocessing
 from poise.data.images import ImageSet
 from poise.data.sources.base import Source, digest
 from poise.errors import UserError
+from poise.places import Release
 
 _AUGMENTATION = Augmentation(pad=4, flip=True)
-
-
-@dataclass(frozen=True)
-class Release:
-    """The published files of one data set: where they are, their md5 sums and what their entries are called."""
-
-    name: str
-    title: str
-    folder: str
-    train: Mapping[str, str]
-    test: Mapping[str, str]
-    meta: Mapping[str, str]
-    labels_key: str
-    names_key: str
-    preprocessing: Preprocessing
-
-    def found_in(self, folder: Path) -> Path | None:
-        """The standard folder: `folder` itself, or below it."""
-        candidates = (folder, folder / self.folder, folder / self.name, folder / self.name / self.folder)
-        return next((candidate for candidate in candidates if self._is_at(candidate)), None)
-
-    def _is_at(self, folder: Path) -> bool:
-        # A folder that lacks some of its files is found too: reading it says which file is missing.
-        return any((folder / file).is_file() for file in self.meta) or (folder.name == self.folder and folder.is_dir())
-
-
-RELEASES: Final[Mapping[str, Release]] = {
-    release.name: release
-    for release in (
-        Release(
-            name="cifar10",
-            title="CIFAR-10",
-            folder="cifar-10-batches-py",
-            train={
-                "data_batch_1": "c99cafc152244af753f735de768cd75f",
-                "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
-                "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
-                "data_batch_4": "634d18415352ddfa80567beed471001a",
-                "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
-            },
-            test={"test_batch": "40351d587109b95175f43aff81a1287e"},
-            meta={"batches.meta": "5ff9c542aee3614f3951f8cda6e48888"},
-            labels_key="labels",
-            names_key="label_names",
-            preprocessing=Preprocessing((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616), _AUGMENTATION),
-        ),
-        Release(
-            name="cifar100",
-            title="CIFAR-100",
-            folder="cifar-100-python",
-            train={"train": "16019d7e3df5f24257cddd939b257f8d"},
-            test={"test": "f0ef6b0ae62326f3e7ffdfab6717acfc"},
-            meta={"meta": "7973b15100ade9c7d40fb424638fde48"},
-            labels_key="fine_labels",
-            names_key="fine_label_names",
-            # LUCIR's constants: the standard deviations are smaller than those of the pixels.
-            preprocessing=Preprocessing((0.5071, 0.4866, 0.4409), (0.2009, 0.1984, 0.2023), _AUGMENTATION),
-        ),
-    )
+PREPROCESSING = {
+    "cifar10": Preprocessing((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616), _AUGMENTATION),
+    # LUCIR's constants: the standard deviations are smaller than those of the pixels.
+    "cifar100": Preprocessing((0.5071, 0.4866, 0.4409), (0.2009, 0.1984, 0.2023), _AUGMENTATION),
 }
 
 
@@ -93,7 +38,7 @@ class CifarSource(Source):
 
     def __init__(self, release: Release, folder: Path) -> None:
         self.name = release.name
-        self.preprocessing = release.preprocessing
+        self.preprocessing = PREPROCESSING[release.name]
         self._release = release
         self._folder = folder
         (meta,) = (self._unpickle(file, md5) for file, md5 in release.meta.items())

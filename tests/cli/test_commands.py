@@ -10,79 +10,15 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
-import numpy as np
 import pytest
-from PIL import Image
 
-from poise import __version__, cli, store
+from poise import __version__
+
+from .samples import Command, Done, pictures
 
 SCRIPT = Path(sys.executable).with_name("poise")
 TINY = ("groups=[2,1]", "epochs=1", "batch=64")
-
-
-class Done(NamedTuple):
-    """How a command ended."""
-
-    code: int
-    out: str
-    err: str
-
-
-Command = Callable[..., Done]
-
-
-@pytest.fixture(autouse=True)
-def _fresh_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A user who registered nothing, in an empty folder."""
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.delenv("POISE_DATA", raising=False)
-    (tmp_path / "work").mkdir()
-    monkeypatch.chdir(tmp_path / "work")
-
-
-@pytest.fixture
-def poise(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """Run a command in this process."""
-
-    def run(*words: object) -> Done:
-        monkeypatch.setattr(sys, "argv", ["poise", *map(str, words)])
-        with pytest.raises(SystemExit) as leaving:
-            cli.main()
-        printed = capsys.readouterr()
-        return Done(int(leaving.value.code or 0), printed.out, printed.err)
-
-    return run
-
-
-@pytest.fixture
-def refusal(poise: Command) -> Callable[..., str]:
-    """The one line of a command that was refused, and nothing was written."""
-
-    def run(*words: object) -> str:
-        done = poise(*words)
-        assert done.code == 2
-        assert done.out == ""
-        assert done.err.startswith("poise: ")
-        assert done.err.count("\n") == 1, done.err
-        assert not list(Path.cwd().iterdir())
-        return done.err
-
-    return run
-
-
-def pictures(folder: Path, names: str, count: int = 5, first: int = 0) -> Path:
-    """A folder of class folders with small pictures, each class of its own colour."""
-    random = np.random.default_rng(first)
-    for name in names.split():
-        (folder / name).mkdir(parents=True, exist_ok=True)
-        base = random.integers(0, 200, 3)
-        for number in range(first, first + count):
-            noisy = base + random.integers(0, 50, (16, 16, 3))
-            Image.fromarray(noisy.astype(np.uint8)).save(folder / name / f"{number}.png")
-    return folder
 
 
 # Typing mistakes ----------------------------------------------------------------------------------------------------
@@ -117,6 +53,9 @@ def pictures(folder: Path, names: str, count: int = 5, first: int = 0) -> Path:
         (["run", "start=nowhere"], "finished phase 0"),
         (["run", "cifar100/lucir"], "cifar100 was not found"),
         (["run", "--out"], "--out"),
+        (["run", "--track", "mlfow"], "did you mean 'mlflow'?"),
+        (["track", "nowhere"], "--to"),
+        (["track", "nowhere", "--to", "wandbb"], "did you mean 'wandb'?"),
         (["recipes", "digits/lucri"], "did you mean 'digits/lucir'?"),
         (["resume"], "Missing argument"),
         (["resume", "nowhere"], "is not a run folder"),
@@ -449,78 +388,6 @@ def test_an_exam_without_images_of_a_phase_is_refused_before_training(poise: Com
     assert done.code == 2
     assert "the exam has no image of phase 0, class 0" in done.err
     assert not Path("runs").exists()
-
-
-# A practitioner's two commands --------------------------------------------------------------------------------------
-
-
-def test_learn_then_predict_then_learn_more(poise: Command) -> None:
-    first = pictures(Path("first"), "cat dog")
-    words = ("--epochs", "2", "--memory", "3")
-    done = poise("learn", "model", first, *words)
-    assert (done.code, done.out) == (0, "model: 2 classes\n")
-    assert "phase 0: 2 new classes (2 in all)" in done.err
-    files = [str(first / "cat" / "0.png"), str(first / "dog" / "0.png")]
-    lines = [line.split("\t") for line in poise("predict", "model", *files).out.splitlines()]
-    assert [line[0] for line in lines] == files
-    assert all(line[1] in ("cat", "dog") and 0.5 <= float(line[2]) <= 1 for line in lines)
-
-    second = pictures(Path("second"), "cat eel", first=50)
-    before = Path("model").read_bytes()
-    refused = poise("learn", "model", second)
-    assert refused.code == 2
-    assert "class 'cat' is known already" in refused.err
-    assert "--update" in refused.err
-    assert Path("model").read_bytes() == before
-    late = poise("learn", "model", second, "--epochs", "3")
-    assert late == Done(2, "", "poise: model exists already; epochs can only be chosen for a new learner\n")
-    assert poise("learn", "model", second, "--update").out == ("model: 3 classes\n")
-
-
-def test_a_model_that_cannot_be_read_is_one_line(poise: Command) -> None:
-    Path("model").write_bytes(b"\x10\0\0\0\0\0\0\0 nonsense")
-    image = pictures(Path("pets"), "cat") / "cat" / "0.png"
-    for words in (("predict", "model", image), ("learn", "model", "pets")):
-        done = poise(*words)
-        assert done.code in (1, 2)
-        assert done.err == "poise: model is damaged or was not written by poise\n"
-    Path("empty").mkdir()
-    assert poise("predict", "empty", image).code == 2
-
-
-def test_files_of_an_older_format_are_one_line_and_exit_code_2(poise: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    image = pictures(Path("pets"), "cat dog") / "cat" / "0.png"
-    with monkeypatch.context() as before:
-        before.setattr(store, "FORMAT", 1)
-        assert poise("learn", "model", "pets", "--epochs", "1", "--memory", "3").code == 0
-        assert poise("run", *TINY, "--out", "run").code == 0
-    Path("run/result.json").unlink()
-    written = {path: path.read_bytes() for path in (Path("model"), *Path("run").rglob("*.safetensors"))}
-    for words, name in (
-        (("predict", "model", image), "model"),
-        (("learn", "model", "pets", "--update"), "model"),
-        (("predict", "run/model.safetensors", image), "run/model.safetensors"),
-        (("resume", "run"), "run/checkpoints/000003.safetensors"),
-        (("run", *TINY, "start=run", "--out", "other"), f"{Path.cwd()}/run/phase-0.safetensors"),
-        (("probe", "run", "--phase", "1", "--out", "probe.json"), "run/phase-0.safetensors"),
-    ):
-        done = poise(*words)
-        assert (done.code, done.out) == (2, "")
-        line = f"{name} has format 1, this poise reads 2; train it again, or use an older poise"
-        assert done.err == f"poise: {line}\n"
-    assert {path: path.read_bytes() for path in written} == written
-    assert not Path("other").exists()
-
-
-def test_a_run_predicts_too(poise: Command) -> None:
-    assert poise("run", *TINY, "--out", "run").code == 0
-    image = pictures(Path("pets"), "cat") / "cat" / "0.png"
-    assert poise("predict", "run/model.safetensors", image).out.startswith(f"{image}\t")
-    done = poise("predict", "run/phase-0.safetensors", image)
-    assert done.code == 2
-    assert "not a learner file" in done.err
-    missing = poise("predict", "run/model.safetensors", "nowhere.png")
-    assert missing == Done(2, "", "poise: image nowhere.png does not exist; check the path\n")
 
 
 # The real script ----------------------------------------------------------------------------------------------------

@@ -1,0 +1,40 @@
+"""The commands that list what there is. They answer at once: only what verifies a data set loads torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from poise.cli.words import say
+from poise.places import listing
+from poise.recipes import recipe_names, recipe_text
+
+
+def recipes(name: Annotated[str | None, typer.Argument(help="Print this one.")] = None) -> None:
+    """List the shipped recipes, or print one."""
+    if name is not None:
+        typer.echo(recipe_text(name).rstrip())
+        return
+    for known in recipe_names():
+        typer.echo(f"{known:18} {recipe_text(known).splitlines()[0].removeprefix('# ')}")
+
+
+def data(context: typer.Context) -> None:
+    """List the data sets that are known and where they were found."""
+    if context.invoked_subcommand is None:
+        for entry in listing():
+            typer.echo(f"{entry.name:10} {entry.kind:14} {entry.where or entry.hint}")
+
+
+def data_add(
+    name: Annotated[str, typer.Argument(help="Its name from now on.")],
+    source: Annotated[Path, typer.Option("--from", help="The folder it lies in.")],
+) -> None:
+    """Verify a data set and remember where it is."""
+    from poise.data.sources import add_source
+
+    added = add_source(name, source)
+    say(*added.notes)
+    typer.echo(f"{name}: {len(added.class_names)} classes, checked and remembered")

@@ -1,0 +1,114 @@
+"""A practitioner's commands: teach a learner, ask it, and see how good it is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from poise.cli.words import Checkpoints, say
+from poise.errors import UserError
+from poise.places import image_files
+from poise.store import CHECKPOINT_SECONDS
+
+Trained = Annotated[Path, typer.Argument(help="A learner's file, or model.safetensors of a run.")]
+Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+
+
+def learn(
+    model: Annotated[Path, typer.Argument(help="The learner's file; made if it is not there.")],
+    folder: Annotated[Path, typer.Argument(help="A folder with one folder of images per class.")],
+    method: Annotated[str | None, typer.Option(help="For a new learner: lucir, icarl, lwf, podnet or aanets.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="For a new learner.", min=1)] = None,
+    batch: Annotated[int | None, typer.Option(help="For a new learner: images in a training step.", min=2)] = None,
+    memory: Annotated[int | None, typer.Option(help="For a new learner: images kept per class.", min=0)] = None,
+    policy: Annotated[str | None, typer.Option(help="For a new learner: online, fixed, …")] = None,
+    net: Annotated[str | None, typer.Option(help="For a new learner: small, resnet32, resnet18.")] = None,
+    image_size: Annotated[
+        int | None, typer.Option(help="For a new learner: to how many pixels images are scaled.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="For a new learner: of every random draw.")] = None,
+    device: Device = "auto",
+    update: Annotated[bool, typer.Option("--update", help="Also train on new images of known classes.")] = False,
+    restart: Annotated[bool, typer.Option("--restart", help="Discard a phase that was interrupted.")] = False,
+    checkpoint_every: Checkpoints = CHECKPOINT_SECONDS,
+) -> None:
+    """Learn the classes in a folder as one more phase, and save the learner.
+
+    Interrupted, it leaves the learner as it was; the same command continues.
+    """
+    from poise.experiment import Lesson, ModelFile
+
+    given = {
+        "method": method,
+        "epochs": epochs,
+        "batch": batch,
+        "memory": memory,
+        "policy": policy,
+        "net": net,
+        "image_size": image_size,
+        "seed": seed,
+    }
+    settings = {name: value for name, value in given.items() if value is not None}
+    learner = ModelFile(model).teach(Lesson(folder, settings, update, device, restart, checkpoint_every), say)
+    typer.echo(f"{model}: {len(learner.classes_)} classes")
+
+
+def predict(
+    model: Trained,
+    paths: Annotated[list[Path], typer.Argument(help="Image files, and folders with images in and below them.")],
+    top: Annotated[int, typer.Option("--top", help="How many classes are printed for each image.", min=1)] = 1,
+    as_json: Json = False,
+    device: Device = "auto",
+) -> None:
+    """Print the most probable class of each image, and how probable it is."""
+    from poise.experiment import ModelFile, predict_files
+
+    learner = ModelFile(model).load(device)
+    files = [file for path in paths for file in _images_of(path)]
+    named, failed, read = set(paths), list[UserError](), 0
+    for prediction in predict_files(learner, files, top):
+        if as_json:
+            typer.echo(json.dumps(prediction.as_json(), ensure_ascii=False))
+        elif prediction.unread is None:
+            typer.echo(prediction.as_text())
+        if prediction.unread is None:
+            read += 1
+        elif prediction.path in named:
+            failed.append(prediction.unread)
+        else:
+            say(f"not read: {prediction.unread}")
+    if failed:
+        raise failed[0]
+    if not read:
+        raise UserError("none of these images could be read")
+
+
+def _images_of(path: Path) -> list[Path]:
+    if not path.exists():
+        raise UserError(f"image {path} does not exist; check the path")
+    return image_files(path)
+
+
+def score(
+    model: Trained,
+    folder: Annotated[Path, typer.Argument(help="A folder with one folder of images per class.")],
+    as_json: Json = False,
+    device: Device = "auto",
+) -> None:
+    """Print how many images of each class are recognised. Use images that it was not trained on."""
+    from poise.experiment import ModelFile, score_folder
+    from poise.report import align_columns
+
+    found = score_folder(ModelFile(model).load(device), folder)
+    say(*(f"not read: {prediction.unread}" for prediction in found.unread))
+    if as_json:
+        typer.echo(json.dumps(found.as_json(), ensure_ascii=False))
+        return
+    rows = [[name, str(count), str(right), f"{share:.2f}"] for name, count, right, share in found.rows()]
+    typer.echo(align_columns(["class", "images", "recognised", "%"], rows))
+    for name, count in found.unknown.items():
+        typer.echo(f"class '{name}' is unknown to this learner; its {count} images are not counted")

@@ -1,0 +1,62 @@
+"""The commands that show what runs found."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from poise.cli.words import say
+from poise.errors import UserError
+
+
+def report(
+    paths: Annotated[list[Path], typer.Argument(help="Run folders, folders of them, and tables of 'poise probe'.")],
+    out: Annotated[Path | None, typer.Option("--out", help="A folder for index.html, tables and figures.")] = None,
+    watching: Annotated[bool, typer.Option("--watch", help="Rewrite the page while runs continue.")] = False,
+    every: Annotated[int, typer.Option("--every", help="Seconds between updates with --watch.", min=1)] = 10,
+    maps: Annotated[bool, typer.Option("--cam", help="Also draw where the final models look (slower).")] = False,
+) -> None:
+    """Print a table over runs; with --out write a page with every table and figure, which opens from the disk."""
+    from poise.experiment import RunFolder, report_maps
+    from poise.report import watch
+    from poise.studies import gather_with_studies
+
+    if watching and out is None:
+        raise UserError("--watch rewrites a page; say where with --out FOLDER")
+    look = partial(gather_with_studies, paths)
+    found = watch(look, out, every, say) if watching and out is not None else look()
+    if not found.runs and not found.texts:
+        raise UserError(f"{found.unread[0].path} {found.unread[0].reason}")
+    say(*(f"not read: {each.path} {each.reason}" for each in found.unread))
+    typer.echo(found.text())
+    if out is not None:
+        finished = [run.path for run in found.runs if RunFolder(run.path).model.exists()]
+        typer.echo(f"\nreport {found.write(out, report_maps(finished) if maps else (), printed=True)}")
+
+
+def cam(
+    paths: Annotated[list[Path], typer.Argument(help="Finished run folders, or learners' files, side by side.")],
+    images: Annotated[list[Path] | None, typer.Option("--images", help="Image files or folders of them.")] = None,
+    out: Annotated[Path, typer.Option("--out", help="The picture: FILE.png, .svg or .pdf.")] = Path("cam.png"),
+) -> None:
+    """Draw where models look (Grad-CAM); without --images, at exam images of early, middle and late classes."""
+    from poise.experiment import activation_maps
+    from poise.report import check_picture, rows_table
+
+    check_picture(out)
+    figure = activation_maps(paths, images or ())
+    figure.save(out)
+    typer.echo(f"{rows_table(figure.data)}\n\n{out}")
+
+
+def track(
+    folder: Annotated[Path, typer.Argument(help="A run folder, finished or not.")],
+    to: Annotated[str, typer.Option("--to", help="The service: wandb, trackio or mlflow (extras).")],
+) -> None:
+    """Write the numbers in a run's journal to a tracking service."""
+    from poise.experiment import make_tracker, track_folder
+
+    typer.echo(f"{track_folder(make_tracker(to, folder))} numbers of {folder} are in {to}")

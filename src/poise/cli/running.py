@@ -1,0 +1,77 @@
+"""How the commands about runs go about it, once torch may be loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from poise.errors import PoiseError, UserError
+from poise.experiment import (
+    Plan,
+    Run,
+    RunFolder,
+    TensorBoard,
+    Watcher,
+    load_recipe,
+    make_plan,
+    make_tracker,
+    make_watcher,
+)
+from poise.recipes import DEFAULT_RECIPE
+from poise.report import load_result, run_of_result, run_table
+from poise.studies import gather_with_studies
+
+
+def words_to_plan(recipe: str, overrides: Sequence[str] | None, seed: int | None = None) -> Plan:
+    """The plan that the words of a command describe."""
+    words = list(overrides or [])
+    if "=" in recipe:  # no recipe given: the first word is an override
+        words, recipe = [recipe, *words], DEFAULT_RECIPE
+    words += [f"seed={seed}"] if seed is not None else []
+    return make_plan(recipe, load_recipe(recipe, words))
+
+
+def start_run(job: Run, tensorboard: bool = False, track: str | None = None) -> None:
+    """Start a run, or say what its folder already holds."""
+    folder, plan = job.folder, job.plan
+    if folder.exists:
+        _explain_existing(folder, job.described())
+        return
+    watcher = make_watcher(len(plan.stream), [*plan.source.notes, f"run folder {folder.path}"])
+    job.watchers = make_watchers(folder, watcher, tensorboard, track)
+    show_result(job.start(), folder.path)
+
+
+def show_result(result: Mapping[str, Any], folder: Path) -> None:
+    """Print the table of a finished run, and write its page."""
+    typer.echo(f"\n{run_table(run_of_result(result))}\n\nrun folder {folder}\n{write_report([folder], folder)}")
+
+
+def make_watchers(folder: RunFolder, watcher: Watcher, tensorboard: bool, track: str | None = None) -> list[Watcher]:
+    """What watches a run: the progress, and TensorBoard and a tracking service where they are asked for."""
+    board: list[Watcher] = [TensorBoard(folder.path)] if tensorboard else []
+    service: list[Watcher] = [make_tracker(track, folder.path)] if track is not None else []
+    return [watcher, *board, *service]
+
+
+def write_report(runs: Sequence[Path], out: Path) -> str:
+    """Write the report page of some runs into a folder, and say where; a failure does not fail the runs."""
+    page = out / "report"
+    if RunFolder(page).exists:
+        return f"no report: {page} is a run folder"
+    try:
+        return f"report {gather_with_studies(runs).write(page)}"
+    except (PoiseError, OSError) as error:
+        return f"no report: {error}"
+
+
+def _explain_existing(folder: RunFolder, wanted: dict[str, object]) -> None:
+    """A run folder is never overwritten: say what is there."""
+    folder.refuse_other(wanted)
+    if not folder.finished:
+        raise UserError(f"{folder.path} holds this run, unfinished; continue with 'poise resume {folder.path}'")
+    result = load_result(folder.path)
+    typer.echo(f"{folder.path} holds this run, finished: average accuracy {result['average_accuracy']:.2f}")

@@ -1,0 +1,122 @@
+"""The commands of studies, which look at exams and say so."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from poise.cli.words import Checkpoints, LanesOption, Out, Overrides, RecipeName, Seed, say
+from poise.errors import UserError
+from poise.recipes import DEFAULT_RECIPE
+from poise.store import CHECKPOINT_SECONDS
+
+
+def crossval(
+    recipe: RecipeName = DEFAULT_RECIPE,
+    overrides: Overrides = None,
+    out: Annotated[Path | None, typer.Option("--out", help="The folder of the run folders.")] = None,
+    seed: Seed = None,
+    lanes: LanesOption = None,
+    checkpoint_every: Checkpoints = CHECKPOINT_SECONDS,
+) -> None:
+    """An oracle: run every action of the space as a constant one, and keep the best by the exam of whole runs."""
+    from poise.cli.running import words_to_plan
+    from poise.experiment import Lines
+    from poise.report import actions_table, run_of_result, run_table
+    from poise.studies import crossval_folder, run_crossval
+
+    plan = words_to_plan(recipe, overrides, seed)
+    folder = out or crossval_folder(plan)
+    result = run_crossval(plan, folder, lanes, Lines(None, sys.stderr), checkpoint_every)
+    typer.echo(f"\n{actions_table(result)}\n\n{run_table(run_of_result(result))}\n\nrun folders in {folder}")
+
+
+def audit(
+    recipe: RecipeName = DEFAULT_RECIPE,
+    overrides: Overrides = None,
+    out: Out = None,
+    seed: Seed = None,
+    checkpoint_every: Checkpoints = CHECKPOINT_SECONDS,
+) -> None:
+    """Measure a leak: run a policy that is told the exam accuracy of its trials. Its results are labelled."""
+    from poise.cli.running import start_run, words_to_plan
+    from poise.experiment import RunFolder
+    from poise.studies import Audit, audit_folder
+
+    plan = words_to_plan(recipe, overrides, seed)
+    start_run(Audit(plan, RunFolder(out or audit_folder(plan)), (), checkpoint_every))
+
+
+def probe(
+    recipe: Annotated[str, typer.Argument(help="A recipe, or the folder of a run that stands before the phase.")],
+    phase: Annotated[int, typer.Option("--phase", help="In which phase the actions are tried.")],
+    out: Annotated[Path, typer.Option("--out", help="The table, FILE.json; a run up to the phase goes beside it.")],
+    overrides: Overrides = None,
+    space: Annotated[str | None, typer.Option("--space", help="Short for space=NAME.")] = None,
+    lengths: Annotated[str | None, typer.Option("--lengths", help="Epochs of the trials, e.g. 4,16.")] = None,
+    full: Annotated[bool, typer.Option("--full", help="Also train every action at full length.")] = False,
+    rounds: Annotated[int, typer.Option("--rounds", help="Splits of the environment.", min=1)] = 1,
+) -> None:
+    """Try every action of a space in one phase; store rewards beside the exam of the temporary models."""
+    from poise.cli.running import words_to_plan
+    from poise.experiment import RunFolder, make_watcher
+    from poise.studies import Probe, ProbeTable, Question, probe_summary, reach, reopened
+
+    words = [*(overrides or []), *([f"space={space}"] if space else [])]
+    question = Question(phase, _whole_numbers(lengths), full, rounds)
+    if RunFolder(Path(recipe)).exists:
+        job = Probe(*reopened(Path(recipe), words), question, out)
+    else:
+        job = Probe(words_to_plan(recipe, words), RunFolder(out.with_suffix("")), question, out)
+        reach(job.plan, job.folder, phase, make_watcher(len(job.plan.stream), job.plan.source.notes))
+    typer.echo(probe_summary(ProbeTable(job.run(say))))
+
+
+def simulate(
+    tables: Annotated[
+        list[str], typer.Argument(help="Tables of 'poise probe'; then options of the policy, key=value.")
+    ],
+    policy: Annotated[str, typer.Option("--policy", help="Which policy is replayed.")],
+    runs: Annotated[int, typer.Option("--runs", help="How often; 300 take about 3 to 15 s.", min=1)] = 300,
+    phases: Annotated[
+        int | None, typer.Option("--phases", help="With one table: in how many phases (5).", min=1)
+    ] = None,
+    truth: Annotated[str | None, typer.Option("--truth", help="Judge by: exam (after M₁) or full (after M₂).")] = None,
+    truth_from: Annotated[list[Path] | None, typer.Option("--truth-from", help="Tables whose exams judge.")] = None,
+    classifier: Annotated[str | None, typer.Option("--classifier", help="fc or ncm.")] = None,
+    length: Annotated[int | None, typer.Option("--length", help="M₁, if the tables have several.")] = None,
+    paired: Annotated[bool, typer.Option("--paired", help="An image is easy or hard for all actions alike.")] = False,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of the simulated runs.")] = 0,
+) -> None:
+    """Replay a policy on tables of rewards, one after the other as phases, many times."""
+    from poise.policies import make_policy
+    from poise.policies.simulate import replay_on_table
+    from poise.studies import load_probe, simulation_summary, simulation_table
+
+    options = _options([word for word in tables if "=" in word])
+    probes = [load_probe(Path(word)) for word in tables if "=" not in word]
+    judges = [load_probe(path) for path in truth_from or ()]
+    table, words = simulation_table(
+        probes, length=length, truth=truth, classifier=classifier, phases=phases, judges=judges
+    )
+    made = partial(make_policy, policy, options=options)
+    found = replay_on_table(made, table, runs, seed, full=probes[0].long, paired=paired)
+    named = " ".join([policy, *(f"{key}={value}" for key, value in options.items())])
+    typer.echo(simulation_summary(found, f"{named} on {words}"))
+
+
+def _options(words: list[str]) -> dict[str, Any]:
+    from poise.experiment import parse_override
+
+    return {".".join(path): value for path, value in map(parse_override, words)}
+
+
+def _whole_numbers(text: str | None) -> tuple[int, ...]:
+    try:
+        return tuple(int(word) for word in (text or "").split(",") if word)
+    except ValueError as error:
+        raise UserError(f"--lengths {text} must be whole numbers with commas between, e.g. 4,16") from error

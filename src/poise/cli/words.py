@@ -1,0 +1,23 @@
+"""What several commands share: options, and lines for the user."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+RecipeName = Annotated[str, typer.Argument(help="A recipe (see 'poise recipes') or a TOML file.")]
+Overrides = Annotated[list[str] | None, typer.Argument(help="key=value …, e.g. setting=tfs phases=25")]
+Checkpoints = Annotated[float, typer.Option("--checkpoint-every", help="Seconds between checkpoints.", min=0)]
+Out = Annotated[Path | None, typer.Option("--out", help="Run folder.")]
+Seed = Annotated[int | None, typer.Option("--seed", help="Short for seed=N.")]
+LanesOption = Annotated[int | None, typer.Option("--lanes", help="Runs side by side; measured if not given.", min=1)]
+Board = Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard scalars (an extra).")]
+Track = Annotated[str | None, typer.Option("--track", help="Also write to wandb, trackio or mlflow (extras).")]
+
+
+def say(*lines: str) -> None:
+    """Print lines beside the output."""
+    for line in lines:
+        typer.echo(line, err=True)

@@ -1,0 +1,195 @@
+"""The file of a learner that is taught folder by folder, with a lock and the checkpoint of a phase beside it."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from poise import store
+from poise.errors import Damaged, OtherImages, OutOfMemory, UserError
+from poise.experiment.stopping import CheckpointClock, Stop, as_many_threads, stopping
+from poise.learner import Learner, LearnerState
+from poise.places import labelled_files
+from poise.progress import watch_phase
+from poise.training import Event, PhaseDone
+
+log = logging.getLogger(__name__)
+
+#: What the file of a phase in its middle is called in its header.
+KIND: Final = "unfinished phase"
+Saved = tuple[LearnerState, dict[str, Any]]  # such a phase, and what else was written with it
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """One phase as the user asks for it.
+
+    Attributes:
+        folder: with one folder of images for each class.
+        settings: of a new learner, those that were given; the others are the learner's own defaults.
+        update: whether images of known classes are trained on.
+        device: where it is learned.
+        restart: whether a phase that was interrupted is discarded.
+        checkpoint_seconds: between two checkpoints.
+    """
+
+    folder: Path
+    settings: Mapping[str, int | str] = field(default_factory=dict)
+    update: bool = False
+    device: str = "auto"
+    restart: bool = False
+    checkpoint_seconds: float = store.CHECKPOINT_SECONDS
+
+    def described(self) -> dict[str, Any]:
+        """What must be the same when the phase is continued."""
+        return {"settings": dict(self.settings), "update": self.update}
+
+
+class ModelFile:
+    """A learner's file.
+
+    While a phase is learned, the file stays as it was, and no other process can learn into it. An interrupted phase
+    is kept beside it, in `NAME.pending`, and the same lesson continues it to the same bytes.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file = path.resolve() if path.is_symlink() else path
+        self.pending = self._file.with_name(f"{self._file.name}.pending")
+
+    def teach(self, lesson: Lesson, say: Callable[[str], None] = log.info) -> Learner:
+        """Learn the classes in a folder as one more phase, and write the learner to the file.
+
+        Where it continues a phase, it says so.
+        """
+        place = self._file.absolute().parent
+        if not place.is_dir() or not os.access(place, os.W_OK):
+            raise UserError(f"{place} is not a folder that can be written to; choose another MODEL")
+        lock = self._file.with_name(f".{self._file.name}.lock")
+        busy = f"is learning into {self.path}; wait for it or choose another MODEL"
+        with store.locked(lock, busy, sign=True), _explain_memory():
+            saved = None if lesson.restart else self._read_pending(lesson)
+            with as_many_threads(saved[1]["threads"] if saved else torch.get_num_threads()):
+                learner = self._open(lesson, saved)
+                events = self._begin(learner, lesson, saved)
+                if saved is not None:
+                    say(f"continuing the phase that was interrupted, from {self.pending}")
+                stop = Stop()
+                with stopping(stop):
+                    watch_phase(learner, self._checkpointed(learner, events, lesson, stop))
+                    learner.save(self._file)
+                    self.pending.unlink(missing_ok=True)
+        return learner
+
+    def load(self, device: str = "auto") -> Learner:
+        """The learner in the file, to predict with."""
+        if not self._file.exists() and self.pending.exists():
+            raise UserError(
+                f"{self.path} does not exist yet: its first phase was interrupted; continue it with 'poise learn'"
+            )
+        return Learner.load(self._file, device=device)
+
+    # Where it starts from ---------------------------------------------------------------------------------------
+
+    def _open(self, lesson: Lesson, saved: Saved | None) -> Learner:
+        """The learner: the one in the file or a new one; in the middle of its phase, if that was interrupted."""
+        if self._file.exists():
+            if lesson.settings:
+                given = ", ".join(map(_option, lesson.settings))
+                raise UserError(f"{self.path} exists already; {given} can only be chosen for a new learner")
+            state = LearnerState.read(self._file)
+            return Learner.from_state(state if saved is None else saved[0].continuing(state), device=lesson.device)
+        if saved is not None:
+            return Learner.from_state(saved[0], device=lesson.device)
+        return Learner(**lesson.settings, device=lesson.device)  # type: ignore[arg-type]
+
+    def _begin(self, learner: Learner, lesson: Lesson, saved: Saved | None) -> Iterator[Event]:
+        """The phase, its images read and checked."""
+        paths, labels = labelled_files(lesson.folder)
+        known = sorted({label for label in labels if label in learner.classes_})
+        if known and not lesson.update:
+            raise UserError(f"class '{known[0]}' is known already; --update trains on new images of known classes")
+        try:
+            events = learner.fitting(paths, labels, known="update" if lesson.update else "refuse")
+        except OtherImages as error:
+            begun = saved[1]["folder"] if saved else lesson.folder
+            raise UserError(
+                f"{self.path} was interrupted while it learned {begun}, and these are other images; give that folder, "
+                f"unchanged, to continue, or use --restart, which discards {self.pending}"
+            ) from error
+        if lesson.restart:
+            self.pending.unlink(missing_ok=True)
+        return events
+
+    def _read_pending(self, lesson: Lesson) -> Saved | None:
+        """The phase that was interrupted, if there is one; refused where it is not the one that is asked for."""
+        if not self.pending.exists():
+            return None
+        try:
+            tensors, meta = store.read_tensors(self.pending, kind=KIND)
+        except Damaged as error:
+            raise Damaged(f"{error}; --restart begins the phase again") from error
+        if meta["model"] != self._digest():
+            raise UserError(
+                f"{self.path} was changed since its phase was interrupted; restore it to continue, "
+                f"or use --restart, which discards {self.pending}"
+            )
+        if meta["lesson"] != lesson.described():
+            raise UserError(
+                f"a phase of {self.path} was interrupted that was begun with {_options(meta['lesson'])}; "
+                "give the same options to continue it, or use --restart to discard it"
+            )
+        return LearnerState.from_tensors(tensors, meta["learner"]), meta
+
+    # Checkpoints ------------------------------------------------------------------------------------------------
+
+    def _checkpointed(self, learner: Learner, events: Iterable[Event], lesson: Lesson, stop: Stop) -> Iterator[Event]:
+        """The events, with a checkpoint now and then, and one before it leaves because it was asked to."""
+        clock, model = CheckpointClock(lesson.checkpoint_seconds), self._digest()
+        for event in events:
+            yield event
+            if isinstance(event, PhaseDone) or not (clock.is_due(event) or stop.is_set()):
+                continue
+            tensors, meta = learner.state().without_past().tensors(images=False)
+            described = {"lesson": lesson.described(), "folder": str(lesson.folder), "model": model}
+            threads = torch.get_num_threads()
+            store.write_tensors(self.pending, tensors, {"learner": meta, **described, "threads": threads}, kind=KIND)
+            clock.restart()
+            if stop.is_set():
+                raise stop.interrupted("interrupted; the same command continues, with --restart it begins again")
+
+    def _digest(self) -> str | None:
+        """Of the file as it is; a phase continues what it was begun with and nothing else."""
+        if not self._file.exists():
+            return None
+        with self._file.open("rb") as file:
+            return hashlib.file_digest(file, "blake2b").hexdigest()
+
+
+@contextmanager
+def _explain_memory() -> Iterator[None]:
+    try:
+        yield
+    except torch.cuda.OutOfMemoryError as error:
+        raise OutOfMemory(
+            "out of GPU memory; free some and give the same command again, "
+            "or begin a new learner with a smaller --batch or --image-size"
+        ) from error
+
+
+def _options(lesson: Mapping[str, Any]) -> str:
+    """The options of a command, as they are typed."""
+    words = [f"{_option(name)} {value}" for name, value in lesson["settings"].items()]
+    return " ".join([*words, *(["--update"] if lesson["update"] else [])]) or "no options"
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"

@@ -1,0 +1,83 @@
+"""When a job is stopped, when it writes a checkpoint, and what it must find again to continue with the same bytes."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+import torch
+
+from poise.errors import Interrupted
+from poise.store import CHECKPOINT_SECONDS
+from poise.training import Event, StageDone, TrialDone, TuningDone
+
+TRIAL_SECONDS = 2.0  # between checkpoints during policy learning, which are small
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Stop(threading.Event):
+    """Set: write a checkpoint and leave. It remembers which signal asked for it."""
+
+    signal: int = signal.SIGINT
+
+    def interrupted(self, message: str) -> Interrupted:
+        """What to leave with: the line for the user, and the exit code of that signal."""
+        return Interrupted(message, 128 + self.signal)
+
+
+@contextmanager
+def stopping(stop: Stop) -> Iterator[None]:
+    """Ctrl-C, SIGTERM and SIGHUP set the event; a second Ctrl-C stops at once.
+
+    A command that was started to survive the end of its terminal (`nohup`) does.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def ask(signum: int, frame: FrameType | None) -> None:
+        if stop.is_set() and signum == signal.SIGINT:
+            raise KeyboardInterrupt
+        stop.signal = signum
+        stop.set()
+
+    unheard = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else set()
+    before = {number: signal.signal(number, ask) for number in SIGNALS if number not in unheard}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class CheckpointClock:
+    """Says when the next checkpoint is due: after a stage, and when enough time has passed."""
+
+    def __init__(self, seconds: float = CHECKPOINT_SECONDS) -> None:
+        self._seconds = seconds
+        self._written = time.monotonic()
+
+    def is_due(self, event: Event) -> bool:
+        """Whether to write one after this event."""
+        trying = isinstance(event, TrialDone | TuningDone)
+        patience = min(self._seconds, TRIAL_SECONDS) if trying else self._seconds
+        return isinstance(event, StageDone) or time.monotonic() - self._written >= patience
+
+    def restart(self) -> None:
+        """One was written."""
+        self._written = time.monotonic()
+
+
+@contextmanager
+def as_many_threads(threads: int) -> Iterator[None]:
+    """As many threads as the job was started with: sums are split among them, so bytes depend on it."""
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(threads)
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,38 @@
+"""Where data sets lie: folders, published files, and what the user registered. Names only: no image is opened here.
+
+There is no torch in this room, so that `poise data` answers at once.
+"""
+
+from poise.places.folders import Files, Layout, image_files, labelled_files, list_files, scan
+from poise.places.known import (
+    EMBEDDED,
+    KnownSource,
+    cifar_folder,
+    explain_getting,
+    explain_unknown,
+    is_name,
+    listing,
+    named_folder,
+    remember,
+)
+from poise.places.releases import RELEASES, Release
+
+__all__ = [
+    "EMBEDDED",
+    "RELEASES",
+    "Files",
+    "KnownSource",
+    "Layout",
+    "Release",
+    "cifar_folder",
+    "explain_getting",
+    "explain_unknown",
+    "image_files",
+    "is_name",
+    "labelled_files",
+    "list_files",
+    "listing",
+    "named_folder",
+    "remember",
+    "scan",
+]

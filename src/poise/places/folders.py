@@ -1,0 +1,119 @@
+"""Folders of class folders: which files there are and which part they belong to. No file is opened."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from poise import draws
+from poise.errors import UserError
+
+ENDINGS: Final = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
+_SPLIT_SEED = 1993
+
+Files = Mapping[str, tuple[Path, ...]]  # the image files of each class
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which files are the training and which the test part; `test` is None when the folder has none."""
+
+    train: Files
+    test: Files | None
+
+
+def scan(folder: Path) -> Layout:
+    """The layout of a data set: `train/CLASS/*` and `test/CLASS/*` (or `val`), or `CLASS/*` with a fixed seeded split.
+
+    Only names are read, no file is opened.
+    """
+    if not folder.is_dir():
+        raise UserError(f"{folder} is not a folder; give a folder with one folder of images for each class")
+    # A folder named train that holds images itself is a class of that name.
+    if (folder / "train").is_dir() and not _image_files(folder / "train"):
+        named = (folder / name for name in ("test", "val"))  # some data sets publish no labels of their test part
+        return _read_parts(folder / "train", next((part for part in named if part.is_dir()), folder / "test"))
+    return _split(folder, _classes(folder))
+
+
+def labelled_files(folder: Path) -> tuple[list[Path], list[str]]:
+    """Every image file in `folder/CLASS/*`, and its class: what one phase brings."""
+    if not folder.is_dir():
+        raise UserError(f"{folder} is not a folder; give a folder with one folder of images for each class")
+    listed = list(list_files(_classes(folder, least=1)))
+    return [file for _, file in listed], [name for name, _ in listed]
+
+
+def image_files(path: Path) -> list[Path]:
+    """The file itself; for a folder, the image files in it and below it, sorted by path."""
+    if not path.is_dir():
+        return [path]
+    found = sorted(file for file in path.rglob("*") if file.suffix.lower() in ENDINGS and file.is_file())
+    if not found:
+        raise UserError(f"{path} has no image; give image files ({_endings()}) or a folder of them")
+    return found
+
+
+def _read_parts(train: Path, test: Path) -> Layout:
+    known = _classes(train)
+    if not test.is_dir():
+        return Layout(known, None)
+    examined = _classes(test, least=1)
+    strangers = sorted(set(examined) - set(known))
+    if strangers:
+        raise UserError(f"{test} has classes that {train} lacks: {', '.join(strangers)}; add them there or remove them")
+    return Layout(known, examined)
+
+
+def _split(folder: Path, classes: Files) -> Layout:
+    train: dict[str, tuple[Path, ...]] = {}
+    test: dict[str, tuple[Path, ...]] = {}
+    for name, files in classes.items():
+        if len(files) < 2:
+            raise UserError(
+                f"class '{name}' in {folder} has a single image, too few for a training and a test part; "
+                "add images or use train/ and test/ folders"
+            )
+        shuffled = draws.generator(_SPLIT_SEED, "folder test", name).permutation(len(files))
+        chosen = set(shuffled[: max(1, len(files) // 5)].tolist())
+        train[name] = tuple(file for index, file in enumerate(files) if index not in chosen)
+        test[name] = tuple(file for index, file in enumerate(files) if index in chosen)
+    return Layout(train, test)
+
+
+def _classes(folder: Path, least: int = 2) -> Files:
+    """The image files of each class folder, classes and files sorted by name."""
+    classes = {entry.name: _image_files(folder / entry.name) for entry in _entries(folder) if entry.is_dir()}
+    for name, files in classes.items():
+        if not files:
+            raise UserError(f"class folder {folder / name} has no image; add some ({_endings()}) or remove the folder")
+    if len(classes) < least:
+        found = f"only one class folder, {next(iter(classes))}" if classes else "no class folder"
+        raise UserError(f"{folder} has {found}; put the images of each class in a folder of its own, at least {least}")
+    return classes
+
+
+def _image_files(folder: Path) -> tuple[Path, ...]:
+    images = (entry for entry in _entries(folder) if entry.name.lower().endswith(tuple(ENDINGS)))
+    return tuple(folder / entry.name for entry in images if entry.is_file())
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    """What is in a folder, sorted by name. It is listed without asking for each file, which takes long for many."""
+    try:
+        with os.scandir(folder) as found:
+            return sorted((entry for entry in found if not entry.name.startswith(".")), key=lambda entry: entry.name)
+    except OSError as error:
+        raise UserError(f"{folder} cannot be read ({error.strerror}); check its permissions") from error
+
+
+def _endings() -> str:
+    return ", ".join(sorted(ENDINGS))
+
+
+def list_files(files: Files) -> Iterator[tuple[str, Path]]:
+    """The name of its class and the path of every file, class by class."""
+    return ((name, file) for name, members in files.items() for file in members)

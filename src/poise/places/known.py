@@ -1,0 +1,169 @@
+"""Which data sets poise knows, and where each of them was found.
+
+A data set is looked for in the folder that POISE_DATA names, then among the folders that the user
+registered, which are remembered in one small file per user.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from poise import store
+from poise.errors import Damaged, UserError, suggestion
+from poise.places.folders import scan
+from poise.places.releases import RELEASES, Release
+
+_NAME = re.compile(r"[A-Za-z0-9_-]+")
+_ADD = "poise data add {} --from FOLDER"
+#: The data set that comes along.
+EMBEDDED = "digits"
+
+
+@dataclass(frozen=True)
+class KnownSource:
+    """A data set that poise knows, found or not.
+
+    Attributes:
+        name: what to write after `data=`.
+        kind: `embedded`, `CIFAR files` or `class folders`.
+        where: where it was found; None if it was not.
+        hint: how to get it; empty if it was found.
+    """
+
+    name: str
+    kind: str
+    where: str | None
+    hint: str = ""
+
+
+def listing() -> list[KnownSource]:
+    """All known data sets: the embedded one, the CIFAR ones, those in POISE_DATA and the registered ones."""
+    entries = [KnownSource(EMBEDDED, "embedded", "comes with scikit-learn")]
+    entries += [_find_cifar(release) for release in RELEASES.values()]
+    searched = {folder.name: folder for folder in _find_data_sets()}
+    entries += [KnownSource(name, "class folders", str(folder)) for name, folder in searched.items()]
+    for name, folder in sorted(_read_registered().items()):
+        if name in RELEASES or name in searched:
+            continue
+        there = folder.is_dir()
+        hint = "" if there else f"{folder} is gone; {_ADD.format(name)}"
+        entries.append(KnownSource(name, "class folders", str(folder) if there else None, hint))
+    return entries
+
+
+def is_name(word: str) -> bool:
+    """Whether a data set can have this name."""
+    return _NAME.fullmatch(word) is not None
+
+
+def cifar_folder(release: Release) -> Path | None:
+    """Where the published files lie, in POISE_DATA or registered."""
+    searched = _data_folder()
+    found = release.found_in(searched) if searched else None
+    if found is not None:
+        return found
+    folder = _read_registered().get(release.name)
+    if folder is not None and not folder.is_dir():
+        raise UserError(_explain_vanished(release.name, folder))
+    return folder
+
+
+def _find_cifar(release: Release) -> KnownSource:
+    try:
+        folder = cifar_folder(release)
+    except UserError as error:
+        return KnownSource(release.name, "CIFAR files", None, str(error))
+    if folder is None:
+        return KnownSource(release.name, "CIFAR files", None, explain_getting(release))
+    return KnownSource(release.name, "CIFAR files", str(folder))
+
+
+def explain_getting(release: Release) -> str:
+    """How to get a data set that was not found."""
+    add = _ADD.format(release.name)
+    return (
+        f"get the python version from the CIFAR page, unpack it to {release.folder} and run {add}, "
+        "or set POISE_DATA to the folder it is in"
+    )
+
+
+def named_folder(name: str) -> Path | None:
+    """The folder of class folders of this name, in POISE_DATA or registered."""
+    searched = _data_folder()
+    if searched is not None and (searched / name).is_dir():
+        return searched / name
+    folder = _read_registered().get(name)
+    if folder is not None and not folder.is_dir():
+        raise UserError(_explain_vanished(name, folder))
+    return folder
+
+
+def _data_folder() -> Path | None:
+    value = os.environ.get("POISE_DATA")
+    return Path(value).expanduser() if value else None
+
+
+def _find_data_sets() -> Iterator[Path]:
+    """The folders in POISE_DATA that are data sets of class folders."""
+    searched = _data_folder()
+    if searched is None or not searched.is_dir():
+        return
+    for folder in sorted(searched.iterdir()):
+        if folder.is_dir() and _NAME.fullmatch(folder.name) and _is_data_set(folder):
+            yield folder
+
+
+def _is_data_set(folder: Path) -> bool:
+    if folder.name == EMBEDDED or folder.name in RELEASES:
+        return False
+    try:
+        scan(folder)
+    except UserError:
+        return False
+    return True
+
+
+def _explain_vanished(name: str, folder: Path) -> str:
+    return f"{name} is registered at {folder}, which is gone; put it back or run {_ADD.format(name)}"
+
+
+def explain_unknown(data: str) -> str:
+    """The line about a word that is neither a data set nor a folder."""
+    known = {EMBEDDED, *RELEASES, *_read_registered(), *(folder.name for folder in _find_data_sets())}
+    add = _ADD.format("NAME")
+    return f"unknown data '{data}', neither a name nor a folder; {suggestion(data, known)} (to add one: {add})"
+
+
+def _config() -> Path:
+    base = Path(os.environ.get("XDG_CONFIG_HOME", ""))
+    return (base if base.is_absolute() else Path.home() / ".config") / "poise" / "data.json"
+
+
+def _read_registered() -> dict[str, Path]:
+    path = _config()
+    try:
+        folders = store.read_json(path)["folders"] if path.exists() else {}
+        return {str(name): Path(folder) for name, folder in folders.items()}
+    except (Damaged, KeyError, TypeError, AttributeError) as error:
+        raise UserError(
+            f"{path} is damaged; delete it and register your folders again: {_ADD.format('NAME')}"
+        ) from error
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}); check its permissions") from error
+
+
+def remember(name: str, folder: Path) -> None:
+    """Register a folder under a name."""
+    path = _config()
+    folders = {known: str(where) for known, where in _read_registered().items()}
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        store.write_json(path, {"folders": {**folders, name: str(folder)}})
+    except OSError as error:
+        raise UserError(
+            f"{path} cannot be written ({error.strerror}); check its permissions, or use POISE_DATA"
+        ) from error

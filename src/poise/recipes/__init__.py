@@ -1,0 +1,44 @@
+"""The shipped recipes, one TOML file for each row of the paper and each example; and the text of any recipe.
+
+What a recipe means is said in `poise.experiment`. There is no torch here, so that `poise recipes` answers at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Final
+
+from poise.errors import UserError, suggestion
+
+#: The one that is run if none is named.
+DEFAULT_RECIPE: Final = "digits/lucir"
+
+
+def recipe_names() -> list[str]:
+    """The shipped recipes."""
+    return sorted(name for name, _ in _shipped(resources.files(__name__), ""))
+
+
+def recipe_text(name: str) -> str:
+    """The text of a shipped recipe or of a TOML file."""
+    shipped = dict(_shipped(resources.files(__name__), ""))
+    if name in shipped:
+        return shipped[name].read_text(encoding="utf-8")
+    path = Path(name)
+    if path.suffix == ".toml":
+        try:
+            return path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"recipe file {path} cannot be read; see 'poise recipes' for the shipped ones") from error
+    raise UserError(f"unknown recipe '{name}'; {suggestion(name, shipped)}")
+
+
+def _shipped(folder: Traversable, prefix: str) -> Iterator[tuple[str, Traversable]]:
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            yield from _shipped(entry, f"{prefix}{entry.name}/")
+        elif entry.name.endswith(".toml"):
+            yield prefix + entry.name.removesuffix(".toml"), entry

@@ -1,0 +1,403 @@
+"""A practitioner's commands: learn, predict and score; locked, interrupted, continued, and refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from poise import Augmentation, Learner, UserError, store
+from poise.experiment import Lesson, ModelFile, prediction
+
+from .samples import Command, Done, pictures
+
+TINY = ("groups=[2,1]", "epochs=1", "batch=64")
+SMALL = ("--epochs", "2", "--batch", "4", "--memory", "3", "--image-size", "8", "--policy", "fixed")
+TUNED = (*SMALL[:-1], "random")
+
+Driven = Callable[..., tuple[int, str]]
+STEP = "poise.training:StepDone:__init__"
+TRIAL = "poise.training:TrialDone:__init__"
+RENAMING = "pathlib:Path:replace"
+
+
+@pytest.fixture(scope="module")
+def lessons(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two folders of classes, and what is learned of them if nobody interrupts: one and two phases, tuned or not."""
+    place = tmp_path_factory.mktemp("lessons")
+    pictures(place / "first", "cat dog")
+    pictures(place / "second", "eel fox", first=50)
+    for name, options in (("fixed", SMALL), ("tuned", TUNED)):
+        model = ModelFile(place / name)
+        given = dict(zip(options[::2], options[1::2], strict=True))
+        settings = {
+            option.strip("-").replace("-", "_"): int(value) if value.isdigit() else value
+            for option, value in given.items()
+        }
+        model.teach(Lesson(place / "first", settings))
+        (place / f"{name}-once").write_bytes((place / name).read_bytes())
+        model.teach(Lesson(place / "second"))
+    return place
+
+
+def test_learn_then_predict_then_learn_more(poise: Command) -> None:
+    first = pictures(Path("first"), "cat dog")
+    words = ("--epochs", "2", "--memory", "3")
+    done = poise("learn", "model", first, *words)
+    assert (done.code, done.out) == (0, "model: 2 classes\n")
+    assert "phase 0: 2 new classes (2 in all)" in done.err
+    files = [str(first / "cat" / "0.png"), str(first / "dog" / "0.png")]
+    lines = [line.split("\t") for line in poise("predict", "model", *files).out.splitlines()]
+    assert [line[0] for line in lines] == files
+    assert all(line[1] in ("cat", "dog") and 0.5 <= float(line[2]) <= 1 for line in lines)
+
+    second = pictures(Path("second"), "cat eel", first=50)
+    before = Path("model").read_bytes()
+    refused = poise("learn", "model", second)
+    assert refused.code == 2
+    assert "class 'cat' is known already" in refused.err
+    assert "--update" in refused.err
+    assert Path("model").read_bytes() == before
+    late = poise("learn", "model", second, "--epochs", "3")
+    assert late == Done(2, "", "poise: model exists already; --epochs can only be chosen for a new learner\n")
+    assert poise("learn", "model", second, "--update").out == ("model: 3 classes\n")
+
+
+def test_a_model_that_cannot_be_read_is_one_line(poise: Command) -> None:
+    Path("model").write_bytes(b"\x10\0\0\0\0\0\0\0 nonsense")
+    image = pictures(Path("pets"), "cat") / "cat" / "0.png"
+    for words in (("predict", "model", image), ("learn", "model", "pets")):
+        done = poise(*words)
+        assert done.code in (1, 2)
+        assert done.err == "poise: model is damaged or was not written by poise\n"
+    Path("empty").mkdir()
+    assert poise("predict", "empty", image).code == 2
+
+
+def test_files_of_an_older_format_are_one_line_and_exit_code_2(poise: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    image = pictures(Path("pets"), "cat dog") / "cat" / "0.png"
+    with monkeypatch.context() as before:
+        before.setattr(store, "FORMAT", 1)
+        assert poise("learn", "model", "pets", "--epochs", "1", "--memory", "3").code == 0
+        assert poise("run", *TINY, "--out", "run").code == 0
+    Path("run/result.json").unlink()
+    written = {path: path.read_bytes() for path in (Path("model"), *Path("run").rglob("*.safetensors"))}
+    for words, name in (
+        (("predict", "model", image), "model"),
+        (("learn", "model", "pets", "--update"), "model"),
+        (("predict", "run/model.safetensors", image), "run/model.safetensors"),
+        (("resume", "run"), "run/checkpoints/000003.safetensors"),
+        (("run", *TINY, "start=run", "--out", "other"), f"{Path.cwd()}/run/phase-0.safetensors"),
+        (("probe", "run", "--phase", "1", "--out", "probe.json"), "run/phase-0.safetensors"),
+    ):
+        done = poise(*words)
+        assert (done.code, done.out) == (2, "")
+        line = f"{name} has format 1, this poise reads 2; train it again, or use an older poise"
+        assert done.err == f"poise: {line}\n"
+    assert {path: path.read_bytes() for path in written} == written
+    assert not Path("other").exists()
+
+
+def test_a_run_predicts_too(poise: Command) -> None:
+    assert poise("run", *TINY, "--out", "run").code == 0
+    image = pictures(Path("pets"), "cat") / "cat" / "0.png"
+    assert poise("predict", "run/model.safetensors", image).out.startswith(f"{image}\t")
+    done = poise("predict", "run/phase-0.safetensors", image)
+    assert done.code == 2
+    assert "not a learner file" in done.err
+    missing = poise("predict", "run/model.safetensors", "nowhere.png")
+    assert missing == Done(2, "", "poise: image nowhere.png does not exist; check the path\n")
+
+
+# Options -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_options_of_a_new_learner_reach_it(poise: Command) -> None:
+    words = ("--method", "lwf", "--net", "small/ordinary", "--seed", "5", "--device", "cpu")
+    assert poise("learn", "model", pictures(Path("pets"), "cat dog"), *SMALL, *words).code == 0
+    learner = Learner.load("model")
+    settings = learner.settings
+    assert (settings.method, settings.net, settings.seed, settings.policy) == ("lwf", "small/ordinary", 5, "fixed")
+    assert (settings.schedule.batch, settings.schedule.epochs, settings.memory.per_class) == (4, 2, 3)
+    assert learner.shape_ == (3, 8, 8)
+
+
+def test_options_that_are_not_given_are_the_learners_own_defaults(
+    poise: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: dict[str, object] = {}
+
+    def stop(learner: Learner, *words: object, **options: object) -> None:
+        given.update(options)
+        raise UserError("seen")
+
+    monkeypatch.setattr(Learner, "__init__", stop)
+    assert poise("learn", "model", pictures(Path("pets"), "cat dog"), "--seed", "2").err == "poise: seen\n"
+    assert given == {"seed": 2, "device": "auto"}
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (("--net", "smal"), "did you mean 'small'?"),
+        (("--method", "lucri"), "did you mean 'lucir'?"),
+        (("--policy", "onlin"), "did you mean 'online'?"),
+        (("--image-size", "4"), "image_size=4 must be"),
+        (("--seed", "-1"), "seed=-1 must be"),
+        (("--batch", "1"), "--batch"),
+        (("--device", "cuda:99"), "cuda:99"),
+    ],
+)
+def test_a_wrong_option_is_one_line_and_nothing_is_written(words: tuple[str, ...], line: str, poise: Command) -> None:
+    pictures(Path("pets"), "cat dog")
+    done = poise("learn", "model", "pets", *words)
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+    assert line in done.err
+    assert [path.name for path in Path.cwd().iterdir()] == ["pets"]
+
+
+# Interrupted and continued -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_first_phase_is_continued_to_the_same_bytes(
+    signum: int, lessons: Path, driven: Driven, poise: Command
+) -> None:
+    model = Path.cwd() / "model"
+    words = ("learn", str(model), str(lessons / "first"), *SMALL)
+    code, printed = driven(STEP, 3, signum, *words)
+    assert code == 128 + signum
+    assert printed.splitlines()[-1] == "poise: interrupted; the same command continues, with --restart it begins again"
+    assert [path.name for path in Path.cwd().iterdir()] == ["model.pending"]
+    missing = poise("predict", "model", lessons / "first" / "cat" / "0.png")
+    assert missing.code == 2
+    assert "its first phase was interrupted; continue it with 'poise learn'" in missing.err
+    done = poise(*words)
+    assert done.code == 0, done.err
+    assert "continuing the phase that was interrupted" in done.err
+    assert [path.name for path in Path.cwd().iterdir()] == ["model"]
+    assert model.read_bytes() == (lessons / "fixed-once").read_bytes()
+
+
+@pytest.mark.parametrize(("name", "place", "number"), [("fixed", STEP, 4), ("tuned", TRIAL, 2), ("tuned", STEP, 3)])
+def test_a_later_phase_too_and_the_model_stays_as_it_was_until_then(
+    name: str, place: str, number: int, lessons: Path, driven: Driven, poise: Command
+) -> None:
+    model, before = Path.cwd() / "model", (lessons / f"{name}-once").read_bytes()
+    model.write_bytes(before)
+    words = ("learn", str(model), str(lessons / "second"))
+    assert driven(place, number, signal.SIGINT, *words)[0] == 130
+    assert model.read_bytes() == before
+    names, _ = store.read_tensors(Path("model.pending"), kind="unfinished phase")
+    assert not [tensor for tensor in names if "memory" in tensor], "training images are in the model and nowhere else"
+    assert poise("predict", "model", lessons / "first").code == 0
+    done = poise(*words)
+    assert done.code == 0, done.err
+    assert model.read_bytes() == (lessons / name).read_bytes()
+    assert [path.name for path in Path.cwd().iterdir()] == ["model"]
+
+
+@pytest.mark.parametrize(("place", "number"), [(STEP, 6), (RENAMING, 4), ("os:fsync", 5)])
+def test_killed_at_any_moment_it_continues_from_the_last_checkpoint(
+    place: str, number: int, lessons: Path, driven: Driven, poise: Command
+) -> None:
+    model = Path.cwd() / "model"
+    model.write_bytes((lessons / "fixed-once").read_bytes())
+    words = ("learn", str(model), str(lessons / "second"))
+    assert driven(place, number, signal.SIGKILL, *words, "--checkpoint-every", "0")[0] == -signal.SIGKILL
+    assert model.read_bytes() == (lessons / "fixed-once").read_bytes()
+    assert (Path.cwd() / ".model.lock").exists(), "the lock of a dead process is in nobody's way"
+    assert driven(STEP, 2, signal.SIGKILL, *words, "--checkpoint-every", "0")[0] == -signal.SIGKILL
+    assert poise(*words).code == 0
+    assert model.read_bytes() == (lessons / "fixed").read_bytes()
+    assert [path.name for path in Path.cwd().iterdir() if not path.name.endswith(".tmp")] == ["model"]
+
+
+@pytest.fixture
+def interrupted(lessons: Path, driven: Driven) -> Path:
+    """A model in the middle of its second phase."""
+    model = Path.cwd() / "model"
+    model.write_bytes((lessons / "fixed-once").read_bytes())
+    shutil.copytree(lessons / "second", "second")
+    assert driven(STEP, 3, signal.SIGTERM, "learn", str(model), str(Path.cwd() / "second"))[0] == 143
+    return model
+
+
+def test_other_images_are_refused_with_what_to_do(interrupted: Path, lessons: Path, poise: Command) -> None:
+    kept = Path("model.pending").read_bytes()
+    pictures(Path("third"), "gnu hen")
+    Path("second/eel/50.png").unlink()
+    for folder in ("third", "second"):
+        refused = poise("learn", interrupted, folder)
+        assert (refused.code, refused.err.count("\n")) == (2, 1)
+        assert f"was interrupted while it learned {Path.cwd() / 'second'}, and these are other images" in refused.err
+        assert "or use --restart" in refused.err
+    assert Path("model.pending").read_bytes() == kept
+    shutil.copy(lessons / "second" / "eel" / "50.png", "second/eel")
+    shutil.copytree("second", "moved")
+    assert poise("learn", interrupted, "moved").code == 0
+    assert interrupted.read_bytes() == (lessons / "fixed").read_bytes()
+
+
+def test_a_restart_discards_what_was_interrupted(interrupted: Path, lessons: Path, poise: Command) -> None:
+    pictures(Path("third"), "gnu hen")
+    assert poise("learn", interrupted, "nowhere", "--restart").code == 2
+    assert Path("model.pending").exists(), "a mistake discards nothing"
+    Path("model.pending").write_bytes(b"nonsense")
+    damaged = poise("learn", interrupted, "third")
+    assert damaged.code == 1
+    assert "model.pending is damaged or was not written by poise; --restart begins the phase again" in damaged.err
+    assert poise("learn", interrupted, "third", "--restart").out == f"{interrupted}: 4 classes\n"
+    assert not Path("model.pending").exists()
+
+
+def test_deleting_the_checkpoint_discards_it_too(interrupted: Path, lessons: Path, poise: Command) -> None:
+    Path("model.pending").unlink()
+    assert poise("learn", interrupted, "second").code == 0
+    assert interrupted.read_bytes() == (lessons / "fixed").read_bytes()
+
+
+def test_it_is_not_continued_with_other_options_or_another_model(
+    interrupted: Path, lessons: Path, driven: Driven, poise: Command
+) -> None:
+    other = poise("learn", interrupted, "second", "--update")
+    assert (other.code, other.err.count("\n")) == (2, 1)
+    assert "that was begun with no options; give the same options" in other.err
+    interrupted.write_bytes((lessons / "tuned-once").read_bytes())
+    changed = poise("learn", interrupted, "second")
+    assert (changed.code, changed.err.count("\n")) == (2, 1)
+    assert "was changed since its phase was interrupted; restore it" in changed.err
+
+    words = ("learn", str(Path.cwd() / "new"), str(lessons / "first"), *SMALL)
+    assert driven(STEP, 2, signal.SIGINT, *words)[0] == 130
+    refused = poise("learn", "new", lessons / "first", "--epochs", "3")
+    assert "--epochs 2 --batch 4 --memory 3 --policy fixed --image-size 8; give the same options" in refused.err
+
+
+# The lock ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_second_process_is_refused_at_once_and_names_the_first(lessons: Path, poise: Command) -> None:
+    command = [sys.executable, "-m", "poise", "learn", "model", str(lessons / "first"), "--epochs", "100000"]
+    first = subprocess.Popen([*command, "--image-size", "8"], stderr=subprocess.PIPE)
+    try:
+        assert first.stderr is not None
+        assert b"phase 0" in first.stderr.readline()
+        there = {path: path.stat().st_mtime_ns for path in Path.cwd().iterdir()}
+        second = poise("learn", "model", lessons / "first")
+        line = f"process {first.pid} is learning into model; wait for it or choose another MODEL"
+        assert second == Done(2, "", f"poise: {line}\n")
+        assert {path: path.stat().st_mtime_ns for path in Path.cwd().iterdir()} == there
+    finally:
+        first.kill()
+        first.communicate()
+    assert poise("learn", "model", lessons / "first", *SMALL).code == 0
+    assert [path.name for path in Path.cwd().iterdir()] == ["model"]
+
+
+# Predicting and scoring ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def model(lessons: Path) -> Path:
+    """A learner of four classes."""
+    shutil.copy(lessons / "fixed", "model")
+    return Path("model")
+
+
+def test_folders_are_predicted_with_all_that_is_below_them(model: Path, lessons: Path, poise: Command) -> None:
+    single = lessons / "second" / "fox" / "50.png"
+    lines = [line.split("\t") for line in poise("predict", model, single, lessons / "first").out.splitlines()]
+    assert [line[0] for line in lines] == [str(single), *map(str, sorted((lessons / "first").rglob("*.png")))]
+    assert {len(line) for line in lines} == {3}
+
+
+def test_many_images_are_predicted_a_few_at_a_time(
+    model: Path, lessons: Path, poise: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_once = poise("predict", model, lessons / "first").out
+    monkeypatch.setattr(prediction, "CHUNK", 3)
+    assert poise("predict", model, lessons / "first").out == at_once
+
+
+def test_the_most_probable_classes_for_people_and_for_programs(model: Path, lessons: Path, poise: Command) -> None:
+    image = lessons / "first" / "cat" / "0.png"
+    row = Learner.load(model).predict_proba([image])[0]
+    _, *cells = poise("predict", model, image, "--top", "3").out.strip().split("\t")
+    assert [float(cell) for cell in cells[1::2]] == sorted((round(float(p), 3) for p in row), reverse=True)[:3]
+    found = json.loads(poise("predict", model, image, "--top", "9", "--json").out)
+    assert found["path"] == str(image)
+    assert found["ranked"][0] == {"label": found["label"], "probability": found["probability"]}
+    assert {each["label"] for each in found["ranked"]} == {"cat", "dog", "eel", "fox"}
+    assert sum(each["probability"] for each in found["ranked"]) == pytest.approx(1, abs=1e-5)
+    assert "ranked" not in json.loads(poise("predict", model, image, "--json").out)
+
+
+def test_what_cannot_be_read_is_named_and_the_rest_predicted(model: Path, lessons: Path, poise: Command) -> None:
+    shutil.copytree(lessons / "first", "mixed")
+    broken = Path("mixed/cat/3.png")
+    broken.write_bytes(b"no picture")
+    done = poise("predict", model, "mixed")
+    assert (done.code, len(done.out.splitlines())) == (0, 9)
+    assert done.err.startswith(f"not read: image {broken} cannot be decoded")
+    lines = [json.loads(line) for line in poise("predict", model, "mixed", "--json").out.splitlines()]
+    assert [line["path"] for line in lines if "error" in line] == [str(broken)]
+    named = poise("predict", model, broken, "mixed/dog/0.png")  # asked for by its name, it is a mistake
+    assert (named.code, len(named.out.splitlines())) == (2, 1)
+    assert f"image {broken} cannot be decoded" in named.err
+    Path("only").mkdir()
+    Path("only/0.png").write_bytes(b"no picture")
+    assert poise("predict", model, "only").code == 2
+    Path("empty").mkdir()
+    assert "empty has no image" in poise("predict", model, "empty").err
+
+
+def test_a_score_in_total_and_for_each_class(model: Path, lessons: Path, poise: Command) -> None:
+    shutil.copytree(lessons / "first", "exam")
+    shutil.rmtree("exam/dog")
+    shutil.copytree(lessons / "second" / "fox", "exam/fox")
+    pictures(Path("exam"), "yak zebra", count=2)
+    Path("exam/fox/54.png").write_bytes(b"no picture")
+    done = poise("score", model, "exam")
+    assert done.code == 0, done.err
+    assert done.err.startswith("not read: image exam/fox/54.png cannot be decoded")
+    rows = {cells[0]: cells[1:] for cells in (line.split() for line in done.out.splitlines()[2:5])}
+    learner = Learner.load(model)
+    hits = {
+        name: [learner.predict([file])[0] == name for file in Path("exam", name).glob("*.png") if file.name != "54.png"]
+        for name in ("cat", "fox")
+    }
+    for name, found in hits.items():
+        assert rows[name] == [str(len(found)), str(sum(found)), f"{100 * sum(found) / len(found):.2f}"]
+    right = sum(map(sum, hits.values()))
+    assert rows["all"] == ["9", str(right), f"{100 * right / 9:.2f}"]
+    assert done.out.splitlines()[5:] == [
+        f"class '{name}' is unknown to this learner; its 2 images are not counted" for name in ("yak", "zebra")
+    ]
+    found = json.loads(poise("score", model, "exam", "--json").out)
+    assert (found["images"], found["right"], found["unknown"]) == (9, right, {"yak": 2, "zebra": 2})
+    assert found["accuracy"] == pytest.approx(100 * right / 9, abs=1e-3)
+
+
+def test_a_folder_without_a_known_class_has_no_score(model: Path, poise: Command) -> None:
+    done = poise("score", model, pictures(Path("exam"), "yak"))
+    assert (done.code, done.out) == (2, "")
+    assert "exam has no class that this learner knows; it knows cat, dog, eel, fox" in done.err
+
+
+def test_numbers_are_classes_too(poise: Command) -> None:
+    images = np.stack([np.full((8, 8), value, np.uint8) for value in (0, 250) * 6])
+    learner = Learner(epochs=10, memory=2, policy="fixed", batch=4, augmentation=Augmentation(pad=0, flip=False))
+    learner.partial_fit(images, [3, 7] * 6).save("model")
+    for name, value in (("3", 0), ("7", 250)):
+        Path("exam", name).mkdir(parents=True)
+        Image.fromarray(np.full((8, 8), value, np.uint8)).save(f"exam/{name}/0.png")
+    assert json.loads(poise("score", "model", "exam", "--json").out)["accuracy"] == 100
