@@ -14,15 +14,7 @@ from torch import Tensor, nn
 from poise.actions import AxisValue, make_space
 from poise.data import Augmentation, Budget, Preprocessing
 from poise.errors import OtherImages, UserError
-from poise.learner.arrival import (
-    Arrival,
-    Images,
-    Labels,
-    check_foresight,
-    labelled_pixels,
-    receive,
-    share_right,
-)
+from poise.learner.arrival import Arrival, Images, Labels, check_foresight, labelled_pixels, receive, share_right
 from poise.learner.conventions import Callback, Conventions
 from poise.learner.defaults import choose_defaults
 from poise.learner.exporting import Exporting
