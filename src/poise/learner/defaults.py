@@ -114,15 +114,15 @@ def suitable_batch(images: int) -> int:
 def suitable_epochs(images: int, batch: int, *, thorough: bool) -> int:
     """Epochs of a phase: long enough in steps for few images, and long enough in epochs for many.
 
-    The first phase of 80 images has 95 epochs, one of 800 has 30; a larger batch than suits them means more epochs, up
+    The first phase of 80 images has 85 epochs, one of 800 has 27; a larger batch than suits them means more epochs, up
     to four times as many. Where a policy tunes, phases are twice as long: whoever waits for trials can wait for that.
 
     >>> suitable_epochs(80, 32, thorough=False), suitable_epochs(800, 32, thorough=True)
-    (95, 60)
+    (85, 54)
     """
-    usual = 30 * math.sqrt(800 / images)
+    usual = 27 * math.sqrt(800 / images)
     longer = min(4.0, max(1.0, batch / suitable_batch(images)))
-    return round(min(120.0, max(30.0, usual)) * longer) * (2 if thorough else 1)
+    return round(min(120.0, max(27.0, usual)) * longer) * (2 if thorough else 1)
 
 
 def suitable_rate(batch: int) -> float:

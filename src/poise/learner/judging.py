@@ -22,7 +22,7 @@ from poise.training import Situation, Trainer
 HELD_OUT: Final = 0.2  # of each class
 FEWEST: Final = 8  # held-out images, below which nothing is judged
 MOST_IMAGES: Final = 2_000  # of which the judging trainings see no more
-LENGTH: Final = 0.5  # of a judging training, as a share of the phase's
+LENGTH: Final = 0.4  # of a judging training, as a share of the phase's
 MOST_COMPARED: Final = 1_000  # images that are compared with their mirror images
 HANDED: Final = 0.6  # share of images told from their mirror images, from which on mirroring is suspected to hurt
 SURE: Final = 3.0  # standard errors
@@ -39,7 +39,7 @@ class Judgement:
 def judge_augmentation(settings: Settings, images: ImageSet, around: Surroundings) -> Judgement:
     """Shifts unless images that are never shifted are learned better; mirroring unless left and right matter.
 
-    Two networks are trained for half the length of the phase on four fifths of each class, one with shifts and one
+    Two networks are trained for two fifths of the phase on four fifths of each class, one with shifts and one
     without; the fifth that is left judges them. Left and right matter where a linear rule tells images from their
     mirror images, or where the network that was trained with shifts knows fewer held-out images once they are mirrored.
     Where nothing of the network is trained, nothing is shifted either, and only the linear rule is asked.
