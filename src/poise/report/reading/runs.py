@@ -18,6 +18,10 @@ from poise.runfolder import CHANCE_KEYS, is_tuned, method_name, without_empty_ke
 #: Results that are not ordinary, by their key in result.json: a word for tables, and a line of explanation.
 LABELS: Final = {
     "oracle": ("oracle", "oracle: chosen with the exam of whole runs; no learner could have known it"),
+    "oracle_all_images": (
+        "oracle: all images",
+        "oracle: all images: every image of every phase was kept and trained on again, which no learner here may do",
+    ),
     "leak": ("leak", "leak: the policy was told the exam accuracy of its trials; shown to measure the leak only"),
     "knows_increment": (
         "knows increment",
@@ -29,8 +33,10 @@ LABELS: Final = {
         "networks that have, not with those that start from nothing",
     ),
 }
-#: Those labels that mean that an exam influenced a choice.
-INFORMED: Final = frozenset(LABELS[key][0] for key in ("oracle", "leak"))
+#: The word of a recipe that leaves the choice of the classifier to the learner.
+AUTO: Final = "auto"
+#: Those labels that mean that more was known than a learner can know: from an exam, or from images that are gone.
+INFORMED: Final = frozenset(LABELS[key][0] for key in ("oracle", "oracle_all_images", "leak"))
 
 
 @dataclass(frozen=True)
@@ -62,6 +68,10 @@ class PhaseRecord:
     def hits(self) -> tuple[int, ...]:
         """How many images of each of `labels` the classifier that counts got right."""
         return self.hits_by_classifier.get(self.classifier, ())
+
+    def accuracy_by(self, classifier: str) -> float:
+        """The accuracy of this classifier, `fc` or `ncm`, on all classes seen so far."""
+        return {"fc": self.accuracy_fc, "ncm": self.accuracy_ncm}.get(classifier, self.accuracy)
 
     def accuracy_of(self, labels: Sequence[int], classifier: str | None = None) -> float:
         """Percent of the exam images of some classes that this classifier, or the one that counts, got right."""
@@ -159,8 +169,13 @@ class RunRecord:
         return not is_tuned(self.policy) and not self.informed
 
     @property
+    def judged(self) -> bool:
+        """Whether it chooses the classifier and nothing else: `policy=fixed action.classifier=auto`."""
+        return self.fixed and (self.recipe.get("action") or {}).get("classifier") == AUTO
+
+    @property
     def informed(self) -> bool:
-        """Whether an exam influenced its hyperparameters: an oracle or a leak, which is compared with nothing."""
+        """Whether it knew more than a learner can know: an oracle or a leak, which is compared with nothing."""
         return not INFORMED.isdisjoint(self.labels)
 
     @property
