@@ -31,9 +31,9 @@ IMAGES, LABELS = digits(0, 1, 2, count=6)
 QUICK: dict[str, Any] = {"policy": "fixed", "net": "small", "epochs": 1, "batch": 8, "memory": 4}
 
 
-def _plain(made: Learner) -> str:
+def _plain(made: Learner) -> Any:
     """The settings as they are saved, whether they were chosen for the images or given."""
-    return json.dumps(replace(made.settings, automatic=()).as_json())
+    return json.loads(json.dumps(replace(made.settings, automatic=()).as_json()))
 
 
 class TestParameters:
@@ -198,15 +198,16 @@ class TestCopies:
     @pytest.mark.parametrize("net", ["small", Flat()])
     def test_a_copy_in_the_middle_of_a_phase_is_resumed(self, net: Any, tmp_path: Path) -> None:
         settings = {"net": net, "policy": "grid", "space": {"lr": [0.1, 0.02]}, "trials": {"length": 1.0}}
-        whole = learner(**settings).partial_fit(*digits(0, 1))
-        start = pickle.dumps(whole)
-        events = list(whole.fitting(*digits(2, 3)))
-        for many in range(1, len(events)):
-            stopped = pickle.loads(start)
-            running = stopped.fitting(*digits(2, 3))
-            list(islice(running, many))
-            resumed = pickle.loads(pickle.dumps(stopped)).partial_fit(*digits(2, 3))
-            assert state_bytes(resumed, tmp_path) == state_bytes(whole, tmp_path), events[many - 1]
+        whole = learner(**settings)
+        for arriving in (digits(0, 1), digits(2, 3)):
+            start = pickle.dumps(whole)
+            events = list(whole.fitting(*arriving))
+            for many in range(1, len(events)):
+                stopped = pickle.loads(start)
+                running = stopped.fitting(*arriving)
+                list(islice(running, many))
+                resumed = pickle.loads(pickle.dumps(stopped)).partial_fit(*arriving)
+                assert state_bytes(resumed, tmp_path) == state_bytes(whole, tmp_path), events[many - 1]
 
     def test_a_copy_shares_nothing(self) -> None:
         mine = grown()
@@ -293,6 +294,18 @@ class TestWatching:
             mine.set_params(callbacks=[stop]).partial_fit(*digits(2, 3))
         assert state_bytes(mine, tmp_path) == before
         assert mine.set_params(callbacks=None).partial_fit(*digits(2, 3)).phases_ == 2
+
+    def test_what_was_chosen_for_the_images_of_a_phase_that_failed_is_open_again(self) -> None:
+        def stop(event: Event) -> None:
+            if isinstance(event, EpochDone):
+                raise Stop
+
+        mine = learner(callbacks=[stop])
+        before = mine.settings
+        with pytest.raises(Stop):
+            mine.partial_fit(*digits(0, 1))
+        assert mine.settings == before
+        assert mine.set_params(callbacks=None).partial_fit(*digits(2, 3)).classes_ == (2, 3)
 
     def test_neither_is_part_of_a_file(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         plain, watched = learner(), learner(verbose=True, callbacks=[io.StringIO().write])

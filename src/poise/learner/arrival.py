@@ -21,8 +21,9 @@ from poise.actions import Action
 from poise.data import Budget, ImageSet, Memory, draw_reserve
 from poise.data.labelled import read_labelled, read_unlabelled
 from poise.errors import UserError
+from poise.learner.labels import Label
 from poise.learner.settings import Settings
-from poise.learner.state import Knowledge, Label
+from poise.learner.state import Knowledge
 from poise.methods import Growth
 
 log = logging.getLogger(__name__)

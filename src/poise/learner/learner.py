@@ -18,10 +18,11 @@ from poise.learner.arrival import Arrival, Images, Labels, check_foresight, labe
 from poise.learner.conventions import Callback, Conventions
 from poise.learner.defaults import choose_defaults
 from poise.learner.exporting import Exporting
+from poise.learner.labels import Label
 from poise.learner.phase import Phase, Surroundings
 from poise.learner.rejecting import Rejecting
 from poise.learner.settings import KEYS, Settings
-from poise.learner.state import Knowledge, Label
+from poise.learner.state import Knowledge
 from poise.learner.upkeep import Upkeep
 from poise.nets import named_info, net_info
 from poise.training import NCM_TEMPERATURE, Event, Executor

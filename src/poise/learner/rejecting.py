@@ -14,7 +14,7 @@ from torch import Tensor
 
 from poise.errors import UserError, check_number
 from poise.learner.arrival import Images, pixels_for
-from poise.learner.state import Label
+from poise.learner.labels import Label
 from poise.learner.views import Views
 from poise.training import both_classifiers
 from poise.tuning import CLASSIFIERS

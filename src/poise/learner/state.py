@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -19,6 +18,7 @@ from poise._version import __version__
 from poise.actions import Action
 from poise.data import Augmentation, ImageSet, Memory, Preprocessing, suitable_net
 from poise.errors import UserError
+from poise.learner.labels import ClassLabels, Label
 from poise.learner.settings import Settings
 from poise.methods import METHODS, Growth
 from poise.nets import (
@@ -36,27 +36,9 @@ from poise.tuning import CLASSIFIERS, Entry, History, entry_as_json, entry_from_
 
 log = logging.getLogger(__name__)
 
-Label = int | str
 Shape = tuple[int, int, int]  # channels, height, width
 Tensors = dict[str, Tensor]
 Lookup = Callable[[Tensor], Tensor]  # from origins to pixels
-
-
-class ClassLabels(tuple[Label, ...]):
-    """The labels of classes: a tuple that scikit-learn can use as an array.
-
-    >>> ClassLabels(("cat", "dog")) == "dog"
-    array([False,  True])
-    """
-
-    def tolist(self) -> list[Label]:
-        """The labels as a list."""
-        return list(self)
-
-    def __eq__(self, other: object) -> Any:  # noqa: ANN401 - as arrays do it, where one label is compared with
-        return np.array([label == other for label in self]) if isinstance(other, int | str) else super().__eq__(other)
-
-    __hash__ = tuple.__hash__
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from torch import Tensor
 from poise.data import ImageSet, Memory
 from poise.errors import UserError, suggestion
 from poise.learner.arrival import Images, Labels, pixels_for, plain_labels
+from poise.learner.labels import Label
 from poise.learner.saving import Saving
-from poise.learner.state import Label
 
 
 @dataclass(frozen=True)

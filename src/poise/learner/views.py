@@ -11,9 +11,10 @@ from poise.actions import Action, ActionSpace
 from poise.data import Memory, Preprocessing
 from poise.errors import UserError
 from poise.learner.arrival import Images, Labels, receive
+from poise.learner.labels import ClassLabels
 from poise.learner.phase import Phase, Surroundings
 from poise.learner.settings import Settings
-from poise.learner.state import ClassLabels, Knowledge, Shape, architecture
+from poise.learner.state import Knowledge, Shape, architecture
 from poise.nets import Model, NetInfo, named_info, net_info
 from poise.training import Backend, Evaluator, Outlook
 from poise.tuning import Reward
