@@ -304,7 +304,7 @@ def test_a_second_process_is_refused_at_once_and_names_the_first(lessons: Path, 
     first = subprocess.Popen([*command, "--image-size", "8"], stderr=subprocess.PIPE)
     try:
         assert first.stderr is not None
-        assert b"phase 0" in first.stderr.readline()
+        assert b"images of 8" in first.stderr.readline()  # it has begun: the line about the defaults
         there = {path: path.stat().st_mtime_ns for path in Path.cwd().iterdir()}
         second = poise("learn", "model", lessons / "first")
         line = f"process {first.pid} is learning into model; wait for it or choose another MODEL"
