@@ -66,6 +66,7 @@ class Upkeep(Saving):
             predictor=predictor,
             start=predictor if known.start is known.predictor else known.start.keeping(kept),
             means=known.means[kept.to(known.means.device)],
+            mean_images=tuple(known.mean_images[row] for row in rows) if known.mean_images else (),
             memory=known.memory.of_classes(rows) if known.memory is not None else None,
             reject={},
         )
