@@ -12,7 +12,9 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 from poise import Learner
+from poise.data import ALL_IMAGES
 from poise.errors import PoiseError
+from poise.methods import make_method
 
 Pixels = NDArray[np.uint8]
 _BUNCH = load_digits()
@@ -27,6 +29,11 @@ def digits(*classes: int, count: int = 12, first: int = 0) -> tuple[Pixels, list
 
 def learner(**settings: Any) -> Learner:
     return Learner(**{"policy": "fixed", "net": "small", "epochs": 1, "batch": 8, "memory": 4, **settings})
+
+
+def memory_for(method: str) -> dict[str, Any]:
+    """What a learner of this method is told about memory where that is not one of the samples: nothing, or all."""
+    return {"memory": None} if make_method(method).own_memory == ALL_IMAGES else {}
 
 
 def grown(**settings: Any) -> Learner:

@@ -17,7 +17,7 @@ from poise.data.sources import Source
 from poise.learner import Images
 from poise.methods import METHODS
 
-from .samples import Flat, digits, grown, learner, refusal
+from .samples import Flat, digits, grown, learner, memory_for, refusal
 
 Predicted = tuple[dict[str, np.ndarray[Any, Any]], dict[str, Any]]
 
@@ -57,7 +57,7 @@ def check(learned: Learner, path: Path, images: Images, pixels: np.ndarray[Any, 
 @pytest.mark.parametrize("method", sorted(METHODS))
 def test_the_file_predicts_as_the_learner_does(method: str, ending: str, tmp_path: Path) -> None:
     images, _ = digits(0, 1, 2, 3, first=40)
-    check(grown(method=method, epochs=2), tmp_path / f"model.{ending}", images, images[:, None])
+    check(grown(method=method, epochs=2, **memory_for(method)), tmp_path / f"model.{ending}", images, images[:, None])
 
 
 @pytest.mark.parametrize("ending", ["onnx", "pt2"])

@@ -142,7 +142,9 @@ class Upkeep(Saving):
             found = self.evaluator.class_means(self.model, memory.exemplars.of_labels(rows), len(self.classes_))
             means = self.means_.clone()
             means[rows] = found[rows]
-        self.knowledge = replace(self.knowledge, memory=memory, means=means, reject={})
+        counts = torch.bincount(memory.exemplars.labels, minlength=len(self.classes_)).tolist()
+        images = tuple(counts[row] if row in touched else count for row, count in enumerate(self.knowledge.mean_images))
+        self.knowledge = replace(self.knowledge, memory=memory, means=means, mean_images=images, reject={})
         return self
 
     def _kept_images(self) -> Memory:

@@ -56,6 +56,10 @@ class Evaluator:
             features.append(output.features[: len(part)])
             logits.append(output.logits[: len(part)])
         model.train(training)
+        if not features:  # no image: a trial may hold out all that are new
+            return Extracted(
+                *(torch.empty(0, count, device=device) for count in (model.head.width, model.head.classes))
+            )
         return Extracted(torch.cat(features), torch.cat(logits))
 
     def class_means(self, model: Model, exemplars: ImageSet, classes: int) -> Tensor:
