@@ -19,17 +19,19 @@ $(RUNTIME) $(DEVELOP): pyproject.toml constraints.txt
 # One thread: the digits' network is so small that a second one only gets in the way.
 demo: export OMP_NUM_THREADS = 1
 demo: $(RUNTIME)
-	@for setting in tfh tfs; do for policy in fixed online; do \
-	  folder=runs/demo/$$policy-$$setting; \
+	@for run in fixed-tfh online-tfh fixed-tfs online-tfs finetune-tfs replay-tfs joint-tfs; do \
+	  folder=runs/demo/$$run; word=$${run%-*}; \
+	  case $$word in fixed|online) what="lucir policy=$$word";; *) what=$$word;; esac; \
 	  if [ -e $$folder/recipe.json ]; then $(BIN)/poise resume $$folder || exit $$?; \
-	  else $(BIN)/poise run digits/lucir setting=$$setting policy=$$policy --out $$folder > /dev/null || exit $$?; fi; \
-	done; done
-	@echo; $(BIN)/poise report runs/demo/fixed-tfh runs/demo/online-tfh runs/demo/fixed-tfs runs/demo/online-tfs --out runs/demo/report --cam > runs/demo/report.txt
+	  else $(BIN)/poise run digits/$$what setting=$${run#*-} --out $$folder > /dev/null || exit $$?; fi; \
+	done
+	@echo; $(BIN)/poise report $(addprefix runs/demo/,fixed-tfh online-tfh fixed-tfs online-tfs finetune-tfs replay-tfs joint-tfs) --out runs/demo/report --cam > runs/demo/report.txt
 	@sed '/^$$/q' runs/demo/report.txt
-	@echo "Each row is one run: LUCIR learned ten digits, a few at a time, and was tested after every step on all digits so far."
+	@echo "Each row is one run: a method learned ten digits, a few at a time, and was tested after every step on all digits so far."
 	@echo "  average      the mean of these tests in percent; last: the last of them; forgetting: points that older digits lost"
 	@echo "  tfh / tfs    five digits first, then one at a time / two digits at a time"
 	@echo "  fixed        the method's own settings; online: poise tried several settings before each step and took the best"
+	@echo "  finetune     nothing is done against forgetting; replay: a few old images are trained on again; joint: all images are kept"
 	@echo "One run says little, and processors round differently: your figures can differ from the README's by several points."
 	@echo
 	@echo "Look at it:       open runs/demo/report/index.html in a browser (all figures and every run)"

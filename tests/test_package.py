@@ -51,7 +51,7 @@ def test_the_wheel_holds_recipes_types_and_licence_but_no_tests(wheel: Path) -> 
     wanted = [path for path in package.rglob("*") if path.suffix in FILES or path.name == "py.typed"]
     assert {f"poise/{path.relative_to(package).as_posix()}" for path in wanted} <= names
     recipes = [name for name in names if name.startswith("poise/recipes/") and name.endswith(".toml")]
-    assert len(recipes) == len(list(package.glob("recipes/*/*.toml"))) > 0
+    assert len(recipes) == len(list(package.glob("recipes/**/*.toml"))) > 0
     assert any(name.endswith("/LICENSE") for name in names)
     info = f"poise-{poise.__version__}.dist-info/"
     assert all(name.startswith(("poise/", info)) for name in names)

@@ -75,6 +75,8 @@ for _axis in (
     Axis("balance", "none", words=("none", "align", "finetune"), changes_step=True),
     Axis("epochs", positive=True),
     Axis("allocation", most=1, scale="linear"),
+    Axis("backbone_rate", 1.0, kind="lr", changes_step=True),
+    Axis("ridge", 0.0),
 ):
     register_axis(_axis)
 
@@ -149,6 +151,16 @@ class Action(Mapping[str, AxisValue]):
         return str(self.setting("balance"))
 
     @property
+    def backbone_rate(self) -> float:
+        """The learning rate of the backbone as a multiple of the head's; 0 keeps it frozen in this phase."""
+        return float(self.setting("backbone_rate") or 0.0)
+
+    @property
+    def ridge(self) -> float:
+        """RanPAC's κ; 0 where held-out images say it."""
+        return float(self.setting("ridge") or 0.0)
+
+    @property
     def epochs(self) -> float | None:
         """The length of the phase in epochs, None where the schedule says it."""
         return float(self._axes["epochs"]) if "epochs" in self._axes else None
@@ -209,7 +221,14 @@ SPACES: Final[Mapping[str, Grid]] = {
         "pod": (0, 0.1, 0.5, 1, 2),
         "lr": (0.1, 0.05, 0.02, 0.01),
     },
-    "online": {"logit_kd": (0, 1), "feature_kd": (0.1, 0.5, 1), "pod": (0.1, 1), "lr": (0.1, 0.05)},
+    "online": {
+        "logit_kd": (0, 1),
+        "feature_kd": (0.1, 0.5, 1),
+        "pod": (0.1, 1),
+        "lr": (0.1, 0.05),
+        "backbone_rate": (0, 0.01, 0.1),
+        "ridge": (0, 1e2, 1e4, 1e6, 1e8),
+    },
     "full": {
         "logit_kd": (0, 0.5, 1),
         "feature_kd": (0, 0.1, 0.5, 1, 2),
@@ -309,12 +328,12 @@ def make_space(
     """The named space, or the product of a grid of one's own, around the base action.
 
     `tune` keeps only the axes of some kinds (`kd`: every distillation weight, `classifier`, `lr`); everything else
-    then stays as in the base action. `choices` are the words of an axis that mean something to the method. An empty
-    grid is the space of the base action alone.
+    then stays as in the base action. `choices` are the words of an axis that mean something to the method; of an axis
+    without any, nothing is tuned in a named space. An empty grid is the space of the base action alone.
     """
     known = choices or {}
     if isinstance(space, str):
-        named = {axis: values for axis, values in _known(space).items() if axis in base}
+        named = {axis: values for axis, values in _known(space).items() if axis in base and known.get(axis) != ()}
         name = space
         grid: dict[str, Sequence[AxisValue]] = {
             axis: [value for value in values if value in known.get(axis, values)] for axis, values in named.items()
@@ -324,7 +343,7 @@ def make_space(
     kinds = _kinds(tune)
     for axis, words in known.items():
         for value in (*grid.get(axis, ()), *([base[axis]] if axis in base else [])):
-            if value not in words:
+            if words and value not in words:
                 raise UserError(f"{axis}={value} means nothing to this method; {suggestion(str(value), words)}")
     checked = {axis: _axis_values(axis, values, base) for axis, values in grid.items()}
     axes = {axis: values for axis, values in checked.items() if kinds is None or _kind(axis) in kinds}
@@ -352,17 +371,17 @@ def tuned_space(
     """The space a policy chooses from, around the method's own action with the user's changes.
 
     Where something is tuned, so is the classifier, apart from the trials (`auto`), unless the user set it, it is an
-    axis of the space, or `tune` leaves it out. Two axes are there only where they are named, in the space or among the
-    changes: `epochs`, which starts from the length of the schedule, and `allocation`, which starts from that of the
-    memory; None means that its rule has none.
+    axis of the space, or `tune` leaves it out. Some axes are there only where they are named, in the space or among the
+    changes: `epochs`, which starts from the length of the schedule; `allocation`, which starts from that of the memory
+    (None means that its rule has none); and `backbone_rate`, which starts from 1 unless the method has its own.
     """
     named = _known(space) if isinstance(space, str) else space  # a wrong word is one where nothing is tuned, too
     if tuned and not isinstance(named, Mapping):
         raise UserError(f"space={space!r} is neither a name nor a table of axes, such as {{lr = [0.1, 0.05]}}")
-    asked = {*changes, *(named if tuned else ())}
+    asked = {*changes, *(named if tuned and named is space else ())}  # a space by name leaves out what is not there
     if "allocation" in asked and allocation is None:
         raise UserError("an action with an allocation needs memory.rule=rmm without knows_increment; see the docs")
-    optional = {"epochs": float(epochs), "allocation": allocation}
+    optional = {"epochs": float(epochs), "allocation": allocation, "backbone_rate": AXES["backbone_rate"].default}
     more = {axis: value for axis, value in optional.items() if axis in asked and value is not None and axis not in own}
     base = Action(**own, **more).replace(**changes)
     kinds = _kinds(tune)

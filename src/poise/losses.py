@@ -18,6 +18,17 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     return F.cross_entropy(logits, labels)
 
 
+def separated_cross_entropy(logits: Tensor, labels: Tensor, old: int) -> Tensor:
+    """Cross-entropy in which images of new classes are told from new classes alone, images of old ones from all."""
+    fresh = (labels >= old)[:, None] & (torch.arange(logits.shape[1], device=logits.device) < old)
+    return F.cross_entropy(logits.masked_fill(fresh, torch.finfo(logits.dtype).min), labels)
+
+
+def normalised_cross_entropy(logits: Tensor, labels: Tensor, temperature: float) -> Tensor:
+    """Cross-entropy of z / (τ |z|): only the direction of the logits counts."""
+    return F.cross_entropy(F.normalize(logits) / temperature, labels)
+
+
 def logit_kd(student: Tensor, teacher: Tensor, temperature: float = 2.0) -> Tensor:
     """Distillation of logits: L = T²/4 · KL(softmax(z_old / T) ‖ softmax(z_new / T)).
 

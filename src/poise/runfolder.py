@@ -53,7 +53,7 @@ def method_name(keys: Mapping[str, Any]) -> str:
     """
     memory = keys.get("memory")
     rule = memory.get("rule") if isinstance(memory, Mapping) else None
-    return f"{keys['method']}+{rule}" if rule not in (None, "plain") else str(keys["method"])
+    return f"{keys['method']}+{rule}" if rule == "rmm" else str(keys["method"])
 
 
 def without_empty_keys(value: object) -> object:

@@ -53,6 +53,9 @@ TINY = ("groups=[2,1]", "epochs=1", "batch=64")
         (["run", "start=nowhere"], "finished phase 0"),
         (["run", "cifar100/lucir"], "cifar100 was not found"),
         (["run", "--out"], "--out"),
+        (["run", "--track", "mlfow"], "did you mean 'mlflow'?"),
+        (["track", "nowhere"], "--to"),
+        (["track", "nowhere", "--to", "wandbb"], "did you mean 'wandb'?"),
         (["recipes", "digits/lucri"], "did you mean 'digits/lucir'?"),
         (["resume"], "Missing argument"),
         (["resume", "nowhere"], "is not a run folder"),
@@ -357,6 +360,17 @@ def test_data_are_listed_and_added(poise: Command) -> None:
     done = poise("run", "data=animals", "image_size=8", *TINY, "--out", "run")
     assert done.code == 0, done.err
     assert "size 8×8 (as asked); net small" in done.err
+
+
+def test_the_recipe_for_a_folder_asks_for_one(poise: Command) -> None:
+    asked = poise("run", "folder")
+    assert asked == Done(
+        2, "", "poise: say which images: data=FOLDER, a folder with one folder of images for each class\n"
+    )
+    pictures(Path("pets"), "cat dog eel")
+    done = poise("run", "folder", "data=pets", "phases=3", "epochs=1", "image_size=8", "--out", "run")
+    assert done.code == 0, done.err
+    assert "phase 2 of 0–2: 1 new class (3 in all)" in done.err
 
 
 def test_a_broken_picture_is_named_before_training(poise: Command) -> None:

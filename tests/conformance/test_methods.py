@@ -14,7 +14,7 @@ from torch import Tensor
 
 from poise import Action, Learner
 from poise.actions import is_weight
-from poise.data import ImageSet
+from poise.data import ALL_IMAGES, ImageSet
 from poise.methods import METHODS, Arrivals, Growth, make_method
 from poise.nets import Model, Output, torch_generator
 from poise.training import Event, StageDone
@@ -28,7 +28,8 @@ CASES: dict[str, tuple[str, Options]] = {
     "aanets-lucir": ("aanets", {"base": "lucir"}),
 }
 PHASES = ([0, 1], [2, 3, 4], [5])  # the last one brings a single class
-HEADS_THAT_KEEP_OLD_LOGITS = ("cosine", "linear", "proxies")
+KEPT = 3  # images of each class, where a method does not keep all
+HEADS_THAT_KEEP_OLD_LOGITS = ("cosine", "linear", "proxies", "ridge", "gaussian")
 
 
 @pytest.fixture(params=CASES)
@@ -43,7 +44,14 @@ def arriving(make_images: MakeImages) -> list[ImageSet]:
 
 def learner_of(case: tuple[str, Options]) -> Learner:
     name, options = case
-    return Learner(name, options=options, policy="fixed", net="small", epochs=2, batch=8, memory=3, device="cpu")
+    memory = KEPT if make_method(*case).own_memory != ALL_IMAGES else None
+    return Learner(name, options=options, policy="fixed", net="small", epochs=2, batch=8, memory=memory, device="cpu")
+
+
+def kept_of(case: tuple[str, Options], *images: ImageSet) -> list[int]:
+    """How many images of each class are kept after these."""
+    counts: list[int] = ImageSet.joined(images).labels.bincount().tolist()
+    return counts if make_method(*case).own_memory == ALL_IMAGES else [min(KEPT, count) for count in counts]
 
 
 def learned(case: tuple[str, Options], phases: list[ImageSet]) -> Learner:
@@ -75,7 +83,7 @@ def same(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
 class TestGrowth:
     def test_shapes_follow_the_classes(self, case: tuple[str, Options], arriving: list[ImageSet]) -> None:
         learner, classes = learner_of(case), 0
-        for images, new in zip(arriving, PHASES, strict=True):
+        for phase, (images, new) in enumerate(zip(arriving, PHASES, strict=True)):
             learner.partial_fit(images.pixels, images.labels)
             classes += len(new)
             assert learner.model is not None
@@ -86,7 +94,7 @@ class TestGrowth:
                 np.testing.assert_allclose(shares.sum(axis=1), 1, rtol=1e-5)
             assert set(learner.predict(images.pixels).tolist()) <= set(range(classes))
             assert learner.memory is not None
-            assert learner.memory.exemplars.labels.bincount().tolist() == [3] * classes
+            assert learner.memory.exemplars.labels.bincount().tolist() == kept_of(case, *arriving[: phase + 1])
 
     def test_old_classes_keep_their_logits(self, case: tuple[str, Options], arriving: list[ImageSet]) -> None:
         learner = learned(case, arriving[:1])
@@ -104,6 +112,8 @@ class TestGrowth:
         self, case: tuple[str, Options], arriving: list[ImageSet]
     ) -> None:
         learner = learned(case, arriving[:1])
+        if make_method(*case).starts_anew:
+            pytest.skip(f"{case[0]} has no old rows: every network is new")
         assert learner.model is not None
         before = learner.model.head.rows().detach().clone()
         for event in learner.fitting(arriving[1].pixels, arriving[1].labels):
@@ -138,7 +148,7 @@ class TestTerms:
 
     def test_weight_zero_is_as_if_the_term_were_not_there(self, terms: tuple[Model, dict[str, Tensor]]) -> None:
         model, named = terms
-        for absent in named:
+        for absent in named if len(named) > 1 else ():
             others = [term for name, term in named.items() if name != absent]
             without = gradients(torch.stack(others).sum(), model)
             weighed = gradients(torch.stack([*others, 0.0 * named[absent]]).sum(), model)
@@ -210,8 +220,8 @@ class TestExactness:
         first.save(tmp_path / "first")
         whole = Learner.load(tmp_path / "first", device="cpu")
         events = list(whole.fitting(images.pixels, images.labels))
-        assert stop < len(events)
-
+        if stop >= len(events):
+            pytest.skip("a phase in which nothing is trained has few events")
         told, resumed = stop_and_resume(first, images.pixels, images.labels, stop)
         assert told == events
         for learner, name in ((whole, "whole"), (resumed, "resumed")):
@@ -245,7 +255,7 @@ class TestSmallPhases:
         list(learner.fitting(images.pixels, images.labels, known="update", origins=images.origins))
         assert learner.classes_ == tuple(range(max(1, *classes) + 1))
         assert learner.memory is not None
-        assert learner.memory.exemplars.labels.bincount().tolist() == [3] * len(learner.classes_)
+        assert learner.memory.exemplars.labels.bincount().tolist() == kept_of(case, arriving[0], images)
         untouched = learner.memory.exemplars.of_labels({0, 1} - set(classes))
         assert (untouched.origins < 500).all()
         assert all(bool(value.isfinite().all()) for value in _numbers(learner))

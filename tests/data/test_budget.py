@@ -35,15 +35,34 @@ class TestBudget:
         [
             ({"per_class": 20, "total": 100}, "either per_class or total"),
             ({"per_class": None}, "either per_class or total"),
-            ({"per_class": 0}, "per_class=0 must be a whole number, at least 1"),
+            ({"per_class": -1}, "per_class=-1 must be a whole number, at least 0"),
+            ({"per_class": 0, "reserve": 1}, "reserve=1 must be below"),
+            ({"per_class": 0, "rule": "rmm"}, "memory=0 keeps none"),
+            ({"rule": "all"}, "leave the other keys"),
+            ({"per_class": None, "rule": "all", "reserve": 1}, "leave the other keys"),
             ({"per_class": None, "total": -1}, "total=-1 must be a whole number, at least 1"),
             ({"per_class": 5, "reserve": 5}, "reserve=5 must be below"),
             ({"reserve": -1}, "reserve=-1"),
         ],
     )
-    def test_impossible_budgets_are_refused(self, budget: dict[str, int | None], words: str) -> None:
+    def test_impossible_budgets_are_refused(self, budget: dict[str, int | str | None], words: str) -> None:
         with pytest.raises(UserError, match=words):
             Budget(**budget)  # type: ignore[arg-type]
+
+    def test_no_image_and_every_image_are_budgets_too(self, make_images: MakeImages) -> None:
+        none, every = Budget.of(0), Budget.of("all")
+        assert (none.keeps_images, none.keeps_all, none.quota(3), none.after(3, 50, 0.0)) == (False, False, 0, 0)
+        assert (every.keeps_images, every.keeps_all) == (True, True)
+        assert every.of_phase(2, 10, kept=40) == 50
+        assert none.of_phase(2, 10, kept=0) == 10
+        phases = [[100, 80], [60], [500, 1]]
+        assert every.planned(phases) == [(0, 180), (180, 60), (240, 501)]
+        assert none.planned(phases) == [(0, 180), (0, 60), (0, 501)]
+        images = make_images([0] * 30 + [1] * 3)
+        kept = Memory.empty(SHAPE).updated(
+            images, images.pixels.flatten(1).float(), Memory.empty(SHAPE).reserve, 2**40, 0
+        )
+        assert sorted(kept.exemplars.origins.tolist()) == list(range(33))
 
     @pytest.mark.parametrize(("total", "reserve", "enough"), [(9, 0, 10), (29, 2, 30)])
     def test_a_total_too_small_says_what_would_do(self, total: int, reserve: int, enough: int) -> None:

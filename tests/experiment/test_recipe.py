@@ -41,7 +41,7 @@ def test_the_shipped_recipes_are_the_promised_ones() -> None:
 def test_cifar100_follows_the_schedule_of_the_paper(method: str) -> None:
     recipe = load_recipe(f"cifar100/{method}")
     assert (recipe.epochs, recipe.batch, recipe.momentum, recipe.weight_decay) == (160, 128, 0.9, 5e-4)
-    assert recipe.memory.budget() == Budget(20)
+    assert recipe.settings.memory == Budget.of(METHODS[method].own_memory)
     assert recipe.order == 1993
 
 
@@ -124,7 +124,7 @@ def test_a_file_of_ones_own_has_the_same_keys_and_defaults(file: Path) -> None:
         ("weight_decay=inf", "key 'weight_decay'"),
         ("first_lr=inf", "key 'first_lr'"),
         ("first_lr=0", "key 'first_lr'"),
-        ("memory=0", "memory.per_class=0 must be a whole number, at least 1"),
+        ("memory=-1", "memory.per_class=-1 must be a whole number, at least 0"),
         ("memory=lots", "key 'memory'"),
         ("memory.per_class=lots", "key 'memory.per_class'"),
         ("memory.reserve=5", "below memory.per_class"),

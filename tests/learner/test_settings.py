@@ -39,7 +39,7 @@ from .samples import Flat, refusal
         ({"batch": 1}, "batch=1 must be a whole number, at least 2"),
         ({"momentum": -1}, "momentum=-1"),
         ({"weight_decay": float("inf")}, "weight_decay=inf"),
-        ({"memory": 0}, "memory.per_class=0 must be a whole number, at least 1"),
+        ({"memory": -1}, "memory.per_class=-1 must be a whole number, at least 0"),
         ({"memory": "20"}, "memory.per_class='20' must be a whole number"),
         ({"memory": True}, "memory.per_class=True must be a whole number"),
         ({"seed": "x"}, "seed='x' must be a whole number"),
@@ -141,9 +141,9 @@ def test_a_recipe_and_a_learner_of_the_same_keys_are_made_with_the_same() -> Non
     assert resolved.resolved() == resolved
 
 
-@pytest.mark.parametrize("key", ["method", "policy", "seed", "epochs", "batch", "memory"])
+@pytest.mark.parametrize("key", ["method", "policy", "seed", "epochs", "batch"])
 def test_none_is_a_word_only_where_nothing_need_be_said(key: str) -> None:
-    with pytest.raises(UserError, match=r"None|memory is either"):
+    with pytest.raises(UserError, match="None"):
         Learner(**cast(dict[str, Any], {key: None}))
 
 

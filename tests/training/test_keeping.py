@@ -8,8 +8,19 @@ from torch import Tensor, nn
 
 from poise.data import Augmentation, ImageSet, Memory, Preprocessing
 from poise.errors import Diverged
+from poise.methods import Growth, make_method
 from poise.nets import Model, build_head, torch_generator
-from poise.training import Backend, Evaluator, keep_exemplars, keep_memory
+from poise.training import (
+    Backend,
+    ClassMeans,
+    Evaluator,
+    Schedule,
+    Situation,
+    keep_exemplars,
+    keep_memory,
+    measure_means,
+    remember_means,
+)
 
 RED, GREEN, YELLOW = (200, 0, 0), (0, 200, 0), (150, 150, 0)
 ORANGE, BLUE, VIOLET = (200, 100, 0), (0, 0, 200), (150, 0, 150)
@@ -53,6 +64,10 @@ NEW = images((2, RED), (2, YELLOW), (2, GREEN), first=100)
 
 
 class TestExemplars:
+    def test_without_new_images_every_class_keeps_its_first_ones(self, evaluator: Evaluator) -> None:
+        kept = keep_exemplars(evaluator, model_of(Colour()), OLD, images(first=100), 2)
+        assert found(kept) == [(0, 0), (0, 1), (1, 3), (1, 4)]
+
     @pytest.mark.parametrize(
         ("quota", "order"), [(1, [101]), (2, [101, 100]), (3, [101, 100, 102]), (9, [101, 100, 102])]
     )
@@ -107,6 +122,43 @@ class TestMemory:
         kept = keep_memory(evaluator, model, Memory.of(OLD), NEW, 2)
         assert found(kept.exemplars) == found(keep_exemplars(evaluator, model, OLD, NEW, 2))
         assert len(kept.reserve) == 0
+
+
+class TestMeans:
+    """Of three classes, the third of which arrived; `BEFORE` is what was known of the other two."""
+
+    BEFORE = ClassMeans(torch.tensor([[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]), (3, 1))
+
+    def situation(self, evaluator: Evaluator, before: ClassMeans | None = BEFORE) -> Situation:
+        model, method = model_of(Colour()), make_method("icarl")
+        chain = evaluator.preprocessing
+        return Situation(model, method, Growth(2, 1), chain, Schedule(), evaluator.backend, 0, 1, means=before)
+
+    def test_with_exemplars_all_are_measured_on_them(self, evaluator: Evaluator) -> None:
+        situation = self.situation(evaluator)
+        kept = images((0, RED), (1, GREEN), (2, BLUE))
+        found = measure_means(situation, situation.model, kept, NEW)
+        assert torch.allclose(found.vectors, torch.eye(3)[[0, 1, 2]])
+        assert found.images == (1, 1, 1)
+        assert remember_means(situation, situation.model, kept, NEW) is None
+
+    def test_without_any_old_ones_stay_and_new_images_count(self, evaluator: Evaluator) -> None:
+        situation, none = self.situation(evaluator), images()
+        new = images((2, RED), (2, GREEN), (1, GREEN), (1, GREEN), (1, GREEN))
+        found = measure_means(situation, situation.model, none, new)
+        wanted = [[0.0, 0.0, 1.0], [1 / 10**0.5, 3 / 10**0.5, 0.0], [0.5**0.5, 0.5**0.5, 0.0]]
+        assert torch.equal(found.vectors[0], self.BEFORE.vectors[0])
+        assert torch.allclose(found.vectors, torch.tensor(wanted), atol=1e-6)
+        assert found.images == (3, 4, 2)
+        again = remember_means(situation, situation.model, none, new)
+        assert again is not None
+        assert torch.equal(again.vectors, found.vectors)
+
+    def test_features_that_were_added_are_zero_in_old_means(self, evaluator: Evaluator) -> None:
+        before = ClassMeans(torch.tensor([[0.6, 0.8], [1.0, 0.0]]), (3, 1))
+        situation = self.situation(evaluator, before)
+        found = measure_means(situation, situation.model, images(), NEW)
+        assert found.vectors[:2].tolist() == torch.tensor([[0.6, 0.8, 0.0], [1.0, 0.0, 0.0]]).tolist()
 
 
 @pytest.mark.parametrize("scale", [float("inf"), float("nan"), 3e38], ids=["inf", "nan", "overflow"])

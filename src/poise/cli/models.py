@@ -21,12 +21,12 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 def learn(
     model: Annotated[Path, typer.Argument(help="The learner's file; made if it is not there.")],
     folder: Annotated[Path, typer.Argument(help="A folder with one folder of images per class.")],
-    method: Annotated[str | None, typer.Option(help="For a new learner: lucir, icarl, lwf, podnet or aanets.")] = None,
+    method: Annotated[str | None, typer.Option(help="For a new learner: lucir, icarl, ranpac, …")] = None,
     epochs: Annotated[int | None, typer.Option(help="For a new learner.", min=1)] = None,
     batch: Annotated[int | None, typer.Option(help="For a new learner: images in a training step.", min=2)] = None,
-    memory: Annotated[int | None, typer.Option(help="For a new learner: images kept per class.", min=0)] = None,
+    memory: Annotated[int | None, typer.Option(help="For a new learner: images kept per class, or 0.", min=0)] = None,
     policy: Annotated[str | None, typer.Option(help="For a new learner: online, fixed, …")] = None,
-    net: Annotated[str | None, typer.Option(help="For a new learner: small, resnet32, resnet18.")] = None,
+    net: Annotated[str | None, typer.Option(help="For a new learner: small, resnet32, resnet18, PACKAGE:NAME.")] = None,
     image_size: Annotated[
         int | None, typer.Option(help="For a new learner: to how many pixels images are scaled.")
     ] = None,

@@ -1,8 +1,9 @@
 """What arrives: image sets, sources, streams, class orders, augmentation, the feed and the memory."""
 
 from poise.data.augment import Augmentation, Draws, Preprocessing, mirror
-from poise.data.budget import Budget, Stored, on_arrival, per_class
+from poise.data.budget import ALL_IMAGES, Budget, Stored, on_arrival, per_class
 from poise.data.clusters import cluster_centres
+from poise.data.features import FeatureViews
 from poise.data.feed import Feed, batch_bounds, fits
 from poise.data.herding import herd
 from poise.data.images import ImageSet
@@ -13,10 +14,12 @@ from poise.data.streams import Stream, make_stream
 from poise.data.suitable import LEAST_SIZE, suitable_augmentation, suitable_net
 
 __all__ = [
+    "ALL_IMAGES",
     "LEAST_SIZE",
     "Augmentation",
     "Budget",
     "Draws",
+    "FeatureViews",
     "Feed",
     "ImageSet",
     "Memory",

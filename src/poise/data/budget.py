@@ -1,7 +1,9 @@
 """The budget: how many images may be stored, during a phase and between phases.
 
 **plain.** Between phases q images of each class (or a total that all classes share); during a phase also every image
-that arrives.
+that arrives. With q = 0 no image is kept (exemplar-free).
+
+**all.** Every image is kept: an oracle, for a class-incremental learner cannot keep them.
 
 **rmm** (the first level of RMM's memory allocation, under a causal rule). In phase i, when m_i images arrive and n_old
 classes are known, a plain learner holds q · n_old exemplars and m_i new images:
@@ -41,7 +43,9 @@ from poise.data.images import ImageSet
 from poise.data.memory import Memory
 from poise.errors import UserError, check_number, check_whole, suggestion
 
-RULES: Final = ("plain", "rmm")
+ALL_IMAGES: Final = "all"  # as a rule, and as a short word for the budget that has it
+RULES: Final = ("plain", "rmm", ALL_IMAGES)
+UNLIMITED: Final = 2**40  # images of each class: more than there are
 ALLOCATION: Final = 0.5  # unless given
 
 
@@ -61,7 +65,7 @@ class Budget:
     serve to judge, not to learn.
 
     Attributes:
-        rule: `plain`, or `rmm` (see above).
+        rule: `plain`, `rmm` or `all` (see above).
         allocation: RMM's ρ: one number, or one for each phase from phase 0 on, the last of which stays in force.
         knows_increment: RMM's released rule, which is told how many images come next.
     """
@@ -74,16 +78,32 @@ class Budget:
     knows_increment: bool = False
 
     def __post_init__(self) -> None:
+        if self.keeps_all:
+            self._check_nothing_else()
+            return
         if (self.per_class is None) == (self.total is None):
             raise UserError("memory is either per_class or total, not both and not neither")
-        check_whole("memory.per_class" if self.total is None else "memory.total", self.per_class or self.total or 0, 1)
+        if self.per_class is not None:
+            check_whole("memory.per_class", self.per_class, 0)
+        else:
+            check_whole("memory.total", self.total or 0, 1)
         check_whole("memory.reserve", self.reserve, 0)
-        if self.per_class is not None and self.reserve >= self.per_class:
+        if self.per_class is not None and self.reserve >= max(self.per_class, 1):
             raise UserError(f"memory.reserve={self.reserve} must be below memory.per_class")
+        self._check_rule()
+
+    def _check_nothing_else(self) -> None:
+        given = (self.per_class, self.total, self.allocation, self.reserve or None, self.knows_increment or None)
+        if any(value is not None for value in given):
+            raise UserError("memory=all keeps every image; leave the other keys of memory out")
+
+    def _check_rule(self) -> None:
         if self.rule not in RULES:
             raise UserError(f"memory.rule={self.rule!r}; {suggestion(str(self.rule), RULES)}")
         if not isinstance(self.knows_increment, bool):
             raise UserError(f"memory.knows_increment={self.knows_increment!r} must be true or false")
+        if self.rule == "rmm" and not self.keeps_images:
+            raise UserError("memory.rule=rmm shares out kept images, and memory=0 keeps none; leave the rule out")
         if self.rule == "plain" and (self.allocation is not None or self.knows_increment):
             raise UserError("memory.allocation and memory.knows_increment go with memory.rule=rmm; set that too")
         if isinstance(self.allocation, list):  # as read from a file
@@ -95,14 +115,31 @@ class Budget:
             if each > 1:
                 raise UserError(f"memory.allocation={each} must be a share between 0 and 1")
 
+    @classmethod
+    def of(cls, size: int | str) -> Budget:
+        """So many images of each class, or all of them."""
+        return cls(per_class=None, rule=ALL_IMAGES) if size == ALL_IMAGES else cls(per_class=size)  # type: ignore[arg-type]
+
     @property
     def _allocations(self) -> tuple[float, ...]:
         if self.allocation is None:
             return (ALLOCATION,) if self.rule == "rmm" else (0.0,)
         return self.allocation if isinstance(self.allocation, tuple) else (self.allocation,)
 
+    @property
+    def keeps_images(self) -> bool:
+        """Whether images are kept between phases: with 0 per class, none are."""
+        return self.per_class != 0
+
+    @property
+    def keeps_all(self) -> bool:
+        """Whether every image is kept."""
+        return self.rule == ALL_IMAGES
+
     def quota(self, classes: int) -> int:
         """q: how many images, including the reserve, each of `classes` classes may keep by the plain rule."""
+        if self.keeps_all or not self.keeps_images:
+            return UNLIMITED if self.keeps_all else 0
         quota = self.per_class if self.per_class is not None else (self.total or 0) // classes
         if quota <= self.reserve:
             raise UserError(
@@ -112,9 +149,12 @@ class Budget:
             )
         return quota
 
-    def of_phase(self, old: int, images: int) -> int:
-        """B: how many images may be held in a phase in which `images` arrive and `old` classes are known."""
-        return (self.quota(old) * old if old else 0) + images
+    def of_phase(self, old: int, images: int, kept: int = 0) -> int:
+        """B: how many images may be held in a phase in which `images` arrive and `old` classes are known.
+
+        Where all are kept: those that are, and the new ones.
+        """
+        return (kept if self.keeps_all else self.quota(old) * old if old else 0) + images
 
     def rho(self, phase: int) -> float:
         """ρ of this phase where no action sets it; 0 by the plain rule, and in phase 0 by the causal one."""
@@ -138,7 +178,7 @@ class Budget:
     ) -> Stored:
         """What is stored of a memory and of new images; `rho` is the ρ with which the memory was stored."""
         nothing = new.select(torch.empty(0, dtype=torch.long))
-        if self.rule == "plain" or not old:
+        if self.rule != "rmm" or not old:
             return Stored(memory, new, nothing)
         if not self.knows_increment:
             return Stored(*on_arrival(memory, new, self.quota(old), old, rho, generator), nothing)
@@ -163,7 +203,7 @@ class Budget:
             elif old:
                 most = _room(self.quota(old), old, images, len(sizes), rho) // old
                 kept = [min(count, most) for count in kept]
-                stored = min(images, self.of_phase(old, images) - sum(kept))
+                stored = min(images, self.of_phase(old, images, sum(kept)) - sum(kept))
             found.append((sum(kept), stored))
             following = sum(phases[phase + 1]) if phase + 1 < len(phases) else images
             quota = self.after(old + len(sizes), images, self.rho(phase), following)

@@ -20,10 +20,19 @@ AHEAD = 3  # batches prepared in advance when images stream from the host
 
 
 class Feed:
-    """Images with their labels, ready to be read in any order."""
+    """Images with their labels, ready to be read in any order.
 
-    def __init__(self, images: ImageSet, device: torch.device, resident: bool | None = None) -> None:
-        self.device = device
+    `fresh` says which of them are new and not kept: from where, and up to where.
+    """
+
+    def __init__(
+        self,
+        images: ImageSet,
+        device: torch.device,
+        resident: bool | None = None,
+        fresh: tuple[int, int] | None = None,
+    ) -> None:
+        self.device, self.fresh = device, fresh or (0, len(images))
         self.resident = fits(images.pixels.nbytes, device) if resident is None else resident
         self.labels = images.labels.to(device)
         self.pixels = images.pixels.to(device) if self.resident else images.pixels.cpu()
@@ -41,14 +50,21 @@ class Feed:
         pixels, labels = self.pixels[picks.to(self.pixels.device)], self.labels[picks.to(self.device)]
         return Feed(ImageSet(pixels, labels.to(pixels.device), labels.to(pixels.device)), self.device, self.resident)
 
+    def new_images(self) -> tuple[Tensor, Tensor]:
+        """Pixels and labels of the new images, where they live."""
+        return self.pixels[slice(*self.fresh)], self.labels[slice(*self.fresh)]
+
     def copy(self) -> Feed:
         """The same images in memory of their own."""
-        return self.selected(torch.arange(len(self)))
+        copied = self.selected(torch.arange(len(self)))
+        copied.fresh = self.fresh
+        return copied
 
     def load(self, other: Feed) -> None:
         """Replace the images by an equal number of others, in place: a captured step keeps reading from here."""
         self.pixels.copy_(other.pixels)
         self.labels.copy_(other.labels)
+        self.fresh = other.fresh
 
     def batches(self, order: Tensor, bounds: list[tuple[int, int]]) -> Iterator[tuple[Tensor, Tensor]]:
         """Pixels and labels of `order[start:stop]` for each of `bounds`, on the device."""

@@ -1,4 +1,7 @@
-"""Image sets: uint8 pixels, labels, and where each image came from."""
+"""Image sets: uint8 pixels, labels, and where each image came from.
+
+In front of a frozen network the features of an image stand for its pixels (`poise.data.features`).
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ class ImageSet:
     """Images that belong together, all of one size, on one device.
 
     Attributes:
-        pixels: uint8 [N, C, H, W].
+        pixels: uint8 [N, C, H, W]; where features stand for them, float32 [N, d, 1, views].
         labels: int64 [N].
         origins: int64 [N], the index of each image in its source's own training (or test) images; -1 when unknown.
     """
@@ -26,7 +29,8 @@ class ImageSet:
     origins: Tensor
 
     def __post_init__(self) -> None:
-        if self.pixels.dtype != torch.uint8 or self.pixels.ndim != 4:
+        stored = self.pixels.dtype == torch.float32 and self.pixels.ndim == 4 and self.pixels.shape[2] == 1
+        if (self.pixels.dtype != torch.uint8 or self.pixels.ndim != 4) and not stored:
             raise UserError(f"pixels must be uint8 [N, C, H, W], not {_describe(self.pixels)}; see to_pixels")
         for name, values in (("labels", self.labels), ("origins", self.origins)):
             if values.dtype != torch.int64 or values.ndim != 1:
@@ -60,6 +64,12 @@ class ImageSet:
         picks = [(self.labels == label).nonzero().flatten()[:count] for label in torch.unique(self.labels).tolist()]
         nothing = torch.empty(0, dtype=torch.long, device=self.labels.device)
         return self.select(torch.cat([nothing, *picks]).sort().values)
+
+    def relabelled(self, rows: Sequence[int]) -> ImageSet:
+        """The images, each labelled with the position of its label in `rows`."""
+        places = torch.full((max(rows) + 1,), -1, dtype=torch.long)
+        places[torch.tensor(rows)] = torch.arange(len(rows))
+        return ImageSet(self.pixels, places.to(self.labels.device)[self.labels], self.origins)
 
     def to(self, device: torch.device | str) -> ImageSet:
         """The same images on another device."""

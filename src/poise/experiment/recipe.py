@@ -19,10 +19,10 @@ from pydantic import (
     model_validator,
 )
 
-from poise.data import LEAST_SIZE, Budget
+from poise.data import ALL_IMAGES, LEAST_SIZE, Budget
 from poise.errors import UserError, suggestion
 from poise.learner import KEYS, Settings
-from poise.methods import METHODS
+from poise.methods import METHODS, Method
 from poise.recipes import recipe_text
 from poise.training import PRECISIONS
 from poise.tuning import tuner_names
@@ -32,7 +32,7 @@ ExamName = Literal["test", "dev"]
 
 
 class MemoryKeys(BaseModel):
-    """`memory = 20` is short for `memory.per_class = 20`."""
+    """`memory = 20` is short for `memory.per_class = 20`, `memory = "all"` for `memory.rule = "all"`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -47,14 +47,23 @@ class MemoryKeys(BaseModel):
     def _leave_out_unused_keys(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """The keys of RMM only where it is used, so that other recipes are written as they always were."""
         written: dict[str, Any] = dump(self)
-        more = ("rule", "allocation", "knows_increment") if self.rule == "plain" else ()
+        used = {"plain": (), ALL_IMAGES: ("rule",)}.get(self.rule, ("rule", "allocation", "knows_increment"))
+        more = {"rule", "allocation", "knows_increment"} - {*used}
         return {key: value for key, value in written.items() if key not in more}
 
-    def budget(self) -> Budget:
-        """The budget these keys describe; 20 images per class where nothing is said."""
-        per_class = 20 if self.per_class is None and self.total is None else self.per_class
+    def budget(self, own: int | str = Method.own_memory) -> Budget:
+        """The budget these keys describe; where no size is said, the method's own."""
+        if self == MemoryKeys():
+            return Budget.of(own)
+        sized = self.per_class is not None or self.total is not None or self.rule == ALL_IMAGES
+        per_class = self.per_class if sized else Budget.of(own).per_class
         allocation = tuple(self.allocation) if isinstance(self.allocation, list) else self.allocation
         return Budget(per_class, self.total, self.reserve, self.rule, allocation, self.knows_increment)
+
+    @staticmethod
+    def of(budget: Budget) -> MemoryKeys:
+        """The keys that describe this budget."""
+        return MemoryKeys(**asdict(budget))
 
 
 class TrialKeys(BaseModel):
@@ -109,6 +118,8 @@ class Recipe(BaseModel):
     @field_validator("memory", mode="before")
     @classmethod
     def _short_memory(cls, value: object) -> object:
+        if value == ALL_IMAGES:
+            return {"rule": ALL_IMAGES}
         return {"per_class": value} if isinstance(value, int) and not isinstance(value, bool) else value
 
     @field_validator("tune", mode="before")
@@ -137,14 +148,15 @@ class Recipe(BaseModel):
         keys = KEYS & Recipe.model_fields.keys() - {"image_size"}  # to which the data scale images
         given = {name: getattr(self, name) for name in keys}
         trials = self.trials.model_dump(exclude_none=True)
-        return Settings.resolve(**{**given, "memory": self.memory.budget(), "trials": trials})
+        memory = self.memory.budget(METHODS[self.method].own_memory)
+        return Settings.resolve(**{**given, "memory": memory, "trials": trials})
 
     def changed(self, **keys: Any) -> Recipe:  # noqa: ANN401 - a value of any key
         """The recipe with some keys changed."""
         return Recipe.model_validate({**{name: getattr(self, name) for name in Recipe.model_fields}, **keys})
 
     def resolved(self, **paths: str) -> Recipe:
-        """The recipe with what its policy brings along written out: later defaults change no run begun before.
+        """The recipe with what policy and method bring along written out: later defaults change no run begun before.
 
         Its settings are the same, and are not resolved again; nor do the paths of data and start matter to them.
         """
@@ -152,6 +164,8 @@ class Recipe(BaseModel):
         if settings.kind.tunes:
             trials = TrialKeys(**asdict(settings.trials))
             written = {"policy_options": dict(settings.policy_options), "space": settings.space, "trials": trials}
+        if self.memory == MemoryKeys() and settings.memory != Budget():
+            written["memory"] = MemoryKeys.of(settings.memory)
         return self.model_copy(update={**written, **paths})
 
 

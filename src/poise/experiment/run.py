@@ -83,7 +83,7 @@ class Plan:
     def planned(self, train: ImageSet) -> list[tuple[int, int]]:
         """About how many exemplars and new images each phase holds."""
         sizes = torch.bincount(train.labels, minlength=len(self.source.class_names)).tolist()
-        return self.recipe.memory.budget().planned([[sizes[label] for label in group] for group in self.stream])
+        return self.recipe.settings.memory.planned([[sizes[label] for label in group] for group in self.stream])
 
     def work(self, train: ImageSet) -> list[Workload]:
         """About how much work each phase is, tuning included."""
@@ -117,7 +117,7 @@ def make_plan(name: str, recipe: Recipe) -> Plan:
     order = class_order(recipe.order, len(source.class_names))
     phases = None if recipe.setting == "groups" else recipe.phases
     stream = make_stream(recipe.setting, order=order, phases=phases, groups=recipe.groups)
-    recipe.memory.budget().quota(len(stream.classes))
+    recipe.settings.memory.quota(len(stream.classes))
     return Plan(name, recipe.resolved(**_absolute_paths(recipe, source)), source, stream)
 
 
@@ -250,7 +250,7 @@ class Run:
 
     def _next_images(self, phase: int, train: ImageSet) -> int | None:
         """For a memory that is to know it, how many images the next phase brings; the last one counts itself."""
-        if not self.plan.recipe.memory.budget().knows_increment:
+        if not self.plan.recipe.memory.knows_increment:
             return None
         return len(train.of_labels(self.plan.stream[min(phase + 1, len(self.plan.stream) - 1)]))
 
@@ -392,6 +392,7 @@ class Run:
             "phases": recipe.phases if recipe.setting != "groups" else len(self.plan.stream),
             "order": recipe.order,
             "memory": recipe.memory.model_dump(exclude_none=True) or {"per_class": 20},
+            **({"oracle_all_images": True} if self.plan.settings.memory.keeps_all else {}),
             **({"knows_increment": True} if recipe.memory.knows_increment else {}),
             "epochs": recipe.epochs,
             "space": self._space(learner),

@@ -12,13 +12,11 @@ from collections.abc import Generator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from torch import nn
-
 from poise.actions import AxisValue
 from poise.data import Augmentation, ImageSet, Preprocessing, suitable_net
 from poise.learner.judging import Judgement, judge_augmentation
-from poise.learner.phase import Surroundings
-from poise.learner.settings import Settings
+from poise.learner.phase import Surroundings, is_given
+from poise.learner.settings import Settings, only_environment
 from poise.training import DefaultsChosen, Event
 from poise.tuning import DEFAULT_POLICY, TrialSettings
 
@@ -34,7 +32,12 @@ PLASTIC: Final[Mapping[str, AxisValue]] = {
     "classifier": "ncm",
 }
 #: What `online` is like on small data: few actions, short trials, and the default unless another one is surely better.
-SMALL_SPACE: Final = {"feature_kd": (0.0, 0.3), "lr": (1.0, 0.4)}  # learning rates as multiples of the default
+SMALL_SPACE: Final = {
+    "feature_kd": (0.0, 0.3),
+    "lr": (1.0, 0.4),  # as multiples of the default
+    "backbone_rate": (0.0, 0.01, 0.1),
+    "ridge": (0.0, 1e4, 1e6, 1e8),
+}
 SMALL_TRIALS: Final = TrialSettings(environment="local", length=0.15, validation=10)
 SMALL_DATA: Final = 20_000  # images of a first phase
 
@@ -43,7 +46,7 @@ def choose_defaults(
     settings: Settings, images: ImageSet, around: Surroundings, preprocessing: Preprocessing | None
 ) -> Generator[Event, None, tuple[Settings, Augmentation]]:
     """What was left open, chosen for these images of the first phase; it is told as an event before it is used."""
-    suited = suit(settings, images, around.net)
+    suited = suit(settings, images, around)
     if preprocessing is not None:
         judged = Judgement(preprocessing.augmentation, "as given")
     elif around.augmentation is not None:
@@ -57,8 +60,11 @@ def choose_defaults(
     return suited, judged.augmentation
 
 
-def suit(settings: Settings, images: ImageSet, net: nn.Module | None = None) -> Settings:
-    """The settings with everything that can be read off the images; the augmentation is judged by training."""
+def suit(settings: Settings, images: ImageSet, around: Surroundings) -> Settings:
+    """The settings with everything that can be read off the images; the augmentation is judged by training.
+
+    A method that trains a given network slowly keeps the learning rate of its own.
+    """
     open_keys = frozenset(settings.automatic)
     count, side = len(images), min(images.shape[1:])
     schedule = settings.schedule
@@ -74,25 +80,28 @@ def suit(settings: Settings, images: ImageSet, net: nn.Module | None = None) -> 
     rate = 1e-3 if adamw else suitable_rate(batch)
     own = settings.made_method.default_action
     action = dict(PLASTIC) if "method" in open_keys else {}
-    action = {axis: value for axis, value in {**action, "lr": rate}.items() if axis in own} | dict(settings.action)
+    slow = "backbone_rate" in own and is_given(settings, around)
+    action |= {} if slow else {"lr": rate}
+    action = {axis: value for axis, value in action.items() if axis in own} | dict(settings.action)
     found = replace(
         settings,
         schedule=chosen,
         action=action,
-        first_lr=rate if settings.first_lr is None and "lr" not in settings.action else settings.first_lr,
-        net=settings.net or (None if net is not None else suitable_net(side, count)),
+        first_lr=settings.first_lr if slow or settings.first_lr is not None or "lr" in settings.action else rate,
+        net=settings.net or (None if around.net is not None else suitable_net(side, count)),
         automatic=(),
     )
     if settings.policy != DEFAULT_POLICY or count > SMALL_DATA:
         return found
-    base = found.default_action
+    base, only = found.default_action, only_environment(settings.made_method, settings.memory)
     scaled = {axis: [v * base.lr for v in values] if axis == "lr" else values for axis, values in SMALL_SPACE.items()}
-    space = {axis: tuple(values) for axis, values in scaled.items() if axis in base}
+    unused = {axis for axis, words in settings.choices.items() if not words}
+    space = {axis: tuple(values) for axis, values in scaled.items() if axis in base and axis not in unused}
     options = {"safe": 1.0, **settings.policy_options} if "policy_options" in open_keys else settings.policy_options
     return replace(
         found,
         space=space if "space" in open_keys and settings.tune is None else settings.space,
-        trials=SMALL_TRIALS if "trials" in open_keys else settings.trials,
+        trials=SMALL_TRIALS.tried_once(only or SMALL_TRIALS.environment) if "trials" in open_keys else settings.trials,
         policy_options=options,
     )
 

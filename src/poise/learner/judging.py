@@ -12,7 +12,7 @@ from torch import Tensor
 
 from poise import draws
 from poise.data import Augmentation, ImageSet, mirror, suitable_augmentation
-from poise.learner.phase import Surroundings, first_preprocessing
+from poise.learner.phase import Surroundings, first_preprocessing, is_given
 from poise.learner.settings import Settings
 from poise.learner.state import build_model
 from poise.methods import Growth
@@ -42,19 +42,26 @@ def judge_augmentation(settings: Settings, images: ImageSet, around: Surrounding
     Two networks are trained for half the length of the phase on four fifths of each class, one with shifts and one
     without; the fifth that is left judges them. Left and right matter where a linear rule tells images from their
     mirror images, or where the network that was trained with shifts knows fewer held-out images once they are mirrored.
+    Where nothing of the network is trained, nothing is shifted either, and only the linear rule is asked.
     """
     suitable = suitable_augmentation(min(images.shape[1:]))
     shifted, plain = replace(suitable, flip=False), Augmentation(pad=0, flip=False)
     handed = told_from_mirror_image(images, settings.seed)
+    flip = not is_handed(handed, len(images)) and images.shape[0] == 3
+    if settings.made_method.freezes(0, given=is_given(settings, around)) or _is_frozen(settings, images, around):
+        return Judgement(replace(plain, flip=flip), "by their mirror images; nothing of the network is trained")
     training, held = split(images, settings.seed)
     if len(held) < FEWEST or len(set(training.labels.tolist())) < 2:
-        flip = not is_handed(handed, len(images)) and images.shape[0] == 3
         return Judgement(replace(suitable, flip=flip), "too few images to judge by")
     hits = {kind: _hits(settings, training, held, kind, around) for kind in (shifted, plain)}
     keeps = [hits[shifted][0], hits[plain][0]]
     pad = 0 if surely_better(keeps[1], keeps[0], 1.0) else suitable.pad
     flip = not is_handed(handed, len(images)) and not surely_better(hits[shifted][0], hits[shifted][1], 1.0)
     return Judgement(Augmentation(pad, flip, suitable.brightness), f"judged on {len(held)} held-out images")
+
+
+def _is_frozen(settings: Settings, images: ImageSet, around: Surroundings) -> bool:
+    return is_given(settings, around) and build_model(settings, images.shape, around.net).is_frozen
 
 
 def split(images: ImageSet, seed: int) -> tuple[ImageSet, ImageSet]:

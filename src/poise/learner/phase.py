@@ -20,20 +20,24 @@ from poise.learner.arrival import Arrival, hold_out
 from poise.learner.settings import Settings
 from poise.learner.state import Knowledge, Pending, build_model
 from poise.learner.workload import planned_work, stage_work
-from poise.methods import Method
-from poise.nets import NetInfo, net_info
+from poise.methods import Growth, Method
+from poise.nets import Model, NetInfo, is_named, net_info
 from poise.training import (
     ActionDecided,
     Backend,
+    ClassMeans,
     Event,
     Executor,
+    Material,
     PhaseDone,
     PhaseStarted,
     Situation,
     Trainer,
     Workload,
+    features_suffice,
     keep_memory,
     make_backend,
+    measure_means,
 )
 from poise.tuning import (
     Choice,
@@ -42,6 +46,7 @@ from poise.tuning import (
     Task,
     TrialInputs,
     Trials,
+    Witness,
     decided_rewards,
     judge_before,
     judged_hits,
@@ -78,6 +83,11 @@ class Surroundings:
         )
 
 
+def is_given(settings: Settings, around: Surroundings) -> bool:
+    """Whether the network is one that poise did not make: a module, or one by a word; pretrained perhaps."""
+    return around.net is not None or is_named(settings.net)
+
+
 class Phase:
     """A phase under way. The knowledge it started from stays as it is; the phase ends with a new one."""
 
@@ -90,6 +100,7 @@ class Phase:
         reward: Reward | None = None,
     ) -> None:
         self.settings = settings
+        self.given = is_given(settings, around)
         kept = knowledge.memory or Memory.empty(arrival.images.shape)
         generator = draws.generator(settings.seed, "arrival", arrival.phase)
         self.kept, self.stored, self.unstored = settings.memory.arriving(
@@ -98,39 +109,70 @@ class Phase:
         self.new, self.reserve = hold_out(arrival, self.stored, settings, kept)
         # without the images that were discarded: nothing may hold those any longer
         self.before, self.arrival = replace(knowledge, memory=self.kept), replace(arrival, images=self.stored)
-        self.situation = self._situation(around)
+        self.material = self._material(around)
+        self.situation = self.material.situation
         own = settings.made_method.default_action.classifier
         self.rule = ClassifierRule(own, knowledge.classifier, knowledge.phases, knowledge.hits)
         reward = reward or Reward()
-        trials = Trials(self._trial_inputs(), executor=around.executor, witness=reward.witness)
+        trials = Trials(self._trial_inputs(), executor=around.executor, witness=self._witness(reward))
         self.task = Task(trials, self.rule.counted, knowledge.history, reward=reward)
         self.trainer: Trainer | None = None
 
+    def _material(self, around: Surroundings) -> Material:
+        """What is learned from: images or, where the network is frozen, their features, computed here and only here."""
+        situation = self._situation(around)
+        material = Material(situation, self.kept, self.new, self.reserve, self.unstored)
+        still = all(action.backbone_rate == 0 for action in self._possible_actions())
+        return material.as_features() if features_suffice(situation, self.stored.shape, still=still) else material
+
+    def _witness(self, reward: Reward) -> Witness | None:
+        """The reward's, which looks at models that take images."""
+        witness, complete = reward.witness, self.material.complete
+        if witness is None:
+            return None
+        return lambda model, means, classes: witness(complete(model), means, classes)
+
     def _situation(self, around: Surroundings) -> Situation:
         settings, known, shape = self.settings, self.before, self.arrival.images.shape
-        model = known.start if known.start is not None else build_model(settings, shape, around.net)
+        start = None if settings.made_method.starts_anew else known.start
+        model = start if start is not None else build_model(settings, shape, around.net)
         preprocessing, info = known.preprocessing, net_info(model.backbone)
         if preprocessing is None:
             preprocessing = first_preprocessing(settings.made_method, self.new, around.augmentation, info)
         count = len(preprocessing.mean)
         if count not in (shape[0], info.channels if info is not None else None):
             raise UserError(f"preprocessing has {count} means, but images have {shape[0]} channels; give one for each")
+        self.preprocessing = preprocessing  # of images
         return Situation(
-            model=model,
+            model=self._first_model(model),
             method=settings.made_method,
-            growth=self.arrival.growth,
+            growth=self.arrival.growth if start is not None else Growth(0, len(self.arrival.classes)),
             preprocessing=preprocessing,
             schedule=settings.schedule,
             backend=around.backend,
             seed=settings.seed,
             phase=self.arrival.phase,
+            updates=bool(self.arrival.growth.old) and not self.arrival.growth.new,
+            means=ClassMeans(known.means, known.mean_images) if known.means is not None else None,
         )
+
+    def _first_model(self, model: Model) -> Model:
+        """What the phase starts from: the model, its network frozen where the method wants that from now on."""
+        if self.settings.made_method.freezes(self.arrival.phase, given=self.given) and not model.is_frozen:
+            model = model.copy()  # what is known stays as it is until the phase ends
+            model.freeze_backbone()
+        return model
+
+    @property
+    def network(self) -> nn.Module:
+        """The backbone that the phase starts from, whether it is run or not."""
+        return (self.material.whole or self.situation.model).backbone
 
     def _trial_inputs(self) -> TrialInputs:
         budget, classes, phase = self.settings.memory, self.arrival.classes, self.arrival.phase
         quota = budget.quota(len(classes)) - budget.reserve
         rho = budget.rho(max(phase, 1))  # pseudo tasks of the first phase are about the later ones
-        images = self.kept, self.new, self.reserve
+        images = self.material.kept, self.material.new, self.material.reserve
         return TrialInputs(self.situation, *images, quota, self.settings.trials, rho, classes)
 
     # Algorithm 1 ------------------------------------------------------------------------------------------------
@@ -169,17 +211,29 @@ class Phase:
         """The action of this phase: the caller's, the first phase's own, or what the tuner chooses."""
         given, tuner = self.arrival.action, self.settings.tuner
         if self.arrival.phase == 0:
-            first = given or self.settings.first_action
+            first = given or self._first_action
             yield from tuner.prepare(self.task, first)
             return Choice(first)
         if given is not None:
             return Choice(given)
         return (yield from tuner.choose(self.task))
 
+    @property
+    def _first_action(self) -> Action:
+        """That of the settings; but a network that starts from random weights learns at the full rate."""
+        first = self.settings.first_action
+        return first.replace(backbone_rate=1.0) if "backbone_rate" in first and not self.given else first
+
+    def _possible_actions(self) -> tuple[Action, ...]:
+        """Those that may be tried or trained in this phase."""
+        if self.arrival.action is not None:
+            return (self.arrival.action,)
+        return self.settings.action_space.actions if self.arrival.phase else (self._first_action,)
+
     def _make_trainer(self, action: Action) -> Trainer:
-        situation = self.situation
-        model = situation.grown(ImageSet.joined([self.new, self.unstored]))
-        return Trainer(situation, model, situation.teacher(), action, situation.feed(self.kept.exemplars, self.new))
+        situation, material = self.situation, self.material
+        model, feed = situation.grown(material.arrived), situation.feed(material.kept.exemplars, material.new)
+        return Trainer(situation, model, situation.teacher(), action, feed)
 
     def _keep(self, trainer: Trainer) -> Knowledge:
         """Choose what to keep and which classifier counts."""
@@ -190,29 +244,33 @@ class Phase:
         allocation = trainer.action.allocation if phase else None  # at first no increment is known
         rho = budget.rho(phase) if allocation is None else allocation
         quota = budget.after(len(arrival.classes), arrival.count, rho, arrival.next_images)
-        evaluator, new = self.situation.evaluator, ImageSet.joined([self.new, self.unstored])
-        memory = keep_memory(evaluator, predictor, self.kept, new, quota, self.reserve, budget.reserve)
-        means = evaluator.class_means(predictor, memory.exemplars, len(arrival.classes))
+        evaluator, material = self.situation.evaluator, self.material
+        memory = keep_memory(
+            evaluator, predictor, material.kept, material.arrived, quota, material.reserve, budget.reserve
+        )
+        means, mean_images = measure_means(self.situation, predictor, memory.exemplars, material.arrived)
         hits = {name: count + judged_hits(self.task.history)[name] for name, count in self.before.hits.items()}
         if len(memory.reserve):
             truth = memory.reserve.labels.to(evaluator.backend.device)
             for name, rows in evaluator.guesses(predictor, means, memory.reserve.pixels).items():
                 hits[name] += int((rows == truth).sum())
+        shown = material.complete(predictor)
         return Knowledge(
             action=trainer.action,
             classes=arrival.classes,
             phases=phase + 1,
             classifier=self.rule.chosen(trainer.action, hits),
             shape=arrival.images.shape,
-            preprocessing=self.situation.preprocessing,
-            predictor=predictor,
-            start=start,
+            preprocessing=self.preprocessing,
+            predictor=shown,
+            start=shown if start is predictor else material.complete(start),
             means=means,
-            memory=memory,
+            mean_images=mean_images,
+            memory=material.images(memory),
             hits=hits,
             history=(*self.before.history, *self.task.history),
             held=len(self.kept) + len(self.stored) + len(self.unstored),
-            budget=budget.of_phase(arrival.growth.old, arrival.count),
+            budget=budget.of_phase(arrival.growth.old, arrival.count, len(self.kept)),
             rho=rho,
         )
 

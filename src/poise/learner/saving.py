@@ -75,10 +75,12 @@ class Saving(Views):
         with self.backend.active():
             pending = self._phase.pending() if self._phase is not None else self._pending
         self.backend.synchronise()
-        own, model = self._around.net is not None, self.model
-        if model is None and self._phase is not None:
-            model = self._phase.situation.model
-        info = net_info(model.backbone if model is not None else self._around.net)
+        own, net = self._around.net is not None, self._around.net
+        if self.model is not None:
+            net = self.model.backbone
+        elif self._phase is not None:
+            net = self._phase.network
+        info = net_info(net)
         return LearnerState(self.settings, self.knowledge, self._around.augmentation, own, pending, info)
 
     @classmethod

@@ -8,13 +8,26 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Final, Self
 
-from poise.actions import Action, ActionSpace, AxisValue, tuned_space
-from poise.data import LEAST_SIZE, Budget
+from poise.actions import AXES, Action, ActionSpace, AxisValue, tuned_space
+from poise.data import ALL_IMAGES, LEAST_SIZE, Budget
 from poise.errors import UserError, check_number, check_whole
-from poise.methods import METHODS, Method, make_method
+from poise.methods import METHODS, Growth, Method, make_method
 from poise.nets import absolute_word, check_backbone
 from poise.training import Schedule
-from poise.tuning import DEFAULT_POLICY, UNTUNED, Setup, TrialSettings, Tuner, TunerKind, tuner_kind, tuner_names
+from poise.tuning import (
+    DEFAULT_POLICY,
+    ENVIRONMENTS,
+    UNTUNED,
+    Setup,
+    TrialSettings,
+    Tuner,
+    TunerKind,
+    tuner_kind,
+    tuner_names,
+)
+
+#: The word of `balance` that adds a training on as many images of old classes as of new ones.
+BALANCED: Final = "finetune"
 
 #: Keys that can be left open until the first images arrive.
 AUTOMATIC: Final = (
@@ -23,7 +36,7 @@ AUTOMATIC: Final = (
 )
 #: Keys for which None means that nothing is said.
 OPTIONAL: Final = frozenset(
-    ("net", "action", "first_lr", "policy_options", "space", "tune", "trials", "options", "image_size")
+    ("net", "memory", "action", "first_lr", "policy_options", "space", "tune", "trials", "options", "image_size")
 )
 
 
@@ -74,13 +87,13 @@ class Settings:
             if not isinstance(keys.get(name, {}), Mapping):
                 raise UserError(f"{name}={keys[name]!r} must be a mapping, such as {{{example!r}: 1.0}}")
         kind = tuner_kind(keys.get("policy", DEFAULT_POLICY))
-        trials, memory = keys.get("trials", {}), keys.get("memory", 20)
+        method = make_method(keys.get("method", cls.method), keys.get("options"))
         keys["policy"] = kind.name
         keys |= {"net": absolute_word(keys["net"])} if isinstance(keys.get("net"), str) else {}
         keys["policy_options"] = kind.resolve(keys.get("policy_options", {}))
         keys["space"] = kind.own_space(keys.get("space"), keys.get("tune"))
-        keys["trials"] = trials if isinstance(trials, TrialSettings) else kind.trial_settings(trials)
-        keys["memory"] = memory if isinstance(memory, Budget) else Budget(per_class=memory)
+        keys["memory"] = memory = _budget(keys.get("memory"), method)
+        keys["trials"] = _trial_settings(keys.get("trials", {}), kind, only_environment(method, memory))
         schedule = {each.name: keys.pop(each.name) for each in fields(Schedule) if each.name in keys}
         settings = cls(**keys, schedule=Schedule(**schedule), automatic=left_open)
         settings.check()
@@ -90,7 +103,30 @@ class Settings:
         """Refuse words that mean nothing, by making what they stand for: the method, the space and the tuner."""
         if self.net is not None:
             check_backbone(self.net, self.made_method.variant)
+        if not self.memory.keeps_images:
+            self._check_without_memory()
+        if self.made_method.starts_anew and self.kind.before_phase_0:
+            raise UserError(f"policy={self.policy} continues a network, and {self.method} starts anew; choose another")
         _ = self.tuner
+
+    def _check_without_memory(self) -> None:
+        """Refuse what needs old images where none are kept."""
+        if self.kind.needs_old_images:
+            raise UserError(f"policy={self.policy} validates on old images, and memory=0 keeps none; choose another")
+        method = self.made_method
+        for stage in method.stages(Growth(1, 1)):
+            if stage.balanced or (stage.after is not None and stage.after.balanced):
+                raise UserError(
+                    f"{self.method} with these options trains on as many old images as new ones (its stage "
+                    f"{stage.name}), and memory=0 keeps none; set other options or keep images, such as memory=20"
+                )
+        axes = self.space if isinstance(self.space, Mapping) and self.kind.tunes else {}
+        balance = {**method.default_action, **self.action}.get("balance")
+        if BALANCED in (balance, *axes.get("balance", ())):
+            raise UserError(
+                f"{self.method} with balance={BALANCED} ends a phase on as many old images as new ones, and memory=0 "
+                "keeps none; set action.balance=none"
+            )
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
@@ -138,6 +174,15 @@ class Settings:
         """The method with its options."""
         return make_method(self.method, self.options)
 
+    @property
+    def choices(self) -> Mapping[str, Sequence[str]]:
+        """The words of an axis that mean something here, where not all do."""
+        choices = self.made_method.choices
+        if self.memory.keeps_images:
+            return choices
+        words = choices.get("balance", AXES["balance"].words)
+        return {**choices, "balance": tuple(word for word in words if word != BALANCED)}
+
     @cached_property
     def action_space(self) -> ActionSpace:
         """The actions that the policy chooses from."""
@@ -148,7 +193,7 @@ class Settings:
             tuned=self.kind.tunes,
             space=self.space,
             tune=self.tune,
-            choices=method.choices,
+            choices=self.choices,
             epochs=self.schedule.epochs,
             allocation=self.memory.default_allocation,
         )
@@ -178,6 +223,36 @@ class Settings:
         if not self.kind.tunes:
             return found
         return {**found, "space": self.action_space.as_json(), "trials": asdict(self.trials)}
+
+
+def _budget(given: Any, method: Method) -> Budget:  # noqa: ANN401 - a user's word
+    """What may be kept: as given, else the method's own."""
+    own = Budget.of(method.own_memory)
+    budget = own if given is None else given if isinstance(given, Budget) else Budget.of(given)
+    if own.keeps_all and not budget.keeps_all:
+        raise UserError(
+            f"{method.name} trains on every image seen so far; leave memory out, or set memory={ALL_IMAGES}"
+        )
+    return budget
+
+
+def only_environment(method: Method, memory: Budget) -> str | None:
+    """The environment that actions must be tried in, where only one is possible.
+
+    Without old images that is a look-ahead, for a network that starts anew the local one.
+    """
+    return "local" if method.starts_anew else None if memory.keeps_images else "lookahead"
+
+
+def _trial_settings(given: Any, kind: TunerKind, only: str | None) -> TrialSettings:  # noqa: ANN401 - a user's word
+    """How actions are tried: as given, else as the policy brings along; perhaps in `only` one environment."""
+    if only and isinstance(given, Mapping) and given.get("environment", only) in {*ENVIRONMENTS} - {only}:
+        why = "needs old images to validate on, and memory=0 keeps none"
+        if only == "local":
+            why = "continues a network, and this method starts anew"
+        raise UserError(f"trials.environment={given['environment']} {why}; leave it out, or set {only}")
+    settings = given if isinstance(given, TrialSettings) else kind.trial_settings(given)
+    return settings if only is None else settings.tried_once(only)
 
 
 def _copy_plain(value: Any) -> Any:  # noqa: ANN401 - whatever a user gives

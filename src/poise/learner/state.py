@@ -73,12 +73,14 @@ class Knowledge:
         predictor: the model to predict with.
         start: the model that the next phase starts from; nearly always the same.
         means: the unit mean feature of each class.
+        mean_images: the number of images that each of them was measured on.
         memory: the kept images; None where they were left out when the learner was saved.
         hits: of each classifier, in all judgements so far.
         history: what was tried, decided and judged.
         held: the most images that were held at any moment of the last phase.
         budget: how many that may have been.
         rho: the allocation that the memory was stored with.
+        reject: for each classifier, the score below which an image belongs to no known class; empty until it is set.
     """
 
     action: Action
@@ -91,11 +93,13 @@ class Knowledge:
     start: Model | None = None
     hits: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(CLASSIFIERS, 0))
     means: Tensor | None = None
+    mean_images: tuple[int, ...] = ()
     memory: Memory | None = None
     history: History = ()
     held: int = 0
     budget: int = 0
     rho: float = 0.0
+    reject: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def labels(self) -> ClassLabels:
@@ -153,7 +157,10 @@ class LearnerState:
 
     def predict_only(self) -> LearnerState:
         """What a prediction needs: without memory and history, and without the policy that made it."""
-        knowledge = replace(self.knowledge, start=self.knowledge.predictor, memory=None, history=())
+        predictor = self.knowledge.predictor.copy() if self.knowledge.predictor is not None else None
+        if predictor is not None:
+            predictor.head.drop_unused()
+        knowledge = replace(self.knowledge, predictor=predictor, start=predictor, memory=None, history=())
         return replace(self, settings=self.settings.predicting(), knowledge=knowledge, pending=None)
 
     def renamed(self, names: Sequence[Label]) -> LearnerState:
@@ -230,9 +237,11 @@ class LearnerState:
             "phases": known.phases,
             "hits": dict(known.hits),
             "history": [entry_as_json(entry) for entry in known.history],
+            "mean_images": list(known.mean_images),
             "held": known.held,
             "budget": known.budget,
             "rho": known.rho,
+            **({"reject": dict(known.reject)} if known.reject else {}),
             "pending": None
             if pending is None
             else {
@@ -311,12 +320,14 @@ def _knowledge(
         predictor=models.get("predictor"),
         start=models.get("start", models.get("predictor")),
         means=tensors.get("means"),
+        mean_images=tuple(meta.get("mean_images", ())),
         memory=memory,
         hits=dict(meta["hits"]),
         history=tuple(entry_from_json(entry) for entry in meta["history"]),
         held=meta["held"],
         budget=meta["budget"],
         rho=meta["rho"],
+        reject=dict(meta.get("reject", {})),
     )
 
 
@@ -332,15 +343,12 @@ def save_state(state: LearnerState, path: Path, *, memory: bool) -> None:
     """Write a learner to a file; one without its memory predicts and no more."""
     if state.knowledge.predictor is None:
         raise UserError("this learner has learned nothing yet; there is nothing to save")
-    if not path.absolute().parent.is_dir():
-        raise UserError(f"the folder {path.absolute().parent} does not exist; make it first")
-    if path.is_dir():
-        raise UserError(f"{path} is a folder; give the name of a file in it")
+    store.refuse_bad_place(path)
     tensors, meta = (state if memory else state.predict_only()).tensors(images=True)
-    if memory:
-        count = len(state.knowledge.memory or ())
+    count = len(state.knowledge.memory or ()) if memory else 0
+    if count:
         log.warning("%s contains %d training images; save(memory=False) leaves them out", path, count)
-    store.write_tensors(path, tensors, {**meta, "contains_training_images": memory}, kind="learner")
+    store.write_tensors(path, tensors, {**meta, "contains_training_images": count > 0}, kind="learner")
 
 
 # Networks -------------------------------------------------------------------------------------------------------------

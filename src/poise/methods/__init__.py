@@ -8,29 +8,43 @@ from poise.methods.base import (
     Arrivals,
     Finished,
     Growth,
+    Lesson,
     Method,
     Stage,
     make_method,
     register,
 )
+from poise.methods.frozen import FrozenMethod
 from poise.methods.icarl import ICaRL
 from poise.methods.lucir import Lucir
 from poise.methods.lwf import LwF
 from poise.methods.podnet import PODNet
+from poise.methods.ranpac import RanPAC
+from poise.methods.simplecil import SimpleCIL
+from poise.methods.slca import SLCA
+from poise.methods.yardsticks import Finetune, Joint, Replay
 
 __all__ = [
     "METHODS",
     "MODEL",
     "PREVIOUS",
+    "SLCA",
     "AANets",
     "Arrivals",
+    "Finetune",
     "Finished",
+    "FrozenMethod",
     "Growth",
     "ICaRL",
+    "Joint",
+    "Lesson",
     "Lucir",
     "LwF",
     "Method",
     "PODNet",
+    "RanPAC",
+    "Replay",
+    "SimpleCIL",
     "Stage",
     "make_method",
     "register",

@@ -36,6 +36,20 @@ class Arrivals:
     features: Callable[[], tuple[Tensor, Tensor]]
 
 
+@dataclass(frozen=True)
+class Lesson:
+    """What a method may use when a training is over: counts, the action, a source of draws, and features.
+
+    `features()` gives the features of the new images under the trained model, in eval mode, and the rows of their
+    classes; kept images are not among them. They are computed when asked for.
+    """
+
+    growth: Growth
+    action: Action
+    generator: torch.Generator
+    features: Callable[[], tuple[Tensor, Tensor]]
+
+
 #: The name of the model that a phase trains.
 MODEL: Final = "model"
 #: The name of the model of the phase before, which every phase after the first has.
@@ -46,15 +60,16 @@ PREVIOUS: Final = "previous"
 class Stage:
     """One stretch of training inside a phase.
 
-    `share` is its length as a share of the phase's epochs. The learning rate starts at the action's (or at `lr`)
+    `share` is its length as a share of the phase's epochs; a stage whose part of the network is frozen for good is left
+    out. The learning rate starts at the action's (or at `lr`)
     and is multiplied by `decay` at each of `milestones`, given as shares of the stage; with `cosine` it falls to 0
     along half a wave besides.
 
     Attributes:
         clamp: the largest size of any single value of a gradient, if there is one.
         balanced: trains on the same number of images of each class, that of the smallest one, chosen by herding.
-        trains: `all` (apart from what the action and the network keep frozen), or the `head`, its `rows` (old ones
-            too, but no scale) or the `fusion` of two branches alone.
+        trains: `all` (apart from what the action and the network keep frozen); the `backbone` with the extras, but no
+            head; or the `head`, its `rows` (old ones too, but no scale) or the `fusion` of two branches alone.
         moves_statistics: whether batch statistics still move; if not, the backbone stays in eval mode.
         student: which model is trained: the phase's own (`MODEL`), or one that the method makes under this name when
             the stage begins (`Method.student`).
@@ -80,7 +95,7 @@ class Stage:
 
     def epochs(self, phase_epochs: int) -> int:
         """The number of epochs of this stage in a phase of that many."""
-        return max(1, math.ceil(self.share * phase_epochs))
+        return max(1, math.ceil(self.share * phase_epochs)) if self.share else 0
 
     def rate(self, epoch: int, epochs: int, start: float) -> float:
         """The learning rate in `epoch` (from 0) of `epochs`.
@@ -114,9 +129,11 @@ class Method(ABC):
     head: str = "linear"
     #: Brightness jitter of its line of work (0: none).
     brightness: float = 0.0
+    #: Whether its terms look at the maps of levels, and not only at features and logits.
+    uses_maps: bool = True
     #: What it does when nobody tunes it; also the axes that can be tuned.
     default_action: Action
-    #: Words of an axis that mean something here, where not all do.
+    #: Words of an axis that mean something here, where not all do; none: a named space leaves it out.
     choices: Mapping[str, tuple[str, ...]] = {}
     #: What `balance=finetune` adds to a phase: a short training of the head on the same number of images of each class.
     balancing: Stage = Stage(
@@ -129,6 +146,10 @@ class Method(ABC):
         moves_statistics=False,
         teacher=None,
     )
+    #: What is kept between phases where the user does not say it: so many images of each class, or all images.
+    own_memory: int | str = 20
+    #: Whether every phase trains a new network, to which all classes are new; most continue with the last phase's.
+    starts_anew: bool = False
     #: The names of its own options with their defaults.
     options: Mapping[str, float | str] = {}
 
@@ -159,6 +180,17 @@ class Method(ABC):
     def grow(self, model: Model, arrivals: Arrivals) -> None:
         """Give the model rows for the new classes, before anything is trained."""
         model.head.grow(arrivals.growth.new, arrivals.generator)
+
+    def freezes(self, phase: int, *, given: bool) -> bool:
+        """Whether all of the backbone is frozen for good when this phase begins.
+
+        `given`: the network is the user's own, pretrained perhaps, and not one of poise's that starts from random
+        weights.
+        """
+        return False
+
+    def conclude(self, model: Model, lesson: Lesson) -> None:  # noqa: B027 - most methods compute nothing
+        """Set what is not trained but computed, in place, when the last stage of a training (or trial) has ended."""
 
     def student(self, name: str, models: Mapping[str, Model], arrivals: Arrivals) -> Model:
         """The model that a stage of this method trains under another name than `MODEL`.

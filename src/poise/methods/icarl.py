@@ -24,6 +24,7 @@ class ICaRL(Method):
 
     name = "icarl"
     variant = "ordinary"
+    uses_maps = False
     head = "linear"
     default_action = Action(logit_kd=1.0, lr=0.1, classifier="ncm", old_rows="trained", balance="none")
     options: Mapping[str, float | str] = {"loss": "softmax"}

@@ -24,6 +24,7 @@ class Lucir(Method):
 
     name = "lucir"
     variant = "lucir"
+    uses_maps = False
     head = "cosine"
     default_action = Action(
         logit_kd=0.0, feature_kd=1.0, margin=1.0, lr=0.1, classifier="fc", old_rows="frozen", balance="none"

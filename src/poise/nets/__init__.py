@@ -2,6 +2,7 @@
 
 from poise.nets.adapt import Adapted, adapt
 from poise.nets.branches import Branches, ScaledConv
+from poise.nets.gaussians import GaussianHead
 from poise.nets.heads import CosineHead, Head, LinearHead, ProxyHead, ScaledHead
 from poise.nets.info import NetInfo, net_info, set_info
 from poise.nets.model import (
@@ -19,9 +20,11 @@ from poise.nets.model import (
 from poise.nets.named import absolute_word, changed_file, is_named, named_info
 from poise.nets.outputs import Features, Output
 from poise.nets.resnet import Backbone, BatchNorm, ResNet
+from poise.nets.ridge import RIDGES, RidgeHead
 
 __all__ = [
     "BACKBONES",
+    "RIDGES",
     "VARIANTS",
     "Adapted",
     "Backbone",
@@ -29,6 +32,7 @@ __all__ = [
     "Branches",
     "CosineHead",
     "Features",
+    "GaussianHead",
     "Head",
     "LinearHead",
     "Model",
@@ -37,6 +41,7 @@ __all__ = [
     "Part",
     "ProxyHead",
     "ResNet",
+    "RidgeHead",
     "ScaledConv",
     "ScaledHead",
     "absolute_word",

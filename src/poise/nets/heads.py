@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,9 @@ from torch import Tensor, nn
 
 class Head(nn.Module):
     """Rows of old classes, rows of new classes, and how they grow."""
+
+    #: What has an entry for each class: the names of old entries and of new ones.
+    parts: ClassVar[tuple[tuple[str, str], ...]] = (("old", "new"),)
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -41,6 +45,16 @@ class Head(nn.Module):
         self.old = nn.Parameter(self.rows().detach().clone())
         self.new = nn.Parameter(self.first_rows(count, generator).to(self.old.device))
 
+    def keep(self, rows: Tensor) -> None:
+        """Keep the classes of these rows, given in ascending order, and no others; old ones stay old."""
+        count = len(self.old)
+        for old, new in self.parts:
+            values = getattr(self, old), getattr(self, new)
+            for name, value, kept in zip(
+                (old, new), values, (rows[rows < count], rows[rows >= count] - count), strict=True
+            ):
+                setattr(self, name, nn.Parameter(value.detach()[kept.to(value.device)]))
+
     def widen(self, width: int) -> None:
         """Accept features with more values: rows are 0 there, so that the scores do not change."""
         more = width - self.width
@@ -58,7 +72,10 @@ class Head(nn.Module):
     def adopt(self, state: Mapping[str, Tensor]) -> None:
         """Take over saved values, for any number of classes."""
         for name, values in state.items():
-            setattr(self, name, nn.Parameter(values.clone()))
+            setattr(self, name, values.clone() if name in self._buffers else nn.Parameter(values.clone()))
+
+    def drop_unused(self) -> None:
+        """Drop, in place, what no prediction needs and only another phase would."""
 
     def freeze_old(self, frozen: bool) -> None:
         """Freeze the old rows, or let them be trained."""
@@ -141,12 +158,14 @@ class ProxyHead(ScaledHead):
         """Similarities to the proxies of each class, weighed towards the nearest ones."""
         proxies = nn.functional.normalize(self.rows().flatten(0, 1))
         cosines = nn.functional.normalize(features) @ proxies.T
-        near = 2 * cosines.view(len(features), self.classes, self.PROXIES) - 2
+        near = 2 * cosines.view(-1, self.classes, self.PROXIES) - 2
         return (near.softmax(dim=2) * near).sum(dim=2)
 
 
 class LinearHead(Head):
     """logits = W f + b."""
+
+    parts = (*Head.parts, ("old_bias", "new_bias"))
 
     def __init__(self, width: int) -> None:
         super().__init__(width)

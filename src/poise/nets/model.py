@@ -20,7 +20,7 @@ from poise.nets.pretrained import PRETRAINED
 from poise.nets.resnet import Backbone, ResNet, cifar_resnet, imagenet_resnet18, initialise
 
 #: Of a model, what can be trained without the rest.
-Part = Literal["all", "head", "rows", "fusion"]
+Part = Literal["all", "backbone", "head", "rows", "fusion"]
 
 #: Of a backbone: LUCIR's, whose last block has no ReLU, the ordinary one, and PODNet's.
 VARIANTS = ("lucir", "ordinary", "pod")
@@ -96,20 +96,47 @@ class Model(nn.Module):
         return self
 
     def has(self, part: Part) -> bool:
-        """Whether there is such a part: only two branches have a fusion."""
+        """Whether there is such a part to train: only two branches have a fusion, and a frozen backbone is none."""
+        if part == "backbone":
+            return not self.is_frozen
         return part != "fusion" or isinstance(self.backbone, Branches)
 
-    def train_only(self, part: Part, *, old_rows: bool = True) -> None:
-        """Say what is trained: `all` but the fusion of two branches; or only the `head`, its `rows`, or the `fusion`.
+    @property
+    def is_frozen(self) -> bool:
+        """Whether nothing of the backbone ever changes: all of it is frozen, and in eval mode."""
+        return "" in self._still or isinstance(self.backbone, Given)
 
-        Rows of old classes are trained only if `old_rows`, and nothing that the backbone keeps frozen ever is.
+    def freeze_backbone(self) -> None:
+        """Freeze all of the backbone for good, in eval mode."""
+        if not isinstance(self.backbone, Given):
+            self.backbone.requires_grad_(False)
+            self.freeze([name for name, _ in self.backbone.named_parameters()], [""])
+
+    def without_backbone(self) -> Model:
+        """The head for itself, to be given features in the place of images (`poise.data.FeatureViews`)."""
+        return self._with(Model(Given(self.head.width), self.head))
+
+    def with_backbone_of(self, other: Model) -> Model:
+        """The head and extras of this model on a copy of another's backbone; what is frozen is shared with it."""
+        return self._with(other.copy())
+
+    def _with(self, made: Model) -> Model:
+        made.head, made.extras, made.grown = self.head, self.extras, self.grown
+        return made.train(self.training)
+
+    def train_only(self, part: Part, *, old_rows: bool = True, backbone: bool = True) -> None:
+        """Say what is trained: `all` but the fusion of two branches; or only a part.
+
+        The `backbone` is trained with the extras. Rows of old classes are trained only if `old_rows`, the backbone only
+        if `backbone`, and nothing that it keeps frozen ever is.
         """
+        below, no_head = part in ("all", "backbone"), part in ("backbone", "fusion")
         for name, parameter in self.backbone.named_parameters():
-            parameter.requires_grad_(part == "all" and name not in self._frozen)
-        self.extras.requires_grad_(part == "all")
-        self.head.requires_grad_(part != "fusion")
-        self.head.freeze_old(part == "fusion" or not old_rows)
-        self.head.freeze_scale(part in ("rows", "fusion"))
+            parameter.requires_grad_(below and backbone and name not in self._frozen)
+        self.extras.requires_grad_(below)
+        self.head.requires_grad_(not no_head)
+        self.head.freeze_old(no_head or not old_rows)
+        self.head.freeze_scale(part == "rows" or no_head)
         if isinstance(self.backbone, Branches):
             self.backbone.alpha.requires_grad_(part == "fusion")
 
@@ -157,6 +184,12 @@ class Model(nn.Module):
         shared += [self.backbone.get_parameter(name) for name in self._frozen]
         return copy.deepcopy(self, {id(part): part for part in shared})
 
+    def keeping(self, rows: Tensor) -> Model:
+        """A copy that knows the classes of these rows, in ascending order, and no others; their scores are the same."""
+        kept = self.copy()
+        kept.head.keep(rows)
+        return kept
+
     def teacher(self, dtype: torch.dtype = torch.float32) -> Model:
         """A frozen copy in eval mode; a network of poise's own has its norms folded, its weights in `dtype`."""
         folds = isinstance(self.backbone, Backbone)
@@ -166,6 +199,14 @@ class Model(nn.Module):
             fold_norms(copied.backbone)
             copied.backbone.to(dtype)
         return copied.placed(self.head.old.device).requires_grad_(False)
+
+
+class Given(Backbone):
+    """Stands for a frozen backbone whose features were computed before: what it is given are those, [B, d, 1, 1]."""
+
+    def forward(self, features: Tensor) -> Features:
+        """The features as they are."""
+        return Features(features.flatten(1))
 
 
 def _frozen_parts(backbone: nn.Module) -> tuple[frozenset[str], tuple[str, ...]]:

@@ -21,6 +21,8 @@ _NAME = re.compile(r"[A-Za-z0-9_-]+")
 _ADD = "poise data add {} --from FOLDER"
 #: The data set that comes along.
 EMBEDDED = "digits"
+#: What the recipe for a folder of one's own says in place of its name.
+UNNAMED = "folder"
 
 
 @dataclass(frozen=True)
@@ -133,6 +135,8 @@ def _explain_vanished(name: str, folder: Path) -> str:
 
 def explain_unknown(data: str) -> str:
     """The line about a word that is neither a data set nor a folder."""
+    if data == UNNAMED:
+        return "say which images: data=FOLDER, a folder with one folder of images for each class"
     known = {EMBEDDED, *RELEASES, *_read_registered(), *(folder.name for folder in _find_data_sets())}
     add = _ADD.format("NAME")
     return f"unknown data '{data}', neither a name nor a folder; {suggestion(data, known)} (to add one: {add})"

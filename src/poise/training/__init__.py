@@ -1,13 +1,14 @@
 """Algorithm 2: one model trained with one action.
 
-`situation` is what a training starts from, `trainer` trains it stage by stage, `step` is one step of it (`capture`: as
-a CUDA graph), `schedule` its length, `keeping` what remains after it, `evaluate` looks at models, `lanes` (with `pace`)
-runs several trainings side by side, `executor` says where, `backend` is the device, `events` what happens on the way,
+`situation` is what a training starts from, `material` its images or their features, `trainer` trains it stage by
+stage, `step` is one step of it (`capture`: as a CUDA graph), `schedule` its length, `optimiser` what moves the weights,
+`keeping` what remains after it, `evaluate` looks at models, `lanes` (with `pace`) runs several trainings side by side,
+`executor` says where, `backend` is the device, `events` what happens on the way,
 `outlook` what is to come.
 """
 
 from poise.training.backend import PRECISIONS, Backend, make_backend
-from poise.training.evaluate import Evaluator, Extracted, both_classifiers
+from poise.training.evaluate import NCM_TEMPERATURE, ClassMeans, Evaluator, Extracted, both_classifiers
 from poise.training.events import (
     ActionDecided,
     DefaultsChosen,
@@ -22,8 +23,9 @@ from poise.training.events import (
     trained_images,
 )
 from poise.training.executor import Bench, Executor, LocalExecutor
-from poise.training.keeping import keep_exemplars, keep_memory
+from poise.training.keeping import keep_exemplars, keep_memory, measure_means, remember_means
 from poise.training.lanes import Lane, Lanes
+from poise.training.material import Material, features_suffice
 from poise.training.outlook import Outlook, Trying, Workload
 from poise.training.pace import Gauge, Pace, Work
 from poise.training.schedule import Schedule, ceiling
@@ -31,10 +33,12 @@ from poise.training.situation import LocalPhase, Situation
 from poise.training.trainer import Trainer
 
 __all__ = [
+    "NCM_TEMPERATURE",
     "PRECISIONS",
     "ActionDecided",
     "Backend",
     "Bench",
+    "ClassMeans",
     "DefaultsChosen",
     "EpochDone",
     "Evaluator",
@@ -46,6 +50,7 @@ __all__ = [
     "Lanes",
     "LocalExecutor",
     "LocalPhase",
+    "Material",
     "Outlook",
     "Pace",
     "PhaseDone",
@@ -62,8 +67,11 @@ __all__ = [
     "Workload",
     "both_classifiers",
     "ceiling",
+    "features_suffice",
     "keep_exemplars",
     "keep_memory",
     "make_backend",
+    "measure_means",
+    "remember_means",
     "trained_images",
 ]

@@ -14,6 +14,7 @@ from poise.nets import Model
 from poise.training.backend import Backend
 
 BATCH = 512
+NCM_TEMPERATURE = 0.1  # of the cosines to class means, where they become probabilities
 GPU_BATCH = 2048  # with smaller ones the GPU waits for the host
 PIXELS = 2**22  # per batch at most: fewer large images take as much memory as many small ones
 
@@ -23,6 +24,13 @@ class Extracted(NamedTuple):
 
     features: Tensor
     logits: Tensor
+
+
+class ClassMeans(NamedTuple):
+    """The unit mean feature of each class [classes, d], and the number of images that each was measured on."""
+
+    vectors: Tensor
+    images: tuple[int, ...]
 
 
 @dataclass(frozen=True)

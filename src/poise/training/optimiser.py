@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,15 +15,27 @@ _KEPT = {"momentum_buffer": "momentum", "exp_avg": "momentum", "exp_avg_sq": "sq
 
 
 def make_optimiser(
-    trained: Iterable[nn.Parameter], schedule: Schedule, lr: float, device: torch.device
+    trained: Iterable[nn.Parameter],
+    schedule: Schedule,
+    lr: float,
+    device: torch.device,
+    *,
+    slow: Iterable[nn.Parameter] = (),
+    ratio: float = 1.0,
 ) -> torch.optim.Optimizer:
-    """The optimiser that the schedule names. On a GPU the learning rate is a tensor there, for captured steps."""
+    """The optimiser that the schedule names. On a GPU the learning rate is a tensor there, for captured steps.
+
+    Parameters that are `slow` learn at `ratio` times the rate of the others.
+    """
     on_gpu = device.type == "cuda"
     parameters = list(trained)
     rate = torch.tensor(lr, device=device) if on_gpu else lr
+    groups = _groups(parameters, {id(each) for each in slow}, ratio)
+    for group in groups[1:]:  # a rate of its own to fill in
+        group["lr"] = rate.clone() if isinstance(rate, Tensor) else rate
     if schedule.optimiser == "adamw":
         optimiser: torch.optim.Optimizer = torch.optim.AdamW(
-            parameters,
+            groups,
             lr=rate,
             betas=(schedule.momentum, 0.999),
             weight_decay=schedule.weight_decay,
@@ -37,7 +50,7 @@ def make_optimiser(
             }
         return optimiser
     optimiser = torch.optim.SGD(
-        parameters, lr=rate, momentum=schedule.momentum, weight_decay=schedule.weight_decay, fused=on_gpu
+        groups, lr=rate, momentum=schedule.momentum, weight_decay=schedule.weight_decay, fused=on_gpu
     )
     for parameter in parameters if schedule.momentum else ():
         # momentum that starts at zero takes the same first step as none at all
@@ -45,13 +58,23 @@ def make_optimiser(
     return optimiser
 
 
+def _groups(parameters: list[nn.Parameter], slow: set[int], ratio: float) -> list[dict[str, Any]]:
+    """One group, or two where some are slow; the slow ones come later, so that the first rate is the head's."""
+    if ratio == 1 or not slow:
+        return [{"params": parameters}]
+    parts = ([each for each in parameters if (id(each) in slow) is late] for late in (False, True))
+    groups = [{"params": part, "ratio": each} for part, each in zip(parts, (1.0, ratio), strict=True)]
+    return [group for group in groups if group["params"]]
+
+
 def set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
-    """Set the learning rate, in place where it lives on a device."""
+    """Set the learning rate, in place where it lives on a device; of slow parameters by their ratio to it."""
     for group in optimiser.param_groups:
+        own = rate * group.get("ratio", 1.0)
         if isinstance(group["lr"], Tensor):
-            group["lr"].fill_(rate)
+            group["lr"].fill_(own)
         else:
-            group["lr"] = rate
+            group["lr"] = own
 
 
 def kept_tensors(optimiser: torch.optim.Optimizer) -> list[Tensor]:

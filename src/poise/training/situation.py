@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import torch
 
+from poise.actions import Action
 from poise.data import Feed, ImageSet, Preprocessing
 from poise.methods import PREVIOUS, Arrivals, Growth, Method
 from poise.nets import Model, torch_generator
 from poise.training.backend import Backend
-from poise.training.evaluate import Evaluator
+from poise.training.evaluate import ClassMeans, Evaluator
 from poise.training.schedule import Schedule
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -19,6 +24,9 @@ class Situation:
     """New classes have arrived and nothing was trained on yet.
 
     `model` is the one that the last phase left to start from, or one that has learned nothing if this is the first.
+    `updates` says that the phase brings images of known classes only: then their rows are trained whatever the action
+    says, for it has no others.
+    `means` are the class means that the last phase left: all that is known of old classes where no image is kept.
     """
 
     model: Model
@@ -29,6 +37,12 @@ class Situation:
     backend: Backend
     seed: int
     phase: int
+    updates: bool = False
+    means: ClassMeans | None = None
+
+    def trains_old_rows(self, action: Action) -> bool:
+        """Whether the head's rows of old classes are trained with this action."""
+        return self.updates or action.old_rows == "trained"
 
     @property
     def evaluator(self) -> Evaluator:
@@ -64,7 +78,7 @@ class Situation:
         images = ImageSet.joined([kept, new])
         if len(images) == 1:  # a batch of two, for a single value has no batch statistics
             images = images.select(torch.zeros(2, dtype=torch.long))
-        return Feed(images, self.backend.device)
+        return Feed(images, self.backend.device, fresh=(len(kept), len(kept) + len(new)))
 
 
 @dataclass(frozen=True)
@@ -77,8 +91,23 @@ class LocalPhase:
     model: Model  # grown, its new rows imprinted from these new images
     teacher: Model | None
     feed: Feed
+    _made: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @staticmethod
     def of(situation: Situation, kept: ImageSet, new: ImageSet) -> LocalPhase:
         """The training of these images from there."""
         return LocalPhase(situation, kept, new, situation.grown(new), situation.teacher(), situation.feed(kept, new))
+
+    def once(self, model: Model, key: Hashable, make: Callable[[], T]) -> T:
+        """What comes of looking at these images with a model of this phase.
+
+        It is made only once where the network is frozen, since no training changes it there.
+        """
+        if not model.is_frozen:
+            return make()
+        if key not in self._made:
+            self._made[key] = make()
+            if self.situation.backend.device.type == "cuda":  # other lanes use it, too
+                torch.cuda.current_stream(self.situation.backend.device).synchronize()
+        found: T = self._made[key]
+        return found

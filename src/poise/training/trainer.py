@@ -13,8 +13,8 @@ from poise import draws, store
 from poise.actions import Action
 from poise.data import Feed, batch_bounds, herd
 from poise.errors import Diverged
-from poise.methods import MODEL, PREVIOUS, Finished, Stage
-from poise.nets import Model
+from poise.methods import MODEL, PREVIOUS, Finished, Lesson, Stage
+from poise.nets import Model, torch_generator
 from poise.training.capture import CapturedRunner
 from poise.training.events import EpochDone, Event, StageDone, StepDone
 from poise.training.optimiser import forget, make_optimiser, named_tensors, set_rate
@@ -109,9 +109,22 @@ class Trainer:
             self.stage, self.epoch, self._picks = self.stage + 1, 0, None
             if self.stage < len(self.stages):
                 self._enter()
-            elif self.action.balance == "align" and self.situation.growth.old:
-                self.model.head.align()
+            else:
+                self._conclude()
             yield StageDone(self.situation.phase, stage.name)
+
+    def _conclude(self) -> None:
+        """What follows the last stage: rows are aligned where the action says so, and the method computes its part."""
+        situation = self.situation
+        if self.action.balance == "align" and situation.growth.old:
+            self.model.head.align()
+
+        def features() -> tuple[Tensor, Tensor]:
+            pixels, labels = self.feed.new_images()
+            return situation.evaluator.extract(self.model, pixels).features, labels
+
+        generator = torch_generator(situation.seed, "conclude", situation.phase, *self.address)
+        situation.method.conclude(self.model, Lesson(situation.growth, self.action, generator, features))
 
     def restart(self, begun: LocalPhase, action: Action, epochs: int | None, address: tuple[int | str, ...]) -> None:
         """Train another local phase of the same shapes, with another action that has the same kind of stages.
@@ -138,6 +151,8 @@ class Trainer:
     def _enter(self) -> None:
         """Prepare the stage; its `after` first, so that the stage's own parameters are trainable in the end."""
         stage = self.stages[self.stage]
+        if not stage.share:  # nothing is trained in it
+            return
         for each in (stage, stage.after):
             if each is not None and each.student not in (MODEL, *self._made):
                 self._make_student(each.student)
@@ -170,8 +185,13 @@ class Trainer:
         return engine
 
     def _train_only(self, stage: Stage) -> None:
-        old_rows = self.action.old_rows == "trained" or stage.trains != "all"
-        self.students[stage.student].train_only(stage.trains, old_rows=old_rows)
+        old_rows = self.situation.trains_old_rows(self.action) or stage.trains != "all"
+        self.students[stage.student].train_only(stage.trains, old_rows=old_rows, backbone=self._backbone_learns)
+
+    @property
+    def _backbone_learns(self) -> bool:
+        """Whether the action lets the backbone learn at all; if not, its statistics stay as they are, too."""
+        return self.action.backbone_rate > 0
 
     def _stage_teacher(self, stage: Stage) -> Model | None:
         if stage.teacher is None or stage.teacher == PREVIOUS:
@@ -193,7 +213,15 @@ class Trainer:
     def _new_engine(self, stage: Stage, feed: Feed, teacher: Model | None) -> _Engine:
         model = self.students[stage.student]
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        optimiser = make_optimiser(trained, self.schedule, self.action.lr, self.situation.backend.device)
+        slow = model.backbone.parameters() if stage.trains == "all" else ()
+        optimiser = make_optimiser(
+            trained,
+            self.schedule,
+            self.action.lr,
+            self.situation.backend.device,
+            slow=slow,
+            ratio=self.action.backbone_rate,
+        )
         step = Step(self.situation, optimiser, model, teacher, self.action, stage.clamp)
         bounds = batch_bounds(len(feed), self.schedule.batch)
         runner = CapturedRunner if self.captures else EagerRunner
@@ -228,7 +256,7 @@ class Trainer:
         augmentation = self.situation.preprocessing.augmentation.draw(len(engine.feed), generator)
         self._train_only(stage)
         student = self.students[stage.student].train()
-        if not stage.moves_statistics:
+        if not stage.moves_statistics or not self._backbone_learns:
             student.backbone.eval()
         noise = draws.key(seed, "noise", *address)
         return engine.runner.epoch(order, augmentation, first, noise)
@@ -252,7 +280,7 @@ class Trainer:
         return self.students[self.stages[min(self.stage, len(self.stages) - 1)].student]
 
     def _names(self) -> tuple[str, ...]:
-        return self._engine.runner.names or self._restored_names
+        return (self._engine.runner.names if self._engines else ()) or self._restored_names
 
     def _diverged(self, step: int) -> Diverged:
         stage = self.stages[min(self.stage, len(self.stages) - 1)]
@@ -284,7 +312,7 @@ class Trainer:
 
     def _engines_at_work(self) -> dict[str, _Engine]:
         """Those whose momentum and teacher matter, by what is added to the names under which these are stored."""
-        if self.stage == len(self.stages):
+        if self.stage == len(self.stages) or not self.stages[self.stage].share:
             return {}
         engines = {"": self._engine}
         if self.stage in self._afters:
@@ -317,6 +345,8 @@ class Trainer:
 
 
 def _without_missing(stage: Stage, model: Model) -> Stage:
-    """The stage without what follows its epochs, where that would train a part which this network does not have."""
+    """The stage without what would train a part that this network does not have, or keeps frozen for good."""
+    if not model.has(stage.trains):
+        return replace(stage, share=0.0, after=None)
     missing = stage.after is not None and not model.has(stage.after.trains)
     return replace(stage, after=None) if missing else stage

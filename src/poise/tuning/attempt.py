@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 from poise.actions import Action
@@ -55,6 +55,14 @@ class TrialSettings:
                 "trials.horizon repeats the local environment, a look-ahead has two phases already; "
                 "use it with trials.environment=local"
             )
+
+    def tried_once(self, environment: str) -> TrialSettings:
+        """The same in this environment, the only one that is possible, where a training cannot be repeated."""
+        if self.horizon:
+            raise UserError(
+                f"trials.horizon={self.horizon} needs old images and a network that continues; leave it out"
+            )
+        return replace(self, environment=environment)
 
     def short(self, full: int) -> int:
         """M₁ for a phase of M₂ epochs."""

@@ -102,6 +102,7 @@ class TunerKind:
         asks: whether it is a policy, which is told rewards of trials.
         least_classes: in the first phase.
         before_phase_0: whether it learns before the first phase, and so cannot start after it.
+        needs_old_images: whether it has nothing to validate on where no image is kept.
     """
 
     name: str
@@ -113,6 +114,7 @@ class TunerKind:
     asks: bool = False
     least_classes: int = 1
     before_phase_0: bool = False
+    needs_old_images: bool = False
 
     def own_space(self, space: str | Grid | None, tune: object) -> str | Grid:
         """The space as given, else the one that this kind brings along."""

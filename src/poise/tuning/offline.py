@@ -26,11 +26,11 @@ from poise.methods import Growth
 from poise.nets import Model
 from poise.policies import Forecast
 from poise.policies.reinforce import FEATURES, Reinforce, state_of
-from poise.training import Event, LocalPhase, Situation, Trainer, TuningDone, ceiling, keep_exemplars
+from poise.training import Event, LocalPhase, Situation, Trainer, TuningDone, ceiling, keep_exemplars, remember_means
 from poise.tuning.attempt import TrialInputs
 from poise.tuning.base import Choice, Task, Tuner, TunerKind, resolve_options
 from poise.tuning.classifier import AUTO, first_classifier
-from poise.tuning.environment import others, relabelled
+from poise.tuning.environment import others
 from poise.tuning.history import Chosen, Episode, Experienced, History, Played
 from poise.tuning.rewards import balanced_accuracy
 
@@ -241,16 +241,18 @@ class _Progress:
             model = trainer.predictor.eval()
             most = per_class(quota, sum(situation.growth), arrived, rho)
             kept = keep_exemplars(situation.evaluator, model, begun.kept, new, most)
+            means = remember_means(situation, model, kept, new)
         except Diverged:
             return None
         starts = trainer.finish().starts
         starts.extras.clear()
-        return _Progress(replace(situation, model=starts, phase=situation.phase + 1), model, kept, rho)
+        return _Progress(replace(situation, model=starts, means=means, phase=situation.phase + 1), model, kept, rho)
 
     def accuracy(self, valid: ImageSet, classifier: str) -> float:
-        """On the held-out images of the classes so far; class means come from the memory."""
+        """On the held-out images of the classes so far; class means come from the memory, where there is one."""
         judged, evaluator = valid.of_labels(range(self.known)), self.situation.evaluator
-        means = evaluator.class_means(self.predictor, self.kept, self.known)
+        known = self.situation.means
+        means = known.vectors if known else evaluator.class_means(self.predictor, self.kept, self.known)
         rows = evaluator.guesses(self.predictor, means, judged.pixels)[classifier]
         return balanced_accuracy(rows.cpu(), judged.labels.cpu())
 
@@ -271,8 +273,8 @@ def _pseudo_stream(images: ImageSet, phases: int, generator: np.random.Generator
     picks = _held_out(images.labels, generator)
     order = tuple(generator.permutation(_count(images)).tolist())
     sizes = _sizes(len(order), phases, from_half=bool(generator.integers(2)))
-    valid = relabelled(images.select(picks), order)
-    rest = relabelled(images.select(others(len(images), picks)), order)
+    valid = images.select(picks).relabelled(order)
+    rest = images.select(others(len(images), picks)).relabelled(order)
     ends = np.cumsum(sizes).tolist()
     bounds = zip([0, *ends], ends, strict=False)
     return _PseudoStream(tuple(rest.of_labels(range(first, end)) for first, end in bounds), valid)

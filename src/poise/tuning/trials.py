@@ -27,6 +27,8 @@ from poise.training import (
     Work,
     ceiling,
     keep_exemplars,
+    measure_means,
+    remember_means,
     trained_images,
 )
 from poise.tuning.attempt import Attempt, TrialInputs
@@ -279,8 +281,10 @@ class Trials:
             situation = replace(begun.situation, model=model, growth=Growth(known, 0))
             return LocalPhase.of(situation, begun.kept, begun.new)
         growth = Growth(known, len(environment.rows or ()) - known)
-        situation = replace(begun.situation, model=model, growth=growth)
-        memory = Memory.of(self._exemplars(begun, trainer.predictor, action))
+        exemplars = self._exemplars(begun, trainer.predictor, action)
+        means = remember_means(begun.situation, trainer.predictor, exemplars, begun.new)
+        situation = replace(begun.situation, model=model, growth=growth, means=means)
+        memory = Memory.of(exemplars)
         generator = draws.generator(situation.seed, "arrival", situation.phase, "round", leg.attempt.trial.round)
         quota, rho = self.inputs.quota, self._allocation(action)
         memory, new = on_arrival(memory, environment.later, quota, known, rho, generator)
@@ -308,6 +312,8 @@ class Trials:
 
     def _local_environment(self, number: int) -> Environment | None:
         inputs = self.inputs
+        if inputs.situation.growth.old and not len(inputs.memory):  # it would only reward forgetting
+            return None
         generator = draws.generator(inputs.situation.seed, "environment", inputs.situation.phase, number)
         return local_environment(inputs.memory, inputs.new, inputs.reserve, generator, inputs.settings.validation)
 
@@ -332,14 +338,21 @@ class Trials:
     def _exemplars(self, begun: LocalPhase, model: Model, action: Action) -> ImageSet:
         """What the memory would be after this local phase: every class cut to its quota, the new ones by herding."""
         quota = per_class(self.inputs.quota, sum(begun.situation.growth), len(begun.new), self._allocation(action))
-        return keep_exemplars(self.inputs.situation.evaluator, model, begun.kept, begun.new, quota)
+        evaluator = self.inputs.situation.evaluator
+        return begun.once(
+            model, ("exemplars", quota), lambda: keep_exemplars(evaluator, model, begun.kept, begun.new, quota)
+        )
 
     def _validate(self, split: Split, begun: LocalPhase, trainer: Trainer) -> tuple[HitsPerClass, Any]:
         """Hits of both classifiers on B; class means come from the local training part only."""
         environment, evaluator = split.environment, self.inputs.situation.evaluator
         model = trainer.predictor
         exemplars = self._exemplars(begun, model, trainer.action)
-        means = evaluator.class_means(model, exemplars, sum(begun.situation.growth))
+        means = begun.once(
+            model,
+            ("means", id(exemplars)),
+            lambda: measure_means(begun.situation, model, exemplars, begun.new).vectors,
+        )
         found = evaluator.guesses(model, means, environment.valid.pixels)
         labels = environment.valid.labels.to(evaluator.backend.device)
         hits = {name: count_hits(rows, labels) for name, rows in found.items()}

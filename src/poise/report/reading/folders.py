@@ -200,6 +200,7 @@ def _make_record(
         marks = {
             "leak": saved.get("runner") == "audit",
             "knows_increment": memory.get("knows_increment"),
+            "oracle_all_images": memory.get("rule") == "all",
             "pretrained_on": saved.get("pretrained_on"),
         }
     else:

@@ -18,6 +18,10 @@ from poise.runfolder import CHANCE_KEYS, is_tuned, method_name, without_empty_ke
 #: Results that are not ordinary, by their key in result.json: a word for tables, and a line of explanation.
 LABELS: Final = {
     "oracle": ("oracle", "oracle: chosen with the exam of whole runs; no learner could have known it"),
+    "oracle_all_images": (
+        "oracle: all images",
+        "oracle: all images: every image of every phase was kept and trained on again, which no learner here may do",
+    ),
     "leak": ("leak", "leak: the policy was told the exam accuracy of its trials; shown to measure the leak only"),
     "knows_increment": (
         "knows increment",
@@ -31,8 +35,8 @@ LABELS: Final = {
 }
 #: The word of a recipe that leaves the choice of the classifier to the learner.
 AUTO: Final = "auto"
-#: Those labels that mean that an exam influenced a choice.
-INFORMED: Final = frozenset(LABELS[key][0] for key in ("oracle", "leak"))
+#: Those labels that mean that more was known than a learner can know: from an exam, or from images that are gone.
+INFORMED: Final = frozenset(LABELS[key][0] for key in ("oracle", "oracle_all_images", "leak"))
 
 
 @dataclass(frozen=True)
@@ -171,7 +175,7 @@ class RunRecord:
 
     @property
     def informed(self) -> bool:
-        """Whether an exam influenced its hyperparameters: an oracle or a leak, which is compared with nothing."""
+        """Whether it knew more than a learner can know: an oracle or a leak, which is compared with nothing."""
         return not INFORMED.isdisjoint(self.labels)
 
     @property

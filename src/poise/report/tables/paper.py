@@ -104,9 +104,10 @@ def _comparable(run: RunRecord) -> bool:
     if protocol is None or run.exam != "test" or (run.recipe.get("options") or {}).get("base", "podnet") != "podnet":
         return False
     memory = run.recipe.get("memory") or {}
-    per_class = memory.get("per_class") or (20 if memory.get("total") is None else None)
+    per_class, total = memory.get("per_class"), memory.get("total")
     return bool(
-        per_class == protocol["per_class"] and run.recipe["epochs"] == protocol.get("epochs", run.recipe["epochs"])
+        (20 if per_class is total is None else per_class) == protocol["per_class"]
+        and run.recipe["epochs"] == protocol.get("epochs", run.recipe["epochs"])
     )
 
 

@@ -1,0 +1,69 @@
+"""RanPAC (McDonnell et al., NeurIPS 2023): a frozen network, a random projection and ridge regression."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from poise.actions import Action
+from poise.errors import UserError
+from poise.methods.base import Arrivals, Lesson, register
+from poise.methods.frozen import FrozenMethod
+from poise.nets import Model, RidgeHead
+
+LEAST, MOST = 1_000, 10_000  # the width of a projection that nobody chose
+
+
+@register
+class RanPAC(FrozenMethod):
+    """scores = h (G + κI)⁻¹ C with h = relu(f P), G = Σ hᵀh, C = Σ hᵀy: sums over phases, so no image need be kept.
+
+    `projection` is M, the number of random features; `auto` is twice the network's, at least 1,000 and at most the
+    paper's 10,000. The axis `ridge` of the action is κ; 0 means the best of 10⁻⁸ … 10⁸ on a held-out fifth of each
+    phase's images, by the squared errors of all phases together (the released code looks at the last phase alone, so
+    that its result depends on the order of phases).
+    """
+
+    name = "ranpac"
+    head = "ridge"
+    default_action = Action(ridge=0.0, lr=0.1, classifier="fc")
+    choices: Mapping[str, tuple[str, ...]] = {"lr": (), "old_rows": ("trained",), "balance": ("none",)}
+    options: Mapping[str, float | str] = {**FrozenMethod.options, "projection": "auto"}
+
+    def __init__(self, **options: float | str) -> None:
+        super().__init__(**options)
+        width = self.settings["projection"]
+        if width != "auto" and (isinstance(width, bool | str) or width < 1 or width != int(width)):
+            raise UserError(f"option projection={width!r} must be a whole number of random features, or 'auto'")
+
+    def breadth(self, width: int) -> int:
+        """M for a network with so many features.
+
+        >>> [RanPAC().breadth(width) for width in (64, 768, 8192)]
+        [1000, 1536, 10000]
+        """
+        chosen = self.settings["projection"]
+        return min(MOST, max(LEAST, 2 * width)) if isinstance(chosen, str) else int(chosen)
+
+    def grow(self, model: Model, arrivals: Arrivals) -> None:
+        """Draw the projection, once; add rows."""
+        head = _ridge_head(model)
+        if not head.breadth:
+            seed = torch.randint(2**62, (), generator=arrivals.generator)
+            head.project(int(seed), self.breadth(head.width))
+        super().grow(model, arrivals)
+
+    def conclude(self, model: Model, lesson: Lesson) -> None:
+        """Add the new images to the sums and solve for all rows anew."""
+        head, (features, labels) = _ridge_head(model), lesson.features()
+        chosen = lesson.action.ridge
+        if not chosen:
+            head.compare_ridges(features, labels)
+        head.add(features, labels)
+        head.regress(chosen or None)
+
+
+def _ridge_head(model: Model) -> RidgeHead:
+    assert isinstance(model.head, RidgeHead)
+    return model.head

@@ -1,0 +1,85 @@
+"""SLCA (Zhang et al., ICCV 2023): a slow network, and a head that is aligned on features drawn from Gaussians."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from poise import losses
+from poise.actions import Action
+from poise.errors import check_number, check_whole
+from poise.methods.base import Arrivals, Growth, Lesson, Method, register
+from poise.nets import GaussianHead, Model, Output
+
+BATCH = 128
+MOMENTUM = 0.9
+
+
+@register
+class SLCA(Method):
+    """Cross-entropy, with the network's learning rate a hundredth of the head's (the axis `backbone_rate`).
+
+    New images are told from new classes alone, kept ones (where there are any) from all. After a phase the Gaussian of
+    each new class's features is stored, and the head is trained for `align_epochs` on `draws` features of every class,
+    with logits z / (τ |z|), τ = `temperature`. Covariances are stored by their `rank` largest directions.
+    """
+
+    name = "slca"
+    head = "gaussian"
+    uses_maps = False
+    default_action = Action(lr=0.01, backbone_rate=0.01, classifier="fc", old_rows="trained")
+    choices: Mapping[str, tuple[str, ...]] = {"balance": ("none",)}  # it is balanced by its alignment
+    options: Mapping[str, float | str] = {
+        "align_epochs": 5,
+        "align_lr": 0.01,
+        "draws": 256,
+        "rank": 64,
+        "temperature": 0.1,
+    }
+
+    def __init__(self, **options: float | str) -> None:
+        super().__init__(**options)
+        for name in ("align_epochs", "draws", "rank"):
+            check_whole(f"option {name}", self.settings[name], 0 if name == "align_epochs" else 1)
+        for name in ("align_lr", "temperature"):
+            check_number(f"option {name}", self.settings[name], positive=True)
+
+    def grow(self, model: Model, arrivals: Arrivals) -> None:
+        """Add rows, and room for the Gaussians of their classes."""
+        super().grow(model, arrivals)
+        _gaussian_head(model).remember(sum(arrivals.growth), int(self.settings["rank"]))
+
+    def terms(self, student: Output, teacher: Output | None, labels: Tensor, growth: Growth) -> dict[str, Tensor]:
+        """Classification; the scores of old classes do not count for images of new ones."""
+        return {"ce": losses.separated_cross_entropy(student.logits, labels, growth.old)}
+
+    def conclude(self, model: Model, lesson: Lesson) -> None:
+        """Remember the new classes' features; align the head on features of all classes."""
+        head = _gaussian_head(model)
+        head.describe(*lesson.features())
+        if lesson.growth.old:
+            self._align(head, lesson.generator)
+
+    @torch.enable_grad()
+    def _align(self, head: GaussianHead, generator: torch.Generator) -> None:
+        epochs, temperature = int(self.settings["align_epochs"]), float(self.settings["temperature"])
+        trained = list(head.requires_grad_(True).parameters())
+        optimiser = torch.optim.SGD(trained, lr=float(self.settings["align_lr"]), momentum=MOMENTUM)
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, max(1, epochs))
+        for _ in range(epochs):
+            features, labels = head.draw(int(self.settings["draws"]), generator)
+            order = torch.randperm(len(labels), generator=generator).to(labels.device)
+            for picks in torch.split(order, BATCH):
+                loss = losses.normalised_cross_entropy(head(features[picks])[1], labels[picks], temperature)
+                optimiser.zero_grad()
+                loss.backward()  # type: ignore[no-untyped-call]
+                optimiser.step()
+            schedule.step()
+        optimiser.zero_grad()
+
+
+def _gaussian_head(model: Model) -> GaussianHead:
+    assert isinstance(model.head, GaussianHead)
+    return model.head

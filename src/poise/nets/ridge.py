@@ -1,0 +1,162 @@
+"""The head of RanPAC: ridge regression on randomly projected features, from sums over all images seen so far."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot, relu
+
+from poise.nets.heads import HEADS, ScaledHead
+
+#: The strengths κ that are compared on held-out images.
+RIDGES: Final = tuple(10.0**power for power in range(-8, 9))
+_SCALE = 10.0  # scores lie about between 0 and 1: with it, a softmax of the logits says something
+_MOST = 1e12  # of a held-out error that could not be computed any better
+
+
+class RidgeHead(ScaledHead):
+    """scores = h (G + κI)⁻¹ C with h = relu(f P), G = Σ hᵀh and C = Σ hᵀy over all images seen so far.
+
+    P [d, M] is drawn once and not saved: its address is. G is kept as its lower triangle, M (M + 1) / 2 numbers of
+    double precision. Both sums do not depend on the order of the images, so the scores do not either, up to rounding.
+    `held_out` is the squared error of every κ on held-out images, summed over phases.
+    """
+
+    breadth: int = 0  # M
+    address: Tensor
+    gram: Tensor
+    sums: Tensor
+    held_out: Tensor
+    projection: Tensor
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width)
+        self.register_buffer("address", torch.zeros(2, dtype=torch.int64))  # of P: the seed of its draw, and M
+        self.register_buffer("gram", torch.empty(0, dtype=torch.float64))
+        self.register_buffer("sums", torch.empty(0, 0, dtype=torch.float64))
+        self.register_buffer("held_out", torch.zeros(len(RIDGES), dtype=torch.float64))
+        self.register_buffer("projection", torch.empty(width, 0), persistent=False)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The weights of a class: one for each projected feature."""
+        return (self.breadth,)
+
+    def project(self, seed: int, breadth: int) -> None:
+        """Draw P, before the first class is known."""
+        self._draw(seed, breadth)
+        device = self.old.device
+        self.gram = torch.zeros(breadth * (breadth + 1) // 2, dtype=torch.float64, device=device)
+        self.sums = torch.zeros(0, breadth, dtype=torch.float64, device=device)
+        self.old, self.new = (torch.nn.Parameter(torch.empty(0, breadth, device=device)) for _ in range(2))
+        with torch.no_grad():
+            self.scale.fill_(_SCALE)
+
+    def _draw(self, seed: int, breadth: int) -> None:
+        generator, device = torch.Generator().manual_seed(seed), self.old.device
+        self.breadth, self.address = breadth, torch.tensor([seed, breadth], device=device)
+        self.projection = torch.randn(self.width, breadth, generator=generator).to(device)
+
+    def first_rows(self, count: int, generator: torch.Generator) -> Tensor:
+        """New classes score 0 until their images were added."""
+        return torch.zeros(count, self.breadth)
+
+    def grow(self, count: int, generator: torch.Generator) -> None:
+        """Add rows, and sums for them."""
+        super().grow(count, generator)
+        self.sums = torch.cat([self.sums, self.sums.new_zeros(count, self.breadth)])
+
+    def keep(self, rows: Tensor) -> None:
+        """Keep these classes; the images of the others stay in G, as images of none of them."""
+        super().keep(rows)
+        self.sums = self.sums[rows.to(self.sums.device)]
+
+    def drop_unused(self) -> None:
+        """Drop both sums, which are most of a saved learner."""
+        self.gram, self.sums = self.gram.new_zeros(0), self.sums.new_zeros(0, 0)
+
+    def widen(self, width: int) -> None:
+        """Features of another width would need another P."""
+        if width != self.width:
+            raise ValueError("a ridge head is for a frozen network, whose features keep their width")
+
+    def adopt(self, state: Mapping[str, Tensor]) -> None:
+        """Take over saved values; P is drawn again."""
+        super().adopt(state)
+        seed, breadth = self.address.tolist()
+        if breadth:
+            self._draw(seed, breadth)
+
+    def scores(self, features: Tensor) -> Tensor:
+        """Estimates of one-hot labels."""
+        return relu(features @ self.projection) @ self.rows().T
+
+    # Closed form ------------------------------------------------------------------------------------------------
+
+    def _projected(self, features: Tensor) -> Tensor:
+        return relu(features @ self.projection).double()
+
+    @torch.no_grad()
+    def add(self, features: Tensor, labels: Tensor) -> None:
+        """Add these images to both sums."""
+        projected = self._projected(features)
+        self.gram += (projected.T @ projected)[self._triangle]
+        self.sums.index_add_(0, labels, projected)
+
+    @torch.no_grad()
+    def compare_ridges(self, features: Tensor, labels: Tensor) -> None:
+        """Add the errors of every κ on each class's every fifth image, after a regression on the others alone.
+
+        Which images these are does not depend on the phase in which they came.
+        """
+        targets = one_hot(torch.unique(labels, return_inverse=True)[1])
+        places = (targets.cumsum(dim=0) * targets).sum(dim=1)  # of every image in its class, from 1
+        is_held = places % 5 == 0
+        if not bool(is_held.any()):
+            return
+        projected, targets = self._projected(features), targets.double()
+        held, fitted, wanted, given = projected[is_held], projected[~is_held], targets[is_held], targets[~is_held]
+        if len(fitted) < self.breadth:  # (HᵀH + κI)⁻¹ Hᵀ = Hᵀ (HHᵀ + κI)⁻¹, the smaller one to solve
+            matrix, right, left = fitted @ fitted.T, given, held @ fitted.T
+        else:
+            matrix, right, left = fitted.T @ fitted, fitted.T @ given, held
+        errors = [(left @ _solve(matrix, right, ridge) - wanted).square().sum() for ridge in RIDGES]
+        self.held_out += torch.stack(errors).nan_to_num(_MOST).clamp(max=_MOST)
+
+    @torch.no_grad()
+    def regress(self, ridge: float | None = None) -> None:
+        """Set all rows to the solution for this κ; without one, for that with the smallest error so far."""
+        gram = self.gram.new_zeros(self.breadth, self.breadth)
+        gram[self._triangle] = self.gram
+        gram += gram.tril(-1).T
+        rows = _solve(gram, self.sums.T, self.best_ridge() if ridge is None else ridge).T.float()
+        self.old.copy_(rows[: len(self.old)])
+        self.new.copy_(rows[len(self.old) :])
+
+    def best_ridge(self) -> float:
+        """The κ with the smallest error so far; where none was measured, about the mean of the eigenvalues of G."""
+        if bool(self.held_out.any()):
+            return RIDGES[int(self.held_out.argmin())]
+        places = torch.arange(1, self.breadth + 1, device=self.gram.device)
+        mean = float(self.gram[places * (places + 1) // 2 - 1].mean())  # the diagonal in the triangle
+        return min(RIDGES, key=lambda ridge: abs(ridge - mean))
+
+    @property
+    def _triangle(self) -> Tensor:
+        return torch.ones(self.breadth, self.breadth, dtype=torch.bool, device=self.gram.device).tril()
+
+
+def _solve(matrix: Tensor, right: Tensor, ridge: float) -> Tensor:
+    """(A + κI)⁻¹ B; where that is singular to rounding, with ten times the κ, until it is not."""
+    regular = matrix.clone()
+    regular.diagonal().add_(ridge)
+    factor, failed = torch.linalg.cholesky_ex(regular)
+    if int(failed) and ridge < _MOST:
+        return _solve(matrix, right, 10 * ridge)
+    return torch.cholesky_solve(right, factor)
+
+
+HEADS["ridge"] = RidgeHead

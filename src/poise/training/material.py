@@ -1,0 +1,94 @@
+"""What a phase learns from: its situation and its images, or, in front of a frozen network, their features.
+
+A network that is frozen altogether gives the same features in every epoch, trial and evaluation. So they are computed
+once, when the phase begins, and stand for the images from then on: whatever trains, keeps or judges runs as ever, on a
+model that has only its head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from poise.data import FeatureViews, ImageSet, Memory, mirror
+from poise.nets import Features, Model
+from poise.training.situation import Situation
+
+
+@dataclass(frozen=True)
+class Material:
+    """The situation of a phase and the images in it.
+
+    Attributes:
+        situation: what the phase starts from.
+        kept: the memory.
+        new: what arrived and may be trained on.
+        reserve: what arrived and may not.
+        unstored: what arrived and is only looked at while the model grows and when exemplars are chosen.
+        pictures: all of the images, where features stand for them; origins then are places in it.
+        whole: the model with its backbone, where the one of the situation has none.
+    """
+
+    situation: Situation
+    kept: Memory
+    new: ImageSet
+    reserve: ImageSet
+    unstored: ImageSet
+    pictures: ImageSet | None = None
+    whole: Model | None = None
+
+    def as_features(self) -> Material:
+        """The same with features in the place of images."""
+        model = self.situation.model.placed(self.situation.backend.device)
+        parts = [self.kept.exemplars, self.kept.reserve, self.new, self.reserve, self.unstored]
+        pictures = ImageSet.joined(parts)
+        views = FeatureViews.of(self.situation.preprocessing)
+        shown = [pictures.pixels, *([mirror(pictures.pixels)] if views.augmentation.flip else [])]
+        extract = self.situation.evaluator.extract
+        stored = torch.stack([extract(model, pixels).features for pixels in shown], dim=-1)[:, :, None].cpu()
+        features = ImageSet(stored, pictures.labels, torch.arange(len(pictures)))
+        exemplars, reserved, new, reserve, unstored = _split(features, [len(part) for part in parts])
+        situation = replace(self.situation, model=model.without_backbone(), preprocessing=views)
+        return Material(situation, Memory(exemplars, reserved), new, reserve, unstored, pictures, model)
+
+    def complete(self, model: Model) -> Model:
+        """A model of this phase as one that takes images."""
+        return model if self.whole is None else model.with_backbone_of(self.whole)
+
+    def images(self, memory: Memory) -> Memory:
+        """A memory of this phase as one of images."""
+        if self.pictures is None:
+            return memory
+        return Memory(*(self.pictures.select(part.origins) for part in (memory.exemplars, memory.reserve)))
+
+    @property
+    def arrived(self) -> ImageSet:
+        """The images that the model grows with, and that exemplars are chosen from."""
+        return ImageSet.joined([self.new, self.unstored])
+
+
+def features_suffice(situation: Situation, shape: tuple[int, int, int], *, still: bool = False) -> bool:
+    """Whether the features of a phase's images, computed once, are all that is needed of them.
+
+    So it is where nothing of the backbone changes (for good, or `still`: in this phase), the method makes no other
+    backbone of it, and looks at no maps.
+    """
+    model, method, growth = situation.model, situation.method, situation.growth
+    if not model.is_frozen and not still:
+        return False
+    expands = bool(growth.old and growth.new) and method.expanded(model.backbone, growth) is not model.backbone
+    return not expands and not (method.uses_maps and _has_maps(model, shape))
+
+
+@torch.no_grad()
+def _has_maps(model: Model, shape: tuple[int, int, int]) -> bool:
+    like = next(model.backbone.parameters(), torch.empty(0))
+    model.eval()  # its statistics stay as they are
+    found = model.backbone(torch.zeros(1, *shape, device=like.device, dtype=like.dtype))
+    return isinstance(found, Features) and bool(found.maps)
+
+
+def _split(images: ImageSet, sizes: Sequence[int]) -> list[ImageSet]:
+    return [images.select(places) for places in torch.split(torch.arange(len(images)), list(sizes))]

@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from poise.nets import RIDGES, RidgeHead, torch_generator
+
+
+def head_for(classes: int, breadth: int = 40, width: int = 6) -> RidgeHead:
+    head = RidgeHead(width)
+    head.project(7, breadth)
+    head.grow(classes, torch_generator(0, "head"))
+    return head
+
+
+@pytest.fixture
+def points() -> tuple[Tensor, Tensor]:
+    """Three classes of 20 features each, around centres of their own."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(3).repeat(20)
+    return torch.randn(3, 6, generator=generator)[labels] + 0.3 * torch.randn(60, 6, generator=generator), labels
+
+
+def test_the_scores_are_those_of_ridge_regression(points: tuple[Tensor, Tensor]) -> None:
+    features, labels = points
+    head = head_for(3)
+    head.add(features, labels)
+    head.regress(0.5)
+    lifted = np.maximum(features.double().numpy() @ head.projection.double().numpy(), 0)
+    targets = np.eye(3)[labels.numpy()]
+    weights = np.linalg.solve(lifted.T @ lifted + 0.5 * np.eye(40), lifted.T @ targets)
+    scores, logits = head(features)
+    np.testing.assert_allclose(scores.detach().numpy(), lifted @ weights, atol=1e-4)
+    assert torch.equal(logits.argmax(dim=1), scores.argmax(dim=1))
+
+
+def test_images_added_one_after_the_other_give_what_all_at_once_give(points: tuple[Tensor, Tensor]) -> None:
+    features, labels = points
+    once, apart = head_for(3), head_for(2)
+    once.add(features, labels)
+    first = labels < 2
+    apart.add(features[first], labels[first])
+    apart.grow(1, torch_generator(0, "head"))
+    for part in torch.split((~first).nonzero(), 7):
+        apart.add(features[part[:, 0]], labels[part[:, 0]])
+    for head in (once, apart):
+        head.regress(0.1)
+    assert torch.allclose(once.rows(), apart.rows(), atol=1e-5)
+
+
+def test_the_ridge_is_the_one_with_the_smallest_held_out_error(points: tuple[Tensor, Tensor]) -> None:
+    """Labels without any meaning want a large one, those that follow from the features a small one."""
+    features, labels = points
+    noise = torch.randint(0, 3, (60,), generator=torch.Generator().manual_seed(1))
+    for breadth in (20, 100):  # fewer and more random features than images: both forms of the solution
+        head = head_for(3, breadth)
+        head.compare_ridges(features, noise)
+        clear = head_for(3, breadth)
+        clear.compare_ridges(features, labels)
+        assert clear.best_ridge() < head.best_ridge()
+
+
+def test_both_forms_of_the_solution_agree(points: tuple[Tensor, Tensor]) -> None:
+    features, labels = points
+    for breadth in (30, 100):
+        head = head_for(3, breadth)
+        head.compare_ridges(features, labels)
+        lifted = torch.relu(features @ head.projection).double()
+        targets, is_held = torch.eye(3, dtype=torch.float64)[labels], torch.arange(60) // 3 % 5 == 4
+        for place, ridge in enumerate(RIDGES[6:], 6):
+            matrix = lifted[~is_held].T @ lifted[~is_held] + ridge * torch.eye(breadth, dtype=torch.float64)
+            weights = torch.linalg.solve(matrix, lifted[~is_held].T @ targets[~is_held])
+            error = float((lifted[is_held] @ weights - targets[is_held]).square().sum())
+            assert error == pytest.approx(float(head.held_out[place]), rel=1e-5)
+
+
+def test_few_images_are_not_held_out_and_still_give_a_ridge() -> None:
+    head = head_for(1)
+    one = torch.ones(1, 6)
+    head.compare_ridges(one, torch.tensor([0]))
+    assert not head.held_out.any()
+    head.add(one, torch.tensor([0]))
+    head.regress()
+    assert head.rows().isfinite().all()
+    assert float(head.scores(one)[0, 0].detach()) > 0.5
+
+
+def test_a_singular_sum_is_solved_with_a_larger_ridge() -> None:
+    head = head_for(2)
+    head.add(1e4 * torch.ones(4, 6), torch.tensor([0, 1, 0, 1]))
+    head.regress(1e-8)
+    assert head.rows().isfinite().all()
+
+
+def test_the_projection_is_not_stored_and_drawn_again(points: tuple[Tensor, Tensor]) -> None:
+    head = head_for(3)
+    head.add(*points)
+    head.regress(1.0)
+    state = head.state_dict()
+    assert "projection" not in state
+    assert state["gram"].numel() == 40 * 41 // 2
+    restored = RidgeHead(6)
+    restored.adopt(state)
+    restored.load_state_dict(state)
+    assert torch.equal(restored.projection, head.projection)
+    assert torch.equal(restored(points[0])[1], head(points[0])[1])
+
+
+def test_classes_that_are_kept_keep_their_scores(points: tuple[Tensor, Tensor]) -> None:
+    head = head_for(3)
+    head.add(*points)
+    head.regress(1.0)
+    before = head.scores(points[0]).detach()
+    head.keep(torch.tensor([0, 2]))
+    assert torch.equal(head.scores(points[0]).detach(), before[:, [0, 2]])
+    head.regress(1.0)  # the next phase solves for the rows again
+    assert torch.allclose(head.scores(points[0]).detach(), before[:, [0, 2]], atol=1e-5)
