@@ -83,8 +83,8 @@ def test_what_describes_the_package_is_complete(wheel: Path) -> None:
     assert readme.startswith("# poise\n")
 
 
-#: What comes with a dependency and never without it: PyTorch brings Triton where it has kernels for the machine.
-BROUGHT_ALONG = {"triton": "torch"}
+#: Packages by what brings them, where that has another name and need not be installed here.
+BROUGHT_BY = {"triton": "torch", "mlflow": "mlflow-skinny"}
 
 
 def test_every_import_is_declared() -> None:
@@ -97,7 +97,7 @@ def test_every_import_is_declared() -> None:
     assert {"torch", "numpy", "PIL", "sklearn"} <= imported.keys()
     owners = metadata.packages_distributions()
     for name, module in imported.items():
-        known = {*owners.get(name, [name]), BROUGHT_ALONG.get(name, name)}
+        known = {*owners.get(name, [name]), BROUGHT_BY.get(name, name)}
         assert declared & set(map(canonicalize_name, known)), f"{module} imports {name}; declare it in pyproject.toml"
 
 

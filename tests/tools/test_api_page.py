@@ -23,7 +23,7 @@ def test_the_page_is_current() -> None:
 def test_the_learner_is_described_with_what_it_knows() -> None:
     rows = dict(TOOL["members"](importlib.import_module("poise").Learner))
     assert rows["classes_"] == "The labels seen so far, in the order in which they arrived."
-    assert "predict(images, *, classifier)" in rows
+    assert any(name.startswith("predict(images, *, ") for name in rows)
     assert not any(name.startswith("_") for name in rows)
 
 

@@ -43,7 +43,8 @@ from poise.data.images import ImageSet
 from poise.data.memory import Memory
 from poise.errors import UserError, check_number, check_whole, suggestion
 
-ALL_IMAGES: Final = "all"  # as a rule, and as a short word for the budget that has it
+#: The rule that keeps all images, and the short word for the budget that has it.
+ALL_IMAGES: Final = "all"
 RULES: Final = ("plain", "rmm", ALL_IMAGES)
 UNLIMITED: Final = 2**40  # images of each class: more than there are
 ALLOCATION: Final = 0.5  # unless given
