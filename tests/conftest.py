@@ -103,14 +103,20 @@ def stop_and_resume(tmp_path: Path) -> Callable[..., tuple[list[Event], Learner]
     """
 
     def gone_on(
-        learner: Learner, pixels: Images, labels: Labels, stop: int, *, net: nn.Module | None = None
+        learner: Learner,
+        pixels: Images,
+        labels: Labels,
+        stop: int,
+        *,
+        net: nn.Module | None = None,
+        known: str = "refuse",
     ) -> tuple[list[Event], Learner]:
-        running = learner.fitting(pixels, labels)
+        running = learner.fitting(pixels, labels, known=known)
         told = list(islice(running, stop))
         store.write_tensors(tmp_path / "middle", *learner.state().tensors(images=True), kind="checkpoint")
         tensors, meta = store.read_tensors(tmp_path / "middle", kind="checkpoint")
         resumed = Learner.from_state(LearnerState.from_tensors(tensors, meta, net=net), device="cpu", net=net)
-        return told + list(resumed.fitting(pixels, labels)), resumed
+        return told + list(resumed.fitting(pixels, labels, known=known)), resumed
 
     return gone_on
 

@@ -8,12 +8,15 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import poise
 from poise.tuning import tuner_names
@@ -68,6 +71,65 @@ def test_the_installed_wheel_finds_its_recipes(wheel: Path, tmp_path: Path) -> N
     )
     assert done.stderr == str(tmp_path / "site" / "poise" / "__init__.py")
     assert {line.split()[0] for line in done.stdout.splitlines()} >= {"digits/lucir", "cifar100/lucir"}
+
+
+def test_what_describes_the_package_is_complete(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as opened:
+        text = opened.read(f"poise-{poise.__version__}.dist-info/METADATA").decode()
+    head, _, readme = text.partition("\n\n")
+    fields = {line.partition(": ")[0] for line in head.splitlines()}
+    assert {"Summary", "Author", "Maintainer", "License-Expression", "Keywords", "Classifier"} <= fields
+    assert "Requires-Python: >=3.11" in head
+    assert readme.startswith("# poise\n")
+
+
+#: What comes with a dependency and never without it: PyTorch brings Triton where it has kernels for the machine.
+BROUGHT_ALONG = {"triton": "torch"}
+
+
+def test_every_import_is_declared() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    extras = [each for name, group in project["optional-dependencies"].items() if name != "dev" for each in group]
+    declared = {canonicalize_name(Requirement(each).name) for each in [*project["dependencies"], *extras]}
+    imported: dict[str, str] = {}
+    for path in sorted((ROOT / "src").rglob("*.py")):
+        imported |= dict.fromkeys(imported_packages(ast.parse(path.read_text("utf-8"))), path.name)
+    assert {"torch", "numpy", "PIL", "sklearn"} <= imported.keys()
+    owners = metadata.packages_distributions()
+    for name, module in imported.items():
+        known = {*owners.get(name, [name]), BROUGHT_ALONG.get(name, name)}
+        assert declared & set(map(canonicalize_name, known)), f"{module} imports {name}; declare it in pyproject.toml"
+
+
+def imported_packages(tree: ast.AST) -> Iterator[str]:
+    """The packages of others that a module imports, wherever it does."""
+    for node in ast.walk(tree):
+        names = [each.name for each in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module] if isinstance(node, ast.ImportFrom) and node.module and not node.level else []
+        packages = {name.partition(".")[0] for name in names}
+        yield from packages - sys.stdlib_module_names - {"poise"}
+
+
+def test_the_lock_file_is_current_and_names_no_index_but_pypi() -> None:
+    text = (ROOT / "uv.lock").read_text("utf-8")
+    assert set(re.findall(r"\w+://[^/\"]+", text)) == {"https://pypi.org", "https://files.pythonhosted.org"}
+    packages = tomllib.loads(text)["package"]
+    (own,) = (each for each in packages if each["name"] == "poise")
+    locked = {
+        (each["name"], each.get("specifier", ""), each.get("marker", "")) for each in own["metadata"]["requires-dist"]
+    }
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    groups = {"": project["dependencies"], **project["optional-dependencies"]}
+    wanted = {
+        (canonicalize_name(each.name), str(each.specifier), f"extra == '{extra}'" if extra else "")
+        for extra, group in groups.items()
+        for each in map(Requirement, group)
+    }
+    assert locked == wanted, "pyproject.toml was changed: run 'make lock'"
+    versions = {(each["name"], each.get("version")) for each in packages}
+    pins = [Requirement(line) for line in (ROOT / "constraints.txt").read_text("utf-8").splitlines() if "==" in line]
+    for pin in pins:
+        assert (pin.name, str(pin.specifier).removeprefix("==")) in versions, f"{pin} is not locked: run 'make lock'"
 
 
 def test_the_version_is_in_one_place() -> None:

@@ -88,6 +88,14 @@ def _owner(file: BinaryIO) -> str:
     return f"process {number}" if host == (socket.gethostname() or "localhost") else f"process {number} on {host}"
 
 
+def refuse_bad_place(path: Path) -> None:
+    """Refuse a path at which no file can be written."""
+    if not path.absolute().parent.is_dir():
+        raise UserError(f"the folder {path.absolute().parent} does not exist; make it first")
+    if path.is_dir():
+        raise UserError(f"{path} is a folder; give the name of a file in it")
+
+
 def write_bytes(path: Path, data: bytes) -> None:
     """Put `data` at `path` atomically: temporary file, fsync, rename, fsync of the folder."""
     temporary = path.with_name(f".{path.name}.tmp")

@@ -24,6 +24,7 @@ SMALL = ("--epochs", "2", "--batch", "4", "--memory", "3", "--image-size", "8", 
 TUNED = (*SMALL[:-1], "random")
 
 Driven = Callable[..., tuple[int, str]]
+DEFAULTS = "poise.training:DefaultsChosen:__init__"
 STEP = "poise.training:StepDone:__init__"
 TRIAL = "poise.training:TrialDone:__init__"
 RENAMING = "pathlib:Path:replace"
@@ -178,13 +179,15 @@ def test_a_wrong_option_is_one_line_and_nothing_is_written(words: tuple[str, ...
 # Interrupted and continued -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("signum", "place", "number"), [(signal.SIGINT, STEP, 3), (signal.SIGTERM, STEP, 2), (signal.SIGINT, DEFAULTS, 1)]
+)
 def test_an_interrupted_first_phase_is_continued_to_the_same_bytes(
-    signum: int, lessons: Path, driven: Driven, poise: Command
+    signum: int, place: str, number: int, lessons: Path, driven: Driven, poise: Command
 ) -> None:
     model = Path.cwd() / "model"
     words = ("learn", str(model), str(lessons / "first"), *SMALL)
-    code, printed = driven(STEP, 3, signum, *words)
+    code, printed = driven(place, number, signum, *words)
     assert code == 128 + signum
     assert printed.splitlines()[-1] == "poise: interrupted; the same command continues, with --restart it begins again"
     assert [path.name for path in Path.cwd().iterdir()] == ["model.pending"]

@@ -46,6 +46,13 @@ def test_of_labels_of_nothing_is_an_empty_set_of_the_same_shape() -> None:
     assert nothing.shape == (3, 2, 2)
 
 
+def test_relabelled_gives_each_image_the_position_of_its_label() -> None:
+    some = images([7, 2, 7, 4]).relabelled([4, 7, 2])
+    assert some.labels.tolist() == [1, 2, 1, 0]
+    assert seen(some) == [0, 1, 2, 3]
+    assert some.origins.tolist() == [100, 101, 102, 103]
+
+
 def test_joined_puts_one_set_after_the_other() -> None:
     joined = ImageSet.joined([images([5, 6]), images([7]), images([])])
     assert joined.labels.tolist() == [5, 6, 7]

@@ -114,7 +114,7 @@ def follow(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if program == "make":
         assert re.search(rf"^{words[0]}:", (ROOT / "Makefile").read_text(), re.MULTILINE), command
     elif program == "pip":
-        assert words == ["install", "."], command
+        assert words in (["install", "poise"], ["install", "."]), command
         assert tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["name"] == "poise"
     elif program == "python":
         script = Path(words[0])
@@ -171,10 +171,32 @@ def methods_as_before() -> Iterator[None]:
 
 @pytest.mark.usefixtures("folder", "methods_as_before")
 @pytest.mark.parametrize(
-    "page", [page for page in PAGES if page.name not in ("own-method.md", "recipes.md")], ids=lambda page: page.name
+    "page",
+    [page for page in PAGES if page.name not in ("own-method.md", "recipes.md", "troubleshooting.md")],
+    ids=lambda page: page.name,
 )
 def test_what_a_page_shows_works(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     follow_page(page, monkeypatch)
+
+
+@pytest.mark.usefixtures("folder")
+def test_mistakes_end_with_the_line_that_the_page_shows(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    namespace = readers_arrays()
+    printed = ""
+    for block in blocks(ROOT / "docs" / "troubleshooting.md"):
+        if block.language == "python":
+            exec(compile(block.text, "troubleshooting.md", "exec"), namespace)
+            printed = capsys.readouterr().out
+        elif block.language == "text":
+            assert printed == block.text
+        else:
+            for command, said in re.findall(r"^\$ poise (.+)\n((?:poise: .+\n)?)", block.text, re.MULTILINE):
+                code = exit_code(shlex.split(command), monkeypatch)
+                shown = capsys.readouterr().err
+                assert not said or shown.splitlines()[-1:] == [said.rstrip()], command
+                assert (code == 0) == (not said), command
 
 
 @pytest.mark.usefixtures("folder", "methods_as_before")

@@ -9,7 +9,9 @@ from .samples import digits, learner
 
 
 def test_a_real_phase_is_shown_from_its_first_trial_to_its_end(capsys: pytest.CaptureFixture[str]) -> None:
-    learned = learner(policy="grid", space={"lr": [0.1, 0.02]}, trials={"length": 1.0}).partial_fit(*digits(0, 1))
+    learned = learner(policy="grid", space={"lr": [0.1, 0.02]}, trials={"length": 1.0}, action={"lr": 0.1}).partial_fit(
+        *digits(0, 1)
+    )
     meter, seen = Meter(learned), list[Done]()
     words = []
     for event in learned.fitting(*digits(2, 3)):
@@ -26,7 +28,11 @@ def test_a_real_phase_is_shown_from_its_first_trial_to_its_end(capsys: pytest.Ca
 def test_the_work_of_a_phase_is_what_it_trains_on() -> None:
     """Steps and trials add up to the images that were announced."""
     learned = learner(
-        policy="grid", epochs=2, space={"lr": [0.1, 0.02]}, trials={"length": 0.5}, action={"classifier": "fc"}
+        policy="grid",
+        epochs=2,
+        space={"lr": [0.1, 0.02]},
+        trials={"length": 0.5},
+        action={"classifier": "fc", "lr": 0.1},
     )
     learned.partial_fit(*digits(0, 1))
     trained, work = 0, Workload(0)

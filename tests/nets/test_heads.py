@@ -37,6 +37,19 @@ class TestEveryHead:
         assert torch.equal(head.rows()[:5], rows)
         assert torch.allclose(head(some_features())[1][:, :5], logits, atol=1e-6)
 
+    @pytest.mark.parametrize("kept", [[0], [4], [1, 3], [0, 2, 3, 4], [0, 1, 2], [3, 4]], ids=str)
+    def test_kept_rows_score_as_before_and_stay_old_or_new(self, kind: str, kept: list[int]) -> None:
+        head = grown(kind, 3, 2)
+        scores, logits = head(some_features())
+        head.keep(torch.tensor(kept))
+        found, scaled = head(some_features())
+        assert torch.allclose(found, scores[:, kept], atol=1e-6)
+        assert torch.allclose(scaled, logits[:, kept], atol=1e-6)
+        assert (len(head.old), len(head.new)) == (sum(row < 3 for row in kept), sum(row >= 3 for row in kept))
+        head.grow(2, torch_generator(0, "head", 2))
+        assert head.classes == len(kept) + 2
+        assert torch.allclose(head(some_features())[1][:, :-2], scaled, atol=1e-6)
+
     def test_new_rows_depend_on_the_generator_only(self, kind: str) -> None:
         torch.manual_seed(1)
         one = grown(kind, 3, 2)

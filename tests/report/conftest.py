@@ -30,11 +30,14 @@ def recipe(**keys: Any) -> dict[str, Any]:
     return {**usual, **keys}
 
 
-def journal(hits: Sequence[Sequence[int]], policy: str, chances: bool) -> list[dict[str, Any]]:
-    """One class arrives in each phase; `hits` are those of each exam, class by class, in the order they came."""
+def journal(hits: Sequence[Sequence[int]], policy: str, chances: bool, classifier: str = "fc") -> list[dict[str, Any]]:
+    """One class arrives in each phase; `hits` are those of each exam, class by class, in the order they came.
+
+    FC has those hits, and NCM one image fewer of each class.
+    """
     events: list[dict[str, Any]] = []
     for phase, right in enumerate(hits):
-        action = {"classifier": "fc", "feature_kd": 1.0 if phase % 2 else 0.5, "lr": 0.1}
+        action = {"classifier": classifier, "feature_kd": 1.0 if phase % 2 else 0.5, "lr": 0.1}
         labels = [9 - label for label in range(phase + 1)]  # they come from the last to the first
         if policy != "fixed" and phase:
             events += [_trial(phase, arm, 0.1 * arm + 0.01 * phase) for arm in range(4)]
@@ -42,16 +45,16 @@ def journal(hits: Sequence[Sequence[int]], policy: str, chances: bool) -> list[d
         if chances and phase:
             decided["distribution"] = [0.1, 0.2, 0.3, 0.4]
         events += [decided, {"event": "epoch", "phase": phase, "stage": "main", "epoch": 1, "epochs": 1}]
-        events += [{"event": "learned", "phase": phase, "classifier": "fc", "memory_images": 20 * (phase + 1)}]
+        events += [{"event": "learned", "phase": phase, "classifier": classifier, "memory_images": 20 * (phase + 1)}]
         wrong = [[9 - place, 9, IMAGES - count] for place, count in enumerate(right) if place and count < IMAGES]
-        exam: dict[str, Any] = {"event": "exam", "phase": phase, "classifier": "fc", "classes": labels}
+        exam: dict[str, Any] = {"event": "exam", "phase": phase, "classifier": classifier, "classes": labels}
         exam |= {
             "images": [IMAGES] * len(labels),
             "hits_fc": list(right),
             "hits_ncm": [max(0, count - 1) for count in right],
         }
         exam |= {"confusion": [*([9 - place, 9 - place, count] for place, count in enumerate(right)), *wrong]}
-        events.append({**exam, "accuracy": 100 * sum(right) / (IMAGES * len(right))})
+        events.append({**exam, "accuracy": 100 * sum(exam[f"hits_{classifier}"]) / (IMAGES * len(right))})
     return events
 
 
@@ -73,12 +76,12 @@ def result(keys: Mapping[str, Any], events: Sequence[Mapping[str, Any]], seconds
             "phase": exam["phase"],
             "classes": len(exam["classes"]),
             "accuracy": exam["accuracy"],
-            "accuracy_fc": exam["accuracy"],
+            "accuracy_fc": 100 * sum(exam["hits_fc"]) / sum(exam["images"]),
             "accuracy_ncm": 100 * sum(exam["hits_ncm"]) / sum(exam["images"]),
             "stored_images": 20 * len(exam["classes"]),
             "held_images": 80 + 20 * len(exam["classes"]),
             "budget_images": 80 + 25 * len(exam["classes"]),
-            "action": {"classifier": "fc", "feature_kd": 1.0 if exam["phase"] % 2 else 0.5, "lr": 0.1},
+            "action": {"classifier": exam["classifier"], "feature_kd": 1.0 if exam["phase"] % 2 else 0.5, "lr": 0.1},
         }
         for exam in exams
     ]
@@ -115,6 +118,7 @@ def write(tmp_path: Path) -> Write:
         finished: bool = True,
         chances: bool = False,
         seconds: float = 10.0,
+        classifier: str = "fc",
         more: Mapping[str, Any] | None = None,
         **keys: Any,
     ) -> Path:
@@ -122,7 +126,7 @@ def write(tmp_path: Path) -> Write:
         folder.mkdir(parents=True)
         chosen = recipe(**keys)
         tuned = chosen["policy"] != "fixed"
-        events = journal(hits, chosen["policy"], chances)
+        events = journal(hits, chosen["policy"], chances, classifier)
         saved: dict[str, Any] = {"name": f"{chosen['data']}/{chosen['method']}", "recipe": chosen, "fingerprint": "f"}
         saved |= {"class_names": [f"class {label}" for label in range(10)], "space": SPACE if tuned else None}
         dump(folder / "recipe.json", {**saved, **({"runner": "audit"} if (more or {}).get("leak") else {})})

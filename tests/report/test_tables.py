@@ -10,11 +10,12 @@ from statistics import mean, stdev
 
 import pytest
 
+from poise.report.comparisons import comparisons
 from poise.report.reading import RunRecord, baselines, configurations, read_run, read_runs
 from poise.report.statistics import spread
 from poise.report.tables import ReportTable
 from poise.report.tables.ablation import ablation_tables
-from poise.report.tables.accuracy import accuracy_tables, all_runs_table, comparisons
+from poise.report.tables.accuracy import accuracy_tables, all_runs_table
 from poise.report.tables.costs import stored_table, time_table
 from poise.report.tables.paper import Published, published_accuracy
 from poise.report.tables.regret import regret_table

@@ -64,6 +64,10 @@ NEW = images((2, RED), (2, YELLOW), (2, GREEN), first=100)
 
 
 class TestExemplars:
+    def test_without_new_images_every_class_keeps_its_first_ones(self, evaluator: Evaluator) -> None:
+        kept = keep_exemplars(evaluator, model_of(Colour()), OLD, images(first=100), 2)
+        assert found(kept) == [(0, 0), (0, 1), (1, 3), (1, 4)]
+
     @pytest.mark.parametrize(
         ("quota", "order"), [(1, [101]), (2, [101, 100]), (3, [101, 100, 102]), (9, [101, 100, 102])]
     )
@@ -128,7 +132,7 @@ class TestMeans:
     def situation(self, evaluator: Evaluator, before: ClassMeans | None = BEFORE) -> Situation:
         model, method = model_of(Colour()), make_method("icarl")
         chain = evaluator.preprocessing
-        return Situation(model, method, Growth(2, 1), chain, Schedule(), evaluator.backend, 0, 1, before)
+        return Situation(model, method, Growth(2, 1), chain, Schedule(), evaluator.backend, 0, 1, means=before)
 
     def test_with_exemplars_all_are_measured_on_them(self, evaluator: Evaluator) -> None:
         situation = self.situation(evaluator)

@@ -41,6 +41,7 @@ for _command in (
     studies.simulate,
     reports.report,
     reports.cam,
+    reports.track,
     models.learn,
     models.predict,
     models.score,

@@ -26,7 +26,7 @@ def learn(
     batch: Annotated[int | None, typer.Option(help="For a new learner: images in a training step.", min=2)] = None,
     memory: Annotated[int | None, typer.Option(help="For a new learner: images kept per class, or 0.", min=0)] = None,
     policy: Annotated[str | None, typer.Option(help="For a new learner: online, fixed, …")] = None,
-    net: Annotated[str | None, typer.Option(help="For a new learner: small, resnet32, resnet18.")] = None,
+    net: Annotated[str | None, typer.Option(help="For a new learner: small, resnet32, resnet18, PACKAGE:NAME.")] = None,
     image_size: Annotated[
         int | None, typer.Option(help="For a new learner: to how many pixels images are scaled.")
     ] = None,

@@ -50,3 +50,13 @@ def cam(
     figure = activation_maps(paths, images or ())
     figure.save(out)
     typer.echo(f"{rows_table(figure.data)}\n\n{out}")
+
+
+def track(
+    folder: Annotated[Path, typer.Argument(help="A run folder, finished or not.")],
+    to: Annotated[str, typer.Option("--to", help="The service: wandb, trackio or mlflow (extras).")],
+) -> None:
+    """Write the numbers in a run's journal to a tracking service."""
+    from poise.experiment import make_tracker, track_folder
+
+    typer.echo(f"{track_folder(make_tracker(to, folder))} numbers of {folder} are in {to}")

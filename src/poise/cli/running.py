@@ -9,7 +9,17 @@ from typing import Any
 import typer
 
 from poise.errors import PoiseError, UserError
-from poise.experiment import Plan, Run, RunFolder, TensorBoard, Watcher, load_recipe, make_plan, make_watcher
+from poise.experiment import (
+    Plan,
+    Run,
+    RunFolder,
+    TensorBoard,
+    Watcher,
+    load_recipe,
+    make_plan,
+    make_tracker,
+    make_watcher,
+)
 from poise.recipes import DEFAULT_RECIPE
 from poise.report import load_result, run_of_result, run_table
 from poise.studies import gather_with_studies
@@ -24,14 +34,14 @@ def words_to_plan(recipe: str, overrides: Sequence[str] | None, seed: int | None
     return make_plan(recipe, load_recipe(recipe, words))
 
 
-def start_run(job: Run, tensorboard: bool = False) -> None:
+def start_run(job: Run, tensorboard: bool = False, track: str | None = None) -> None:
     """Start a run, or say what its folder already holds."""
     folder, plan = job.folder, job.plan
     if folder.exists:
         _explain_existing(folder, job.described())
         return
     watcher = make_watcher(len(plan.stream), [*plan.source.notes, f"run folder {folder.path}"])
-    job.watchers = make_watchers(folder, watcher, tensorboard)
+    job.watchers = make_watchers(folder, watcher, tensorboard, track)
     show_result(job.start(), folder.path)
 
 
@@ -40,9 +50,11 @@ def show_result(result: Mapping[str, Any], folder: Path) -> None:
     typer.echo(f"\n{run_table(run_of_result(result))}\n\nrun folder {folder}\n{write_report([folder], folder)}")
 
 
-def make_watchers(folder: RunFolder, watcher: Watcher, tensorboard: bool) -> list[Watcher]:
-    """What watches a run: the progress, and TensorBoard where that is asked for."""
-    return [watcher, TensorBoard(folder.path)] if tensorboard else [watcher]
+def make_watchers(folder: RunFolder, watcher: Watcher, tensorboard: bool, track: str | None = None) -> list[Watcher]:
+    """What watches a run: the progress, and TensorBoard and a tracking service where they are asked for."""
+    board: list[Watcher] = [TensorBoard(folder.path)] if tensorboard else []
+    service: list[Watcher] = [make_tracker(track, folder.path)] if track is not None else []
+    return [watcher, *board, *service]
 
 
 def write_report(runs: Sequence[Path], out: Path) -> str:

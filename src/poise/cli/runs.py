@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from poise.cli.words import Board, Checkpoints, LanesOption, Out, Overrides, RecipeName, Seed
+from poise.cli.words import Board, Checkpoints, LanesOption, Out, Overrides, RecipeName, Seed, Track
 from poise.recipes import DEFAULT_RECIPE
 from poise.store import CHECKPOINT_SECONDS
 
@@ -20,6 +20,7 @@ def run(
     seed: Seed = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and its cost.")] = False,
     tensorboard: Board = False,
+    track: Track = None,
     checkpoint_every: Checkpoints = CHECKPOINT_SECONDS,
 ) -> None:
     """Run a recipe over its stream of phases."""
@@ -30,12 +31,13 @@ def run(
     if dry_run:
         typer.echo(describe_plan(plan))
         return
-    start_run(Run(plan, RunFolder(out or plan.default_folder()), (), checkpoint_every), tensorboard)
+    start_run(Run(plan, RunFolder(out or plan.default_folder()), (), checkpoint_every), tensorboard, track)
 
 
 def resume(
     folder: Annotated[Path, typer.Argument(help="The folder of a run that was stopped.")],
     tensorboard: Board = False,
+    track: Track = None,
     checkpoint_every: Checkpoints = CHECKPOINT_SECONDS,
 ) -> None:
     """Continue a run that was stopped or killed; the result is the same as without the stop."""
@@ -48,7 +50,7 @@ def resume(
     if opened.finished:
         typer.echo(f"{folder} is finished already: average accuracy {load_result(folder)['average_accuracy']:.2f}")
         return
-    watchers = make_watchers(opened, make_watcher(len(plan.stream)), tensorboard)
+    watchers = make_watchers(opened, make_watcher(len(plan.stream)), tensorboard, track)
     show_result(runner_in(opened)(plan, opened, watchers, checkpoint_every).resume(), folder)
 
 

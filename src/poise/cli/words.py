@@ -14,6 +14,7 @@ Out = Annotated[Path | None, typer.Option("--out", help="Run folder.")]
 Seed = Annotated[int | None, typer.Option("--seed", help="Short for seed=N.")]
 LanesOption = Annotated[int | None, typer.Option("--lanes", help="Runs side by side; measured if not given.", min=1)]
 Board = Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard scalars (an extra).")]
+Track = Annotated[str | None, typer.Option("--track", help="Also write to wandb, trackio or mlflow (extras).")]
 
 
 def say(*lines: str) -> None:

@@ -130,6 +130,10 @@ class Preprocessing:
         self._check(pixels)
         return self._normalise(pixels.float())
 
+    def scale_and_shift(self) -> tuple[Tensor, Tensor]:
+        """The normalisation as scale · x + shift, each [1, C, 1, 1]."""
+        return _scale_and_shift(self.mean, self.std, torch.device("cpu"))
+
     def as_json(self) -> dict[str, Any]:
         """A plain value for a JSON document; `from_json` gives an equal object back."""
         return {"mean": list(self.mean), "std": list(self.std), "augmentation": asdict(self.augmentation)}

@@ -65,6 +65,12 @@ class ImageSet:
         nothing = torch.empty(0, dtype=torch.long, device=self.labels.device)
         return self.select(torch.cat([nothing, *picks]).sort().values)
 
+    def relabelled(self, rows: Sequence[int]) -> ImageSet:
+        """The images, each labelled with the position of its label in `rows`."""
+        places = torch.full((max(rows) + 1,), -1, dtype=torch.long)
+        places[torch.tensor(rows)] = torch.arange(len(rows))
+        return ImageSet(self.pixels, places.to(self.labels.device)[self.labels], self.origins)
+
     def to(self, device: torch.device | str) -> ImageSet:
         """The same images on another device."""
         return ImageSet(self.pixels.to(device), self.labels.to(device), self.origins.to(device))

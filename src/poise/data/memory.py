@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,6 +38,10 @@ class Memory:
     def __len__(self) -> int:
         """The number of stored images, including the reserve."""
         return len(self.exemplars) + len(self.reserve)
+
+    def of_classes(self, rows: Sequence[int]) -> Memory:
+        """The images of the classes of these rows, given in ascending order, which become the rows 0, 1, …."""
+        return Memory(*(part.of_labels(rows).relabelled(rows) for part in (self.exemplars, self.reserve)))
 
     def cut(self, quota: int) -> Memory:
         """The memory with at most `quota` images of each class: its reserve, and its first exemplars."""

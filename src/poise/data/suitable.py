@@ -6,7 +6,8 @@ from typing import Final
 
 from poise.data.augment import Augmentation
 
-LEAST_SIZE: Final = 8  # the backbones halve it twice
+#: The smallest side of an image that the backbones can take: they halve it twice.
+LEAST_SIZE: Final = 8
 
 
 FEW_IMAGES: Final = 20_000  # for which a small network learns as much as a large one, in a tenth of the time
@@ -15,11 +16,11 @@ FEW_IMAGES: Final = 20_000  # for which a small network learns as much as a larg
 def suitable_net(side: int, images: int | None = None) -> str:
     """The backbone for images whose shorter side has this many pixels, and for so many of them if that is known.
 
-    >>> suitable_net(32), suitable_net(32, 500), suitable_net(64, 500), suitable_net(224, 500)
+    >>> suitable_net(32), suitable_net(32, 500), suitable_net(96, 500), suitable_net(224, 500)
     ('resnet32', 'small', 'small2', 'small4')
     """
     if images is not None and images <= FEW_IMAGES:
-        return "small" if side <= 48 else "small2" if side <= 96 else "small4"
+        return "small" if side <= 64 else "small2" if side <= 128 else "small4"
     return "small" if side <= 12 else "resnet32" if side <= 64 else "resnet18"
 
 

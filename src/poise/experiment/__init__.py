@@ -16,9 +16,12 @@ from poise.experiment.recipe import (
 from poise.experiment.run import Plan, Run, make_plan, reopen
 from poise.experiment.sweep import Cell, read_sweep, refuse_failed, sweep_cells
 from poise.experiment.tensorboard import TensorBoard
+from poise.experiment.trackers import TRACKERS, make_tracker
+from poise.experiment.tracking import Tracker, track_folder
 from poise.progress import watch_phase
 
 __all__ = [
+    "TRACKERS",
     "Cell",
     "Exam",
     "Examiner",
@@ -33,12 +36,14 @@ __all__ = [
     "Run",
     "RunFolder",
     "TensorBoard",
+    "Tracker",
     "Watcher",
     "activation_maps",
     "describe_plan",
     "load_recipe",
     "make_plan",
     "make_recipe",
+    "make_tracker",
     "make_watcher",
     "parse_override",
     "predict_files",
@@ -49,5 +54,6 @@ __all__ = [
     "score_folder",
     "split_for_development",
     "sweep_cells",
+    "track_folder",
     "watch_phase",
 ]

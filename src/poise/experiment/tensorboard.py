@@ -9,12 +9,13 @@ from typing import Any
 
 from poise.errors import UserError
 from poise.experiment.examiner import Exam
+from poise.experiment.tracking import scalars
 from poise.progress import Done
-from poise.training import EpochDone, Event
+from poise.training import Event
 
 
 class TensorBoard:
-    """Writes losses and accuracies under `DIR/tensorboard`."""
+    """Writes losses, rewards, actions and accuracies under `DIR/tensorboard`."""
 
     def __init__(self, folder: Path) -> None:
         try:
@@ -29,16 +30,14 @@ class TensorBoard:
         return self._make()
 
     def event(self, event: Event, done: Done) -> None:
-        """Write the mean loss, its terms and the learning rate of an epoch."""
-        if not isinstance(event, EpochDone):
-            return
-        for name, value in {"loss": event.loss, "lr": event.lr, **event.terms}.items():
-            self._writer.add_scalar(f"phase-{event.phase}/{event.stage}/{name}", value, event.epoch)
+        """Write what is in an event that belongs in the journal."""
+        for name, value, step in scalars(event.as_json()) if event.kept else ():
+            self._writer.add_scalar(name, value, step)
 
     def exam(self, exam: Exam) -> None:
         """Write the accuracies of a phase."""
-        for name, value in (("counted", exam.accuracy()), ("fc", exam.accuracy("fc")), ("ncm", exam.accuracy("ncm"))):
-            self._writer.add_scalar(f"accuracy/{name}", value, exam.phase)
+        for name, value, step in scalars(exam.as_json()):
+            self._writer.add_scalar(name, value, step)
 
     def close(self) -> None:
         """Flush and close."""

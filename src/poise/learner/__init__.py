@@ -2,7 +2,8 @@
 
 `learner` is what a user meets, `conventions` what scikit-learn expects of it,
 `settings` what it is made with, `arrival` what comes in, `phase` Algorithm 1, `state`
-all of it as tensors and plain values, `views` what can be read off it, `workload` how much work a phase will be.
+all of it as tensors and plain values, `views` what can be read off it, `workload` how much work a phase will be;
+`saving`, `upkeep`, `rejecting` and `exporting` what else is done with it.
 """
 
 from poise.learner.arrival import Images, Labels
@@ -10,10 +11,12 @@ from poise.learner.learner import Learner
 from poise.learner.phase import Surroundings
 from poise.learner.settings import KEYS, Settings
 from poise.learner.state import Knowledge, Label, LearnerState, Lookup, Shape, build_model, save_state
+from poise.learner.upkeep import Exemplar
 from poise.learner.workload import planned_work
 
 __all__ = [
     "KEYS",
+    "Exemplar",
     "Images",
     "Knowledge",
     "Label",

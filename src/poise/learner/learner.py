@@ -14,31 +14,23 @@ from torch import Tensor, nn
 from poise.actions import AxisValue, make_space
 from poise.data import Augmentation, Budget, Preprocessing
 from poise.errors import OtherImages, UserError
-from poise.learner.arrival import (
-    Arrival,
-    Images,
-    Labels,
-    check_foresight,
-    labelled_pixels,
-    pixels_for,
-    receive,
-    share_right,
-)
+from poise.learner.arrival import Arrival, Images, Labels, check_foresight, labelled_pixels, receive, share_right
 from poise.learner.conventions import Callback, Conventions
 from poise.learner.defaults import choose_defaults
+from poise.learner.exporting import Exporting
 from poise.learner.phase import Phase, Surroundings
+from poise.learner.rejecting import Rejecting
 from poise.learner.settings import KEYS, Settings
-from poise.learner.state import Knowledge
+from poise.learner.state import Knowledge, Label
+from poise.learner.upkeep import Upkeep
 from poise.nets import named_info, net_info
-from poise.training import Event, Executor, both_classifiers
-from poise.tuning import CLASSIFIERS, Reward, TrialSettings
+from poise.training import NCM_TEMPERATURE, Event, Executor
+from poise.tuning import Reward, TrialSettings
 
 log = logging.getLogger(__name__)
 
-NCM_TEMPERATURE = 0.1  # of the cosines to class means in `predict_proba`
 
-
-class Learner(Conventions):
+class Learner(Conventions, Upkeep, Rejecting, Exporting):
     """A class-incremental classifier in the style of scikit-learn.
 
     >>> learner = Learner(method="lucir", epochs=30)            # doctest: +SKIP
@@ -214,13 +206,27 @@ class Learner(Conventions):
         yield Phase.done(learned)
 
     def _refuse_if_overtaken(self, arrival: Arrival) -> None:
-        if arrival.phase != self.phases_:
-            raise UserError("this learner learned another phase in the meantime; call fitting again for this one")
+        if arrival.phase != self.phases_ or arrival.classes[: arrival.growth.old] != self.knowledge.classes:
+            raise UserError(
+                "this learner learned another phase in the meantime, or lost a class; call fitting again for this one"
+            )
 
     # Predicting -------------------------------------------------------------------------------------------------
 
-    def predict(self, images: Images, *, classifier: str | None = None) -> NDArray[Any]:
-        """The label of each image, by the classifier that counts or by the one named."""
+    def predict(
+        self,
+        images: Images,
+        *,
+        classifier: str | None = None,
+        reject: bool = False,
+        rejected: Label | None = None,
+    ) -> NDArray[Any]:
+        """The label of each image, by the classifier that counts or by the one named.
+
+        With `reject`, images whose largest score is below the threshold of `calibrate_reject` get the label `rejected`.
+        """
+        if reject:
+            return self._predict_or_reject(images, self._classifier(classifier), rejected)
         labels: NDArray[Any] = np.asarray(self.classes_)
         return np.asarray(labels[self.predict_proba(images, classifier=classifier).argmax(axis=1)])
 
@@ -230,9 +236,7 @@ class Learner(Conventions):
         `fc`: the softmax of the head's logits. `ncm`: the softmax of the cosines to the class means at
         temperature 0.1, so that the most probable class is always the nearest mean.
         """
-        chosen = classifier or self.classifier_
-        if chosen not in CLASSIFIERS:
-            raise UserError(f"unknown classifier '{chosen}'; use fc or ncm")
+        chosen = self._classifier(classifier)
         with self.backend.active():
             scores = self._scores(images)[chosen]
             scores = scores if chosen == "fc" else scores / NCM_TEMPERATURE
@@ -249,9 +253,3 @@ class Learner(Conventions):
         """The share of images whose label is predicted, in [0, 1]; labels of another kind are refused."""
         pixels, wanted = labelled_pixels(images, labels, self.settings, self.knowledge)
         return share_right(wanted, self.predict(pixels).tolist())
-
-    def _scores(self, images: Images) -> dict[str, Tensor]:
-        if self.model is None or self.means_ is None:
-            raise UserError("this learner has learned nothing yet; call partial_fit first")
-        pixels = pixels_for(images, self.settings, self.knowledge)
-        return both_classifiers(self.evaluator.extract(self.model, pixels), self.means_)

@@ -152,6 +152,7 @@ class Phase:
             backend=around.backend,
             seed=settings.seed,
             phase=self.arrival.phase,
+            updates=bool(self.arrival.growth.old) and not self.arrival.growth.new,
             means=ClassMeans(known.means, known.mean_images) if known.means is not None else None,
         )
 

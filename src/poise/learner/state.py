@@ -80,6 +80,7 @@ class Knowledge:
         held: the most images that were held at any moment of the last phase.
         budget: how many that may have been.
         rho: the allocation that the memory was stored with.
+        reject: for each classifier, the score below which an image belongs to no known class; empty until it is set.
     """
 
     action: Action
@@ -98,6 +99,7 @@ class Knowledge:
     held: int = 0
     budget: int = 0
     rho: float = 0.0
+    reject: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def labels(self) -> ClassLabels:
@@ -239,6 +241,7 @@ class LearnerState:
             "held": known.held,
             "budget": known.budget,
             "rho": known.rho,
+            **({"reject": dict(known.reject)} if known.reject else {}),
             "pending": None
             if pending is None
             else {
@@ -324,6 +327,7 @@ def _knowledge(
         held=meta["held"],
         budget=meta["budget"],
         rho=meta["rho"],
+        reject=dict(meta.get("reject", {})),
     )
 
 
@@ -339,10 +343,7 @@ def save_state(state: LearnerState, path: Path, *, memory: bool) -> None:
     """Write a learner to a file; one without its memory predicts and no more."""
     if state.knowledge.predictor is None:
         raise UserError("this learner has learned nothing yet; there is nothing to save")
-    if not path.absolute().parent.is_dir():
-        raise UserError(f"the folder {path.absolute().parent} does not exist; make it first")
-    if path.is_dir():
-        raise UserError(f"{path} is a folder; give the name of a file in it")
+    store.refuse_bad_place(path)
     tensors, meta = (state if memory else state.predict_only()).tensors(images=True)
     count = len(state.knowledge.memory or ()) if memory else 0
     if count:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Generic, NoReturn, TypeVar
 
 from torch import Tensor
@@ -60,6 +61,8 @@ class Views:
     budget_ = Known[int]("budget")
     #: Channels, height and width of the images.
     shape_ = Known[Shape | None]("shape")
+    #: For each classifier, the score below which an image is rejected; empty until `calibrate_reject`.
+    reject_thresholds_ = Known[Mapping[str, float]]("reject")
     #: The model that predicts.
     model = Known[Model | None]("predictor")
     #: The kept images.

@@ -50,8 +50,9 @@ class Lesson:
     features: Callable[[], tuple[Tensor, Tensor]]
 
 
-#: The names of the two models that every phase after the first has.
+#: The name of the model that a phase trains.
 MODEL: Final = "model"
+#: The name of the model of the phase before, which every phase after the first has.
 PREVIOUS: Final = "previous"
 
 
@@ -214,6 +215,7 @@ class Method(ABC):
         return (Stage(),)
 
 
+#: Every known method by its name; `register` adds one.
 METHODS: dict[str, type[Method]] = {}
 
 

@@ -19,10 +19,13 @@ from poise.nets.outputs import NOTHING, Features, Output
 from poise.nets.pretrained import PRETRAINED
 from poise.nets.resnet import Backbone, ResNet, cifar_resnet, imagenet_resnet18, initialise
 
-Part = Literal["all", "backbone", "head", "rows", "fusion"]  # of a model: what can be trained without the rest
+#: Of a model, what can be trained without the rest.
+Part = Literal["all", "backbone", "head", "rows", "fusion"]
 
+#: Of a backbone: LUCIR's, whose last block has no ReLU, the ordinary one, and PODNet's.
 VARIANTS = ("lucir", "ordinary", "pod")
 
+#: Every backbone by its name, with what makes it.
 BACKBONES: dict[str, Callable[[str, int], ResNet]] = {
     "small": lambda variant, channels: cifar_resnet(variant, channels, (1, 1, 1), (16, 32, 64)),
     "small2": lambda variant, channels: cifar_resnet(variant, channels, (1, 1, 1), (16, 32, 64), stride=2),
@@ -180,6 +183,12 @@ class Model(nn.Module):
         shared: list[object] = [self.backbone.get_submodule(name) for name in self._still]
         shared += [self.backbone.get_parameter(name) for name in self._frozen]
         return copy.deepcopy(self, {id(part): part for part in shared})
+
+    def keeping(self, rows: Tensor) -> Model:
+        """A copy that knows the classes of these rows, in ascending order, and no others; their scores are the same."""
+        kept = self.copy()
+        kept.head.keep(rows)
+        return kept
 
     def teacher(self, dtype: torch.dtype = torch.float32) -> Model:
         """A frozen copy in eval mode; a network of poise's own has its norms folded, its weights in `dtype`."""

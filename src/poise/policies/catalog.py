@@ -21,8 +21,10 @@ Option = bool | int | float | str
 Builder = Callable[..., Policy]
 
 DECISIONS = ("best", "sample")
-#: The policy that decides unless another one is named, and the one that chooses nothing.
-DEFAULT_POLICY, UNTUNED = "online", "fixed"
+#: The policy that decides unless another one is named.
+DEFAULT_POLICY = "online"
+#: The policy that chooses nothing.
+UNTUNED = "fixed"
 #: Options that wrap any policy.
 WRAPPER_OPTIONS = ("safe", "safe_plain", "every")
 
@@ -61,6 +63,7 @@ class Composed(Policy, Generic[B]):
         return self.belief.distribution()
 
 
+#: Every policy over trials by its name, with what makes it; `register` adds one.
 POLICIES: dict[str, Builder] = {}
 
 
@@ -79,6 +82,7 @@ class Preset:
     tunes: bool = True
 
 
+#: By the name of a policy, what it brings along: its space, its trials, and whether it tunes.
 PRESETS: dict[str, Preset] = {}
 
 

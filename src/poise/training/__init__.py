@@ -8,7 +8,7 @@ stage, `step` is one step of it (`capture`: as a CUDA graph), `schedule` its len
 """
 
 from poise.training.backend import PRECISIONS, Backend, make_backend
-from poise.training.evaluate import ClassMeans, Evaluator, Extracted, both_classifiers
+from poise.training.evaluate import NCM_TEMPERATURE, ClassMeans, Evaluator, Extracted, both_classifiers
 from poise.training.events import (
     ActionDecided,
     DefaultsChosen,
@@ -33,6 +33,7 @@ from poise.training.situation import LocalPhase, Situation
 from poise.training.trainer import Trainer
 
 __all__ = [
+    "NCM_TEMPERATURE",
     "PRECISIONS",
     "ActionDecided",
     "Backend",

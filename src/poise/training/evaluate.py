@@ -14,6 +14,7 @@ from poise.nets import Model
 from poise.training.backend import Backend
 
 BATCH = 512
+NCM_TEMPERATURE = 0.1  # of the cosines to class means, where they become probabilities
 GPU_BATCH = 2048  # with smaller ones the GPU waits for the host
 PIXELS = 2**22  # per batch at most: fewer large images take as much memory as many small ones
 

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from poise.actions import Action
 from poise.data import Feed, ImageSet, Preprocessing
 from poise.methods import PREVIOUS, Arrivals, Growth, Method
 from poise.nets import Model, torch_generator
@@ -23,6 +24,8 @@ class Situation:
     """New classes have arrived and nothing was trained on yet.
 
     `model` is the one that the last phase left to start from, or one that has learned nothing if this is the first.
+    `updates` says that the phase brings images of known classes only: then their rows are trained whatever the action
+    says, for it has no others.
     `means` are the class means that the last phase left: all that is known of old classes where no image is kept.
     """
 
@@ -34,7 +37,12 @@ class Situation:
     backend: Backend
     seed: int
     phase: int
+    updates: bool = False
     means: ClassMeans | None = None
+
+    def trains_old_rows(self, action: Action) -> bool:
+        """Whether the head's rows of old classes are trained with this action."""
+        return self.updates or action.old_rows == "trained"
 
     @property
     def evaluator(self) -> Evaluator:

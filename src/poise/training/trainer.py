@@ -185,7 +185,7 @@ class Trainer:
         return engine
 
     def _train_only(self, stage: Stage) -> None:
-        old_rows = self.action.old_rows == "trained" or stage.trains != "all"
+        old_rows = self.situation.trains_old_rows(self.action) or stage.trains != "all"
         self.students[stage.student].train_only(stage.trains, old_rows=old_rows, backbone=self._backbone_learns)
 
     @property

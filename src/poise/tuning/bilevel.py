@@ -172,7 +172,7 @@ class InnerProblem:
             self._teacher = self._situation.teacher()
             self._model = _with_differentiable_norms(copy.deepcopy(self._situation.grown(environment.new)))
             self._feed = self._situation.feed(environment.kept, environment.new)
-        self._model.train_only("all", old_rows=action.old_rows == "trained")
+        self._model.train_only("all", old_rows=situation.trains_old_rows(action))
         self._valid = environment.valid.to(situation.backend.device)
         self._clamp = situation.method.stages(situation.growth)[0].clamp
         self._trained = [name for name, parameter in self._model.named_parameters() if parameter.requires_grad]

@@ -92,18 +92,11 @@ def look_ahead(
     rest = new.select(others(len(new), picks))
     return Environment(
         kept=memory.exemplars,
-        new=relabelled(rest.of_labels(first), rows),
-        valid=relabelled(ImageSet.joined([memory.reserve, reserve, new.select(picks)]), rows),
-        later=relabelled(rest.of_labels(set(arrived) - first), rows),
+        new=rest.of_labels(first).relabelled(rows),
+        valid=ImageSet.joined([memory.reserve, reserve, new.select(picks)]).relabelled(rows),
+        later=rest.of_labels(set(arrived) - first).relabelled(rows),
         rows=rows,
     )
-
-
-def relabelled(images: ImageSet, rows: tuple[int, ...]) -> ImageSet:
-    """The images, each labelled with the position of its label in `rows`."""
-    places = torch.empty(len(rows), dtype=torch.long)
-    places[torch.tensor(rows)] = torch.arange(len(rows))
-    return ImageSet(images.pixels, places.to(images.labels.device)[images.labels], images.origins)
 
 
 def _draw(labels: Tensor, judged: set[int], count: int, generator: np.random.Generator) -> Tensor:

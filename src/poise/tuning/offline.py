@@ -30,7 +30,7 @@ from poise.training import Event, LocalPhase, Situation, Trainer, TuningDone, ce
 from poise.tuning.attempt import TrialInputs
 from poise.tuning.base import Choice, Task, Tuner, TunerKind, resolve_options
 from poise.tuning.classifier import AUTO, first_classifier
-from poise.tuning.environment import others, relabelled
+from poise.tuning.environment import others
 from poise.tuning.history import Chosen, Episode, Experienced, History, Played
 from poise.tuning.rewards import balanced_accuracy
 
@@ -273,8 +273,8 @@ def _pseudo_stream(images: ImageSet, phases: int, generator: np.random.Generator
     picks = _held_out(images.labels, generator)
     order = tuple(generator.permutation(_count(images)).tolist())
     sizes = _sizes(len(order), phases, from_half=bool(generator.integers(2)))
-    valid = relabelled(images.select(picks), order)
-    rest = relabelled(images.select(others(len(images), picks)), order)
+    valid = images.select(picks).relabelled(order)
+    rest = images.select(others(len(images), picks)).relabelled(order)
     ends = np.cumsum(sizes).tolist()
     bounds = zip([0, *ends], ends, strict=False)
     return _PseudoStream(tuple(rest.of_labels(range(first, end)) for first, end in bounds), valid)

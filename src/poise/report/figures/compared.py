@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
+from poise.report.comparisons import comparisons, rankings
 from poise.report.figures import numbers
 from poise.report.figures.description import (
     BAD,
@@ -27,7 +29,6 @@ from poise.report.figures.numbers import LETTERS, split
 from poise.report.figures.styles import Styles
 from poise.report.reading import RunRecord, baselines, configurations
 from poise.report.statistics import ENOUGH, Spread, spread
-from poise.report.tables.accuracy import comparisons
 from poise.report.tables.table import with_sign
 
 #: The minimum range, in points of accuracy, of the TFH–TFS plane: a tenth of a point must look small.
@@ -56,7 +57,13 @@ VALUES: Final = (
 GAINS: Final = (
     "Large marks: mean difference in average accuracy to the same method with its own hyperparameters, paired by seed; "
     "lines: its 95 % interval (Student's t over seeds); small circles: single seeds. Coloured only with at least "
-    f"{ENOUGH} paired seeds and an interval without zero; one in twenty such intervals misses by chance."
+    f"{ENOUGH} paired seeds and an interval without zero; one in twenty such intervals misses by chance. "
+    "Hollow diamonds: the part of the difference that the choice of the classifier brings, which is what the method's "
+    "own networks gain when they are read with the classifiers that the policy used."
+)
+RANKING: Final = (
+    "Large marks: average accuracy over the exams after every phase, mean over seeds; lines: its 95 % interval "
+    f"(Student's t over seeds), shown where there are at least {ENOUGH}; small circles: single seeds."
 )
 
 Tip = Callable[[str, Row], str]
@@ -221,17 +228,53 @@ def gains_figure(runs: Sequence[RunRecord]) -> Figure | None:
         reach = f" [{with_sign(low)}, {with_sign(high)}]" if gain.count > 1 else ""
         tip = f"{name}: {with_sign(gain.mean)}{reach}, {gain.count} paired seeds"
         lines.append(Line([(low, place), (high, place)], style, 2.0))
-        marks += [Mark(value, place, Style(GREY, hollow=True), size=3.5, strength=0.8) for value in gain.values]
-        marks.append(Mark(gain.mean, place, style, tip, size=7.5))
-        rows.append({"row": name, "gain": gain.mean, "low": low, "high": high, "seeds": gain.count})
-    x = Scale.spanning(
-        "points of average accuracy over the method's own hyperparameters",
-        [0.0, *(end[0] for line in lines for end in line.places), *(mark.x for mark in marks)],
-    )
-    y = Scale.naming("", names, most=len(names), letters=10**6, down=True)
-    size = 7.0, 0.6 + 0.21 * len(found)
-    panel = Panel("", x, y, size, rules=[Rule(0.0)], lines=lines, marks=marks)
+        marks += _seed_marks(gain, place, style, tip)
+        part = each.by_classifier.mean if each.by_classifier else None
+        if part is not None:
+            tip = f"{name}: {with_sign(part)} by the choice of the classifier"
+            marks.append(Mark(part, place, Style(GREY, mark="D", hollow=True), tip, size=6.5))
+        rows.append({"row": name, "gain": gain.mean, "low": low, "high": high, "seeds": gain.count, "classifier": part})
+    label = "points of average accuracy over the method's own hyperparameters"
+    panel = replace(_listed_panel(label, names, lines, marks, [0.0]), rules=[Rule(0.0)])
     return Figure("gains", "Does a policy help?", GAINS, [panel], rows)
+
+
+def ranking_figure(runs: Sequence[RunRecord]) -> Figure | None:
+    """Configurations that learned the same stream, the best on top; None if there are no two to compare."""
+    found = rankings(runs)
+    if not found:
+        return None
+    several = len({ranking.where for ranking in found}) > 1
+    listed = [(ranking, row) for ranking in found for row in ranking.rows]
+    lines, marks, names = [], [], []
+    rows: Rows = []
+    for place, (ranking, row) in enumerate(listed):
+        names.append(f"{row.label}, {ranking.stream}" + (f" · {ranking.where}" if several else ""))
+        average = spread([*row.averages(ranking.stream).values()])
+        low, high = average.interval() if average.count >= ENOUGH else (average.mean, average.mean)
+        tip = f"{names[-1]}: {average.mean:.2f} %, {average.count} seed{'s' * (average.count > 1)}"
+        lines.append(Line([(low, place), (high, place)], Style(GREY), 2.0))
+        marks += _seed_marks(average, place, Style(GREY), tip)
+        rows.append({"row": names[-1], "average": average.mean, "low": low, "high": high, "seeds": average.count})
+    methods = len({row.first.method for _, row in listed}) > 1
+    title = f"Which {'method' if methods else 'configuration'} is ahead?"
+    return Figure("ranking", title, RANKING, [_listed_panel("average accuracy in %", names, lines, marks)], rows)
+
+
+def _seed_marks(found: Spread, place: int, style: Style, tip: str) -> list[Mark]:
+    """A large mark at the mean, which says the tip, and a small circle for each seed."""
+    seeds = [Mark(value, place, Style(GREY, hollow=True), size=3.5, strength=0.8) for value in found.values]
+    return [*seeds, Mark(found.mean, place, style, tip, size=7.5)]
+
+
+def _listed_panel(
+    label: str, names: Sequence[str], lines: Sequence[Line], marks: Sequence[Mark], also: Sequence[float] = ()
+) -> Panel:
+    """A panel with a named row for each configuration; `also` are values that its range must reach."""
+    ends = [end[0] for line in lines for end in line.places]
+    x = Scale.spanning(label, [*also, *ends, *(mark.x for mark in marks)])
+    y = Scale.naming("", names, most=len(names), letters=10**6, down=True)
+    return Panel("", x, y, (7.0, 0.6 + 0.21 * len(names)), lines=lines, marks=marks)
 
 
 def _legend(rows: Rows, styles: Styles) -> dict[str, Style]:

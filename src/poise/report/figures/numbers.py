@@ -75,7 +75,7 @@ def plane(runs: Sequence[RunRecord]) -> Rows:
 def values(runs: Sequence[RunRecord]) -> Rows:
     """Figure 5: the tuned axes over the phases, means over seeds, raw and smoothed; δ is the share of NCM."""
     rows: Rows = []
-    for row, stream, group in _by_row_and_stream([run for run in runs if run.tuned]):
+    for row, stream, group in _by_row_and_stream(runs, lambda run: run.tuned):
         for axis in _tuned_axes(group):
             found = [
                 (phase, each.mean)
@@ -217,7 +217,7 @@ def class_name(run: RunRecord, label: int) -> str:
 def forgetting(runs: Sequence[RunRecord]) -> Rows:
     """By the phase in which classes arrived: best accuracy in earlier exams, final accuracy, and what was lost."""
     rows: Rows = []
-    for row, stream, group in _by_row_and_stream([run for run in runs if run.finished and run.phases[-1].labels]):
+    for row, stream, group in _by_row_and_stream(runs, lambda run: run.finished and bool(run.phases[-1].labels)):
         found = [forgotten(run) for run in group]
         for phase in range(min(map(len, found))):
             best, last = (spread([each[phase][side] for each in found]) for side in (0, 1))
@@ -251,10 +251,14 @@ def forgotten(run: RunRecord) -> list[tuple[float, float]]:
 # ----------------------------------------------------------------------------------------------------------------------
 
 
-def _by_row_and_stream(runs: Sequence[RunRecord]) -> Iterator[tuple[Configuration, StreamKind, list[RunRecord]]]:
+def _by_row_and_stream(
+    runs: Sequence[RunRecord], wanted: Callable[[RunRecord], bool] = lambda run: True
+) -> Iterator[tuple[Configuration, StreamKind, list[RunRecord]]]:
+    """Wanted runs by row and stream. Rows are made of all runs, whose differences are in their labels."""
     for row in configurations(runs):
         for stream, group in sorted(row.by_stream.items()):
-            yield row, stream, group
+            if chosen := [run for run in group if wanted(run)]:
+                yield row, stream, chosen
 
 
 def _by_phase(

@@ -16,6 +16,7 @@ from poise.report.figures.numbers import split
 from poise.report.figures.styles import Styles
 from poise.report.reading import RunRecord, StreamKind, configurations
 
+TIPPED: Final = 30  # up to so many classes, each cell of a confusion matrix says its figures under the mouse
 MOST_ROWS: Final = 6  # in a figure of single runs, over all streams
 ONE_RUN: Final = f"Of several seeds the lowest is shown, and at most {MOST_ROWS} rows over all streams"
 CHANCES: Final = (
@@ -179,9 +180,15 @@ def _confusion_panel(label: str, rows: Rows, colour: str) -> Panel:
     table = np.zeros((len(ordered), len(ordered)))
     for row in rows:
         table[row["true"], row["predicted"]] = row["images"]
-    table /= np.maximum(1, table.sum(axis=1, keepdims=True))
-    x, y = (Scale.naming(word, ordered, down=word == "true class") for word in ("predicted", "true class"))
-    return Panel(label, x, y, (3.2, 3.2), heat=Heat(table, colour, 0.0, 1.0))
+    totals = table.sum(axis=1, keepdims=True)
+    tips = {}
+    if len(ordered) <= TIPPED:
+        for (true, guess), images in np.ndenumerate(table):
+            what = "right" if true == guess else f"taken for {ordered[guess]}"
+            tips[true, guess] = f"{ordered[true]}: {images:.0f} of {totals[true, 0]:.0f} {what}"
+    table /= np.maximum(1, totals)
+    x, y = (Scale.naming(word, ordered, down=word == "true class") for word in ("predicted class", "true class"))
+    return Panel(label, x, y, (3.2, 3.2), heat=Heat(table, colour, 0.0, 1.0, tips))
 
 
 _chance_panels, _reward_panels, _confusion_panels = (

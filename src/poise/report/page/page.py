@@ -12,24 +12,16 @@ from typing import Any, Final
 
 from poise import __version__
 from poise.actions import Action
-from poise.report.figures import Figure, gains_figure, method_colours, run_panels
+from poise.report.figures import Figure, method_colours, run_panels
+from poise.report.page import glance
 from poise.report.page.svg import legend_html, panel_html
 from poise.report.reading import LABELS, PhaseRecord, RunRecord, StreamKind, UnreadPath, flat_keys
-from poise.report.statistics import ENOUGH
 from poise.report.tables import ReportTable
-from poise.report.tables.accuracy import comparisons
-from poise.report.tables.costs import machine_name
-from poise.report.tables.table import Column, with_sign
-from poise.words import duration
+from poise.report.tables.table import Column
 
 GENERATOR: Final = f"poise {__version__}"
 #: With more runs than this, the sections of single runs have no charts, so that the page stays light.
 CHARTED: Final = 60
-#: Methods as their authors spell them.
-NAMES: Final = {
-    **{name: name.upper() for name in ("lucir", "rmm", "der", "foster")},
-    **{"icarl": "iCaRL", "lwf": "LwF", "podnet": "PODNet", "aanets": "AANets"},
-}
 
 
 @dataclass(frozen=True)
@@ -59,14 +51,13 @@ def make_page(contents: Contents, refresh: int | None = None) -> str:
     environment.filters["legend"] = lambda legend: Markup(legend_html(legend))
     text = environment.from_string((files / "page.html").read_text(encoding="utf-8"))
     return text.render(
-        title=_title(runs),
+        title=glance.title(runs),
         generator=GENERATOR,
         written=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         refresh=refresh,
         style=Markup((files / "page.css").read_text(encoding="utf-8")),
         script=Markup((files / "page.js").read_text(encoding="utf-8")),
-        summary=_summary(runs, contents.unread),
-        gains=gains_figure(runs),
+        summary=glance.summary(runs, contents.unread),
         contents=contents,
         runs=[_section(run, contents.links.get(run.name, ""), colours.get(run.method)) for run in runs],
         anchors=anchors(runs),
@@ -86,70 +77,6 @@ def anchors(runs: Sequence[RunRecord]) -> dict[str, str]:
 
 def _column_groups(columns: Sequence[Column]) -> list[tuple[str, int]]:
     return [(group, len(list(inside))) for group, inside in itertools.groupby(columns, lambda column: column.group)]
-
-
-# The first screen -----------------------------------------------------------------------------------------------------
-
-
-def _title(runs: Sequence[RunRecord]) -> str:
-    if not runs:
-        return "Nothing to report"
-    methods = sorted(
-        {" + ".join(NAMES.get(part, part) for part in run.method.split("+")) for run in runs}, key=str.lower
-    )
-    return f"{_list(methods)} on {_list(sorted({run.data for run in runs}))}"
-
-
-def _summary(runs: Sequence[RunRecord], unread: Sequence[UnreadPath]) -> dict[str, Any]:
-    done = sum(run.finished for run in runs)
-    going = len(runs) - done
-    what = f"{_count(len(runs), 'run')}: {done} finished" + (f", {going} not finished yet" if going else "")
-    what += f"; {_count(len(unread), 'folder')} could not be read" if unread else ""
-    marks = {mark for run in runs for mark in run.labels}
-    return {
-        "what": f"{what}.",
-        "facts": list(_facts(runs)),
-        "verdict": _verdict(runs),
-        "warnings": [line for word, line in LABELS.values() if word in marks],
-    }
-
-
-def _facts(runs: Sequence[RunRecord]) -> Iterator[tuple[str, str]]:
-    if runs:
-        yield "methods", _list(sorted({run.method for run in runs}))
-        yield "data, exam", _list(sorted({f"{run.data} ({run.exam})" for run in runs}))
-        yield "settings", _list([str(stream) for stream in sorted({StreamKind.of(run) for run in runs})])
-        yield "policies", _list(sorted({run.policy_label for run in runs}))
-        yield "seeds", _list([str(seed) for seed in sorted({run.seed for run in runs})])
-        machines = sorted({machine_name(run) for run in runs if run.machine})
-        yield "machine", _list(machines) or "not recorded"
-        yield "computed in all", duration(sum(run.seconds.get("total", 0.0) for run in runs))
-
-
-def _verdict(runs: Sequence[RunRecord]) -> str:
-    """How certain the headline is, in a sentence or two."""
-    found = comparisons(runs)
-    if not found:
-        return (
-            "No finished run with a policy has a counterpart without one (same method, data, setting and seed), "
-            "so nothing is compared here."
-        )
-    counts = {
-        word: sum(each.difference.verdict() == word for each in found) for word in ("gain", "loss", "open", "few")
-    }
-    parts = [
-        (counts["gain"], "a gain whose 95 % interval excludes zero"),
-        (counts["loss"], "a loss whose interval excludes zero"),
-        (counts["open"], "no certain difference: the interval includes zero"),
-        (counts["few"], f"fewer than {ENOUGH} paired seeds, too few to tell"),
-    ]
-    words = "; ".join(f"{count} with {text}" for count, text in parts if count)
-    best = max(found, key=lambda each: each.difference.mean)
-    return (
-        f"{_count(len(found), 'comparison')} of a policy with the method's own hyperparameters: {words}. "
-        f"The largest difference is {with_sign(best.difference.mean)} points ({best.row.label}, {best.stream}, "
-        f"{_count(best.difference.count, 'paired seed')})."
-    )
 
 
 # A run's own section --------------------------------------------------------------------------------------------------
@@ -223,12 +150,3 @@ def _plain(value: object) -> str:
     if isinstance(value, list | tuple):
         return " ".join(map(_plain, value))
     return str(value)
-
-
-def _list(words: Sequence[str], most: int = 8) -> str:
-    shown = list(words[:most]) + ([f"{len(words) - most} more"] if len(words) > most else [])
-    return ", ".join(shown)
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}{'' if number == 1 else 's'}"

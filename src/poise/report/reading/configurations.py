@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from poise.report.reading.runs import RunRecord
+from poise.report.reading.runs import AUTO, RunRecord
 from poise.runfolder import CHANCE_KEYS, POLICY_KEYS, STREAM_KEYS
 
 #: Keys that do not distinguish rows of a table: chance, columns, and what every label or heading says.
@@ -27,6 +27,19 @@ class StreamKind:
     def of(cls, run: RunRecord) -> StreamKind:
         """How the classes of a run arrive."""
         return cls(run.stream, run.setting, json.dumps(run.recipe.get("groups")) if run.setting == "groups" else "")
+
+    @property
+    def meaning(self) -> str:
+        """What its name says, for a reader who meets it for the first time.
+
+        >>> StreamKind(5, "tfs").meaning
+        'training from scratch, the classes arrive in 5 equal phases'
+        """
+        if self.setting == "tfh":
+            return f"training from half, half of the classes arrive first and the others in {self.phases} phases"
+        if self.setting == "tfs":
+            return f"training from scratch, the classes arrive in {self.phases} equal phases"
+        return "so many new classes arrive in each phase"
 
     def __str__(self) -> str:
         return f"groups {self.groups.replace(' ', '')}" if self.groups else f"{self.setting.upper()} {self.phases}"
@@ -70,8 +83,11 @@ class Configuration:
         return dict(sorted(found.items()))
 
     def baseline_key(self) -> str:
-        """What the row has in common with its baseline, whose hyperparameters are the method's own."""
-        return self.first.configuration((*STREAM_KEYS, *POLICY_KEYS))
+        """What the row has in common with its baseline, whose hyperparameters and classifier are the method's own."""
+        action = self.first.recipe.get("action") or {}
+        own = {name: value for name, value in action.items() if (name, value) != ("classifier", AUTO)}
+        first = replace(self.first, recipe={**self.first.recipe, "action": own})
+        return first.configuration((*STREAM_KEYS, *POLICY_KEYS))
 
 
 def configurations(runs: Sequence[RunRecord]) -> list[Configuration]:
@@ -93,9 +109,13 @@ def by_exam(runs: Sequence[RunRecord]) -> dict[str, list[RunRecord]]:
 
 
 def baselines(rows: Sequence[Configuration]) -> dict[str, Configuration]:
-    """Each row's baseline by the row's label; baselines themselves have none."""
-    fixed = {row.baseline_key(): row for row in rows if row.first.fixed}
-    return {row.label: fixed[row.baseline_key()] for row in rows if not row.first.fixed and row.baseline_key() in fixed}
+    """Each row's baseline by the row's label; baselines themselves have none.
+
+    A row that chooses nothing but the classifier has a baseline too: the same row with the method's own classifier.
+    """
+    choosing = [row for row in rows if row.first.judged or not row.first.fixed]
+    fixed = {row.baseline_key(): row for row in rows if row not in choosing}
+    return {row.label: fixed[row.baseline_key()] for row in choosing if row.baseline_key() in fixed}
 
 
 def _labels(firsts: Mapping[str, RunRecord]) -> dict[str, str]:
@@ -104,12 +124,12 @@ def _labels(firsts: Mapping[str, RunRecord]) -> dict[str, str]:
     for key, run in firsts.items():
         plain = f"{run.method}, {run.policy_label}"
         alike.setdefault((plain, run.where), {})[key] = {
-            name: value for name, value in flat_keys(run.recipe) if name.split(".")[0] not in _ALIKE
+            name: value for name, value in flat_keys(run.recipe) if name.split(".")[0] not in _ALIKE and value != {}
         }
     labels = {}
     for (plain, _), group in alike.items():
         names = sorted({name for keys in group.values() for name in keys})
-        known = {name: {json.dumps(keys[name]) for keys in group.values() if name in keys} for name in names}
+        known = {name: {json.dumps(keys.get(name)) for keys in group.values()} for name in names}
         for key, keys in group.items():
             apart = [name for name in names if len(known[name]) > 1 and name in keys]
             labels[key] = ", ".join([plain, *(f"{name}={_short(keys[name])}" for name in apart)])

@@ -33,6 +33,8 @@ LABELS: Final = {
         "networks that have, not with those that start from nothing",
     ),
 }
+#: The word of a recipe that leaves the choice of the classifier to the learner.
+AUTO: Final = "auto"
 #: Those labels that mean that more was known than a learner can know: from an exam, or from images that are gone.
 INFORMED: Final = frozenset(LABELS[key][0] for key in ("oracle", "oracle_all_images", "leak"))
 
@@ -66,6 +68,10 @@ class PhaseRecord:
     def hits(self) -> tuple[int, ...]:
         """How many images of each of `labels` the classifier that counts got right."""
         return self.hits_by_classifier.get(self.classifier, ())
+
+    def accuracy_by(self, classifier: str) -> float:
+        """The accuracy of this classifier, `fc` or `ncm`, on all classes seen so far."""
+        return {"fc": self.accuracy_fc, "ncm": self.accuracy_ncm}.get(classifier, self.accuracy)
 
     def accuracy_of(self, labels: Sequence[int], classifier: str | None = None) -> float:
         """Percent of the exam images of some classes that this classifier, or the one that counts, got right."""
@@ -161,6 +167,11 @@ class RunRecord:
     def fixed(self) -> bool:
         """Whether it uses the method's own hyperparameters."""
         return not is_tuned(self.policy) and not self.informed
+
+    @property
+    def judged(self) -> bool:
+        """Whether it chooses the classifier and nothing else: `policy=fixed action.classifier=auto`."""
+        return self.fixed and (self.recipe.get("action") or {}).get("classifier") == AUTO
 
     @property
     def informed(self) -> bool:

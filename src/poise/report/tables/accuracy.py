@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from poise.report.comparisons import classifier_parts
 from poise.report.reading import Configuration, RunRecord, StreamKind, baselines, by_exam, configurations
 from poise.report.statistics import Spread, paired_difference, spread
 from poise.report.tables.paper import Published, published_accuracy
@@ -25,31 +26,11 @@ ACCURACY = (
     "Average accuracy in percent over the exams after every phase, phase 0 included; mean ± deviation over seeds. "
     "Under a policy's figure its gain over the same method's own hyperparameters: paired by seed, with the 95 % "
     "interval of the mean difference (Student's t). It is coloured only with at least three paired seeds and an "
-    "interval without zero, and never that of an oracle or a leak. The paper's figure, and ours minus it, stand beside "
+    "interval without zero, and never that of an oracle or a leak. `by the classifier` is the part of a gain that the "
+    "choice of the classifier brings: what the method's own networks gain when they are read with the classifiers that "
+    "the policy used. The paper's figure, and ours minus it, stand beside "
     "runs with its memory, epochs and test images."
 )
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """A policy against the same method without it, in one stream."""
-
-    row: Configuration
-    stream: StreamKind
-    difference: Spread  # paired by seed
-
-
-def comparisons(runs: Sequence[RunRecord]) -> list[Comparison]:
-    """Every row that has a baseline and was not helped by an exam, in every stream in which both share a seed."""
-    rows = configurations(runs)
-    against = baselines(rows)
-    found = []
-    for row in rows:
-        for stream in sorted(row.by_stream) if row.label in against and not row.first.informed else ():
-            difference = paired_difference(row.averages(stream), against[row.label].averages(stream))
-            if difference is not None:
-                found.append(Comparison(row, stream, difference))
-    return found
 
 
 def accuracy_tables(runs: Sequence[RunRecord]) -> list[ReportTable]:
@@ -92,13 +73,19 @@ class _StreamColumn:
 
     def averages(self, row: Configuration) -> dict[int, float]:
         """Averages by seed, for seeds that have all the streams."""
-        parts = [row.averages(stream) for stream in self.streams]
-        return {
-            seed: sum(part[seed] for part in parts) / len(parts) for seed in parts[0] if all(seed in p for p in parts)
-        }
+        return _mean_by_seed([row.averages(stream) for stream in self.streams])
+
+    def by_classifier(self, row: Configuration, baseline: Configuration) -> dict[int, float]:
+        """By seed, the part of a gain that the choice of the classifier brings."""
+        return _mean_by_seed([classifier_parts(row, baseline, stream) for stream in self.streams])
 
     def run_names(self, row: Configuration) -> list[str]:
         return [run.name for stream in self.streams for run in row.by_stream.get(stream, ()) if run.finished]
+
+
+def _mean_by_seed(parts: Sequence[Mapping[int, float]]) -> dict[int, float]:
+    """The mean of several figures for each seed that has all of them."""
+    return {seed: sum(part[seed] for part in parts) / len(parts) for seed in parts[0] if all(seed in p for p in parts)}
 
 
 def _columns(rows: Sequence[Configuration]) -> list[_StreamColumn]:
@@ -123,13 +110,17 @@ def _accuracy_cell(
     found = spread([*own.values()])
     difference = paired_difference(own, column.averages(baseline)) if baseline else None
     paper = published_accuracy(row.first, column.phases, column.setting)
+    parts = list(column.by_classifier(row, baseline).values()) if baseline and difference else []
+    by_classifier = spread(parts).mean if difference and len(parts) == difference.count else None
     gains = [gain_note(difference, not row.first.informed)] if difference else []
+    gains += [Note(f"{with_sign(by_classifier)} by the classifier")] if by_classifier and any(parts) else []
     notes = (*gains, *([paper_note(found.mean, paper)] if paper else []))
     return mean_cell(found, notes, column.run_names(row)), {
         **row.identity,
         "setting": column.setting,
         "phases": column.phases,
         **_figures(found, difference, paper, not row.first.informed),
+        "gain_by_classifier": by_classifier,
     }
 
 

@@ -1,0 +1,130 @@
+"""A learner as a file that needs no poise: ONNX (the extra `export`), or a program of `torch.export`."""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from poise import store
+from poise._version import __version__
+from poise.errors import UserError
+from poise.learner.views import Views
+from poise.nets import Model
+from poise.training import NCM_TEMPERATURE
+
+DOCUMENT = "poise"  # where the class names are: a key of an ONNX file's metadata, and the stem of a .pt2's extra file
+INPUT = "images"
+OUTPUTS = ("probabilities", "fc", "ncm")
+
+
+class Exporting(Views):
+    """What writes a learner for other programs to predict with."""
+
+    def export(self, path: str | Path) -> None:
+        """Write what predicts to an ONNX file (`.onnx`) or a program of `torch.export` (`.pt2`), by the path's ending.
+
+        It takes `images`, uint8 [batch, C, H, W] as the learner was trained on, any number of them; normalisation is
+        inside. It gives three float tensors [batch, classes], columns as in `classes_`: `probabilities`, those of
+        `predict_proba`; `fc`, the logits of the head; `ncm`, the cosines to the class means. The class names, the
+        classifier that counts and the reject thresholds are in the file too, as one JSON document: in ONNX's metadata
+        under `poise`, in a `.pt2` file as the extra file `poise.json`. No kept image is.
+        """
+        place = Path(path)
+        if place.suffix not in WRITERS:
+            raise UserError(f"{place.name} must end in .onnx (ONNX) or .pt2 (torch.export)")
+        if self.model is None or self.means_ is None or self.preprocessing is None or self.shape_ is None:
+            raise UserError("this learner has learned nothing yet; call partial_fit first")
+        store.refuse_bad_place(place)
+        if place.suffix == ".onnx" and not (find_spec("onnx") and find_spec("onnxscript")):
+            raise UserError("an ONNX file needs the extra: pip install 'poise[export]'; or write a .pt2 file")
+        program = _Program(self.model, self.means_, self.preprocessing.scale_and_shift(), self.classifier_).eval()
+        with _quietly(), torch.no_grad():
+            store.write_bytes(place, WRITERS[place.suffix](_traced(program, self.shape_), self._document()))
+
+    def _document(self) -> dict[str, Any]:
+        """What a program that predicts has to know besides the numbers."""
+        return {
+            "poise": __version__,
+            "classes": list(self.classes_),
+            "classifier": self.classifier_,
+            "reject": dict(self.knowledge.reject),
+            "input": {"name": INPUT, "type": "uint8", "shape": ["batch", *(self.shape_ or ())]},
+            "outputs": list(OUTPUTS),
+        }
+
+
+class _Program(nn.Module):
+    """From uint8 images to the scores of both classifiers, on the CPU in full precision."""
+
+    scale: Tensor
+    shift: Tensor
+    means: Tensor
+
+    def __init__(self, model: Model, means: Tensor, normalising: tuple[Tensor, Tensor], classifier: str) -> None:
+        super().__init__()
+        self.model = copy.deepcopy(model.teacher()).to("cpu")  # a copy of what is frozen too, which a teacher shares
+        self.classifier = classifier
+        for name, values in zip(("scale", "shift", "means"), (*normalising, means), strict=True):
+            self.register_buffer(name, values.detach().to("cpu", torch.float32).clone())
+
+    def forward(self, images: Tensor) -> dict[str, Tensor]:
+        found = self.model(torch.addcmul(self.shift, images.float(), self.scale))
+        cosines = normalize(found.features) @ self.means.T
+        scores = found.logits if self.classifier == "fc" else cosines / NCM_TEMPERATURE
+        return dict(zip(OUTPUTS, (scores.softmax(dim=1), found.logits, cosines), strict=True))
+
+
+def _traced(program: _Program, shape: tuple[int, int, int]) -> torch.export.ExportedProgram:
+    example = torch.zeros(2, *shape, dtype=torch.uint8)
+    try:
+        return torch.export.export(program, (example,), dynamic_shapes={INPUT: {0: torch.export.Dim("batch", min=1)}})
+    except Exception as error:  # whatever torch says of a network that it cannot trace
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(f"torch.export cannot trace this network: {reason}") from error
+
+
+def _onnx_bytes(traced: torch.export.ExportedProgram, document: dict[str, Any]) -> bytes:
+    made = torch.onnx.export(traced, dynamo=True, input_names=[INPUT], output_names=list(OUTPUTS), verbose=False)
+    assert made is not None
+    made.model.metadata_props[DOCUMENT] = json.dumps(document)
+    graph = made.model.graph
+    for value in (*graph.inputs, *graph.outputs):
+        if value.shape is not None:
+            value.shape[0] = "batch"
+    data: bytes = made.model_proto.SerializeToString()
+    return data
+
+
+def _pt2_bytes(traced: torch.export.ExportedProgram, document: dict[str, Any]) -> bytes:
+    buffer = BytesIO()
+    torch.export.save(traced, buffer, extra_files={f"{DOCUMENT}.json": json.dumps(document)})
+    return buffer.getvalue()
+
+
+WRITERS = {".onnx": _onnx_bytes, ".pt2": _pt2_bytes}
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Without what torch says of packages that it misses, and of its own future."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    try:
+        logger.setLevel(logging.ERROR)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)

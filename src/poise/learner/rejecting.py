@@ -1,0 +1,96 @@
+"""Images of no known class: a threshold on the largest score, set by images of known classes."""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import replace
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from poise.errors import UserError, check_number
+from poise.learner.arrival import Images, pixels_for
+from poise.learner.state import Label
+from poise.learner.views import Views
+from poise.training import both_classifiers
+from poise.tuning import CLASSIFIERS
+
+log = logging.getLogger(__name__)
+
+
+class Rejecting(Views):
+    """Scores of images, and what becomes of those whose largest score is too small."""
+
+    def calibrate_reject(self, rate: float = 0.05, images: Images | None = None) -> Self:
+        """Set the reject threshold of each classifier, so that about `rate` of the images of known classes fall below.
+
+        `images` are images of known classes, as they will come, that nothing was trained on. Without them the reserve
+        is used (`memory=Budget(20, reserve=4)`), or else the kept images: those were trained on, so that more new
+        images are rejected than asked for. A threshold belongs to the model it was measured on: a further phase, and
+        whatever changes classes or kept images, takes it away.
+        """
+        check_number("rate", rate, below=1, positive=True)
+        with self.backend.active():
+            scores = self._scores(self._images_to_calibrate() if images is None else images)
+            largest = {name: values.max(dim=1).values.double().cpu() for name, values in scores.items()}
+        thresholds = {name: _lower_quantile(values, rate) for name, values in largest.items()}
+        self.knowledge = replace(self.knowledge, reject=thresholds)
+        return self
+
+    def _images_to_calibrate(self) -> Tensor:
+        if not self.memory:
+            raise UserError("this learner keeps no images to set a reject threshold with; give some: images=…")
+        if len(self.memory.reserve):
+            return self.memory.reserve.pixels
+        log.warning("the reject threshold is set with images that were trained on: more than asked will be rejected")
+        return self.memory.exemplars.pixels
+
+    def _predict_or_reject(self, images: Images, classifier: str, rejected: Label | None) -> NDArray[Any]:
+        """The label of each image, or `rejected` where its largest score is below the threshold."""
+        if classifier not in self.knowledge.reject:
+            raise UserError("no reject threshold is set for this model; call calibrate_reject first")
+        if rejected in self.classes_:
+            raise UserError(f"rejected={rejected!r} is a known class; choose a label that none has")
+        with self.backend.active():
+            scores, rows = self._scores(images)[classifier].max(dim=1)
+            below = (scores.double() < self.knowledge.reject[classifier]).tolist()
+        found = [rejected if out else self.classes_[row] for row, out in zip(rows.tolist(), below, strict=True)]
+        same_kind = type(rejected) is type(self.classes_[0])
+        return np.array(found) if same_kind else np.array(found, dtype=object)
+
+    def _scores(self, images: Images) -> dict[str, Tensor]:
+        """One score per image and class from each classifier: logits, and cosines to the means."""
+        self._refuse_unlearned()
+        assert self.model is not None and self.means_ is not None  # noqa: PT018 - both are learned together
+        pixels = pixels_for(images, self.settings, self.knowledge)
+        return both_classifiers(self.evaluator.extract(self.model, pixels), self.means_)
+
+    def _refuse_unlearned(self) -> None:
+        if self.model is None:
+            raise UserError("this learner has learned nothing yet; call partial_fit first")
+
+    def _classifier(self, name: str | None) -> str:
+        """The classifier of that name, or the one that counts."""
+        chosen = name or self.classifier_
+        if chosen not in CLASSIFIERS:
+            raise UserError(f"unknown classifier '{chosen}'; use fc or ncm")
+        return chosen
+
+
+def _lower_quantile(values: Tensor, rate: float) -> float:
+    """The k-th smallest of n values, k = ⌊rate · (n + 1)⌋: another value falls below it with a chance of k / (n + 1).
+
+    >>> _lower_quantile(torch.arange(99, 0, -1).double(), 0.05)
+    5.0
+    """
+    place = math.floor(round(rate * (len(values) + 1), 9))
+    if place < 1:
+        least = math.ceil(round(1 / rate, 9)) - 1
+        raise UserError(
+            f"{len(values)} images are too few for a reject rate of {rate:g}; give at least {least}: images=…"
+        )
+    return float(torch.sort(values).values[place - 1])

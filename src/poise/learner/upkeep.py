@@ -1,0 +1,196 @@
+"""What is changed in a learner between phases: classes removed, kept images listed, deleted or given another label."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from poise.data import ImageSet, Memory
+from poise.errors import UserError, suggestion
+from poise.learner.arrival import Images, Labels, pixels_for, plain_labels
+from poise.learner.saving import Saving
+from poise.learner.state import Label
+
+
+@dataclass(frozen=True)
+class Exemplar:
+    """One kept image.
+
+    Attributes:
+        id: a digest of its pixels, which stays the same as long as it is kept.
+        label: its class.
+        index: its place among the kept images of its class, in the order of herding; those of the reserve come after.
+        reserve: whether it serves for validation only.
+        origin: its index in the data it came from, where that is known.
+        image: uint8, [H, W] if grey, else [H, W, C].
+    """
+
+    id: str
+    label: Label
+    index: int
+    reserve: bool
+    origin: int | None
+    image: NDArray[np.uint8] = field(repr=False, compare=False)
+
+
+class Upkeep(Saving):
+    """What an owner of a learner changes in it. Nothing here trains the network."""
+
+    def remove(self, classes: Label | Labels) -> Self:
+        """Take classes out: their rows of the head, their means, and their kept images.
+
+        Other classes are predicted as before, by the largest of the scores that are left. The network itself has still
+        been trained with the images of these classes. A class of the same name can be learned again later. The history
+        of trials, in which no class is named, stays. A reject threshold has to be set again.
+        """
+        self._refuse_during_a_phase()
+        known, gone = self.knowledge, {self._row(label) for label in _one_or_several(classes)}
+        rows = [row for row in range(len(known.classes)) if row not in gone]
+        if not rows:
+            raise UserError("these are all the classes that the learner knows; make a new Learner instead")
+        assert known.predictor is not None
+        assert known.start is not None
+        assert known.means is not None
+        kept = torch.tensor(rows)
+        predictor = known.predictor.keeping(kept)
+        self.knowledge = replace(
+            known,
+            classes=tuple(known.classes[row] for row in rows),
+            predictor=predictor,
+            start=predictor if known.start is known.predictor else known.start.keeping(kept),
+            means=known.means[kept.to(known.means.device)],
+            memory=known.memory.of_classes(rows) if known.memory is not None else None,
+            reject={},
+        )
+        return self
+
+    # Single images ----------------------------------------------------------------------------------------------
+
+    def exemplars(self) -> list[Exemplar]:
+        """All kept images, class by class; within a class those that are trained on first, in the order of herding."""
+        memory, counts, found = self._kept_images(), dict.fromkeys(self.classes_, 0), list[Exemplar]()
+        for images, reserve in ((memory.exemplars, False), (memory.reserve, True)):
+            for key, row, origin, pixels in zip(
+                _ids(images.pixels), images.labels.tolist(), images.origins.tolist(), images.pixels, strict=True
+            ):
+                label = self.classes_[row]
+                where = int(origin) if origin >= 0 else None
+                found.append(Exemplar(key, label, counts[label], reserve, where, _plain_image(pixels)))
+                counts[label] += 1
+        return sorted(found, key=lambda each: (self.classes_.index(each.label), each.index))
+
+    def image_ids(self, images: Images) -> list[str]:
+        """The ids that these images have, or would have, among the kept ones: how to find one by its file."""
+        return _ids(pixels_for(images, self.settings, self.knowledge))
+
+    def delete_exemplars(self, ids: str | Iterable[str]) -> Self:
+        """Delete kept images by their ids, every copy of them; the means of their classes are computed anew.
+
+        The next `save` writes a file without them. The last image of a class to train on is not deleted, for a class
+        without any cannot be learned on: remove the class, or give it other images first (`known="update"`).
+        """
+        memory, asked = self._kept_images(), set(_words(ids))
+        self._refuse_unknown(asked)
+        parts = [(images, _which(images, asked)) for images in (memory.exemplars, memory.reserve)]
+        touched = {row for images, hit in parts for row in images.labels[hit].tolist()}
+        return self._keep_instead(
+            Memory(*(images.select((~hit).nonzero().flatten()) for images, hit in parts)), touched
+        )
+
+    def relabel_exemplars(self, labels: Mapping[str, Label]) -> Self:
+        """Correct the labels of kept images: a known class for each id. The means of both classes are computed anew.
+
+        An image becomes the last of its new class, the first to go when its memory is cut. The head learns of it in
+        the next phase.
+        """
+        memory = self._kept_images()
+        self._refuse_unknown(set(labels))
+        rows = {key: self._row(label) for key, label in labels.items()}
+        touched: set[int] = set()
+        changed = []
+        for images in (memory.exemplars, memory.reserve):
+            before = images.labels.tolist()
+            after = [rows.get(key, row) for key, row in zip(_ids(images.pixels), before, strict=True)]
+            moved = torch.tensor([one != other for one, other in zip(before, after, strict=True)], dtype=torch.bool)
+            touched |= {row for pair in zip(before, after, strict=True) if pair[0] != pair[1] for row in pair}
+            order = torch.cat([(~moved).nonzero().flatten(), moved.nonzero().flatten()])
+            relabelled = ImageSet(images.pixels, torch.tensor(after, dtype=torch.long), images.origins).select(order)
+            changed.append(relabelled.select(torch.argsort(relabelled.labels, stable=True)))
+        return self._keep_instead(Memory(*changed), touched)
+
+    def _keep_instead(self, memory: Memory, touched: set[int]) -> Self:
+        """Keep these images instead; the means of the touched classes are computed anew."""
+        assert self.model is not None
+        assert self.means_ is not None
+        left = set(memory.exemplars.labels.tolist())
+        empty = [self.classes_[row] for row in sorted(touched - left)]
+        if empty:
+            raise UserError(
+                f"class {empty[0]!r} would have no image left to train on; remove({empty[0]!r}), or learn other images "
+                "of it first with known='update'"
+            )
+        with self.backend.active():
+            rows = sorted(touched)
+            found = self.evaluator.class_means(self.model, memory.exemplars.of_labels(rows), len(self.classes_))
+            means = self.means_.clone()
+            means[rows] = found[rows]
+        self.knowledge = replace(self.knowledge, memory=memory, means=means, reject={})
+        return self
+
+    def _kept_images(self) -> Memory:
+        self._refuse_during_a_phase()
+        if self.memory is None:
+            if self.phases_:
+                raise UserError("this learner was saved without its memory: it keeps no images")
+            raise UserError("this learner has learned nothing yet; call partial_fit first")
+        return self.memory
+
+    def _row(self, label: Label) -> int:
+        (plain,) = plain_labels([label])
+        if plain not in self.classes_:
+            raise UserError(f"class {plain!r} is not known; {suggestion(str(plain), map(str, self.classes_))}")
+        return self.classes_.index(plain)
+
+    def _refuse_unknown(self, ids: set[str]) -> None:
+        missing = sorted(ids - {each.id for each in self.exemplars()})
+        if missing:
+            raise UserError(f"no kept image has the id {missing[0]!r}; exemplars() lists them")
+        if not ids:
+            raise UserError("no id was given; exemplars() lists those of all kept images")
+
+    def _refuse_during_a_phase(self) -> None:
+        if self._phase is not None or self._pending is not None:
+            raise UserError("this learner is in the middle of a phase; finish it first, with the same images")
+
+
+def _one_or_several(classes: Label | Labels) -> list[Label]:
+    given = classes.tolist() if isinstance(classes, np.ndarray | np.generic | Tensor) else classes
+    found = plain_labels([given] if isinstance(given, str | int) else given)
+    if not found:
+        raise UserError("no class was named; give a label, or a list of labels")
+    return found
+
+
+def _words(ids: str | Iterable[str]) -> list[str]:
+    return [ids] if isinstance(ids, str) else list(ids)
+
+
+def _ids(pixels: Tensor) -> list[str]:
+    arrays = pixels.cpu().contiguous().numpy()
+    return [hashlib.blake2b(image.tobytes(), digest_size=8).hexdigest() for image in arrays]
+
+
+def _which(images: ImageSet, ids: set[str]) -> Tensor:
+    return torch.tensor([key in ids for key in _ids(images.pixels)], dtype=torch.bool, device=images.labels.device)
+
+
+def _plain_image(pixels: Tensor) -> NDArray[np.uint8]:
+    image: NDArray[np.uint8] = pixels.cpu().numpy()
+    return image[0] if len(image) == 1 else image.transpose(1, 2, 0)

@@ -1,0 +1,101 @@
+"""More images of known classes, alone and together with new ones, for every method."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from poise import Budget, Learner
+from poise.learner import LearnerState
+from poise.methods import METHODS
+from poise.training import Event
+
+from .samples import digits, grown, keys, learner, state_bytes
+
+POLICIES: dict[str, dict[str, Any]] = {"fixed": {}, "online": {"policy": "online", "space": {"lr": [0.1, 0.05]}}}
+#: What arrives: the classes of the images, and how many of each.
+ARRIVALS = {"known": ((0, 2), 12), "mixed": ((1, 4), 12), "one image": ((3,), 1)}
+
+every_case = pytest.mark.parametrize(
+    ("method", "policy"), [(method, policy) for method in sorted(METHODS) for policy in POLICIES]
+)
+
+
+@cache
+def _state(method: str, policy: str) -> LearnerState:
+    return grown(method=method, **POLICIES[policy]).state()
+
+
+def two_phases(method: str, policy: str) -> Learner:
+    return Learner.from_state(_state(method, policy), device="cpu")
+
+
+@every_case
+@pytest.mark.parametrize("arrival", ARRIVALS)
+def test_a_phase_of_known_classes_trains_on_them_and_refreshes_their_memory(
+    method: str, policy: str, arrival: str
+) -> None:
+    learned, (classes, count) = two_phases(method, policy), ARRIVALS[arrival]
+    before = {label: memory_of(learned, label) for label in learned.classes_}
+    images, labels = digits(*classes, count=count, first=20)
+    learned.partial_fit(images, labels, known="update")
+    assert learned.phases_ == 3
+    assert learned.classes_ == (0, 1, 2, 3, *(label for label in classes if label > 3))
+    for label in learned.classes_:
+        arrived = {image.tobytes() for image, each in zip(images, labels, strict=True) if each == label}
+        assert len(memory_of(learned, label)) == 4
+        assert memory_of(learned, label) <= before.get(label, set()) | arrived
+        if not arrived:
+            assert memory_of(learned, label) == before[label]
+    assert np.isfinite(learned.predict_proba(digits(0, 1, 2, 3, 4)[0])).all()
+    assert learned.model is not None
+    assert learned.model.head.classes == len(learned.classes_) == len(learned.means_)  # type: ignore[arg-type]
+
+
+def memory_of(learned: Learner, label: int | str) -> set[bytes]:
+    assert learned.memory is not None
+    return keys(learned.memory.exemplars.of_labels([learned.classes_.index(label)]).pixels)
+
+
+@every_case
+def test_a_phase_of_known_classes_is_resumed_in_its_middle(
+    method: str, policy: str, stop_and_resume: Callable[..., tuple[list[Event], Learner]], tmp_path: Path
+) -> None:
+    classes, count = ARRIVALS["mixed"]
+    images, labels = digits(*classes, count=count, first=20)
+    only_known = images[:count], labels[:count]
+    for arrived, given in (only_known,) if policy == "online" else ((images, labels), only_known):
+        whole = two_phases(method, policy)
+        events = list(whole.fitting(arrived, given, known="update"))
+        stop = len(events) // 2
+        told, resumed = stop_and_resume(two_phases(method, policy), arrived, given, stop, known="update")
+        assert told == events
+        assert state_bytes(resumed, tmp_path) == state_bytes(whole, tmp_path)
+
+
+@pytest.mark.parametrize("method", sorted(METHODS))
+def test_more_images_make_a_class_better_known(method: str) -> None:
+    exam = digits(0, 1, 2, 3, count=40, first=100)
+    learned = learner(method=method, epochs=8, batch=16, memory=20).partial_fit(*digits(0, 1, 2, 3))
+    few = learned.score(*exam)
+    learned.partial_fit(*digits(0, 1, 2, 3, count=60, first=40), known="update")
+    assert learned.score(*exam) > max(few + 0.1, 0.8)
+
+
+@pytest.mark.parametrize("method", sorted(METHODS))
+@pytest.mark.parametrize(
+    "memory",
+    [Budget(6, reserve=2), Budget(None, total=20), Budget(4, rule="rmm", allocation=0.5)],
+    ids=["reserve", "total", "rmm"],
+)
+def test_every_memory_takes_more_images_of_known_classes(method: str, memory: Budget) -> None:
+    learned = grown(method=method, memory=memory)
+    learned.partial_fit(*digits(0, 1, first=20), known="update").partial_fit(*digits(2, 4, first=40), known="update")
+    assert learned.classes_ == (0, 1, 2, 3, 4)
+    assert {kept.label for kept in learned.exemplars()} == set(range(5))
+    assert learned.held_ <= learned.budget_

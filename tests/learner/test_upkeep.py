@@ -1,0 +1,278 @@
+"""Between phases: classes removed, kept images listed, deleted and given another label."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from poise import Budget, Learner, UserError
+from poise.learner import LearnerState
+from poise.methods import METHODS
+from poise.nets import Branches
+
+from .samples import Flat, digits, grown, keys, learner, refusal, state_bytes
+
+PLAIN = sorted(METHODS)
+
+
+@cache
+def _state(method: str) -> LearnerState:
+    return grown(method=method).partial_fit(*digits(4)).state()
+
+
+def three_phases(method: str) -> Learner:
+    """A learner of the classes 0 to 4 after three phases: rows of old classes and of new ones."""
+    return Learner.from_state(_state(method), device="cpu")
+
+
+# Classes ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", PLAIN)
+@pytest.mark.parametrize("gone", [[1], [4], [0, 1, 2, 3], [0, 2, 4]], ids=str)
+def test_the_other_classes_are_predicted_as_by_the_scores_that_are_left(method: str, gone: list[int]) -> None:
+    learned, (images, _) = three_phases(method), digits(0, 1, 2, 3, 4, first=40)
+    left = [label for label in range(5) if label not in gone]
+    before = {name: scores[:, left] for name, scores in learned._scores(images).items()}
+    if method == "aanets":
+        assert isinstance(learned.model.backbone, Branches)  # type: ignore[union-attr]
+    assert learned.remove(gone) is learned
+    assert learned.classes_ == tuple(left)
+    for name, scores in learned._scores(images).items():
+        torch.testing.assert_close(scores, before[name], rtol=0, atol=1e-6)
+        predicted = learned.predict(images, classifier=name)
+        assert predicted.tolist() == [left[row] for row in before[name].argmax(dim=1).tolist()]
+    assert {each.label for each in learned.exemplars()} == set(left)
+
+
+@pytest.mark.parametrize("method", PLAIN)
+def test_a_learner_without_a_class_learns_further_and_the_same_class_again(method: str, tmp_path: Path) -> None:
+    learned = three_phases(method).remove(1)
+    learned.save(tmp_path / "without")
+    files = []
+    for each in (learned, Learner.load(tmp_path / "without", device="cpu")):
+        each.partial_fit(*digits(1, 5, first=20))
+        assert each.classes_ == (0, 2, 3, 4, 1, 5)
+        assert np.isfinite(each.predict_proba(digits(0, 1, 5)[0])).all()
+        assert sorted({kept.label for kept in each.exemplars()}) == [0, 1, 2, 3, 4, 5]
+        files.append(state_bytes(each, tmp_path))
+    assert files[0] == files[1]
+
+
+def test_a_class_that_came_back_is_learned_like_any_other() -> None:
+    learned = learner(epochs=10, batch=32, memory=20).partial_fit(*digits(0, 1, 2, count=60)).remove([1])
+    learned.partial_fit(*digits(1, count=60))
+    assert learned.score(*digits(0, 1, 2, count=60, first=60)) > 0.7
+
+
+def test_a_policy_goes_on_from_its_history(tmp_path: Path) -> None:
+    learned = grown(policy="online", space={"lr": [0.1, 0.05]})
+    tried = len(learned.knowledge.history)
+    learned.remove(0).save(tmp_path / "without")
+    again = Learner.load(tmp_path / "without", device="cpu").partial_fit(*digits(4))
+    assert len(again.knowledge.history) > tried > 0
+    assert again.classes_ == (1, 2, 3, 4)
+
+
+def test_reserve_strings_a_net_of_ones_own_and_a_file_without_memory(tmp_path: Path) -> None:
+    images, labels = digits(0, 1, 2)
+    names = [f"class {label}" for label in labels]
+    net = Flat()
+    learned = learner(net=net, memory=Budget(4, reserve=2)).partial_fit(images, names)
+    learned.save(tmp_path / "predicts", memory=False)
+    learned.remove("class 1")
+    assert learned.memory is not None
+    assert sorted(set(learned.memory.reserve.labels.tolist())) == [0, 1]
+    assert keys(learned.memory.reserve.pixels) <= keys(
+        torch.from_numpy(np.concatenate([images[:12], images[24:]]))[:, None]
+    )
+    alone = Learner.load(tmp_path / "predicts", device="cpu", net=net).remove(np.array(["class 1", "class 0"]))
+    assert set(alone.predict(images)) == {"class 2"}
+    assert set(learned.predict(images)) <= {"class 0", "class 2"}
+
+
+def test_the_images_of_a_removed_class_are_in_no_file(tmp_path: Path) -> None:
+    learned = grown()
+    kept = [each.image.tobytes() for each in learned.exemplars() if each.label == 2]
+    assert all(image in state_bytes(learned, tmp_path) for image in kept)
+    left = state_bytes(learned.remove(np.array(2)), tmp_path)
+    assert len(kept) == 4
+    assert not any(image in left for image in kept)
+
+
+@pytest.mark.parametrize(
+    ("classes", "line"),
+    [
+        ([0, 1, 2, 3], "all the classes"),
+        (7, "class 7 is not known"),
+        ([0, "0"], "class '0' is not known"),
+        ([], "no class was named"),
+        (True, "neither a whole number nor a string"),
+        (None, "give a list"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_removed_is_refused_in_one_line_and_changes_nothing(
+    classes: Any, line: str, tmp_path: Path
+) -> None:
+    learned = grown()
+    before = state_bytes(learned, tmp_path)
+    with pytest.raises(UserError) as error:
+        learned.remove(classes)
+    assert line in refusal(error)
+    assert state_bytes(learned, tmp_path) == before
+
+
+def test_nothing_is_changed_in_the_middle_of_a_phase(tmp_path: Path) -> None:
+    learned = grown()
+    running = learned.fitting(*digits(4))
+    next(running)
+    learned.save(tmp_path / "middle")
+    for each in (learned, Learner.load(tmp_path / "middle", device="cpu")):
+        for change in (lambda: each.remove(0), each.exemplars, lambda: each.delete_exemplars("0")):  # noqa: B023
+            with pytest.raises(UserError) as error:
+                change()
+            assert "in the middle of a phase" in refusal(error)
+    list(running)
+    assert learned.remove(0).classes_ == (1, 2, 3, 4)
+
+
+def test_a_phase_that_was_asked_for_before_a_removal_is_refused() -> None:
+    learned = grown()
+    running = learned.fitting(*digits(4))
+    learned.remove(0)
+    with pytest.raises(UserError, match="call fitting again"):
+        next(running)
+
+
+# Single images ----------------------------------------------------------------------------------------------------
+
+
+def means_anew(learned: Learner) -> torch.Tensor:
+    assert learned.model is not None
+    assert learned.memory is not None
+    return learned.evaluator.class_means(learned.model, learned.memory.exemplars, len(learned.classes_))
+
+
+def test_every_kept_image_is_listed_with_a_stable_id(tmp_path: Path) -> None:
+    images, labels = digits(0, 1)
+    learned = learner(memory=Budget(4, reserve=1))
+    for _ in learned.fitting(images, labels, origins=torch.arange(100, 124)):
+        pass
+    learned.save(tmp_path / "state")
+    for each in (learned, Learner.load(tmp_path / "state", device="cpu")):
+        listed = each.exemplars()
+        assert [(kept.label, kept.index) for kept in listed] == [
+            (label, index) for label in (0, 1) for index in range(4)
+        ]
+        assert [kept.reserve for kept in listed] == [False, False, False, True] * 2
+        for kept in listed:
+            assert kept.origin is not None
+            np.testing.assert_array_equal(kept.image, images[kept.origin - 100])
+            assert each.image_ids(images)[kept.origin - 100] == kept.id
+        assert listed == learned.exemplars()
+    assert grown().exemplars()[0].origin is None
+
+
+@pytest.mark.parametrize("reserve", [0, 2])
+def test_a_deleted_image_is_gone_from_memory_means_and_file(reserve: int, tmp_path: Path) -> None:
+    learned = grown(memory=Budget(6, reserve=reserve))
+    listed = learned.exemplars()
+    gone = [kept for kept in listed if kept.label in (0, 3) and kept.index == 1]
+    others = learned.means_[[1, 2]].clone()  # type: ignore[index]
+    assert all(kept.image.tobytes() in state_bytes(learned, tmp_path) for kept in gone)
+    assert learned.delete_exemplars([kept.id for kept in gone]) is learned
+    assert {kept.id for kept in learned.exemplars()} == {kept.id for kept in listed} - {kept.id for kept in gone}
+    torch.testing.assert_close(learned.means_, means_anew(learned))
+    assert torch.equal(learned.means_[[1, 2]], others)  # type: ignore[index]
+    left = state_bytes(learned, tmp_path)
+    assert not any(kept.image.tobytes() in left for kept in gone)
+    resumed = Learner.load(tmp_path / "state.safetensors", device="cpu")
+    for each in (learned, resumed):
+        each.partial_fit(*digits(4))
+    assert state_bytes(learned, tmp_path) == state_bytes(resumed, tmp_path)
+
+
+def test_every_copy_of_a_deleted_image_goes() -> None:
+    images, labels = digits(0, 1, count=4)
+    learned = learner(memory=9).partial_fit(np.concatenate([images, images[:1]]), [*labels, 0])
+    (twice,) = {kept.id for kept in learned.exemplars()} & {learned.image_ids(images[:1])[0]}
+    assert [kept.id for kept in learned.exemplars()].count(twice) == 2
+    learned.delete_exemplars(twice)
+    assert len(learned.exemplars()) == 7
+    assert twice not in {kept.id for kept in learned.exemplars()}
+
+
+def test_a_corrected_label_moves_an_image_to_its_class(tmp_path: Path) -> None:
+    images, labels = digits(0, 1)
+    labels[0] = 1  # a zero that somebody called a one
+    learned = learner(memory=Budget(20)).partial_fit(images, labels).partial_fit(*digits(2, 3))
+    (wrong,) = learned.image_ids(images[:1])
+    others = learned.means_[[2, 3]].clone()  # type: ignore[index]
+    assert [kept.label for kept in learned.exemplars() if kept.id == wrong] == [1]
+    learned.relabel_exemplars({wrong: 0})
+    assert [(kept.label, kept.index) for kept in learned.exemplars() if kept.id == wrong] == [(0, 11)]
+    torch.testing.assert_close(learned.means_, means_anew(learned))
+    assert torch.equal(learned.means_[[2, 3]], others)  # type: ignore[index]
+    state_bytes(learned, tmp_path)
+    resumed = Learner.load(tmp_path / "state.safetensors", device="cpu")
+    assert resumed.exemplars() == learned.exemplars()
+    right = learner(memory=Budget(20)).partial_fit(images, [0, *labels[1:]])
+    assert sorted(kept.id for kept in right.exemplars() if kept.label == 0) == sorted(
+        kept.id for kept in learned.exemplars() if kept.label == 0
+    )
+    resumed.partial_fit(*digits(4))
+    assert resumed.memory is not None
+    assert (torch.diff(resumed.memory.exemplars.labels) >= 0).all()
+
+
+def test_a_label_of_the_reserve_can_be_corrected_too() -> None:
+    learned = grown(memory=Budget(4, reserve=2))
+    held = next(kept for kept in learned.exemplars() if kept.reserve and kept.label == 0)
+    learned.relabel_exemplars({held.id: 2})
+    assert [kept.label for kept in learned.exemplars() if kept.id == held.id] == [2]
+
+
+def test_the_last_image_of_a_class_stays_and_the_line_says_what_to_do(tmp_path: Path) -> None:
+    learned = grown()
+    before = state_bytes(learned, tmp_path)
+    ids = [kept.id for kept in learned.exemplars() if kept.label == 1]
+    changes: list[Callable[[], object]] = [
+        lambda: learned.delete_exemplars(ids),
+        lambda: learned.relabel_exemplars(dict.fromkeys(ids, 0)),
+    ]
+    for change in changes:
+        with pytest.raises(UserError) as error:
+            change()
+        assert "class 1 would have no image left" in refusal(error)
+        assert "remove(1)" in refusal(error)
+        assert state_bytes(learned, tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        (lambda learned: learned.delete_exemplars("1234"), "no kept image has the id '1234'"),
+        (lambda learned: learned.delete_exemplars([]), "no id was given"),
+        (lambda learned: learned.relabel_exemplars({"1234": 0}), "no kept image has the id '1234'"),
+        (lambda learned: learned.relabel_exemplars({learned.exemplars()[0].id: 9}), "class 9 is not known"),
+    ],
+)
+def test_bad_ids_and_labels_are_one_line(change: Any, line: str) -> None:
+    with pytest.raises(UserError) as error:
+        change(grown())
+    assert line in refusal(error)
+
+
+def test_without_a_memory_there_is_nothing_to_list(tmp_path: Path) -> None:
+    grown().save(tmp_path / "predicts", memory=False)
+    with pytest.raises(UserError, match="saved without its memory"):
+        Learner.load(tmp_path / "predicts").exemplars()
+    with pytest.raises(UserError, match="call partial_fit first"):
+        learner().exemplars()

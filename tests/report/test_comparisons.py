@@ -1,0 +1,127 @@
+"""What is compared with what, and what of a gain is the choice of the classifier alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from poise.report import describe_figures
+from poise.report.comparisons import comparisons, rankings
+from poise.report.page.glance import summary
+from poise.report.reading import RunRecord, read_run, read_runs
+from poise.report.tables.accuracy import accuracy_tables
+
+from .conftest import IMAGES, Write
+
+ONE_IMAGE = 100 / IMAGES  # of each class, which NCM has fewer than FC in these runs
+AUTO = {"classifier": "auto"}
+
+
+def words(runs: list[RunRecord]) -> list[tuple[str, str]]:
+    return [(answer["title"], answer["words"]) for answer in summary(runs, ())["answers"]]
+
+
+def all_runs(folder: Path) -> list[RunRecord]:
+    return list(read_runs([folder])[0])
+
+
+def test_the_part_of_the_classifier_is_told_from_the_rest(write: Write, tmp_path: Path) -> None:
+    better = ((50,), (45, 50), (35, 45, 50))
+    for seed in range(3):
+        write(f"runs/fixed-{seed}", seed=seed, classifier="ncm")
+        write(f"runs/online-{seed}", better, seed=seed, policy="online")
+    runs = all_runs(tmp_path / "runs")
+    (found,) = comparisons(runs)
+    assert found.by_classifier is not None
+    assert found.by_classifier.mean == pytest.approx(ONE_IMAGE), "FC instead of NCM, with the baseline's networks"
+    assert found.difference.mean > found.by_classifier.mean
+    (table,) = accuracy_tables(runs)
+    gains = {record["policy"]: record["gain_by_classifier"] for record in table.records}
+    assert gains == {"fixed": None, "online": pytest.approx(ONE_IMAGE)}
+    assert [note.text for row in table.rows for cell in row for note in cell.notes][1] == "+2.00 by the classifier"
+    ((title, said),) = words(runs)
+    assert title == "Does a policy help?"
+    assert "Of it, +2.00 come from the choice of the classifier" in said
+    assert "policy=fixed action.classifier=auto runs that choice alone" in said
+
+
+def test_a_run_that_chooses_the_classifier_alone_is_a_row_of_its_own(write: Write, tmp_path: Path) -> None:
+    write("runs/fixed", classifier="ncm")
+    write("runs/judged", action=AUTO)
+    write("runs/online", ((50,), (45, 50), (35, 45, 50)), policy="online")
+    runs = all_runs(tmp_path / "runs")
+    found = {each.row.label: each for each in comparisons(runs)}
+    assert set(found) == {"lucir, fixed, action.classifier=auto", "lucir, online"}
+    judged = found["lucir, fixed, action.classifier=auto"]
+    assert judged.by_classifier is not None
+    assert judged.difference.mean == pytest.approx(judged.by_classifier.mean) == pytest.approx(ONE_IMAGE)
+    ((_, said),) = words(runs)
+    assert "lucir, online" in said
+    assert "+2.00 are reached by choosing the classifier alone" in said
+    ((_, alone),) = words([run for run in runs if run.name != "online"])
+    assert "Nothing but the classifier was chosen there." in alone
+
+
+def test_a_classifier_that_never_changed_brings_nothing(write: Write, tmp_path: Path) -> None:
+    write("runs/fixed")
+    write("runs/online", ((50,), (45, 50), (35, 45, 50)), policy="online")
+    ((_, said),) = words(all_runs(tmp_path / "runs"))
+    assert "None of it comes from the choice of the classifier" in said
+
+
+def test_methods_without_a_policy_are_compared(write: Write, tmp_path: Path) -> None:
+    for seed in range(3):
+        write(f"runs/lucir-{seed}", seed=seed)
+        write(f"runs/icarl-{seed}", ((50,), (45, 50), (34 + seed, 45, 50)), seed=seed, method="icarl")
+        write(f"runs/lwf-{seed}", ((50,), (50, 50), (50, 50, 50)), seed=seed, method="lwf", more={"oracle": True})
+    runs = all_runs(tmp_path / "runs")
+    assert comparisons(runs) == []
+    (ranking,) = rankings(runs)
+    assert [row.label for row in ranking.rows] == ["lwf, fixed (oracle)", "icarl, fixed", "lucir, fixed"]
+    ((title, said),) = words(runs)
+    assert title == "Which method is ahead?"
+    assert said.startswith("TFS 3: icarl, fixed (9"), "the oracle is shown and leads nothing"
+    assert "before lucir, fixed" in said
+    assert said.endswith("points over 3 paired seeds: its 95 % interval excludes zero.")
+    answer = summary(runs, ())["answers"][0]
+    assert len(answer["figure"].data) == 3
+
+
+def test_runs_without_a_common_seed_or_stream_are_not_ranked(write: Write) -> None:
+    runs = [read_run(write("lucir", seed=1)), read_run(write("icarl", seed=2, method="icarl"))]
+    runs.append(read_run(write("lwf", seed=1, method="lwf", setting="tfh")))
+    runs.append(read_run(write("going", seed=1, method="podnet", phases=4, finished=False)))
+    assert rankings(runs) == []
+    ((title, said),) = words(runs)
+    assert title == ""
+    assert said.startswith("Nothing is compared here: no two finished runs share data, setting and seed")
+
+
+def test_the_first_screen_explains_its_words(write: Write) -> None:
+    runs = [read_run(write("one", setting="tfh")), read_run(write("two", policy="online"))]
+    runs.append(read_run(write("three", setting="groups", groups=[4, 2, 1])))
+    lines = summary(runs, ())["meanings"]
+    assert lines == [
+        ("groups [4,2,1]", "so many new classes arrive in each phase"),
+        ("TFH 3", "training from half, half of the classes arrive first and the others in 3 phases"),
+        ("TFS 3", "training from scratch, the classes arrive in 3 equal phases"),
+        ("fixed", "the method's own hyperparameters"),
+        ("online", "hyperparameters and classifier are chosen in each phase, on held-out training images"),
+        ("average accuracy", "the mean over the exams after every phase, each on all classes so far"),
+    ]
+    assert summary([], ())["meanings"] == []
+
+
+def test_a_row_has_one_name_in_every_figure(write: Write, tmp_path: Path) -> None:
+    """Also where only some of the rows are drawn: those that tuned something, or those that are finished."""
+    write("runs/fixed")
+    write("runs/going", epochs=80, finished=False)
+    write("runs/judged", action=AUTO)
+    write("runs/online", policy="online")
+    figures = {figure.name: figure for figure in describe_figures(all_runs(tmp_path / "runs"))}
+    names = {figure: {row["row"] for row in figures[figure].data} for figure in ("accuracy-toy", "forgetting-toy")}
+    assert names["forgetting-toy"] < names["accuracy-toy"]
+    assert len(names["accuracy-toy"]) == 4
+    assert "lucir, online" in names["accuracy-toy"]
+    assert "lucir, fixed, action.classifier=auto, epochs=160" in names["accuracy-toy"]
