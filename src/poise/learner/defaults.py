@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from poise.actions import AxisValue
 from poise.data import Augmentation, ImageSet, Preprocessing, suitable_net
-from poise.learner.judging import Judgement, judge_augmentation
+from poise.learner.judging import Judgement, is_left_alone, judge_augmentation
 from poise.learner.phase import Surroundings, is_given
 from poise.learner.settings import Settings, only_environment
 from poise.training import DefaultsChosen, Event
@@ -55,7 +55,8 @@ def choose_defaults(
         judged = judge_augmentation(suited, images, around)
     line = describe(suited, images, judged)
     log.info("%s", line)
-    warn_of_few_steps(suited, settings, len(images))
+    if not is_left_alone(suited, images, around):
+        warn_of_few_steps(suited, settings, len(images))
     yield DefaultsChosen(0, line, _chosen_values(settings, suited, judged.augmentation))
     return suited, judged.augmentation
 

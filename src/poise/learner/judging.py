@@ -48,7 +48,7 @@ def judge_augmentation(settings: Settings, images: ImageSet, around: Surrounding
     shifted, plain = replace(suitable, flip=False), Augmentation(pad=0, flip=False)
     handed = told_from_mirror_image(images, settings.seed)
     flip = not is_handed(handed, len(images)) and images.shape[0] == 3
-    if settings.made_method.freezes(0, given=is_given(settings, around)) or _is_frozen(settings, images, around):
+    if is_left_alone(settings, images, around):
         return Judgement(replace(plain, flip=flip), "by their mirror images; nothing of the network is trained")
     training, held = split(images, settings.seed)
     if len(held) < FEWEST or len(set(training.labels.tolist())) < 2:
@@ -60,8 +60,12 @@ def judge_augmentation(settings: Settings, images: ImageSet, around: Surrounding
     return Judgement(Augmentation(pad, flip, suitable.brightness), f"judged on {len(held)} held-out images")
 
 
-def _is_frozen(settings: Settings, images: ImageSet, around: Surroundings) -> bool:
-    return is_given(settings, around) and build_model(settings, images.shape, around.net).is_frozen
+def is_left_alone(settings: Settings, images: ImageSet, around: Surroundings) -> bool:
+    """Whether nothing of the network is ever trained: frozen by the method from the start, or by the user."""
+    given = is_given(settings, around)
+    return settings.made_method.freezes(0, given=given) or (
+        given and build_model(settings, images.shape, around.net).is_frozen
+    )
 
 
 def split(images: ImageSet, seed: int) -> tuple[ImageSet, ImageSet]:
