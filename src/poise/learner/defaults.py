@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from poise.actions import AxisValue
 from poise.data import Augmentation, ImageSet, Preprocessing, suitable_net
-from poise.learner.judging import Judgement, judge_augmentation
+from poise.learner.judging import Judgement, is_left_alone, judge_augmentation
 from poise.learner.phase import Surroundings, is_given
 from poise.learner.settings import Settings, only_environment
 from poise.training import DefaultsChosen, Event
@@ -55,7 +55,8 @@ def choose_defaults(
         judged = judge_augmentation(suited, images, around)
     line = describe(suited, images, judged)
     log.info("%s", line)
-    warn_of_few_steps(suited, settings, len(images))
+    if not is_left_alone(suited, images, around):
+        warn_of_few_steps(suited, settings, len(images))
     yield DefaultsChosen(0, line, _chosen_values(settings, suited, judged.augmentation))
     return suited, judged.augmentation
 
@@ -77,6 +78,8 @@ def suit(settings: Settings, images: ImageSet, around: Surroundings) -> Settings
         "weight_decay": 0.01 if adamw else 5e-4,
     }
     chosen = replace(schedule, **{name: value for name, value in values.items() if name in open_keys})
+    if "epochs" in open_keys:  # else every phase is as long as the user says
+        chosen = replace(chosen, images=count)
     rate = 1e-3 if adamw else suitable_rate(batch)
     own = settings.made_method.default_action
     action = dict(PLASTIC) if "method" in open_keys else {}
@@ -112,17 +115,18 @@ def suitable_batch(images: int) -> int:
 
 
 def suitable_epochs(images: int, batch: int, *, thorough: bool) -> int:
-    """Epochs of a phase: long enough in steps for few images, and long enough in epochs for many.
+    """Epochs of a phase of so many images: enough steps for few images, enough epochs for many.
 
-    The first phase of 80 images has 85 epochs, one of 800 has 27; a larger batch than suits them means more epochs, up
-    to four times as many. Where a policy tunes, phases are twice as long: whoever waits for trials can wait for that.
+    A phase of 800 images has 34 epochs, one of a quarter of them twice as many, and none has fewer than 30; a larger
+    batch than suits them means more epochs, up to four times as many. Where a policy tunes, phases are twice as long:
+    whoever waits for trials can wait for that.
 
-    >>> suitable_epochs(80, 32, thorough=False), suitable_epochs(800, 32, thorough=True)
-    (85, 54)
+    >>> suitable_epochs(200, 32, thorough=False), suitable_epochs(800, 32, thorough=True)
+    (68, 68)
     """
-    usual = 27 * math.sqrt(800 / images)
+    usual = min(120.0, max(30.0, 34 * math.sqrt(800 / images)))
     longer = min(4.0, max(1.0, batch / suitable_batch(images)))
-    return round(min(120.0, max(27.0, usual)) * longer) * (2 if thorough else 1)
+    return round(usual * longer) * (2 if thorough else 1)
 
 
 def suitable_rate(batch: int) -> float:

@@ -26,6 +26,7 @@ LENGTH: Final = 0.4  # of a judging training, as a share of the phase's
 MOST_COMPARED: Final = 1_000  # images that are compared with their mirror images
 HANDED: Final = 0.6  # share of images told from their mirror images, from which on mirroring is suspected to hurt
 SURE: Final = 3.0  # standard errors
+CLEARLY: Final = 2.0  # standard errors by which an augmentation must be worse to be left out
 
 
 @dataclass(frozen=True)
@@ -48,20 +49,24 @@ def judge_augmentation(settings: Settings, images: ImageSet, around: Surrounding
     shifted, plain = replace(suitable, flip=False), Augmentation(pad=0, flip=False)
     handed = told_from_mirror_image(images, settings.seed)
     flip = not is_handed(handed, len(images)) and images.shape[0] == 3
-    if settings.made_method.freezes(0, given=is_given(settings, around)) or _is_frozen(settings, images, around):
+    if is_left_alone(settings, images, around):
         return Judgement(replace(plain, flip=flip), "by their mirror images; nothing of the network is trained")
     training, held = split(images, settings.seed)
     if len(held) < FEWEST or len(set(training.labels.tolist())) < 2:
         return Judgement(replace(suitable, flip=flip), "too few images to judge by")
     hits = {kind: _hits(settings, training, held, kind, around) for kind in (shifted, plain)}
     keeps = [hits[shifted][0], hits[plain][0]]
-    pad = 0 if surely_better(keeps[1], keeps[0], 1.0) else suitable.pad
-    flip = not is_handed(handed, len(images)) and not surely_better(hits[shifted][0], hits[shifted][1], 1.0)
+    pad = 0 if surely_better(keeps[1], keeps[0], CLEARLY) else suitable.pad
+    flip = not is_handed(handed, len(images)) and not surely_better(hits[shifted][0], hits[shifted][1], CLEARLY)
     return Judgement(Augmentation(pad, flip, suitable.brightness), f"judged on {len(held)} held-out images")
 
 
-def _is_frozen(settings: Settings, images: ImageSet, around: Surroundings) -> bool:
-    return is_given(settings, around) and build_model(settings, images.shape, around.net).is_frozen
+def is_left_alone(settings: Settings, images: ImageSet, around: Surroundings) -> bool:
+    """Whether nothing of the network is ever trained: frozen by the method from the start, or by the user."""
+    given = is_given(settings, around)
+    return settings.made_method.freezes(0, given=given) or (
+        given and build_model(settings, images.shape, around.net).is_frozen
+    )
 
 
 def split(images: ImageSet, seed: int) -> tuple[ImageSet, ImageSet]:

@@ -148,7 +148,7 @@ class Phase:
             method=settings.made_method,
             growth=self.arrival.growth if start is not None else Growth(0, len(self.arrival.classes)),
             preprocessing=preprocessing,
-            schedule=settings.schedule,
+            schedule=settings.schedule.paced(len(self.kept.exemplars) + len(self.new)),
             backend=around.backend,
             seed=settings.seed,
             phase=self.arrival.phase,
@@ -173,7 +173,9 @@ class Phase:
         quota = budget.quota(len(classes)) - budget.reserve
         rho = budget.rho(max(phase, 1))  # pseudo tasks of the first phase are about the later ones
         images = self.material.kept, self.material.new, self.material.reserve
-        return TrialInputs(self.situation, *images, quota, self.settings.trials, rho, classes)
+        return TrialInputs(
+            self.situation, *images, quota, self.settings.trials, rho, classes, self.settings.schedule.epochs
+        )
 
     # Algorithm 1 ------------------------------------------------------------------------------------------------
 

@@ -15,15 +15,16 @@ def planned_work(
     settings: Settings, phase: int, growth: Growth, kept: int, new: int, *, tunes: bool = True
 ) -> Workload:
     """The work of a phase that trains on so many kept and new images; without trials unless it `tunes`."""
-    schedule, method, action = settings.schedule, settings.made_method, settings.default_action
-    expected = settings.tuner.forecast(phase) if tunes else Forecast()
     images = kept + new
+    schedule, method, action = settings.schedule.paced(images), settings.made_method, settings.default_action
+    expected = settings.tuner.forecast(phase) if tunes else Forecast()
     epoch = images * (settings.trials.trainings(growth.new) if phase else 1)
     judged = not (expected.full or settings.memory.reserve)
     judging = judging_epochs(settings.trials, action, phase, schedule.epochs) if judged else 0
     balancing = (method.balancing,) if action.balance == "finetune" and growth.old else ()
     stages = stage_work((*method.stages(growth), *balancing), schedule.epochs, growth, kept, new)
-    tuning = expected.epochs * epoch + expected.steps * min(schedule.batch, images)
+    pace = schedule.epochs / settings.schedule.epochs
+    tuning = pace * expected.epochs * epoch + expected.steps * min(schedule.batch, images)
     return Workload(phase, expected.trials, expected.exact, tuning, float(judging * epoch), stages)
 
 

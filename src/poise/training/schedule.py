@@ -25,6 +25,7 @@ class Schedule:
         optimiser: `sgd` or `adamw`.
         decay: how the learning rate falls: as the method's stages say (`steps`), or along half a `cosine` in each.
         warmup: the share of a stage's epochs in which the learning rate rises to its start.
+        images: for how many images `epochs` is meant, if phases of more or fewer are to be shorter or longer.
     """
 
     epochs: int = 160
@@ -34,6 +35,7 @@ class Schedule:
     optimiser: str = "sgd"
     decay: str = "steps"
     warmup: float = 0.0
+    images: int | None = None
 
     def __post_init__(self) -> None:
         check_whole("epochs", self.epochs, 1)
@@ -48,6 +50,16 @@ class Schedule:
     def lasting(self, epochs: float | None) -> Schedule:
         """The schedule with another number of epochs, if one is given."""
         return self if epochs is None else replace(self, epochs=max(1, round(epochs)))
+
+    def paced(self, images: int) -> Schedule:
+        """The schedule of a phase of so many images: with a quarter of them twice the epochs, and so half the steps.
+
+        >>> Schedule(epochs=60, images=200).paced(800).epochs, Schedule(epochs=60).paced(800).epochs
+        (30, 60)
+        """
+        if self.images is None:
+            return self
+        return self.lasting(min(2.0, math.sqrt(self.images / max(images, 1))) * self.epochs)
 
     def rate(self, stage: Stage, epoch: int, epochs: int, start: float) -> float:
         """The learning rate in `epoch` (from 0) of `epochs` of a stage that starts at `start`.

@@ -121,6 +121,8 @@ class Trainer:
 
         def features() -> tuple[Tensor, Tensor]:
             pixels, labels = self.feed.new_images()
+            if not len(labels):  # in a trial of which all new images validate
+                return torch.empty(0, self.model.head.width, device=labels.device), labels
             return situation.evaluator.extract(self.model, pixels).features, labels
 
         generator = torch_generator(situation.seed, "conclude", situation.phase, *self.address)

@@ -110,6 +110,7 @@ class TrialInputs:
         settings: how actions are tried.
         rho: the memory's allocation, where the action does not say it.
         classes: the labels of the rows of the head.
+        planned: the epochs that the policy takes a phase to have, where this one has more or fewer.
     """
 
     situation: Situation
@@ -120,3 +121,9 @@ class TrialInputs:
     settings: TrialSettings = field(default_factory=TrialSettings)
     rho: float = 0.0
     classes: tuple[Any, ...] = ()
+    planned: int | None = None
+
+    @property
+    def planned_epochs(self) -> int:
+        """The length of a phase that a trial's own is meant relative to."""
+        return self.planned or self.situation.schedule.epochs

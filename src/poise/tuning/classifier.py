@@ -116,7 +116,7 @@ def _is_open(task: Task, action: Action) -> bool:
 
 def _full_attempt(task: Task, action: Action) -> Attempt:
     """Of full length; not an arm of a policy, nor continuing one."""
-    return Attempt(Trial(0, -1, task.trials.inputs.situation.schedule.epochs, full=True), action, "fc")
+    return Attempt(Trial(0, -1, task.trials.inputs.planned_epochs, full=True), action, "fc")
 
 
 def _paper_attempts(task: Task, action: Action) -> list[Attempt]:
@@ -126,7 +126,7 @@ def _paper_attempts(task: Task, action: Action) -> list[Attempt]:
         "ncm": {"feature_kd": 0.0, "logit_kd": 1.0, "margin": 0.0},
     }
     inputs = task.trials.inputs
-    short = inputs.settings.short(inputs.situation.schedule.epochs)
+    short = inputs.settings.short(inputs.planned_epochs)
     return [
         Attempt(
             Trial(number, -1 - number, short),  # not an arm of a policy, nor continuing one

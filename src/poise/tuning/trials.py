@@ -213,8 +213,8 @@ class Trials:
         return self._result(split, mean_outcome([*at.rewards, last]), at, leg.until)
 
     def _leg(self, attempt: Attempt, split: Split, lane: Lane) -> _Leg:
-        full = self.inputs.situation.schedule.epochs
-        scale = (attempt.action.epochs or full) / full
+        full = self.inputs.planned_epochs
+        scale = (attempt.action.epochs or self.inputs.situation.schedule.epochs) / full
         short = attempt.short or self.inputs.settings.short(full)
         until = ceiling(attempt.trial.epochs * scale)
         return _Leg(attempt, split, lane, until, ceiling((full if attempt.trial.full else short) * scale))
