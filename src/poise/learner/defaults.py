@@ -117,14 +117,14 @@ def suitable_batch(images: int) -> int:
 def suitable_epochs(images: int, batch: int, *, thorough: bool) -> int:
     """Epochs of a phase of so many images: enough steps for few images, enough epochs for many.
 
-    A phase of 800 images has 34 epochs, one of a quarter of them twice as many, and none has fewer than 30; a larger
-    batch than suits them means more epochs, up to four times as many. Where a policy tunes, phases are twice as long:
-    whoever waits for trials can wait for that.
+    A phase of 800 images has 34 epochs and one of a quarter of them twice as many, within 30 and 80; a larger batch
+    than suits them means more epochs, up to four times as many. Where a policy tunes, phases are twice as long: whoever
+    waits for trials can wait for that.
 
     >>> suitable_epochs(200, 32, thorough=False), suitable_epochs(800, 32, thorough=True)
     (68, 68)
     """
-    usual = min(120.0, max(30.0, 34 * math.sqrt(800 / images)))
+    usual = min(80.0, max(30.0, 34 * math.sqrt(800 / images)))
     longer = min(4.0, max(1.0, batch / suitable_batch(images)))
     return round(usual * longer) * (2 if thorough else 1)
 

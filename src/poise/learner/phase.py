@@ -173,9 +173,8 @@ class Phase:
         quota = budget.quota(len(classes)) - budget.reserve
         rho = budget.rho(max(phase, 1))  # pseudo tasks of the first phase are about the later ones
         images = self.material.kept, self.material.new, self.material.reserve
-        return TrialInputs(
-            self.situation, *images, quota, self.settings.trials, rho, classes, self.settings.schedule.epochs
-        )
+        planned = self.settings.schedule.epochs
+        return TrialInputs(self.situation, *images, quota, self.settings.trials, rho, classes, planned)
 
     # Algorithm 1 ------------------------------------------------------------------------------------------------
 
