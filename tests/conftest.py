@@ -25,7 +25,7 @@ from poise.data.sources import Source, open_source
 from poise.experiment import Plan, Run, RunFolder, load_recipe, make_plan
 from poise.learner import Images, Labels, LearnerState
 from poise.methods import Growth, Method, make_method
-from poise.nets import Model, build_backbone, build_head, torch_generator
+from poise.nets import GaussianHead, Model, build_backbone, build_head, torch_generator
 from poise.places import RELEASES
 from poise.training import Backend, Event, LocalPhase, Schedule, Situation, Trainer, make_backend
 
@@ -218,6 +218,8 @@ def make_trainer(make_images: Callable[..., ImageSet], cpu: Backend) -> Callable
         if growth.old and growth.new:
             student.expand(lambda backbone: method.expanded(backbone, growth), growth, images.shape)
         student.head.grow(growth.new, torch_generator(0, "head", 1))
+        if isinstance(student.head, GaussianHead):
+            student.head.remember(sum(growth), rank=8)
         feed = Feed(images, backend.device, resident=resident)
         action = method.default_action.replace(**axes)
         return Trainer(situation, student.placed(backend.device), situation.teacher(), action, feed)

@@ -49,14 +49,14 @@ class Interrupted(PoiseError):
         self.exit_code = exit_code
 
 
-def suggestion(word: str, known: Iterable[str]) -> str:
+def suggestion(word: object, known: Iterable[str]) -> str:
     """The end of an error line about an unknown word: the nearest known one, or all of them.
 
     >>> suggestion("lucri", ["lucir", "icarl"])
     "did you mean 'lucir'?"
     """
     choices = sorted(known)
-    near = difflib.get_close_matches(word, choices, n=1, cutoff=0.6)
+    near = difflib.get_close_matches(str(word), choices, n=1, cutoff=0.6)
     if near:
         return f"did you mean '{near[0]}'?"
     return f"known: {', '.join(choices)}" if choices else "none is known"

@@ -105,6 +105,7 @@ def test_no_kept_image_is_in_the_file(tmp_path: Path) -> None:
         assert not any(kept.image.tobytes() in written for kept in learned.exemplars())
 
 
+@pytest.mark.filterwarnings("ignore:The given buffer is not writable")  # torch reads its own archive
 @pytest.mark.gpu
 def test_a_learner_on_a_gpu_is_changed_between_phases_and_exported(tmp_path: Path) -> None:
     images, _ = digits(0, 2, 3, first=40)

@@ -267,7 +267,7 @@ def test_renamed_changes_only_the_labels(tuned: LearnerState) -> None:
 
 def test_started_with_is_the_first_phase_of_another_learner() -> None:
     icarl = learner(method="icarl").partial_fit(*digits(0, 1)).state()
-    settings = learner(method="lwf", seed=3).settings
+    settings = replace(icarl.settings, method="lwf", seed=3)
     other, changed = changed_by(lambda state: state.started_with(settings), icarl)
     assert changed == {"classifier", "action", "settings.method", "settings.seed"}
     assert (icarl.knowledge.classifier, other.knowledge.classifier) == ("ncm", "fc")

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from poise.actions import AxisValue
-from poise.data import Augmentation, ImageSet, Preprocessing, suitable_net
+from poise.data import FEW_IMAGES, Augmentation, ImageSet, Preprocessing, suitable_net
 from poise.learner.judging import Judgement, is_left_alone, judge_augmentation
 from poise.learner.phase import Surroundings, is_given
 from poise.learner.settings import Settings, only_environment
@@ -39,7 +39,7 @@ SMALL_SPACE: Final = {
     "ridge": (0.0, 1e4, 1e6, 1e8),
 }
 SMALL_TRIALS: Final = TrialSettings(environment="local", length=0.15, validation=10)
-SMALL_DATA: Final = 20_000  # images of a first phase
+SMALL_DATA: Final = FEW_IMAGES  # images of a first phase
 
 
 def choose_defaults(
@@ -64,10 +64,14 @@ def choose_defaults(
 def suit(settings: Settings, images: ImageSet, around: Surroundings) -> Settings:
     """The settings with everything that can be read off the images; the augmentation is judged by training.
 
-    A method that trains a given network slowly keeps the learning rate of its own.
+    A method that trains a given network slowly keeps the learning rate of its own. With as many images as the paper's
+    data sets have, everything but the network is as in the paper's recipes.
     """
     open_keys = frozenset(settings.automatic)
     count, side = len(images), min(images.shape[1:])
+    net = settings.net or (None if around.net is not None else suitable_net(side, count))
+    if count > SMALL_DATA:
+        return replace(settings, net=net, automatic=())
     schedule = settings.schedule
     batch = suitable_batch(count) if "batch" in open_keys else schedule.batch
     adamw = schedule.optimiser == "adamw"
@@ -90,11 +94,11 @@ def suit(settings: Settings, images: ImageSet, around: Surroundings) -> Settings
         settings,
         schedule=chosen,
         action=action,
-        first_lr=settings.first_lr if slow or settings.first_lr is not None or "lr" in settings.action else rate,
-        net=settings.net or (None if around.net is not None else suitable_net(side, count)),
+        first_lr=settings.first_lr if slow or settings.first_lr is not None else rate,
+        net=net,
         automatic=(),
     )
-    if settings.policy != DEFAULT_POLICY or count > SMALL_DATA:
+    if settings.policy != DEFAULT_POLICY:
         return found
     base, only = found.default_action, only_environment(settings.made_method, settings.memory)
     scaled = {axis: [v * base.lr for v in values] if axis == "lr" else values for axis, values in SMALL_SPACE.items()}
@@ -111,7 +115,7 @@ def suit(settings: Settings, images: ImageSet, around: Surroundings) -> Settings
 
 def suitable_batch(images: int) -> int:
     """Images per step for a first phase of so many."""
-    return 32 if images < 5_000 else 64 if images < 20_000 else 128
+    return 32 if images < 5_000 else 64
 
 
 def suitable_epochs(images: int, batch: int, *, thorough: bool) -> int:

@@ -1,0 +1,235 @@
+"""What a user did not say is chosen from the first images, told, recorded, and can be said instead."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from poise import Augmentation, Learner, Preprocessing
+from poise.data import ImageSet
+from poise.learner.defaults import PLASTIC, suit, suitable_epochs
+from poise.learner.judging import FEWEST, is_handed, split, surely_better, told_from_mirror_image
+from poise.learner.phase import Surroundings
+from poise.learner.settings import Settings
+from poise.training import DefaultsChosen, Schedule
+
+from .samples import Flat, digits
+
+
+def image_set(images: np.ndarray[Any, np.dtype[np.uint8]], labels: Any) -> ImageSet:
+    pixels = torch.from_numpy(images)[:, None] if images.ndim == 3 else torch.from_numpy(images)
+    return ImageSet(pixels, torch.as_tensor(labels), torch.full((len(pixels),), -1))
+
+
+def blank(count: int, side: int = 32, channels: int = 3) -> ImageSet:
+    pixels = torch.zeros(count, channels, side, side, dtype=torch.uint8)
+    return ImageSet(pixels, torch.arange(count) % 2, torch.full((count,), -1))
+
+
+def suited(images: ImageSet, **given: Any) -> Settings:
+    settings = Settings.resolve(automatic=True, **given)
+    return suit(settings, images, Surroundings.of(settings, "cpu"))
+
+
+# Rules ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [4, 40, 300, 3_000, 19_000])
+def test_a_phase_is_long_enough_in_steps(count: int) -> None:
+    schedule = suited(blank(count, 8), policy="fixed").schedule
+    steps = -(-count // schedule.batch) * schedule.epochs
+    assert steps >= min(80 * -(-count // 32), 400)
+    assert 30 <= schedule.epochs <= 80
+
+
+def test_fewer_images_mean_more_epochs_and_a_policy_means_longer_phases() -> None:
+    lengths = [suitable_epochs(count, 32, thorough=False) for count in (50, 200, 800, 5_000)]
+    assert lengths == sorted(lengths, reverse=True)
+    assert suitable_epochs(200, 32, thorough=True) == 2 * suitable_epochs(200, 32, thorough=False)
+    assert suitable_epochs(200, 128, thorough=False) == 4 * suitable_epochs(200, 32, thorough=False)
+
+
+@pytest.mark.parametrize(
+    ("side", "count", "net"), [(8, 50, "small"), (64, 50, "small"), (96, 50, "small2"), (224, 50, "small4")]
+)
+def test_the_network_follows_size_and_number(side: int, count: int, net: str) -> None:
+    assert suited(blank(count, side)).net == net
+
+
+def test_a_later_phase_is_paced_by_its_own_images() -> None:
+    schedule = Schedule(epochs=60, images=200)
+    assert [schedule.paced(count).epochs for count in (200, 800, 50, 1)] == [60, 30, 120, 120]
+    assert suited(blank(200), epochs=7).schedule.paced(800).epochs == 7, "said by the user, for every phase"
+
+
+def test_what_is_given_stays() -> None:
+    given: dict[str, Any] = {
+        "method": "icarl",
+        "net": "resnet32",
+        "epochs": 3,
+        "batch": 5,
+        "momentum": 0.5,
+        "weight_decay": 0.1,
+        "optimiser": "adamw",
+        "decay": "steps",
+        "warmup": 0.25,
+        "action": {"lr": 0.003, "classifier": "fc"},
+        "first_lr": 0.004,
+        "space": {"logit_kd": (0.5, 1.0)},
+        "trials": {"length": 0.5},
+        "policy_options": {"rungs": 1},
+    }
+    found, plain = suited(blank(40), **given), Settings.resolve(**given)
+    assert found == plain
+
+
+def test_where_no_method_is_named_it_is_plastic_and_where_one_is_it_keeps_its_weights() -> None:
+    assert PLASTIC.items() <= dict(suited(blank(40), policy="fixed").default_action).items()
+    own = suited(blank(40), policy="fixed", method="lucir").default_action
+    assert own.replace(lr=0.1) == Settings.resolve(method="lucir", policy="fixed").default_action
+    assert own.lr == 0.05
+    mine = suited(blank(40), policy="fixed", action={"classifier": "fc", "lr": 0.02})
+    assert (mine.default_action.classifier, mine.default_action.lr, mine.first_action.lr) == ("fc", 0.02, 0.05)
+
+
+def test_adamw_gets_a_rate_of_its_own() -> None:
+    found = suited(blank(40), optimiser="adamw", policy="fixed")
+    assert (found.first_action.lr, found.default_action.lr, found.schedule.weight_decay) == (1e-3, 1e-3, 0.01)
+
+
+def test_online_tries_little_on_small_data() -> None:
+    found = suited(blank(400))
+    assert len(found.action_space) == 4
+    assert found.action_space.actions[found.action_space.default] == found.default_action
+    tried = found.tuner.forecast(1).epochs
+    assert tried <= 1.0 * found.schedule.epochs, "less than a phase of its own"
+
+
+def test_with_many_images_everything_but_the_network_is_the_papers() -> None:
+    found = suited(blank(20_001, 8))
+    assert replace(found, net=None) == Settings.resolve()
+    assert found.net == "small"
+
+
+# Judging --------------------------------------------------------------------------------------------------------------
+
+
+def test_digits_are_told_from_their_mirror_images_and_noise_is_not() -> None:
+    images, labels = digits(0, 1, 2, 3, count=40)
+    assert is_handed(told_from_mirror_image(image_set(images, labels), 0), len(images))
+    noise = np.random.default_rng(0).integers(0, 256, (160, 3, 16, 16)).astype(np.uint8)
+    assert not is_handed(told_from_mirror_image(image_set(noise, np.zeros(160, dtype=int)), 0), 160)
+
+
+def test_images_and_their_mirror_images_alike_are_not_told_apart() -> None:
+    images, labels = digits(2, 3, 5, count=40)
+    both = np.concatenate([images, images[..., ::-1]]), np.concatenate([labels, labels])
+    assert not is_handed(told_from_mirror_image(image_set(*both), 0), len(both[0]))
+
+
+def test_the_held_out_fifth_is_of_every_class_and_of_no_other_image() -> None:
+    images, labels = digits(0, 1, 2, count=20)
+    training, held = split(image_set(images, labels), 0)
+    assert torch.bincount(held.labels).tolist() == [4, 4, 4]
+    assert torch.bincount(training.labels).tolist() == [16, 16, 16]
+    seen = {image.numpy().tobytes() for image in training.pixels}
+    assert not any(image.numpy().tobytes() in seen for image in held.pixels)
+
+
+def test_better_by_chance_is_not_surely_better() -> None:
+    one, other = torch.tensor([1, 1, 0, 0]).bool(), torch.tensor([1, 0, 0, 0]).bool()
+    assert not surely_better(one, other, 2.0)
+    assert surely_better(torch.ones(30).bool(), torch.zeros(30).bool(), 2.0)
+    assert not surely_better(other, one, 0.0)
+
+
+# Told, recorded -------------------------------------------------------------------------------------------------------
+
+
+def test_it_is_told_in_one_line_recorded_and_saved(tmp_path: Any) -> None:
+    learner = Learner(epochs=3, policy="fixed", device="cpu", seed=1)
+    assert "batch" in learner.settings.automatic
+    events = list(learner.fitting(*digits(0, 1, count=30)))
+    assert isinstance(events[0], DefaultsChosen)
+    assert "\n" not in events[0].line
+    assert "not mirrored" in events[0].line
+    assert "60 images of 8×8 pixels" in events[0].line
+    assert events[0].values["batch"] == learner.settings.schedule.batch == 32
+    assert "epochs" not in events[0].values, "that was said"
+    assert learner.settings.automatic == ()
+    assert learner.preprocessing is not None
+    assert learner.preprocessing.augmentation == Augmentation(pad=1, flip=False)
+    learner.save(tmp_path / "model")
+    loaded = Learner.load(tmp_path / "model", device="cpu")
+    assert loaded.settings == learner.settings
+    assert next(event.kind for event in loaded.fitting(*digits(2, count=30))) == "phase"
+
+
+def test_the_same_images_give_the_same_choice_and_the_same_bytes() -> None:
+    made = [Learner(epochs=2, policy="fixed", device="cpu").partial_fit(*digits(0, 1, count=25)) for _ in range(2)]
+    weights = [learner.state().tensors(images=True)[0] for learner in made]
+    assert all(torch.equal(weights[0][name], value) for name, value in weights[1].items())
+
+
+def test_given_augmentation_and_preprocessing_are_not_judged() -> None:
+    mine = Augmentation(pad=0, flip=True)
+    learner = Learner(epochs=1, policy="fixed", augmentation=mine, device="cpu").partial_fit(*digits(0, 1, count=30))
+    assert learner.preprocessing is not None
+    assert learner.preprocessing.augmentation == mine
+    chain = Preprocessing((0.5,), (0.25,), mine)
+    learner = Learner(epochs=1, policy="fixed", preprocessing=chain, device="cpu").partial_fit(*digits(0, 1, count=30))
+    assert learner.preprocessing == chain
+
+
+def test_a_phase_that_fails_gives_the_choice_up() -> None:
+    learner = Learner(epochs=2, policy="fixed", device="cpu")
+    before = learner.settings
+    phase = learner.fitting(*digits(0, 1, count=12))
+    next(phase)
+    next(phase)
+    assert learner.settings.automatic == ()
+    phase.close()  # type: ignore[attr-defined]
+    assert learner.settings == before
+    learner.partial_fit(*digits(0, 1, 2, count=30))
+    assert learner.phases_ == 1
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_very_few_images_are_learned_without_judging(count: int) -> None:
+    learner = Learner(epochs=2, device="cpu", memory=2)
+    events = list(learner.fitting(*digits(0, 1, count=count)))
+    assert 2 * count < FEWEST
+    assert isinstance(events[0], DefaultsChosen)
+    assert "too few" in events[0].line
+    learner.partial_fit(*digits(2, count=count))
+    assert len(learner.predict(digits(0, 1, 2, count=2)[0])) == 6
+
+
+def test_a_network_of_ones_own_is_named_so() -> None:
+    learner = Learner(net=Flat(), epochs=1, policy="fixed", device="cpu")
+    events = list(learner.fitting(*digits(0, 1, count=20)))
+    assert isinstance(events[0], DefaultsChosen)
+    assert "net of your own" in events[0].line
+
+
+def test_too_few_steps_of_ones_own_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        Learner(epochs=1, policy="fixed", device="cpu").partial_fit(*digits(0, 1, count=20))
+    assert [line for line in caplog.messages if "epochs=1 makes only 2 steps" in line]
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        Learner(policy="fixed", batch=8, epochs=60, device="cpu").partial_fit(*digits(0, 1, count=20))
+    assert not [line for line in caplog.messages if "steps" in line]
+
+
+def test_a_recipe_is_never_asked(caplog: pytest.LogCaptureFixture) -> None:
+    from poise.experiment import make_recipe
+
+    settings = make_recipe({"data": "digits"}).settings
+    assert settings.automatic == ()
+    assert settings == replace(settings, automatic=())
