@@ -296,7 +296,7 @@ def run_learner(
     """`Learner()` as it is, told nothing but the memory and the seed."""
     from poise import Learner
 
-    learner = Learner(memory=memory, seed=seed, device="cpu", **given)
+    learner = Learner(**{"memory": memory, "seed": seed, "device": "cpu", **given})
     for images, labels in phases:
         learner.partial_fit(images, labels)
     return learner.predict(exam), {"net": learner.architecture, "classifier": learner.classifier_}
@@ -307,7 +307,7 @@ ENTRIES: Final[dict[str, dict[str, Any]]] = {
     "fixed": {"policy": "fixed"},
     "default": {},
     "replay": {"method": "replay", "policy": "fixed"},
-    "joint": {"method": "joint", "policy": "fixed"},
+    "joint": {"method": "joint", "policy": "fixed", "memory": "all"},
 }
 
 

@@ -9,9 +9,10 @@ all of it as tensors and plain values, `views` what can be read off it, `workloa
 from poise.learner.arrival import Images, Labels
 from poise.learner.labels import Label
 from poise.learner.learner import Learner
+from poise.learner.networks import Shape, build_model
 from poise.learner.phase import Surroundings
 from poise.learner.settings import KEYS, Settings
-from poise.learner.state import Knowledge, LearnerState, Lookup, Shape, build_model, save_state
+from poise.learner.state import Knowledge, LearnerState, Lookup, save_state
 from poise.learner.upkeep import Exemplar
 from poise.learner.workload import planned_work
 

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from poise import draws
 from poise.data import Augmentation, ImageSet, mirror, suitable_augmentation
+from poise.learner.networks import build_model
 from poise.learner.phase import Surroundings, first_preprocessing, is_given
 from poise.learner.settings import Settings
-from poise.learner.state import build_model
 from poise.methods import Growth
 from poise.nets import net_info
 from poise.training import Situation, Trainer

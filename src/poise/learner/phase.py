@@ -17,8 +17,9 @@ from poise.actions import Action
 from poise.data import Augmentation, ImageSet, Memory, Preprocessing, suitable_augmentation
 from poise.errors import UserError
 from poise.learner.arrival import Arrival, hold_out
+from poise.learner.networks import build_model
 from poise.learner.settings import Settings
-from poise.learner.state import Knowledge, Pending, build_model
+from poise.learner.state import Knowledge, Pending
 from poise.learner.workload import planned_work, stage_work
 from poise.methods import Growth, Method
 from poise.nets import Model, NetInfo, is_named, net_info

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +14,15 @@ from torch import Tensor, nn
 from poise import store
 from poise._version import __version__
 from poise.actions import Action
-from poise.data import Augmentation, ImageSet, Memory, Preprocessing, suitable_net
+from poise.data import Augmentation, ImageSet, Memory, Preprocessing
 from poise.errors import UserError
 from poise.learner.labels import ClassLabels, Label
+from poise.learner.networks import Shape, architecture, expands, restore_model
 from poise.learner.settings import Settings
-from poise.methods import METHODS, Growth
 from poise.nets import (
     Model,
     NetInfo,
-    build_head,
-    build_net,
     changed_file,
-    feature_width,
     is_named,
     net_info,
     set_info,
@@ -36,7 +31,6 @@ from poise.tuning import CLASSIFIERS, Entry, History, entry_as_json, entry_from_
 
 log = logging.getLogger(__name__)
 
-Shape = tuple[int, int, int]  # channels, height, width
 Tensors = dict[str, Tensor]
 Lookup = Callable[[Tensor], Tensor]  # from origins to pixels
 
@@ -283,7 +277,7 @@ def _knowledge(
 ) -> Knowledge:
     shape: Shape | None = tuple(meta["shape"]) if meta["shape"] else None
     models = {
-        name: _restored_model(settings, shape, described, store.under(name, tensors), net)
+        name: restore_model(settings, shape, described, store.under(name, tensors), net)
         for name, described in meta["models"].items()
         if shape is not None
     }
@@ -331,80 +325,6 @@ def save_state(state: LearnerState, path: Path, *, memory: bool) -> None:
     if count:
         log.warning("%s contains %d training images; save(memory=False) leaves them out", path, count)
     store.write_tensors(path, tensors, {**meta, "contains_training_images": count > 0}, kind="learner")
-
-
-# Networks -------------------------------------------------------------------------------------------------------------
-
-
-def architecture(settings: Settings, shape: Shape | None, *, own_net: bool) -> str:
-    """Backbone, its variant and the head, as in `resnet32/lucir+cosine`."""
-    method = settings.made_method
-    if own_net:
-        return f"own net+{method.head}"
-    name = settings.net or (suitable_net(min(shape[1:])) if shape else "auto")
-    if is_named(name):
-        return f"{name}+{method.head}"
-    return f"{name if '/' in name else f'{name}/{method.variant}'}+{method.head}"
-
-
-def build_model(
-    settings: Settings,
-    shape: Shape,
-    net: nn.Module | None = None,
-    grown: Sequence[Sequence[int]] = (),
-    described: str | None = None,
-    *,
-    pretrained: bool = True,
-) -> Model:
-    """A model for images of this shape that has learned nothing, its network expanded as it was in these growths.
-
-    The network is the user's own, else the one that is `described`, else the one that the settings name. With
-    `pretrained=False` other weights are loaded into it later.
-    """
-    described = described or architecture(settings, shape, own_net=net is not None)
-    name, _, head = described.rpartition("+")
-    if net is not None:
-        backbone = copy.deepcopy(net)
-    else:
-        variant = "" if is_named(name) else name.partition("/")[2]
-        backbone = build_net(name, variant, shape[0], settings.seed, pretrained=pretrained)
-    info = net_info(backbone)
-    if info is not None:
-        info.check(shape)
-    model = Model(backbone, build_head(head, feature_width(backbone, shape)))
-    model.described = described
-    for old, new in grown:
-        growth = Growth(old, new)
-        expanded = partial(settings.made_method.expanded, growth=growth) if expands(settings) else _unchanged
-        model.expand(expanded, growth, shape)
-    return model
-
-
-def expands(settings: Settings) -> bool:
-    """Whether the method makes another network of the present one; one that is not registered here does not."""
-    return settings.method in METHODS and settings.made_method.expands
-
-
-def _unchanged(backbone: nn.Module) -> nn.Module:
-    return backbone
-
-
-def _restored_model(
-    settings: Settings, shape: Shape, described: Mapping[str, Any], weights: Tensors, net: nn.Module | None
-) -> Model:
-    if settings.method not in METHODS and described["grown"] and described.get("expands", True):
-        raise UserError(
-            f"the network of this learner was expanded by the method '{settings.method}', which is not registered "
-            "here; import the module that registers it first"
-        )
-    model = build_model(settings, shape, net, described["grown"], described["net"], pretrained=False)
-    model.head.adopt(store.under("head", weights))
-    try:
-        model.load_state_dict(weights)
-    except RuntimeError as error:
-        raise UserError("the net does not fit the saved weights; pass one made like the net that was saved") from error
-    model.freeze(*described["frozen"])
-    return model
 
 
 def _stored_images(stored: Mapping[str, Tensor], lookup: Lookup | None) -> ImageSet:

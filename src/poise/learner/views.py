@@ -12,9 +12,10 @@ from poise.data import Memory, Preprocessing
 from poise.errors import UserError
 from poise.learner.arrival import Images, Labels, receive
 from poise.learner.labels import ClassLabels
+from poise.learner.networks import Shape, architecture
 from poise.learner.phase import Phase, Surroundings
 from poise.learner.settings import Settings
-from poise.learner.state import Knowledge, Shape, architecture
+from poise.learner.state import Knowledge
 from poise.nets import Model, NetInfo, named_info, net_info
 from poise.training import Backend, Evaluator, Outlook
 from poise.tuning import Reward
