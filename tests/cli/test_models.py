@@ -415,3 +415,15 @@ def test_numbers_are_classes_too(poise: Command) -> None:
         Path("exam", name).mkdir(parents=True)
         Image.fromarray(np.full((8, 8), value, np.uint8)).save(f"exam/{name}/0.png")
     assert json.loads(poise("score", "model", "exam", "--json").out)["accuracy"] == 100
+
+
+def test_images_of_no_known_class_are_rejected_when_asked(model: Path, lessons: Path, poise: Command) -> None:
+    folder = lessons / "first"
+    lines = [line.split("\t") for line in poise("predict", model, folder, "--reject", "0.4").out.splitlines()]
+    assert {len(line) for line in lines} == {2, 3}, "some are rejected at such a rate, and not all"
+    assert {line[1] for line in lines if len(line) == 2} == {"-"}
+    rows = [json.loads(line) for line in poise("predict", model, folder, "--reject", "0.4", "--json").out.splitlines()]
+    assert [row["label"] is None for row in rows] == [len(line) == 2 for line in lines]
+    refused = poise("predict", model, folder, "--reject", "1.5")
+    assert (refused.code, refused.out) == (2, "")
+    assert "rate=1.5" in refused.err

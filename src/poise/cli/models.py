@@ -61,6 +61,10 @@ def predict(
     model: Trained,
     paths: Annotated[list[Path], typer.Argument(help="Image files, and folders with images in and below them.")],
     top: Annotated[int, typer.Option("--top", help="How many classes are printed for each image.", min=1)] = 1,
+    reject: Annotated[
+        float | None,
+        typer.Option("--reject", help="Print - for images of no known class; about this share of known ones, too."),
+    ] = None,
     as_json: Json = False,
     device: Device = "auto",
 ) -> None:
@@ -70,7 +74,7 @@ def predict(
     learner = ModelFile(model).load(device)
     files = [file for path in paths for file in _images_of(path)]
     named, failed, read = set(paths), list[UserError](), 0
-    for prediction in predict_files(learner, files, top):
+    for prediction in predict_files(learner, files, top, reject=reject):
         if as_json:
             typer.echo(json.dumps(prediction.as_json(), ensure_ascii=False))
         elif prediction.unread is None:

@@ -29,39 +29,56 @@ class Prediction:
         path: of the file.
         ranked: the most probable classes with their probabilities, the most probable one first; empty if unread.
         unread: why the file could not be read; None if it was.
+        rejected: whether it looks like none of the known classes.
     """
 
     path: Path
     ranked: tuple[tuple[Label, float], ...] = ()
     unread: UserError | None = None
+    rejected: bool = False
 
     def as_json(self) -> dict[str, Any]:
         """Plain values for programs."""
         if self.unread is not None:
             return {"path": str(self.path), "error": str(self.unread)}
         ranked = [{"label": label, "probability": round(chance, 6)} for label, chance in self.ranked]
+        if self.rejected:
+            return {"path": str(self.path), "label": None, "rejected": True, "ranked": ranked}
         return {"path": str(self.path), **ranked[0], **({"ranked": ranked} if len(ranked) > 1 else {})}
 
     def as_text(self) -> str:
-        """The path, then each class with its probability, separated by tabs."""
+        """The path, then each class with its probability, separated by tabs; nothing known is `-`."""
+        if self.rejected:
+            return f"{self.path}\t-"
         return "\t".join([str(self.path), *(f"{label}\t{chance:.3f}" for label, chance in self.ranked)])
 
 
-def predict_files(learner: Learner, paths: Sequence[Path], top: int = 1) -> Iterator[Prediction]:
-    """The `top` most probable classes of each file, in the order of the paths; a few files are held at a time."""
+def predict_files(
+    learner: Learner, paths: Sequence[Path], top: int = 1, *, reject: float | None = None
+) -> Iterator[Prediction]:
+    """The `top` most probable classes of each file, in the order of the paths; a few files are held at a time.
+
+    With `reject`, files that look like no known class are rejected, by a threshold below which about this share of
+    the images of known classes falls.
+    """
     if learner.shape_ is None:
         raise UserError("this learner has learned nothing yet")
+    if reject is not None:
+        learner.calibrate_reject(reject)
     channels, *size = learner.shape_
     for start in range(0, len(paths), CHUNK):
         some = paths[start : start + CHUNK]
         decoded = decode_each(some, (size[0], size[1]), channels)
         images = [image for image in decoded if isinstance(image, Tensor)]
         rows = iter(learner.predict_proba(torch.stack(images)) if images else ())
+        asked = reject is not None and images
+        labels = iter(learner.predict(torch.stack(images), reject=True) if asked else [""] * len(images))
         for path, image in zip(some, decoded, strict=True):
             if isinstance(image, UserError):
                 yield Prediction(path, unread=image)
             else:
-                yield Prediction(path, _ranked(next(rows), learner.classes_, top))
+                ranked, out = _ranked(next(rows), learner.classes_, top), next(labels) is None
+                yield Prediction(path, ranked, rejected=out)
 
 
 def _ranked(row: NDArray[np.float32], classes: Sequence[Label], top: int) -> tuple[tuple[Label, float], ...]:
