@@ -111,7 +111,7 @@ class TestArrays:
             ((images, np.eye(4, dtype=int)), "contain list"),
             ((images, [0, 1, 0, 1], images, [0, 1, 2, 7]), "train_labels lack: 2, 7"),
             ((images, [0, 1, 0, 1], images, None), "test_labels came as NoneType"),
-            ((images / 2, [0, 1, 0, 1]), "expected uint8"),
+            ((images / 2, [0, 1, 0, 1]), "between 0 and 1"),
         ]
         for arguments, words in cases:
             with pytest.raises(UserError, match=words):

@@ -220,7 +220,7 @@ def test_a_network_of_ones_own_is_named_so() -> None:
 def test_too_few_steps_of_ones_own_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         Learner(epochs=1, policy="fixed", device="cpu").partial_fit(*digits(0, 1, count=20))
-    assert [line for line in caplog.messages if "epochs=1 makes only 2 steps" in line]
+    assert [line for line in caplog.messages if "epochs=1 makes only 2 training steps for 40 images" in line]
     caplog.clear()
     with caplog.at_level(logging.WARNING):
         Learner(policy="fixed", batch=8, epochs=60, device="cpu").partial_fit(*digits(0, 1, count=20))

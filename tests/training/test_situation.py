@@ -77,11 +77,11 @@ def test_a_phase_that_only_updates_known_classes_expands_nothing(
 ) -> None:
     monkeypatch.setitem(METHODS, "counting", Counting)
     learner = Learner("counting", policy="fixed", net="small", epochs=1, batch=8, memory=3, device="cpu")
-    method = learner.settings.made_method
-    assert isinstance(method, Counting)
     for classes in ([0, 1], [1], [2, 3], [0, 3], [0, 4]):
         images = make_images(classes * 6, seed=sum(classes))
         learner.partial_fit(images.pixels, images.labels, known="update")
+    method = learner.settings.made_method
+    assert isinstance(method, Counting)
     assert method.growths == [Growth(2, 2), Growth(4, 1)]
 
 

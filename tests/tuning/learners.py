@@ -22,6 +22,7 @@ GRID = {"lr": [0.1, 0.02], "feature_kd": [0.1, 1.0]}
 
 #: Of learners of short phases.
 SMALL: dict[str, Any] = {
+    "method": "lucir",
     **SETTINGS,
     "policy": "grid",
     "space": GRID,

@@ -24,7 +24,7 @@ def learn(
     method: Annotated[str | None, typer.Option(help="For a new learner: lucir, icarl, ranpac, …")] = None,
     epochs: Annotated[int | None, typer.Option(help="For a new learner.", min=1)] = None,
     batch: Annotated[int | None, typer.Option(help="For a new learner: images in a training step.", min=2)] = None,
-    memory: Annotated[int | None, typer.Option(help="For a new learner: images kept per class, or 0.", min=0)] = None,
+    memory: Annotated[str | None, typer.Option(help="For a new learner: images kept per class, 0, or all.")] = None,
     policy: Annotated[str | None, typer.Option(help="For a new learner: online, fixed, …")] = None,
     net: Annotated[str | None, typer.Option(help="For a new learner: small, resnet32, resnet18, PACKAGE:NAME.")] = None,
     image_size: Annotated[
@@ -46,7 +46,7 @@ def learn(
         "method": method,
         "epochs": epochs,
         "batch": batch,
-        "memory": memory,
+        "memory": int(memory) if memory is not None and memory.isdigit() else memory,
         "policy": policy,
         "net": net,
         "image_size": image_size,

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
+from torch.utils.data import DataLoader, Dataset, IterableDataset, SequentialSampler
 
 from poise.data.inputs import Size, fit_picture, median_side, suitable_square, to_pixels
 from poise.data.sources import image_files, labelled_files
@@ -42,6 +42,8 @@ def read_labelled(
             raise UserError(f"in {images} the names of the class folders are the labels; leave labels out")
         files, names = labelled_files(Path(images).expanduser())
         return Read(to_pixels(files, size, channels), names)
+    if labels is not None:
+        _refuse_shuffled(images, "image has which label")
     found = _read(images, size, channels)
     return found if labels is None else Read(found.pixels, labels)
 
@@ -54,9 +56,17 @@ def read_unlabelled(
     """The images alone, in any accepted form; of a folder, all image files in it and below it, sorted by path."""
     if isinstance(images, str | Path) and Path(images).expanduser().is_dir():
         return to_pixels(image_files(Path(images).expanduser()), size, channels)
-    if isinstance(images, DataLoader) and isinstance(images.sampler, RandomSampler):
-        raise UserError("this DataLoader shuffles, so nobody knows which prediction is whose; make it shuffle=False")
+    _refuse_shuffled(images, "prediction is whose")
     return _read(images, size, channels).pixels
+
+
+def _refuse_shuffled(images: Any, unknown: str) -> None:  # noqa: ANN401 - whatever a user gives
+    """Refuse a loader whose order nobody knows."""
+    if not isinstance(images, DataLoader) or isinstance(images.dataset, IterableDataset):
+        return
+    drawn = images.sampler if images.batch_sampler is None else getattr(images.batch_sampler, "sampler", None)
+    if not isinstance(drawn, SequentialSampler):
+        raise UserError(f"this DataLoader shuffles, so nobody knows which {unknown}; make it shuffle=False")
 
 
 def _read(images: Any, size: Size | None, channels: int) -> Read:  # noqa: ANN401 - checked here

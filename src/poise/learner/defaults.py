@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from poise.actions import AxisValue
 from poise.data import FEW_IMAGES, Augmentation, ImageSet, Preprocessing, suitable_net
 from poise.learner.judging import Judgement, is_left_alone, judge_augmentation
 from poise.learner.phase import Surroundings, is_given
 from poise.learner.settings import Settings, only_environment
-from poise.training import DefaultsChosen, Event
+from poise.training import DefaultsChosen
 from poise.tuning import DEFAULT_POLICY, TrialSettings
 
 log = logging.getLogger(__name__)
@@ -42,10 +42,18 @@ SMALL_TRIALS: Final = TrialSettings(environment="local", length=0.15, validation
 SMALL_DATA: Final = FEW_IMAGES  # images of a first phase
 
 
+class Chosen(NamedTuple):
+    """The settings and the augmentation, and how they are told."""
+
+    settings: Settings
+    augmentation: Augmentation
+    event: DefaultsChosen
+
+
 def choose_defaults(
     settings: Settings, images: ImageSet, around: Surroundings, preprocessing: Preprocessing | None
-) -> Generator[Event, None, tuple[Settings, Augmentation]]:
-    """What was left open, chosen for these images of the first phase; it is told as an event before it is used."""
+) -> Chosen:
+    """What was left open, chosen for these images of the first phase."""
     suited = suit(settings, images, around)
     if preprocessing is not None:
         judged = Judgement(preprocessing.augmentation, "as given")
@@ -57,8 +65,8 @@ def choose_defaults(
     log.info("%s", line)
     if not is_left_alone(suited, images, around):
         warn_of_few_steps(suited, settings, len(images))
-    yield DefaultsChosen(0, line, _chosen_values(settings, suited, judged.augmentation))
-    return suited, judged.augmentation
+    event = DefaultsChosen(0, line, _chosen_values(settings, suited, judged.augmentation))
+    return Chosen(suited, judged.augmentation, event)
 
 
 def suit(settings: Settings, images: ImageSet, around: Surroundings) -> Settings:
@@ -70,9 +78,9 @@ def suit(settings: Settings, images: ImageSet, around: Surroundings) -> Settings
     open_keys = frozenset(settings.automatic)
     count, side = len(images), min(images.shape[1:])
     net = settings.net or (None if around.net is not None else suitable_net(side, count))
-    if count > SMALL_DATA:
-        return replace(settings, net=net, automatic=())
     schedule = settings.schedule
+    if count > SMALL_DATA and schedule.optimiser != "adamw":
+        return replace(settings, net=net, automatic=())
     batch = suitable_batch(count) if "batch" in open_keys else schedule.batch
     adamw = schedule.optimiser == "adamw"
     values: dict[str, Any] = {
@@ -162,8 +170,8 @@ def warn_of_few_steps(settings: Settings, given: Settings, images: int) -> None:
     if own and steps < FEWEST_STEPS:
         values = " and ".join(f"{name}={getattr(settings.schedule, name)}" for name in own)
         log.warning(
-            "%s make%s only %d steps of %d images, too few for a network from scratch; leave it out, or use "
-            "more epochs or a smaller batch",
+            "%s make%s only %d training steps for %d images, too few for a network from scratch; leave it out, or "
+            "use more epochs or a smaller batch",
             values,
             "" if len(own) > 1 else "s",
             steps,

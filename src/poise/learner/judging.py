@@ -48,7 +48,7 @@ def judge_augmentation(settings: Settings, images: ImageSet, around: Surrounding
     suitable = suitable_augmentation(min(images.shape[1:]))
     shifted, plain = replace(suitable, flip=False), Augmentation(pad=0, flip=False)
     handed = told_from_mirror_image(images, settings.seed)
-    flip = not is_handed(handed, len(images)) and images.shape[0] == 3
+    flip = handed <= HANDED and not is_grey(images)
     if is_left_alone(settings, images, around):
         return Judgement(replace(plain, flip=flip), "by their mirror images; nothing of the network is trained")
     training, held = split(images, settings.seed)
@@ -145,6 +145,11 @@ def told_from_mirror_image(images: ImageSet, seed: int) -> float:
         weights = torch.linalg.solve(gram + torch.eye(len(inside), dtype=gram.dtype), torch.ones_like(gram[0]))
         right += int((kernel[outside][:, inside] @ weights > 0).sum())
     return right / max(len(kernel), 1)
+
+
+def is_grey(images: ImageSet) -> bool:
+    """Whether the images have one channel, or three that are equal, as grey files have."""
+    return bool((images.pixels == images.pixels[:, :1]).all())
 
 
 def is_handed(share: float, images: int) -> bool:

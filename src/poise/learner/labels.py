@@ -16,6 +16,14 @@ class ClassLabels(tuple[Label, ...]):
     array([False,  True])
     """
 
+    @property
+    def shape(self) -> tuple[int]:
+        """As an array has it."""
+        return (len(self),)
+
+    def __getitem__(self, key: Any) -> Any:  # noqa: ANN401 - as tuples and arrays do it
+        return np.asarray(tuple(self))[key] if isinstance(key, np.ndarray | list) else super().__getitem__(key)
+
     def tolist(self) -> list[Label]:
         """The labels as a list."""
         return list(self)

@@ -42,14 +42,16 @@ class Learner(Conventions, Upkeep, Rejecting, Exporting):
     Args:
         method: name of a method (`lucir`, `icarl`, `lwf`, `podnet`, `aanets`; on a pretrained network `simplecil`,
             `ranpac`, `slca`; or one registered by you), or of a yardstick (`replay`, `finetune`, `joint`).
-        net: backbone name (`small`, `resnet32`, `resnet18`, chosen by image size if not given); a word for another
+        net: backbone name (`small`, `small2`, `small4`, `resnet32`, `resnet18`); a word for another
             network (`efficientnet-lite0`, `package:name`, `file.py:function`); or a module of your own that maps float
             images [B, C, H, W] to features [B, d], such as `poise.nets.adapt` makes. What is frozen in it stays frozen.
         memory: images kept per class (0: none), `all`, or a `Budget` (a fixed total, a reserve, RMM's rule); if not
             given, what the method keeps itself: nearly always 20 per class.
-        epochs: training length of each phase; the other schedule values belong to the method's line of work.
+        epochs: training length of each phase. This and whatever else is None is chosen when the first images arrive
+            (`poise.learner.defaults`): `batch`, `momentum`, `weight_decay`, `optimiser` (`sgd` or `adamw`), `decay` of the
+            learning rate (`steps` or `cosine`), `warmup` (a share of the epochs), network, action and augmentation.
         action: axes of the method's default action to change, from the second phase on (`lr`, `classifier`, weights).
-        first_lr: learning rate of the first phase; the method's own if not given.
+        first_lr: learning rate of the first phase.
         policy: what decides the action of each phase: `online` tries actions first, which takes longer; `fixed` trains
             with the method's own; others are in `poise.policies`.
         policy_options: options of the policy, and wrappers around it such as `{"safe": 1.0, "every": 2}`.
@@ -61,8 +63,8 @@ class Learner(Conventions, Upkeep, Rejecting, Exporting):
         options: of the method.
         image_size: to which images of another size are scaled.
         preprocessing: normalisation and augmentation; if not given, the normalisation is the network's own where it
-            has one, else measured on the first phase's images, and `augmentation` (default: pad an eighth of the
-            size, mirror) is used.
+            has one, else measured on the first phase's images, and `augmentation` (default: judged on held-out
+            images) is used.
         device: `auto`, `cpu`, `cuda` or `cuda:N`.
         precision: `auto`, `fp32`, `tf32` or `bf16`.
         deterministic: byte-identical results on a GPU too (a CPU always gives them).
@@ -177,10 +179,13 @@ class Learner(Conventions, Upkeep, Rejecting, Exporting):
         self._refuse_if_overtaken(arrival)
         before = self.settings, self._around
         if arrival.phase == 0 and self.settings.automatic:
-            settings, augmentation = yield from choose_defaults(
-                self.settings, arrival.images, self._around, self.preprocessing
-            )
-            self.settings, self._around = settings, replace(self._around, augmentation=augmentation)
+            chosen = choose_defaults(self.settings, arrival.images, self._around, self.preprocessing)
+            self.settings, self._around = chosen.settings, replace(self._around, augmentation=chosen.augmentation)
+            try:
+                yield chosen.event
+            except BaseException:
+                self.settings, self._around = before
+                raise
         self._phase = phase = Phase(self.settings, self.knowledge, arrival, self._around, reward)
         arrival = phase.arrival  # without the images that were discarded
         if self.memory is not None:  # what was discarded on arrival stays discarded

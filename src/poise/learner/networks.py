@@ -13,7 +13,7 @@ from poise import store
 from poise.data import suitable_net
 from poise.errors import UserError
 from poise.learner.settings import Settings
-from poise.methods import METHODS, Growth
+from poise.methods import Growth, is_registered
 from poise.nets import Model, build_head, build_net, feature_width, is_named, net_info
 
 Shape = tuple[int, int, int]  # channels, height, width
@@ -47,7 +47,7 @@ def build_model(
     described = described or architecture(settings, shape, own_net=net is not None)
     name, _, head = described.rpartition("+")
     if net is not None:
-        backbone = copy.deepcopy(net)
+        backbone = copy.deepcopy(net).float()
     else:
         variant = "" if is_named(name) else name.partition("/")[2]
         backbone = build_net(name, variant, shape[0], settings.seed, pretrained=pretrained)
@@ -65,7 +65,7 @@ def build_model(
 
 def expands(settings: Settings) -> bool:
     """Whether the method makes another network of the present one; one that is not registered here does not."""
-    return settings.method in METHODS and settings.made_method.expands
+    return is_registered(settings.method) and settings.made_method.expands
 
 
 def _unchanged(backbone: nn.Module) -> nn.Module:
@@ -76,7 +76,7 @@ def restore_model(
     settings: Settings, shape: Shape, described: Mapping[str, Any], weights: Mapping[str, Tensor], net: nn.Module | None
 ) -> Model:
     """A saved model, from how it is described and its weights."""
-    if settings.method not in METHODS and described["grown"] and described.get("expands", True):
+    if not is_registered(settings.method) and described["grown"] and described.get("expands", True):
         raise UserError(
             f"the network of this learner was expanded by the method '{settings.method}', which is not registered "
             "here; import the module that registers it first"

@@ -11,7 +11,7 @@ from typing import Any, Final, Self
 from poise.actions import AXES, Action, ActionSpace, AxisValue, tuned_space
 from poise.data import ALL_IMAGES, LEAST_SIZE, Budget
 from poise.errors import UserError, check_number, check_whole
-from poise.methods import METHODS, Growth, Method, make_method
+from poise.methods import Growth, Method, is_registered, make_method
 from poise.nets import absolute_word, check_backbone
 from poise.training import Schedule
 from poise.tuning import (
@@ -150,7 +150,7 @@ class Settings:
     @property
     def unregistered(self) -> str | None:
         """The method or the policy of one's own that nobody registered here: without it, a learner only predicts."""
-        if self.method not in METHODS:
+        if not is_registered(self.method):
             return f"method '{self.method}'"
         return f"policy '{self.policy}'" if self.policy not in tuner_names() else None
 

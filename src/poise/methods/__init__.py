@@ -11,6 +11,7 @@ from poise.methods.base import (
     Lesson,
     Method,
     Stage,
+    is_registered,
     make_method,
     register,
 )
@@ -46,6 +47,7 @@ __all__ = [
     "Replay",
     "SimpleCIL",
     "Stage",
+    "is_registered",
     "make_method",
     "register",
 ]

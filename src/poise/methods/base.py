@@ -225,6 +225,11 @@ def register(method: type[Method]) -> type[Method]:
     return method
 
 
+def is_registered(name: str) -> bool:
+    """Whether there is a method of that name here."""
+    return name in METHODS
+
+
 def make_method(name: str, options: Mapping[str, Any] | None = None) -> Method:
     """The method of that name with its options."""
     if not isinstance(name, str) or name not in METHODS:

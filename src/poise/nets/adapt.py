@@ -250,7 +250,7 @@ def _info(module: nn.Module, known: dict[str, Any], pretrained_on: str | None) -
         known = {key: value for key, value in known.items() if key not in ("mean", "std")}
     if "channels" not in known:
         first = next((each for each in module.modules() if isinstance(each, nn.Conv2d)), None)
-        known["channels"] = first.in_channels if first is not None else len(known.get("mean", ())) or None
+        known["channels"] = (first.in_channels or None) if first is not None else len(known.get("mean", ())) or None
     return NetInfo(**known, pretrained_on=pretrained_on)
 
 

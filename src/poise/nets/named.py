@@ -158,6 +158,7 @@ def _build(word: Word, digest: str | None, seed: int, pretrained: bool) -> Adapt
             adapted = plain_module(_module(word, _function(word, _import_file(word.file, digest or ""))()))
         else:
             adapted = _of_package(word, pretrained)
+    adapted.float()  # what others stored in half precision is computed with here as everything else is
     adapted.info = replace(adapted.info, word=word.text, digest=digest)
     measure(adapted)
     if word.ending == "frozen":

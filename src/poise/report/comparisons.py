@@ -70,9 +70,10 @@ class Ranking:
 
     @property
     def leaders(self) -> tuple[Configuration, Configuration] | None:
-        """The two best that no exam helped; None if there are no two that share a seed."""
+        """The two best that no exam helped and that saw the same before; None if no two of them share a seed."""
         first, *others = [row for row in self.rows if not row.first.informed] or self.rows
-        second = next((row for row in others if not row.first.informed and self.difference(first, row)), None)
+        alike = [row for row in others if _seen_before(row) == _seen_before(first)]
+        second = next((row for row in alike if not row.first.informed and self.difference(first, row)), None)
         return (first, second) if second else None
 
     def difference(self, one: Configuration, other: Configuration) -> Spread | None:
@@ -82,6 +83,11 @@ class Ranking:
     def mean(self, row: Configuration) -> float:
         """Average accuracy, mean over seeds."""
         return spread([*row.averages(self.stream).values()]).mean
+
+
+def _seen_before(row: Configuration) -> object:
+    """What the network of a configuration was pretrained on; None if it started from nothing."""
+    return (row.first.result or {}).get("pretrained_on")
 
 
 def rankings(runs: Sequence[RunRecord]) -> list[Ranking]:

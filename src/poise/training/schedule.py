@@ -59,7 +59,8 @@ class Schedule:
         """
         if self.images is None:
             return self
-        return self.lasting(min(2.0, math.sqrt(self.images / max(images, 1))) * self.epochs)
+        paced = min(2.0, math.sqrt(self.images / max(images, 1))) * self.epochs
+        return self.lasting(max(paced, min(self.epochs, 30)))
 
     def rate(self, stage: Stage, epoch: int, epochs: int, start: float) -> float:
         """The learning rate in `epoch` (from 0) of `epochs` of a stage that starts at `start`.
