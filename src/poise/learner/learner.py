@@ -48,8 +48,8 @@ class Learner(Conventions, Upkeep, Rejecting, Exporting):
         memory: images kept per class (0: none), `all`, or a `Budget` (a fixed total, a reserve, RMM's rule); if not
             given, what the method keeps itself: nearly always 20 per class.
         epochs: training length of each phase. This and whatever else is None is chosen when the first images arrive
-            (`poise.learner.defaults`): `batch`, `momentum`, `weight_decay`, `optimiser` (`sgd` or `adamw`), `decay` of the
-            learning rate (`steps` or `cosine`), `warmup` (a share of the epochs), network, action and augmentation.
+            (`poise.learner.defaults`): `batch`, `momentum`, `weight_decay`, `optimiser` (`sgd` or `adamw`), `decay` of
+            the learning rate (`steps` or `cosine`), `warmup` (a share of the epochs), network, action, augmentation.
         action: axes of the method's default action to change, from the second phase on (`lr`, `classifier`, weights).
         first_lr: learning rate of the first phase.
         policy: what decides the action of each phase: `online` tries actions first, which takes longer; `fixed` trains
