@@ -10,7 +10,8 @@ from poise.data.augment import Augmentation
 LEAST_SIZE: Final = 8
 
 
-FEW_IMAGES: Final = 20_000  # for which a small network learns as much as a large one, in a tenth of the time
+#: For at most so many images a small network is chosen.
+FEW_IMAGES: Final = 20_000
 
 
 def suitable_net(side: int, images: int | None = None) -> str:
