@@ -199,6 +199,17 @@ def test_a_phase_that_fails_gives_the_choice_up() -> None:
     assert learner.phases_ == 1
 
 
+def test_a_phase_that_was_overtaken_takes_nothing_from_the_one_that_was_learned() -> None:
+    learner = Learner(epochs=2, policy="fixed", device="cpu")
+    overtaken = learner.fitting(*digits(0, 1, count=12))
+    next(overtaken)
+    learner.partial_fit(*digits(2, 3, count=12))
+    settings = learner.settings
+    overtaken.close()  # type: ignore[attr-defined]
+    assert learner.settings == settings
+    assert settings.automatic == ()
+
+
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_very_few_images_are_learned_without_judging(count: int) -> None:
     learner = Learner(epochs=2, device="cpu", memory=2)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
@@ -39,7 +39,6 @@ SMALL_SPACE: Final = {
     "ridge": (0.0, 1e4, 1e6, 1e8),
 }
 SMALL_TRIALS: Final = TrialSettings(environment="local", length=0.15, validation=10)
-SMALL_DATA: Final = FEW_IMAGES  # images of a first phase
 
 
 class Chosen(NamedTuple):
@@ -55,15 +54,16 @@ def choose_defaults(
 ) -> Chosen:
     """What was left open, chosen for these images of the first phase."""
     suited = suit(settings, images, around)
+    left_alone = is_left_alone(suited, images, around)
     if preprocessing is not None:
         judged = Judgement(preprocessing.augmentation, "as given")
     elif around.augmentation is not None:
         judged = Judgement(around.augmentation, "as given")
     else:
-        judged = judge_augmentation(suited, images, around)
+        judged = judge_augmentation(suited, images, around, left_alone=left_alone)
     line = describe(suited, images, judged)
     log.info("%s", line)
-    if not is_left_alone(suited, images, around):
+    if not left_alone:
         warn_of_few_steps(suited, settings, len(images))
     event = DefaultsChosen(0, line, _chosen_values(settings, suited, judged.augmentation))
     return Chosen(suited, judged.augmentation, event)
@@ -79,7 +79,7 @@ def suit(settings: Settings, images: ImageSet, around: Surroundings) -> Settings
     count, side = len(images), min(images.shape[1:])
     net = settings.net or (None if around.net is not None else suitable_net(side, count))
     schedule = settings.schedule
-    if count > SMALL_DATA and schedule.optimiser != "adamw":
+    if count > FEW_IMAGES and schedule.optimiser != "adamw":
         return replace(settings, net=net, automatic=())
     batch = suitable_batch(count) if "batch" in open_keys else schedule.batch
     adamw = schedule.optimiser == "adamw"
@@ -106,15 +106,18 @@ def suit(settings: Settings, images: ImageSet, around: Surroundings) -> Settings
         net=net,
         automatic=(),
     )
-    if settings.policy != DEFAULT_POLICY:
-        return found
-    base, only = found.default_action, only_environment(settings.made_method, settings.memory)
+    return found if settings.policy != DEFAULT_POLICY else _trying_little(found, open_keys)
+
+
+def _trying_little(settings: Settings, open_keys: Collection[str]) -> Settings:
+    """The settings with what `online` is like on small data, where that was left open."""
+    base, only = settings.default_action, only_environment(settings.made_method, settings.memory)
     scaled = {axis: [v * base.lr for v in values] if axis == "lr" else values for axis, values in SMALL_SPACE.items()}
     unused = {axis for axis, words in settings.choices.items() if not words}
     space = {axis: tuple(values) for axis, values in scaled.items() if axis in base and axis not in unused}
     options = {"safe": 1.0, **settings.policy_options} if "policy_options" in open_keys else settings.policy_options
     return replace(
-        found,
+        settings,
         space=space if "space" in open_keys and settings.tune is None else settings.space,
         trials=SMALL_TRIALS.tried_once(only or SMALL_TRIALS.environment) if "trials" in open_keys else settings.trials,
         policy_options=options,

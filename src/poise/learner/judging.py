@@ -37,27 +37,27 @@ class Judgement:
     reason: str
 
 
-def judge_augmentation(settings: Settings, images: ImageSet, around: Surroundings) -> Judgement:
+def judge_augmentation(settings: Settings, images: ImageSet, around: Surroundings, *, left_alone: bool) -> Judgement:
     """Shifts unless images that are never shifted are learned better; mirroring unless left and right matter.
 
     Two networks are trained for two fifths of the phase on four fifths of each class, one with shifts and one
     without; the fifth that is left judges them. Left and right matter where a linear rule tells images from their
     mirror images, or where the network that was trained with shifts knows fewer held-out images once they are mirrored.
-    Where nothing of the network is trained, nothing is shifted either, and only the linear rule is asked.
+    Where the network is `left_alone`, nothing is shifted either, and only the linear rule is asked.
     """
     suitable = suitable_augmentation(min(images.shape[1:]))
     shifted, plain = replace(suitable, flip=False), Augmentation(pad=0, flip=False)
     handed = told_from_mirror_image(images, settings.seed)
     flip = handed <= HANDED and not is_grey(images)
-    if is_left_alone(settings, images, around):
+    if left_alone:
         return Judgement(replace(plain, flip=flip), "by their mirror images; nothing of the network is trained")
     training, held = split(images, settings.seed)
     if len(held) < FEWEST or len(set(training.labels.tolist())) < 2:
         return Judgement(replace(suitable, flip=flip), "too few images to judge by")
-    hits = {kind: _hits(settings, training, held, kind, around) for kind in (shifted, plain)}
-    keeps = [hits[shifted][0], hits[plain][0]]
-    pad = 0 if surely_better(keeps[1], keeps[0], CLEARLY) else suitable.pad
-    flip = not is_handed(handed, len(images)) and not surely_better(hits[shifted][0], hits[shifted][1], CLEARLY)
+    with_shifts, mirrored = _hits(settings, training, held, shifted, around)
+    without, _ = _hits(settings, training, held, plain, around)
+    pad = 0 if surely_better(without, with_shifts, CLEARLY) else suitable.pad
+    flip = not is_handed(handed, len(images)) and not surely_better(with_shifts, mirrored, CLEARLY)
     return Judgement(Augmentation(pad, flip, suitable.brightness), f"judged on {len(held)} held-out images")
 
 

@@ -177,21 +177,17 @@ class Learner(Conventions, Upkeep, Rejecting, Exporting):
 
     def _fit(self, arrival: Arrival, reward: Reward | None) -> Generator[Event, None, None]:
         self._refuse_if_overtaken(arrival)
-        before = self.settings, self._around
-        if arrival.phase == 0 and self.settings.automatic:
-            chosen = choose_defaults(self.settings, arrival.images, self._around, self.preprocessing)
-            self.settings, self._around = chosen.settings, replace(self._around, augmentation=chosen.augmentation)
-            try:
-                yield chosen.event
-            except BaseException:
-                self.settings, self._around = before
-                raise
-        self._phase = phase = Phase(self.settings, self.knowledge, arrival, self._around, reward)
-        arrival = phase.arrival  # without the images that were discarded
-        if self.memory is not None:  # what was discarded on arrival stays discarded
-            self.knowledge = replace(self.knowledge, memory=phase.kept)
-        pending, self._pending = self._pending, None
+        phase, pending, before = None, self._pending, (self.settings, self._around)
         try:
+            if arrival.phase == 0 and self.settings.automatic:
+                chosen = choose_defaults(self.settings, arrival.images, self._around, self.preprocessing)
+                self.settings, self._around = chosen.settings, replace(self._around, augmentation=chosen.augmentation)
+                yield chosen.event
+            self._phase = phase = Phase(self.settings, self.knowledge, arrival, self._around, reward)
+            arrival = phase.arrival  # without the images that were discarded
+            if self.memory is not None:  # what was discarded on arrival stays discarded
+                self.knowledge = replace(self.knowledge, memory=phase.kept)
+            self._pending = None
             learning = phase.learn(pending)
             while True:
                 try:
@@ -203,7 +199,7 @@ class Learner(Conventions, Upkeep, Rejecting, Exporting):
                 self._refuse_if_overtaken(arrival)
             self.knowledge = learned
         except BaseException:
-            if self._phase is phase:
+            if self._phase is phase and arrival.phase == self.phases_:
                 self._pending, (self.settings, self._around) = pending, before
             raise
         finally:
