@@ -13,7 +13,7 @@ from poise.data import ALL_IMAGES, LEAST_SIZE, Budget
 from poise.errors import UserError, check_number, check_whole
 from poise.methods import Growth, Method, is_registered, make_method
 from poise.nets import absolute_word, check_backbone
-from poise.spaces import ActionSpace, Grids, all_grids, tuned_space
+from poise.spaces import ActionSpace, Grids, Named, all_grids, tuned_space
 from poise.training import Schedule
 from poise.tuning import (
     DEFAULT_POLICY,
@@ -184,6 +184,12 @@ class Settings:
         words = choices.get("balance", AXES["balance"].words)
         return {**choices, "balance": tuple(word for word in words if word != BALANCED)}
 
+    @property
+    def _named_space(self) -> Named | None:
+        """The method's own version of a space that goes by a name, if it has one."""
+        grids = self.made_method.spaces.get(self.space) if isinstance(self.space, str) else None
+        return Named(str(self.space), grids) if grids is not None else None
+
     @cached_property
     def action_space(self) -> ActionSpace:
         """The actions that the policy chooses from."""
@@ -192,7 +198,7 @@ class Settings:
             method.default_action,
             self.action,
             tuned=self.kind.tunes,
-            space=self.space,
+            space=self._named_space or self.space,
             tune=self.tune,
             choices=self.choices,
             epochs=self.schedule.epochs,

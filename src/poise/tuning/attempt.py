@@ -23,7 +23,7 @@ class TrialSettings:
 
     Attributes:
         environment: `local` (the paper's); `lookahead` (two pseudo phases made of the new classes); or `both`, one
-            after the other, in which every class of each has the same weight.
+            after the other, of which a class of the look-ahead has three times the weight of a local one.
         horizon: the paper's n: how often a local training is repeated with its own result as teacher.
         validation: images of each class in B.
         length: M₁ as a share of M₂.
