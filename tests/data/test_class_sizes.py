@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 import torch
@@ -28,7 +29,7 @@ def test_a_long_tail_falls_from_the_largest_to_the_smallest_class(
     assert falling[0] == ends[0]
     if count > 1:
         assert falling[-1] == ends[1]
-    factors = [(size + 0.5) / max(after - 0.5, 0.5) for size, after in zip(falling, falling[1:], strict=False)]
+    factors = [(size + 0.5) / max(after - 0.5, 0.5) for size, after in pairwise(falling)]
     assert all(factor >= (ends[0] / ends[1]) ** (1 / (count - 1)) - 1e-9 for factor in factors)
     assert class_sizes(list(ends), classes) == sizes
 
