@@ -143,7 +143,7 @@ CONSTANTS: Final = (
     _constant("γ 0.1", feature_kd=0.1),
     _constant("γ 0.5, β 1, lr 0.05", feature_kd=0.5, logit_kd=1, lr=0.05),
     _constant("γ 2, lr 0.05", feature_kd=2, lr=0.05),
-    _constant("plastic", feature_kd=0, logit_kd=1, margin=0, old_rows="trained"),
+    _constant("plastic, τ 1", feature_kd=0, logit_kd=1, margin=0, old_rows="trained", adjustment=1),
     _constant("plastic, balanced", feature_kd=0, logit_kd=1, margin=0, old_rows="trained", balance="finetune"),
 )
 
