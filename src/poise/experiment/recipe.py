@@ -86,6 +86,7 @@ class Recipe(BaseModel):
 
     data: str = "digits"
     image_size: int | None = Field(None, ge=LEAST_SIZE)
+    images_per_class: int | list[int] | None = None
     method: str = "lucir"
     options: dict[str, float | str] = Field(default_factory=dict)
     net: str | None = None

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from poise import store
-from poise.data import ImageSet, Stream, class_order, make_stream
-from poise.data.sources import FolderSource, Source, open_source
+from poise.data import ImageSet, Stream, class_order, class_sizes, keep_some, make_stream
+from poise.data.sources import FolderSource, Source, digest, open_source
 from poise.errors import Damaged, OutOfMemory, UserError
 from poise.experiment.examiner import Exam, Examiner, average_forgetting, split_for_development
 from poise.experiment.folder import RunFolder
@@ -70,7 +70,15 @@ class Plan:
     def images(self) -> tuple[ImageSet, ImageSet]:
         """Training images and exam images. With `exam=dev` nothing of the test set is read."""
         train = self.source.train()
-        return split_for_development(train) if self.recipe.exam == "dev" else (train, self.source.test())
+        split = self.recipe.exam == "dev"
+        train, exam = split_for_development(train) if split else (train, self.source.test())
+        return keep_some(train, self.sizes), exam
+
+    @cached_property
+    def sizes(self) -> dict[int, int]:
+        """At most how many training images a class has, where the recipe says it."""
+        wanted = self.recipe.images_per_class
+        return {} if wanted is None else class_sizes(wanted, self.stream.classes)
 
     def as_json(self) -> dict[str, Any]:
         """What `reopen` needs to make the same plan again."""
@@ -96,7 +104,7 @@ class Plan:
     def identity(self) -> dict[str, Any]:
         """What two runs must have in common to share a phase 0."""
         return {
-            "data": self.source.fingerprint,
+            "data": digest([self.source.fingerprint, str(self.sizes)]) if self.sizes else self.source.fingerprint,
             "exam": self.recipe.exam,
             "classes": list(self.stream.groups[0]),
             "seed": self.recipe.seed,
@@ -118,7 +126,9 @@ def make_plan(name: str, recipe: Recipe) -> Plan:
     phases = None if recipe.setting == "groups" else recipe.phases
     stream = make_stream(recipe.setting, order=order, phases=phases, groups=recipe.groups)
     recipe.settings.memory.quota(len(stream.classes))
-    return Plan(name, recipe.resolved(**_absolute_paths(recipe, source)), source, stream)
+    plan = Plan(name, recipe.resolved(**_absolute_paths(recipe, source)), source, stream)
+    _ = plan.sizes
+    return plan
 
 
 def _absolute_paths(recipe: Recipe, source: Source) -> dict[str, str]:
@@ -392,6 +402,7 @@ class Run:
             "phases": recipe.phases if recipe.setting != "groups" else len(self.plan.stream),
             "order": recipe.order,
             "memory": recipe.memory.model_dump(exclude_none=True) or {"per_class": 20},
+            **({"images_per_class": recipe.images_per_class} if self.plan.sizes else {}),
             **({"oracle_all_images": True} if self.plan.settings.memory.keeps_all else {}),
             **({"knows_increment": True} if recipe.memory.knows_increment else {}),
             "epochs": recipe.epochs,
