@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from poise.actions import AxisValue, make_space
+from poise.actions import AxisValue
 from poise.data import Augmentation, Budget, Preprocessing
 from poise.errors import OtherImages, UserError
 from poise.learner.arrival import Arrival, Images, Labels, check_foresight, labelled_pixels, receive, share_right
@@ -166,9 +166,7 @@ class Learner(Conventions, Upkeep, Rejecting, Exporting):
         arrival = receive(images, labels, self.settings, self.knowledge, known=known, origins=origins)
         arrival = replace(arrival, next_images=check_foresight(self.settings.memory, next_images))
         if action is not None:
-            given = self.settings.default_action.replace(**action)
-            make_space({}, given, choices=self.settings.choices)  # refuses words without meaning here
-            arrival = replace(arrival, action=given)
+            arrival = replace(arrival, action=self.settings.given_action(action, arrival.phase))
         if self._pending is not None and self._pending.digest != arrival.digest:
             raise OtherImages(
                 "this learner was saved in the middle of a phase with other images; give it the same ones"

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Final, Self
 
-from poise.actions import AXES, Action, ActionSpace, AxisValue, tuned_space
+from poise.actions import AXES, Action, ActionSpace, AxisValue, make_space, tuned_space
 from poise.data import ALL_IMAGES, LEAST_SIZE, Budget
 from poise.errors import UserError, check_number, check_whole
 from poise.methods import Growth, Method, is_registered, make_method
@@ -131,12 +131,12 @@ class Settings:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
         """The settings that `as_json` turned into plain values."""
-        memory, schedule = Budget(**values["memory"]), Schedule(**values["schedule"])
+        memory, schedule = Budget.restored(values["memory"]), Schedule(**values["schedule"])
         return cls(**{**values, "memory": memory, "schedule": schedule, "trials": TrialSettings(**values["trials"])})
 
     def as_json(self) -> dict[str, Any]:
         """Plain values."""
-        return asdict(self)
+        return {**asdict(self), "memory": self.memory.as_json()}
 
     def untuned(self) -> Settings:
         """The same settings for a learner in which nothing is tuned."""
@@ -210,12 +210,36 @@ class Settings:
         """The action of a phase in which nothing is chosen."""
         return self.action_space.actions[self.action_space.default]
 
+    def given_action(self, changes: Mapping[str, AxisValue], phase: int) -> Action:
+        """The action of a phase for which the caller decides: the default one with these changes."""
+        own = self.default_action
+        if phase == 0 and own.allocation is not None:
+            own = own.replace(allocation=self.memory.rho(0))
+        given = own.replace(**changes)
+        make_space({}, given, choices=self.choices)  # refuses words without meaning here
+        return given
+
     @property
     def first_action(self) -> Action:
         """The action of the first phase: plain classification, in which nothing is tuned."""
         own = self.made_method.default_action
         lr = own.lr if self.first_lr is None else self.first_lr
         return own.replace(lr=lr, classifier=self.default_action.classifier)
+
+    @property
+    def tunes_allocation(self) -> bool:
+        """Whether trials decide how the memory is shared out."""
+        return self.kind.asks and len({action.allocation for action in self.action_space.actions}) > 1
+
+    def doubts(self) -> str | None:
+        """A line for the user where the trials cannot judge what they are to decide."""
+        local = self.trials.environment == "local" and self.unregistered is None
+        if not local or "trials" in self.automatic or not self.tunes_allocation:
+            return None
+        return (
+            "the local environment cannot judge an allocation, which pays only in the next phase, so its default stays; "
+            "set trials.environment=lookahead or both"
+        )
 
     def resolved_policy(self) -> dict[str, Any]:
         """What decides the actions, for the record: its name, its options, its space, and how actions are tried."""
