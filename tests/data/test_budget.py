@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -198,9 +198,14 @@ class Row(NamedTuple):
 
 
 # CIFAR-100, 20 images per class, RMM's own shares; the last number is the budget of the phase.
-SHARES = {"TFH 25": (0.7,) * 10 + (0.8,) * 5 + (0.9,) * 11, "TFH 5": (0.8, 0.8, 0.6), "TFS 5": 0.5, "TFS 25": 0.5}
+SHARES: dict[str, Any] = {
+    "TFH 25": (0.7,) * 10 + (0.8,) * 5 + (0.9,) * 11,
+    "TFH 5": (0.8, 0.8, 0.6),
+    "TFS 5": 0.5,
+    "TFS 25": 0.5,
+}
 SIZES = {"TFH 5": [50, *[10] * 5], "TFS 5": [20] * 5, "TFH 25": [50, *[2] * 25], "TFS 25": [4] * 25}
-TABLE = {  # released, plain after phase 0, the causal rule after phase 0 too
+TABLE: dict[tuple[str, int], Any] = {  # released, plain after phase 0, the causal rule after phase 0 too
     ("TFH 5", 1): ((100, 100, 1000, 6000), (20, 20, 5000, 6000), (100, 100, 1000, 6000), 6000),
     ("TFH 5", 2): ((86, 86, 2000, 7160), (20, 86, 4340, 6200), (86, 86, 1040, 6200), 6200),
     ("TFH 5", 3): ((62, 62, 2000, 6340), (20, 62, 4160, 6400), (62, 62, 2060, 6400), 6400),
@@ -213,8 +218,8 @@ TABLE = {  # released, plain after phase 0, the causal rule after phase 0 too
     ("TFS 25", 1): ((270, 270, 1000, 2080), (20, 20, 2000, 2080), (270, 270, 1000, 2080), 2080),
     ("TFS 25", 10): ((45, 45, 1000, 2800), (20, 45, 1100, 2800), (45, 45, 1000, 2800), 2800),
 }
-RULES = ({"knows_increment": True}, {"after_phase_0": "plain"}, {})
-#: The released code computes int((1 - ρ) · m) in floating point: with ρ = 0.8 that is an image less than the table says.
+RULES: tuple[dict[str, Any], ...] = ({"knows_increment": True}, {"after_phase_0": "plain"}, {})
+#: The released code computes int((1 - ρ) · m) in floating point: with ρ = 0.8 an image less than the table says.
 ROUNDED = {("TFH 5", 1), ("TFH 25", 10)}
 
 
@@ -241,7 +246,7 @@ def walk(budget: Budget, sizes: list[int]) -> list[tuple[Row, int]]:
 @pytest.mark.parametrize("column", range(3), ids=["released", "plain", "rmm"])
 @pytest.mark.parametrize("stream", SIZES)
 def test_what_every_phase_holds_by_each_rule(stream: str, column: int) -> None:
-    budget = Budget(20, rule="rmm", allocation=SHARES[stream], **RULES[column])  # type: ignore[arg-type]
+    budget = Budget(20, rule="rmm", allocation=SHARES[stream], **RULES[column])
     rows, plan = walk(budget, SIZES[stream]), budget.planned([[500] * size for size in SIZES[stream]])
     for (name, phase), listed in TABLE.items():
         if name == stream:
@@ -275,7 +280,7 @@ def test_a_budget_as_plain_values_and_one_saved_before_there_was_the_key() -> No
 
 
 def before_and_after() -> list[Budget]:
-    return [Budget(5, rule="rmm", **keys) for keys in RULES]  # type: ignore[arg-type]
+    return [Budget(5, rule="rmm", **keys) for keys in RULES]
 
 
 def test_which_budgets_keep_the_same_after_phase_0() -> None:

@@ -25,6 +25,7 @@ SETTINGS: dict[str, Any] = {
     "device": "cpu",
     "preprocessing": DigitsSource.preprocessing,
 }
+PLAIN = Budget(5, rule="rmm", allocation=0.5, after_phase_0="plain")
 TRYING = {"policy": "grid", "space": {"allocation": [0.0, 0.9]}, "action": {"classifier": "fc"}}
 
 
@@ -45,16 +46,38 @@ def per_class(learner: Learner) -> list[int]:
     return torch.bincount(learner.memory.exemplars.labels).tolist()
 
 
-def test_after_the_first_phase_a_class_keeps_q_whatever_its_action_says() -> None:
-    learner = Learner(**{**SETTINGS, **TRYING})
-    learn(learner, [0, 1], action={"allocation": 0.9})
-    assert per_class(learner) == [5, 5]
+@pytest.mark.parametrize(
+    ("memory", "action", "kept"),
+    [
+        (Budget(5, rule="rmm", allocation=(0.2, 0.9)), {"lr": 0.1}, 9),  # (5 · 2 + 8) / 2: that of phase 0
+        (Budget(5, rule="rmm", allocation=(0.2, 0.9)), {"allocation": 0.4}, 13),
+        (Budget(5, rule="rmm", allocation=0.9), {"lr": 0.1}, 20),  # all of them
+        (PLAIN, {"allocation": 0.4}, 5),
+    ],
+)
+def test_what_an_action_given_for_phase_0_decides(memory: Budget, action: dict[str, float], kept: int) -> None:
+    learner = Learner(**{**SETTINGS, **TRYING, "memory": memory})
+    learn(learner, [0, 1], action=action)
+    assert per_class(learner) == [kept, kept]
     learn(learner, [2, 3], action={"allocation": 0.9})
-    assert per_class(learner)[2:] == [14, 14]  # (5 · 4 + 36) / 4
+    assert learner.held_ <= learner.budget_ == 50
 
 
-def test_what_is_stored_after_every_phase_is_as_the_formula_says() -> None:
+def test_after_phase_0_a_class_keeps_more_until_the_size_of_phase_1_is_known() -> None:
     learner = Learner(**SETTINGS)
+    learn(learner, [0, 1, 2])
+    assert (per_class(learner), learner.held_, learner.budget_) == ([15, 15, 15], 60, 60)  # (5 · 3 + 30) / 3
+    (started, *_) = learn(learner, [3])
+    assert (started.memory_images, started.new_images) == (3 * 8, 11)  # (5 · 3 + 10) / 3 each, 15 + 20 in all
+    assert per_class(learner) == [7, 7, 7, 7]  # (5 · 4 + 10) / 4
+    assert (learner.held_, learner.budget_) == (35, 35)
+    (started, *_) = learn(learner, [4, 5])
+    assert (started.memory_images, started.new_images) == (4 * 7, 32)  # the room for 10 each is left to new images
+    assert learner.held_ == learner.budget_ == 60
+
+
+def test_with_the_plain_rule_after_phase_0_its_classes_never_have_more() -> None:
+    learner = Learner(**{**SETTINGS, "memory": PLAIN})
     learn(learner, [0, 1])
     assert (per_class(learner), learner.held_, learner.budget_) == ([5, 5], 40, 40)
     (started, *_) = learn(learner, [2, 3])
@@ -73,7 +96,7 @@ def test_what_is_stored_after_every_phase_is_as_the_formula_says() -> None:
 def test_the_action_decides_what_is_stored_after_the_phase_and_discarded_in_the_next() -> None:
     found = {}
     for allocation in (0.0, 0.9):
-        learner = Learner(**{**SETTINGS, **TRYING})
+        learner = Learner(**{**SETTINGS, **TRYING, "memory": PLAIN})
         learn(learner, [0, 1, 2])
         learn(learner, [3, 4], action={"allocation": allocation})
         (started, *_) = learn(learner, [5, 6], action={"allocation": 0.5})
@@ -129,14 +152,13 @@ def test_only_the_released_rule_may_be_told_what_comes_next() -> None:
 
 def test_after_a_phase_that_failed_discarded_exemplars_stay_discarded_and_learning_goes_on() -> None:
     learner = Learner(**{**SETTINGS, "memory": Budget(5, rule="rmm", allocation=0.9)})
-    for labels in ([0, 1], [2, 3]):
-        learn(learner, labels)
-    assert per_class(learner) == [5, 5, 14, 14]
+    learn(learner, [0, 1])
+    assert per_class(learner) == [20, 20]
     with pytest.raises(Diverged):
-        learn(learner, [4], action={"lr": 1e30})
-    assert (learner.phases_, per_class(learner)) == (2, [5, 5, 9, 9])  # (5 · 4 + 18) / 4
-    learn(learner, [4, 5])
-    assert learner.phases_ == 3
+        learn(learner, [2], action={"lr": 1e30})
+    assert (learner.phases_, per_class(learner)) == (1, [14, 14])  # (5 · 2 + 18) / 2
+    learn(learner, [2, 3])
+    assert learner.phases_ == 2
     assert learner.held_ <= learner.budget_
 
 

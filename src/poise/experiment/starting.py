@@ -44,10 +44,11 @@ def _refuse_other_memory(path: Path, state: LearnerState, budget: Budget) -> Non
         return
     causal = here.rule == "rmm" and not here.knows_increment
     helps = causal and replace(budget, after_phase_0="plain").storing_phase_0() == there
+    todo = "start from a run with this memory, leave start out, or set memory.after_phase_0=plain"
     raise UserError(
-        f"start={path} kept {len(state.knowledge.memory or ())} images after phase 0 ({_in_words(there)}), and this run "
-        f"keeps others ({_in_words(here)}); start from a run with this memory, or leave start out"
-        f"{', or set memory.after_phase_0=plain' if helps else ''}"
+        f"start={path} kept {len(state.knowledge.memory or ())} images after phase 0 ({_in_words(there)}) and this run "
+        f"keeps others ({_in_words(here)}), which are gone; "
+        f"{todo if helps else 'start from a run with this memory, or leave start out'}"
     )
 
 

@@ -237,8 +237,8 @@ class Settings:
         if not local or "trials" in self.automatic or not self.tunes_allocation:
             return None
         return (
-            "the local environment cannot judge an allocation, which pays only in the next phase, so its default stays; "
-            "set trials.environment=lookahead or both"
+            "the local environment cannot judge an allocation, which pays only in the next phase: its default stays; "
+            "set trials.environment to lookahead or both"
         )
 
     def resolved_policy(self) -> dict[str, Any]:

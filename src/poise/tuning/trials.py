@@ -338,10 +338,12 @@ class Trials:
 
         The local environment stands for the phase itself, with all the images that arrived in it.
         """
-        inputs, later, plain = self.inputs, split.environment.later, self.inputs.quota
-        arrived = len(begun.new) if inputs.arrived is None else inputs.arrived
-        if later is not None:
-            arrived, plain = len(begun.new if begun is split.first else later), inputs.pseudo_quota
+        inputs, later = self.inputs, split.environment.later
+        plain: float = inputs.quota if later is None else inputs.pseudo_quota
+        if later is None and inputs.arrived is not None:
+            arrived = inputs.arrived
+        else:
+            arrived = len(begun.new if later is None or begun is split.first else later)
         quota = per_class(plain, sum(begun.situation.growth), arrived, inputs.allocation(action))
         evaluator = inputs.situation.evaluator
         return begun.once(
