@@ -58,9 +58,13 @@ def test_the_images_stored_and_held_are_beside_the_accuracy(rmm: Plans, tmp_path
     table = run_table(run_of_result(results[False]))
     assert f"{last['held_images']} of {last['budget_images']}" in table
     assert "knows increment" not in table
+    assert f"(aanets+rmm, groups 3: {first['stored_images'] / 3:.0f} of each class instead of 5)" in table
+    assert "cuts them when phase 1 arrives" in table
     assert "told how many images come next" in run_table(run_of_result(results[True]))
     both = comparison_table([*map(run_of_result, results.values())])
     assert "fixed (knows increment)" in both
+    assert "fixed (more after phase 0)" in both
+    assert both.count("cuts them when phase 1 arrives") == 1
     assert "stored  held" in both
 
 
@@ -99,7 +103,7 @@ def test_a_phase_0_is_shared_where_the_memory_after_it_is_the_same(plan: Plans, 
     result = Run(rmm(start, plain), RunFolder(tmp_path / "rmm")).start()
     assert result["curve"][0]["held_images"] == result["curve"][0]["budget_images"] > 0
     for words, why in {
-        (): r"kept 15 images after phase 0 \(5 per class\) and this run .*RMM, ρ = 0.8.* set memory.after_phase_0=plain",
+        (): r"kept 15 images after phase 0 \(5 per class\) and .*RMM, ρ = 0.8.*, or set memory.after_phase_0=plain$",
         ("memory.knows_increment=true",): "RMM as released.* start from a run with this memory, or leave start out$",
         (plain, "memory.per_class=4"): r"keeps others \(4 per class\)",
     }.items():
@@ -113,9 +117,10 @@ def test_a_phase_0_of_rmm_is_shared_by_its_share_and_not_with_plain_runs(
 ) -> None:
     Run(rmm(), RunFolder(tmp_path / "first"), until=1).start()
     start = f"start={tmp_path / 'first'}"
-    later = Run(rmm(start, "memory.allocation=[0.8,0.1]"), RunFolder(tmp_path / "later"), until=2).start()
-    whole = Run(rmm("memory.allocation=[0.8,0.1]"), RunFolder(tmp_path / "whole"), until=2).start()
-    assert later == whole
+    words = "memory.allocation=[0.8,0.1]"
+    later = Run(rmm(words, start), RunFolder(tmp_path / "later")).start()
+    whole = Run(rmm(words), RunFolder(tmp_path / "whole")).start()
+    assert later["curve"] == whole["curve"]
     with pytest.raises(UserError, match=r"RMM, ρ = 0\.8.* keeps others \(5 per class, RMM, ρ = 0\.5\)"):
         Run(rmm(start, "memory.allocation=0.5"), RunFolder(tmp_path / "half")).start()
     with pytest.raises(UserError, match=r"keeps others \(5 per class\), which are gone"):

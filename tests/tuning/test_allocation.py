@@ -120,6 +120,43 @@ def test_only_a_look_ahead_sees_what_an_allocation_is_worth() -> None:
     assert len(set(rewards["lookahead"])) > 1
 
 
+CANNOT = "the local environment cannot judge an allocation"
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, 1),
+        ({"policy": "race"}, 1),
+        ({"space": {"allocation": [0.5, 0.9], "lr": [0.1, 0.05]}}, 1),
+        ({"space": {"allocation": [0.5]}}, 0),  # there is nothing to decide
+        ({"action": {"allocation": 0.9}, "space": {"lr": [0.1, 0.05]}}, 0),
+        ({"trials": {"environment": "lookahead"}}, 0),
+        ({"trials": {"environment": "both"}}, 0),
+        ({"policy": "fixed"}, 0),
+        ({"policy": "offline-rl"}, 0),  # it learns on pseudo streams, where it sees what an allocation is worth
+        ({"memory": 5, "space": {"lr": [0.1, 0.05]}}, 0),
+    ],
+)
+def test_that_a_local_environment_cannot_judge_an_allocation_is_said_once(
+    changes: dict[str, Any], said: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    learner = Learner(**{**SETTINGS, **TRYING, "trials": {"environment": "local"}, "epochs": 1, **changes})
+    for labels in ([0, 1, 2, 5], [3, 4])[: 2 if said else 1]:
+        learn(learner, labels)
+    assert len([line for line in caplog.messages if CANNOT in line]) == said
+
+
+def test_where_trials_are_left_open_an_allocation_is_judged_by_a_look_ahead(caplog: pytest.LogCaptureFixture) -> None:
+    given: dict[str, Any] = {"memory": Budget(5, rule="rmm"), "net": "small", "epochs": 2, "batch": 32, "device": "cpu"}
+    learner = Learner("lucir", **given, space={"allocation": [0.0, 0.9]}, preprocessing=DigitsSource.preprocessing)
+    other = Learner("lucir", **given, preprocessing=DigitsSource.preprocessing)
+    for each in (learner, other):
+        learn(each, [0, 1])
+    assert (learner.settings.trials.environment, other.settings.trials.environment) == ("both", "local")
+    assert CANNOT not in caplog.text
+
+
 def test_the_released_rule_herds_from_images_that_it_discarded_and_the_causal_one_does_not() -> None:
     stored = {}
     for knows in (False, True):
