@@ -251,6 +251,12 @@ def test_where_most_images_were_discarded_a_look_ahead_has_less_of_everything(
         most = min((plain + math.floor(rho * images)) // 3 for images in (len(first.new), later))
         assert torch.bincount(second.kept.labels).tolist() == [min(most, 6), min(most, 6), min(most, len(first.new))]
         assert len(second.new) == min(later, plain + later - len(second.kept))
+    trials = make_ahead(Watched, inputs={**inputs, "rho": 0.25})
+    trials.run(Attempt(Trial(0, arm=0, epochs=1), OWN, "fc", 1))  # where all have the same ρ, all images are used
+    assert trials.followed is not None
+    first, _, second = trials.followed
+    most = (3 * QUOTA + math.floor(0.25 * min(len(first.new), later))) // 3
+    assert torch.bincount(second.kept.labels).tolist() == [min(most, 6), min(most, 6), min(most, len(first.new))]
 
 
 def test_the_local_environment_keeps_what_the_phase_itself_would(make_ahead: Callable[..., Trials]) -> None:

@@ -133,10 +133,15 @@ class TrialInputs:
         """The ρ that the memory is stored with after a phase trained with this action."""
         return self.rho if action.allocation is None else action.allocation
 
-    @property
-    def pseudo_quota(self) -> float:
-        """The quota of a pseudo phase: as much smaller as what can arrive in it, so that ρ weighs the same parts."""
-        return self.quota if self.stored_share == 1 or not self.quota else max(1.0, self.quota * self.stored_share)
+    def pseudo_quota(self, action: Action) -> float:
+        """The quota in a look-ahead.
+
+        Where actions differ in their ρ it is as much smaller as the images that can arrive, so that ρ weighs exemplars
+        against new images in the proportion of real phases; else all images that are there are put to use.
+        """
+        if action.allocation is None or self.stored_share == 1:
+            return self.quota
+        return max(1.0, self.quota * self.stored_share)
 
     @property
     def planned_epochs(self) -> int:

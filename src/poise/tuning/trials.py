@@ -270,9 +270,8 @@ class Trials:
     def _next_phase(self, leg: _Leg, begun: LocalPhase, trainer: Trainer) -> LocalPhase:
         """The second pseudo phase of a look-ahead; or the same images again, for the model that they gave.
 
-        Before a second pseudo phase the memory is cut and new images are discarded by the rule of real phases, with
-        the action's allocation. The draw is that of the round: actions differ in how many images they keep, not in
-        which ones come first.
+        Before a second pseudo phase memory and new images are cut by the rule of real phases. The draw is that of the
+        round: actions differ in how many images they keep, not in which ones come first.
         """
         environment, action = leg.split.environment, leg.attempt.action
         model = trainer.finish().starts.copy()  # a lane trains its own further
@@ -287,7 +286,7 @@ class Trials:
         situation = replace(begun.situation, model=model, growth=growth, means=means)
         memory = Memory.of(exemplars)
         generator = draws.generator(situation.seed, "arrival", situation.phase, "round", leg.attempt.trial.round)
-        quota, rho = self.inputs.pseudo_quota, self.inputs.allocation(action)
+        quota, rho = self.inputs.pseudo_quota(action), self.inputs.allocation(action)
         memory, new = on_arrival(memory, environment.later, quota, known, rho, generator)
         return LocalPhase.of(situation, memory.exemplars, new)
 
@@ -338,12 +337,10 @@ class Trials:
 
         The local environment stands for the phase itself, with all the images that arrived in it.
         """
-        inputs, later = self.inputs, split.environment.later
-        plain: float = inputs.quota if later is None else inputs.pseudo_quota
-        if later is None and inputs.arrived is not None:
-            arrived = inputs.arrived
-        else:
-            arrived = len(begun.new if later is None or begun is split.first else later)
+        inputs, later, plain = self.inputs, split.environment.later, float(self.inputs.quota)
+        arrived = inputs.arrived or len(begun.new)
+        if later is not None:
+            arrived, plain = len(begun.new if begun is split.first else later), inputs.pseudo_quota(action)
         quota = per_class(plain, sum(begun.situation.growth), arrived, inputs.allocation(action))
         evaluator = inputs.situation.evaluator
         return begun.once(
