@@ -38,7 +38,7 @@ def read_start(path: Path, settings: Settings, identity: Mapping[str, Any], look
 
 
 def _refuse_other_memory(path: Path, state: LearnerState, budget: Budget) -> None:
-    """Refuse a phase 0 after which other images were kept than this budget keeps: the others are gone."""
+    """Refuse a phase 0 after which other images were kept than this budget keeps."""
     there, here = state.settings.memory.storing_phase_0(), budget.storing_phase_0()
     if there == here:
         return
@@ -47,7 +47,7 @@ def _refuse_other_memory(path: Path, state: LearnerState, budget: Budget) -> Non
     todo = "start from a run with this memory, leave start out, or set memory.after_phase_0=plain"
     raise UserError(
         f"start={path} kept {len(state.knowledge.memory or ())} images after phase 0 ({_in_words(there)}) and this run "
-        f"keeps others ({_in_words(here)}), which are gone; "
+        f"keeps others ({_in_words(here)}); "
         f"{todo if helps else 'start from a run with this memory, or leave start out'}"
     )
 
