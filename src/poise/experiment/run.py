@@ -24,12 +24,13 @@ from poise.experiment.folder import RunFolder
 from poise.experiment.machine import describe_machine, now, record_resume, started_threads
 from poise.experiment.progress import Quiet, Watcher
 from poise.experiment.recipe import Recipe, make_recipe
+from poise.experiment.starting import read_start
 from poise.experiment.stopping import CheckpointClock, Stop, as_many_threads, stopping
 from poise.learner import Learner, LearnerState, Settings, Surroundings, planned_work, save_state
 from poise.methods import Growth
 from poise.nets import absolute_word, named_info
 from poise.progress import Meter
-from poise.runfolder import CROSSVAL, SECONDS
+from poise.runfolder import CROSSVAL, SECONDS, saved_recipe
 from poise.training import Event, TrialDone, TuningDone, Work, Workload, trained_images
 from poise.tuning import Reward
 
@@ -356,25 +357,7 @@ class Run:
     def _start_from(self, path: Path, train: ImageSet) -> Learner:
         """A learner with the state after phase 0 of another run of the same data, order and seed."""
         settings = self.plan.settings
-        if settings.kind.before_phase_0:
-            raise UserError(
-                f"policy={settings.policy} learns before the first phase and cannot start after it; leave start out"
-            )
-        file = RunFolder(path).phase_0
-        if not file.exists():
-            raise UserError(f"start={path} has no phase-0.safetensors; give the folder of a run that finished phase 0")
-        tensors, meta = store.read_tensors(file, kind="phase 0")
-        for name, mine in self.plan.identity().items():
-            if name in meta["identity"] and meta["identity"][name] != mine:
-                raise UserError(f"start={path} has another {name}; start from a run of the same data, order and seed")
-        state = LearnerState.from_tensors(tensors, meta["learner"], lookup=images_by_origin(train))
-        own = replace(state, settings=settings)
-        agrees = state.settings.memory.after_phase_0() == settings.memory.after_phase_0()
-        if state.architecture != own.architecture or not agrees:
-            raise UserError(
-                f"start={path} was trained with {state.architecture} and memory {state.settings.memory}, "
-                f"this run has {own.architecture} and {settings.memory}; they must agree"
-            )
+        state = read_start(path, settings, self.plan.identity(), images_by_origin(train))
         return self.plan.restored_learner(state.started_with(settings))
 
     def _finish(self, learner: Learner) -> dict[str, Any]:
@@ -455,7 +438,7 @@ def reopen(path: Path) -> tuple[RunFolder, Plan]:
     saved = store.read_json(folder.recipe)
     if not {"name", "recipe", "fingerprint"} <= saved.keys():
         raise Damaged(f"{folder.recipe} is not as it was written; restore it from a copy")
-    plan = make_plan(saved["name"], make_recipe(saved["recipe"]))
+    plan = make_plan(saved["name"], make_recipe(saved_recipe(saved["recipe"])))
     if plan.source.fingerprint != saved["fingerprint"]:
         raise UserError(f"the data '{plan.recipe.data}' are not those that {path} was started with; restore them first")
     return folder, plan
