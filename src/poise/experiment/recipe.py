@@ -79,6 +79,7 @@ class TrialKeys(BaseModel):
     length: float | None = None
     classifier: str | None = None
     longest: int | None = None
+    even: bool | None = None
 
 
 class Recipe(BaseModel):
