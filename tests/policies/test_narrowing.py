@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from poise import Learner
 from poise.actions import Action
 from poise.policies import Outcome, Policy, Setup, Trial, make_policy
 from poise.spaces import make_space
@@ -13,16 +14,21 @@ OWN = Action(feature_kd=0.4, lr=0.05)
 
 
 def made(**options: float | int) -> Policy:
-    return make_policy("online", Setup(make_space(GRID, OWN), short=4, full=40, seed=0), {"handicap": 0.0, **options})
+    return make_policy(
+        "online",
+        Setup(make_space(GRID, OWN), short=4, full=40, seed=0),
+        {"handicap": 0.0, "head_start": 0.0, **options},
+    )
 
 
-def play(policy: Policy, phase: int, worth: dict[int, float]) -> list[Trial]:
+def play(policy: Policy, phase: int, worth: dict[int, float], classes: int = 400) -> list[Trial]:
     """One phase in which every arm is worth so much, .5 where nothing is said; the trials that were asked for."""
     policy.begin(phase)
     asked: list[Trial] = []
     while batch := policy.ask():
         asked += batch
-        policy.tell([Outcome(trial, worth.get(trial.arm, 0.5)) for trial in batch])
+        rewards = [worth.get(trial.arm, 0.5) for trial in batch]
+        policy.tell([Outcome(trial, each, (each,) * classes) for trial, each in zip(batch, rewards, strict=True)])
     return asked
 
 
@@ -48,7 +54,7 @@ def test_what_was_good_before_counts_and_fades() -> None:
     policy = made(carry=0.5, fewest=8)
     play(policy, 1, {2: 0.9})
     play(policy, 2, {2: 0.5, 4: 0.6})
-    assert policy.decide() == 2  # (.5 · .4 + 0) / 1.5 against .1 / 1.5
+    assert policy.decide() == 2  # .5 · .4 + 0 against .1
     play(policy, 3, {2: 0.4, 4: 0.7})
     assert policy.decide() == 4
 
@@ -64,6 +70,27 @@ def test_a_small_rate_needs_more_than_its_bias() -> None:
     play(near, 1, {fast: 0.7, slow: 0.78})
     play(far, 1, {fast: 0.7, slow: 0.82})
     assert (near.decide(), far.decide()) == (fast, slow)
+
+
+def test_the_head_start_decides_where_little_is_seen_and_not_where_much_is() -> None:
+    own = made().setup.space.default
+    for classes, expected in ((2, own), (200, 3)):
+        policy = made(head_start=0.05)
+        play(policy, 1, {3: 0.6}, classes)  # a tenth better than the default, which has the head start
+        assert policy.decide() == expected
+
+
+def test_a_method_names_its_favourite() -> None:
+    space = Learner("lucir", device="cpu").space
+    assert space.favourite is not None
+    favourite = space.actions[space.favourite]
+    assert (favourite["feature_kd"], favourite.adjustment, favourite.old_rows, favourite.lr) == (0, 1, "trained", 0.1)
+    policy = make_policy("online", Setup(space, short=4, full=40, seed=0))
+    play(policy, 1, {}, classes=2)
+    assert policy.decide() == space.favourite
+    policy = make_policy("online", Setup(space, short=4, full=40, seed=0))
+    play(policy, 1, {space.favourite: 0.4}, classes=100)
+    assert policy.decide() != space.favourite
 
 
 @pytest.mark.parametrize(("option", "value"), [("fewest", 0), ("again", 0), ("carry", 1.5)])

@@ -32,14 +32,14 @@ PLASTIC: Final[Mapping[str, AxisValue]] = {
     "old_rows": "trained",
     "classifier": "ncm",
 }
-#: What `online` is like on small data: few actions, short trials, and the default unless another one is surely better.
+#: What `online` tries on small data beside the default: one action that holds old features too, and moves slowly.
 SMALL_SPACE: Final = {
-    "feature_kd": (0.0, 0.3),
-    "lr": (1.0, 0.4),  # as multiples of the default
+    "feature_kd": (0.3,),
+    "lr": (0.4,),  # as a multiple of the default
     "backbone_rate": (0.0, 0.01, 0.1),
     "ridge": (0.0, 1e4, 1e6, 1e8),
 }
-SMALL_TRIALS: Final = TrialSettings(environment="local", length=0.15, validation=10)
+SMALL_TRIALS: Final = TrialSettings(environment="both", length=0.1, validation=10, even=False, classifier="trials")
 
 
 class Chosen(NamedTuple):
@@ -113,7 +113,7 @@ def suit(settings: Settings, images: ImageSet, around: Surroundings) -> Settings
 def _trying_little(settings: Settings, open_keys: Collection[str]) -> Settings:
     """The settings with what `online` is like on small data, where that was left open."""
     base, only = settings.default_action, only_environment(settings.made_method, settings.memory)
-    environment = only or ("both" if settings.tunes_allocation else SMALL_TRIALS.environment)
+    environment = only or SMALL_TRIALS.environment
     scaled = {axis: [v * base.lr for v in values] if axis == "lr" else values for axis, values in SMALL_SPACE.items()}
     unused = {axis for axis, words in settings.choices.items() if not words}
     space = {axis: tuple(values) for axis, values in scaled.items() if axis in base and axis not in unused}

@@ -123,6 +123,8 @@ class Scores(Belief):
 class Informed(Belief):
     """The mean gain over the default, starting from what is known: the space's favourite has a head start.
 
+    Where the space has none, that is the default itself.
+
     Every phase counts by the number of classes that were validated, and the head start like `KNOWN` of them: where
     little can be seen it decides, where much can it hardly matters. `carry` is the weight of each earlier phase
     relative to the one after it. `handicap` is the extra gain that each halving of the learning rate needs.
@@ -136,8 +138,8 @@ class Informed(Belief):
         self._handicaps = handicap * -np.log2([action.lr for action in setup.space.actions])
         self._sums, self._counts = np.zeros(self.arms), np.zeros(self.arms)
         self._prior = np.zeros(self.arms)
-        if setup.space.favourite is not None:
-            self._prior[setup.space.favourite] = head_start
+        space = setup.space
+        self._prior[space.default if space.favourite is None else space.favourite] = head_start
         self._tried: set[int] = set()  # in this phase
 
     @property
