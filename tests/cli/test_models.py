@@ -25,6 +25,7 @@ TUNED = (*SMALL[:-1], "random")
 
 Driven = Callable[..., tuple[int, str]]
 DEFAULTS = "poise.training:DefaultsChosen:__init__"
+JUDGING = "poise.training:JudgingStep:__init__"
 STEP = "poise.training:StepDone:__init__"
 TRIAL = "poise.training:TrialDone:__init__"
 RENAMING = "pathlib:Path:replace"
@@ -199,6 +200,23 @@ def test_an_interrupted_first_phase_is_continued_to_the_same_bytes(
     assert "continuing the phase that was interrupted" in done.err
     assert [path.name for path in Path.cwd().iterdir()] == ["model"]
     assert model.read_bytes() == (lessons / "fixed-once").read_bytes()
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_while_the_augmentation_is_judged_nothing_is_left_and_it_begins_again(
+    signum: int, driven: Driven, poise: Command
+) -> None:
+    pets = pictures(Path.cwd() / "pets", "cat dog", count=25)
+    words = ("learn", str(Path.cwd() / "model"), str(pets), *SMALL)
+    assert poise(*words).code == 0
+    once = Path("model").read_bytes()
+    Path("model").unlink()
+    code, printed = driven(JUDGING, 5, signum, *words)
+    assert code == 128 + signum
+    assert printed.splitlines()[-1] == ("poise: interrupted before anything was learned; the same command begins again")
+    assert [path.name for path in Path.cwd().iterdir()] == ["pets"]
+    assert poise(*words).code == 0
+    assert Path("model").read_bytes() == once
 
 
 @pytest.mark.parametrize(("name", "place", "number"), [("fixed", STEP, 4), ("tuned", TRIAL, 2), ("tuned", STEP, 3)])

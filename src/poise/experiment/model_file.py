@@ -19,7 +19,7 @@ from poise.experiment.stopping import CheckpointClock, Stop, as_many_threads, st
 from poise.learner import Learner, LearnerState
 from poise.places import labelled_files
 from poise.progress import watch_phase
-from poise.training import Event, PhaseDone
+from poise.training import Event, JudgingStep, PhaseDone
 
 log = logging.getLogger(__name__)
 
@@ -158,6 +158,10 @@ class ModelFile:
         clock, model = CheckpointClock(lesson.checkpoint_seconds), self._digest()
         for event in events:
             yield event
+            if isinstance(event, JudgingStep):
+                if stop.is_set():
+                    raise stop.interrupted("interrupted before anything was learned; the same command begins again")
+                continue
             if isinstance(event, PhaseDone) or not (clock.is_due(event) or stop.is_set()):
                 continue
             tensors, meta = learner.state().without_past().tensors(images=False)

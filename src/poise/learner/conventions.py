@@ -170,7 +170,7 @@ class Conventions(Saving):
     def __getstate__(self) -> dict[str, Any]:
         """Everything, as it would be saved; a phase in its middle is resumed with the same images."""
         tensors, meta = self.state().tensors(images=True)
-        apart = {"settings", "knowledge", "_around", "_phase", "_pending"}
+        apart = {"settings", "knowledge", "_around", "_phase", "_ahead", "_pending"}
         return {
             "tensors": {name: value.detach().cpu() for name, value in tensors.items()},
             "meta": meta,

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Generator, Mapping
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from poise.actions import AxisValue
-from poise.data import FEW_IMAGES, Augmentation, ImageSet, Preprocessing, suitable_net
-from poise.learner.judging import Judgement, is_left_alone, judge_augmentation
+from poise.data import FEW_IMAGES, Augmentation, ImageSet, suitable_net
+from poise.learner.judging import Judgement, Judging
 from poise.learner.phase import Surroundings, is_given
 from poise.learner.settings import Settings, only_environment
-from poise.training import DefaultsChosen
+from poise.training import DefaultsChosen, Event
 from poise.tuning import DEFAULT_POLICY, TrialSettings
 
 log = logging.getLogger(__name__)
@@ -49,21 +49,13 @@ class Chosen(NamedTuple):
     event: DefaultsChosen
 
 
-def choose_defaults(
-    settings: Settings, images: ImageSet, around: Surroundings, preprocessing: Preprocessing | None
-) -> Chosen:
-    """What was left open, chosen for these images of the first phase."""
-    suited = suit(settings, images, around)
-    left_alone = is_left_alone(suited, images, around)
-    if preprocessing is not None:
-        judged = Judgement(preprocessing.augmentation, "as given")
-    elif around.augmentation is not None:
-        judged = Judgement(around.augmentation, "as given")
-    else:
-        judged = judge_augmentation(suited, images, around, left_alone=left_alone)
+def choose_defaults(settings: Settings, judging: Judging) -> Generator[Event, None, Chosen]:
+    """What was left open in these settings, with what `suit` made of them; the trainings that judge are events."""
+    suited, images = judging.settings, judging.images
+    judged = yield from judging.judge()
     line = describe(suited, images, judged)
     log.info("%s", line)
-    if not left_alone:
+    if not judging.left_alone:
         warn_of_few_steps(suited, settings, len(images))
     event = DefaultsChosen(0, line, _chosen_values(settings, suited, judged.augmentation))
     return Chosen(suited, judged.augmentation, event)

@@ -16,9 +16,9 @@ from poise.data import Augmentation, Budget, Preprocessing
 from poise.errors import OtherImages, UserError
 from poise.learner.arrival import Arrival, Images, Labels, check_foresight, labelled_pixels, receive, share_right
 from poise.learner.conventions import Callback, Conventions
-from poise.learner.defaults import choose_defaults
 from poise.learner.exporting import Exporting
 from poise.learner.labels import Label
+from poise.learner.opening import open_phase
 from poise.learner.phase import Phase, Surroundings
 from poise.learner.rejecting import Rejecting
 from poise.learner.settings import KEYS, Settings
@@ -179,8 +179,9 @@ class Learner(Conventions, Upkeep, Rejecting, Exporting):
         self._refuse_if_overtaken(arrival)
         phase, pending, before = None, self._pending, (self.settings, self._around)
         try:
-            if arrival.phase == 0 and self.settings.automatic:
-                chosen = choose_defaults(self.settings, arrival.images, self._around, self.preprocessing)
+            chosen = yield from open_phase(self.settings, self.knowledge, arrival, self._around, self._ahead)
+            if chosen is not None:
+                self._refuse_if_overtaken(arrival)
                 self.settings, self._around = chosen.settings, replace(self._around, augmentation=chosen.augmentation)
                 yield chosen.event
             self._phase = phase = Phase(self.settings, self.knowledge, arrival, self._around, reward)

@@ -13,7 +13,7 @@ from poise.learner.settings import Settings
 from poise.learner.state import Knowledge, LearnerState, Pending, save_state
 from poise.learner.views import Views
 from poise.nets import net_info
-from poise.training import Executor
+from poise.training import Executor, Outlook
 
 
 class Saving(Views):
@@ -42,7 +42,7 @@ class Saving(Views):
             prepared = with_jitter(method, preprocessing) if preprocessing is not None else None
             knowledge = Knowledge(action=method.default_action, preprocessing=prepared)
         self.settings, self._around, self.knowledge = settings, around, knowledge
-        self._phase = None  # the one under way
+        self._phase, self._ahead = None, Outlook()  # the one under way, and the one that comes
         self._pending = None  # one that was saved in its middle
 
     def save(self, path: str | Path, *, memory: bool = True) -> None:

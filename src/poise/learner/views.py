@@ -46,6 +46,7 @@ class Views:
     knowledge: Knowledge
     _around: Surroundings
     _phase: Phase | None
+    _ahead: Outlook  # before a phase begins
 
     #: The labels seen so far, in the order in which they arrived.
     classes_ = Known[ClassLabels]("labels")
@@ -109,7 +110,7 @@ class Views:
 
     def outlook(self) -> Outlook:
         """What the phase under way is doing and how much is to come, for those who show progress."""
-        return self._phase.task.outlook if self._phase is not None else Outlook()
+        return self._phase.task.outlook if self._phase is not None else self._ahead
 
     def phase_of(self, images: Images, labels: Labels, reward: Reward | None = None) -> Phase:
         """The phase that these images would start, for studies; the learner stays as it is."""
