@@ -65,6 +65,7 @@ class Meter:
         self._phase = -1
         self._prepared = self._chosen = self._trained = 0.0  # images of this phase: before its training, and in it
         self._tuning, self._training = _Pace(), _Pace()
+        self._expected: float | None = None  # images in a second, as long as nothing was measured
 
     def note(self, event: Event) -> Done:
         """Count what led to this event."""
@@ -77,6 +78,9 @@ class Meter:
         if outlook.work is not None:
             plan = replace(outlook.work, preparing=max(outlook.work.preparing, plan.preparing))
             self._plans[event.phase] = plan
+        if isinstance(event, events.TimeExpected):
+            self._expected = event.rate or None
+            return self._done(event.rate)
         if isinstance(event, events.JudgingStep):
             self._prepared = float(event.trained)
             self._training.count(event.images, elapsed)
@@ -101,12 +105,12 @@ class Meter:
                 training += max(0.0, plan.training - self._trained * here)
                 training += max(0.0, plan.preparing - self._prepared * here)
         share = 1 - (choosing + training) / whole if whole else 0.0
-        return Done(share, self._left(choosing, training), rate, self._trying)
+        return Done(share, self._left(choosing, training) if whole else None, rate, self._trying)
 
     def _left(self, choosing: float, training: float) -> float | None:
         """Each kind of work at the rate that was measured for it, or for the other kind as long as it was not."""
         rates = self._tuning.rate, self._training.rate
-        known = next((rate for rate in rates if rate), None)
+        known = next((rate for rate in rates if rate), self._expected)
         if known is None:
             return None
         return choosing / (rates[0] or known) + training / (rates[1] or known)
@@ -329,7 +333,7 @@ def shown(worker: Worker, phase: Iterable[Event]) -> Iterator[Event]:
 
 def _lines_of(event: Event, phases: int | None) -> list[str]:
     """What is always said, in a line of its own."""
-    if isinstance(event, events.DefaultsChosen):
+    if isinstance(event, events.DefaultsChosen | events.TimeExpected):
         return [event.line]
     if isinstance(event, events.PhaseStarted):
         return [_phase_line(event, phases)]

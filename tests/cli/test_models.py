@@ -26,7 +26,7 @@ TUNED = (*SMALL[:-1], "random")
 Driven = Callable[..., tuple[int, str]]
 DEFAULTS = "poise.training:DefaultsChosen:__init__"
 JUDGING = "poise.training:JudgingStep:__init__"
-STEP = "poise.training:StepDone:__init__"
+EVENT = "poise.experiment.stopping:CheckpointClock:is_due"  # of a phase that has begun: first what it is, then steps
 TRIAL = "poise.training:TrialDone:__init__"
 RENAMING = "pathlib:Path:replace"
 
@@ -181,7 +181,7 @@ def test_a_wrong_option_is_one_line_and_nothing_is_written(words: tuple[str, ...
 
 
 @pytest.mark.parametrize(
-    ("signum", "place", "number"), [(signal.SIGINT, STEP, 3), (signal.SIGTERM, STEP, 2), (signal.SIGINT, DEFAULTS, 1)]
+    ("signum", "place", "number"), [(signal.SIGINT, EVENT, 6), (signal.SIGTERM, EVENT, 5), (signal.SIGINT, DEFAULTS, 1)]
 )
 def test_an_interrupted_first_phase_is_continued_to_the_same_bytes(
     signum: int, place: str, number: int, lessons: Path, driven: Driven, poise: Command
@@ -219,7 +219,7 @@ def test_interrupted_while_the_augmentation_is_judged_nothing_is_left_and_it_beg
     assert Path("model").read_bytes() == once
 
 
-@pytest.mark.parametrize(("name", "place", "number"), [("fixed", STEP, 4), ("tuned", TRIAL, 2), ("tuned", STEP, 3)])
+@pytest.mark.parametrize(("name", "place", "number"), [("fixed", EVENT, 6), ("tuned", TRIAL, 2), ("tuned", EVENT, 9)])
 def test_a_later_phase_too_and_the_model_stays_as_it_was_until_then(
     name: str, place: str, number: int, lessons: Path, driven: Driven, poise: Command
 ) -> None:
@@ -237,7 +237,7 @@ def test_a_later_phase_too_and_the_model_stays_as_it_was_until_then(
     assert [path.name for path in Path.cwd().iterdir()] == ["model"]
 
 
-@pytest.mark.parametrize(("place", "number"), [(STEP, 6), (RENAMING, 4), ("os:fsync", 5)])
+@pytest.mark.parametrize(("place", "number"), [(EVENT, 8), (RENAMING, 4), ("os:fsync", 5)])
 def test_killed_at_any_moment_it_continues_from_the_last_checkpoint(
     place: str, number: int, lessons: Path, driven: Driven, poise: Command
 ) -> None:
@@ -247,7 +247,7 @@ def test_killed_at_any_moment_it_continues_from_the_last_checkpoint(
     assert driven(place, number, signal.SIGKILL, *words, "--checkpoint-every", "0")[0] == -signal.SIGKILL
     assert model.read_bytes() == (lessons / "fixed-once").read_bytes()
     assert (Path.cwd() / ".model.lock").exists(), "the lock of a dead process is in nobody's way"
-    assert driven(STEP, 2, signal.SIGKILL, *words, "--checkpoint-every", "0")[0] == -signal.SIGKILL
+    assert driven(EVENT, 2, signal.SIGKILL, *words, "--checkpoint-every", "0")[0] == -signal.SIGKILL
     assert poise(*words).code == 0
     assert model.read_bytes() == (lessons / "fixed").read_bytes()
     assert [path.name for path in Path.cwd().iterdir() if not path.name.endswith(".tmp")] == ["model"]
@@ -259,7 +259,7 @@ def interrupted(lessons: Path, driven: Driven) -> Path:
     model = Path.cwd() / "model"
     model.write_bytes((lessons / "fixed-once").read_bytes())
     shutil.copytree(lessons / "second", "second")
-    assert driven(STEP, 3, signal.SIGTERM, "learn", str(model), str(Path.cwd() / "second"))[0] == 143
+    assert driven(EVENT, 5, signal.SIGTERM, "learn", str(model), str(Path.cwd() / "second"))[0] == 143
     return model
 
 
@@ -309,7 +309,7 @@ def test_it_is_not_continued_with_other_options_or_another_model(
     assert "was changed since its phase was interrupted; restore it" in changed.err
 
     words = ("learn", str(Path.cwd() / "new"), str(lessons / "first"), *SMALL)
-    assert driven(STEP, 2, signal.SIGINT, *words)[0] == 130
+    assert driven(EVENT, 4, signal.SIGINT, *words)[0] == 130
     refused = poise("learn", "new", lessons / "first", "--epochs", "3")
     assert "--epochs 2 --batch 4 --memory 3 --policy fixed --image-size 8; give the same options" in refused.err
 
@@ -322,7 +322,7 @@ def test_a_second_process_is_refused_at_once_and_names_the_first(lessons: Path, 
     first = subprocess.Popen([*command, "--image-size", "8"], stderr=subprocess.PIPE)
     try:
         assert first.stderr is not None
-        assert b"images of 8" in first.stderr.readline()  # it has begun: the line about the defaults
+        assert b"phase 0 takes about" in first.stderr.readline()  # it has begun
         there = {path: path.stat().st_mtime_ns for path in Path.cwd().iterdir()}
         second = poise("learn", "model", lessons / "first")
         line = f"process {first.pid} is learning into model; wait for it or choose another MODEL"

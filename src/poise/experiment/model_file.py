@@ -19,7 +19,7 @@ from poise.experiment.stopping import CheckpointClock, Stop, as_many_threads, st
 from poise.learner import Learner, LearnerState
 from poise.places import labelled_files
 from poise.progress import watch_phase
-from poise.training import Event, JudgingStep, PhaseDone
+from poise.training import Event, JudgingStep, PhaseDone, TimeExpected
 
 log = logging.getLogger(__name__)
 
@@ -120,7 +120,7 @@ class ModelFile:
         if known and not lesson.update:
             raise UserError(f"class '{known[0]}' is known already; --update trains on new images of known classes")
         try:
-            events = learner.fitting(paths, labels, known="update" if lesson.update else "refuse")
+            events = learner.fitting(paths, labels, known="update" if lesson.update else "refuse", forecast=True)
         except OtherImages as error:
             begun = saved[1]["folder"] if saved else lesson.folder
             raise UserError(
@@ -158,7 +158,7 @@ class ModelFile:
         clock, model = CheckpointClock(lesson.checkpoint_seconds), self._digest()
         for event in events:
             yield event
-            if isinstance(event, JudgingStep):
+            if isinstance(event, TimeExpected | JudgingStep):
                 if stop.is_set():
                     raise stop.interrupted("interrupted before anything was learned; the same command begins again")
                 continue

@@ -2,7 +2,8 @@
 
 `learner` is what a user meets, `conventions` what scikit-learn expects of it,
 `settings` what it is made with, `arrival` what comes in, `phase` Algorithm 1, `state`
-all of it as tensors and plain values, `views` what can be read off it, `workload` how much work a phase will be;
+all of it as tensors and plain values, `views` what can be read off it, `workload` how much work a phase will be,
+`timing` how long it takes, `opening` what comes before it;
 `saving`, `upkeep`, `rejecting` and `exporting` what else is done with it.
 """
 

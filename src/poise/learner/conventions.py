@@ -128,10 +128,14 @@ class Conventions(Saving):
     ) -> Self:
         """Learn one phase."""
 
+    @property
+    def _is_watched(self) -> bool:
+        return bool(self._given.get("verbose"))
+
     def _learn(self, phase: Iterator[Event]) -> None:
         """Run a phase to its end, show it, tell the callbacks; an error of theirs stops it, and nothing is learned."""
         told = _checked_callbacks(self._given.get("callbacks"))
-        if self._given.get("verbose"):
+        if self._is_watched:
             from poise.progress import shown  # nobody who watches nothing has to wait for rich
 
             phase = shown(self, phase)

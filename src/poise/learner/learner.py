@@ -142,7 +142,8 @@ class Learner(Conventions, Upkeep, Rejecting, Exporting):
         how many images the next phase brings, is for the rule of its released code (`knows_increment`) and no other.
         """
         self._refuse_changed()
-        self._learn(self.fitting(images, labels, known=known, next_images=next_images))
+        forecast = self._is_watched or log.isEnabledFor(logging.INFO)
+        self._learn(self.fitting(images, labels, known=known, next_images=next_images, forecast=forecast))
         return self
 
     def fitting(
@@ -155,13 +156,15 @@ class Learner(Conventions, Upkeep, Rejecting, Exporting):
         action: Mapping[str, AxisValue] | None = None,
         next_images: int | None = None,
         reward: Reward | None = None,
+        forecast: bool = False,
     ) -> Iterator[Event]:
         """The same phase as a generator of events; `state()` may be called between any two of them.
 
         `origins` says where each image came from in the caller's own data, so that a run folder can store the
         memory as indices. With an `action` nothing is tuned: the phase is trained with it (where its classifier is
-        `auto`, that is still judged). With a `reward` a study tells the policy something else than the local one. The
-        input is checked at once, before the first event is asked for.
+        `auto`, that is still judged). With a `reward` a study tells the policy something else than the local one. With
+        `forecast`, a few steps are timed and thrown away, and the first event says about how long the phase will take.
+        The input is checked at once, before the first event is asked for.
         """
         arrival = receive(images, labels, self.settings, self.knowledge, known=known, origins=origins)
         arrival = replace(arrival, next_images=check_foresight(self.settings.memory, next_images))
@@ -173,15 +176,17 @@ class Learner(Conventions, Upkeep, Rejecting, Exporting):
             raise OtherImages(
                 "this learner was saved in the middle of a phase with other images; give it the same ones"
             )
-        return self.backend.guarded(self._fit(arrival, reward))
+        return self.backend.guarded(self._fit(arrival, reward, forecast=forecast and self._pending is None))
 
-    def _fit(self, arrival: Arrival, reward: Reward | None) -> Generator[Event, None, None]:
+    def _fit(self, arrival: Arrival, reward: Reward | None, *, forecast: bool) -> Generator[Event, None, None]:
         self._refuse_if_overtaken(arrival)
         phase, pending, before = None, self._pending, (self.settings, self._around)
         try:
-            chosen = yield from open_phase(self.settings, self.knowledge, arrival, self._around, self._ahead)
+            chosen = yield from open_phase(
+                self.settings, self.knowledge, arrival, self._around, self._ahead, forecast=forecast
+            )
+            self._refuse_if_overtaken(arrival)
             if chosen is not None:
-                self._refuse_if_overtaken(arrival)
                 self.settings, self._around = chosen.settings, replace(self._around, augmentation=chosen.augmentation)
                 yield chosen.event
             self._phase = phase = Phase(self.settings, self.knowledge, arrival, self._around, reward)

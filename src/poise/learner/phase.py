@@ -140,6 +140,8 @@ class Phase:
         preprocessing, info = known.preprocessing, net_info(model.backbone)
         if preprocessing is None:
             preprocessing = first_preprocessing(settings.made_method, self.new, around.augmentation, info)
+            if info is not None and (line := info.doubts(shape)) is not None:
+                log.warning("%s", line)
         count = len(preprocessing.mean)
         if count not in (shape[0], info.channels if info is not None else None):
             raise UserError(f"preprocessing has {count} means, but images have {shape[0]} channels; give one for each")
@@ -197,10 +199,10 @@ class Phase:
             choice = yield from self._choose()
             chosen = choice.action
             yield from judge_before(self.task, self.rule, chosen)
-            self.trainer = self._make_trainer(chosen)
+            self.trainer = self.make_trainer(chosen)
             yield self._decided(choice)
         elif pending is not None:
-            self.trainer = self._make_trainer(chosen)
+            self.trainer = self.make_trainer(chosen)
             self.trainer.restore(pending.tensors, pending.position)
         # CIL training: Θ_i for M₂ epochs with a_i (Algorithm 2).
         assert self.trainer is not None
@@ -232,7 +234,15 @@ class Phase:
             return (self.arrival.action,)
         return self.settings.action_space.actions if self.arrival.phase else (self._first_action,)
 
-    def _make_trainer(self, action: Action) -> Trainer:
+    @property
+    def usual_action(self) -> Action:
+        """The action of this phase where nothing is chosen."""
+        if self.arrival.action is not None:
+            return self.arrival.action
+        return self.settings.default_action if self.arrival.phase else self._first_action
+
+    def make_trainer(self, action: Action) -> Trainer:
+        """The phase's own training, on a copy of the model."""
         situation, material = self.situation, self.material
         model, feed = situation.grown(material.arrived), situation.feed(material.kept.exemplars, material.new)
         return Trainer(situation, model, situation.teacher(), action, feed)
@@ -328,8 +338,6 @@ def first_preprocessing(
     The augmentation suits the size of the images, if none is given.
     """
     augmentation = augmentation or suitable_augmentation(min(images.shape[1:]))
-    if info is not None and (line := info.doubts(images.shape)) is not None:
-        log.warning("%s", line)
     own = info.preprocessing(augmentation) if info is not None else None
     return with_jitter(method, own or Preprocessing.measured(images.pixels, augmentation))
 

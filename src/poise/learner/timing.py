@@ -1,0 +1,147 @@
+"""How long a phase will take, said before anything of it is learned: from a few steps that are timed and thrown away.
+
+What is measured here is told and never saved: the same run gives the same bytes, however fast the machine is.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+import torch
+
+from poise.data import ImageSet, Memory, Preprocessing, suitable_augmentation
+from poise.errors import Diverged
+from poise.learner.arrival import Arrival
+from poise.learner.phase import Phase, Surroundings
+from poise.learner.settings import Settings
+from poise.learner.state import Knowledge
+from poise.learner.workload import planned_work
+from poise.methods import Growth
+from poise.training import Evaluator, StepDone, TimeExpected, Workload, give_back
+from poise.words import duration
+
+log = logging.getLogger(__name__)
+
+SECONDS: Final = 0.4  # for which steps are timed,
+STEPS: Final = 20  # but no more than so many
+BATCHES: Final = 2  # of images that these steps are made with
+TEACHER_COST: Final = 4 / 3  # a step costs forward + backward (3 parts); a teacher adds a forward
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Seconds for an image: to train on it, and to compute its features where that is done once for all."""
+
+    training: float
+    features: float = 0.0
+
+    @property
+    def rate(self) -> float:
+        """Images trained on in a second; 0 if nothing is trained."""
+        return 1 / self.training if self.training else 0.0
+
+
+def expect_time(
+    settings: Settings, knowledge: Knowledge, arrival: Arrival, around: Surroundings, work: Workload
+) -> TimeExpected:
+    """About how long a phase of so much work will take here, and a later one like the first."""
+    speed = measure_speed(settings, knowledge, arrival, around)
+    looking = speed.features * (len(arrival.images) + len(knowledge.memory or ()))
+    judging, trials, training = (speed.training * each for each in (work.preparing, work.choosing, work.training))
+    whole = looking + judging + trials + training
+    parts = _parts({"to judge the augmentation": judging, "for trials": trials})
+    line = f"phase {arrival.phase} takes about {_about(whole)}{parts}"
+    if arrival.phase == 0:
+        later = later_phase(settings, arrival)
+        tried, trained = (speed.training * TEACHER_COST * each for each in (later.choosing, later.training))
+        line += f"; a later phase of as many images about {_about(looking + tried + trained)}"
+        line += _parts({"for trials": tried})
+    log.info("%s", line)
+    return TimeExpected(arrival.phase, line, whole, speed.rate)
+
+
+def _parts(parts: dict[str, float]) -> str:
+    words = [f"{_about(seconds)} of it {purpose}" for purpose, seconds in parts.items() if seconds]
+    return "".join(f", {each}" for each in words)
+
+
+def _about(seconds: float) -> str:
+    return duration(max(1.0, seconds))
+
+
+def later_phase(settings: Settings, arrival: Arrival) -> Workload:
+    """The work of a second phase with as many classes and images as the first."""
+    sizes = torch.bincount(arrival.images.labels).tolist()
+    kept, new = settings.memory.planned([sizes, sizes])[1]
+    return planned_work(settings, 1, Growth(len(sizes), len(sizes)), kept, new)
+
+
+def measure_speed(
+    settings: Settings,
+    knowledge: Knowledge,
+    arrival: Arrival,
+    around: Surroundings,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Speed:
+    """How fast a phase is trained here, from a few real steps on some of its images. Nothing remains of them."""
+    images = BATCHES * settings.schedule.batch
+    some = _some(arrival.images, images)
+    known = _with_less_memory(knowledge, images)
+    if known.preprocessing is None:
+        augmentation = around.augmentation or suitable_augmentation(min(some.shape[1:]))
+        known = replace(known, preprocessing=Preprocessing.measured(some.pixels, augmentation))
+    phase = Phase(settings, known, replace(arrival, images=some, count=len(some)), around)
+    speed = Speed(_time_steps(phase, clock), _time_features(phase, clock))
+    del phase
+    if around.backend.device.type == "cuda":
+        give_back()
+    return speed
+
+
+def _some(images: ImageSet, count: int) -> ImageSet:
+    """About so many images, as many of each class."""
+    classes = len(set(images.labels.tolist()))
+    return images.first_of_each_label(max(1, count // max(classes, 1)))
+
+
+def _with_less_memory(knowledge: Knowledge, count: int) -> Knowledge:
+    """The same with about so many images in memory, and no reserve."""
+    return replace(knowledge, memory=Memory.of(_some(knowledge.memory.exemplars, count)) if knowledge.memory else None)
+
+
+def _time_steps(phase: Phase, clock: Callable[[], float]) -> float:
+    """Seconds for an image of the phase's own training; the first step, which prepares much, is left out."""
+    wait = phase.situation.backend.synchronise
+    marks = [(clock(), 0)]
+    try:
+        for event in phase.make_trainer(phase.usual_action).run():
+            if not isinstance(event, StepDone):
+                continue
+            if len(marks) == 1:
+                wait()
+            marks.append((clock(), event.images))
+            if len(marks) > STEPS or marks[-1][0] - marks[1][0] > SECONDS:
+                break
+    except Diverged:
+        log.debug("the steps that were timed diverged")
+    wait()
+    done = clock()
+    marks = marks[1:] if len(marks) > 2 else marks
+    images = sum(count for _, count in marks[1:])
+    return (done - marks[0][0]) / images if images else 0.0
+
+
+def _time_features(phase: Phase, clock: Callable[[], float]) -> float:
+    """Seconds for the features of an image, and of its mirror image, where they are computed once in a phase."""
+    network, images = phase.material.whole, phase.stored.pixels
+    if network is None:
+        return 0.0
+    evaluator = Evaluator(phase.preprocessing, phase.situation.backend)
+    started = clock()
+    evaluator.extract(network, images)
+    evaluator.backend.synchronise()
+    return (1 + phase.preprocessing.augmentation.flip) * (clock() - started) / len(images)
