@@ -6,7 +6,7 @@ import time
 from dataclasses import replace
 
 from poise.data import ImageSet
-from poise.experiment.run import Plan
+from poise.experiment.plan import Plan
 from poise.learner import Learner, build_model
 from poise.policies import UNTUNED
 from poise.training import StepDone
