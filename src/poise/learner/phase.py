@@ -16,7 +16,7 @@ from poise import draws
 from poise.actions import Action
 from poise.data import Augmentation, ImageSet, Memory, Preprocessing, suitable_augmentation
 from poise.errors import UserError
-from poise.learner.arrival import Arrival, hold_out
+from poise.learner.arrival import Arrival, hold_out, without_copies
 from poise.learner.networks import build_model
 from poise.learner.settings import Settings
 from poise.learner.state import Knowledge, Pending
@@ -257,9 +257,9 @@ class Phase:
         rho = budget.rho(phase) if allocation is None else allocation
         quota = budget.after(len(arrival.classes), arrival.count, rho, arrival.next_images)
         evaluator, material = self.situation.evaluator, self.material
-        memory = keep_memory(
-            evaluator, predictor, material.kept, material.arrived, quota, material.reserve, budget.reserve
-        )
+        places = without_copies(ImageSet.joined([self.new, self.unstored]), self.kept.exemplars)
+        candidates = material.arrived.select(places)  # in the order of these images, which they may be features of
+        memory = keep_memory(evaluator, predictor, material.kept, candidates, quota, material.reserve, budget.reserve)
         means, mean_images = measure_means(self.situation, predictor, memory.exemplars, material.arrived)
         hits = {name: count + judged_hits(self.task.history)[name] for name, count in self.before.hits.items()}
         if len(memory.reserve):
