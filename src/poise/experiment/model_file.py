@@ -16,7 +16,7 @@ import torch
 from poise import store
 from poise.errors import Damaged, OtherImages, OutOfMemory, UserError
 from poise.experiment.stopping import CheckpointClock, Stop, as_many_threads, stopping
-from poise.learner import Learner, LearnerState
+from poise.learner import Learner, LearnerState, warn_of_short_phase
 from poise.places import labelled_files
 from poise.progress import watch_phase
 from poise.training import Event, JudgingStep, PhaseDone, TimeExpected
@@ -157,6 +157,7 @@ class ModelFile:
         """The events, with a checkpoint now and then, and one before it leaves because it was asked to."""
         clock, model = CheckpointClock(lesson.checkpoint_seconds), self._digest()
         for event in events:
+            warn_of_short_phase(learner, event)
             yield event
             if isinstance(event, TimeExpected | JudgingStep):
                 if stop.is_set():

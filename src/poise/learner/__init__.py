@@ -8,6 +8,7 @@ all of it as tensors and plain values, `views` what can be read off it, `workloa
 """
 
 from poise.learner.arrival import Images, Labels
+from poise.learner.defaults import warn_of_short_phase
 from poise.learner.labels import Label
 from poise.learner.learner import Learner
 from poise.learner.networks import Shape, build_model
@@ -33,4 +34,5 @@ __all__ = [
     "build_model",
     "planned_work",
     "save_state",
+    "warn_of_short_phase",
 ]

@@ -171,6 +171,11 @@ class Phase:
         """The backbone that the phase starts from, whether it is run or not."""
         return (self.material.whole or self.situation.model).backbone
 
+    @property
+    def is_frozen(self) -> bool:
+        """Whether nothing of the network is trained in this phase."""
+        return self.material.whole is not None or self.situation.model.is_frozen
+
     def _trial_inputs(self) -> TrialInputs:
         budget, classes, phase = self.settings.memory, self.arrival.classes, self.arrival.phase
         quota = budget.quota(len(classes)) - budget.reserve

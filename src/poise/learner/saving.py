@@ -44,6 +44,10 @@ class Saving(Views):
         self.settings, self._around, self.knowledge = settings, around, knowledge
         self._phase, self._ahead = None, Outlook()  # the one under way, and the one that comes
         self._pending = None  # one that was saved in its middle
+        self._note(preprocessing)
+
+    def _note(self, preprocessing: Preprocessing | None) -> None:
+        """What else is to be known of a learner that was made, by those that have something to note."""
 
     def save(self, path: str | Path, *, memory: bool = True) -> None:
         """Write the learner to one file.

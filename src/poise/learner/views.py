@@ -108,6 +108,11 @@ class Views:
         """What decides the actions, for the record: its name, its options, its space, and how actions are tried."""
         return self.settings.resolved_policy()
 
+    @property
+    def phase_under_way(self) -> Phase | None:
+        """The phase that is being learned at this moment."""
+        return self._phase
+
     def outlook(self) -> Outlook:
         """What the phase under way is doing and how much is to come, for those who show progress."""
         return self._phase.task.outlook if self._phase is not None else self._ahead
