@@ -273,3 +273,17 @@ def test_cifar100_works_end_to_end_on_a_cpu(tmp_path: Path) -> None:
     assert [point["classes"] for point in result["curve"]] == [2, 4]
     assert [point["stored_images"] for point in result["curve"]] == [40, 80]
     assert result["curve"][0]["accuracy"] > 50
+
+
+def test_a_network_that_the_method_cannot_use_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    file = tmp_path / "flat.py"
+    layers = "nn.Conv2d(3, 6, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()"
+    file.write_text(f"from torch import nn\ndef make():\n    return nn.Sequential({layers})\n")
+    words = [f"net={file}:make", "epochs=1", "policy=fixed"]
+    folder = tmp_path / "run"
+    refused = make_plan("digits/podnet", load_recipe("digits/podnet", words))
+    with pytest.raises(UserError, match="podnet compares maps, but your net returns none"):
+        Run(refused, RunFolder(folder)).start()
+    assert not folder.exists()
+    learned = make_plan("digits/lucir", load_recipe("digits/lucir", [*words, "groups=[2,2]"]))
+    assert Run(learned, RunFolder(folder)).start()["phases"] == 2

@@ -23,7 +23,7 @@ from poise.experiment.machine import describe_machine, now, record_resume, start
 from poise.experiment.plan import Plan, images_by_origin, refuse_other_exam
 from poise.experiment.progress import Quiet, Watcher
 from poise.experiment.stopping import CheckpointClock, Stop, as_many_threads, stopping
-from poise.learner import Learner, LearnerState, Settings, save_state
+from poise.learner import Learner, LearnerState, Settings, save_state, try_step
 from poise.nets import named_info
 from poise.progress import Meter
 from poise.runfolder import SECONDS
@@ -119,6 +119,7 @@ class Run:
         info = named_info(self.plan.settings.net, self.plan.settings.seed)
         if info is not None:
             info.check(train.shape)
+            try_step(learner, train.of_labels(self.plan.stream[0]))
         if self.plan.recipe.start is not None:
             learner = self._start_from(Path(self.plan.recipe.start), train)
         return learner, train, Examiner(exam, self.plan.stream)

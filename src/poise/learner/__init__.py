@@ -15,6 +15,7 @@ from poise.learner.networks import Shape, build_model
 from poise.learner.phase import Surroundings
 from poise.learner.settings import KEYS, Settings
 from poise.learner.state import Knowledge, LearnerState, Lookup, save_state
+from poise.learner.timing import try_step
 from poise.learner.upkeep import Exemplar
 from poise.learner.workload import planned_work
 
@@ -34,5 +35,6 @@ __all__ = [
     "build_model",
     "planned_work",
     "save_state",
+    "try_step",
     "warn_of_short_phase",
 ]

@@ -15,10 +15,11 @@ import torch
 
 from poise.data import ImageSet, Memory, Preprocessing, suitable_augmentation
 from poise.errors import Diverged
-from poise.learner.arrival import Arrival
+from poise.learner.arrival import Arrival, receive
 from poise.learner.phase import Phase, Surroundings
 from poise.learner.settings import Settings
 from poise.learner.state import Knowledge
+from poise.learner.views import Views
 from poise.learner.workload import planned_work
 from poise.methods import Growth
 from poise.training import Evaluator, StepDone, TimeExpected, Workload, give_back
@@ -88,18 +89,32 @@ def measure_speed(
     clock: Callable[[], float] = time.perf_counter,
 ) -> Speed:
     """How fast a phase is trained here, from a few real steps on some of its images. Nothing remains of them."""
-    images = BATCHES * settings.schedule.batch
-    some = _some(arrival.images, images)
-    known = _with_less_memory(knowledge, images)
-    if known.preprocessing is None:
-        augmentation = around.augmentation or suitable_augmentation(min(some.shape[1:]))
-        known = replace(known, preprocessing=Preprocessing.measured(some.pixels, augmentation))
-    phase = Phase(settings, known, replace(arrival, images=some, count=len(some)), around)
+    phase = _small_phase(settings, knowledge, arrival, around)
     speed = Speed(_time_steps(phase, clock), _time_features(phase, clock))
     del phase
     if around.backend.device.type == "cuda":
         give_back()
     return speed
+
+
+def try_step(learner: Views, images: ImageSet) -> None:
+    """Train one step on a few of these images and throw it away: a network that the method cannot use is refused."""
+    settings, knowledge = learner.settings, learner.knowledge
+    with learner.backend.active():
+        some = images.first_of_each_label(1)
+        arrival = receive(some.pixels, some.labels, settings, knowledge)
+        phase = _small_phase(settings, knowledge, arrival, learner._around)
+        next(phase.make_trainer(phase.usual_action).run(), None)
+
+
+def _small_phase(settings: Settings, knowledge: Knowledge, arrival: Arrival, around: Surroundings) -> Phase:
+    """The phase with a few of its images and of the memory; preprocessed somehow, where nothing was measured yet."""
+    images = BATCHES * settings.schedule.batch
+    some, known = _some(arrival.images, images), _with_less_memory(knowledge, images)
+    if known.preprocessing is None:
+        augmentation = around.augmentation or suitable_augmentation(min(some.shape[1:]))
+        known = replace(known, preprocessing=Preprocessing.measured(some.pixels, augmentation))
+    return Phase(settings, known, replace(arrival, images=some, count=len(some)), around)
 
 
 def _some(images: ImageSet, count: int) -> ImageSet:
