@@ -287,3 +287,12 @@ def test_a_network_that_the_method_cannot_use_is_refused_before_anything_is_writ
     assert not folder.exists()
     learned = make_plan("digits/lucir", load_recipe("digits/lucir", [*words, "groups=[2,2]"]))
     assert Run(learned, RunFolder(folder)).start()["phases"] == 2
+
+
+@pytest.mark.parametrize(("every", "tuned"), [(1, [0, 2, 2, 2, 2]), (2, [0, 2, 0, 2, 0]), (3, [0, 2, 0, 0, 2])])
+def test_planned_work_counts_the_phases_that_are_tuned_and_no_others(every: int, tuned: list[int]) -> None:
+    words = ["setting=tfs", "policy=grid", "space={lr=[0.1,0.05]}", f"policy_options.every={every}"]
+    plan = make_plan("digits/lucir", load_recipe("digits/lucir", words))
+    work = plan.work(plan.images()[0])
+    assert [each.trials for each in work] == tuned
+    assert [each.tuning > 0 for each in work] == [trials > 0 for trials in tuned]

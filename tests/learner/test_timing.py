@@ -41,7 +41,7 @@ class Slow(nn.Module):
 
 def speed_of(learned: Learner, clock: list[float], *classes: int, count: int) -> Speed:
     phase = learned.phase_of(*digits(*classes, count=count))
-    return measure_speed(learned.settings, learned.knowledge, phase.arrival, learned._around, lambda: clock[0])
+    return measure_speed(learned.settings, learned.knowledge, phase.arrival, learned._around, clock=lambda: clock[0])
 
 
 def expected(learned: Learner, *classes: int, count: int = 12) -> TimeExpected:

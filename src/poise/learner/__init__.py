@@ -15,12 +15,13 @@ from poise.learner.networks import Shape, build_model
 from poise.learner.phase import Surroundings
 from poise.learner.settings import KEYS, Settings
 from poise.learner.state import Knowledge, LearnerState, Lookup, save_state
-from poise.learner.timing import try_step
+from poise.learner.timing import TEACHER_COST, is_computed, speed_of, try_step
 from poise.learner.upkeep import Exemplar
 from poise.learner.workload import planned_work
 
 __all__ = [
     "KEYS",
+    "TEACHER_COST",
     "Exemplar",
     "Images",
     "Knowledge",
@@ -33,8 +34,10 @@ __all__ = [
     "Shape",
     "Surroundings",
     "build_model",
+    "is_computed",
     "planned_work",
     "save_state",
+    "speed_of",
     "try_step",
     "warn_of_short_phase",
 ]

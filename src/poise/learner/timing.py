@@ -16,7 +16,7 @@ import torch
 from poise.data import ImageSet, Memory, Preprocessing, suitable_augmentation
 from poise.errors import Diverged
 from poise.learner.arrival import Arrival, receive
-from poise.learner.phase import Phase, Surroundings
+from poise.learner.phase import Phase, Surroundings, is_given
 from poise.learner.settings import Settings
 from poise.learner.state import Knowledge
 from poise.learner.views import Views
@@ -30,7 +30,8 @@ log = logging.getLogger(__name__)
 SECONDS: Final = 0.4  # for which steps are timed,
 STEPS: Final = 20  # but no more than so many
 BATCHES: Final = 2  # of images that these steps are made with
-TEACHER_COST: Final = 4 / 3  # a step costs forward + backward (3 parts); a teacher adds a forward
+STEP_COST: Final = 3  # of a step, in passes forward: one forward, and two for the way back
+TEACHER_COST: Final = (STEP_COST + 1) / STEP_COST  # a teacher adds one
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,11 @@ class Speed:
     def rate(self) -> float:
         """Images trained on in a second; 0 if nothing is trained."""
         return 1 / self.training if self.training else 0.0
+
+    @property
+    def looking(self) -> float:
+        """Seconds for the features of an image, and of its mirror image: measured, or a third of a step for each."""
+        return self.features or 2 * self.training / STEP_COST
 
 
 def expect_time(
@@ -59,7 +65,11 @@ def expect_time(
     if arrival.phase == 0:
         later = later_phase(settings, arrival)
         tried, trained = (speed.training * TEACHER_COST * each for each in (later.choosing, later.training))
-        line += f"; a later phase of as many images about {_about(looking + tried + trained)}"
+        if is_computed(settings, 1, given=is_given(settings, around)):
+            tried, trained = 0.0, speed.looking * len(arrival.images)
+        elif speed.features:
+            trained += looking
+        line += f"; a later phase of as many images about {_about(tried + trained)}"
         line += _parts({"for trials": tried})
     log.info("%s", line)
     return TimeExpected(arrival.phase, line, whole, speed.rate)
@@ -81,27 +91,42 @@ def later_phase(settings: Settings, arrival: Arrival) -> Workload:
     return planned_work(settings, 1, Growth(len(sizes), len(sizes)), kept, new)
 
 
+def is_computed(settings: Settings, phase: int, *, given: bool) -> bool:
+    """Whether a phase trains nothing: the method freezes the network and computes its head from features."""
+    method = settings.made_method
+    stages = method.stages(Growth(1 if phase else 0, 1))
+    return method.freezes(phase, given=given) and all(stage.trains == "backbone" for stage in stages)
+
+
 def measure_speed(
     settings: Settings,
     knowledge: Knowledge,
     arrival: Arrival,
     around: Surroundings,
+    *,
+    seconds: float = SECONDS,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Speed:
     """How fast a phase is trained here, from a few real steps on some of its images. Nothing remains of them."""
     phase = _small_phase(settings, knowledge, arrival, around)
-    speed = Speed(_time_steps(phase, clock), _time_features(phase, clock))
+    speed = Speed(_time_steps(phase, seconds, clock), _time_features(phase, clock))
     del phase
     if around.backend.device.type == "cuda":
         give_back()
     return speed
 
 
+def speed_of(learner: Views, images: ImageSet, seconds: float = SECONDS) -> Speed:
+    """How fast this learner would learn these images, labelled by their classes."""
+    with learner.backend.active():
+        arrival = receive(images.pixels, images.labels, learner.settings, learner.knowledge)
+        return measure_speed(learner.settings, learner.knowledge, arrival, learner._around, seconds=seconds)
+
+
 def try_step(learner: Views, images: ImageSet) -> None:
     """Train one step on a few of these images and throw it away: a network that the method cannot use is refused."""
-    settings, knowledge = learner.settings, learner.knowledge
+    settings, knowledge, some = learner.settings, learner.knowledge, images.first_of_each_label(1)
     with learner.backend.active():
-        some = images.first_of_each_label(1)
         arrival = receive(some.pixels, some.labels, settings, knowledge)
         phase = _small_phase(settings, knowledge, arrival, learner._around)
         next(phase.make_trainer(phase.usual_action).run(), None)
@@ -128,7 +153,7 @@ def _with_less_memory(knowledge: Knowledge, count: int) -> Knowledge:
     return replace(knowledge, memory=Memory.of(_some(knowledge.memory.exemplars, count)) if knowledge.memory else None)
 
 
-def _time_steps(phase: Phase, clock: Callable[[], float]) -> float:
+def _time_steps(phase: Phase, seconds: float, clock: Callable[[], float]) -> float:
     """Seconds for an image of the phase's own training; the first step, which prepares much, is left out."""
     wait = phase.situation.backend.synchronise
     marks = [(clock(), 0)]
@@ -139,7 +164,7 @@ def _time_steps(phase: Phase, clock: Callable[[], float]) -> float:
             if len(marks) == 1:
                 wait()
             marks.append((clock(), event.images))
-            if len(marks) > STEPS or marks[-1][0] - marks[1][0] > SECONDS:
+            if len(marks) > STEPS * seconds / SECONDS or marks[-1][0] - marks[1][0] > seconds:
                 break
     except Diverged:
         log.debug("the steps that were timed diverged")
