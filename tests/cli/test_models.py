@@ -13,9 +13,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from torch import Tensor
 
 from poise import Augmentation, Learner, UserError, store
 from poise.experiment import Lesson, ModelFile, prediction
+from poise.nets import Model
+from poise.training import Evaluator, Extracted
 
 from .samples import Command, Done, pictures
 
@@ -445,3 +448,32 @@ def test_images_of_no_known_class_are_rejected_when_asked(model: Path, lessons: 
     refused = poise("predict", model, folder, "--reject", "1.5")
     assert (refused.code, refused.out) == (2, "")
     assert "rate=1.5" in refused.err
+    refused = poise("predict", model, folder, "--reject", "often")
+    assert refused == Done(2, "", "poise: --reject often is neither a share, such as 0.05, nor 'saved'\n")
+    missing = poise("predict", model, folder, "--reject", "saved")
+    assert (missing.code, missing.out) == (2, "")
+    assert "saved without a reject threshold; give a share, such as --reject 0.05" in missing.err
+
+
+def test_a_saved_threshold_rejects_and_the_network_runs_once(
+    model: Path, lessons: Path, poise: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learner, folder = Learner.load(model, device="cpu"), lessons / "first"
+    plain = [json.loads(line) for line in poise("predict", model, folder, "--json", "--top", "2").out.splitlines()]
+    learner.calibrate_reject(0.4).save("thresholded", memory=False)
+    files = [row["path"] for row in plain]
+    wanted = [label is None for label in learner.predict(files, reject=True)]
+    passes, extract = list[int](), Evaluator.extract
+
+    def counted(self: Evaluator, model: Model, pixels: Tensor) -> Extracted:
+        passes.append(len(pixels))
+        return extract(self, model, pixels)
+
+    monkeypatch.setattr(Evaluator, "extract", counted)
+    done = poise("predict", "thresholded", folder, "--reject", "saved", "--json", "--top", "2")
+    assert passes == [len(files)]
+    rows = [json.loads(line) for line in done.out.splitlines()]
+    assert [row["label"] is None for row in rows] == wanted
+    assert 0 < sum(wanted) < len(wanted)
+    assert [row["ranked"] for row in rows] == [row["ranked"] for row in plain]
+    assert "keeps no images" in poise("predict", "thresholded", folder, "--reject", "0.1").err

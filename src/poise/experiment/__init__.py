@@ -6,7 +6,7 @@ from poise.experiment.examiner import Exam, Examiner, split_for_development
 from poise.experiment.folder import RunFolder
 from poise.experiment.model_file import Lesson, ModelFile
 from poise.experiment.plan import Plan, make_plan, reopen
-from poise.experiment.prediction import FolderScore, Prediction, predict_files, score_folder
+from poise.experiment.prediction import FolderScore, Prediction, predict_files, score_folder, set_reject
 from poise.experiment.progress import Lines, Quiet, Watcher, make_watcher
 from poise.experiment.recipe import (
     Recipe,
@@ -53,6 +53,7 @@ __all__ = [
     "reopen",
     "report_maps",
     "score_folder",
+    "set_reject",
     "split_for_development",
     "sweep_cells",
     "track_folder",

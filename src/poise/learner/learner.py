@@ -25,7 +25,7 @@ from poise.learner.settings import KEYS, Settings
 from poise.learner.state import Knowledge
 from poise.learner.upkeep import Upkeep
 from poise.nets import named_info, net_info
-from poise.training import NCM_TEMPERATURE, Event, Executor
+from poise.training import Event, Executor
 from poise.tuning import Reward, TrialSettings
 
 log = logging.getLogger(__name__)
@@ -237,19 +237,6 @@ class Learner(Conventions, Upkeep, Rejecting, Exporting):
             return self._predict_or_reject(images, self._classifier(classifier), rejected)
         labels: NDArray[Any] = np.asarray(self.classes_)
         return np.asarray(labels[self.predict_proba(images, classifier=classifier).argmax(axis=1)])
-
-    def predict_proba(self, images: Images, *, classifier: str | None = None) -> NDArray[np.float32]:
-        """A probability for each image and class, columns as in `classes_`.
-
-        `fc`: the softmax of the head's logits. `ncm`: the softmax of the cosines to the class means at
-        temperature 0.1, so that the most probable class is always the nearest mean.
-        """
-        chosen = self._classifier(classifier)
-        with self.backend.active():
-            scores = self._scores(images)[chosen]
-            scores = scores if chosen == "fc" else scores / NCM_TEMPERATURE
-            probabilities: NDArray[np.float32] = scores.softmax(dim=1).cpu().numpy()
-        return probabilities
 
     def predictions(self, images: Images) -> dict[str, NDArray[Any]]:
         """The labels that each classifier, `fc` and `ncm`, gives to the images."""
