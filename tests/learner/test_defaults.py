@@ -126,6 +126,12 @@ def test_with_many_images_everything_but_the_network_is_the_papers() -> None:
     assert found.net == "small"
 
 
+def test_with_many_images_adamw_which_the_paper_has_not_keeps_the_rules() -> None:
+    found = suited(blank(20_001, 8), optimiser="adamw", policy="fixed")
+    assert (found.schedule.batch, found.schedule.epochs, found.schedule.decay) == (64, 30, "cosine")
+    assert (found.first_action.lr, found.schedule.weight_decay, found.schedule.images) == (1e-3, 0.01, 20_001)
+
+
 # Judging --------------------------------------------------------------------------------------------------------------
 
 

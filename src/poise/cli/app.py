@@ -66,7 +66,7 @@ def main() -> NoReturn:
     except OSError as error:
         _fail(f"{error.filename or 'the system'}: {error.strerror or error}; nothing that was saved is lost", 1)
     except (KeyboardInterrupt, typer.Abort):
-        _fail("interrupted before a checkpoint could be written", 130)
+        _fail("interrupted without a checkpoint; what was saved before is still there", 130)
 
 
 def _fail(message: str, code: int) -> NoReturn:
