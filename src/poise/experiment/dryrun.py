@@ -17,7 +17,7 @@ def describe_plan(plan: Plan) -> str:
     train, _ = plan.images()
     learner = plan.new_learner()
     lines = [
-        *plan.source.notes,
+        *plan.notes,
         f"{plan.name}: {recipe.method} on {plan.source.name}, {recipe.setting}, {len(stream)} phases, "
         f"order {recipe.order}, exam {recipe.exam}, seed {recipe.seed}",
         f"network {learner.architecture}, {recipe.epochs} epochs a phase, batch {recipe.batch}, "

@@ -38,17 +38,26 @@ class Plan:
     def settings(self) -> Settings:
         """What the learner is made with: the recipe's keys, and the data's own net where it names none."""
         settings = self.recipe.settings
+        if self.recipe.augmentation == "judged":
+            settings = replace(settings, automatic=("augmentation",))
         return settings if settings.net is not None else replace(settings, net=self.source.net)
+
+    @property
+    def notes(self) -> list[str]:
+        """Lines for the user about what was chosen for the data."""
+        return [note.replace(f"net {self.source.net}", f"net {self.settings.net}") for note in self.source.notes]
 
     def __reduce__(self) -> tuple[Callable[..., Plan], tuple[str, Recipe]]:
         return make_plan, (self.name, self.recipe)  # words, of which the same plan is made elsewhere
 
     def new_learner(self) -> Learner:
         """A learner as the recipe describes it, which has learned nothing."""
-        around = Surroundings.of(self.settings, self.recipe.device, augmentation=self.source.augmentation)
+        judged = bool(self.settings.automatic)
+        augmentation = None if judged else self.source.augmentation
+        around = Surroundings.of(self.settings, self.recipe.device, augmentation=augmentation)
         info = named_info(self.settings.net, self.settings.seed)
         own = info is not None and info.mean is not None  # the network's own constants, not those of the data
-        return Learner.from_settings(self.settings, around, None if own else self.source.preprocessing)
+        return Learner.from_settings(self.settings, around, None if own or judged else self.source.preprocessing)
 
     def restored_learner(self, state: LearnerState) -> Learner:
         """The learner that was saved in this run's folder, or is to continue in it."""
@@ -105,7 +114,15 @@ def make_plan(name: str, recipe: Recipe) -> Plan:
     phases = None if recipe.setting == "groups" else recipe.phases
     stream = make_stream(recipe.setting, order=order, phases=phases, groups=recipe.groups)
     recipe.settings.memory.quota(len(stream.classes))
+    recipe = recipe.chosen_for(_first_images(source, stream)) if recipe.choose else recipe
     return Plan(name, recipe.resolved(**_absolute_paths(recipe, source)), source, stream)
+
+
+def _first_images(source: Source, stream: Stream) -> ImageSet:
+    """As many blank images as the first phase has: for all that is chosen by their number and size."""
+    sizes, shape = source.outline()
+    labels = torch.tensor([label for label in stream[0] for _ in range(sizes[label])])
+    return ImageSet(torch.zeros(1, *shape, dtype=torch.uint8).expand(len(labels), *shape), labels, labels)
 
 
 def _absolute_paths(recipe: Recipe, source: Source) -> dict[str, str]:

@@ -346,9 +346,9 @@ def runner_of(folder: RunFolder) -> str:
 
 
 def differing_keys(one: Settings, other: Settings) -> list[str]:
-    """The keys in which two settings differ."""
+    """The keys in which two settings differ, apart from what was still open."""
     mine, saved = (json.loads(json.dumps(each.as_json())) for each in (other, one))
-    return [key for key, value in saved.items() if value != mine[key]]
+    return [key for key, value in saved.items() if value != mine[key] and key != "automatic"]
 
 
 def _percent(value: float) -> float:

@@ -8,7 +8,7 @@ all of it as tensors and plain values, `views` what can be read off it, `workloa
 """
 
 from poise.learner.arrival import Images, Labels
-from poise.learner.defaults import warn_of_short_phase
+from poise.learner.defaults import suit, warn_of_short_phase
 from poise.learner.labels import Label
 from poise.learner.learner import Learner
 from poise.learner.networks import Shape, build_model
@@ -38,6 +38,7 @@ __all__ = [
     "planned_work",
     "save_state",
     "speed_of",
+    "suit",
     "try_step",
     "warn_of_short_phase",
 ]
