@@ -17,6 +17,7 @@ from poise.data import make_stream
 from poise.data.sources import ArraySource, DigitsSource
 from poise.errors import UserError
 from poise.experiment import Plan, Run, RunFolder, TensorBoard, load_recipe, make_plan, make_recipe, reopen
+from poise.learner import judging_work
 from poise.store import read_journal
 from poise.training import DefaultsChosen
 
@@ -342,6 +343,8 @@ def test_a_recipe_that_chooses_has_the_settings_that_the_learner_would_choose(
     assert {**mine, "automatic": []} == learned
     assert plan.settings.tuner.forecast(1) == learner.settings.tuner.forecast(1)
     assert plan.recipe.images == len(first)
+    lasts = max(1, round(0.4 * plan.recipe.epochs))
+    assert judging_work(plan.new_learner(), first) == 2 * lasts * 34, "two trainings on four fifths of each class"
 
 
 def test_what_was_chosen_is_in_the_run_folder_and_resumed_anywhere(photos: Path, tmp_path: Path) -> None:

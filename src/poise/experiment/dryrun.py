@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from poise.data import ImageSet
 from poise.experiment.plan import Plan
-from poise.learner import TEACHER_COST, Learner, build_model, is_computed, speed_of
+from poise.learner import TEACHER_COST, Learner, build_model, is_computed, judging_work, speed_of
 from poise.nets import is_named
 from poise.words import duration
 
@@ -47,7 +47,8 @@ def _times(plan: Plan, learner: Learner, train: ImageSet) -> list[str]:
     speed = speed_of(learner, train.of_labels(plan.stream[0]), MEASURED_SECONDS)
     first, later = _network_bytes(learner, train.shape)
     kind, given = plan.settings.kind, is_named(plan.settings.net)
-    seconds = tried = looked = 0.0
+    judged = judging_work(learner, train.of_labels(plan.stream[0])) if plan.settings.automatic else 0
+    seconds, tried, looked = speed.training * judged, 0.0, 0.0
     for (kept, new), work in zip(plan.planned(train), plan.work(train), strict=True):
         if is_computed(plan.settings, work.phase, given=given):
             looked += speed.looking * (kept + new)

@@ -12,6 +12,7 @@ from poise.learner.defaults import suit, warn_of_short_phase
 from poise.learner.labels import Label
 from poise.learner.learner import Learner
 from poise.learner.networks import Shape, build_model
+from poise.learner.opening import judging_work
 from poise.learner.phase import Surroundings
 from poise.learner.settings import KEYS, Settings
 from poise.learner.state import Knowledge, LearnerState, Lookup, save_state
@@ -35,6 +36,7 @@ __all__ = [
     "Surroundings",
     "build_model",
     "is_computed",
+    "judging_work",
     "planned_work",
     "save_state",
     "speed_of",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from dataclasses import replace
 
-from poise.data import Augmentation
+from poise.data import Augmentation, ImageSet
 from poise.learner.arrival import Arrival
 from poise.learner.defaults import Chosen, choose_defaults, suit
 from poise.learner.judging import Judging
@@ -13,6 +13,7 @@ from poise.learner.phase import Surroundings
 from poise.learner.settings import Settings
 from poise.learner.state import Knowledge
 from poise.learner.timing import expect_time
+from poise.learner.views import Views
 from poise.learner.workload import planned_work
 from poise.training import Event, Outlook, Workload
 
@@ -42,6 +43,12 @@ def open_phase(
         return (yield from choose_defaults(settings, judging)) if opens else None
     finally:
         outlook.work = None
+
+
+def judging_work(learner: Views, images: ImageSet) -> int:
+    """How many images the trainings that judge the augmentation would see, of a learner that has learned nothing."""
+    given = _given(learner.knowledge, learner._around)
+    return Judging(learner.settings, images, learner._around, given).work
 
 
 def _given(knowledge: Knowledge, around: Surroundings) -> Augmentation | None:
