@@ -85,6 +85,10 @@ TASKS: Final = (
     Task("photos", "tiny", (2, 2, 2), 100),
     Task("text", "digits", (4, 3, 3), 100),
     Task("few text", "digits", (2, 2, 2, 2, 2), 20, memory=5),
+    # For choosing, added after the tasks above had been shown once: phases of one class, and a tail in colour.
+    Task("one by one", "cifar", (3, 1, 1, 1, 1), 80, showing=False),
+    Task("uneven", "cifar", (4, 1, 3, 1), 60, showing=False),
+    Task("tail", "cifar", (5, 3, 2), (250, 10), showing=False),
 )
 
 

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from poise.actions import AXES, Action, Axis, AxisValue, is_weight, make_space, register_axis
+from poise.actions import AXES, Action, Axis, AxisValue, is_weight, register_axis
 from poise.errors import UserError
+from poise.spaces import make_space
 
 WEIGHTS = st.floats(0, 1e6)
 CHOICES = st.fixed_dictionaries(

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from poise import draws
-from poise.actions import Action, ActionSpace, make_space
+from poise.actions import Action
 from poise.errors import Damaged
 from poise.policies import (
     POLICIES,
@@ -28,6 +28,7 @@ from poise.policies import (
     register,
     replay,
 )
+from poise.spaces import ActionSpace, make_space
 
 BASE = Action(logit_kd=0, feature_kd=1, lr=0.1)
 SPACE = make_space({"feature_kd": [0, 1, 2], "lr": [0.1, 0.05]}, BASE)

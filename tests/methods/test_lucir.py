@@ -37,6 +37,14 @@ def test_lambda_base_is_an_option() -> None:
     assert feature_weight(50, 10, Lucir(lambda_base=10.0)) == pytest.approx(22.36, abs=0.005)
 
 
+def test_a_trial_on_half_of_the_new_classes_has_the_weight_of_the_phase_that_it_stands_for() -> None:
+    student = output(torch.eye(2), torch.zeros(2, 15))
+    teacher = output(torch.eye(2).flip(0), torch.zeros(2, 10))
+    growth = Growth(10, 5, stands_for=Growth(10, 10))
+    assert Lucir().terms(student, teacher, torch.tensor([0, 10]), growth)["feature_kd"].item() == pytest.approx(5.0)
+    assert (sum(growth), *growth) == (15, 10, 5)
+
+
 def test_images_of_known_classes_alone_have_a_finite_weight() -> None:
     student, teacher = (output(torch.eye(2), torch.zeros(2, 4)) for _ in range(2))
     terms = Lucir().terms(student, teacher, torch.tensor([0, 1]), Growth(4, 0))

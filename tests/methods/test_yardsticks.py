@@ -14,6 +14,7 @@ from poise import Budget, Learner, store
 from poise.data import ImageSet
 from poise.errors import UserError
 from poise.experiment import Plan, Run, RunFolder, load_recipe, make_recipe
+from poise.methods import Growth
 from poise.report import Report, comparison_table, run_of_result, run_table
 from poise.report.reading import read_run
 from poise.training import Event, TrialDone
@@ -48,7 +49,7 @@ class TestReplay:
         assert learner.model is not None
         before = learner.model.head.rows().detach().clone()
         phase = learner.phase_of(arriving[1].pixels, arriving[1].labels)
-        assert phase.situation.growth == (2, 2)
+        assert phase.situation.growth == Growth(2, 2)
         assert phase.situation.teacher() is None, "no model is asked besides the one that is trained"
         learn(learner, arriving[1])
         assert not (learner.model.head.rows()[:2] == before).any()

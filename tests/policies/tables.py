@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from poise import draws
-from poise.actions import ActionSpace
 from poise.policies.simulate import Table
+from poise.spaces import ActionSpace
 
 
 def smooth_table(

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 import pytest
 
 from poise import draws
-from poise.actions import Action, make_space
+from poise.actions import Action
 from poise.policies import Outcome, Policy, Setup, Trial, Wish, forecast, make_policy, new_epochs
+from poise.spaces import make_space
 
 SETUP = Setup(make_space("paper", Action(logit_kd=0, feature_kd=1, lr=0.1)), short=16, full=160, seed=0)
 POLICIES: dict[str, dict[str, float | str]] = {

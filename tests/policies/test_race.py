@@ -5,9 +5,10 @@ from collections import Counter
 
 import pytest
 
-from poise.actions import Action, make_space
+from poise.actions import Action
 from poise.policies import Outcome, Policy, Setup, Trial, make_policy
 from poise.policies.beliefs import Scores
+from poise.spaces import make_space
 
 BASE = Action(logit_kd=0, feature_kd=1, lr=0.1)
 

@@ -6,10 +6,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from poise.actions import Action, make_space
+from poise.actions import Action
 from poise.errors import UserError
 from poise.policies import Policy, Setup, make_policy
 from poise.policies.simulate import Table, replay_on_table
+from poise.spaces import make_space
 
 from .tables import smooth_table
 

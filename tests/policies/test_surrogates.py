@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 from poise import draws
-from poise.actions import Action, make_space
+from poise.actions import Action
 from poise.policies import Outcome, Setup, Trial, make_policy
 from poise.policies.simulate import replay_on_table
 from poise.policies.surrogate import _Gaussian, noise_variance
+from poise.spaces import make_space
 
 from .tables import smooth_table
 

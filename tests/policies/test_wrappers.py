@@ -5,11 +5,12 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from poise.actions import Action, make_space
+from poise.actions import Action
 from poise.errors import UserError
 from poise.policies import Outcome, Policy, Setup, make_policy
 from poise.policies.simulate import replay_on_table
 from poise.policies.wrappers import Safe
+from poise.spaces import make_space
 
 from .tables import smooth_table
 

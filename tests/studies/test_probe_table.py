@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from poise import store
-from poise.actions import Action, make_space
+from poise.actions import Action
 from poise.errors import UserError
 from poise.policies import make_policy
 from poise.policies.simulate import replay_on_table
+from poise.spaces import make_space
 from poise.studies import ProbeTable, load_probe, probe_summary, simulation_summary, simulation_table
 
 BASE = Action(feature_kd=1, lr=0.1, classifier="auto")

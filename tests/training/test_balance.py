@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from poise import Learner
-from poise.actions import make_space
 from poise.data import Augmentation, ImageSet, Memory, Preprocessing, herd
 from poise.errors import UserError
 from poise.learner import LearnerState
 from poise.methods import METHODS, Growth, ICaRL, Method, Stage, make_method
 from poise.nets import LinearHead, Model, build_backbone, build_head, torch_generator
 from poise.policies import Trial
+from poise.spaces import make_space
 from poise.training import Backend, EpochDone, Event, LocalPhase, Schedule, Situation, StageDone, StepDone, Trainer
 from poise.tuning import Attempt, TrialInputs, Trials, TrialSettings
 

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from poise import Budget, Learner, UserError
-from poise.actions import Action, tuned_space
+from poise.actions import Action
 from poise.data.sources import DigitsSource
 from poise.errors import Diverged
 from poise.methods import make_method
+from poise.spaces import tuned_space
 from poise.training import ActionDecided, PhaseStarted, TrialDone
 
 OWN = make_method("lucir").default_action

@@ -157,7 +157,8 @@ def test_the_unrolled_training_is_the_trainers(method: Method, cpu: Backend, par
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimiser = torch.optim.SGD(trained, action.lr, momentum=0.9, weight_decay=5e-4)
     clamp = method.stages(GROWTH)[0].clamp
-    step = Step(situation, optimiser, model, situation.teacher(), action, clamp)
+    labels = situation.feed(parts.kept, parts.new).labels
+    step = Step(situation, optimiser, model, situation.teacher(), action, labels, clamp)
     for number in range(steps):
         step(*problem.batch(0, number))
     state = problem.unrolled(action, {}, steps, 0)

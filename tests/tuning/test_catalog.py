@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from poise.actions import make_space
 from poise.errors import UserError
 from poise.learner import Settings
 from poise.methods import make_method
 from poise.policies import POLICIES, PRESETS, Preset, Setup
+from poise.spaces import make_space
 from poise.tuning import PolicyTuner, TrialSettings, Tuner, tuner_kind, tuner_names
 from poise.tuning.bilevel import BilevelTuner
 from poise.tuning.offline import OfflineTuner

@@ -20,8 +20,8 @@ from poise.tuning.history import (
     Judged,
     Played,
     Stepped,
-    TriedInFull,
-    finalist_totals,
+    TriedWithHits,
+    decided_totals,
     told_to_policy,
 )
 
@@ -30,7 +30,7 @@ FULL = Outcome(Trial(7, 1, 40, full=True), 0.5, (0.25, 0.75))
 ENTRIES: list[Entry] = [
     Tried(1, Outcome(Trial(3, 2, 4, continues=0, round=1), 0.1 + 0.2, (1 / 3, 0.5))),
     Tried(1, Outcome(Trial(0, 0, 4), 0.0, diverged=True)),
-    TriedInFull(2, FULL, {"fc": 5, "ncm": 4}),
+    TriedWithHits(2, FULL, {"fc": 5, "ncm": 4}),
     Decided(2, 1),
     Judged(2, {"fc": 5, "ncm": 4}),
     Chosen(3, ACTION),
@@ -55,8 +55,8 @@ def test_an_entry_comes_back_from_json_to_the_last_bit(entry: Entry) -> None:
 
 def test_every_kind_of_entry_has_a_word_of_its_own() -> None:
     kinds = {type(entry): next(iter(written(entry))) for entry in ENTRIES}
-    assert {word for kind, word in kinds.items() if kind is not TriedInFull} == set(_MADE_OF)
-    assert kinds[TriedInFull] == kinds[Tried]  # with totals
+    assert {word for kind, word in kinds.items() if kind is not TriedWithHits} == set(_MADE_OF)
+    assert kinds[TriedWithHits] == kinds[Tried]  # with totals
 
 
 def test_a_round_without_a_finite_loss_stays_one() -> None:
@@ -103,11 +103,11 @@ def test_the_reward_of_a_decision_is_that_of_its_last_trial_in_the_same_phase() 
 
 
 def test_a_decided_finalist_has_totals_and_no_other_arm_has() -> None:
-    final = TriedInFull(2, FULL, {"fc": 5, "ncm": 4})
-    assert finalist_totals([final, Decided(2, 1)]) == {"fc": 5, "ncm": 4}
-    assert finalist_totals([final, Decided(2, 0)]) is None
-    assert finalist_totals([Tried(2, FULL), Decided(2, 1)]) is None
-    assert finalist_totals([final]) is None
+    final = TriedWithHits(2, FULL, {"fc": 5, "ncm": 4})
+    assert decided_totals([final, Decided(2, 1)]) == {"fc": 5, "ncm": 4}
+    assert decided_totals([final, Decided(2, 0)]) is None
+    assert decided_totals([Tried(2, FULL), Decided(2, 1)]) is None
+    assert decided_totals([final]) is None
 
 
 def test_hits_of_all_judgements_add_up() -> None:

@@ -12,12 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from poise import draws
-from poise.actions import Action, ActionSpace, make_space
+from poise.actions import Action
 from poise.data import Augmentation, Feed, ImageSet, Memory, Preprocessing
 from poise.errors import Damaged, UserError
 from poise.methods import Growth, make_method
 from poise.nets import Model, build_backbone, build_head
 from poise.policies.reinforce import Reinforce, state_of
+from poise.spaces import ActionSpace, make_space
 from poise.training import Backend, Evaluator, Schedule, Situation, Trainer, make_backend
 from poise.tuning import TrialInputs
 from poise.tuning.history import Episode

@@ -184,8 +184,10 @@ def test_a_look_ahead_learns_one_half_then_the_other_and_ends_with_all_classes(
     trials = make_ahead(situation=replace(situation, method=method))
     result = trials.run(Attempt(Trial(0, arm=0, epochs=1), OWN, "fc", 1))
     (first, (heads, seen)), (second, (all_heads, all_seen)) = method.heard.items()
-    assert (first, heads) == (Growth(2, 1), 3)
-    assert (second, all_heads) == (Growth(3, 2), 5)
+    whole = Growth(2, 3)
+    assert (first, heads) == (Growth(2, 1, stands_for=whole), 3)
+    assert (second, all_heads) == (Growth(3, 2, stands_for=whole), 5)
+    assert first.meant == second.meant == whole, "weights adapt to the phase that the trial stands for"
     assert result.classes == [2, 3, 4]
     counts = torch.tensor(seen).bincount().tolist()
     later = torch.tensor(all_seen).bincount(minlength=5).tolist()
@@ -304,10 +306,10 @@ def test_each_repetition_of_a_horizon_has_the_last_result_as_teacher(
 
 @pytest.mark.parametrize("classifier", ["fc", "ncm"])
 @pytest.mark.parametrize("reserved", [0, 2])
-def test_both_environments_are_one_after_the_other_and_each_counts_by_its_images(
+def test_both_environments_are_one_after_the_other_and_each_counts_by_its_classes(
     make_ahead: Callable[..., Trials], classifier: str, reserved: int
 ) -> None:
-    """Without a reserve the parts have 15 and 24 images, and rewards of their own."""
+    """Without a reserve the parts have 15 and 24 images of 5 and 3 classes, and rewards of their own."""
     trial, action = Trial(0, arm=0, epochs=2, round=1), OWN.replace(lr=0.02)
     both, local, ahead = (
         make_ahead(environment=kind, reserved=reserved, confused=4).run(Attempt(trial, action, classifier, 2))
@@ -316,12 +318,13 @@ def test_both_environments_are_one_after_the_other_and_each_counts_by_its_images
     images = sum(local.images), sum(ahead.images)
     assert images == ((28, 28) if reserved else (15, 24))
     rewards = local.outcome.reward, ahead.outcome.reward
-    weighted = (images[0] * rewards[0] + images[1] * rewards[1]) / sum(images)
+    classes = len(local.classes), len(ahead.classes)
+    weighted = (classes[0] * rewards[0] + classes[1] * rewards[1]) / sum(classes)
     assert both.outcome.reward == pytest.approx(weighted)
     if not reserved:
         assert rewards[0] != pytest.approx(rewards[1], abs=1e-3)
-        by_classes = sum(both.outcome.per_class) / len(both.classes)
-        assert both.outcome.reward != pytest.approx(by_classes, abs=1e-4)
+        by_images = (images[0] * rewards[0] + images[1] * rewards[1]) / sum(images)
+        assert both.outcome.reward != pytest.approx(by_images, abs=1e-4)
         assert both.outcome.reward != pytest.approx(sum(rewards) / 2, abs=1e-4)
     assert both.classes == [*local.classes, *ahead.classes]
     assert both.images == [*local.images, *ahead.images]

@@ -106,7 +106,7 @@ class Recipe(BaseModel):
     warmup: float = Field(0.0, ge=0, lt=1)
     policy: str = "online"
     policy_options: dict[str, bool | int | float | str] = Field(default_factory=dict)
-    space: str | dict[str, list[float | str]] | None = None
+    space: str | dict[str, list[float | str]] | list[dict[str, list[float | str]]] | None = None
     tune: list[str] | None = None
     trials: TrialKeys = TrialKeys()
     action: dict[str, float | str] = Field(default_factory=dict)

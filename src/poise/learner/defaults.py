@@ -29,6 +29,7 @@ PLASTIC: Final[Mapping[str, AxisValue]] = {
     "feature_kd": 0.0,
     "logit_kd": 1.0,
     "margin": 0.0,
+    "adjustment": 1.0,
     "old_rows": "trained",
     "classifier": "ncm",
 }

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from poise.actions import AxisValue, make_space
+from poise.actions import AxisValue
 from poise.data import Augmentation, Budget, Preprocessing
 from poise.errors import OtherImages, UserError
 from poise.learner.arrival import Arrival, Images, Labels, check_foresight, labelled_pixels, receive, share_right
@@ -25,6 +25,7 @@ from poise.learner.settings import KEYS, Settings
 from poise.learner.state import Knowledge
 from poise.learner.upkeep import Upkeep
 from poise.nets import named_info, net_info
+from poise.spaces import make_space
 from poise.training import Event, Executor
 from poise.tuning import Reward, TrialSettings
 

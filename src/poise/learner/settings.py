@@ -8,11 +8,12 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Final, Self
 
-from poise.actions import AXES, Action, ActionSpace, AxisValue, tuned_space
+from poise.actions import AXES, Action, AxisValue
 from poise.data import ALL_IMAGES, LEAST_SIZE, Budget
 from poise.errors import UserError, check_number, check_whole
 from poise.methods import Growth, Method, is_registered, make_method
 from poise.nets import absolute_word, check_backbone
+from poise.spaces import ActionSpace, Grids, all_grids, tuned_space
 from poise.training import Schedule
 from poise.tuning import (
     DEFAULT_POLICY,
@@ -54,7 +55,7 @@ class Settings:
     first_lr: float | None = None
     policy: str = UNTUNED
     policy_options: Mapping[str, bool | float | str] = field(default_factory=dict)
-    space: str | Mapping[str, Sequence[AxisValue]] = "paper"
+    space: str | Grids = "paper"
     tune: Sequence[str] | None = None
     trials: TrialSettings = field(default_factory=TrialSettings)
     memory: Budget = field(default_factory=Budget)
@@ -120,9 +121,9 @@ class Settings:
                     f"{self.method} with these options trains on as many old images as new ones (its stage "
                     f"{stage.name}), and memory=0 keeps none; set other options or keep images, such as memory=20"
                 )
-        axes = self.space if isinstance(self.space, Mapping) and self.kind.tunes else {}
+        grids = () if isinstance(self.space, str) or not self.kind.tunes else all_grids(self.space)
         balance = {**method.default_action, **self.action}.get("balance")
-        if BALANCED in (balance, *axes.get("balance", ())):
+        if BALANCED in (balance, *(word for grid in grids for word in grid.get("balance", ()))):
             raise UserError(
                 f"{self.method} with balance={BALANCED} ends a phase on as many old images as new ones, and memory=0 "
                 "keeps none; set action.balance=none"
@@ -213,9 +214,10 @@ class Settings:
     @property
     def first_action(self) -> Action:
         """The action of the first phase: plain classification, in which nothing is tuned."""
-        own = self.made_method.default_action
+        own, default = self.made_method.default_action, self.default_action
         lr = own.lr if self.first_lr is None else self.first_lr
-        return own.replace(lr=lr, classifier=self.default_action.classifier)
+        counts = {"adjustment": default.adjustment} if "adjustment" in own else {}
+        return own.replace(lr=lr, classifier=default.classifier, **counts)
 
     def resolved_policy(self) -> dict[str, Any]:
         """What decides the actions, for the record: its name, its options, its space, and how actions are tried."""

@@ -7,7 +7,7 @@ from typing import Any, Generic, NoReturn, TypeVar
 
 from torch import Tensor
 
-from poise.actions import Action, ActionSpace
+from poise.actions import Action
 from poise.data import Memory, Preprocessing
 from poise.errors import UserError
 from poise.learner.arrival import Images, Labels, receive
@@ -17,6 +17,7 @@ from poise.learner.phase import Phase, Surroundings
 from poise.learner.settings import Settings
 from poise.learner.state import Knowledge
 from poise.nets import Model, NetInfo, named_info, net_info
+from poise.spaces import ActionSpace
 from poise.training import Backend, Evaluator, Outlook
 from poise.tuning import Reward
 

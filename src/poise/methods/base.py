@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, NamedTuple, Self
 
@@ -16,11 +16,28 @@ from poise.errors import UserError, suggestion
 from poise.nets import Model, Output, Part
 
 
-class Growth(NamedTuple):
-    """How many classes the model knew before this phase, and how many arrive."""
+@dataclass(frozen=True)
+class Growth:
+    """How many classes the model knew before this phase, and how many arrive.
+
+    A weight that adapts to them looks at `meant`: a trial on some of the new classes stands for a phase with all of
+    them, whose growth it then `stands_for`.
+
+    >>> sum(Growth(50, 10)), Growth(50, 5, stands_for=Growth(50, 10)).meant.new
+    (60, 10)
+    """
 
     old: int
     new: int
+    stands_for: Growth | None = None
+
+    def __iter__(self) -> Iterator[int]:
+        return iter((self.old, self.new))
+
+    @property
+    def meant(self) -> Growth:
+        """The growth that weights adapt to."""
+        return self.stands_for or self
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ class ICaRL(Method):
     variant = "ordinary"
     uses_maps = False
     head = "linear"
-    default_action = Action(logit_kd=1.0, lr=0.1, classifier="ncm", old_rows="trained", balance="none")
+    default_action = Action(logit_kd=1.0, adjustment=0.0, lr=0.1, classifier="ncm", old_rows="trained", balance="none")
     options: Mapping[str, float | str] = {"loss": "softmax"}
 
     def __init__(self, **options: float | str) -> None:
@@ -43,7 +43,7 @@ class ICaRL(Method):
             if teacher is not None:
                 terms["logit_kd"] = losses.sigmoid_kd(student.logits, teacher.logits, old)
             return terms
-        terms = {"ce": losses.cross_entropy(student.logits, labels)}
+        terms = {"ce": losses.cross_entropy(student.adjusted, labels)}
         if teacher is not None:
             terms["logit_kd"] = losses.logit_kd(student.logits[:, :old], teacher.logits)
         return terms

@@ -27,7 +27,14 @@ class Lucir(Method):
     uses_maps = False
     head = "cosine"
     default_action = Action(
-        logit_kd=0.0, feature_kd=1.0, margin=1.0, lr=0.1, classifier="fc", old_rows="frozen", balance="none"
+        logit_kd=0.0,
+        feature_kd=1.0,
+        margin=1.0,
+        adjustment=0.0,
+        lr=0.1,
+        classifier="fc",
+        old_rows="frozen",
+        balance="none",
     )
     choices: Mapping[str, tuple[str, ...]] = {"balance": ("none", "finetune")}  # the length of its rows has no effect
     options: Mapping[str, float | str] = {"lambda_base": 5.0}
@@ -47,9 +54,10 @@ class Lucir(Method):
 
     def terms(self, student: Output, teacher: Output | None, labels: Tensor, growth: Growth) -> dict[str, Tensor]:
         """CE; from the second phase on also feature and logit distillation and the margin."""
-        terms = {"ce": losses.cross_entropy(student.logits, labels)}
+        terms = {"ce": losses.cross_entropy(student.adjusted, labels)}
         if teacher is not None:
-            strength = self.lambda_base * math.sqrt(growth.old / max(growth.new, 1))
+            meant = growth.meant
+            strength = self.lambda_base * math.sqrt(meant.old / max(meant.new, 1))
             terms["feature_kd"] = strength * losses.feature_kd(student.features, teacher.features)
             terms["logit_kd"] = losses.logit_kd(student.logits[:, : growth.old], teacher.logits)
             terms["margin"] = losses.margin_ranking(student.scores, labels, growth.old)

@@ -34,7 +34,14 @@ class PODNet(Method):
     head = "proxies"
     brightness = 63 / 255
     default_action = Action(
-        logit_kd=0.0, feature_kd=0.0, pod=1.0, lr=0.1, classifier="fc", old_rows="frozen", balance="finetune"
+        logit_kd=0.0,
+        feature_kd=0.0,
+        pod=1.0,
+        adjustment=0.0,
+        lr=0.1,
+        classifier="fc",
+        old_rows="frozen",
+        balance="finetune",
     )
     choices: Mapping[str, tuple[str, ...]] = {"balance": ("none", "finetune")}  # the length of its rows has no effect
     #: 20 epochs (for 160) at a constant rate on the exemplars of all classes; only proxies are trained.
@@ -69,9 +76,9 @@ class PODNet(Method):
             raise UserError(
                 f"{self.name} compares maps, but your net returns none: return poise.nets.Features with maps"
             )
-        terms = {"nca": losses.nca(student.logits, labels, student.scale, self.factors["nca_margin"])}
+        terms = {"nca": losses.nca(student.adjusted, labels, student.scale, self.factors["nca_margin"])}
         if teacher is not None:
-            adapted = math.sqrt(sum(growth) / max(growth.new, 1))
+            adapted = math.sqrt(sum(growth.meant) / max(growth.meant.new, 1))
             turned = losses.feature_kd(student.features, teacher.features)
             moved = losses.pod_spatial(student.maps, teacher.maps)
             terms["pod"] = adapted * (self.factors["spatial"] * moved + self.factors["flat"] * turned)

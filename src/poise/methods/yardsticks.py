@@ -16,11 +16,11 @@ class Replay(Method):
     """L = CE, on new images and exemplars. Nothing is distilled, and the whole network is trained."""
 
     name = "replay"
-    default_action = Action(lr=0.1, classifier="fc", old_rows="trained", balance="none")
+    default_action = Action(adjustment=0.0, lr=0.1, classifier="fc", old_rows="trained", balance="none")
 
     def terms(self, student: Output, teacher: Output | None, labels: Tensor, growth: Growth) -> dict[str, Tensor]:
         """Classification of all classes."""
-        return {"ce": losses.cross_entropy(student.logits, labels)}
+        return {"ce": losses.cross_entropy(student.adjusted, labels)}
 
     def stages(self, growth: Growth) -> tuple[Stage, ...]:
         """One, without a teacher."""

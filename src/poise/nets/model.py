@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Literal, Self
 
 import torch
@@ -72,7 +72,7 @@ class Model(nn.Module):
     def expand(
         self,
         expanded: Callable[[nn.Module], nn.Module],
-        growth: tuple[int, int],
+        growth: Iterable[int],
         shape: tuple[int, int, int],
     ) -> None:
         """Let a method make another backbone of the present one, before new classes are learned.
@@ -85,7 +85,8 @@ class Model(nn.Module):
             self.backbone.alpha.requires_grad_(True)  # another stage may train it: it is not frozen for good
         self.backbone = expanded(self.backbone)
         self._frozen, self._still = _frozen_parts(self.backbone)
-        self.grown = (*self.grown, (growth[0], growth[1]))
+        old, new = growth
+        self.grown = (*self.grown, (old, new))
         self.head.widen(feature_width(self.backbone, shape))
 
     def train(self, mode: bool = True) -> Self:

@@ -23,7 +23,8 @@ class Output(NamedTuple):
 
     `scores` are the head's values before its learned `scale` (cosines for a cosine head), `logits` those
     after it; a linear head has no scale, and one and the same for both. `extras` are the outputs of the model's
-    extras by their names, while it is trained.
+    extras by their names, while it is trained. `prior` is what a training adds to the logits of each class where they
+    are compared with labels (see `Step`).
     """
 
     features: Tensor
@@ -32,3 +33,9 @@ class Output(NamedTuple):
     logits: Tensor
     scale: Tensor | None = None
     extras: Mapping[str, Tensor] = NOTHING
+    prior: Tensor | None = None
+
+    @property
+    def adjusted(self) -> Tensor:
+        """The logits with their prior: what a term that compares them with labels looks at."""
+        return self.logits if self.prior is None else self.logits + self.prior

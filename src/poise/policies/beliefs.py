@@ -107,6 +107,11 @@ class Scores(Belief):
         sums, counts = self._totals(self._longest)
         return sums / np.maximum(counts, 1e-12)
 
+    def standing(self) -> Array:
+        """The mean gain of every arm in earlier phases, after their longest trials; −inf where it was never tried."""
+        sums, counts = self._past[max(self._past)] if self._past else (np.zeros(self.arms), np.zeros(self.arms))
+        return np.where(counts > 0, sums / np.maximum(counts, 1e-12) - self._handicaps, -np.inf)
+
     def values(self) -> Array:
         """The mean gain of the arms that were trained longest in this phase."""
         full, _ = self._longest

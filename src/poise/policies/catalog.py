@@ -13,7 +13,7 @@ from poise import draws
 from poise.errors import UserError, suggestion
 from poise.policies.base import Array, Fixed, Outcome, Policy, Setup, Wish
 from poise.policies.beliefs import AdaHedge, Exp3, Scores
-from poise.policies.plans import B, TrialPlan, best_guesses, every_arm, one_by_one, race, some_arms
+from poise.policies.plans import B, TrialPlan, best_guesses, every_arm, narrowing, one_by_one, race, some_arms
 from poise.policies.surrogate import KERNELS, Surrogate
 from poise.policies.wrappers import Every, Safe
 
@@ -155,12 +155,17 @@ def race_policy(
     return Composed(setup, race(rungs, finalists), Scores(setup, carry, handicap))
 
 
-@register(DEFAULT_POLICY, Preset("online", {"environment": "both", "length": 0.3, "longest": 24, "validation": 30}))
-def online_policy(setup: Setup, *, rungs: int = 2, finalists: int = 0, carry: float = 1.0) -> Policy:
-    """The default: the composition that did best in our studies (see the docs), with its own space and trials."""
-    policy = race_policy(setup, rungs=rungs, finalists=finalists, carry=carry)
-    policy.description = {"resolves_to": "race"}
-    return policy
+@register(
+    DEFAULT_POLICY,
+    Preset("online", {"environment": "both", "length": 0.3, "longest": 16, "validation": 30, "classifier": "trials"}),
+)
+def online_policy(
+    setup: Setup, *, fewest: int = 4, again: int = 5, carry: float = 0.8, handicap: float = 0.0
+) -> Policy:
+    """The default: fewer arms from phase to phase, all of them again now and then, in its own space (see the docs)."""
+    _positive(fewest=fewest, again=again)
+    _share("carry", carry)
+    return Composed(setup, narrowing(fewest, again), Scores(setup, carry, handicap))
 
 
 @register("gp")
@@ -192,7 +197,8 @@ def _surrogate(
 def make_policy(name: str, setup: Setup, options: Mapping[str, Option] | None = None) -> Policy:
     """The policy of that name with its options, and wrappers around it: `safe=1.0`, `every=2` or `every="first"`.
 
-    >>> from poise.actions import Action, make_space
+    >>> from poise.actions import Action
+    >>> from poise.spaces import make_space
     >>> setup = Setup(make_space("paper", Action(logit_kd=0, feature_kd=1, lr=0.1)), short=16, full=160, seed=0)
     >>> policy = make_policy("grid", setup, {"safe": 1.0, "every": 2})
     >>> policy.begin(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
@@ -85,6 +86,23 @@ def race(rungs: int, finalists: int) -> TrialPlan[Scores]:
         if finalists:
             field = best_of_each_rate(setup, field, belief, finalists)
             yield [Wish(arm, setup.full, full=True) for arm in field]
+
+    return plan
+
+
+def narrowing(fewest: int, again: int) -> TrialPlan[Scores]:
+    """All arms in the first phase, then half as many from phase to phase, each trained for a whole short schedule.
+
+    Those with the best gains so far stay, the default always, and at least `fewest` with it. Every `again` phases all
+    arms are tried once more: what suits 20 old classes need not suit 80.
+    """
+
+    def plan(setup: Setup, phase: int, belief: Scores) -> Iterator[Sequence[Wish]]:
+        standing = belief.standing()
+        halvings = (phase - 1) % again if max(standing) > -math.inf else 0
+        count = max(fewest, -(-len(setup.space) // 2**halvings))
+        best = sorted(range(len(setup.space)), key=lambda arm: (arm != setup.space.default, -standing[arm], arm))
+        yield [Wish(arm, setup.short) for arm in sorted(best[:count])]
 
     return plan
 

@@ -13,11 +13,12 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike
 
-from poise.actions import ActionSpace
 from poise.errors import check_number, check_whole
 from poise.policies.base import Array
+from poise.spaces import ActionSpace
 
 FEATURES: Final = 3  # of `state_of`
+ARM: Final = "arm"  # the only axis of a space that is no product
 PER_CLASS: Final = 20  # exemplars of a class in the paper
 
 #: The state of a phase, the arm that was taken, and the reward it brought.
@@ -46,7 +47,7 @@ class Reinforce:
 
     The axes of the space are drawn independently of each other given the state, so that what is learned about a value
     applies to all arms that share it: Σ |axis| logits in place of Π |axis|. Before any episode π is uniform over the
-    grid; a default action that is not on the grid is never drawn.
+    grid; a default action that is not on the grid is never drawn. Of a space of several grids, each arm has a logit.
 
     Args:
         space: the arms.
@@ -60,8 +61,9 @@ class Reinforce:
         check_number("rate", rate, positive=True)
         check_number("baseline", baseline, below=1)
         self.space, self.features, self.rate, self.baseline = space, features, rate, baseline
-        self._shape = tuple(len(values) for values in space.axes.values())
-        self._weights = {axis: np.zeros((len(values), features)) for axis, values in space.axes.items()}  # θ
+        sizes = {axis: len(values) for axis, values in space.axes.items()} if space.is_product else {ARM: len(space)}
+        self._shape = tuple(sizes.values())
+        self._weights = {axis: np.zeros((size, features)) for axis, size in sizes.items()}  # θ
         self._means: list[float] = []  # the running mean of returns over 1, 2, … phases to go
 
     def probabilities(self, state: ArrayLike) -> Array:
@@ -84,7 +86,7 @@ class Reinforce:
         """∇ log π(a|s) by θ_axis, for each axis: (e_a − softmax(θ_axis s)) sᵀ, with e_a the axis value of the arm."""
         features = self._check_state(state)
         gradients = {}
-        for axis, place, chances in zip(self.space.axes, self._places(arm), self._axis_chances(state), strict=True):
+        for axis, place, chances in zip(self._weights, self._places(arm), self._axis_chances(state), strict=True):
             taken = np.arange(len(chances)) == place
             gradients[axis] = np.outer(taken - chances, features)
         return gradients

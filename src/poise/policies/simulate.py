@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from poise import draws
-from poise.actions import ActionSpace
 from poise.errors import UserError
 from poise.policies.base import Array, Outcome, Policy, Setup, Trial
+from poise.spaces import ActionSpace
 
 BELOW = 0.003  # "below the default" means by more than 0.3 points
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from poise import store
-from poise.actions import Action, ActionSpace
+from poise.actions import Action
 from poise.errors import Diverged, RunFailed, UserError
 from poise.experiment.examiner import Exam
 from poise.experiment.folder import RunFolder
@@ -21,6 +21,7 @@ from poise.experiment.run import figures
 from poise.experiment.sweep import Cell, sweep_cells
 from poise.policies import UNTUNED
 from poise.runfolder import CROSSVAL, RESULT, SECONDS
+from poise.spaces import ActionSpace
 from poise.studies.probe import reach, trying
 
 NAME = "crossval"

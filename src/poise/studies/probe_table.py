@@ -12,11 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from poise import store
-from poise.actions import Action, ActionSpace
+from poise.actions import Action
 from poise.errors import UserError
 from poise.policies.simulate import Simulation, Table, rank_correlation
 from poise.report import align_columns
 from poise.runfolder import FULL, PROBE
+from poise.spaces import ActionSpace
 from poise.tuning import CLASSIFIERS
 
 OWN: Final = "own"  # in place of a classifier: for each action, the one that counts with it
@@ -39,9 +40,10 @@ class ProbeTable:
     @cached_property
     def space(self) -> ActionSpace:
         """The actions that were tried."""
-        axes = {axis: tuple(values) for axis, values in self.table["space"]["axes"].items()}
+        space = self.table["space"]
+        grids = [{axis: tuple(each) for axis, each in grid.items()} for grid in space.get("grids", [space["axes"]])]
         actions = tuple(Action(**axes) for axes in self.table["actions"])
-        return ActionSpace(self.table["space"]["name"], axes, actions, self.table["default"])
+        return ActionSpace(space["name"], tuple(grids), actions, self.table["default"])
 
     @property
     def lengths(self) -> list[TrialLength]:

@@ -31,20 +31,27 @@ class Step:
         model: Model,
         teacher: Model | None,
         action: Action,
+        labels: Tensor,
         clamp: float | None = None,
     ) -> None:
         self.situation, self.model, self.teacher = situation, model, teacher
         self.method, self.optimiser, self.clamp = situation.method.at(action), optimiser, clamp
         device = situation.backend.device
         self.weights = {name: torch.zeros((), device=device) for name in action if is_weight(name)}
-        self.weigh(action)
+        self.prior = torch.zeros(model.head.classes, device=device) if "adjustment" in action else None
+        self.weigh(action, labels)
         self.names: tuple[str, ...] = ()  # of the values that a step returns; known after the first step
         self._shadows = _shadows(model, situation.backend.dtype)
 
-    def weigh(self, action: Action) -> None:
-        """Set the weights of the terms to this action's, in place: a captured step uses them from then on."""
+    def weigh(self, action: Action, labels: Tensor) -> None:
+        """Set the weights of the terms to this action's, in place: a captured step uses them from then on.
+
+        `labels` are those of all images that are trained on.
+        """
         for name, weight in self.weights.items():
             weight.fill_(action.weight(name))
+        if self.prior is not None:
+            self.prior.copy_(prior(action, labels, len(self.prior)))
 
     def __call__(self, pixels: Tensor, labels: Tensor, draws: Draws) -> Tensor:
         """Train on one batch of uint8 images; returns the loss and every term, in the order of `names`."""
@@ -54,6 +61,7 @@ class Step:
             student = functional_call(self.model, self._shadows, (images,)) if self._shadows else self.model(images)
             with torch.no_grad():
                 teacher = self.teacher(images) if self.teacher is not None else None
+        student = student._replace(prior=self.prior)
         terms = self.method.terms(student, teacher, labels, self.situation.growth)
         weighted = [self.weights[name] * term if name in self.weights else term for name, term in terms.items()]
         total = torch.stack(weighted).sum()
@@ -84,6 +92,16 @@ class Step:
 
     def _master(self, name: str) -> nn.Parameter:
         return self.model.get_parameter(name)
+
+
+def prior(action: Action, labels: Tensor, classes: int) -> Tensor:
+    """What is added to the logits of each class where they are compared with labels: τ · log(k / k_max).
+
+    k is how many of the images that are trained on belong to the class, τ the action's adjustment (Menon et al. 2021).
+    The training accounts for the counts by itself then, and the logits without it do not prefer what came in numbers.
+    """
+    counts = torch.bincount(labels, minlength=classes)[:classes].clamp(min=1)
+    return action.adjustment * torch.log(counts / counts.max())
 
 
 def _shadows(model: Model, dtype: torch.dtype) -> dict[str, Tensor]:

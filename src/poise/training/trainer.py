@@ -34,7 +34,7 @@ class _Engine:
 
     def restart(self, action: Action) -> None:
         """Begin again with this action and no momentum."""
-        self.step.weigh(action)
+        self.step.weigh(action, self.feed.labels)
         forget(self.optimiser)
 
 
@@ -224,7 +224,7 @@ class Trainer:
             slow=slow,
             ratio=self.action.backbone_rate,
         )
-        step = Step(self.situation, optimiser, model, teacher, self.action, stage.clamp)
+        step = Step(self.situation, optimiser, model, teacher, self.action, feed.labels, stage.clamp)
         bounds = batch_bounds(len(feed), self.schedule.batch)
         runner = CapturedRunner if self.captures else EagerRunner
         return _Engine(feed, bounds, optimiser, step, runner(step, feed, bounds))

@@ -14,7 +14,7 @@ from poise.training import Situation, TrialDone, ceiling
 from poise.tuning.environment import VALIDATION
 
 ENVIRONMENTS: Final = ("local", "lookahead", "both")
-CLASSIFIER_RULES: Final = ("full", "paper")
+CLASSIFIER_RULES: Final = ("full", "trials", "paper")
 
 
 @dataclass(frozen=True)
@@ -23,13 +23,14 @@ class TrialSettings:
 
     Attributes:
         environment: `local` (the paper's); `lookahead` (two pseudo phases made of the new classes); or `both`, one
-            after the other, each weighed by the number of its validation images.
+            after the other, in which every class of each has the same weight.
         horizon: the paper's n: how often a local training is repeated with its own result as teacher.
         validation: images of each class in B.
         length: M₁ as a share of M₂.
         longest: M₁ at most, in epochs.
         classifier: what decides `auto` where there is no reserve: `full`, a training of the decided action at full
-            length on the local training part; or `paper`, two short trainings in the first tuned phase.
+            length on the local training part; `trials`, the decided action's own trials, which costs nothing more; or
+            `paper`, two short trainings in the first tuned phase.
     """
 
     environment: str = "local"

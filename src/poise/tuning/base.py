@@ -7,9 +7,10 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from poise.actions import Action, ActionSpace, Grid
+from poise.actions import Action
 from poise.errors import UserError, suggestion
 from poise.policies import Forecast, Setup
+from poise.spaces import ActionSpace, Grids
 from poise.training import Event, Outlook
 from poise.tuning.attempt import TrialSettings
 from poise.tuning.history import Entry, History
@@ -116,7 +117,7 @@ class TunerKind:
     before_phase_0: bool = False
     needs_old_images: bool = False
 
-    def own_space(self, space: str | Grid | None, tune: object) -> str | Grid:
+    def own_space(self, space: str | Grids | None, tune: object) -> str | Grids:
         """The space as given, else the one that this kind brings along."""
         if self.space is not None:
             return self.space if space is None else space

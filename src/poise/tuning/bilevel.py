@@ -33,7 +33,7 @@ from poise.nets import BatchNorm, Model, Output
 from poise.policies import Forecast
 from poise.training import Event, Situation, TuningDone
 from poise.training.evaluate import BATCH
-from poise.training.step import seeded
+from poise.training.step import prior, seeded
 from poise.tuning.base import Choice, Task, Tuner, TunerKind, resolve_options
 from poise.tuning.environment import Environment
 from poise.tuning.history import Chosen, HyperStep, Stepped
@@ -221,6 +221,8 @@ class InnerProblem:
             student = functional_call(self._model, state, (images,))  # writes the statistics into `state`
         with torch.no_grad():
             teacher = self._teacher(images) if self._teacher is not None else None
+        if "adjustment" in action:
+            student = student._replace(prior=prior(action, self._feed.labels, self._model.head.classes))
         terms = self._situation.method.at(action).terms(student, teacher, labels, self._situation.growth)
         total = torch.stack([hyper.get(name, action.weight(name)) * term for name, term in terms.items()]).sum()
         parameters = [state[name] for name in self._trained]

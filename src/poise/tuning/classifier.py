@@ -14,7 +14,7 @@ from poise.policies import Trial
 from poise.training import Event, TrialDone, Trying
 from poise.tuning.attempt import Attempt, TrialSettings
 from poise.tuning.base import Task
-from poise.tuning.history import CLASSIFIERS, Hits, Judged, finalist_totals
+from poise.tuning.history import CLASSIFIERS, Hits, Judged, decided_totals
 from poise.tuning.rewards import TrialResult
 
 AUTO = "auto"
@@ -63,8 +63,9 @@ def judge_before(task: Task, rule: ClassifierRule, action: Action) -> Generator[
     """Count hits of both classifiers before the training, as `trials.classifier` says, where that is to be done then.
 
     `full`: of a model trained with the decided action at full length on a local training part, perhaps a finalist of
-    the policy; on a GPU it is trained later, beside the phase's own training (`train_and_judge`). `paper`: in the first
-    tuned phase only, of a short training that suits FC and of one that suits NCM.
+    the policy; on a GPU it is trained later, beside the phase's own training (`train_and_judge`). `trials`: of the
+    decided action's trials, where there were any. `paper`: in the first tuned phase only, of a short training that
+    suits FC and of one that suits NCM.
     """
     if not _is_open(task, action):
         return
@@ -75,9 +76,9 @@ def judge_before(task: Task, rule: ClassifierRule, action: Action) -> Generator[
             done += 1
             result = task.trials.run(attempt)
             yield _judgement(task, attempt, result, {attempt.classifier: result.totals()[attempt.classifier]})
-    elif not done and (totals := finalist_totals(task.history)) is not None:
+    elif not done and (totals := decided_totals(task.history)) is not None:
         task.history.append(Judged(task.phase, totals))
-    elif not done and not task.trials.works_beside:
+    elif not done and task.trials.inputs.settings.classifier == "full" and not task.trials.works_beside:
         attempt = _full_attempt(task, action)
         _announce(task, attempt)
         result = task.trials.run(attempt)

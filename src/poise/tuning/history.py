@@ -16,8 +16,8 @@ Hits = Mapping[str, int]  # of each classifier
 
 
 @dataclass(frozen=True)
-class TriedInFull(Tried):
-    """A trial of full length, with the hits of both classifiers."""
+class TriedWithHits(Tried):
+    """A trial by which classifiers can be judged, with the hits of both."""
 
     totals: Hits
 
@@ -125,7 +125,7 @@ def entry_as_json(entry: Entry) -> dict[str, Any]:
     """An entry as plain values."""
     match entry:
         case Tried(phase, outcome):
-            totals = {"totals": dict(entry.totals)} if isinstance(entry, TriedInFull) else {}
+            totals = {"totals": dict(entry.totals)} if isinstance(entry, TriedWithHits) else {}
             return {"tried": {**asdict(outcome), "per_class": list(outcome.per_class)}, "phase": phase, **totals}
         case Decided(phase, arm):
             return {"decided": arm, "phase": phase}
@@ -151,7 +151,7 @@ def _make_tried(value: Mapping[str, Any]) -> Tried:
     told = value["tried"]
     outcome = Outcome(Trial(**told["trial"]), told["reward"], tuple(told["per_class"]), told["diverged"])
     if "totals" in value:
-        return TriedInFull(value["phase"], outcome, dict(value["totals"]))
+        return TriedWithHits(value["phase"], outcome, dict(value["totals"]))
     return Tried(value["phase"], outcome)
 
 
@@ -185,11 +185,11 @@ def decided_rewards(history: Iterable[Entry]) -> dict[int, float]:
     return found
 
 
-def finalist_totals(history: Iterable[Entry]) -> Hits | None:
-    """The hits of the decided arm where it was trained at full length, if it was."""
+def decided_totals(history: Iterable[Entry]) -> Hits | None:
+    """The hits of the decided arm in its last trial by which classifiers can be judged, if there was one."""
     totals: dict[int, Hits] = {}
     for entry in history:
-        if isinstance(entry, TriedInFull):
+        if isinstance(entry, TriedWithHits):
             totals[entry.outcome.trial.arm] = entry.totals
         elif isinstance(entry, Decided) and entry.arm in totals:
             return totals[entry.arm]

@@ -19,13 +19,14 @@ import torch
 from torch import Tensor
 
 from poise import draws
-from poise.actions import Action, ActionSpace
+from poise.actions import Action
 from poise.data import ImageSet, Memory, on_arrival, per_class
 from poise.errors import Damaged, Diverged, UserError, check_number, check_whole
 from poise.methods import Growth
 from poise.nets import Model
 from poise.policies import Forecast
 from poise.policies.reinforce import FEATURES, Reinforce, state_of
+from poise.spaces import ActionSpace
 from poise.training import Event, LocalPhase, Situation, Trainer, TuningDone, ceiling, keep_exemplars, remember_means
 from poise.tuning.attempt import TrialInputs
 from poise.tuning.base import Choice, Task, Tuner, TunerKind, resolve_options
@@ -84,7 +85,7 @@ class OfflineTuner(Tuner):
         inputs, played = task.trials.inputs, _episodes_in(task.past)
         if len(played) < self._options.episodes:
             raise UserError("this learner's first phase was learned without offline-rl; start from the first phase")
-        state = state_of(*inputs.situation.growth, len(inputs.memory.exemplars))
+        state = state_of(inputs.situation.growth.old, inputs.situation.growth.new, len(inputs.memory.exemplars))
         action = self.space.actions[reinforce_after(self.space, self._options, played).decide(state)]
         if not any(isinstance(entry, Chosen) for entry in task.history):
             task.history.append(Chosen(task.phase, action))

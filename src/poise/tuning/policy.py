@@ -12,7 +12,7 @@ from poise.policies import Decided, Forecast, Policy, Setup, Tried, forecast, ma
 from poise.training import Event, Trying
 from poise.tuning.attempt import Attempt
 from poise.tuning.base import Choice, Options, Task, Tuner, TunerKind
-from poise.tuning.history import History, TriedInFull, told_to_policy
+from poise.tuning.history import History, TriedWithHits, told_to_policy
 
 log = logging.getLogger(__name__)
 
@@ -54,8 +54,8 @@ class PolicyTuner(Tuner):
         for attempt, result in zip(attempts, task.trials.run_all(attempts), strict=True):
             outcome = task.reward.outcome(result, attempt.classifier)
             policy.tell([outcome])
-            full = attempt.trial.full
-            entry = TriedInFull(task.phase, outcome, result.totals()) if full else Tried(task.phase, outcome)
+            judges = attempt.trial.full or task.trials.inputs.settings.classifier == "trials"
+            entry = TriedWithHits(task.phase, outcome, result.totals()) if judges else Tried(task.phase, outcome)
             task.history.append(entry)
             trying = task.outlook.trying = replace(trying, finished=trying.finished + 1)
             yield attempt.event(task.phase, outcome, task.reward.record(result), distribution=chances)

@@ -35,17 +35,6 @@ class TrialResult:
     split: Mapping[str, Any]
     earlier_rewards: tuple[float, ...] = ()  # of the trainings before the last one
     witnessed: Mapping[int, Any] = field(default_factory=dict)
-    parts: tuple[int, ...] = ()  # how many of the classes belong to each environment, where there are several
-
-    @property
-    def weights(self) -> list[float]:
-        """The weight of each class in the reward: equal within an environment; those are weighed by their images."""
-        sizes, weights, first = self.parts or (len(self.classes),), list[float](), 0
-        for size in sizes:
-            share = sum(self.images[first : first + size]) / sum(self.images) if len(sizes) > 1 else 1.0
-            weights += [share / size] * size
-            first += size
-        return weights
 
     def totals(self) -> dict[str, int]:
         """All hits of each classifier at the end; none if it diverged."""
@@ -57,7 +46,6 @@ class TrialResult:
         return {
             "classes": self.classes,
             "images": self.images,
-            **({"weights": self.weights} if self.parts else {}),
             "split": dict(self.split),
             "rewards": {str(epoch): self._old_and_new(hits) for epoch, hits in self.hits.items()},
             "hits": {str(epoch): dict(hits) for epoch, hits in self.hits.items()},
@@ -124,12 +112,16 @@ def mean_outcome(outcomes: Sequence[Outcome]) -> Outcome:
 
 
 def join_results(parts: Sequence[TrialResult]) -> TrialResult:
-    """The result over all environments of a round, each weighed by the number of its validation images."""
+    """The result over all environments of a round, in which every class of each of them has the same weight.
+
+    So an environment counts by the classes that it can tell something about, however few images of each it has.
+    """
     if len(parts) == 1:
         return parts[0]
     last = parts[-1].outcome
-    joined = TrialResult(
-        replace(last, per_class=() if last.diverged else tuple(s for part in parts for s in part.outcome.per_class)),
+    shares = () if last.diverged else tuple(share for part in parts for share in part.outcome.per_class)
+    return TrialResult(
+        replace(last, reward=min(1.0, sum(shares) / len(shares)) if shares else 0.0, per_class=shares),
         [label for part in parts for label in part.classes],
         [count for part in parts for count in part.images],
         parts[0].old,
@@ -137,10 +129,7 @@ def join_results(parts: Sequence[TrialResult]) -> TrialResult:
         {"parts": [dict(part.split) for part in parts]},
         tuple(reward for part in parts for reward in part.earlier_rewards),
         {epoch: seen for part in parts for epoch, seen in part.witnessed.items()},
-        tuple(len(part.classes) for part in parts),
     )
-    reward = sum(weight * share for weight, share in zip(joined.weights, joined.outcome.per_class, strict=False))
-    return replace(joined, outcome=replace(joined.outcome, reward=min(1.0, reward)))
 
 
 def _joined_hits(parts: Sequence[TrialResult]) -> dict[int, HitsPerClass]:

@@ -280,7 +280,7 @@ class Trials:
         if environment.later is None:
             situation = replace(begun.situation, model=model, growth=Growth(known, 0))
             return LocalPhase.of(situation, begun.kept, begun.new)
-        growth = Growth(known, len(environment.rows or ()) - known)
+        growth = Growth(known, len(environment.rows or ()) - known, begun.situation.growth.meant)
         exemplars = self._exemplars(begun, trainer.predictor, action)
         means = remember_means(begun.situation, trainer.predictor, exemplars, begun.new)
         situation = replace(begun.situation, model=model, growth=growth, means=means)
@@ -302,7 +302,7 @@ class Trials:
             if environment.later is not None:
                 old = situation.growth.old
                 arrived = {label for label in environment.new.labels.tolist() if label >= old}
-                situation = replace(situation, growth=Growth(old, len(arrived)))
+                situation = replace(situation, growth=Growth(old, len(arrived), situation.growth))
             splits.append(Split(environment, LocalPhase.of(situation, environment.kept, environment.new)))
         return splits
 

@@ -238,6 +238,8 @@ class RunRecord:
         """The actions of the space in words, in the order of `PhaseRecord.distribution`; the last axis runs fastest."""
         if self.space is None:
             return ()
+        if "arms" in self.space:
+            return tuple(str(Action(**arm)) for arm in self.space["arms"])
         rows: list[dict[str, AxisValue]] = [{}]
         for axis, values in self.axes.items():
             rows = [{**row, axis: value} for row in rows for value in values]

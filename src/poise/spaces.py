@@ -1,0 +1,318 @@
+"""Action spaces: the actions that a policy chooses from, a grid or several around one base action."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from poise.actions import AXES, Action, AxisValue, checked, is_weight
+from poise.errors import UserError, suggestion
+
+Grid = Mapping[str, Sequence[AxisValue]]
+Grids = Grid | Sequence[Grid]  # one, or several of which all actions count
+
+#: The named spaces. An axis that the method's own action does not have is left out.
+SPACES: Final[Mapping[str, Grids]] = {
+    "paper": {"logit_kd": (0, 0.1, 0.5, 1, 10), "feature_kd": (0, 0.1, 0.5, 1, 10), "lr": (0.1, 0.05)},
+    "joint": {
+        "logit_kd": (0, 0.1, 0.5, 1, 10),
+        "feature_kd": (0, 0.1, 0.5, 1, 10),
+        "lr": (0.1, 0.05),
+        "classifier": ("fc", "ncm"),
+    },
+    "wide": {
+        "logit_kd": (0, 0.1, 0.5, 1),
+        "feature_kd": (0, 0.1, 0.5, 1, 2, 4),
+        "lr": (0.1, 0.05, 0.02, 0.01, 0.005),
+    },
+    "paper3": {
+        "logit_kd": (0, 0.1, 0.5, 1, 10),
+        "feature_kd": (0, 0.1, 0.5, 1, 10),
+        "pod": (0, 0.1, 1),
+        "lr": (0.1, 0.05),
+    },
+    "wide3": {
+        "logit_kd": (0, 0.1, 0.5, 1),
+        "feature_kd": (0, 0.1, 0.5, 1),
+        "pod": (0, 0.1, 0.5, 1, 2),
+        "lr": (0.1, 0.05, 0.02, 0.01),
+    },
+    "online": (
+        {  # stable: old features and rows are held
+            "logit_kd": (0, 1),
+            "feature_kd": (0.5, 1, 2),
+            "pod": (0.1, 1),
+            "lr": (0.1, 0.05, 0.02),
+            "backbone_rate": (0, 0.01, 0.1),
+            "ridge": (0, 1e2, 1e4, 1e6, 1e8),
+        },
+        {  # plastic: only old outputs are held, and the head is kept from preferring new classes
+            "logit_kd": (1,),
+            "feature_kd": (0,),
+            "pod": (0,),
+            "margin": (0,),
+            "old_rows": ("trained",),
+            "adjustment": (0.5, 1),
+            "lr": (0.1, 0.05),
+        },
+    ),
+    "full": {
+        "logit_kd": (0, 0.5, 1),
+        "feature_kd": (0, 0.1, 0.5, 1, 2),
+        "lr": (0.1, 0.05, 0.02, 0.01),
+        "old_rows": ("frozen", "trained"),
+        "balance": ("none", "align", "finetune"),
+    },
+}
+
+#: In the space `joint` the margin term goes with the classifier (methods.md A13).
+_JOINT_MARGIN: Final[Mapping[AxisValue, float]] = {"fc": 1.0, "ncm": 0.0}
+
+#: The word of `tune` for every distillation weight. Settings have their own (`Axis.kind`); the others are tuned only
+#: when nothing is switched.
+DISTILLATION: Final = "kd"
+
+
+@dataclass(frozen=True)
+class ActionSpace:
+    """A finite, ordered grid of actions around a base action, or several grids one after the other.
+
+    The base action (the method's own, perhaps changed by the user) is always among the actions, so that
+    leaving it alone is always possible: where it is not on the grid it is appended as one more arm.
+
+    Attributes:
+        name: `paper`, `joint`, `wide`, `paper3`, `wide3`, `full`, `online`, or `grid` for a grid of one's own.
+        grids: the tuned axes of each grid with their values, in the order in which its product runs (the last one
+            fastest).
+        actions: the arms.
+        default: the index of the base action.
+    """
+
+    name: str
+    grids: tuple[Mapping[str, tuple[AxisValue, ...]], ...]
+    actions: tuple[Action, ...]
+    default: int
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.actions, self.default))
+
+    def __len__(self) -> int:
+        return len(self.actions)
+
+    def __str__(self) -> str:
+        grids = " + ".join(
+            " × ".join(f"{name} {{{', '.join(map(_short, values))}}}" for name, values in grid.items())
+            for grid in self.grids
+        )
+        count = f"{len(self)} action{'s' if len(self) > 1 else ''}"
+        extra = " (the default among them, off the grid)" if self.adds_default else ""
+        return f"{self.name}: {grids or 'nothing tuned'}: {count}{extra}"
+
+    @cached_property
+    def axes(self) -> Mapping[str, tuple[AxisValue, ...]]:
+        """The tuned axes, each with all of its values."""
+        if self.is_product:
+            return self.grids[0]
+        names = dict.fromkeys(axis for grid in self.grids for axis in grid)
+        return {axis: tuple(dict.fromkeys(action[axis] for action in self.actions)) for axis in names}
+
+    @property
+    def is_product(self) -> bool:
+        """Whether it is one grid: every value of an axis goes with every value of the others."""
+        return len(self.grids) == 1
+
+    @property
+    def adds_default(self) -> bool:
+        """Whether the base action lies on no grid, and is one more arm."""
+        own = self.actions[self.default]
+        return not any(all(own[axis] in values for axis, values in grid.items()) for grid in self.grids)
+
+    @cached_property
+    def _places(self) -> dict[Action, int]:
+        return {action: index for index, action in enumerate(self.actions)}
+
+    def index(self, action: Action) -> int:
+        """The arm that is this action."""
+        if action not in self._places:
+            raise UserError(f"the action '{action}' is not in the space {self}")
+        return self._places[action]
+
+    def coordinates(self) -> NDArray[np.float64]:
+        """The position of every action (rows) on every tuned axis (columns), for a smooth surrogate.
+
+        Weights are log10(w + 0.03), so that 0 lies about as far below 0.1 as 0.1 below 0.5; learning rates and
+        epochs log10; an allocation is itself; two words are 0 and 1; three or more get a column each.
+        """
+        columns = [column for axis in self.axes for column in self._columns(axis)]
+        return np.array(columns, dtype=np.float64).reshape(len(columns), len(self)).T.copy()
+
+    def _columns(self, axis: str) -> list[list[float]]:
+        values = [action[axis] for action in self.actions]
+        known = AXES.get(axis)
+        if known is not None and known.words:
+            words = sorted(set(values), key=known.words.index)
+            marked = words[1:] if len(words) <= 2 else words
+            return [[float(value == word) for value in values] for word in marked]
+        numbers = [float(value) for value in values]
+        if known is not None and known.scale == "linear":
+            return [numbers]
+        nudge = 0.03 if is_weight(axis) or not AXES[axis].positive else 0.0
+        return [[math.log10(number + nudge) for number in numbers]]
+
+    def as_json(self) -> dict[str, object]:
+        """What a report needs to print the space."""
+        axes = {name: list(values) for name, values in self.axes.items()}
+        default = dict(self.actions[self.default])
+        found = {"name": self.name, "axes": axes, "actions": len(self), "default": default}
+        if self.is_product:
+            return found
+        grids = [{axis: list(values) for axis, values in grid.items()} for grid in self.grids]
+        return {**found, "grids": grids, "arms": [{axis: each[axis] for axis in axes} for each in self.actions]}
+
+
+def make_space(
+    space: str | Grids,
+    base: Action,
+    tune: str | Collection[str] | None = None,
+    choices: Mapping[str, Sequence[str]] | None = None,
+) -> ActionSpace:
+    """The named space, or the product of a grid of one's own (or of several), around the base action.
+
+    `tune` keeps only the axes of some kinds (`kd`: every distillation weight, `classifier`, `lr`); everything else
+    then stays as in the base action. `choices` are the words of an axis that mean something to the method; of an axis
+    without any, nothing is tuned in a named space. An empty grid is the space of the base action alone.
+    """
+    known, kinds = choices or {}, _kinds(tune)
+    name = space if isinstance(space, str) else "grid"
+    given = [_meaningful(grid, base, known) for grid in _known(space)] if isinstance(space, str) else all_grids(space)
+    grids, actions = list[dict[str, tuple[AxisValue, ...]]](), list[Action]()
+    for grid in given:
+        _check_words(grid, base, known)
+        values = {axis: _axis_values(axis, each, base) for axis, each in grid.items()}
+        tuned = {axis: each for axis, each in values.items() if kinds is None or _kind(axis) in kinds}
+        found = _product(tuned, base, tied=name == "joint" and "margin" in base)
+        more = [action for action in found if action not in actions]
+        if more or not grids:
+            actions += more
+            grids.append(tuned)
+    if base not in actions:
+        actions.append(base)
+    return ActionSpace(name, tuple(grids), tuple(actions), actions.index(base))
+
+
+def all_grids(space: Grids) -> tuple[Grid, ...]:
+    """All grids of a space; refuses what is none."""
+    grids = tuple(space) if isinstance(space, list | tuple) else (space,)
+    if not all(isinstance(grid, Mapping) for grid in grids):
+        raise UserError(f"space={space!r} is neither a name nor a table of axes, such as {{lr = [0.1, 0.05]}}")
+    return cast("tuple[Grid, ...]", grids)
+
+
+def _meaningful(grid: Grid, base: Action, known: Mapping[str, Sequence[str]]) -> Grid:
+    """What of a named grid this action has, and means something to the method."""
+    fitting = {
+        axis: [value for value in values if value in known.get(axis, values)]
+        for axis, values in grid.items()
+        if axis in base
+    }
+    return {axis: values for axis, values in fitting.items() if values}
+
+
+def _check_words(grid: Grid, base: Action, known: Mapping[str, Sequence[str]]) -> None:
+    for axis, words in known.items():
+        for value in (*grid.get(axis, ()), *([base[axis]] if axis in base else [])):
+            if words and value not in words:
+                raise UserError(f"{axis}={value} means nothing to this method; {suggestion(str(value), words)}")
+
+
+def _product(grid: Mapping[str, Sequence[AxisValue]], base: Action, *, tied: bool) -> Iterable[Action]:
+    """Every action of a grid; `tied`: the margin goes with the classifier, where that is tuned."""
+    for values in itertools.product(*grid.values()):
+        changed = dict(zip(grid, values, strict=True))
+        margin = {"margin": _JOINT_MARGIN[changed["classifier"]]} if tied and "classifier" in changed else {}
+        yield base.replace(**changed, **margin)
+
+
+def tuned_space(
+    own: Action,
+    changes: Mapping[str, AxisValue],
+    *,
+    tuned: bool,
+    space: str | Grids,
+    tune: str | Collection[str] | None = None,
+    choices: Mapping[str, Sequence[str]] | None = None,
+    epochs: int = 160,
+    allocation: float | None = None,
+) -> ActionSpace:
+    """The space a policy chooses from, around the method's own action with the user's changes.
+
+    Where something is tuned, so is the classifier, apart from the trials (`auto`), unless the user set it, it is an
+    axis of the space, or `tune` leaves it out. Some axes are there only where they are named, in the space or among the
+    changes: `epochs`, which starts from the length of the schedule; `allocation`, which starts from that of the memory
+    (None means that its rule has none); and `backbone_rate`, which starts from 1 unless the method has its own.
+    """
+    grids = (
+        _known(space) if isinstance(space, str) else all_grids(space)
+    )  # a wrong word is one if nothing is tuned, too
+    named = {axis for grid in grids for axis in grid}
+    asked = {*changes, *(named if tuned and not isinstance(space, str) else ())}  # by name leaves out what is not there
+    if "allocation" in asked and allocation is None:
+        raise UserError("an action with an allocation needs memory.rule=rmm without knows_increment; see the docs")
+    optional = {"epochs": float(epochs), "allocation": allocation, "backbone_rate": AXES["backbone_rate"].default}
+    more = {axis: value for axis, value in optional.items() if axis in asked and value is not None and axis not in own}
+    base = Action(**own, **more).replace(**changes)
+    kinds = _kinds(tune)
+    apart = "classifier" in own and "classifier" not in changes and "classifier" not in named
+    if tuned and apart and (kinds is None or "classifier" in kinds):
+        base = base.replace(classifier="auto")
+    return make_space(space if tuned else {}, base, tune, choices)
+
+
+def _known(space: str) -> tuple[Grid, ...]:
+    if space not in SPACES:
+        raise UserError(f"unknown action space '{space}'; {suggestion(space, SPACES)}")
+    return all_grids(SPACES[space])
+
+
+def _kinds(tune: str | Collection[str] | None) -> tuple[str, ...] | None:
+    if tune is None:
+        return None
+    if not isinstance(tune, Collection):
+        raise UserError(f"tune={tune!r} must be a list of words, such as ['kd', 'lr']")
+    kinds = (tune,) if isinstance(tune, str) else tuple(tune)
+    tunable = {DISTILLATION, *(axis.kind for axis in AXES.values() if axis.kind is not None)}
+    for word in kinds:
+        if word not in tunable:
+            raise UserError(f"tune cannot be '{word}'; {suggestion(word, tunable)}")
+    return kinds
+
+
+def _axis_values(axis: str, values: object, base: Action) -> tuple[AxisValue, ...]:
+    if axis not in base:
+        raise UserError(
+            f"the space has an axis '{axis}' that the method's action does not have; {suggestion(axis, base)}"
+        )
+    if isinstance(values, str) or not isinstance(values, Sequence) or not values:
+        raise UserError(f"the axis '{axis}' of the space needs a list of values, e.g. {axis}=[{base[axis]!r}]")
+    accepted = tuple(checked(axis, value) for value in values)
+    if len(set(accepted)) < len(accepted):
+        raise UserError(f"the axis '{axis}' of the space names a value twice: {', '.join(map(_short, accepted))}")
+    return accepted
+
+
+def _kind(axis: str) -> str | None:
+    """The word of `tune` that tunes this axis; None: only tuned where nothing is switched."""
+    if is_weight(axis):
+        return DISTILLATION if axis != "margin" else None
+    return AXES[axis].kind
+
+
+def _short(value: AxisValue) -> str:
+    return f"{value:g}" if isinstance(value, int | float) else value

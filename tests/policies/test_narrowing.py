@@ -1,0 +1,72 @@
+"""Fewer arms from phase to phase: which stay, and when all are tried again."""
+
+from __future__ import annotations
+
+import pytest
+
+from poise.actions import Action
+from poise.policies import Outcome, Policy, Setup, Trial, make_policy
+from poise.spaces import make_space
+
+GRID = {"feature_kd": (0.1, 0.2, 0.3, 0.4), "lr": (0.1, 0.05)}
+OWN = Action(feature_kd=0.4, lr=0.05)
+
+
+def made(**options: float | int) -> Policy:
+    return make_policy("online", Setup(make_space(GRID, OWN), short=4, full=40, seed=0), {"handicap": 0.0, **options})
+
+
+def play(policy: Policy, phase: int, worth: dict[int, float]) -> list[Trial]:
+    """One phase in which every arm is worth so much, .5 where nothing is said; the trials that were asked for."""
+    policy.begin(phase)
+    asked: list[Trial] = []
+    while batch := policy.ask():
+        asked += batch
+        policy.tell([Outcome(trial, worth.get(trial.arm, 0.5)) for trial in batch])
+    return asked
+
+
+def test_the_better_half_stays_with_the_default_until_all_are_tried_again() -> None:
+    policy = made(fewest=2, again=4)
+    own = policy.setup.space.default
+    worth = {0: 0.9, 3: 0.8, 5: 0.7, own: 0.1}
+    fields = [[trial.arm for trial in play(policy, phase, worth)] for phase in range(1, 6)]
+    assert fields[0] == list(range(8))
+    assert fields[1] == sorted([0, 3, 5, own])
+    assert fields[2] == fields[3] == sorted([0, own])
+    assert fields[4] == list(range(8))
+    assert policy.decide() == 0
+
+
+def test_every_trial_is_a_whole_short_schedule_that_continues_none() -> None:
+    policy = made()
+    trials = [trial for phase in (1, 2) for trial in play(policy, phase, {})]
+    assert {(trial.epochs, trial.continues, trial.round, trial.full) for trial in trials} == {(4, None, 0, False)}
+
+
+def test_what_was_good_before_counts_and_fades() -> None:
+    policy = made(carry=0.5, fewest=8)
+    play(policy, 1, {2: 0.9})
+    play(policy, 2, {2: 0.5, 4: 0.6})
+    assert policy.decide() == 2  # (.5 · .4 + 0) / 1.5 against .1 / 1.5
+    play(policy, 3, {2: 0.4, 4: 0.7})
+    assert policy.decide() == 4
+
+
+def test_without_a_past_all_are_tried_in_every_phase() -> None:
+    policy = made(carry=0.0)
+    assert all(len(play(policy, phase, {0: 0.9})) == 8 for phase in (1, 2, 3))
+
+
+def test_a_small_rate_needs_more_than_its_bias() -> None:
+    fast, slow = 0, 1  # feature_kd .1 at both rates
+    near, far = made(handicap=0.1), made(handicap=0.1)
+    play(near, 1, {fast: 0.7, slow: 0.78})
+    play(far, 1, {fast: 0.7, slow: 0.82})
+    assert (near.decide(), far.decide()) == (fast, slow)
+
+
+@pytest.mark.parametrize(("option", "value"), [("fewest", 0), ("again", 0), ("carry", 1.5)])
+def test_options_out_of_range_are_refused(option: str, value: float) -> None:
+    with pytest.raises(Exception, match=option):
+        made(**{option: value})

@@ -1,0 +1,83 @@
+"""The log-count adjustment: what it adds, that it is undone when predicting, and that 0 changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from poise import Learner
+from poise.actions import Action
+from poise.data import ImageSet
+from poise.methods import METHODS, make_method
+from poise.training import Trainer
+from poise.training.step import prior
+
+MakeTrainer = Callable[..., Trainer]
+MakeImages = Callable[..., ImageSet]
+
+ADJUSTED = sorted(name for name in METHODS if "adjustment" in make_method(name).default_action)
+
+
+def weights_after(trainer: Trainer) -> dict[str, torch.Tensor]:
+    for _ in trainer.run():
+        pass
+    return {name: value.clone() for name, value in trainer.model.state_dict().items()}
+
+
+def test_a_class_is_raised_by_the_logarithm_of_its_share() -> None:
+    labels = torch.tensor([0] * 8 + [1] * 2 + [3] * 4)
+    assert prior(Action(adjustment=1.0), labels, 4).exp().tolist() == pytest.approx([1.0, 0.25, 0.125, 0.5])
+    assert prior(Action(adjustment=0.5), labels, 4).exp().tolist() == pytest.approx([1.0, 0.5, 0.125**0.5, 0.5**0.5])
+    assert prior(Action(adjustment=0.0), labels, 4).tolist() == [0.0] * 4
+    assert prior(Action(), labels, 4).tolist() == [0.0] * 4
+
+
+@pytest.mark.parametrize("method", ADJUSTED)
+def test_none_is_the_training_without_it_to_the_last_bit(method: str, make_trainer: MakeTrainer) -> None:
+    plain, without = make_trainer(method), make_trainer(method, adjustment=0.0)
+    without.action = Action(**{axis: value for axis, value in without.action.items() if axis != "adjustment"})
+    without._engines.clear()  # made anew for an action that does not know the axis
+    without._enter()
+    assert without._engine.step.prior is None
+    first, second = weights_after(plain), weights_after(without)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.parametrize("method", ADJUSTED)
+def test_it_does_nothing_where_all_classes_have_as_many_images(method: str, make_trainer: MakeTrainer) -> None:
+    first, second = weights_after(make_trainer(method)), weights_after(make_trainer(method, adjustment=1.0))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.parametrize("method", ADJUSTED)
+def test_rare_old_classes_are_guessed_more_often_with_it(
+    method: str, make_trainer: MakeTrainer, make_images: MakeImages
+) -> None:
+    images = make_images([0, 1, *[2, 3] * 10], seed=3)
+    guessed = []
+    for adjustment in (0.0, 2.0):
+        trainer = make_trainer(method, images=images, epochs=6, adjustment=adjustment, balance="none")
+        weights_after(trainer)
+        logits = trainer.situation.evaluator.extract(trainer.model, images.pixels).logits
+        guessed.append(logits.softmax(dim=1)[:, :2].sum().item())
+    assert guessed[1] > guessed[0]
+
+
+def test_a_trainer_that_restarts_counts_the_images_that_it_is_given(
+    make_trainer: MakeTrainer, make_images: MakeImages
+) -> None:
+    trainer = make_trainer("lucir", adjustment=1.0)
+    step = trainer._engine.step
+    assert step.prior is not None and step.prior.tolist() == [0.0] * 4
+    step.weigh(trainer.action, make_images([0, 1, 2, 3, 3, 3]).labels)
+    assert step.prior.exp().tolist() == pytest.approx([1 / 3, 1 / 3, 1 / 3, 1.0])
+
+
+def test_the_first_phase_is_adjusted_as_the_user_says(make_images: MakeImages) -> None:
+    given: dict[str, Any] = {"net": "small", "epochs": 1, "batch": 8, "device": "cpu", "policy": "fixed"}
+    learner = Learner("lucir", action={"adjustment": 0.7}, **given)
+    assert learner.settings.first_action.adjustment == 0.7
+    assert Learner("lucir", **given).settings.first_action.adjustment == 0.0
