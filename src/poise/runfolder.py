@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from poise.policies import PRESETS
+from poise.recipes import saved_memory
 
 #: What is run: the resolved recipe, and what the data were.
 RECIPE: Final = "recipe.json"
@@ -38,7 +39,7 @@ STREAM_KEYS: Final = ("setting", "phases", "groups")
 #: Recipe keys that say how actions are chosen.
 POLICY_KEYS: Final = ("policy", "policy_options", "space", "tune", "trials")
 #: Recipe keys that two runs share when nothing but their actions differs.
-TRAINING_KEYS: Final = ("data", "method", *STREAM_KEYS, "order", "memory", "epochs", "exam", "seed")
+TRAINING_KEYS: Final = ("data", "images_per_class", "method", *STREAM_KEYS, "order", "memory", "epochs", "exam", "seed")
 #: What a result repeats of its recipe.
 RESULT_KEYS: Final = ("data", "method", "policy", "setting", "phases", "order", "memory", "epochs", "exam", "seed")
 #: The parts of a result's `seconds`.
@@ -54,6 +55,24 @@ def method_name(keys: Mapping[str, Any]) -> str:
     memory = keys.get("memory")
     rule = memory.get("rule") if isinstance(memory, Mapping) else None
     return f"{keys['method']}+{rule}" if rule == "rmm" else str(keys["method"])
+
+
+def saved_recipe(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """A recipe that was saved, its keys as they are meant today."""
+    memory = recipe.get("memory")
+    return {**recipe, **({"memory": saved_memory(memory)} if isinstance(memory, Mapping) else {})}
+
+
+def holds_more_after_phase_0(memory: object) -> bool:
+    """Whether a memory, by its saved keys, holds more after phase 0 than the plain rule keeps, without being told why.
+
+    >>> holds_more_after_phase_0({"rule": "rmm", "allocation": [0.8, 0.6], "after_phase_0": "rmm"})
+    True
+    """
+    if not isinstance(memory, Mapping) or memory.get("knows_increment") or memory.get("after_phase_0") != "rmm":
+        return False
+    shares = memory.get("allocation")
+    return (shares[0] if isinstance(shares, list) else shares) != 0
 
 
 def without_empty_keys(value: object) -> object:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final, cast
+from typing import Final, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,17 @@ from poise.errors import UserError, suggestion
 Grid = Mapping[str, Sequence[AxisValue]]
 Grids = Grid | Sequence[Grid]  # one, or several of which all actions count
 
-#: The named spaces. An axis that the method's own action does not have is left out.
+
+class Named(NamedTuple):
+    """The grids of a space that goes by a name: what of them a method does not have is left out."""
+
+    name: str
+    grids: Grids
+
+
+Space = str | Grids | Named
+
+#: The named spaces; a method may have its own version of one (`Method.spaces`).
 SPACES: Final[Mapping[str, Grids]] = {
     "paper": {"logit_kd": (0, 0.1, 0.5, 1, 10), "feature_kd": (0, 0.1, 0.5, 1, 10), "lr": (0.1, 0.05)},
     "joint": {
@@ -44,25 +54,15 @@ SPACES: Final[Mapping[str, Grids]] = {
         "pod": (0, 0.1, 0.5, 1, 2),
         "lr": (0.1, 0.05, 0.02, 0.01),
     },
-    "online": (
-        {  # stable: old features and rows are held
-            "logit_kd": (0, 1),
-            "feature_kd": (0.5, 1, 2),
-            "pod": (0.1, 1),
-            "lr": (0.1, 0.05, 0.02),
-            "backbone_rate": (0, 0.01, 0.1),
-            "ridge": (0, 1e2, 1e4, 1e6, 1e8),
-        },
-        {  # plastic: only old outputs are held, and the head is kept from preferring new classes
-            "logit_kd": (1,),
-            "feature_kd": (0,),
-            "pod": (0,),
-            "margin": (0,),
-            "old_rows": ("trained",),
-            "adjustment": (0.5, 1),
-            "lr": (0.1, 0.05),
-        },
-    ),
+    "online": {
+        "logit_kd": (0, 1),
+        "feature_kd": (0.5, 1),
+        "pod": (0.1, 1),
+        "adjustment": (0, 1),
+        "lr": (0.1, 0.05, 0.02),
+        "backbone_rate": (0, 0.01, 0.1),
+        "ridge": (0, 1e2, 1e4, 1e6, 1e8),
+    },
     "full": {
         "logit_kd": (0, 0.5, 1),
         "feature_kd": (0, 0.1, 0.5, 1, 2),
@@ -178,7 +178,7 @@ class ActionSpace:
 
 
 def make_space(
-    space: str | Grids,
+    space: Space,
     base: Action,
     tune: str | Collection[str] | None = None,
     choices: Mapping[str, Sequence[str]] | None = None,
@@ -190,8 +190,11 @@ def make_space(
     without any, nothing is tuned in a named space. An empty grid is the space of the base action alone.
     """
     known, kinds = choices or {}, _kinds(tune)
-    name = space if isinstance(space, str) else "grid"
-    given = [_meaningful(grid, base, known) for grid in _known(space)] if isinstance(space, str) else all_grids(space)
+    named = _known(space) if isinstance(space, str) else space
+    if isinstance(named, Named):
+        name, given = named.name, _meaningful(all_grids(named.grids), base, known)
+    else:
+        name, given = "grid", all_grids(named)
     grids, actions = list[dict[str, tuple[AxisValue, ...]]](), list[Action]()
     for grid in given:
         _check_words(grid, base, known)
@@ -209,20 +212,22 @@ def make_space(
 
 def all_grids(space: Grids) -> tuple[Grid, ...]:
     """All grids of a space; refuses what is none."""
-    grids = tuple(space) if isinstance(space, list | tuple) else (space,)
+    grids: tuple[object, ...] = tuple(space) if isinstance(space, list | tuple) else (space,)
     if not all(isinstance(grid, Mapping) for grid in grids):
         raise UserError(f"space={space!r} is neither a name nor a table of axes, such as {{lr = [0.1, 0.05]}}")
     return cast("tuple[Grid, ...]", grids)
 
 
-def _meaningful(grid: Grid, base: Action, known: Mapping[str, Sequence[str]]) -> Grid:
-    """What of a named grid this action has, and means something to the method."""
-    fitting = {
-        axis: [value for value in values if value in known.get(axis, values)]
-        for axis, values in grid.items()
-        if axis in base
-    }
-    return {axis: values for axis, values in fitting.items() if values}
+def _meaningful(grids: Iterable[Grid], base: Action, known: Mapping[str, Sequence[str]]) -> tuple[Grid, ...]:
+    """What of named grids this action has, and means something to the method; a grid of other words is left out."""
+    found: list[Grid] = []
+    for grid in grids:
+        present = {axis: values for axis, values in grid.items() if axis in base and known.get(axis) != ()}
+        fitting = {
+            axis: [each for each in values if each in known.get(axis, values)] for axis, values in present.items()
+        }
+        found += [fitting] if all(fitting.values()) else []
+    return tuple(found) or ({},)
 
 
 def _check_words(grid: Grid, base: Action, known: Mapping[str, Sequence[str]]) -> None:
@@ -245,7 +250,7 @@ def tuned_space(
     changes: Mapping[str, AxisValue],
     *,
     tuned: bool,
-    space: str | Grids,
+    space: Space,
     tune: str | Collection[str] | None = None,
     choices: Mapping[str, Sequence[str]] | None = None,
     epochs: int = 160,
@@ -256,13 +261,13 @@ def tuned_space(
     Where something is tuned, so is the classifier, apart from the trials (`auto`), unless the user set it, it is an
     axis of the space, or `tune` leaves it out. Some axes are there only where they are named, in the space or among the
     changes: `epochs`, which starts from the length of the schedule; `allocation`, which starts from that of the memory
-    (None means that its rule has none); and `backbone_rate`, which starts from 1 unless the method has its own.
+    (None means that its rule has none); and `backbone_rate`, which starts from 1 unless the method has its own. A space
+    by name leaves out what is not there.
     """
-    grids = (
-        _known(space) if isinstance(space, str) else all_grids(space)
-    )  # a wrong word is one if nothing is tuned, too
+    known = _known(space) if isinstance(space, str) else space  # refuses a wrong word, tuned or not
+    grids = all_grids(known.grids if isinstance(known, Named) else known)
     named = {axis for grid in grids for axis in grid}
-    asked = {*changes, *(named if tuned and not isinstance(space, str) else ())}  # by name leaves out what is not there
+    asked = {*changes, *(named if tuned and not isinstance(known, Named) else ())}
     if "allocation" in asked and allocation is None:
         raise UserError("an action with an allocation needs memory.rule=rmm without knows_increment; see the docs")
     optional = {"epochs": float(epochs), "allocation": allocation, "backbone_rate": AXES["backbone_rate"].default}
@@ -272,13 +277,13 @@ def tuned_space(
     apart = "classifier" in own and "classifier" not in changes and "classifier" not in named
     if tuned and apart and (kinds is None or "classifier" in kinds):
         base = base.replace(classifier="auto")
-    return make_space(space if tuned else {}, base, tune, choices)
+    return make_space(known if tuned else {}, base, tune, choices)
 
 
-def _known(space: str) -> tuple[Grid, ...]:
+def _known(space: str) -> Named:
     if space not in SPACES:
         raise UserError(f"unknown action space '{space}'; {suggestion(space, SPACES)}")
-    return all_grids(SPACES[space])
+    return Named(space, SPACES[space])
 
 
 def _kinds(tune: str | Collection[str] | None) -> tuple[str, ...] | None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -77,7 +80,7 @@ class TestCausalRule:
     rmm = Budget(20, rule="rmm", allocation=(0.8, 0.8, 0.6))
 
     def test_after_a_phase_the_last_increment_stands_for_the_next(self) -> None:
-        assert self.rmm.after(50, 25_000, self.rmm.rho(0)) == 20  # nothing is known of increments yet
+        assert self.rmm.after(50, 25_000, self.rmm.rho(0)) == (20 * 50 + 20_000) // 50 == 420  # phase 0 itself
         assert self.rmm.after(60, 5000, self.rmm.rho(1)) == (20 * 60 + 4000) // 60
         assert self.rmm.after(70, 5000, self.rmm.rho(2)) == (20 * 70 + 3000) // 70
         assert self.rmm.after(80, 5000, self.rmm.rho(7)) == (20 * 80 + 3000) // 80  # the last one stays
@@ -125,7 +128,7 @@ class TestCausalRule:
             assert again.memory.exemplars.origins.tolist() == found.memory.exemplars.origins.tolist()
             assert again.new.origins.tolist() == found.new.origins.tolist()
             classes += len(sizes)
-            rho = data.draw(st.floats(0, 1)) if phase else budget.rho(0)
+            rho = data.draw(st.floats(0, 1))
             features = torch.from_numpy(rng(phase).normal(size=(len(found.new), 4)))
             none = new.select(torch.empty(0, dtype=torch.long))
             quota = budget.after(classes, len(labels), rho)
@@ -145,8 +148,10 @@ class TestCausalRule:
         plain = Budget(5).planned([[30] * 4, [30] * 2, [30] * 2])
         assert plain == [(0, 120), (20, 60), (30, 60)]
         rmm = Budget(5, rule="rmm", allocation=0.5).planned([[30] * 4, [30] * 2, [30] * 2])
-        assert rmm[:2] == plain[:2]  # after phase 0 the memory is plain
-        assert rmm[2] == (4 * 5 + 2 * 10, 50)
+        assert rmm == [(0, 120), (4 * 12, 20 + 60 - 48), (6 * 10, 30)]
+        once = Budget(5, rule="rmm", allocation=0.5, after_phase_0="plain").planned([[30] * 4, [30] * 2, [30] * 2])
+        assert once[:2] == plain[:2]
+        assert once[2] == (4 * 5 + 2 * 10, 50)
         released = Budget(5, rule="rmm", allocation=0.5, knows_increment=True).planned([[30] * 4, [30] * 2, [30] * 2])
         assert released == [(0, 120), (4 * 12, 30), (6 * 10, 30)]
 
@@ -183,12 +188,120 @@ class TestReleasedRule:
         assert sorted([*found.new.origins.tolist(), *found.unstored.origins.tolist()]) == new.origins.tolist()
 
 
+class Row(NamedTuple):
+    """What a phase holds: exemplars of the first class and of the newest old one, new images, and all of it."""
+
+    first: int
+    newest: int
+    new: int
+    held: int
+
+
+# CIFAR-100, 20 images per class, RMM's own shares; the last number is the budget of the phase.
+SHARES: dict[str, Any] = {
+    "TFH 25": (0.7,) * 10 + (0.8,) * 5 + (0.9,) * 11,
+    "TFH 5": (0.8, 0.8, 0.6),
+    "TFS 5": 0.5,
+    "TFS 25": 0.5,
+}
+SIZES = {"TFH 5": [50, *[10] * 5], "TFS 5": [20] * 5, "TFH 25": [50, *[2] * 25], "TFS 25": [4] * 25}
+TABLE: dict[tuple[str, int], Any] = {  # released, plain after phase 0, the causal rule after phase 0 too
+    ("TFH 5", 1): ((100, 100, 1000, 6000), (20, 20, 5000, 6000), (100, 100, 1000, 6000), 6000),
+    ("TFH 5", 2): ((86, 86, 2000, 7160), (20, 86, 4340, 6200), (86, 86, 1040, 6200), 6200),
+    ("TFH 5", 3): ((62, 62, 2000, 6340), (20, 62, 4160, 6400), (62, 62, 2060, 6400), 6400),
+    ("TFH 5", 5): ((53, 53, 2000, 6770), (20, 53, 3680, 6800), (53, 53, 2030, 6800), 6800),
+    ("TFS 5", 1): ((270, 270, 5000, 10400), (20, 20, 10000, 10400), (270, 270, 5000, 10400), 10400),
+    ("TFS 5", 2): ((145, 145, 5000, 10800), (20, 145, 7500, 10800), (145, 145, 5000, 10800), 10800),
+    ("TFS 5", 4): ((82, 82, 5000, 11560), (20, 82, 6280, 11600), (82, 82, 5040, 11600), 11600),
+    ("TFH 25", 1): ((34, 34, 300, 2000), (20, 20, 1000, 2000), (34, 34, 300, 2000), 2000),
+    ("TFH 25", 10): ((30, 30, 200, 2240), (20, 30, 820, 2360), (30, 30, 320, 2360), 2360),
+    ("TFS 25", 1): ((270, 270, 1000, 2080), (20, 20, 2000, 2080), (270, 270, 1000, 2080), 2080),
+    ("TFS 25", 10): ((45, 45, 1000, 2800), (20, 45, 1100, 2800), (45, 45, 1000, 2800), 2800),
+}
+RULES: tuple[dict[str, Any], ...] = ({"knows_increment": True}, {"after_phase_0": "plain"}, {})
+#: The released code computes int((1 - ρ) · m) in floating point: with ρ = 0.8 an image less than the table says.
+ROUNDED = {("TFH 5", 1), ("TFH 25", 10)}
+
+
+def walk(budget: Budget, sizes: list[int]) -> list[tuple[Row, int]]:
+    """What each phase after the first really holds, and how many images its old classes lack to their quota."""
+    none = torch.empty(0, dtype=torch.long)
+    memory, classes, rows, rho = Memory.empty((1, 1, 1)), 0, list[tuple[Row, int]](), 0.0
+    for phase, size in enumerate(sizes):
+        labels = torch.arange(classes, classes + size).repeat_interleave(500)
+        new = ImageSet(torch.zeros(len(labels), 1, 1, 1, dtype=torch.uint8), labels, torch.arange(len(labels)))
+        found = budget.arriving(memory, new, phase, classes, rho, rng(phase))
+        counts = torch.bincount(found.memory.exemplars.labels, minlength=classes).tolist()
+        if phase:
+            newest = counts[-sizes[phase - 1] :]
+            held = len(found.memory) + len(found.new)
+            rows.append((Row(counts[0], max(newest), len(found.new), held), sum(max(newest) - each for each in newest)))
+        classes, rho = classes + size, budget.rho(phase)
+        following = 500 * sizes[phase + 1] if phase + 1 < len(sizes) else 0
+        candidates = ImageSet.joined([found.memory.exemplars, found.new, found.unstored])
+        memory = Memory(candidates, candidates.select(none)).cut(budget.after(classes, len(new), rho, following))
+    return rows
+
+
+@pytest.mark.parametrize("column", range(3), ids=["released", "plain", "rmm"])
+@pytest.mark.parametrize("stream", SIZES)
+def test_what_every_phase_holds_by_each_rule(stream: str, column: int) -> None:
+    budget = Budget(20, rule="rmm", allocation=SHARES[stream], **RULES[column])
+    rows, plan = walk(budget, SIZES[stream]), budget.planned([[500] * size for size in SIZES[stream]])
+    for (name, phase), listed in TABLE.items():
+        if name == stream:
+            expected, old = Row(*listed[column]), sum(SIZES[stream][:phase])
+            if column == 0 and (name, phase) in ROUNDED:
+                expected = expected._replace(new=expected.new - 1, held=expected.held - 1)
+            found, missing = rows[phase - 1]
+            # where the random sample left a class less than its quota, new images have its room
+            assert found._replace(new=found.new - missing) == expected
+            assert plan[phase] == (expected.held - expected.new, expected.new)
+            assert budget.of_phase(old, 500 * SIZES[stream][phase]) == listed[-1]
+            assert (found.held > listed[-1]) is (column == 0 and (name, phase) == ("TFH 5", 2))
+
+
+def test_between_phase_0_and_phase_1_more_is_held_and_then_cut() -> None:
+    budget = Budget(20, rule="rmm", allocation=SHARES["TFH 5"])
+    assert budget.after(50, 25_000, budget.rho(0)) == 420
+    assert replace(budget, after_phase_0="plain").after(50, 25_000, 0.0) == 20
+    assert Budget(20, rule="rmm", allocation=0.0).after(50, 25_000, 0.0) == 20
+    assert [budget.rho(phase, chosen=0.3) for phase in (0, 1)] == [0.3, 0.3]
+    assert [replace(budget, after_phase_0="plain").rho(phase, chosen=0.3) for phase in (0, 1)] == [0.0, 0.3]
+
+
+def test_a_budget_as_plain_values_and_one_saved_before_there_was_the_key() -> None:
+    for budget in (Budget(20), Budget.of("all"), Budget(5, rule="rmm", allocation=(0.2, 0.4)), *before_and_after()):
+        assert Budget.restored(json.loads(json.dumps(budget.as_json()))) == budget
+    assert "after_phase_0" not in Budget(20).as_json()
+    saved = Budget(5, rule="rmm", allocation=0.4).as_json()
+    del saved["after_phase_0"]
+    assert Budget.restored(saved) == Budget(5, rule="rmm", allocation=0.4, after_phase_0="plain")
+
+
+def before_and_after() -> list[Budget]:
+    return [Budget(5, rule="rmm", **keys) for keys in RULES]
+
+
+def test_which_budgets_keep_the_same_after_phase_0() -> None:
+    released, plain, rmm = before_and_after()
+    assert plain.storing_phase_0() == Budget(5) == Budget(5, rule="rmm", allocation=(0.0, 0.9)).storing_phase_0()
+    assert rmm.storing_phase_0() == Budget(5, rule="rmm", allocation=(0.5, 0.9)).storing_phase_0() != Budget(5)
+    assert rmm.storing_phase_0() != Budget(5, rule="rmm", allocation=0.4).storing_phase_0()
+    assert released.storing_phase_0() not in (plain.storing_phase_0(), rmm.storing_phase_0())
+
+
 @pytest.mark.parametrize(
     ("keys", "words"),
     [
         ({"rule": "rrm"}, "did you mean 'rmm'"),
-        ({"allocation": 0.5}, "go with memory.rule=rmm"),
-        ({"knows_increment": True}, "go with memory.rule=rmm"),
+        ({"allocation": 0.5}, "memory.allocation goes with memory.rule=rmm"),
+        ({"knows_increment": True}, "memory.knows_increment goes with memory.rule=rmm"),
+        ({"after_phase_0": "plain"}, "memory.after_phase_0 goes with memory.rule=rmm"),
+        ({"per_class": None, "rule": "all", "after_phase_0": "plain"}, "leave the other keys"),
+        ({"rule": "rmm", "after_phase_0": "plan"}, "did you mean 'plain'"),
+        ({"rule": "rmm", "after_phase_0": True}, "memory.after_phase_0=True"),
+        ({"rule": "rmm", "after_phase_0": "plain", "knows_increment": True}, "leave memory.after_phase_0 out"),
         ({"rule": "rmm", "allocation": 1.5}, "share between 0 and 1"),
         ({"rule": "rmm", "allocation": (0.5, -0.1)}, "allocation=-0.1 must be a number"),
         ({"rule": "rmm", "allocation": "half"}, "allocation='half' must be a number"),

@@ -131,6 +131,7 @@ def test_a_file_of_ones_own_has_the_same_keys_and_defaults(file: Path) -> None:
         ("setting=groups", "setting=groups needs groups"),
         ("groups=five", "key 'groups"),
         ("groups=[1,[2]]", "key 'groups"),
+        ("images_per_class=few", "key 'images_per_class"),
         ("lucir", "'lucir' is not key=value"),
         ("epochs=", "is not key=value"),
         ("=3", "is not key=value"),

@@ -52,15 +52,19 @@ def test_the_images_stored_and_held_are_beside_the_accuracy(rmm: Plans, tmp_path
         assert any(most > budget for most, budget in held) is knows
         assert held[0][0] == held[0][1]
     first, second, last = results[False]["curve"]
-    assert first["stored_images"] == 3 * 5
-    assert second["stored_images"] > 5 * 5
+    assert first["stored_images"] > 3 * 50
+    assert 5 * 5 < second["stored_images"] < first["stored_images"]
     assert last["held_images"] == last["budget_images"]
     table = run_table(run_of_result(results[False]))
     assert f"{last['held_images']} of {last['budget_images']}" in table
     assert "knows increment" not in table
+    assert f"(aanets+rmm, groups 3: {first['stored_images'] / 3:.0f} of each class instead of 5)" in table
+    assert "cuts them when phase 1 arrives" in table
     assert "told how many images come next" in run_table(run_of_result(results[True]))
     both = comparison_table([*map(run_of_result, results.values())])
     assert "fixed (knows increment)" in both
+    assert "fixed (more after phase 0)" in both
+    assert both.count("cuts them when phase 1 arrives") == 1
     assert "stored  held" in both
 
 
@@ -95,12 +99,49 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_phase_0_is_shared_where_the_memory_after_it_is_the_same(plan: Plans, rmm: Plans, tmp_path: Path) -> None:
     Run(plan(STREAM, name="digits/aanets"), RunFolder(tmp_path / "plain"), until=1).start()
     start = f"start={tmp_path / 'plain'}"
-    result = Run(rmm(start), RunFolder(tmp_path / "rmm")).start()
+    plain = "memory.after_phase_0=plain"
+    result = Run(rmm(start, plain), RunFolder(tmp_path / "rmm")).start()
     assert result["curve"][0]["held_images"] == result["curve"][0]["budget_images"] > 0
-    with pytest.raises(UserError, match="they must agree"):
-        Run(rmm(start, "memory.knows_increment=true"), RunFolder(tmp_path / "released")).start()
-    with pytest.raises(UserError, match="they must agree"):
-        Run(rmm(start, "memory.per_class=4"), RunFolder(tmp_path / "smaller")).start()
+    for words, why in {
+        (): r"kept 15 images after phase 0 \(5 per class\) and .*RMM, ρ = 0.8.*, or set memory.after_phase_0=plain$",
+        ("memory.knows_increment=true",): "RMM as released.* start from a run with this memory, or leave start out$",
+        (plain, "memory.per_class=4"): r"keeps others \(4 per class\)",
+    }.items():
+        with pytest.raises(UserError, match=why):
+            Run(rmm(start, *words), RunFolder(tmp_path / "refused")).start()
+        assert not RunFolder(tmp_path / "refused").exists
+
+
+def test_a_phase_0_of_rmm_is_shared_by_its_share_and_not_with_plain_runs(
+    plan: Plans, rmm: Plans, tmp_path: Path
+) -> None:
+    Run(rmm(), RunFolder(tmp_path / "first"), until=1).start()
+    start = f"start={tmp_path / 'first'}"
+    words = "memory.allocation=[0.8,0.1]"
+    later = Run(rmm(words, start), RunFolder(tmp_path / "later")).start()
+    whole = Run(rmm(words), RunFolder(tmp_path / "whole")).start()
+    assert later["curve"] == whole["curve"]
+    with pytest.raises(UserError, match=r"RMM, ρ = 0\.8.* keeps others \(5 per class, RMM, ρ = 0\.5\)"):
+        Run(rmm(start, "memory.allocation=0.5"), RunFolder(tmp_path / "half")).start()
+    with pytest.raises(UserError, match=r"keeps others \(5 per class\);"):
+        Run(plan(STREAM, start, name="digits/aanets"), RunFolder(tmp_path / "plain")).start()
+
+
+def test_a_folder_written_before_there_was_the_key_goes_on_by_its_own_rule(
+    rmm: Plans, outcome: Outcome, tmp_path: Path
+) -> None:
+    plain = "memory.after_phase_0=plain"
+    Run(rmm(plain), RunFolder(tmp_path / "whole")).start()
+    with pytest.raises(KeyboardInterrupt):
+        Run(rmm(plain), RunFolder(tmp_path / "run"), (Killer(5),), checkpoint_seconds=0).start()
+    saved = json.loads((tmp_path / "run" / "recipe.json").read_text())
+    assert saved["recipe"]["memory"].pop("after_phase_0") == "plain"
+    (tmp_path / "run" / "recipe.json").write_text(json.dumps(saved))
+    folder, again = reopen(tmp_path / "run")
+    assert not folder.difference(rmm(plain).as_json())
+    assert "memory=" in folder.difference(rmm().as_json())
+    Run(again, folder).resume()
+    assert outcome(tmp_path / "run") == outcome(tmp_path / "whole")
 
 
 def test_a_released_phase_0_is_shared_only_where_the_same_comes_next(rmm: Plans, tmp_path: Path) -> None:

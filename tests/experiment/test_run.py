@@ -167,7 +167,7 @@ def test_the_classifier_of_phase_0_is_that_of_the_run_that_starts(plan: Plans, t
         (("order=sorted",), "digits/lucir", "has another classes"),
         ((), "digits/icarl", "they must agree"),
         (("net=resnet32",), "digits/lucir", "they must agree"),
-        (("memory=6",), "digits/lucir", "they must agree"),
+        (("memory=6",), "digits/lucir", "keeps others .6 per class.; start from a run with this memory"),
     ],
 )
 def test_start_refuses_what_does_not_fit(

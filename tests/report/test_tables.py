@@ -7,19 +7,22 @@ import io
 import math
 from pathlib import Path
 from statistics import mean, stdev
+from typing import Any
 
 import pytest
 
 from poise.report.comparisons import comparisons
+from poise.report.page.glance import summary
 from poise.report.reading import RunRecord, baselines, configurations, read_run, read_runs
 from poise.report.statistics import spread
-from poise.report.tables import ReportTable
+from poise.report.tables import ReportTable, make_tables
 from poise.report.tables.ablation import ablation_tables
 from poise.report.tables.accuracy import accuracy_tables, all_runs_table
 from poise.report.tables.costs import stored_table, time_table
 from poise.report.tables.paper import Published, published_accuracy
 from poise.report.tables.regret import regret_table
 from poise.report.tables.table import gain_note
+from poise.report.tables.text import comparison_table, run_table
 
 from .conftest import SPACE, Write
 
@@ -104,6 +107,37 @@ def test_the_papers_figures_stand_beside_comparable_runs_only(write: Write) -> N
         paper_run(write, "digits", data="digits"),
     ]
     assert [published_accuracy(run, 5, "tfs") for run in strangers] == [None] * len(strangers)
+
+
+@pytest.mark.parametrize("finished", [True, False])
+@pytest.mark.parametrize(
+    ("memory", "more"),
+    [
+        ({"after_phase_0": "rmm"}, True),
+        ({"after_phase_0": "rmm", "allocation": [0.8, 0.0]}, True),
+        ({"after_phase_0": "rmm", "allocation": [0.0, 0.8]}, False),
+        ({"after_phase_0": "rmm", "allocation": None}, True),  # 0.5 then
+        ({"after_phase_0": "plain"}, False),
+        ({}, False),  # written before there was the key
+        ({"after_phase_0": "rmm", "knows_increment": True}, False),  # that label says more
+    ],
+)
+def test_a_memory_that_holds_more_after_phase_0_says_so_in_every_table(
+    write: Write, memory: dict[str, Any], more: bool, finished: bool
+) -> None:
+    folder = write("one", method="aanets", memory={**RMM, **memory, "per_class": 4}, finished=finished)
+    plain = write("other", method="aanets", memory={"per_class": 4})
+    runs = read_runs([folder, plain])[0]
+    tables = {table.name.split("-")[0]: table.markdown() for table in make_tables(runs, {})}
+    assert ("fixed (more after phase 0)" in tables["runs"]) is more
+    words = "aanets+rmm, tfs 3: 20 of each class instead of 4"
+    if finished:
+        assert all((words in tables[name]) is more for name in ("accuracy", "stored"))
+        assert (words in comparison_table(runs)) is more
+        assert (words in run_table(runs[0])) is more
+    assert words not in run_table(runs[1])
+    assert (words in "".join(summary(runs, [])["warnings"])) is more
+    assert ("cuts them when phase 1 arrives" in "".join(summary(runs, [])["warnings"])) is more
 
 
 RMM = {"per_class": 20, "total": None, "reserve": 0, "rule": "rmm", "allocation": 0.5, "knows_increment": False}

@@ -71,7 +71,8 @@ def test_a_trainer_that_restarts_counts_the_images_that_it_is_given(
 ) -> None:
     trainer = make_trainer("lucir", adjustment=1.0)
     step = trainer._engine.step
-    assert step.prior is not None and step.prior.tolist() == [0.0] * 4
+    assert step.prior is not None
+    assert step.prior.tolist() == [0.0] * 4
     step.weigh(trainer.action, make_images([0, 1, 2, 3, 3, 3]).labels)
     assert step.prior.exp().tolist() == pytest.approx([1 / 3, 1 / 3, 1 / 3, 1.0])
 

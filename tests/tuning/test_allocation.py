@@ -26,6 +26,7 @@ SETTINGS: dict[str, Any] = {
     "device": "cpu",
     "preprocessing": DigitsSource.preprocessing,
 }
+PLAIN = Budget(5, rule="rmm", allocation=0.5, after_phase_0="plain")
 TRYING = {"policy": "grid", "space": {"allocation": [0.0, 0.9]}, "action": {"classifier": "fc"}}
 
 
@@ -46,16 +47,38 @@ def per_class(learner: Learner) -> list[int]:
     return torch.bincount(learner.memory.exemplars.labels).tolist()
 
 
-def test_after_the_first_phase_a_class_keeps_q_whatever_its_action_says() -> None:
-    learner = Learner(**{**SETTINGS, **TRYING})
-    learn(learner, [0, 1], action={"allocation": 0.9})
-    assert per_class(learner) == [5, 5]
+@pytest.mark.parametrize(
+    ("memory", "action", "kept"),
+    [
+        (Budget(5, rule="rmm", allocation=(0.2, 0.9)), {"lr": 0.1}, 9),  # (5 · 2 + 8) / 2: that of phase 0
+        (Budget(5, rule="rmm", allocation=(0.2, 0.9)), {"allocation": 0.4}, 13),
+        (Budget(5, rule="rmm", allocation=0.9), {"lr": 0.1}, 20),  # all of them
+        (PLAIN, {"allocation": 0.4}, 5),
+    ],
+)
+def test_what_an_action_given_for_phase_0_decides(memory: Budget, action: dict[str, float], kept: int) -> None:
+    learner = Learner(**{**SETTINGS, **TRYING, "memory": memory})
+    learn(learner, [0, 1], action=action)
+    assert per_class(learner) == [kept, kept]
     learn(learner, [2, 3], action={"allocation": 0.9})
-    assert per_class(learner)[2:] == [14, 14]  # (5 · 4 + 36) / 4
+    assert learner.held_ <= learner.budget_ == 50
 
 
-def test_what_is_stored_after_every_phase_is_as_the_formula_says() -> None:
+def test_after_phase_0_a_class_keeps_more_until_the_size_of_phase_1_is_known() -> None:
     learner = Learner(**SETTINGS)
+    learn(learner, [0, 1, 2])
+    assert (per_class(learner), learner.held_, learner.budget_) == ([15, 15, 15], 60, 60)  # (5 · 3 + 30) / 3
+    (started, *_) = learn(learner, [3])
+    assert (started.memory_images, started.new_images) == (3 * 8, 11)  # (5 · 3 + 10) / 3 each, 15 + 20 in all
+    assert per_class(learner) == [7, 7, 7, 7]  # (5 · 4 + 10) / 4
+    assert (learner.held_, learner.budget_) == (35, 35)
+    (started, *_) = learn(learner, [4, 5])
+    assert (started.memory_images, started.new_images) == (4 * 7, 32)  # the room for 10 each is left to new images
+    assert learner.held_ == learner.budget_ == 60
+
+
+def test_with_the_plain_rule_after_phase_0_its_classes_never_have_more() -> None:
+    learner = Learner(**{**SETTINGS, "memory": PLAIN})
     learn(learner, [0, 1])
     assert (per_class(learner), learner.held_, learner.budget_) == ([5, 5], 40, 40)
     (started, *_) = learn(learner, [2, 3])
@@ -74,7 +97,7 @@ def test_what_is_stored_after_every_phase_is_as_the_formula_says() -> None:
 def test_the_action_decides_what_is_stored_after_the_phase_and_discarded_in_the_next() -> None:
     found = {}
     for allocation in (0.0, 0.9):
-        learner = Learner(**{**SETTINGS, **TRYING})
+        learner = Learner(**{**SETTINGS, **TRYING, "memory": PLAIN})
         learn(learner, [0, 1, 2])
         learn(learner, [3, 4], action={"allocation": allocation})
         (started, *_) = learn(learner, [5, 6], action={"allocation": 0.5})
@@ -96,6 +119,43 @@ def test_only_a_look_ahead_sees_what_an_allocation_is_worth() -> None:
         assert learner.action_.allocation == decided.action["allocation"]
     assert len(set(rewards["local"])) == 1  # the same training on the same images
     assert len(set(rewards["lookahead"])) > 1
+
+
+CANNOT = "the local environment cannot judge an allocation"
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, 1),
+        ({"policy": "race"}, 1),
+        ({"space": {"allocation": [0.5, 0.9], "lr": [0.1, 0.05]}}, 1),
+        ({"space": {"allocation": [0.5]}}, 0),  # there is nothing to decide
+        ({"action": {"allocation": 0.9}, "space": {"lr": [0.1, 0.05]}}, 0),
+        ({"trials": {"environment": "lookahead"}}, 0),
+        ({"trials": {"environment": "both"}}, 0),
+        ({"policy": "fixed"}, 0),
+        ({"policy": "offline-rl"}, 0),  # it learns on pseudo streams, where it sees what an allocation is worth
+        ({"memory": 5, "space": {"lr": [0.1, 0.05]}}, 0),
+    ],
+)
+def test_that_a_local_environment_cannot_judge_an_allocation_is_said_once(
+    changes: dict[str, Any], said: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    learner = Learner(**{**SETTINGS, **TRYING, "trials": {"environment": "local"}, "epochs": 1, **changes})
+    for labels in ([0, 1, 2, 5], [3, 4])[: 2 if said else 1]:
+        learn(learner, labels)
+    assert len([line for line in caplog.messages if CANNOT in line]) == said
+
+
+def test_where_trials_are_left_open_an_allocation_is_judged_by_a_look_ahead(caplog: pytest.LogCaptureFixture) -> None:
+    given: dict[str, Any] = {"memory": Budget(5, rule="rmm"), "net": "small", "epochs": 2, "batch": 32, "device": "cpu"}
+    learner = Learner("lucir", **given, space={"allocation": [0.0, 0.9]}, preprocessing=DigitsSource.preprocessing)
+    other = Learner("lucir", **given, preprocessing=DigitsSource.preprocessing)
+    for each in (learner, other):
+        learn(each, [0, 1])
+    assert (learner.settings.trials.environment, other.settings.trials.environment) == ("both", "local")
+    assert CANNOT not in caplog.text
 
 
 def test_the_released_rule_herds_from_images_that_it_discarded_and_the_causal_one_does_not() -> None:
@@ -130,14 +190,13 @@ def test_only_the_released_rule_may_be_told_what_comes_next() -> None:
 
 def test_after_a_phase_that_failed_discarded_exemplars_stay_discarded_and_learning_goes_on() -> None:
     learner = Learner(**{**SETTINGS, "memory": Budget(5, rule="rmm", allocation=0.9)})
-    for labels in ([0, 1], [2, 3]):
-        learn(learner, labels)
-    assert per_class(learner) == [5, 5, 14, 14]
+    learn(learner, [0, 1])
+    assert per_class(learner) == [20, 20]
     with pytest.raises(Diverged):
-        learn(learner, [4], action={"lr": 1e30})
-    assert (learner.phases_, per_class(learner)) == (2, [5, 5, 9, 9])  # (5 · 4 + 18) / 4
-    learn(learner, [4, 5])
-    assert learner.phases_ == 3
+        learn(learner, [2], action={"lr": 1e30})
+    assert (learner.phases_, per_class(learner)) == (1, [14, 14])  # (5 · 2 + 18) / 2
+    learn(learner, [2, 3])
+    assert learner.phases_ == 2
     assert learner.held_ <= learner.budget_
 
 

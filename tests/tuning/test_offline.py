@@ -82,9 +82,10 @@ def tasks_of(
     space: ActionSpace | None = None,
     first: Action | None = None,
     rho: float = 0.0,
+    first_rho: float = 0.0,
 ) -> PseudoTasks:
     nothing = images.select(torch.empty(0, dtype=torch.long))
-    inputs = TrialInputs(situation, Memory.of(nothing), images, nothing, QUOTA, rho=rho)
+    inputs = TrialInputs(situation, Memory.of(nothing), images, nothing, QUOTA, rho=rho, first_rho=first_rho)
     return PseudoTasks(inputs, space or space_of(situation), options, first or situation.method.default_action)
 
 
@@ -374,6 +375,18 @@ def test_pseudo_phases_store_and_discard_as_the_allocation_says(
     assert sizes[:2] == [(0, 26), (2 * QUOTA, 34)]
     kept = 2 * QUOTA + 2 * ((4 * QUOTA + 17) // 4)  # half of the room of 34 images for four classes
     assert sizes[2] == (kept, 4 * QUOTA + 42 - kept)
+
+
+@pytest.mark.parametrize("first_rho", [0.0, 0.25, 0.75])
+def test_after_its_first_phase_a_pseudo_stream_keeps_what_a_real_one_keeps(
+    first_rho: float, situation: Situation, images: ImageSet
+) -> None:
+    tasks, new = tasks_of(situation, images, rho=0.5, first_rho=first_rho), images.of_labels([0, 1])
+    at = _Progress.beginning(situation, 0, images).after(new, situation.method.default_action, tasks)
+    assert at is not None
+    most = (2 * QUOTA + math.floor(first_rho * 26)) // 2
+    assert at.rho == first_rho
+    assert torch.bincount(at.kept.labels).tolist() == [min(most, 12), min(most, 14)]
 
 
 @pytest.mark.parametrize(("method", "own"), [("lucir", "fc"), ("icarl", "ncm")])

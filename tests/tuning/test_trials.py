@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -40,6 +41,7 @@ def make_ahead(situation: Situation, bright: Callable[..., ImageSet]) -> Callabl
         confused: int | None = None,
         reserved: int = 0,
         witness: Any = None,
+        inputs: Mapping[str, Any] = MappingProxyType({}),
         **settings: Any,
     ) -> Trials:
         new, generator = dict(arrived), torch.Generator().manual_seed(5)
@@ -49,7 +51,7 @@ def make_ahead(situation: Situation, bright: Callable[..., ImageSet]) -> Callabl
         images = memory, ImageSet.joined(list(new.values())), none
         chosen = TrialSettings(**{"environment": "lookahead", **settings})
         situation = replace(situation, growth=Growth(2, len(SIZES)))
-        return kind(TrialInputs(situation, *images, QUOTA, chosen), witness=witness)
+        return kind(TrialInputs(situation, *images, QUOTA, chosen, **inputs), witness=witness)
 
     return made
 
@@ -234,6 +236,41 @@ def test_the_second_half_of_a_look_ahead_is_held_as_the_allocation_says(
     assert chosen[0] > chosen[1] >= chosen[2]  # the same draw for all of them
 
 
+@pytest.mark.parametrize(("share", "quota"), [(0.5, 2.0), (0.3, 1.2), (0.1, 1.0)])
+def test_where_most_images_were_discarded_a_look_ahead_has_less_of_everything(
+    make_ahead: Callable[..., Watched], share: float, quota: float
+) -> None:
+    """What ρ weighs against each other is in the proportion of real phases; each class keeps an image at least."""
+    inputs = {"arrived": round(sum(SIZES.values()) / share), "stored_share": share}
+    for rho in (0.0, 0.25, 0.9):
+        trials = make_ahead(Watched, inputs=inputs)
+        trials.run(Attempt(Trial(0, arm=0, epochs=1), Action(**OWN, allocation=rho), "fc", 1))
+        assert trials.followed is not None
+        first, _, second = trials.followed
+        (split,) = trials._new_splits(0)
+        assert split.environment.later is not None
+        later, plain = len(split.environment.later), math.floor(3 * quota)
+        most = min((plain + math.floor(rho * images)) // 3 for images in (len(first.new), later))
+        assert torch.bincount(second.kept.labels).tolist() == [min(most, 6), min(most, 6), min(most, len(first.new))]
+        assert len(second.new) == min(later, plain + later - len(second.kept))
+    trials = make_ahead(Watched, inputs={**inputs, "rho": 0.25})
+    trials.run(Attempt(Trial(0, arm=0, epochs=1), OWN, "fc", 1))  # where all have the same ρ, all images are used
+    assert trials.followed is not None
+    first, _, second = trials.followed
+    most = (3 * QUOTA + math.floor(0.25 * min(len(first.new), later))) // 3
+    assert torch.bincount(second.kept.labels).tolist() == [min(most, 6), min(most, 6), min(most, len(first.new))]
+
+
+def test_the_local_environment_keeps_what_the_phase_itself_would(make_ahead: Callable[..., Trials]) -> None:
+    """All images that arrived count, those that were discarded and those that it validates on too."""
+    trials = make_ahead(environment="local", inputs={"arrived": 100, "stored_share": 0.68, "rho": 0.1})
+    (split,) = trials._new_splits(0)
+    for action, most in ((OWN, (5 * QUOTA + 10) // 5), (Action(**OWN, allocation=0.3), (5 * QUOTA + 30) // 5)):
+        kept = trials._exemplars(split, split.first, split.first.model, action)
+        counts = torch.bincount(ImageSet.joined([split.environment.kept, split.environment.new]).labels)
+        assert torch.bincount(kept.labels).tolist() == [min(most, each) for each in counts.tolist()]
+
+
 @pytest.mark.parametrize("round_", [0, 1, 2])
 def test_the_first_half_is_cut_to_its_memory_by_herding(
     situation: Situation, make_ahead: Callable[..., Watched], round_: int
@@ -318,14 +355,14 @@ def test_both_environments_are_one_after_the_other_and_each_counts_by_its_classe
     images = sum(local.images), sum(ahead.images)
     assert images == ((28, 28) if reserved else (15, 24))
     rewards = local.outcome.reward, ahead.outcome.reward
-    classes = len(local.classes), len(ahead.classes)
+    classes = len(local.classes), 3 * len(ahead.classes)
     weighted = (classes[0] * rewards[0] + classes[1] * rewards[1]) / sum(classes)
     assert both.outcome.reward == pytest.approx(weighted)
     if not reserved:
         assert rewards[0] != pytest.approx(rewards[1], abs=1e-3)
         by_images = (images[0] * rewards[0] + images[1] * rewards[1]) / sum(images)
         assert both.outcome.reward != pytest.approx(by_images, abs=1e-4)
-        assert both.outcome.reward != pytest.approx(sum(rewards) / 2, abs=1e-4)
+        assert both.outcome.reward != pytest.approx(sum(both.outcome.per_class) / len(both.classes), abs=1e-4)
     assert both.classes == [*local.classes, *ahead.classes]
     assert both.images == [*local.images, *ahead.images]
     assert both.outcome.per_class == (*local.outcome.per_class, *ahead.outcome.per_class)

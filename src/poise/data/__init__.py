@@ -2,6 +2,7 @@
 
 from poise.data.augment import Augmentation, Draws, Preprocessing, mirror
 from poise.data.budget import ALL_IMAGES, Budget, Stored, on_arrival, per_class
+from poise.data.class_sizes import class_sizes, keep_some
 from poise.data.clusters import cluster_centres
 from poise.data.features import FeatureViews
 from poise.data.feed import Feed, batch_bounds, fits
@@ -29,11 +30,13 @@ __all__ = [
     "Stream",
     "batch_bounds",
     "class_order",
+    "class_sizes",
     "cluster_centres",
     "decode_each",
     "draw_reserve",
     "fits",
     "herd",
+    "keep_some",
     "make_stream",
     "mirror",
     "on_arrival",

@@ -13,15 +13,17 @@ classes are known, a plain learner holds q · n_old exemplars and m_i new images
 is the budget of the phase here too, split differently: ρ is the share of the room for new images that is given to
 exemplars. ρ_t is chosen in phase t, together with the exemplars, and holds until the next choice:
 
-- *After phase t ≥ 1* every class keeps ⌊(q · n_seen + ⌊ρ_t · m_t⌋) / n_seen⌋ exemplars: the next increment is not
-  known, so it is assumed to be as large as the last one. After phase 0 every class keeps q, because no increment has
-  been seen yet.
+- *After phase t* every class keeps ⌊(q · n_seen + ⌊ρ_t · m_t⌋) / n_seen⌋ exemplars: the next increment is not known,
+  so it is assumed to be as large as what came last. After phase 0 that is phase 0 itself, usually much more than comes
+  next: with half of CIFAR-100 and ρ = 0.8, 420 images of each class are held until phase 1 arrives. A policy
+  chooses ρ from phase 1 on.
 - *When phase t + 1 arrives*, before anything of it is stored, every class is cut to
   ⌊(q · n_old + ⌊ρ_t · m_{t+1}⌋) / n_old⌋ exemplars. Of the new images, a random B − (remaining exemplars) are
   stored, at most all of them and at least one of each class; the others are discarded. An image is discarded only in
   favour of an existing exemplar: room that exemplars do not fill goes to new images.
 
-So at most B_i images are held in phase i and after it. With ρ = 0 it is the plain rule.
+So at most B_i images are held in phase i and after it. With ρ = 0 it is the plain rule. `after_phase_0 = "plain"` keeps
+q images of every class after phase 0, which leaves its classes at q for ever: as if ρ_0 were 0.
 
 **rmm with knows_increment** is the rule of RMM's released code, for comparison: exemplars are stored for the size of
 the *next* increment, new images are discarded by the ρ of the current phase whatever is stored, nothing is cut on
@@ -31,9 +33,9 @@ arrival, and discarded images are still used to imprint new rows and to choose e
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
@@ -42,10 +44,12 @@ from torch import Tensor
 from poise.data.images import ImageSet
 from poise.data.memory import Memory
 from poise.errors import UserError, check_number, check_whole, suggestion
+from poise.recipes import saved_memory
 
 #: The rule that keeps all images, and the short word for the budget that has it.
 ALL_IMAGES: Final = "all"
 RULES: Final = ("plain", "rmm", ALL_IMAGES)
+AFTER_PHASE_0: Final = ("rmm", "plain")
 UNLIMITED: Final = 2**40  # images of each class: more than there are
 ALLOCATION: Final = 0.5  # unless given
 
@@ -69,6 +73,7 @@ class Budget:
         rule: `plain`, `rmm` or `all` (see above).
         allocation: RMM's ρ: one number, or one for each phase from phase 0 on, the last of which stays in force.
         knows_increment: RMM's released rule, which is told how many images come next.
+        after_phase_0: the rule for what is kept after phase 0, where `rule` is `rmm`: `rmm` (unless given) or `plain`.
     """
 
     per_class: int | None = 20
@@ -77,6 +82,7 @@ class Budget:
     rule: str = "plain"
     allocation: float | tuple[float, ...] | None = None
     knows_increment: bool = False
+    after_phase_0: str | None = None
 
     def __post_init__(self) -> None:
         if self.keeps_all:
@@ -94,8 +100,8 @@ class Budget:
         self._check_rule()
 
     def _check_nothing_else(self) -> None:
-        given = (self.per_class, self.total, self.allocation, self.reserve or None, self.knows_increment or None)
-        if any(value is not None for value in given):
+        given = (self.per_class, self.total, self.allocation, self.after_phase_0)
+        if any(value is not None for value in given) or self.reserve or self.knows_increment:
             raise UserError("memory=all keeps every image; leave the other keys of memory out")
 
     def _check_rule(self) -> None:
@@ -105,8 +111,12 @@ class Budget:
             raise UserError(f"memory.knows_increment={self.knows_increment!r} must be true or false")
         if self.rule == "rmm" and not self.keeps_images:
             raise UserError("memory.rule=rmm shares out kept images, and memory=0 keeps none; leave the rule out")
-        if self.rule == "plain" and (self.allocation is not None or self.knows_increment):
-            raise UserError("memory.allocation and memory.knows_increment go with memory.rule=rmm; set that too")
+        if self.rule == "plain":
+            for name in ("allocation", "knows_increment", "after_phase_0"):
+                if getattr(self, name) not in (None, False):
+                    raise UserError(f"memory.{name} goes with memory.rule=rmm; set that too")
+            return
+        self._check_after_phase_0()
         if isinstance(self.allocation, list):  # as read from a file
             object.__setattr__(self, "allocation", tuple(self.allocation))
         if self.allocation == ():
@@ -115,6 +125,15 @@ class Budget:
             check_number("memory.allocation", each)
             if each > 1:
                 raise UserError(f"memory.allocation={each} must be a share between 0 and 1")
+
+    def _check_after_phase_0(self) -> None:
+        if self.after_phase_0 is None:
+            object.__setattr__(self, "after_phase_0", "rmm")
+        if self.after_phase_0 not in AFTER_PHASE_0:
+            found = suggestion(str(self.after_phase_0), AFTER_PHASE_0)
+            raise UserError(f"memory.after_phase_0={self.after_phase_0!r}; {found}")
+        if self.after_phase_0 == "plain" and self.knows_increment:
+            raise UserError("memory.knows_increment keeps exemplars for phase 1; leave memory.after_phase_0 out")
 
     @classmethod
     def of(cls, size: int | str) -> Budget:
@@ -157,20 +176,33 @@ class Budget:
         """
         return (kept if self.keeps_all else self.quota(old) * old if old else 0) + images
 
-    def rho(self, phase: int) -> float:
-        """ρ of this phase where no action sets it; 0 by the plain rule, and in phase 0 by the causal one."""
-        if phase == 0 and not self.knows_increment:
+    def rho(self, phase: int, chosen: float | None = None) -> float:
+        """ρ of this phase: the one that its action chose, else the memory's own; 0 where the plain rule holds."""
+        if phase == 0 and self.after_phase_0 == "plain":
             return 0.0
-        return self._allocations[min(phase, len(self._allocations) - 1)]
+        return self._allocations[min(phase, len(self._allocations) - 1)] if chosen is None else chosen
 
     @property
     def default_allocation(self) -> float | None:
         """The default of an axis `allocation`; None where an action cannot choose it."""
         return self.rho(1) if self.rule == "rmm" and not self.knows_increment else None
 
-    def after_phase_0(self) -> Budget:
+    def storing_phase_0(self) -> Budget:
         """What the memory after phase 0 depends on; two runs in which it is equal can share a phase 0."""
-        return self if self.knows_increment else replace(self, rule="plain", allocation=None)
+        if self.knows_increment or self.rule != "rmm":
+            return self
+        if self.rho(0) == 0:
+            return replace(self, rule="plain", allocation=None, after_phase_0=None)
+        return replace(self, allocation=self.rho(0))
+
+    @classmethod
+    def restored(cls, saved: Mapping[str, Any]) -> Budget:
+        """The budget that `as_json` turned into plain values."""
+        return cls(**saved_memory(saved))
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values; the rule after phase 0 only where there is one."""
+        return {name: value for name, value in asdict(self).items() if (name, value) != ("after_phase_0", None)}
 
     # What is stored ---------------------------------------------------------------------------------------------
 
@@ -212,22 +244,22 @@ class Budget:
         return found
 
 
-def per_class(quota: int, classes: int, images: int, rho: float) -> int:
+def per_class(quota: float, classes: int, images: int, rho: float) -> int:
     """⌊(q · n + ⌊ρ · m⌋) / n⌋.
 
     >>> [per_class(20, 50, 5000, 0.8), per_class(20, 60, 5000, 0.8), per_class(20, 100, 5000, 0.6)]
     [100, 86, 50]
     """
-    return (quota * classes + given(images, rho)) // classes
+    return (_share(classes, quota) + _share(images, rho)) // classes
 
 
-def given(images: int, rho: float) -> int:
-    """⌊ρ · m⌋ without rounding errors: 0.7 of 10 is 7."""
-    return math.floor(round(rho * images, 6))
+def _share(count: int, share: float) -> int:
+    """⌊share · count⌋ without rounding errors: 0.7 of 10 is 7."""
+    return math.floor(round(share * count, 6))
 
 
 def on_arrival(
-    memory: Memory, new: ImageSet, quota: int, old: int, rho: float, generator: np.random.Generator
+    memory: Memory, new: ImageSet, quota: float, old: int, rho: float, generator: np.random.Generator
 ) -> tuple[Memory, ImageSet]:
     """The causal rule when images arrive: exemplars are cut, then new images fill the room that is left.
 
@@ -235,13 +267,13 @@ def on_arrival(
     """
     arrived = len(new)
     memory = memory.cut(_room(quota, old, arrived, len(torch.unique(new.labels)), rho) // old)
-    count = min(arrived, quota * old + arrived - len(memory))
+    count = min(arrived, _share(old, quota) + arrived - len(memory))
     return memory, new if count == arrived else new.select(sample(new.labels, count, generator))
 
 
-def _room(quota: int, old: int, images: int, arriving: int, rho: float) -> int:
+def _room(quota: float, old: int, images: int, arriving: int, rho: float) -> int:
     """How many exemplars may stay when `arriving` classes arrive: at least one image of each must be stored."""
-    return quota * old + min(given(images, rho), images - arriving)
+    return _share(old, quota) + min(_share(images, rho), images - arriving)
 
 
 def sample(labels: Tensor, count: int, generator: np.random.Generator) -> Tensor:

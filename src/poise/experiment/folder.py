@@ -14,7 +14,7 @@ from torch import Tensor
 
 from poise import runfolder, store
 from poise.errors import Damaged, RunFailed, UserError
-from poise.runfolder import without_empty_keys
+from poise.runfolder import saved_recipe, without_empty_keys
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class RunFolder:
             return "a leak audit" if saved.get("runner") else "without a leak"
         if saved["fingerprint"] != wanted["fingerprint"]:
             return "of other data"
-        there, here = saved["recipe"], wanted["recipe"]
+        there, here = saved_recipe(saved["recipe"]), wanted["recipe"]
         other = [key for key in here if without_empty_keys(there.get(key)) != without_empty_keys(here[key])]
         return ", ".join(f"{key}={there.get(key)!r}" for key in other)
 

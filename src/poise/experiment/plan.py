@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from poise import store
-from poise.data import ImageSet, Stream, class_order, make_stream
-from poise.data.sources import FolderSource, Source, open_source
+from poise.data import ImageSet, Stream, class_order, class_sizes, keep_some, make_stream
+from poise.data.sources import FolderSource, Source, digest, open_source
 from poise.errors import Damaged, UserError
 from poise.experiment.examiner import Examiner, split_for_development
 from poise.experiment.folder import RunFolder
@@ -21,7 +21,7 @@ from poise.experiment.recipe import Recipe, make_recipe
 from poise.learner import Learner, LearnerState, Settings, Surroundings, planned_work
 from poise.methods import Growth
 from poise.nets import absolute_word, named_info
-from poise.runfolder import CROSSVAL
+from poise.runfolder import CROSSVAL, saved_recipe
 from poise.training import Workload
 
 
@@ -66,7 +66,14 @@ class Plan:
     def images(self) -> tuple[ImageSet, ImageSet]:
         """Training images and exam images. With `exam=dev` nothing of the test set is read."""
         train = self.source.train()
-        return split_for_development(train) if self.recipe.exam == "dev" else (train, self.source.test())
+        split = self.recipe.exam == "dev"
+        train, exam = split_for_development(train) if split else (train, self.source.test())
+        return keep_some(train, self.sizes), exam
+
+    @cached_property
+    def sizes(self) -> dict[int, int]:
+        """At most how many training images a class has, where the recipe says it."""
+        return _wanted_sizes(self.recipe, self.stream)
 
     def as_json(self) -> dict[str, Any]:
         """What `reopen` needs to make the same plan again."""
@@ -92,7 +99,7 @@ class Plan:
     def identity(self) -> dict[str, Any]:
         """What two runs must have in common to share a phase 0."""
         return {
-            "data": self.source.fingerprint,
+            "data": digest([self.source.fingerprint, str(self.sizes)]) if self.sizes else self.source.fingerprint,
             "exam": self.recipe.exam,
             "classes": list(self.stream.groups[0]),
             "seed": self.recipe.seed,
@@ -114,14 +121,22 @@ def make_plan(name: str, recipe: Recipe) -> Plan:
     phases = None if recipe.setting == "groups" else recipe.phases
     stream = make_stream(recipe.setting, order=order, phases=phases, groups=recipe.groups)
     recipe.settings.memory.quota(len(stream.classes))
-    recipe = recipe.chosen_for(_first_images(source, stream)) if recipe.choose else recipe
+    wanted = _wanted_sizes(recipe, stream)
+    recipe = recipe.chosen_for(_first_images(source, stream, wanted)) if recipe.choose else recipe
     return Plan(name, recipe.resolved(**_absolute_paths(recipe, source)), source, stream)
 
 
-def _first_images(source: Source, stream: Stream) -> ImageSet:
+def _wanted_sizes(recipe: Recipe, stream: Stream) -> dict[int, int]:
+    wanted = recipe.images_per_class
+    return {} if wanted is None else class_sizes(wanted, stream.classes)
+
+
+def _first_images(source: Source, stream: Stream, wanted: Mapping[int, int]) -> ImageSet:
     """As many blank images as the first phase has: for all that is chosen by their number and size."""
     sizes, shape = source.outline()
-    labels = torch.tensor([label for label in stream[0] for _ in range(sizes[label])])
+    labels = torch.tensor(
+        [label for label in stream[0] for _ in range(min(sizes[label], wanted.get(label, sizes[label])))]
+    )
     return ImageSet(torch.zeros(1, *shape, dtype=torch.uint8).expand(len(labels), *shape), labels, labels)
 
 
@@ -144,7 +159,7 @@ def reopen(path: Path) -> tuple[RunFolder, Plan]:
     saved = store.read_json(folder.recipe)
     if not {"name", "recipe", "fingerprint"} <= saved.keys():
         raise Damaged(f"{folder.recipe} is not as it was written; restore it from a copy")
-    plan = make_plan(saved["name"], make_recipe(saved["recipe"]))
+    plan = make_plan(saved["name"], make_recipe(saved_recipe(saved["recipe"])))
     if plan.source.fingerprint != saved["fingerprint"]:
         raise UserError(f"the data '{plan.recipe.data}' are not those that {path} was started with; restore them first")
     return folder, plan

@@ -45,13 +45,14 @@ class MemoryKeys(BaseModel):
     rule: str = "plain"
     allocation: float | list[float] | None = None
     knows_increment: bool = False
+    after_phase_0: str | None = None
 
     @model_serializer(mode="wrap")
     def _leave_out_unused_keys(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """The keys of RMM only where it is used, so that other recipes are written as they always were."""
         written: dict[str, Any] = dump(self)
-        used = {"plain": (), ALL_IMAGES: ("rule",)}.get(self.rule, ("rule", "allocation", "knows_increment"))
-        more = {"rule", "allocation", "knows_increment"} - {*used}
+        own = ("rule", "allocation", "knows_increment", "after_phase_0")
+        more = {*own} - {*{"plain": (), ALL_IMAGES: ("rule",)}.get(self.rule, own)}
         return {key: value for key, value in written.items() if key not in more}
 
     def budget(self, own: int | str = Method.own_memory) -> Budget:
@@ -61,7 +62,8 @@ class MemoryKeys(BaseModel):
         sized = self.per_class is not None or self.total is not None or self.rule == ALL_IMAGES
         per_class = self.per_class if sized else Budget.of(own).per_class
         allocation = tuple(self.allocation) if isinstance(self.allocation, list) else self.allocation
-        return Budget(per_class, self.total, self.reserve, self.rule, allocation, self.knows_increment)
+        rule = self.rule, allocation, self.knows_increment, self.after_phase_0
+        return Budget(per_class, self.total, self.reserve, *rule)
 
     @staticmethod
     def of(budget: Budget) -> MemoryKeys:
@@ -89,6 +91,7 @@ class Recipe(BaseModel):
 
     data: str = "digits"
     image_size: int | None = Field(None, ge=LEAST_SIZE)
+    images_per_class: int | list[int] | None = None
     method: str = "lucir"
     options: dict[str, float | str] = Field(default_factory=dict)
     net: str | None = None
@@ -203,6 +206,8 @@ class Recipe(BaseModel):
             written = {"policy_options": dict(settings.policy_options), "space": settings.space, "trials": trials}
         if self.memory == MemoryKeys() and settings.memory != Budget():
             written["memory"] = MemoryKeys.of(settings.memory)
+        elif settings.memory.after_phase_0 is not None:
+            written["memory"] = self.memory.model_copy(update={"after_phase_0": settings.memory.after_phase_0})
         return self.model_copy(update={**written, **paths})
 
 

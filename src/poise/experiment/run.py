@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -22,6 +22,7 @@ from poise.experiment.folder import RunFolder
 from poise.experiment.machine import describe_machine, now, record_resume, started_threads
 from poise.experiment.plan import Plan, images_by_origin, refuse_other_exam
 from poise.experiment.progress import Quiet, Watcher
+from poise.experiment.starting import read_start
 from poise.experiment.stopping import CheckpointClock, Stop, as_many_threads, stopping
 from poise.learner import Learner, LearnerState, Settings, save_state, try_step
 from poise.nets import named_info
@@ -252,25 +253,7 @@ class Run:
     def _start_from(self, path: Path, train: ImageSet) -> Learner:
         """A learner with the state after phase 0 of another run of the same data, order and seed."""
         settings = self.plan.settings
-        if settings.kind.before_phase_0:
-            raise UserError(
-                f"policy={settings.policy} learns before the first phase and cannot start after it; leave start out"
-            )
-        file = RunFolder(path).phase_0
-        if not file.exists():
-            raise UserError(f"start={path} has no phase-0.safetensors; give the folder of a run that finished phase 0")
-        tensors, meta = store.read_tensors(file, kind="phase 0")
-        for name, mine in self.plan.identity().items():
-            if name in meta["identity"] and meta["identity"][name] != mine:
-                raise UserError(f"start={path} has another {name}; start from a run of the same data, order and seed")
-        state = LearnerState.from_tensors(tensors, meta["learner"], lookup=images_by_origin(train))
-        own = replace(state, settings=settings)
-        agrees = state.settings.memory.after_phase_0() == settings.memory.after_phase_0()
-        if state.architecture != own.architecture or not agrees:
-            raise UserError(
-                f"start={path} was trained with {state.architecture} and memory {state.settings.memory}, "
-                f"this run has {own.architecture} and {settings.memory}; they must agree"
-            )
+        state = read_start(path, settings, self.plan.identity(), images_by_origin(train))
         return self.plan.restored_learner(state.started_with(settings))
 
     def _finish(self, learner: Learner) -> dict[str, Any]:
@@ -298,6 +281,7 @@ class Run:
             "phases": recipe.phases if recipe.setting != "groups" else len(self.plan.stream),
             "order": recipe.order,
             "memory": recipe.memory.model_dump(exclude_none=True) or {"per_class": 20},
+            **({"images_per_class": recipe.images_per_class} if self.plan.sizes else {}),
             **({"oracle_all_images": True} if self.plan.settings.memory.keeps_all else {}),
             **({"knows_increment": True} if recipe.memory.knows_increment else {}),
             "epochs": recipe.epochs,

@@ -106,6 +106,7 @@ def suit(settings: Settings, images: ImageSet, around: Surroundings) -> Settings
 def _trying_little(settings: Settings, open_keys: Collection[str]) -> Settings:
     """The settings with what `online` is like on small data, where that was left open."""
     base, only = settings.default_action, only_environment(settings.made_method, settings.memory)
+    environment = only or ("both" if settings.tunes_allocation else SMALL_TRIALS.environment)
     scaled = {axis: [v * base.lr for v in values] if axis == "lr" else values for axis, values in SMALL_SPACE.items()}
     unused = {axis for axis, words in settings.choices.items() if not words}
     space = {axis: tuple(values) for axis, values in scaled.items() if axis in base and axis not in unused}
@@ -113,7 +114,7 @@ def _trying_little(settings: Settings, open_keys: Collection[str]) -> Settings:
     return replace(
         settings,
         space=space if "space" in open_keys and settings.tune is None else settings.space,
-        trials=SMALL_TRIALS.tried_once(only or SMALL_TRIALS.environment) if "trials" in open_keys else settings.trials,
+        trials=SMALL_TRIALS.tried_once(environment) if "trials" in open_keys else settings.trials,
         policy_options=options,
     )
 

@@ -25,7 +25,6 @@ from poise.learner.settings import KEYS, Settings
 from poise.learner.state import Knowledge
 from poise.learner.upkeep import Upkeep
 from poise.nets import named_info, net_info
-from poise.spaces import make_space
 from poise.training import Event, Executor
 from poise.tuning import Reward, TrialSettings
 
@@ -170,9 +169,7 @@ class Learner(Conventions, Upkeep, Rejecting, Exporting):
         arrival = receive(images, labels, self.settings, self.knowledge, known=known, origins=origins)
         arrival = replace(arrival, next_images=check_foresight(self.settings.memory, next_images))
         if action is not None:
-            given = self.settings.default_action.replace(**action)
-            make_space({}, given, choices=self.settings.choices)  # refuses words without meaning here
-            arrival = replace(arrival, action=given)
+            arrival = replace(arrival, action=self.settings.given_action(action, arrival.phase))
         if self._pending is not None and self._pending.digest != arrival.digest:
             raise OtherImages(
                 "this learner was saved in the middle of a phase with other images; give it the same ones"

@@ -179,10 +179,19 @@ class Phase:
     def _trial_inputs(self) -> TrialInputs:
         budget, classes, phase = self.settings.memory, self.arrival.classes, self.arrival.phase
         quota = budget.quota(len(classes)) - budget.reserve
-        rho = budget.rho(max(phase, 1))  # pseudo tasks of the first phase are about the later ones
         images = self.material.kept, self.material.new, self.material.reserve
-        planned = self.settings.schedule.epochs
-        return TrialInputs(self.situation, *images, quota, self.settings.trials, rho, classes, planned)
+        return TrialInputs(
+            self.situation,
+            *images,
+            quota,
+            self.settings.trials,
+            rho=budget.rho(max(phase, 1)),  # pseudo tasks of the first phase are about the later ones
+            first_rho=budget.rho(0),
+            arrived=self.arrival.count,
+            stored_share=len(self.stored) / self.arrival.count,
+            classes=classes,
+            planned=self.settings.schedule.epochs,
+        )
 
     # Algorithm 1 ------------------------------------------------------------------------------------------------
 
@@ -258,8 +267,7 @@ class Phase:
         predictor, start = trainer.finish()
         for model in (predictor, start):
             model.eval().extras.clear()
-        allocation = trainer.action.allocation if phase else None  # at first no increment is known
-        rho = budget.rho(phase) if allocation is None else allocation
+        rho = budget.rho(phase, trainer.action.allocation)
         quota = budget.after(len(arrival.classes), arrival.count, rho, arrival.next_images)
         evaluator, material = self.situation.evaluator, self.material
         places = without_copies(ImageSet.joined([self.new, self.unstored]), self.kept.exemplars)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Self
 
@@ -14,6 +15,8 @@ from poise.learner.state import Knowledge, LearnerState, Pending, save_state
 from poise.learner.views import Views
 from poise.nets import net_info
 from poise.training import Executor, Outlook
+
+log = logging.getLogger(__name__)
 
 
 class Saving(Views):
@@ -41,6 +44,8 @@ class Saving(Views):
             method = settings.made_method
             prepared = with_jitter(method, preprocessing) if preprocessing is not None else None
             knowledge = Knowledge(action=method.default_action, preprocessing=prepared)
+        if (line := settings.doubts()) is not None:
+            log.warning("%s", line)
         self.settings, self._around, self.knowledge = settings, around, knowledge
         self._phase, self._ahead = None, Outlook()  # the one under way, and the one that comes
         self._pending = None  # one that was saved in its middle

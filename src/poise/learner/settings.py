@@ -13,7 +13,7 @@ from poise.data import ALL_IMAGES, LEAST_SIZE, Budget
 from poise.errors import UserError, check_number, check_whole
 from poise.methods import Growth, Method, is_registered, make_method
 from poise.nets import absolute_word, check_backbone
-from poise.spaces import ActionSpace, Grids, all_grids, tuned_space
+from poise.spaces import ActionSpace, Grids, Named, all_grids, make_space, tuned_space
 from poise.training import Schedule
 from poise.tuning import (
     DEFAULT_POLICY,
@@ -132,12 +132,12 @@ class Settings:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
         """The settings that `as_json` turned into plain values."""
-        memory, schedule = Budget(**values["memory"]), Schedule(**values["schedule"])
+        memory, schedule = Budget.restored(values["memory"]), Schedule(**values["schedule"])
         return cls(**{**values, "memory": memory, "schedule": schedule, "trials": TrialSettings(**values["trials"])})
 
     def as_json(self) -> dict[str, Any]:
         """Plain values."""
-        return asdict(self)
+        return {**asdict(self), "memory": self.memory.as_json()}
 
     def untuned(self) -> Settings:
         """The same settings for a learner in which nothing is tuned."""
@@ -184,6 +184,12 @@ class Settings:
         words = choices.get("balance", AXES["balance"].words)
         return {**choices, "balance": tuple(word for word in words if word != BALANCED)}
 
+    @property
+    def _named_space(self) -> Named | None:
+        """The method's own version of a space that goes by a name, if it has one."""
+        grids = self.made_method.spaces.get(self.space) if isinstance(self.space, str) else None
+        return Named(str(self.space), grids) if grids is not None else None
+
     @cached_property
     def action_space(self) -> ActionSpace:
         """The actions that the policy chooses from."""
@@ -192,7 +198,7 @@ class Settings:
             method.default_action,
             self.action,
             tuned=self.kind.tunes,
-            space=self.space,
+            space=self._named_space or self.space,
             tune=self.tune,
             choices=self.choices,
             epochs=self.schedule.epochs,
@@ -211,6 +217,15 @@ class Settings:
         """The action of a phase in which nothing is chosen."""
         return self.action_space.actions[self.action_space.default]
 
+    def given_action(self, changes: Mapping[str, AxisValue], phase: int) -> Action:
+        """The action of a phase for which the caller decides: the default one with these changes."""
+        own = self.default_action
+        if phase == 0 and own.allocation is not None:
+            own = own.replace(allocation=self.memory.rho(0))
+        given = own.replace(**changes)
+        make_space({}, given, choices=self.choices)  # refuses words without meaning here
+        return given
+
     @property
     def first_action(self) -> Action:
         """The action of the first phase: plain classification, in which nothing is tuned."""
@@ -218,6 +233,21 @@ class Settings:
         lr = own.lr if self.first_lr is None else self.first_lr
         counts = {"adjustment": default.adjustment} if "adjustment" in own else {}
         return own.replace(lr=lr, classifier=default.classifier, **counts)
+
+    @property
+    def tunes_allocation(self) -> bool:
+        """Whether trials decide how the memory is shared out."""
+        return self.kind.asks and len({action.allocation for action in self.action_space.actions}) > 1
+
+    def doubts(self) -> str | None:
+        """A line for the user where the trials cannot judge what they are to decide."""
+        local = self.trials.environment == "local" and self.unregistered is None
+        if not local or "trials" in self.automatic or not self.tunes_allocation:
+            return None
+        return (
+            "the local environment cannot judge an allocation, which pays only in the next phase: its default stays; "
+            "set trials.environment to lookahead or both"
+        )
 
     def resolved_policy(self) -> dict[str, Any]:
         """What decides the actions, for the record: its name, its options, its space, and how actions are tried."""

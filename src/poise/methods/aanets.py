@@ -42,6 +42,7 @@ class AANets(Method):
         check_number("option alpha_lr", self.settings["alpha_lr"], positive=True)
         self.variant, self.head, self.brightness = self.base.variant, self.base.head, self.base.brightness
         self.default_action, self.choices = self.base.default_action, self.base.choices
+        self.spaces = self.base.spaces
         self.balancing = self.base.balancing
 
     def expanded(self, backbone: nn.Module, growth: Growth) -> nn.Module:

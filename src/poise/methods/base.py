@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from poise.actions import Action
 from poise.errors import UserError, suggestion
 from poise.nets import Model, Output, Part
+from poise.spaces import Grids
 
 
 @dataclass(frozen=True)
@@ -152,6 +153,8 @@ class Method(ABC):
     default_action: Action
     #: Words of an axis that mean something here, where not all do; none: a named space leaves it out.
     choices: Mapping[str, tuple[str, ...]] = {}
+    #: By the name of an action space, what it is for this method, where it is not the one for all of them.
+    spaces: Mapping[str, Grids] = {}
     #: What `balance=finetune` adds to a phase: a short training of the head on the same number of images of each class.
     balancing: Stage = Stage(
         "balance",

@@ -5,11 +5,11 @@ What a recipe means is said in `poise.experiment`. There is no torch here, so th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from poise.errors import UserError, suggestion
 
@@ -34,6 +34,18 @@ def recipe_text(name: str) -> str:
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"recipe file {path} cannot be read; see 'poise recipes' for the shipped ones") from error
     raise UserError(f"unknown recipe '{name}'; {suggestion(name, shipped)}")
+
+
+def saved_memory(memory: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of a memory that was saved, as they are meant today.
+
+    Before there was `after_phase_0`, RMM's memory kept what the plain rule says after phase 0.
+
+    >>> saved_memory({"per_class": 20, "rule": "rmm"})["after_phase_0"]
+    'plain'
+    """
+    older = memory.get("rule") == "rmm" and not memory.get("knows_increment") and "after_phase_0" not in memory
+    return {**memory, **({"after_phase_0": "plain"} if older else {})}
 
 
 def _shipped(folder: Traversable, prefix: str) -> Iterator[tuple[str, Traversable]]:

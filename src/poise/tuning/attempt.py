@@ -23,7 +23,7 @@ class TrialSettings:
 
     Attributes:
         environment: `local` (the paper's); `lookahead` (two pseudo phases made of the new classes); or `both`, one
-            after the other, in which every class of each has the same weight.
+            after the other, of which a class of the look-ahead has three times the weight of a local one.
         horizon: the paper's n: how often a local training is repeated with its own result as teacher.
         validation: images of each class in B.
         length: M₁ as a share of M₂.
@@ -110,6 +110,9 @@ class TrialInputs:
         quota: images of each class that may be kept to train on after the phase, by the plain rule.
         settings: how actions are tried.
         rho: the memory's allocation, where the action does not say it.
+        first_rho: the same after the first phase.
+        arrived: how many images arrived; None: those that a training has.
+        stored_share: the share of them that was stored; the others are gone.
         classes: the labels of the rows of the head.
         planned: the epochs that the policy takes a phase to have, where this one has more or fewer.
     """
@@ -121,8 +124,25 @@ class TrialInputs:
     quota: int
     settings: TrialSettings = field(default_factory=TrialSettings)
     rho: float = 0.0
+    first_rho: float = 0.0
+    arrived: int | None = None
+    stored_share: float = 1.0
     classes: tuple[Any, ...] = ()
     planned: int | None = None
+
+    def allocation(self, action: Action) -> float:
+        """The ρ that the memory is stored with after a phase trained with this action."""
+        return self.rho if action.allocation is None else action.allocation
+
+    def pseudo_quota(self, action: Action) -> float:
+        """The quota in a look-ahead.
+
+        Where actions differ in their ρ it is as much smaller as the images that can arrive, so that ρ weighs exemplars
+        against new images in the proportion of real phases; else all images that are there are put to use.
+        """
+        if action.allocation is None or self.stored_share == 1:
+            return self.quota
+        return max(1.0, self.quota * self.stored_share)
 
     @property
     def planned_epochs(self) -> int:

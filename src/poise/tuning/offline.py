@@ -200,7 +200,7 @@ class _Progress:
         situation: what the next pseudo phase starts from, apart from the classes that will arrive.
         predictor: the model that predicts after the last one.
         kept: the memory, all of it exemplars.
-        rho: the allocation that it was stored with; 0 after the first pseudo phase, as after a real one.
+        rho: the allocation that it was stored with.
     """
 
     situation: Situation
@@ -228,11 +228,11 @@ class _Progress:
         """
         quota = tasks.inputs.quota
         situation, arrived = replace(self.situation, growth=Growth(self.known, _count(new))), len(new)
-        kept, rho = self.kept, 0.0
+        kept, rho = self.kept, tasks.inputs.first_rho
         if self.known:
             generator = draws.generator(situation.seed, "arrival", situation.phase)
             memory, new = on_arrival(Memory.of(kept), new, quota, self.known, self.rho, generator)
-            kept, rho = memory.exemplars, tasks.inputs.rho if action.allocation is None else action.allocation
+            kept, rho = memory.exemplars, tasks.inputs.allocation(action)
         begun = LocalPhase.of(situation, kept, new)
         epochs = tasks.epochs(action) if self.known else situation.schedule.epochs
         trainer = Trainer(situation, begun.model, begun.teacher, action, begun.feed, epochs=epochs)

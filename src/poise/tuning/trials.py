@@ -270,8 +270,8 @@ class Trials:
     def _next_phase(self, leg: _Leg, begun: LocalPhase, trainer: Trainer) -> LocalPhase:
         """The second pseudo phase of a look-ahead; or the same images again, for the model that they gave.
 
-        In a second pseudo phase the memory is cut and new images are discarded as the action's allocation says. The
-        draw is that of the round: actions differ in how many images they keep, not in which ones come first.
+        Before a second pseudo phase memory and new images are cut by the rule of real phases. The draw is that of the
+        round: actions differ in how many images they keep, not in which ones come first.
         """
         environment, action = leg.split.environment, leg.attempt.action
         model = trainer.finish().starts.copy()  # a lane trains its own further
@@ -281,12 +281,12 @@ class Trials:
             situation = replace(begun.situation, model=model, growth=Growth(known, 0))
             return LocalPhase.of(situation, begun.kept, begun.new)
         growth = Growth(known, len(environment.rows or ()) - known, begun.situation.growth.meant)
-        exemplars = self._exemplars(begun, trainer.predictor, action)
+        exemplars = self._exemplars(leg.split, begun, trainer.predictor, action)
         means = remember_means(begun.situation, trainer.predictor, exemplars, begun.new)
         situation = replace(begun.situation, model=model, growth=growth, means=means)
         memory = Memory.of(exemplars)
         generator = draws.generator(situation.seed, "arrival", situation.phase, "round", leg.attempt.trial.round)
-        quota, rho = self.inputs.quota, self._allocation(action)
+        quota, rho = self.inputs.pseudo_quota(action), self.inputs.allocation(action)
         memory, new = on_arrival(memory, environment.later, quota, known, rho, generator)
         return LocalPhase.of(situation, memory.exemplars, new)
 
@@ -332,13 +332,17 @@ class Trials:
 
     # Validation -------------------------------------------------------------------------------------------------
 
-    def _allocation(self, action: Action) -> float:
-        return self.inputs.rho if action.allocation is None else action.allocation
+    def _exemplars(self, split: Split, begun: LocalPhase, model: Model, action: Action) -> ImageSet:
+        """What the memory would be after this local phase: every class cut to its quota, the new ones by herding.
 
-    def _exemplars(self, begun: LocalPhase, model: Model, action: Action) -> ImageSet:
-        """What the memory would be after this local phase: every class cut to its quota, the new ones by herding."""
-        quota = per_class(self.inputs.quota, sum(begun.situation.growth), len(begun.new), self._allocation(action))
-        evaluator = self.inputs.situation.evaluator
+        The local environment stands for the phase itself, with all the images that arrived in it.
+        """
+        inputs, later, plain = self.inputs, split.environment.later, float(self.inputs.quota)
+        arrived = inputs.arrived or len(begun.new)
+        if later is not None:
+            arrived, plain = len(begun.new if begun is split.first else later), inputs.pseudo_quota(action)
+        quota = per_class(plain, sum(begun.situation.growth), arrived, inputs.allocation(action))
+        evaluator = inputs.situation.evaluator
         return begun.once(
             model, ("exemplars", quota), lambda: keep_exemplars(evaluator, model, begun.kept, begun.new, quota)
         )
@@ -347,7 +351,7 @@ class Trials:
         """Hits of both classifiers on B; class means come from the local training part only."""
         environment, evaluator = split.environment, self.inputs.situation.evaluator
         model = trainer.predictor
-        exemplars = self._exemplars(begun, model, trainer.action)
+        exemplars = self._exemplars(split, begun, model, trainer.action)
         means = begun.once(
             model,
             ("means", id(exemplars)),

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from poise.report.comparisons import Comparison, Ranking, comparisons, rankings
 from poise.report.figures import gains_figure, ranking_figure
-from poise.report.reading import LABELS, RunRecord, StreamKind, UnreadPath
+from poise.report.reading import RunRecord, StreamKind, UnreadPath, remarks
 from poise.report.statistics import ENOUGH, Spread
 from poise.report.tables.costs import machine_name
 from poise.report.tables.table import with_sign
@@ -46,13 +46,12 @@ def summary(runs: Sequence[RunRecord], unread: Sequence[UnreadPath]) -> dict[str
     going = len(runs) - done
     what = f"{_count(len(runs), 'run')}: {done} finished" + (f", {going} not finished yet" if going else "")
     what += f"; {_count(len(unread), 'folder')} could not be read" if unread else ""
-    marks = {mark for run in runs for mark in run.labels}
     return {
         "what": f"{what}.",
         "facts": list(_facts(runs)),
         "meanings": list(_meanings(runs)),
         "answers": list(_answers(runs)),
-        "warnings": [line for word, line in LABELS.values() if word in marks],
+        "warnings": remarks(runs),
     }
 
 

@@ -15,7 +15,7 @@ from poise.actions import Action
 from poise.report.figures import Figure, method_colours, run_panels
 from poise.report.page import glance
 from poise.report.page.svg import legend_html, panel_html
-from poise.report.reading import LABELS, PhaseRecord, RunRecord, StreamKind, UnreadPath, flat_keys
+from poise.report.reading import PhaseRecord, RunRecord, StreamKind, UnreadPath, flat_keys, remarks
 from poise.report.tables import ReportTable
 from poise.report.tables.table import Column
 
@@ -88,7 +88,7 @@ def _section(run: RunRecord, folder: str, colour: str | None) -> dict[str, Any]:
         "name": run.name,
         "words": f"{run.method}, {run.policy_label}, {run.data}, {StreamKind.of(run)}, seed {run.seed}",
         "state": run.state,
-        "marks": [line for word, line in LABELS.values() if word in run.labels],
+        "marks": remarks([run]),
         "result": list(_result(run)),
         "machine": [pair for pair in _flat(run.machine) if pair[0] != "folder"] or [("machine.json", "not there")],
         "journal": list(_journal(run, folder)),

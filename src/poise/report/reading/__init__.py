@@ -1,11 +1,20 @@
 """Run folders as values, and the configurations they compare."""
 
-from poise.report.reading.configurations import Configuration, StreamKind, baselines, by_exam, configurations, flat_keys
+from poise.report.reading.configurations import (
+    Configuration,
+    StreamKind,
+    baselines,
+    by_exam,
+    configurations,
+    flat_keys,
+    remarks,
+)
 from poise.report.reading.folders import UnreadPath, load_result, read_run, read_runs, run_of_result
-from poise.report.reading.runs import LABELS, PhaseRecord, RunRecord, TrialRecord
+from poise.report.reading.runs import LABELS, MORE_HELD, PhaseRecord, RunRecord, TrialRecord
 
 __all__ = [
     "LABELS",
+    "MORE_HELD",
     "Configuration",
     "PhaseRecord",
     "RunRecord",
@@ -19,5 +28,6 @@ __all__ = [
     "load_result",
     "read_run",
     "read_runs",
+    "remarks",
     "run_of_result",
 ]

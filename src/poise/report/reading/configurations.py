@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from poise.report.reading.runs import AUTO, RunRecord
+from poise.report.reading.runs import AUTO, LABELS, MORE_HELD, RunRecord
 from poise.runfolder import CHANCE_KEYS, POLICY_KEYS, STREAM_KEYS
 
 #: Keys that do not distinguish rows of a table: chance, columns, and what every label or heading says.
@@ -106,6 +106,26 @@ def by_exam(runs: Sequence[RunRecord]) -> dict[str, list[RunRecord]]:
     for run in sorted(runs, key=lambda run: (run.data, run.exam)):
         groups.setdefault(run.where, []).append(run)
     return groups
+
+
+def remarks(runs: Sequence[RunRecord], words: Sequence[str] | None = None) -> list[str]:
+    """What the labels of these runs mean, or those of them that are among `words`: a line each."""
+    marks = {mark for run in runs for mark in run.labels if words is None or mark in words}
+    lines = {word: line for word, line in LABELS.values() if word in marks}
+    if MORE_HELD in lines and (counts := [*dict.fromkeys(filter(None, map(_held_after_phase_0, runs)))]):
+        lines[MORE_HELD] += f" ({'; '.join(counts)})"
+    return [*lines.values()]
+
+
+def _held_after_phase_0(run: RunRecord) -> str | None:
+    """How many images of each class RMM's memory held between phase 0 and phase 1; None where it is as usual."""
+    stored = run.phases[0].stored if MORE_HELD in run.labels and run.phases else None
+    if stored is None:
+        return None
+    classes, memory = run.phases[0].classes, run.recipe["memory"]
+    plain = memory.get("per_class") or (memory.get("total") or 0) // classes
+    words = f"{run.method}, {run.setting} {run.stream}: {stored / classes:.0f} of each class"
+    return f"{words} instead of {plain}" if plain else words
 
 
 def baselines(rows: Sequence[Configuration]) -> dict[str, Configuration]:

@@ -16,7 +16,18 @@ from typing import Any
 from poise import store
 from poise.errors import PoiseError, UserError
 from poise.report.reading.runs import LABELS, PhaseRecord, RunRecord, TrialRecord
-from poise.runfolder import CROSSVAL, JOURNAL, MACHINE, PAGE, RECIPE, RESULT, RESULT_KEYS, SECONDS
+from poise.runfolder import (
+    CROSSVAL,
+    JOURNAL,
+    MACHINE,
+    PAGE,
+    RECIPE,
+    RESULT,
+    RESULT_KEYS,
+    SECONDS,
+    holds_more_after_phase_0,
+    saved_recipe,
+)
 
 
 @dataclass(frozen=True)
@@ -208,7 +219,8 @@ def _make_record(
         details = {phase.phase: phase for phase in events.phases}
         phases = [_finished_phase(point, details.get(point["phase"])) for point in result["curve"]]
         marks = dict(result)
-    recipe = saved.get("recipe") or {key: (result or {}).get(key) for key in RESULT_KEYS}
+    recipe = saved_recipe(saved.get("recipe") or {key: (result or {}).get(key) for key in RESULT_KEYS})
+    marks["more_after_phase_0"] = holds_more_after_phase_0(recipe.get("memory"))
     for needed in ("method", "setting", "seed", "phases", "policy"):
         if recipe.get(needed) is None:
             raise UserError(f"{path} does not say its {needed}")

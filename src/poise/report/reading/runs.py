@@ -27,6 +27,11 @@ LABELS: Final = {
         "knows increment",
         "knows increment: RMM's released memory, told how many images come next; it holds more than its budget",
     ),
+    "more_after_phase_0": (
+        "more after phase 0",
+        "more after phase 0: between phase 0 and phase 1 RMM's memory holds more images than the plain rule keeps, and "
+        "cuts them when phase 1 arrives, before its images are stored",
+    ),
     "pretrained_on": (
         "pretrained",
         "pretrained: the network was trained on other images before and may have seen these classes; compare it with "
@@ -35,6 +40,8 @@ LABELS: Final = {
 }
 #: The word of a recipe that leaves the choice of the classifier to the learner.
 AUTO: Final = "auto"
+#: The label of a row whose memory cannot be compared with a plain one without a word: all tables explain it.
+MORE_HELD: Final = LABELS["more_after_phase_0"][0]
 #: Those labels that mean that more was known than a learner can know: from an exam, or from images that are gone.
 INFORMED: Final = frozenset(LABELS[key][0] for key in ("oracle", "oracle_all_images", "leak"))
 

@@ -6,7 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from poise.report.comparisons import classifier_parts
-from poise.report.reading import Configuration, RunRecord, StreamKind, baselines, by_exam, configurations
+from poise.report.reading import (
+    MORE_HELD,
+    Configuration,
+    RunRecord,
+    StreamKind,
+    baselines,
+    by_exam,
+    configurations,
+    remarks,
+)
 from poise.report.statistics import Spread, paired_difference, spread
 from poise.report.tables.paper import Published, published_accuracy
 from poise.report.tables.table import (
@@ -54,7 +63,7 @@ def _accuracy_table(where: str, runs: Sequence[RunRecord]) -> ReportTable:
     return ReportTable(
         f"accuracy-{runs[0].exam_name}",
         f"Average accuracy on {where}",
-        ACCURACY,
+        " ".join([ACCURACY, *(f"{line}." for line in remarks(runs, [MORE_HELD]))]),
         (*heads, *(Column(column.title, column.group) for column in columns)),
         cells,
         records,

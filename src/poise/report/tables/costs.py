@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from poise.report.reading import Configuration, PhaseRecord, RunRecord, StreamKind, baselines, configurations
+from poise.report.reading import (
+    MORE_HELD,
+    Configuration,
+    PhaseRecord,
+    RunRecord,
+    StreamKind,
+    baselines,
+    configurations,
+    remarks,
+)
 from poise.report.statistics import spread
 from poise.report.tables.paper import published_hours
 from poise.report.tables.table import Column, Note, ReportTable, TableCell, TableLine, Value, mean_cell, text_cell
@@ -14,6 +23,10 @@ TIME = (
     "Seconds, mean ± deviation over seeds; the ratio is that of the totals to the same method with its own "
     "hyperparameters on the same processor or GPU. Runs that shared a machine waited for each other, which is in "
     "their totals."
+)
+STORED = (
+    "Kept images of old classes, reserve included. Below, how many were held in the phase, those that arrived "
+    "included, and how many may be held by the budget. Means over seeds where they differ."
 )
 
 
@@ -86,8 +99,7 @@ def stored_table(runs: Sequence[RunRecord]) -> ReportTable:
     return ReportTable(
         "stored",
         "Stored images after each phase",
-        "Kept images of old classes, reserve included. Below, how many were held in the phase, those that arrived "
-        "included, and how many may be held by the budget. Means over seeds where they differ.",
+        " ".join([STORED, *(f"{line}." for line in remarks(runs, [MORE_HELD]))]),
         (*heads, *(Column(str(phase), "phase") for phase in range(longest))),
         cells,
         records,

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from poise.actions import Action
-from poise.report.reading import LABELS, RunRecord
+from poise.report.reading import MORE_HELD, RunRecord, remarks
 
 
 def run_table(run: RunRecord) -> str:
@@ -24,7 +24,7 @@ def run_table(run: RunRecord) -> str:
         for phase in run.phases
     ]
     table = align_columns(["phase", "classes", "accuracy", "fc", "ncm", "stored", "held", "action"], rows)
-    warning = "".join(f"\n{line}" for word, line in LABELS.values() if word in run.labels)
+    warning = "".join(f"\n{line}" for line in remarks([run]))
     return (
         f"{table}\n\naverage accuracy {run.average:.2f}, last {run.last:.2f}, "
         f"forgetting {run.forgetting:.2f} (percent, exam {run.exam}), "
@@ -51,7 +51,7 @@ def comparison_table(runs: Sequence[RunRecord]) -> str:
         for run in runs
     ]
     header = "method data setting policy seed exam average last forgetting counts stored held seconds"
-    return align_columns(header.split(), rows)
+    return "\n\n".join([align_columns(header.split(), rows), *remarks(runs, [MORE_HELD])])
 
 
 def _count(images: int | None) -> str:

@@ -1,0 +1,63 @@
+"""Starting after the phase 0 of another run: what must agree, so that only what follows is compared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from poise import store
+from poise.data import Budget
+from poise.errors import UserError
+from poise.experiment.folder import RunFolder
+from poise.learner import LearnerState, Lookup, Settings
+
+
+def read_start(path: Path, settings: Settings, identity: Mapping[str, Any], lookup: Lookup) -> LearnerState:
+    """The state after phase 0 of the run in this folder; refused where these settings would have led to another."""
+    if settings.kind.before_phase_0:
+        raise UserError(
+            f"policy={settings.policy} learns before the first phase and cannot start after it; leave start out"
+        )
+    file = RunFolder(path).phase_0
+    if not file.exists():
+        raise UserError(f"start={path} has no phase-0.safetensors; give the folder of a run that finished phase 0")
+    tensors, meta = store.read_tensors(file, kind="phase 0")
+    for name, mine in identity.items():
+        if name in meta["identity"] and meta["identity"][name] != mine:
+            raise UserError(f"start={path} has another {name}; start from a run of the same data, order and seed")
+    state = LearnerState.from_tensors(tensors, meta["learner"], lookup=lookup)
+    own = replace(state, settings=settings)
+    if state.architecture != own.architecture:
+        raise UserError(
+            f"start={path} was trained with {state.architecture}, this run has {own.architecture}; they must agree"
+        )
+    _refuse_other_memory(path, state, settings.memory)
+    return state
+
+
+def _refuse_other_memory(path: Path, state: LearnerState, budget: Budget) -> None:
+    """Refuse a phase 0 after which other images were kept than this budget keeps."""
+    there, here = state.settings.memory.storing_phase_0(), budget.storing_phase_0()
+    if there == here:
+        return
+    causal = here.rule == "rmm" and not here.knows_increment
+    helps = causal and replace(budget, after_phase_0="plain").storing_phase_0() == there
+    todo = "start from a run with this memory, leave start out, or set memory.after_phase_0=plain"
+    raise UserError(
+        f"start={path} kept {len(state.knowledge.memory or ())} images after phase 0 ({_in_words(there)}) and this run "
+        f"keeps others ({_in_words(here)}); "
+        f"{todo if helps else 'start from a run with this memory, or leave start out'}"
+    )
+
+
+def _in_words(budget: Budget) -> str:
+    """What is kept after phase 0."""
+    if budget.keeps_all:
+        return "all"
+    size = f"{budget.total} in total" if budget.per_class is None else f"{budget.per_class} per class"
+    size += f", reserve {budget.reserve}" if budget.reserve else ""
+    if budget.rule != "rmm":
+        return size
+    return f"{size}, {f'RMM, ρ = {budget.rho(0):g}' if not budget.knows_increment else 'RMM as released'}"

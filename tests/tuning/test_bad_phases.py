@@ -1,0 +1,126 @@
+"""A phase whose labels or images are bad must not make `online` worse than the fixed action.
+
+Five paired seeds for each case, from the same first phase: the mean difference in accuracy, over the bad phase and a
+good one after it, must not be below zero by more than two standard errors. The network and the phases are as small as
+they can be, so that the whole file takes less than a minute of one processor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from poise import Learner, draws
+from poise.data.sources import DigitsSource
+from poise.learner import LearnerState, Settings, Surroundings
+
+SEEDS = range(5)
+FIRST, BAD, LATER = (0, 1, 2, 3), (4, 5), (6,)
+SECOND_NAME = 9  # of digits of class 5, in the case of duplicated labels
+SMALL: dict[str, Any] = {"method": "lucir", "epochs": 16, "batch": 32, "memory": 6}
+HOPELESS = {"feature_kd": [0.0], "lr": [0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2]}  # forgets everything
+
+Arrivals = tuple[Tensor, Tensor]
+
+
+class Tiny(nn.Module):
+    """Two linear layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 32))
+
+    def forward(self, images: Tensor) -> Tensor:
+        return cast("Tensor", self.layers(images))
+
+
+def tiny() -> Tiny:
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(0)
+        return Tiny()
+
+
+def digits(labels: tuple[int, ...], count: int, first: int = 0) -> Arrivals:
+    images = DigitsSource().train()
+    chosen = [(images.labels == label).nonzero().flatten()[first : first + count] for label in labels]
+    return images.pixels[torch.cat(chosen)], images.labels[torch.cat(chosen)]
+
+
+def wrong_labels(seed: int) -> Arrivals:
+    """Two of five images are labelled as the other new class."""
+    pixels, labels = digits(BAD, 20)
+    picks = draws.generator(seed, "wrong labels").permutation(len(labels))[: 2 * len(labels) // 5]
+    labels[picks] = sum(BAD) - labels[picks]
+    return pixels, labels
+
+
+def duplicated_labels(seed: int) -> Arrivals:
+    """The images of one class arrive twice, under two names: whatever is held out is trained on as something else."""
+    pixels, labels = digits(BAD, 13)
+    again = labels == BAD[1]
+    return torch.cat([pixels, pixels[again]]), torch.cat([labels, torch.full_like(labels[again], SECOND_NAME)])
+
+
+def two_images(seed: int) -> Arrivals:
+    """Two images of each new class, others for each seed."""
+    return digits(BAD, 2, first=2 * seed)
+
+
+Case = Callable[[int], Arrivals]
+CASES = (wrong_labels, duplicated_labels, two_images)
+
+
+def settings(seed: int, **policy: Any) -> Settings:
+    return Settings.resolve(**SMALL, seed=seed, **policy)
+
+
+@cache
+def start(seed: int) -> LearnerState:
+    """A learner after its first phase, in which nothing is tuned."""
+    untuned = settings(seed, policy="fixed")
+    around = Surroundings.of(untuned, "cpu", net=tiny(), augmentation=DigitsSource.augmentation)
+    learner = Learner.from_settings(untuned, around, DigitsSource.preprocessing)
+    return learner.partial_fit(*digits(FIRST, 40)).state()
+
+
+def accuracy(learner: Learner, *classes: int) -> float:
+    images = DigitsSource().test().of_labels(classes)
+    guessed = learner.predict(images.pixels)
+    guessed[guessed == SECOND_NAME] = BAD[1]
+    return 100 * float((guessed == images.labels.numpy()).mean())
+
+
+def learned(seed: int, case: Case, **policy: Any) -> float:
+    """The mean accuracy after the bad phase, and after a good one."""
+    learner = Learner.from_state(start(seed).started_with(settings(seed, **policy)), device="cpu", net=tiny())
+    after_bad = accuracy(learner.partial_fit(*case(seed)), *FIRST, *BAD)
+    return (after_bad + accuracy(learner.partial_fit(*digits(LATER, 20)), *FIRST, *BAD, *LATER)) / 2
+
+
+@cache
+def fixed(seed: int, case: Case) -> float:
+    return learned(seed, case, policy="fixed")
+
+
+def loss_in_standard_errors(case: Case, **policy: Any) -> float:
+    """How far a policy is below the fixed action, in standard errors of the mean over the paired seeds."""
+    gains = [learned(seed, case, **policy) - fixed(seed, case) for seed in SEEDS]
+    mean, error = float(np.mean(gains)), float(np.std(gains, ddof=1) / np.sqrt(len(gains)))
+    print(f"{case.__name__}: {mean:+.2f} ± {error:.2f}, by seed {np.round(gains, 1)}")  # noqa: T201 - shown if it fails
+    return 0.0 if mean >= 0 else -mean / error if error else np.inf
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_online_is_not_worse_than_the_fixed_action_after_a_bad_phase(case: Case) -> None:
+    assert loss_in_standard_errors(case, policy="online") <= 2
+
+
+def test_a_policy_that_draws_hopeless_actions_is_found_out() -> None:
+    hopeless = {"policy": "random", "policy_options": {"trials": 0}, "space": HOPELESS, "tune": ["kd", "lr"]}
+    assert loss_in_standard_errors(two_images, **hopeless) > 2
