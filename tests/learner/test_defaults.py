@@ -92,7 +92,7 @@ def test_what_is_given_stays() -> None:
         "first_lr": 0.004,
         "space": {"logit_kd": (0.5, 1.0)},
         "trials": {"length": 0.5},
-        "policy_options": {"rungs": 1},
+        "policy_options": {"safe": 0.5},
     }
     found, plain = suited(blank(40), **given), Settings.resolve(**given)
     assert found == plain
