@@ -20,10 +20,14 @@ Grids = Grid | Sequence[Grid]  # one, or several of which all actions count
 
 
 class Named(NamedTuple):
-    """The grids of a space that goes by a name: what of them a method does not have is left out."""
+    """The grids of a space that goes by a name: what of them a method does not have is left out.
+
+    `favourite` is the action, as changes to the method's own, that did best where little can be seen.
+    """
 
     name: str
     grids: Grids
+    favourite: Mapping[str, AxisValue] | None = None
 
 
 Space = str | Grids | Named
@@ -93,12 +97,14 @@ class ActionSpace:
             fastest).
         actions: the arms.
         default: the index of the base action.
+        favourite: the index of the action that is known to do well where little can be seen, if there is one.
     """
 
     name: str
     grids: tuple[Mapping[str, tuple[AxisValue, ...]], ...]
     actions: tuple[Action, ...]
     default: int
+    favourite: int | None = None
 
     def __hash__(self) -> int:
         return hash((self.name, self.actions, self.default))
@@ -192,9 +198,9 @@ def make_space(
     known, kinds = choices or {}, _kinds(tune)
     named = _known(space) if isinstance(space, str) else space
     if isinstance(named, Named):
-        name, given = named.name, _meaningful(all_grids(named.grids), base, known)
+        name, given, favourite = named.name, _meaningful(all_grids(named.grids), base, known), named.favourite
     else:
-        name, given = "grid", all_grids(named)
+        name, given, favourite = "grid", all_grids(named), None
     grids, actions = list[dict[str, tuple[AxisValue, ...]]](), list[Action]()
     for grid in given:
         _check_words(grid, base, known)
@@ -207,7 +213,10 @@ def make_space(
             grids.append(tuned)
     if base not in actions:
         actions.append(base)
-    return ActionSpace(name, tuple(grids), tuple(actions), actions.index(base))
+    best = base.replace(**favourite) if favourite is not None else None
+    return ActionSpace(
+        name, tuple(grids), tuple(actions), actions.index(base), actions.index(best) if best in actions else None
+    )
 
 
 def all_grids(space: Grids) -> tuple[Grid, ...]:

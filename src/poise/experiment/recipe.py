@@ -82,6 +82,7 @@ class TrialKeys(BaseModel):
     length: float | None = None
     classifier: str | None = None
     longest: int | None = None
+    even: bool | None = None
 
 
 class Recipe(BaseModel):

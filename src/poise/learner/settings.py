@@ -187,8 +187,7 @@ class Settings:
     @property
     def _named_space(self) -> Named | None:
         """The method's own version of a space that goes by a name, if it has one."""
-        grids = self.made_method.spaces.get(self.space) if isinstance(self.space, str) else None
-        return Named(str(self.space), grids) if grids is not None else None
+        return self.made_method.spaces.get(self.space) if isinstance(self.space, str) else None
 
     @cached_property
     def action_space(self) -> ActionSpace:

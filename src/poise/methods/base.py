@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from poise.actions import Action
 from poise.errors import UserError, suggestion
 from poise.nets import Model, Output, Part
-from poise.spaces import Grids
+from poise.spaces import Named
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ class Method(ABC):
     #: Words of an axis that mean something here, where not all do; none: a named space leaves it out.
     choices: Mapping[str, tuple[str, ...]] = {}
     #: By the name of an action space, what it is for this method, where it is not the one for all of them.
-    spaces: Mapping[str, Grids] = {}
+    spaces: Mapping[str, Named] = {}
     #: What `balance=finetune` adds to a phase: a short training of the head on the same number of images of each class.
     balancing: Stage = Stage(
         "balance",

@@ -11,7 +11,7 @@ from poise.actions import Action
 from poise.errors import UserError, suggestion
 from poise.methods.base import Growth, Method, register
 from poise.nets import Output
-from poise.spaces import Grids
+from poise.spaces import Named
 
 
 @register
@@ -28,10 +28,14 @@ class ICaRL(Method):
     uses_maps = False
     head = "linear"
     default_action = Action(logit_kd=1.0, adjustment=0.0, lr=0.1, classifier="ncm", old_rows="trained", balance="none")
-    spaces: Mapping[str, Grids] = {
-        "online": (
-            {"logit_kd": (1,), "old_rows": ("trained",), "adjustment": (0, 0.5, 1), "lr": (0.1, 0.05, 0.02)},
-            {"logit_kd": (1,), "old_rows": ("trained",), "balance": ("align",), "lr": (0.1, 0.05)},
+    spaces: Mapping[str, Named] = {
+        "online": Named(
+            "online",
+            (
+                {"logit_kd": (1,), "old_rows": ("trained",), "adjustment": (0, 0.5, 1), "lr": (0.1, 0.05, 0.02)},
+                {"logit_kd": (1,), "old_rows": ("trained",), "balance": ("align",), "lr": (0.1, 0.05)},
+            ),
+            favourite={"adjustment": 1.0},
         )
     }
     options: Mapping[str, float | str] = {"loss": "softmax"}

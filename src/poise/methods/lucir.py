@@ -12,7 +12,7 @@ from poise.actions import Action
 from poise.errors import check_number
 from poise.methods.base import Arrivals, Growth, Method, register
 from poise.nets import CosineHead, Model, Output
-from poise.spaces import Grids
+from poise.spaces import Named
 
 
 @register
@@ -38,24 +38,28 @@ class Lucir(Method):
         balance="none",
     )
     choices: Mapping[str, tuple[str, ...]] = {"balance": ("none", "finetune")}  # the length of its rows has no effect
-    spaces: Mapping[str, Grids] = {
-        "online": (
-            {  # stable: old features and rows are held
-                "logit_kd": (1,),
-                "feature_kd": (0.5, 1),
-                "margin": (1,),
-                "old_rows": ("frozen",),
-                "adjustment": (0, 0.5),
-                "lr": (0.05, 0.02),
-            },
-            {  # plastic: only old outputs are held
-                "logit_kd": (1,),
-                "feature_kd": (0,),
-                "margin": (0,),
-                "old_rows": ("trained",),
-                "adjustment": (1,),
-                "lr": (0.1, 0.05, 0.02),
-            },
+    spaces: Mapping[str, Named] = {
+        "online": Named(
+            "online",
+            (
+                {  # stable: old features and rows are held
+                    "logit_kd": (1,),
+                    "feature_kd": (0.5, 1),
+                    "margin": (1,),
+                    "old_rows": ("frozen",),
+                    "adjustment": (0, 0.5),
+                    "lr": (0.05, 0.02),
+                },
+                {  # plastic: only old outputs are held
+                    "logit_kd": (1,),
+                    "feature_kd": (0,),
+                    "margin": (0,),
+                    "old_rows": ("trained",),
+                    "adjustment": (1,),
+                    "lr": (0.1, 0.05, 0.02),
+                },
+            ),
+            favourite={"logit_kd": 1.0, "feature_kd": 0.0, "margin": 0.0, "old_rows": "trained", "adjustment": 1.0},
         )
     }
     options: Mapping[str, float | str] = {"lambda_base": 5.0}

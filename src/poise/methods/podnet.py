@@ -16,7 +16,7 @@ from poise.data import cluster_centres
 from poise.errors import UserError, check_number
 from poise.methods.base import Arrivals, Growth, Method, Stage, register
 from poise.nets import Model, Output, ProxyHead
-from poise.spaces import Grids
+from poise.spaces import Named
 
 CLAMP = 5.0  # largest size of a value of a gradient
 
@@ -45,23 +45,27 @@ class PODNet(Method):
         balance="finetune",
     )
     choices: Mapping[str, tuple[str, ...]] = {"balance": ("none", "finetune")}  # the length of its rows has no effect
-    spaces: Mapping[str, Grids] = {
-        "online": (
-            {  # stable: maps are held, as PODNet does it
-                "logit_kd": (0,),
-                "feature_kd": (0,),
-                "pod": (0.3, 1),
-                "adjustment": (0, 0.5),
-                "lr": (0.1, 0.05),
-            },
-            {  # plastic: only old outputs are held
-                "logit_kd": (1,),
-                "feature_kd": (0,),
-                "pod": (0,),
-                "old_rows": ("trained",),
-                "adjustment": (1,),
-                "lr": (0.1, 0.05),
-            },
+    spaces: Mapping[str, Named] = {
+        "online": Named(
+            "online",
+            (
+                {  # stable: maps are held, as PODNet does it
+                    "logit_kd": (0,),
+                    "feature_kd": (0,),
+                    "pod": (0.3, 1),
+                    "adjustment": (0, 0.5),
+                    "lr": (0.1, 0.05),
+                },
+                {  # plastic: only old outputs are held
+                    "logit_kd": (1,),
+                    "feature_kd": (0,),
+                    "pod": (0,),
+                    "old_rows": ("trained",),
+                    "adjustment": (1,),
+                    "lr": (0.1, 0.05),
+                },
+            ),
+            favourite={"adjustment": 0.5},
         )
     }
     #: 20 epochs (for 160) at a constant rate on the exemplars of all classes; only proxies are trained.

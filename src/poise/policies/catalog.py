@@ -12,7 +12,7 @@ import numpy as np
 from poise import draws
 from poise.errors import UserError, suggestion
 from poise.policies.base import Array, Fixed, Outcome, Policy, Setup, Wish
-from poise.policies.beliefs import AdaHedge, Exp3, Scores
+from poise.policies.beliefs import AdaHedge, Exp3, Informed, Scores
 from poise.policies.plans import B, TrialPlan, best_guesses, every_arm, narrowing, one_by_one, race, some_arms
 from poise.policies.surrogate import KERNELS, Surrogate
 from poise.policies.wrappers import Every, Safe
@@ -157,15 +157,24 @@ def race_policy(
 
 @register(
     DEFAULT_POLICY,
-    Preset("online", {"environment": "both", "length": 0.3, "longest": 16, "validation": 30, "classifier": "trials"}),
+    Preset(
+        "online",
+        {"environment": "both", "length": 0.3, "longest": 16, "validation": 30, "even": False, "classifier": "trials"},
+    ),
 )
 def online_policy(
-    setup: Setup, *, fewest: int = 4, again: int = 5, carry: float = 0.8, handicap: float = 0.0
+    setup: Setup,
+    *,
+    fewest: int = 4,
+    again: int = 5,
+    carry: float = 0.8,
+    handicap: float = 0.0,
+    head_start: float = 0.05,
 ) -> Policy:
     """The default: fewer arms from phase to phase, all of them again now and then, in its own space (see the docs)."""
     _positive(fewest=fewest, again=again)
     _share("carry", carry)
-    return Composed(setup, narrowing(fewest, again), Scores(setup, carry, handicap))
+    return Composed(setup, narrowing(fewest, again), Informed(setup, carry, handicap, head_start))
 
 
 @register("gp")

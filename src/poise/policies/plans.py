@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from poise import draws
 from poise.policies.base import Setup, Wish
-from poise.policies.beliefs import Belief, Scores
+from poise.policies.beliefs import Belief, Informed, Scores
 
 B = TypeVar("B", bound=Belief)
 
@@ -90,18 +89,18 @@ def race(rungs: int, finalists: int) -> TrialPlan[Scores]:
     return plan
 
 
-def narrowing(fewest: int, again: int) -> TrialPlan[Scores]:
+def narrowing(fewest: int, again: int) -> TrialPlan[Informed]:
     """All arms in the first phase, then half as many from phase to phase, each trained for a whole short schedule.
 
     Those with the best gains so far stay, the default always, and at least `fewest` with it. Every `again` phases all
     arms are tried once more: what suits 20 old classes need not suit 80.
     """
 
-    def plan(setup: Setup, phase: int, belief: Scores) -> Iterator[Sequence[Wish]]:
-        standing = belief.standing()
-        halvings = (phase - 1) % again if max(standing) > -math.inf else 0
+    def plan(setup: Setup, phase: int, belief: Informed) -> Iterator[Sequence[Wish]]:
+        gains, own = belief.gains(), setup.space.default
+        halvings = 0 if belief.is_fresh else (phase - 1) % again
         count = max(fewest, -(-len(setup.space) // 2**halvings))
-        best = sorted(range(len(setup.space)), key=lambda arm: (arm != setup.space.default, -standing[arm], arm))
+        best = sorted(range(len(setup.space)), key=lambda arm: (arm != own, -gains[arm], arm))
         yield [Wish(arm, setup.short) for arm in sorted(best[:count])]
 
     return plan

@@ -26,6 +26,7 @@ class TrialSettings:
             after the other, of which a class of the look-ahead has three times the weight of a local one.
         horizon: the paper's n: how often a local training is repeated with its own result as teacher.
         validation: images of each class in B.
+        even: whether B has as many images of each class as the scarcest one can spare; if not, as many as each can.
         length: M₁ as a share of M₂.
         longest: M₁ at most, in epochs.
         classifier: what decides `auto` where there is no reserve: `full`, a training of the decided action at full
@@ -39,11 +40,14 @@ class TrialSettings:
     length: float = 0.1
     classifier: str = "full"
     longest: int | None = None
+    even: bool = True
 
     def __post_init__(self) -> None:
         for key, known in (("environment", ENVIRONMENTS), ("classifier", CLASSIFIER_RULES)):
             if getattr(self, key) not in known:
                 raise UserError(f"trials.{key}={getattr(self, key)!r}; {suggestion(str(getattr(self, key)), known)}")
+        if not isinstance(self.even, bool):
+            raise UserError(f"trials.even={self.even!r} must be true or false")
         check_whole("trials.horizon", self.horizon, 0)
         check_whole("trials.validation", self.validation, 1)
         check_number("trials.length", self.length, positive=True)

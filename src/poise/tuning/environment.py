@@ -38,15 +38,21 @@ class Environment:
 
 
 def local_environment(
-    memory: Memory, new: ImageSet, reserve: ImageSet, generator: np.random.Generator, per_class: int = VALIDATION
+    memory: Memory,
+    new: ImageSet,
+    reserve: ImageSet,
+    generator: np.random.Generator,
+    per_class: int = VALIDATION,
+    *,
+    even: bool = True,
 ) -> Environment | None:
     """One draw of the paper's local environment; None if there is nothing to validate on.
 
-    Without a reserve, B has the same number of images of each class: `per_class`, but never more than half of the
-    images of any class that has at least two. With a reserve, B is the reserve (which no model was trained on)
-    and `per_class` images of each new class and of each class without a reserve, at most half of them, which this split
-    does not train on. Without any image of an old class B would only reward forgetting, and without any of a new one
-    only stability: then there is no environment.
+    Without a reserve, B has `per_class` images of each class, but never more than half of those that it has; if `even`,
+    as in the paper, never more than half of those that any class of at least two images has. With a reserve, B is the
+    reserve (which no model was trained on) and `per_class` images of each new class and of each class without a
+    reserve, at most half of them, which this split does not train on. Without any image of an old class B would only
+    reward forgetting, and without any of a new one only stability: then there is no environment.
     """
     pool = ImageSet.joined([memory.exemplars, new])
     reserved = ImageSet.joined([memory.reserve, reserve])
@@ -54,7 +60,7 @@ def local_environment(
     judged = set((sizes > 1).nonzero().flatten().tolist())
     if len(reserved):
         judged &= set(new.labels.tolist()) | (set(pool.labels.tolist()) - set(reserved.labels.tolist()))
-    elif judged:
+    elif judged and even:
         per_class = min(per_class, int(sizes[sizes > 1].min()) // 2)
     picks = _draw(pool.labels, judged, per_class, generator)
     valid = ImageSet.joined([reserved, pool.select(picks)])

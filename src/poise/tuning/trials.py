@@ -315,7 +315,10 @@ class Trials:
         if inputs.situation.growth.old and not len(inputs.memory):  # it would only reward forgetting
             return None
         generator = draws.generator(inputs.situation.seed, "environment", inputs.situation.phase, number)
-        return local_environment(inputs.memory, inputs.new, inputs.reserve, generator, inputs.settings.validation)
+        settings = inputs.settings
+        return local_environment(
+            inputs.memory, inputs.new, inputs.reserve, generator, settings.validation, even=settings.even
+        )
 
     def _look_ahead(self, number: int) -> Environment | None:
         inputs, old = self.inputs, self.inputs.situation.growth.old
