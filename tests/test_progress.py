@@ -132,6 +132,21 @@ def test_lines_say_what_is_being_tried_and_when_it_ends(monkeypatch: pytest.Monk
     ]
 
 
+def test_judging_the_augmentation_is_shown() -> None:
+    worker = Clock(Workload(0, stages={"main": 400.0}, preparing=100.0))
+    meter, out = Meter(worker, clock=worker), io.StringIO()
+    judging = events.JudgingStep(0, 1, 2, 50, 100, 10)
+    worker.now = 1.0
+    done = meter.note(judging)
+    assert [done.share, done.rate, done.left] == pytest.approx([0.1, 10.0, 45.0])
+    lines = Lines(None, out)
+    lines._last -= 60
+    lines.event(judging, done)
+    assert out.getvalue() == "  judging the augmentation, training 1 of 2, 10 % done, about 45 s left\n"
+    worker.seen.work = Workload(0, stages={"main": 400.0})  # what the phase itself knows
+    assert meter.note(events.PhaseStarted(0, 2, 2, 40, 0)).share == pytest.approx(0.2)
+
+
 def test_a_notebook_gets_a_bar_if_it_can_show_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
     monkeypatch.setattr("poise.progress._has_widgets", lambda: True)

@@ -6,7 +6,7 @@ import importlib.util
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol, TextIO
 
 from rich.console import Console
@@ -63,19 +63,29 @@ class Meter:
         self._plans = {plan.phase: plan for plan in plans}
         self._clock, self._last = clock, clock()
         self._phase = -1
-        self._chosen = self._trained = 0.0  # images of this phase: before its training, and in it
+        self._prepared = self._chosen = self._trained = 0.0  # images of this phase: before its training, and in it
         self._tuning, self._training = _Pace(), _Pace()
+        self._expected: float | None = None  # images in a second, as long as nothing was measured
 
     def note(self, event: Event) -> Done:
         """Count what led to this event."""
         now = self._clock()
         elapsed, self._last = now - self._last, now
         if event.phase != self._phase:
-            self._phase, self._chosen, self._trained = event.phase, 0.0, 0.0
+            self._phase, self._prepared, self._chosen, self._trained = event.phase, 0.0, 0.0, 0.0
         outlook = self._worker.outlook()
-        if outlook.work is not None:
-            self._plans[event.phase] = outlook.work
         plan = self._plans.get(event.phase, Workload(event.phase))
+        if outlook.work is not None:
+            plan = replace(outlook.work, preparing=max(outlook.work.preparing, plan.preparing))
+            self._plans[event.phase] = plan
+        if isinstance(event, events.TimeExpected):
+            self._expected = event.rate or None
+            return self._done(event.rate)
+        if isinstance(event, events.JudgingStep):
+            self._prepared = float(event.trained)
+            self._training.count(event.images, elapsed)
+            return self._done(self._training.rate or 0.0)
+        self._prepared = plan.preparing
         chosen, trained = self._chosen, self._trained
         self._chosen, self._trained = _work_done(event, plan, outlook.trying, (chosen, trained))
         tuning = isinstance(event, events.TrialDone | events.TuningDone)
@@ -88,18 +98,19 @@ class Meter:
     def _done(self, rate: float) -> Done:
         choosing = training = whole = 0.0  # what is left, and all of it
         for plan in self._plans.values():
-            whole += plan.choosing + plan.training
+            whole += plan.preparing + plan.choosing + plan.training
             here = plan.phase == self._phase
             if plan.phase >= self._phase:
                 choosing += max(0.0, plan.choosing - self._chosen * here)
                 training += max(0.0, plan.training - self._trained * here)
+                training += max(0.0, plan.preparing - self._prepared * here)
         share = 1 - (choosing + training) / whole if whole else 0.0
-        return Done(share, self._left(choosing, training), rate, self._trying)
+        return Done(share, self._left(choosing, training) if whole else None, rate, self._trying)
 
     def _left(self, choosing: float, training: float) -> float | None:
         """Each kind of work at the rate that was measured for it, or for the other kind as long as it was not."""
         rates = self._tuning.rate, self._training.rate
-        known = next((rate for rate in rates if rate), None)
+        known = next((rate for rate in rates if rate), self._expected)
         if known is None:
             return None
         return choosing / (rates[0] or known) + training / (rates[1] or known)
@@ -322,7 +333,7 @@ def shown(worker: Worker, phase: Iterable[Event]) -> Iterator[Event]:
 
 def _lines_of(event: Event, phases: int | None) -> list[str]:
     """What is always said, in a line of its own."""
-    if isinstance(event, events.DefaultsChosen):
+    if isinstance(event, events.DefaultsChosen | events.TimeExpected):
         return [event.line]
     if isinstance(event, events.PhaseStarted):
         return [_phase_line(event, phases)]
@@ -341,6 +352,8 @@ def _phase_line(event: events.PhaseStarted, phases: int | None) -> str:
 def _now_words(event: Event) -> str:
     words = f"phase {event.phase}"
     match event:
+        case events.JudgingStep():
+            return f"{words}, {_judging_words(event)}"
         case events.StepDone():
             return f"{words}, {event.stage} epoch {event.epoch + 1}/{event.epochs}"
         case events.EpochDone():
@@ -355,6 +368,8 @@ def _now_words(event: Event) -> str:
 def _result_words(event: Event) -> str:
     """What was just found, for events that have a result."""
     match event:
+        case events.JudgingStep():
+            return _judging_words(event)
         case events.TrialDone():
             judged = event.trial.get("purpose") == "classifier"
             name = "classifiers judged" if judged else f"trial {event.trial['id'] + 1}: {Action(**event.action)}"
@@ -364,3 +379,7 @@ def _result_words(event: Event) -> str:
         case events.EpochDone():
             return f"{event.stage} epoch {event.epoch}/{event.epochs}, loss {event.loss:.4f}"
     return ""
+
+
+def _judging_words(event: events.JudgingStep) -> str:
+    return f"judging the augmentation, training {event.training} of {event.trainings}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -277,6 +278,25 @@ def test_a_dry_run_of_a_single_step_does_not_promise_hours(poise: Command) -> No
     done = poise("run", "groups=[1,1]", "epochs=1", "--dry-run")
     (line,) = [line for line in done.out.splitlines() if line.startswith("time")]
     assert " s of training" in line
+
+
+def test_a_dry_run_of_a_frozen_network_counts_features_and_the_matrix_of_its_head(poise: Command) -> None:
+    layers = "nn.Conv2d(3, 6, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()"
+    Path("own.py").write_text(f"from torch import nn\ndef make():\n    return nn.Sequential({layers})\n")
+    words = ("run", "digits/ranpac", "net=own.py:make", "--dry-run")
+    done = poise(*words, "options.projection=1000")
+    assert done.code == 0, done.err
+    (line,) = [line for line in done.out.splitlines() if line.startswith("time")]
+    assert re.search(r"about \d+ s of computing features at [\d,]+ images/s", line)
+    outs = done.out, poise(*words, "options.projection=2000").out
+    kept = [float(re.findall(r", (\d+) MB for model", out)[0]) for out in outs]
+    assert kept[0] >= 8 * 4, "half of a thousand by a thousand numbers of eight bytes"
+    assert 3.5 < kept[1] / kept[0] < 4.5
+    own = poise("run", "digits/ranpac", "epochs=2", "--dry-run").out
+    assert [line.split(" of ")[1].partition(" at ")[0] for line in own.splitlines() if line.startswith("time")] == [
+        "training",
+        "computing features",
+    ]
 
 
 def test_a_recipe_of_ones_own(poise: Command) -> None:

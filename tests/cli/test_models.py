@@ -13,9 +13,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from torch import Tensor
 
 from poise import Augmentation, Learner, UserError, store
 from poise.experiment import Lesson, ModelFile, prediction
+from poise.nets import Model
+from poise.training import Evaluator, Extracted
 
 from .samples import Command, Done, pictures
 
@@ -25,7 +28,8 @@ TUNED = (*SMALL[:-1], "random")
 
 Driven = Callable[..., tuple[int, str]]
 DEFAULTS = "poise.training:DefaultsChosen:__init__"
-STEP = "poise.training:StepDone:__init__"
+JUDGING = "poise.training:JudgingStep:__init__"
+EVENT = "poise.experiment.stopping:CheckpointClock:is_due"  # of a phase that has begun: first what it is, then steps
 TRIAL = "poise.training:TrialDone:__init__"
 RENAMING = "pathlib:Path:replace"
 
@@ -180,7 +184,7 @@ def test_a_wrong_option_is_one_line_and_nothing_is_written(words: tuple[str, ...
 
 
 @pytest.mark.parametrize(
-    ("signum", "place", "number"), [(signal.SIGINT, STEP, 3), (signal.SIGTERM, STEP, 2), (signal.SIGINT, DEFAULTS, 1)]
+    ("signum", "place", "number"), [(signal.SIGINT, EVENT, 6), (signal.SIGTERM, EVENT, 5), (signal.SIGINT, DEFAULTS, 1)]
 )
 def test_an_interrupted_first_phase_is_continued_to_the_same_bytes(
     signum: int, place: str, number: int, lessons: Path, driven: Driven, poise: Command
@@ -201,7 +205,24 @@ def test_an_interrupted_first_phase_is_continued_to_the_same_bytes(
     assert model.read_bytes() == (lessons / "fixed-once").read_bytes()
 
 
-@pytest.mark.parametrize(("name", "place", "number"), [("fixed", STEP, 4), ("tuned", TRIAL, 2), ("tuned", STEP, 3)])
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_while_the_augmentation_is_judged_nothing_is_left_and_it_begins_again(
+    signum: int, driven: Driven, poise: Command
+) -> None:
+    pets = pictures(Path.cwd() / "pets", "cat dog", count=25)
+    words = ("learn", str(Path.cwd() / "model"), str(pets), *SMALL)
+    assert poise(*words).code == 0
+    once = Path("model").read_bytes()
+    Path("model").unlink()
+    code, printed = driven(JUDGING, 5, signum, *words)
+    assert code == 128 + signum
+    assert printed.splitlines()[-1] == ("poise: interrupted before anything was learned; the same command begins again")
+    assert [path.name for path in Path.cwd().iterdir()] == ["pets"]
+    assert poise(*words).code == 0
+    assert Path("model").read_bytes() == once
+
+
+@pytest.mark.parametrize(("name", "place", "number"), [("fixed", EVENT, 6), ("tuned", TRIAL, 2), ("tuned", EVENT, 9)])
 def test_a_later_phase_too_and_the_model_stays_as_it_was_until_then(
     name: str, place: str, number: int, lessons: Path, driven: Driven, poise: Command
 ) -> None:
@@ -219,7 +240,7 @@ def test_a_later_phase_too_and_the_model_stays_as_it_was_until_then(
     assert [path.name for path in Path.cwd().iterdir()] == ["model"]
 
 
-@pytest.mark.parametrize(("place", "number"), [(STEP, 6), (RENAMING, 4), ("os:fsync", 5)])
+@pytest.mark.parametrize(("place", "number"), [(EVENT, 8), (RENAMING, 4), ("os:fsync", 5)])
 def test_killed_at_any_moment_it_continues_from_the_last_checkpoint(
     place: str, number: int, lessons: Path, driven: Driven, poise: Command
 ) -> None:
@@ -229,7 +250,7 @@ def test_killed_at_any_moment_it_continues_from_the_last_checkpoint(
     assert driven(place, number, signal.SIGKILL, *words, "--checkpoint-every", "0")[0] == -signal.SIGKILL
     assert model.read_bytes() == (lessons / "fixed-once").read_bytes()
     assert (Path.cwd() / ".model.lock").exists(), "the lock of a dead process is in nobody's way"
-    assert driven(STEP, 2, signal.SIGKILL, *words, "--checkpoint-every", "0")[0] == -signal.SIGKILL
+    assert driven(EVENT, 2, signal.SIGKILL, *words, "--checkpoint-every", "0")[0] == -signal.SIGKILL
     assert poise(*words).code == 0
     assert model.read_bytes() == (lessons / "fixed").read_bytes()
     assert [path.name for path in Path.cwd().iterdir() if not path.name.endswith(".tmp")] == ["model"]
@@ -241,7 +262,7 @@ def interrupted(lessons: Path, driven: Driven) -> Path:
     model = Path.cwd() / "model"
     model.write_bytes((lessons / "fixed-once").read_bytes())
     shutil.copytree(lessons / "second", "second")
-    assert driven(STEP, 3, signal.SIGTERM, "learn", str(model), str(Path.cwd() / "second"))[0] == 143
+    assert driven(EVENT, 5, signal.SIGTERM, "learn", str(model), str(Path.cwd() / "second"))[0] == 143
     return model
 
 
@@ -291,7 +312,7 @@ def test_it_is_not_continued_with_other_options_or_another_model(
     assert "was changed since its phase was interrupted; restore it" in changed.err
 
     words = ("learn", str(Path.cwd() / "new"), str(lessons / "first"), *SMALL)
-    assert driven(STEP, 2, signal.SIGINT, *words)[0] == 130
+    assert driven(EVENT, 4, signal.SIGINT, *words)[0] == 130
     refused = poise("learn", "new", lessons / "first", "--epochs", "3")
     assert "--epochs 2 --batch 4 --memory 3 --policy fixed --image-size 8; give the same options" in refused.err
 
@@ -304,7 +325,7 @@ def test_a_second_process_is_refused_at_once_and_names_the_first(lessons: Path, 
     first = subprocess.Popen([*command, "--image-size", "8"], stderr=subprocess.PIPE)
     try:
         assert first.stderr is not None
-        assert b"images of 8" in first.stderr.readline()  # it has begun: the line about the defaults
+        assert b"phase 0 takes about" in first.stderr.readline()  # it has begun
         there = {path: path.stat().st_mtime_ns for path in Path.cwd().iterdir()}
         second = poise("learn", "model", lessons / "first")
         line = f"process {first.pid} is learning into model; wait for it or choose another MODEL"
@@ -427,3 +448,32 @@ def test_images_of_no_known_class_are_rejected_when_asked(model: Path, lessons: 
     refused = poise("predict", model, folder, "--reject", "1.5")
     assert (refused.code, refused.out) == (2, "")
     assert "rate=1.5" in refused.err
+    refused = poise("predict", model, folder, "--reject", "often")
+    assert refused == Done(2, "", "poise: --reject often is neither a share, such as 0.05, nor 'saved'\n")
+    missing = poise("predict", model, folder, "--reject", "saved")
+    assert (missing.code, missing.out) == (2, "")
+    assert "saved without a reject threshold; give a share, such as --reject 0.05" in missing.err
+
+
+def test_a_saved_threshold_rejects_and_the_network_runs_once(
+    model: Path, lessons: Path, poise: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learner, folder = Learner.load(model, device="cpu"), lessons / "first"
+    plain = [json.loads(line) for line in poise("predict", model, folder, "--json", "--top", "2").out.splitlines()]
+    learner.calibrate_reject(0.4).save("thresholded", memory=False)
+    files = [row["path"] for row in plain]
+    wanted = [label is None for label in learner.predict(files, reject=True)]
+    passes, extract = list[int](), Evaluator.extract
+
+    def counted(self: Evaluator, model: Model, pixels: Tensor) -> Extracted:
+        passes.append(len(pixels))
+        return extract(self, model, pixels)
+
+    monkeypatch.setattr(Evaluator, "extract", counted)
+    done = poise("predict", "thresholded", folder, "--reject", "saved", "--json", "--top", "2")
+    assert passes == [len(files)]
+    rows = [json.loads(line) for line in done.out.splitlines()]
+    assert [row["label"] is None for row in rows] == wanted
+    assert 0 < sum(wanted) < len(wanted)
+    assert [row["ranked"] for row in rows] == [row["ranked"] for row in plain]
+    assert "keeps no images" in poise("predict", "thresholded", folder, "--reject", "0.1").err

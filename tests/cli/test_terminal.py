@@ -66,6 +66,11 @@ def test_the_bar_is_whole_at_80_columns(drawn: list[str]) -> None:
     assert any(bar.endswith("left") for bar in bars)
 
 
+def test_a_warning_stands_above_the_bar_and_not_in_it(drawn: list[str]) -> None:
+    (line,) = (line for line in drawn if "training steps" in line)
+    assert line.startswith("poise: epochs=4 and batch=4 make only 16 training steps")
+
+
 def test_trials_are_counted_and_so_is_their_time(drawn: list[str]) -> None:
     trials = [line for line in drawn if "trial" in line and "━" in line]
     found = [re.search(r"trial (\d+) of (?:up to )?(\d+)", line) for line in trials]

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from poise import Learner, store
 from poise.data import make_stream
 from poise.data.sources import ArraySource, DigitsSource
 from poise.errors import UserError
 from poise.experiment import Plan, Run, RunFolder, TensorBoard, load_recipe, make_plan, make_recipe, reopen
+from poise.learner import judging_work
 from poise.store import read_journal
+from poise.training import DefaultsChosen
 
 Plans = Callable[..., Plan]
 Outcome = Callable[[Path], tuple[dict[str, Any], bytes, bytes]]
@@ -273,3 +277,96 @@ def test_cifar100_works_end_to_end_on_a_cpu(tmp_path: Path) -> None:
     assert [point["classes"] for point in result["curve"]] == [2, 4]
     assert [point["stored_images"] for point in result["curve"]] == [40, 80]
     assert result["curve"][0]["accuracy"] > 50
+
+
+def test_a_network_that_the_method_cannot_use_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    file = tmp_path / "flat.py"
+    layers = "nn.Conv2d(3, 6, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()"
+    file.write_text(f"from torch import nn\ndef make():\n    return nn.Sequential({layers})\n")
+    words = [f"net={file}:make", "epochs=1", "policy=fixed"]
+    folder = tmp_path / "run"
+    refused = make_plan("digits/podnet", load_recipe("digits/podnet", words))
+    with pytest.raises(UserError, match="podnet compares maps, but your net returns none"):
+        Run(refused, RunFolder(folder)).start()
+    assert not folder.exists()
+    learned = make_plan("digits/lucir", load_recipe("digits/lucir", [*words, "groups=[2,2]"]))
+    assert Run(learned, RunFolder(folder)).start()["phases"] == 2
+
+
+@pytest.mark.parametrize(("every", "tuned"), [(1, [0, 2, 2, 2, 2]), (2, [0, 2, 0, 2, 0]), (3, [0, 2, 0, 0, 2])])
+def test_planned_work_counts_the_phases_that_are_tuned_and_no_others(every: int, tuned: list[int]) -> None:
+    words = ["setting=tfs", "policy=grid", "space={lr=[0.1,0.05]}", f"policy_options.every={every}"]
+    plan = make_plan("digits/lucir", load_recipe("digits/lucir", words))
+    work = plan.work(plan.images()[0])
+    assert [each.trials for each in work] == tuned
+    assert [each.tuning > 0 for each in work] == [trials > 0 for trials in tuned]
+
+
+# Chosen for the images ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """Four classes of small pictures, each of its own colour."""
+    random = np.random.default_rng(0)
+    for number in range(4):
+        place = tmp_path / "photos" / f"class {number}"
+        place.mkdir(parents=True)
+        base = random.integers(0, 200, 3)
+        for index in range(26):
+            pixels = base + random.integers(0, 50, (9, 9, 3))
+            Image.fromarray(pixels.astype(np.uint8)).save(place / f"{index}.png")
+    return tmp_path / "photos"
+
+
+def folder_plan(photos: Path, *words: str) -> Plan:
+    return make_plan("folder", load_recipe("folder", [f"data={photos}", "image_size=8", "device=cpu", *words]))
+
+
+@pytest.mark.parametrize("words", [(), ("policy=online",), ("method=icarl", "batch=16", "action.classifier=fc")])
+def test_a_recipe_that_chooses_has_the_settings_that_the_learner_would_choose(
+    photos: Path, words: tuple[str, ...]
+) -> None:
+    plan = folder_plan(photos, *words)
+    first = plan.images()[0].of_labels(plan.stream[0])
+    given: dict[str, dict[str, Any]] = {
+        "": {"policy": "fixed"},
+        "policy=online": {},
+        "method=icarl": {"method": "icarl", "policy": "fixed", "batch": 16, "action": {"classifier": "fc"}},
+    }
+    learner = Learner(**given[words[0] if words else ""], device="cpu")
+    phase = learner.fitting(first.pixels, first.labels)
+    while not isinstance(next(phase), DefaultsChosen):
+        pass
+    mine, learned = (json.loads(json.dumps(each.as_json())) for each in (plan.settings, learner.settings))
+    assert mine["trials"].pop("longest") in (learned["trials"].pop("longest"), plan.recipe.epochs)
+    assert {**mine, "automatic": []} == learned
+    assert plan.settings.tuner.forecast(1) == learner.settings.tuner.forecast(1)
+    assert plan.recipe.images == len(first)
+    lasts = max(1, round(0.4 * plan.recipe.epochs))
+    assert judging_work(plan.new_learner(), first) == 2 * lasts * 34, "two trainings on four fifths of each class"
+
+
+def test_what_was_chosen_is_in_the_run_folder_and_resumed_anywhere(photos: Path, tmp_path: Path) -> None:
+    words = ("epochs=2", "batch=8", "memory=3")
+    whole, stopped = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "stopped")
+    result = Run(folder_plan(photos, *words), whole).start()
+    saved = json.loads(whole.recipe.read_bytes())["recipe"]
+    assert (saved["epochs"], saved["batch"], saved["decay"], saved["net"]) == (2, 8, "cosine", "small")
+    assert saved["augmentation"] == "judged"
+    assert "choose" not in saved
+    assert [line["event"] for line in read_journal(whole.journal.path)][:2] == ["defaults", "phase"]
+    for place in (3, 16, 36):  # while it is judged, in the first phase, and in the second
+        going = Run(folder_plan(photos, *words), stopped, checkpoint_seconds=0).starting()
+        for _ in range(place):
+            next(going)
+        going.close()
+        again = Run(reopen(stopped.path)[1], stopped).resume()
+        assert {**again, "seconds": 0} == {**result, "seconds": 0}
+        assert stopped.journal.path.read_bytes() == whole.journal.path.read_bytes()
+        shutil.rmtree(stopped.path)
+
+
+def test_recipes_that_choose_nothing_are_written_as_ever() -> None:
+    written = make_plan("digits/lucir", load_recipe("digits/lucir")).as_json()["recipe"]
+    assert not {"choose", "images", "augmentation"} & written.keys()

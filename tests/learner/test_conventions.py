@@ -105,6 +105,23 @@ class TestParameters:
         assert mine.classes_ == (0, 1, 2, 3)
         assert len(mine.set_params(memory=2).fit(*digits(5, 6)).memory or ()) == 4
 
+    def test_a_clone_of_a_loaded_learner_paces_its_phases_by_their_images(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        mine = Learner(policy="fixed", device="cpu").partial_fit(*digits(0, 1, count=3))
+        assert mine.settings.schedule.images == 6
+        mine.save(tmp_path / "model")
+        caplog.clear()
+        twin = clone(Learner.load(tmp_path / "model", device="cpu"))
+        assert twin.get_params()["epochs"] is None
+        twin.partial_fit(*digits(0, 1, count=3))
+        assert _plain(twin) == _plain(mine)
+        assert np.array_equal(twin.predict_proba(IMAGES), mine.predict_proba(IMAGES))
+        assert not caplog.messages, "the batch is not one of the user's own"
+        said = Learner(policy="fixed", epochs=2, device="cpu").partial_fit(*digits(0, 1, count=3))
+        said.save(tmp_path / "model")
+        assert clone(Learner.load(tmp_path / "model", device="cpu")).get_params()["epochs"] == 2
+
     def test_a_loaded_learner_has_the_parameters_it_was_saved_with(self, tmp_path: Path) -> None:
         for mine in (learner(policy="online", trials={"length": 1.0}, options={}), learner(net=Flat())):
             mine.partial_fit(IMAGES, LABELS).save(tmp_path / "model")

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import pickle
+from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,9 +19,10 @@ from poise.learner.defaults import PLASTIC, suit, suitable_epochs
 from poise.learner.judging import FEWEST, is_handed, split, surely_better, told_from_mirror_image
 from poise.learner.phase import Surroundings
 from poise.learner.settings import Settings
-from poise.training import DefaultsChosen, Schedule
+from poise.progress import Meter
+from poise.training import DefaultsChosen, Event, JudgingStep, Schedule
 
-from .samples import Flat, digits
+from .samples import Flat, digits, state_bytes
 
 
 def image_set(images: np.ndarray[Any, np.dtype[np.uint8]], labels: Any) -> ImageSet:
@@ -34,6 +38,12 @@ def blank(count: int, side: int = 32, channels: int = 3) -> ImageSet:
 def suited(images: ImageSet, **given: Any) -> Settings:
     settings = Settings.resolve(automatic=True, **given)
     return suit(settings, images, Surroundings.of(settings, "cpu"))
+
+
+def chosen_in(phase: Iterable[Event]) -> DefaultsChosen:
+    """What was chosen in a phase, which is learned to its end."""
+    (found,) = (event for event in phase if isinstance(event, DefaultsChosen))
+    return found
 
 
 # Rules ----------------------------------------------------------------------------------------------------------------
@@ -82,7 +92,7 @@ def test_what_is_given_stays() -> None:
         "first_lr": 0.004,
         "space": {"logit_kd": (0.5, 1.0)},
         "trials": {"length": 0.5},
-        "policy_options": {"rungs": 1},
+        "policy_options": {"safe": 0.5},
     }
     found, plain = suited(blank(40), **given), Settings.resolve(**given)
     assert found == plain
@@ -114,6 +124,12 @@ def test_with_many_images_everything_but_the_network_is_the_papers() -> None:
     found = suited(blank(20_001, 8))
     assert replace(found, net=None) == Settings.resolve()
     assert found.net == "small"
+
+
+def test_with_many_images_adamw_which_the_paper_has_not_keeps_the_rules() -> None:
+    found = suited(blank(20_001, 8), optimiser="adamw", policy="fixed")
+    assert (found.schedule.batch, found.schedule.epochs, found.schedule.decay) == (64, 30, "cosine")
+    assert (found.first_action.lr, found.schedule.weight_decay, found.schedule.images) == (1e-3, 0.01, 20_001)
 
 
 # Judging --------------------------------------------------------------------------------------------------------------
@@ -148,19 +164,71 @@ def test_better_by_chance_is_not_surely_better() -> None:
     assert not surely_better(other, one, 0.0)
 
 
+def test_judging_is_told_step_by_step_before_anything_is_chosen() -> None:
+    learner = Learner(epochs=5, policy="fixed", device="cpu", batch=8)
+    events = list(learner.fitting(*digits(0, 1, count=25)))
+    kinds = [event.kind for event in events]
+    steps = [event for event in events if isinstance(event, JudgingStep)]
+    assert kinds[: len(steps) + 2] == ["judging"] * len(steps) + ["defaults", "phase"]
+    assert not any(step.kept for step in steps)
+    assert steps[-1].trained == steps[-1].planned == 2 * 2 * 40, "two trainings of two epochs over four fifths"
+    assert [step.trained for step in steps] == np.cumsum([step.images for step in steps]).tolist()
+    assert [steps[0].training, steps[-1].training, steps[-1].trainings] == [1, 2, 2]
+
+
+def test_judging_counts_as_progress() -> None:
+    learner = Learner(epochs=5, policy="fixed", device="cpu", batch=8)
+    meter, shares, judging = Meter(learner), list[float](), 0.0
+    for event in learner.fitting(*digits(0, 1, count=25)):
+        shares.append(meter.note(event).share)
+        judging = shares[-1] if isinstance(event, JudgingStep) else judging
+    assert shares == sorted(shares)
+    assert judging == pytest.approx(160 / (160 + 5 * 50))
+    assert shares[-1] == pytest.approx(1.0)
+    learned = Meter(learner).note(next(iter(learner.fitting(*digits(2, count=25)))))
+    assert learned.share == 0.0, "nothing of the first phase is left in the plan of the next"
+
+
+def test_judging_that_is_stopped_changes_nothing_and_starts_again_to_the_same_bytes(tmp_path: Path) -> None:
+    images, labels = digits(0, 1, count=25)
+    once = state_bytes(Learner(epochs=2, policy="fixed", device="cpu").partial_fit(images, labels), tmp_path)
+
+    def stop(event: Event) -> None:
+        if isinstance(event, JudgingStep) and event.training == 2:
+            raise KeyboardInterrupt
+
+    learner = Learner(epochs=2, policy="fixed", device="cpu", callbacks=[stop])
+    before = learner.settings
+    with pytest.raises(KeyboardInterrupt):
+        learner.partial_fit(images, labels)
+    assert (learner.settings, learner.phases_) == (before, 0)
+    learner.set_params(callbacks=None).partial_fit(images, labels)
+    assert state_bytes(learner, tmp_path) == once
+
+
+def test_a_learner_saved_while_it_is_judged_for_judges_again(tmp_path: Path) -> None:
+    images, labels = digits(0, 1, count=25)
+    learner = Learner(epochs=2, policy="fixed", device="cpu")
+    phase = iter(learner.fitting(images, labels))
+    assert isinstance(next(phase), JudgingStep)
+    copied = pickle.loads(pickle.dumps(learner))
+    assert copied.settings == learner.settings
+    list(phase)
+    assert state_bytes(copied.partial_fit(images, labels), tmp_path) == state_bytes(learner, tmp_path)
+
+
 # Told, recorded -------------------------------------------------------------------------------------------------------
 
 
 def test_it_is_told_in_one_line_recorded_and_saved(tmp_path: Any) -> None:
     learner = Learner(epochs=3, policy="fixed", device="cpu", seed=1)
     assert "batch" in learner.settings.automatic
-    events = list(learner.fitting(*digits(0, 1, count=30)))
-    assert isinstance(events[0], DefaultsChosen)
-    assert "\n" not in events[0].line
-    assert "not mirrored" in events[0].line
-    assert "60 images of 8×8 pixels" in events[0].line
-    assert events[0].values["batch"] == learner.settings.schedule.batch == 32
-    assert "epochs" not in events[0].values, "that was said"
+    chosen = chosen_in(learner.fitting(*digits(0, 1, count=30)))
+    assert "\n" not in chosen.line
+    assert "not mirrored" in chosen.line
+    assert "60 images of 8×8 pixels" in chosen.line
+    assert chosen.values["batch"] == learner.settings.schedule.batch == 32
+    assert "epochs" not in chosen.values, "that was said"
     assert learner.settings.automatic == ()
     assert learner.preprocessing is not None
     assert learner.preprocessing.augmentation == Augmentation(pad=1, flip=False)
@@ -223,9 +291,7 @@ def test_very_few_images_are_learned_without_judging(count: int) -> None:
 
 def test_a_network_of_ones_own_is_named_so() -> None:
     learner = Learner(net=Flat(), epochs=1, policy="fixed", device="cpu")
-    events = list(learner.fitting(*digits(0, 1, count=20)))
-    assert isinstance(events[0], DefaultsChosen)
-    assert "net of your own" in events[0].line
+    assert "net of your own" in chosen_in(learner.fitting(*digits(0, 1, count=20))).line
 
 
 def test_too_few_steps_of_ones_own_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
@@ -236,6 +302,19 @@ def test_too_few_steps_of_ones_own_are_warned_of(caplog: pytest.LogCaptureFixtur
     with caplog.at_level(logging.WARNING):
         Learner(policy="fixed", batch=8, epochs=60, device="cpu").partial_fit(*digits(0, 1, count=20))
     assert not [line for line in caplog.messages if "steps" in line]
+
+
+def test_too_few_steps_of_a_later_phase_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    made = Learner(epochs=30, batch=32, policy="fixed", memory=2, device="cpu").partial_fit(*digits(0, 1, count=120))
+    assert not [line for line in caplog.messages if "steps" in line], "enough for the first phase"
+    made.partial_fit(*digits(2, 3, count=10))
+    (line,) = (line for line in caplog.messages if "steps" in line)
+    assert "epochs=30 and batch=32 make only 30 training steps for the 24 images of phase 1" in line
+    caplog.clear()
+    Learner(policy="fixed", memory=2, device="cpu").partial_fit(*digits(0, 1, count=3)).partial_fit(*digits(2, count=3))
+    still = Flat().requires_grad_(False).eval()
+    Learner(net=still, epochs=1, policy="fixed", device="cpu").partial_fit(*digits(0, 1)).partial_fit(*digits(2))
+    assert not [line for line in caplog.messages if "steps" in line], "a length that was left open suits every phase"
 
 
 def test_a_recipe_is_never_asked(caplog: pytest.LogCaptureFixture) -> None:

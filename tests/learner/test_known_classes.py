@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from poise import Budget, Learner
 from poise.learner import LearnerState
@@ -102,3 +103,37 @@ def test_every_memory_takes_more_images_of_known_classes(method: str, memory: Bu
     assert learned.classes_ == (0, 1, 2, 3, 4)
     assert {kept.label for kept in learned.exemplars()} == set(range(5))
     assert learned.held_ <= learned.budget_
+
+
+# Copies ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["lucir", "simplecil", "joint"])
+def test_the_same_images_again_are_not_kept_twice(method: str) -> None:
+    made = learner(method=method, **{"memory": 20, **memory_for(method)}).partial_fit(*digits(0, 1, count=12))
+    once = memory_of(made, 0)
+    for _ in range(2):
+        made.partial_fit(*digits(0, 1, count=12), known="update")
+    assert memory_of(made, 0) == once
+    assert made.memory is not None
+    assert len(made.memory.exemplars) == 24, "each image of both classes"
+    images, labels = digits(0, count=12, first=6)
+    made.partial_fit(images, labels, known="update")
+    assert len(made.memory.exemplars) == 12 + 18
+
+
+def test_copies_in_one_folder_are_kept_once_and_of_two_classes_twice() -> None:
+    images, _ = digits(0, 1, count=4)
+    doubled = np.concatenate([images, images])
+    made = learner(memory=8).partial_fit(doubled, [*("ab" * 4), *("ba" * 4)])
+    assert [exemplar.label for exemplar in made.exemplars()] == [*("a" * 8), *("b" * 8)], "another label, another image"
+    made = learner(memory=8).partial_fit(doubled, ["a"] * 16)
+    assert len(made.exemplars()) == 8
+
+
+def test_images_of_a_data_set_are_told_apart_by_their_origin() -> None:
+    images, labels = digits(0, 1, count=4)
+    made = learner(memory=8)
+    for _ in made.fitting(np.concatenate([images, images]), labels * 2, origins=torch.arange(16)):
+        pass
+    assert len(made.exemplars()) == 16

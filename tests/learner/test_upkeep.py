@@ -123,7 +123,7 @@ def test_the_images_of_a_removed_class_are_in_no_file(tmp_path: Path) -> None:
     [
         ([0, 1, 2, 3], "all the classes"),
         (7, "class 7 is not known"),
-        ([0, "0"], "class '0' is not known"),
+        ([0, "0"], "class '0' is not known, but 0 is: labels of this learner are whole numbers"),
         ([], "no class was named"),
         (True, "neither a whole number nor a string"),
         (None, "give a list"),
@@ -215,7 +215,7 @@ def test_a_deleted_image_is_gone_from_memory_means_and_file(reserve: int, tmp_pa
 
 def test_every_copy_of_a_deleted_image_goes() -> None:
     images, labels = digits(0, 1, count=4)
-    learned = learner(memory=9).partial_fit(np.concatenate([images, images[:1]]), [*labels, 0])
+    learned = learner(memory=9).partial_fit(np.concatenate([images, images[:1]]), [*labels, 1])  # under both labels
     (twice,) = {kept.id for kept in learned.exemplars()} & {learned.image_ids(images[:1])[0]}
     assert [kept.id for kept in learned.exemplars()].count(twice) == 2
     learned.delete_exemplars(twice)
@@ -273,6 +273,11 @@ def test_the_last_image_of_a_class_stays_and_the_line_says_what_to_do(tmp_path: 
     ("change", "line"),
     [
         (lambda learned: learned.delete_exemplars("1234"), "no kept image has the id '1234'"),
+        (lambda learned: learned.delete_exemplars(3), "3 is no id of a kept image, which is a string"),
+        (lambda learned: learned.delete_exemplars(None), "None is no id of a kept image, which is a string"),
+        (lambda learned: learned.delete_exemplars(["1234", 3]), "3 is no id of a kept image, which is a string"),
+        (lambda learned: learned.relabel_exemplars({3: 0}), "3 is no id of a kept image, which is a string"),
+        (lambda learned: learned.relabel_exemplars("1234"), "takes a mapping from ids to classes, not str"),
         (lambda learned: learned.delete_exemplars([]), "no id was given"),
         (lambda learned: learned.relabel_exemplars({"1234": 0}), "no kept image has the id '1234'"),
         (lambda learned: learned.relabel_exemplars({learned.exemplars()[0].id: 9}), "class 9 is not known"),

@@ -54,9 +54,17 @@ data_app.command("add")(lists.data_add)
 app.add_typer(data_app, name="data")
 
 
+class _Lines(logging.Handler):
+    """Writes to what stderr is at the moment: a progress bar takes its place, and shows lines above itself."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """One line."""
+        print(self.format(record), file=sys.stderr, flush=True)  # noqa: T201 - for the user
+
+
 def main() -> NoReturn:
     """Run a command; a user's mistake is one line on stderr."""
-    logging.basicConfig(level=logging.WARNING, format="poise: %(message)s")
+    logging.basicConfig(level=logging.WARNING, format="poise: %(message)s", handlers=[_Lines()])
     try:
         sys.exit(app(standalone_mode=False) or 0)
     except PoiseError as error:
@@ -66,7 +74,7 @@ def main() -> NoReturn:
     except OSError as error:
         _fail(f"{error.filename or 'the system'}: {error.strerror or error}; nothing that was saved is lost", 1)
     except (KeyboardInterrupt, typer.Abort):
-        _fail("interrupted before a checkpoint could be written", 130)
+        _fail("interrupted without a checkpoint; what was saved before is still there", 130)
 
 
 def _fail(message: str, code: int) -> NoReturn:

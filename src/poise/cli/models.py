@@ -62,19 +62,26 @@ def predict(
     paths: Annotated[list[Path], typer.Argument(help="Image files, and folders with images in and below them.")],
     top: Annotated[int, typer.Option("--top", help="How many classes are printed for each image.", min=1)] = 1,
     reject: Annotated[
-        float | None,
-        typer.Option("--reject", help="Print - for images of no known class; about this share of known ones, too."),
+        str | None,
+        typer.Option(
+            "--reject",
+            metavar="SHARE|saved",
+            help="Print - for images of no known class; about this SHARE of known ones, too. "
+            "'saved' is the threshold that the learner was saved with.",
+        ),
     ] = None,
     as_json: Json = False,
     device: Device = "auto",
 ) -> None:
     """Print the most probable class of each image, and how probable it is."""
-    from poise.experiment import ModelFile, predict_files
+    from poise.experiment import ModelFile, predict_files, set_reject
 
     learner = ModelFile(model).load(device)
+    if reject is not None:
+        set_reject(learner, reject)
     files = [file for path in paths for file in _images_of(path)]
     named, failed, read = set(paths), list[UserError](), 0
-    for prediction in predict_files(learner, files, top, reject=reject):
+    for prediction in predict_files(learner, files, top, reject=reject is not None):
         if as_json:
             typer.echo(json.dumps(prediction.as_json(), ensure_ascii=False))
         elif prediction.unread is None:

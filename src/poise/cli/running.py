@@ -40,7 +40,7 @@ def start_run(job: Run, tensorboard: bool = False, track: str | None = None) -> 
     if folder.exists:
         _explain_existing(folder, job.described())
         return
-    watcher = make_watcher(len(plan.stream), [*plan.source.notes, f"run folder {folder.path}"])
+    watcher = make_watcher(len(plan.stream), [*plan.notes, f"run folder {folder.path}"])
     job.watchers = make_watchers(folder, watcher, tensorboard, track)
     show_result(job.start(), folder.path)
 

@@ -5,7 +5,8 @@ from poise.experiment.dryrun import describe_plan
 from poise.experiment.examiner import Exam, Examiner, split_for_development
 from poise.experiment.folder import RunFolder
 from poise.experiment.model_file import Lesson, ModelFile
-from poise.experiment.prediction import FolderScore, Prediction, predict_files, score_folder
+from poise.experiment.plan import Plan, make_plan, reopen
+from poise.experiment.prediction import FolderScore, Prediction, predict_files, score_folder, set_reject
 from poise.experiment.progress import Lines, Quiet, Watcher, make_watcher
 from poise.experiment.recipe import (
     Recipe,
@@ -13,7 +14,7 @@ from poise.experiment.recipe import (
     make_recipe,
     parse_override,
 )
-from poise.experiment.run import Plan, Run, make_plan, reopen
+from poise.experiment.run import Run
 from poise.experiment.sweep import Cell, read_sweep, refuse_failed, sweep_cells
 from poise.experiment.tensorboard import TensorBoard
 from poise.experiment.trackers import TRACKERS, make_tracker
@@ -52,6 +53,7 @@ __all__ = [
     "reopen",
     "report_maps",
     "score_folder",
+    "set_reject",
     "split_for_development",
     "sweep_cells",
     "track_folder",

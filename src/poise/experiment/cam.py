@@ -17,7 +17,7 @@ from poise.data.sources import image_files
 from poise.errors import UserError
 from poise.experiment.examiner import Examiner
 from poise.experiment.folder import RunFolder
-from poise.experiment.run import Plan, refuse_other_exam, reopen
+from poise.experiment.plan import Plan, refuse_other_exam, reopen
 from poise.learner import Learner
 from poise.report import Figure, RunRecord, Subject, cam_figure, load_result, look, run_of_result
 

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import time
-from dataclasses import replace
-
 from poise.data import ImageSet
-from poise.experiment.run import Plan
-from poise.learner import Learner, build_model
-from poise.policies import UNTUNED
-from poise.training import StepDone
+from poise.experiment.plan import Plan
+from poise.learner import TEACHER_COST, Learner, build_model, is_computed, judging_work, speed_of
+from poise.nets import is_named
 from poise.words import duration
 
 MEASURED_SECONDS = 3.0
-TEACHER_COST = 4 / 3  # a step costs forward + backward (3 parts); a teacher adds a forward
 
 
 def describe_plan(plan: Plan) -> str:
@@ -21,10 +16,8 @@ def describe_plan(plan: Plan) -> str:
     recipe, stream = plan.recipe, plan.stream
     train, _ = plan.images()
     learner = plan.new_learner()
-    plain = replace(plan, recipe=recipe.changed(policy=UNTUNED, policy_options={}))
-    rate = _images_per_second(plain.new_learner(), train.of_labels(stream[0]))
     lines = [
-        *plan.source.notes,
+        *plan.notes,
         f"{plan.name}: {recipe.method} on {plan.source.name}, {recipe.setting}, {len(stream)} phases, "
         f"order {recipe.order}, exam {recipe.exam}, seed {recipe.seed}",
         f"network {learner.architecture}, {recipe.epochs} epochs a phase, batch {recipe.batch}, "
@@ -34,40 +27,60 @@ def describe_plan(plan: Plan) -> str:
         "",
         "phase  new classes  classes  new images  kept images",
     ]
-    seen = seconds = tried = 0.0
-    first, model = _model_bytes(learner, train.shape)
-    kind = plan.settings.kind
-    unknown = [f"policy  what {recipe.policy} itself takes is not in this estimate"]
-    for group, (kept, new), work in zip(stream, plan.planned(train), plan.work(train), strict=True):
+    seen = 0
+    for phase, (group, (kept, new)) in enumerate(zip(stream, plan.planned(train), strict=True)):
         seen += len(group)
-        lines.append(f"{work.phase:5d}  {len(group):11d}  {int(seen):7d}  {new:10d}  {kept:11d}")
-        each = (TEACHER_COST * model / first if work.phase else 1) / rate  # seconds for an image
-        seconds += each * sum(work.stages.values())
-        tried += each * (work.tuning * kind.asks + work.judging)
+        lines.append(f"{phase:5d}  {len(group):11d}  {seen:7d}  {new:10d}  {kept:11d}")
+    _, later = _network_bytes(learner, train.shape)
+    model = later + _head_bytes(learner, train.of_labels(stream.classes))
     lines += [
         "",
-        f"time    about {duration(seconds)} of training at {rate:,.0f} images/s (measured here, without a teacher)",
-        *([f"policy  about {duration(tried)} of trials on top, at the same rate"] if tried else []),
-        *([] if kind.asks or not kind.tunes else unknown),
+        *_times(plan, learner, train),
         f"memory  {_size(train.pixels.nbytes)} of images, {_size(8 * model)} for model, teacher and momentum",
         f"disk    about {_size(10 * model + 2**20)} (two checkpoints, two models, the journal)",
     ]
     return "\n".join(lines)
 
 
-def _images_per_second(learner: Learner, arrived: ImageSet) -> float:
-    marks = [(time.monotonic(), 0)]  # when each step was done, and its number of images
-    told = len(arrived) if learner.settings.memory.knows_increment else None
-    for event in learner.fitting(arrived.pixels, arrived.labels, next_images=told):
-        if isinstance(event, StepDone):
-            marks.append((time.monotonic(), event.images))
-        if marks[-1][0] - marks[min(1, len(marks) - 1)][0] > MEASURED_SECONDS:
-            break
-    marks = marks[1:] if len(marks) > 2 else marks  # the first step is a warm-up, unless it is the only one
-    return sum(images for _, images in marks[1:]) / max(marks[-1][0] - marks[0][0], 1e-6)
+def _times(plan: Plan, learner: Learner, train: ImageSet) -> list[str]:
+    """How long training and trials take, from steps that are timed here."""
+    speed = speed_of(learner, train.of_labels(plan.stream[0]), MEASURED_SECONDS)
+    first, later = _network_bytes(learner, train.shape)
+    kind, given = plan.settings.kind, is_named(plan.settings.net)
+    judged = judging_work(learner, train.of_labels(plan.stream[0])) if plan.settings.automatic else 0
+    seconds, tried, looked = speed.training * judged, 0.0, 0.0
+    for (kept, new), work in zip(plan.planned(train), plan.work(train), strict=True):
+        if is_computed(plan.settings, work.phase, given=given):
+            looked += speed.looking * (kept + new)
+            continue
+        each = speed.training * (TEACHER_COST * later / first if work.phase else 1)  # seconds for an image
+        seconds += each * work.training
+        tried += each * (work.tuning * kind.asks + work.judging)
+        looked += speed.features * (kept + new)
+    unknown = [f"policy  what {plan.recipe.policy} itself takes is not in this estimate"]
+    return [
+        *_measured("training", seconds, speed.training, ", without a teacher"),
+        *_measured("computing features", looked, speed.looking),
+        *([f"policy  about {duration(tried)} of trials on top, at the same rate"] if tried else []),
+        *([] if kind.asks or not kind.tunes else unknown),
+    ]
 
 
-def _model_bytes(learner: Learner, shape: tuple[int, int, int]) -> tuple[int, int]:
+def _measured(purpose: str, seconds: float, each: float, how: str = "") -> list[str]:
+    if not seconds:
+        return []
+    return [f"time    about {duration(seconds)} of {purpose} at {1 / each:,.0f} images/s (measured here{how})"]
+
+
+def _head_bytes(learner: Learner, images: ImageSet) -> int:
+    """The size of the head once it knows all classes; of some methods it is larger than the network."""
+    some = images.first_of_each_label(1)
+    phase = learner.phase_of(some.pixels, some.labels)
+    grown = phase.situation.grown(phase.material.arrived)
+    return sum(value.nbytes for value in grown.head.state_dict().values())
+
+
+def _network_bytes(learner: Learner, shape: tuple[int, int, int]) -> tuple[int, int]:
     """The size of the network in the first phase and later; the time of a step is assumed proportional to it."""
     grown: list[tuple[tuple[int, int], ...]] = [(), ((1, 1),)]
     first, later = (build_model(learner.settings, shape, grown=each).state_dict().values() for each in grown)

@@ -16,10 +16,10 @@ import torch
 from poise import store
 from poise.errors import Damaged, OtherImages, OutOfMemory, UserError
 from poise.experiment.stopping import CheckpointClock, Stop, as_many_threads, stopping
-from poise.learner import Learner, LearnerState
+from poise.learner import Learner, LearnerState, warn_of_short_phase
 from poise.places import labelled_files
 from poise.progress import watch_phase
-from poise.training import Event, PhaseDone
+from poise.training import Event, JudgingStep, PhaseDone, TimeExpected
 
 log = logging.getLogger(__name__)
 
@@ -120,7 +120,7 @@ class ModelFile:
         if known and not lesson.update:
             raise UserError(f"class '{known[0]}' is known already; --update trains on new images of known classes")
         try:
-            events = learner.fitting(paths, labels, known="update" if lesson.update else "refuse")
+            events = learner.fitting(paths, labels, known="update" if lesson.update else "refuse", forecast=True)
         except OtherImages as error:
             begun = saved[1]["folder"] if saved else lesson.folder
             raise UserError(
@@ -157,7 +157,12 @@ class ModelFile:
         """The events, with a checkpoint now and then, and one before it leaves because it was asked to."""
         clock, model = CheckpointClock(lesson.checkpoint_seconds), self._digest()
         for event in events:
+            warn_of_short_phase(learner, event)
             yield event
+            if isinstance(event, TimeExpected | JudgingStep):
+                if stop.is_set():
+                    raise stop.interrupted("interrupted before anything was learned; the same command begins again")
+                continue
             if isinstance(event, PhaseDone) or not (clock.is_due(event) or stop.is_set()):
                 continue
             tensors, meta = learner.state().without_past().tensors(images=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,10 @@ from poise.errors import UserError
 from poise.learner import Label, Learner
 from poise.places import labelled_files
 
+log = logging.getLogger(__name__)
+
+#: The word for the threshold that a learner was saved with.
+SAVED: Final = "saved"
 #: How many images are held at a time.
 CHUNK: Final = 256
 
@@ -54,31 +59,51 @@ class Prediction:
 
 
 def predict_files(
-    learner: Learner, paths: Sequence[Path], top: int = 1, *, reject: float | None = None
+    learner: Learner, paths: Sequence[Path], top: int = 1, *, reject: bool = False
 ) -> Iterator[Prediction]:
     """The `top` most probable classes of each file, in the order of the paths; a few files are held at a time.
 
-    With `reject`, files that look like no known class are rejected, by a threshold below which about this share of
-    the images of known classes falls.
+    With `reject`, files that look like no known class are rejected, by the learner's threshold.
     """
     if learner.shape_ is None:
         raise UserError("this learner has learned nothing yet")
-    if reject is not None:
-        learner.calibrate_reject(reject)
     channels, *size = learner.shape_
     for start in range(0, len(paths), CHUNK):
         some = paths[start : start + CHUNK]
         decoded = decode_each(some, (size[0], size[1]), channels)
         images = [image for image in decoded if isinstance(image, Tensor)]
-        rows = iter(learner.predict_proba(torch.stack(images)) if images else ())
-        asked = reject is not None and images
-        labels = iter(learner.predict(torch.stack(images), reject=True) if asked else [""] * len(images))
+        found = iter(_judged(learner, torch.stack(images), reject=reject) if images else ())
         for path, image in zip(some, decoded, strict=True):
             if isinstance(image, UserError):
                 yield Prediction(path, unread=image)
             else:
-                ranked, out = _ranked(next(rows), learner.classes_, top), next(labels) is None
-                yield Prediction(path, ranked, rejected=out)
+                chances, rejected = next(found)
+                yield Prediction(path, _ranked(chances, learner.classes_, top), rejected=bool(rejected))
+
+
+def _judged(learner: Learner, images: Tensor, *, reject: bool) -> Iterator[tuple[NDArray[np.float32], bool]]:
+    """For each image the probabilities of all classes, and whether it is rejected."""
+    if reject:
+        return zip(*learner.proba_and_rejected(images), strict=True)
+    return zip(learner.predict_proba(images), [False] * len(images), strict=True)
+
+
+def set_reject(learner: Learner, word: str) -> None:
+    """Set the threshold that a user asks for: `saved`, that of the file, or the share of known images to be rejected.
+
+    For a share the kept images are used.
+    """
+    if word == SAVED:
+        if not learner.reject_thresholds_:
+            raise UserError("this learner was saved without a reject threshold; give a share, such as --reject 0.05")
+        return
+    try:
+        share = float(word)
+    except ValueError:
+        raise UserError(f"--reject {word} is neither a share, such as 0.05, nor '{SAVED}'") from None
+    if learner.reject_thresholds_:
+        log.warning("this learner was saved with a reject threshold, which --reject %s would use", SAVED)
+    learner.calibrate_reject(share)
 
 
 def _ranked(row: NDArray[np.float32], classes: Sequence[Label], top: int) -> tuple[tuple[Label, float], ...]:

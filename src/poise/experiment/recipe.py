@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 from pydantic import (
     BaseModel,
@@ -19,9 +19,9 @@ from pydantic import (
     model_validator,
 )
 
-from poise.data import ALL_IMAGES, LEAST_SIZE, Budget
+from poise.data import ALL_IMAGES, LEAST_SIZE, Budget, ImageSet
 from poise.errors import UserError, suggestion
-from poise.learner import KEYS, Settings
+from poise.learner import KEYS, Settings, Surroundings, suit
 from poise.methods import METHODS, Method
 from poise.recipes import recipe_text
 from poise.training import PRECISIONS
@@ -29,6 +29,9 @@ from poise.tuning import tuner_names
 
 SettingName = Literal["tfh", "tfs", "groups"]
 ExamName = Literal["test", "dev"]
+AugmentationName = Literal["data", "judged"]
+#: Keys that are left out of a written recipe where they say nothing: recipes are written as they always were.
+LEFT_OUT: Final = {"choose": False, "images": None, "augmentation": "data"}
 
 
 class MemoryKeys(BaseModel):
@@ -118,6 +121,14 @@ class Recipe(BaseModel):
     device: str = "auto"
     precision: str = "auto"
     deterministic: bool = False
+    choose: bool = False
+    images: int | None = Field(None, ge=1)
+    augmentation: AugmentationName = "data"
+
+    @model_serializer(mode="wrap")
+    def _leave_out_unused_keys(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        written: dict[str, Any] = dump(self)
+        return {key: value for key, value in written.items() if key not in LEFT_OUT or value != LEFT_OUT[key]}
 
     @field_validator("memory", mode="before")
     @classmethod
@@ -149,11 +160,37 @@ class Recipe(BaseModel):
     @cached_property
     def settings(self) -> Settings:
         """What the learner is made with: these keys, resolved once."""
-        keys = KEYS & Recipe.model_fields.keys() - {"image_size"}  # to which the data scale images
-        given = {name: getattr(self, name) for name in keys}
         trials = self.trials.model_dump(exclude_none=True)
+        return Settings.resolve(**{**self._given(KEYS), "trials": trials})
+
+    def _given(self, keys: Collection[str]) -> dict[str, Any]:
+        """What these keys say to a learner; those that it has, too."""
+        shared = KEYS & Recipe.model_fields.keys() & {*keys} - {"image_size"}  # to which the data scale images
         memory = self.memory.budget(METHODS[self.method].own_memory)
-        return Settings.resolve(**{**given, "memory": memory, "trials": trials})
+        return {**{name: getattr(self, name) for name in shared}, "memory": memory}
+
+    def chosen_for(self, images: ImageSet) -> Recipe:
+        """The recipe with all that it does not say chosen for the images of the first phase, if it asks for that.
+
+        From then on it says everything but whether images are shifted and mirrored, which is judged when they arrive.
+        """
+        if not self.choose:
+            return self
+        said = {name for name in self.model_fields_set if getattr(self, name) not in (None, {}, TrialKeys())}
+        given = self._given(said)
+        if "trials" in given:
+            given["trials"] = self.trials.model_dump(exclude_none=True)
+        settings = Settings.resolve(automatic=True, **given)
+        found = suit(settings, images, Surroundings.of(settings, self.device))
+        trials = {**asdict(found.trials), "longest": found.trials.longest or found.schedule.epochs}  # no bound at all
+        written = {name: getattr(found, name) for name in ("net", "action", "first_lr", "policy_options", "space")}
+        return self.changed(
+            choose=False,
+            augmentation=self.augmentation if "augmentation" in said else "judged",
+            trials=TrialKeys(**trials),
+            **asdict(found.schedule),
+            **{name: dict(value) if isinstance(value, Mapping) else value for name, value in written.items()},
+        )
 
     def changed(self, **keys: Any) -> Recipe:  # noqa: ANN401 - a value of any key
         """The recipe with some keys changed."""
@@ -247,7 +284,8 @@ def _refuse_unknown(values: Mapping[str, Any]) -> None:
     for name in trials if isinstance(trials, dict) else ():
         if name not in TrialKeys.model_fields:
             raise UserError(f"unknown key 'trials.{name}'; {suggestion(name, TrialKeys.model_fields)}")
-    for name, words in (("setting", get_args(SettingName)), ("exam", get_args(ExamName))):
+    choices = {"setting": SettingName, "exam": ExamName, "augmentation": AugmentationName}
+    for name, words in ((name, get_args(choice)) for name, choice in choices.items()):
         word = values.get(name, words[0])
         if word not in words:
             raise UserError(f"unknown {name} '{word}'; {suggestion(str(word), words)}")

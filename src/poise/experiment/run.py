@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,129 +15,25 @@ import torch
 from torch import Tensor
 
 from poise import store
-from poise.data import ImageSet, Stream, class_order, class_sizes, keep_some, make_stream
-from poise.data.sources import FolderSource, Source, digest, open_source
-from poise.errors import Damaged, OutOfMemory, UserError
-from poise.experiment.examiner import Exam, Examiner, average_forgetting, split_for_development
+from poise.data import ImageSet, Stream
+from poise.errors import OutOfMemory, UserError
+from poise.experiment.examiner import Exam, Examiner, average_forgetting
 from poise.experiment.folder import RunFolder
 from poise.experiment.machine import describe_machine, now, record_resume, started_threads
+from poise.experiment.plan import Plan, images_by_origin, refuse_other_exam
 from poise.experiment.progress import Quiet, Watcher
-from poise.experiment.recipe import Recipe, make_recipe
 from poise.experiment.starting import read_start
 from poise.experiment.stopping import CheckpointClock, Stop, as_many_threads, stopping
-from poise.learner import Learner, LearnerState, Settings, Surroundings, planned_work, save_state
-from poise.methods import Growth
-from poise.nets import absolute_word, named_info
+from poise.learner import Learner, LearnerState, Settings, save_state, try_step
+from poise.nets import named_info
 from poise.progress import Meter
-from poise.runfolder import CROSSVAL, SECONDS, saved_recipe
-from poise.training import Event, TrialDone, TuningDone, Work, Workload, trained_images
+from poise.runfolder import SECONDS
+from poise.training import Event, TrialDone, TuningDone, Work, trained_images
 from poise.tuning import Reward
 
 log = logging.getLogger(__name__)
 
 Running = Work[dict[str, Any]]  # a run, a little at a time
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A recipe with its data opened: everything that is decided before the first image is trained on."""
-
-    name: str
-    recipe: Recipe
-    source: Source
-    stream: Stream
-
-    @cached_property
-    def settings(self) -> Settings:
-        """What the learner is made with: the recipe's keys, and the data's own net where it names none."""
-        settings = self.recipe.settings
-        return settings if settings.net is not None else replace(settings, net=self.source.net)
-
-    def __reduce__(self) -> tuple[Callable[..., Plan], tuple[str, Recipe]]:
-        return make_plan, (self.name, self.recipe)  # words, of which the same plan is made elsewhere
-
-    def new_learner(self) -> Learner:
-        """A learner as the recipe describes it, which has learned nothing."""
-        around = Surroundings.of(self.settings, self.recipe.device, augmentation=self.source.augmentation)
-        info = named_info(self.settings.net, self.settings.seed)
-        own = info is not None and info.mean is not None  # the network's own constants, not those of the data
-        return Learner.from_settings(self.settings, around, None if own else self.source.preprocessing)
-
-    def restored_learner(self, state: LearnerState) -> Learner:
-        """The learner that was saved in this run's folder, or is to continue in it."""
-        return Learner.from_state(state, device=self.recipe.device)
-
-    def images(self) -> tuple[ImageSet, ImageSet]:
-        """Training images and exam images. With `exam=dev` nothing of the test set is read."""
-        train = self.source.train()
-        split = self.recipe.exam == "dev"
-        train, exam = split_for_development(train) if split else (train, self.source.test())
-        return keep_some(train, self.sizes), exam
-
-    @cached_property
-    def sizes(self) -> dict[int, int]:
-        """At most how many training images a class has, where the recipe says it."""
-        wanted = self.recipe.images_per_class
-        return {} if wanted is None else class_sizes(wanted, self.stream.classes)
-
-    def as_json(self) -> dict[str, Any]:
-        """What `reopen` needs to make the same plan again."""
-        return {
-            "name": self.name,
-            "recipe": self.recipe.model_dump(mode="json"),
-            "fingerprint": self.source.fingerprint,
-        }
-
-    def planned(self, train: ImageSet) -> list[tuple[int, int]]:
-        """About how many exemplars and new images each phase holds."""
-        sizes = torch.bincount(train.labels, minlength=len(self.source.class_names)).tolist()
-        return self.recipe.settings.memory.planned([[sizes[label] for label in group] for group in self.stream])
-
-    def work(self, train: ImageSet) -> list[Workload]:
-        """About how much work each phase is, tuning included."""
-        planned, known, found = self.planned(train), 0, list[Workload]()
-        for phase, (group, (kept, new)) in enumerate(zip(self.stream, planned, strict=True)):
-            found.append(planned_work(self.settings, phase, Growth(known, len(group)), kept, new))
-            known += len(group)
-        return found
-
-    def identity(self) -> dict[str, Any]:
-        """What two runs must have in common to share a phase 0."""
-        return {
-            "data": digest([self.source.fingerprint, str(self.sizes)]) if self.sizes else self.source.fingerprint,
-            "exam": self.recipe.exam,
-            "classes": list(self.stream.groups[0]),
-            "seed": self.recipe.seed,
-            **({"next group": list(self.stream.groups[:2][-1])} if self.recipe.memory.knows_increment else {}),
-        }
-
-    def default_folder(self, policy: str | None = None) -> Path:
-        """`runs/RECIPE-SETTING-N-POLICY-sSEED`; another word than the policy's, where something else is run."""
-        recipe = self.recipe
-        phases = len(self.stream) if recipe.setting == "groups" else recipe.phases
-        name = Path(self.name).stem if self.name.endswith(".toml") else self.name.replace("/", "-")
-        return Path("runs") / f"{name}-{recipe.setting}-{phases}-{policy or recipe.policy}-s{recipe.seed}"
-
-
-def make_plan(name: str, recipe: Recipe) -> Plan:
-    """Open the data and lay out the stream; every mistake in them is found here."""
-    source = open_source(recipe.data, size=recipe.image_size)
-    order = class_order(recipe.order, len(source.class_names))
-    phases = None if recipe.setting == "groups" else recipe.phases
-    stream = make_stream(recipe.setting, order=order, phases=phases, groups=recipe.groups)
-    recipe.settings.memory.quota(len(stream.classes))
-    plan = Plan(name, recipe.resolved(**_absolute_paths(recipe, source)), source, stream)
-    _ = plan.sizes
-    return plan
-
-
-def _absolute_paths(recipe: Recipe, source: Source) -> dict[str, str]:
-    """Folders by their full path, so that a run can be resumed from anywhere."""
-    paths = {"start": recipe.start} if recipe.start is not None else {}
-    net = {"net": absolute_word(recipe.net)} if recipe.net is not None else {}
-    if isinstance(source, FolderSource) and source.name != recipe.data:
-        paths["data"] = recipe.data
-    return {**{key: str(Path(path).expanduser().resolve()) for key, path in paths.items()}, **net}
 
 
 @dataclass
@@ -225,6 +120,7 @@ class Run:
         info = named_info(self.plan.settings.net, self.plan.settings.seed)
         if info is not None:
             info.check(train.shape)
+            try_step(learner, train.of_labels(self.plan.stream[0]))
         if self.plan.recipe.start is not None:
             learner = self._start_from(Path(self.plan.recipe.start), train)
         return learner, train, Examiner(exam, self.plan.stream)
@@ -428,45 +324,15 @@ def figures(exams: list[Exam], stream: Stream) -> dict[str, float]:
     }
 
 
-def reopen(path: Path) -> tuple[RunFolder, Plan]:
-    """The folder of a run and its plan, with the data checked to be the same."""
-    folder = RunFolder(path)
-    if not folder.exists:
-        if (path / CROSSVAL).exists():
-            raise UserError(f"{path} holds a crossval; give the same 'poise crossval' command again to continue it")
-        raise UserError(f"{path} is not a run folder; start one with 'poise run'")
-    saved = store.read_json(folder.recipe)
-    if not {"name", "recipe", "fingerprint"} <= saved.keys():
-        raise Damaged(f"{folder.recipe} is not as it was written; restore it from a copy")
-    plan = make_plan(saved["name"], make_recipe(saved_recipe(saved["recipe"])))
-    if plan.source.fingerprint != saved["fingerprint"]:
-        raise UserError(f"the data '{plan.recipe.data}' are not those that {path} was started with; restore them first")
-    return folder, plan
-
-
-def refuse_other_exam(folder: RunFolder, examiner: Examiner) -> None:
-    """Refuse exam images that are not those the run in this folder was started with."""
-    saved = store.read_json(folder.recipe).get("exam_images")
-    if saved is not None and saved != examiner.fingerprint:
-        raise UserError(f"the exam images are not those {folder.path} was started with; restore them first")
-
-
 def runner_of(folder: RunFolder) -> str:
     """What this folder must be resumed with: `run`, or `audit`."""
     return str(store.read_json(folder.recipe).get("runner", Run.runner))
 
 
 def differing_keys(one: Settings, other: Settings) -> list[str]:
-    """The keys in which two settings differ."""
+    """The keys in which two settings differ, apart from what was still open."""
     mine, saved = (json.loads(json.dumps(each.as_json())) for each in (other, one))
-    return [key for key, value in saved.items() if value != mine[key]]
-
-
-def images_by_origin(train: ImageSet) -> Callable[[Tensor], Tensor]:
-    """From origins to pixels."""
-    where = torch.full((int(train.origins.max()) + 1,), -1, dtype=torch.long)
-    where[train.origins] = torch.arange(len(train))
-    return lambda origins: train.pixels[where[origins]]
+    return [key for key, value in saved.items() if value != mine[key] and key != "automatic"]
 
 
 def _percent(value: float) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
@@ -31,7 +32,7 @@ class Stop(threading.Event):
 
 @contextmanager
 def stopping(stop: Stop) -> Iterator[None]:
-    """Ctrl-C, SIGTERM and SIGHUP set the event; a second Ctrl-C stops at once.
+    """Ctrl-C, SIGTERM and SIGHUP set the event; a second Ctrl-C stops at once. What Ctrl-C does is said.
 
     A command that was started to survive the end of its terminal (`nohup`) does.
     """
@@ -41,7 +42,10 @@ def stopping(stop: Stop) -> Iterator[None]:
 
     def ask(signum: int, frame: FrameType | None) -> None:
         if stop.is_set() and signum == signal.SIGINT:
+            _say("stopping at once")
             raise KeyboardInterrupt
+        if signum == signal.SIGINT:
+            _say("stopping; Ctrl-C again stops at once, without a checkpoint")
         stop.signal = signum
         stop.set()
 
@@ -52,6 +56,11 @@ def stopping(stop: Stop) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _say(text: str) -> None:
+    """A line from inside of a signal handler, where nothing may be written that is buffered."""
+    os.write(2, f"\npoise: {text}\n".encode())
 
 
 class CheckpointClock:

@@ -20,9 +20,10 @@ from poise import store
 from poise.errors import Interrupted, OutOfMemory, RunFailed, UserError, suggestion
 from poise.experiment.examiner import Exam
 from poise.experiment.folder import RunFolder
+from poise.experiment.plan import Plan, make_plan
 from poise.experiment.progress import Lines, Quiet
 from poise.experiment.recipe import make_recipe, tomllib_loads
-from poise.experiment.run import Plan, Run, Running, make_plan
+from poise.experiment.run import Run, Running
 from poise.experiment.stopping import Stop, stopping
 from poise.recipes import recipe_text
 from poise.training import Executor, Lane, Lanes, LocalExecutor, Work, make_backend

@@ -2,22 +2,27 @@
 
 `learner` is what a user meets, `conventions` what scikit-learn expects of it,
 `settings` what it is made with, `arrival` what comes in, `phase` Algorithm 1, `state`
-all of it as tensors and plain values, `views` what can be read off it, `workload` how much work a phase will be;
+all of it as tensors and plain values, `views` what can be read off it, `workload` how much work a phase will be,
+`timing` how long it takes, `opening` what comes before it;
 `saving`, `upkeep`, `rejecting` and `exporting` what else is done with it.
 """
 
 from poise.learner.arrival import Images, Labels
+from poise.learner.defaults import suit, warn_of_short_phase
 from poise.learner.labels import Label
 from poise.learner.learner import Learner
 from poise.learner.networks import Shape, build_model
+from poise.learner.opening import judging_work
 from poise.learner.phase import Surroundings
 from poise.learner.settings import KEYS, Settings
 from poise.learner.state import Knowledge, LearnerState, Lookup, save_state
+from poise.learner.timing import TEACHER_COST, is_computed, speed_of, try_step
 from poise.learner.upkeep import Exemplar
 from poise.learner.workload import planned_work
 
 __all__ = [
     "KEYS",
+    "TEACHER_COST",
     "Exemplar",
     "Images",
     "Knowledge",
@@ -30,6 +35,12 @@ __all__ = [
     "Shape",
     "Surroundings",
     "build_model",
+    "is_computed",
+    "judging_work",
     "planned_work",
     "save_state",
+    "speed_of",
+    "suit",
+    "try_step",
+    "warn_of_short_phase",
 ]

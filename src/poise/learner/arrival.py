@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -194,3 +194,23 @@ def _in_reserve(images: ImageSet, old: int, memory: Memory) -> list[int]:
     if found:
         log.warning("%d images are in the reserve already and are not trained on", len(found))
     return found
+
+
+def without_copies(images: ImageSet, kept: ImageSet) -> Tensor:
+    """The places of the images that exemplars may be chosen from: copies of another one of the same class are left out.
+
+    Images of which a caller said where they come from are different images of a data set, and stay.
+    """
+    seen = {(label, image.tobytes()) for label, image in _labelled(kept)} if (images.origins < 0).any() else set()
+    places = list[int]()
+    for place, ((label, image), origin) in enumerate(zip(_labelled(images), images.origins.tolist(), strict=True)):
+        key = (label, image.tobytes()) if origin < 0 else None
+        if key is None or key not in seen:
+            places.append(place)
+        if key is not None:
+            seen.add(key)
+    return torch.tensor(places, dtype=torch.long)
+
+
+def _labelled(images: ImageSet) -> Iterator[tuple[int, NDArray[Any]]]:
+    return zip(images.labels.tolist(), images.pixels.cpu().numpy(), strict=True)

@@ -18,10 +18,11 @@ from torch import nn
 from poise.data import Preprocessing
 from poise.errors import UserError, suggestion
 from poise.learner.arrival import Images, Labels
+from poise.learner.defaults import warn_of_short_phase
 from poise.learner.phase import Surroundings
 from poise.learner.saving import Saving
 from poise.learner.settings import Settings
-from poise.learner.state import Knowledge, LearnerState
+from poise.learner.state import LearnerState
 from poise.training import Event, PhaseDone
 
 log = logging.getLogger(__name__)
@@ -40,15 +41,8 @@ class Conventions(Saving):
     _given: dict[str, Any]  # every parameter as it was given
     _made_of: dict[str, Any]  # those that the settings were made of
 
-    def _make(
-        self,
-        settings: Settings,
-        around: Surroundings,
-        preprocessing: Preprocessing | None = None,
-        knowledge: Knowledge | None = None,
-    ) -> None:
-        super()._make(settings, around, preprocessing, knowledge)
-        self._remember(_parameters_of(settings, around, preprocessing))
+    def _note(self, preprocessing: Preprocessing | None) -> None:
+        self._remember(_parameters_of(self.settings, self._around, preprocessing))
 
     def _remember(self, values: Mapping[str, Any]) -> None:
         """Keep the parameters as given."""
@@ -128,10 +122,14 @@ class Conventions(Saving):
     ) -> Self:
         """Learn one phase."""
 
+    @property
+    def _is_watched(self) -> bool:
+        return bool(self._given.get("verbose"))
+
     def _learn(self, phase: Iterator[Event]) -> None:
         """Run a phase to its end, show it, tell the callbacks; an error of theirs stops it, and nothing is learned."""
         told = _checked_callbacks(self._given.get("callbacks"))
-        if self._given.get("verbose"):
+        if self._is_watched:
             from poise.progress import shown  # nobody who watches nothing has to wait for rich
 
             phase = shown(self, phase)
@@ -140,6 +138,7 @@ class Conventions(Saving):
         try:
             for event in phase:
                 log.debug("%s", event)
+                warn_of_short_phase(self, event)
                 if not isinstance(event, PhaseDone):
                     knowledge = self.knowledge  # without what was discarded on arrival
                 for callback in told:
@@ -170,7 +169,7 @@ class Conventions(Saving):
     def __getstate__(self) -> dict[str, Any]:
         """Everything, as it would be saved; a phase in its middle is resumed with the same images."""
         tensors, meta = self.state().tensors(images=True)
-        apart = {"settings", "knowledge", "_around", "_phase", "_pending"}
+        apart = {"settings", "knowledge", "_around", "_phase", "_ahead", "_pending"}
         return {
             "tensors": {name: value.detach().cpu() for name, value in tensors.items()},
             "meta": meta,
@@ -188,11 +187,16 @@ class Conventions(Saving):
 def _parameters_of(
     settings: Settings, around: Surroundings, preprocessing: Preprocessing | None = None
 ) -> dict[str, Any]:
-    """The parameters with which a learner of these settings is made again."""
+    """The parameters with which a learner of these settings is made again.
+
+    Phases that are paced by their images have no length of their own: it is left open again.
+    """
     plain = {each.name: getattr(settings, each.name) for each in fields(settings) if each.name != "schedule"}
+    paced = {"epochs": None} if settings.schedule.images is not None else {}
     return {
         **plain,
         **asdict(settings.schedule),
+        **paced,
         "net": settings.net if around.net is None else around.net,
         "device": str(around.backend.device),
         "augmentation": around.augmentation,

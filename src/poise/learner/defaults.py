@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from poise.actions import AxisValue
-from poise.data import FEW_IMAGES, Augmentation, ImageSet, Preprocessing, suitable_net
-from poise.learner.judging import Judgement, is_left_alone, judge_augmentation
+from poise.data import FEW_IMAGES, Augmentation, ImageSet, suitable_net
+from poise.learner.judging import Judgement, Judging
 from poise.learner.phase import Surroundings, is_given
 from poise.learner.settings import Settings, only_environment
-from poise.training import DefaultsChosen
+from poise.learner.views import Views
+from poise.training import DefaultsChosen, Event, PhaseStarted
 from poise.tuning import DEFAULT_POLICY, TrialSettings
 
 log = logging.getLogger(__name__)
@@ -50,21 +51,13 @@ class Chosen(NamedTuple):
     event: DefaultsChosen
 
 
-def choose_defaults(
-    settings: Settings, images: ImageSet, around: Surroundings, preprocessing: Preprocessing | None
-) -> Chosen:
-    """What was left open, chosen for these images of the first phase."""
-    suited = suit(settings, images, around)
-    left_alone = is_left_alone(suited, images, around)
-    if preprocessing is not None:
-        judged = Judgement(preprocessing.augmentation, "as given")
-    elif around.augmentation is not None:
-        judged = Judgement(around.augmentation, "as given")
-    else:
-        judged = judge_augmentation(suited, images, around, left_alone=left_alone)
+def choose_defaults(settings: Settings, judging: Judging) -> Generator[Event, None, Chosen]:
+    """What was left open in these settings, with what `suit` made of them; the trainings that judge are events."""
+    suited, images = judging.settings, judging.images
+    judged = yield from judging.judge()
     line = describe(suited, images, judged)
     log.info("%s", line)
-    if not left_alone:
+    if not judging.left_alone:
         warn_of_few_steps(suited, settings, len(images))
     event = DefaultsChosen(0, line, _chosen_values(settings, suited, judged.augmentation))
     return Chosen(suited, judged.augmentation, event)
@@ -170,18 +163,35 @@ def describe(settings: Settings, images: ImageSet, judged: Judgement) -> str:
 
 def warn_of_few_steps(settings: Settings, given: Settings, images: int) -> None:
     """Say so where a choice of the user's own leaves too few steps for a network from scratch."""
-    steps = -(-images // settings.schedule.batch) * settings.schedule.epochs
     own = [name for name in ("epochs", "batch") if name not in given.automatic]
-    if own and steps < FEWEST_STEPS:
-        values = " and ".join(f"{name}={getattr(settings.schedule, name)}" for name in own)
-        log.warning(
-            "%s make%s only %d training steps for %d images, too few for a network from scratch; leave it out, or "
-            "use more epochs or a smaller batch",
-            values,
-            "" if len(own) > 1 else "s",
-            steps,
-            images,
-        )
+    if own and (steps := _too_few_steps(settings, images)):
+        few = f"{steps} training steps for {images} images, too few for a network from scratch"
+        _warn(settings, own, f"{few}; leave it out")
+
+
+def warn_of_short_phase(learner: Views, begun: Event) -> None:
+    """The same for a later phase, which has fewer images perhaps; one that is paced by them is long enough."""
+    settings, phase = learner.settings, learner.phase_under_way
+    if not isinstance(begun, PhaseStarted) or not begun.phase or settings.schedule.images is not None:
+        return
+    images = begun.new_images + begun.memory_images
+    if phase is not None and not phase.is_frozen and (steps := _too_few_steps(settings, images)):
+        few = f"{steps} training steps for the {images} images of phase {begun.phase}"
+        _warn(settings, ["epochs", "batch"], f"{few}; begin a learner that leaves it out")
+
+
+def _too_few_steps(settings: Settings, images: int) -> int:
+    """The steps of a phase of so many images, if they are few and would be more if they were chosen; else 0."""
+    batch = suitable_batch(images)
+    usual = -(-images // batch) * suitable_epochs(images, batch, thorough=settings.kind.tunes)
+    steps = -(-images // settings.schedule.batch) * settings.schedule.epochs
+    return steps if steps < min(FEWEST_STEPS, usual) else 0
+
+
+def _warn(settings: Settings, own: Sequence[str], few: str) -> None:
+    values = " and ".join(f"{name}={getattr(settings.schedule, name)}" for name in own)
+    verb = "make" if len(own) > 1 else "makes"
+    log.warning("%s %s only %s, or use more epochs or a smaller batch", values, verb, few)
 
 
 def _chosen_values(before: Settings, after: Settings, augmentation: Augmentation) -> dict[str, Any]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Generator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -15,13 +17,15 @@ from poise.data import Augmentation, ImageSet, mirror, suitable_augmentation
 from poise.learner.networks import build_model
 from poise.learner.phase import Surroundings, first_preprocessing, is_given
 from poise.learner.settings import Settings
+from poise.learner.workload import stage_work
 from poise.methods import Growth
 from poise.nets import net_info
-from poise.training import Situation, Trainer
+from poise.training import JudgingStep, Schedule, Situation, StepDone, Trainer
 
 HELD_OUT: Final = 0.2  # of each class
 FEWEST: Final = 8  # held-out images, below which nothing is judged
 MOST_IMAGES: Final = 2_000  # of which the judging trainings see no more
+TRAININGS: Final = 2  # one with shifts, one without
 LENGTH: Final = 0.4  # of a judging training, as a share of the phase's
 MOST_COMPARED: Final = 1_000  # images that are compared with their mirror images
 HANDED: Final = 0.6  # share of images told from their mirror images, from which on mirroring is suspected to hurt
@@ -37,28 +41,118 @@ class Judgement:
     reason: str
 
 
-def judge_augmentation(settings: Settings, images: ImageSet, around: Surroundings, *, left_alone: bool) -> Judgement:
-    """Shifts unless images that are never shifted are learned better; mirroring unless left and right matter.
+@dataclass(frozen=True)
+class Judging:
+    """How the augmentation of a learner is found.
 
-    Two networks are trained for two fifths of the phase on four fifths of each class, one with shifts and one
-    without; the fifth that is left judges them. Left and right matter where a linear rule tells images from their
-    mirror images, or where the network that was trained with shifts knows fewer held-out images once they are mirrored.
-    Where the network is `left_alone`, nothing is shifted either, and only the linear rule is asked.
+    Attributes:
+        settings: of the learner, in which nothing is left open.
+        images: of the first phase.
+        around: what else the learner has.
+        given: the augmentation that the user gave, if any.
     """
-    suitable = suitable_augmentation(min(images.shape[1:]))
-    shifted, plain = replace(suitable, flip=False), Augmentation(pad=0, flip=False)
-    handed = told_from_mirror_image(images, settings.seed)
-    flip = handed <= HANDED and not is_grey(images)
-    if left_alone:
-        return Judgement(replace(plain, flip=flip), "by their mirror images; nothing of the network is trained")
-    training, held = split(images, settings.seed)
-    if len(held) < FEWEST or len(set(training.labels.tolist())) < 2:
-        return Judgement(replace(suitable, flip=flip), "too few images to judge by")
-    with_shifts, mirrored = _hits(settings, training, held, shifted, around)
-    without, _ = _hits(settings, training, held, plain, around)
-    pad = 0 if surely_better(without, with_shifts, CLEARLY) else suitable.pad
-    flip = not is_handed(handed, len(images)) and not surely_better(with_shifts, mirrored, CLEARLY)
-    return Judgement(Augmentation(pad, flip, suitable.brightness), f"judged on {len(held)} held-out images")
+
+    settings: Settings
+    images: ImageSet
+    around: Surroundings
+    given: Augmentation | None = None
+
+    @cached_property
+    def left_alone(self) -> bool:
+        """Whether nothing of the network is ever trained."""
+        return is_left_alone(self.settings, self.images, self.around)
+
+    @cached_property
+    def parts(self) -> tuple[ImageSet, ImageSet]:
+        """The images that are trained on, and those that judge."""
+        return split(self.images, self.settings.seed)
+
+    @cached_property
+    def trains(self) -> bool:
+        """Whether networks are trained to judge it: not where it is given, or where there are too few images."""
+        if self.given is not None or self.left_alone:
+            return False
+        training, held = self.parts
+        return len(held) >= FEWEST and len(set(training.labels.tolist())) >= 2
+
+    @property
+    def work(self) -> int:
+        """The images that these trainings see."""
+        if not self.trains:
+            return 0
+        training, _ = self.parts
+        stages = self.settings.made_method.stages(_growth(training))
+        seen = stage_work(stages, self._schedule.epochs, _growth(training), 0, len(training))
+        return TRAININGS * round(sum(seen.values()))
+
+    @property
+    def _schedule(self) -> Schedule:
+        schedule = self.settings.schedule
+        return schedule.lasting(max(1, LENGTH * schedule.epochs))
+
+    def judge(self) -> Generator[JudgingStep, None, Judgement]:
+        """Shifts unless images that are never shifted are learned better; mirroring unless left and right matter.
+
+        Two networks are trained for two fifths of the phase on four fifths of each class, one with shifts and one
+        without; the fifth that is left judges them. Left and right matter where a linear rule tells images from
+        their mirror images, or where the network that was trained with shifts knows fewer held-out images once they
+        are mirrored. Where the network is `left_alone`, nothing is shifted either, and only the linear rule is asked.
+        """
+        if self.given is not None:
+            return Judgement(self.given, "as given")
+        images = self.images
+        suitable = suitable_augmentation(min(images.shape[1:]))
+        shifted, plain = replace(suitable, flip=False), Augmentation(pad=0, flip=False)
+        handed = told_from_mirror_image(images, self.settings.seed)
+        flip = handed <= HANDED and not is_grey(images)
+        if self.left_alone:
+            return Judgement(replace(plain, flip=flip), "by their mirror images; nothing of the network is trained")
+        if not self.trains:
+            return Judgement(replace(suitable, flip=flip), "too few images to judge by")
+        with_shifts, mirrored = yield from self._hits(shifted, 1)
+        without, _ = yield from self._hits(plain, 2)
+        pad = 0 if surely_better(without, with_shifts, CLEARLY) else suitable.pad
+        flip = not is_handed(handed, len(images)) and not surely_better(with_shifts, mirrored, CLEARLY)
+        held = len(self.parts[1])
+        return Judgement(Augmentation(pad, flip, suitable.brightness), f"judged on {held} held-out images")
+
+    def _hits(self, kind: Augmentation, number: int) -> Generator[JudgingStep, None, tuple[Tensor, Tensor]]:
+        """Which held-out images a network that was trained with this augmentation knows; the same, mirrored."""
+        _, held = self.parts
+        trainer, planned = self._trainer(kind), self.work
+        trained = planned // TRAININGS * (number - 1)
+        for event in trainer.run():
+            if isinstance(event, StepDone):
+                trained += event.images
+                yield JudgingStep(0, number, TRAININGS, trained, planned, event.images)
+        found = [
+            trainer.situation.evaluator.extract(trainer.predictor, pixels).logits.argmax(dim=1).cpu() == held.labels
+            for pixels in (held.pixels, mirror(held.pixels))
+        ]
+        return found[0], found[1]
+
+    def _trainer(self, kind: Augmentation) -> Trainer:
+        """The training of a new network with this augmentation."""
+        settings, (training, _) = self.settings, self.parts
+        method = settings.made_method
+        model = build_model(settings, training.shape, self.around.net)
+        situation = Situation(
+            model=model,
+            method=method,
+            growth=_growth(training),
+            preprocessing=first_preprocessing(method, training, kind, net_info(model.backbone)),
+            schedule=self._schedule,
+            backend=self.around.backend,
+            seed=settings.seed,
+            phase=0,
+        )
+        feed = situation.feed(training.select(torch.empty(0, dtype=torch.long)), training)
+        grown = situation.grown(training)
+        return Trainer(situation, grown, None, settings.first_action, feed, address=("augmentation", kind.pad))
+
+
+def _growth(training: ImageSet) -> Growth:
+    return Growth(0, int(training.labels.max()) + 1)
 
 
 def is_left_alone(settings: Settings, images: ImageSet, around: Surroundings) -> bool:
@@ -82,35 +176,6 @@ def split(images: ImageSet, seed: int) -> tuple[ImageSet, ImageSet]:
         held += members[:count].tolist()
         training += members[count:].tolist()
     return images.select(torch.tensor(sorted(training))), images.select(torch.tensor(sorted(held), dtype=torch.long))
-
-
-def _hits(
-    settings: Settings, training: ImageSet, held: ImageSet, kind: Augmentation, around: Surroundings
-) -> tuple[Tensor, Tensor]:
-    """Which held-out images a network that was trained with this augmentation knows; the same, mirrored."""
-    method, classes = settings.made_method, int(training.labels.max()) + 1
-    model = build_model(settings, training.shape, around.net)
-    situation = Situation(
-        model=model,
-        method=method,
-        growth=Growth(0, classes),
-        preprocessing=first_preprocessing(method, training, kind, net_info(model.backbone)),
-        schedule=settings.schedule.lasting(max(1, LENGTH * settings.schedule.epochs)),
-        backend=around.backend,
-        seed=settings.seed,
-        phase=0,
-    )
-    feed = situation.feed(training.select(torch.empty(0, dtype=torch.long)), training)
-    trainer = Trainer(
-        situation, situation.grown(training), None, settings.first_action, feed, address=("augmentation", kind.pad)
-    )
-    for _ in trainer.run():
-        pass
-    found = [
-        situation.evaluator.extract(trainer.predictor, pixels).logits.argmax(dim=1).cpu() == held.labels
-        for pixels in (held.pixels, mirror(held.pixels))
-    ]
-    return found[0], found[1]
 
 
 def surely_better(one: Tensor, other: Tensor, errors: float) -> bool:

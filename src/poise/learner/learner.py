@@ -16,16 +16,16 @@ from poise.data import Augmentation, Budget, Preprocessing
 from poise.errors import OtherImages, UserError
 from poise.learner.arrival import Arrival, Images, Labels, check_foresight, labelled_pixels, receive, share_right
 from poise.learner.conventions import Callback, Conventions
-from poise.learner.defaults import choose_defaults
 from poise.learner.exporting import Exporting
 from poise.learner.labels import Label
+from poise.learner.opening import open_phase
 from poise.learner.phase import Phase, Surroundings
 from poise.learner.rejecting import Rejecting
 from poise.learner.settings import KEYS, Settings
 from poise.learner.state import Knowledge
 from poise.learner.upkeep import Upkeep
 from poise.nets import named_info, net_info
-from poise.training import NCM_TEMPERATURE, Event, Executor
+from poise.training import Event, Executor
 from poise.tuning import Reward, TrialSettings
 
 log = logging.getLogger(__name__)
@@ -142,7 +142,8 @@ class Learner(Conventions, Upkeep, Rejecting, Exporting):
         how many images the next phase brings, is for the rule of its released code (`knows_increment`) and no other.
         """
         self._refuse_changed()
-        self._learn(self.fitting(images, labels, known=known, next_images=next_images))
+        forecast = self._is_watched or log.isEnabledFor(logging.INFO)
+        self._learn(self.fitting(images, labels, known=known, next_images=next_images, forecast=forecast))
         return self
 
     def fitting(
@@ -155,13 +156,15 @@ class Learner(Conventions, Upkeep, Rejecting, Exporting):
         action: Mapping[str, AxisValue] | None = None,
         next_images: int | None = None,
         reward: Reward | None = None,
+        forecast: bool = False,
     ) -> Iterator[Event]:
         """The same phase as a generator of events; `state()` may be called between any two of them.
 
         `origins` says where each image came from in the caller's own data, so that a run folder can store the
         memory as indices. With an `action` nothing is tuned: the phase is trained with it (where its classifier is
-        `auto`, that is still judged). With a `reward` a study tells the policy something else than the local one. The
-        input is checked at once, before the first event is asked for.
+        `auto`, that is still judged). With a `reward` a study tells the policy something else than the local one. With
+        `forecast`, a few steps are timed and thrown away, and the first event says about how long the phase will take.
+        The input is checked at once, before the first event is asked for.
         """
         arrival = receive(images, labels, self.settings, self.knowledge, known=known, origins=origins)
         arrival = replace(arrival, next_images=check_foresight(self.settings.memory, next_images))
@@ -171,14 +174,17 @@ class Learner(Conventions, Upkeep, Rejecting, Exporting):
             raise OtherImages(
                 "this learner was saved in the middle of a phase with other images; give it the same ones"
             )
-        return self.backend.guarded(self._fit(arrival, reward))
+        return self.backend.guarded(self._fit(arrival, reward, forecast=forecast and self._pending is None))
 
-    def _fit(self, arrival: Arrival, reward: Reward | None) -> Generator[Event, None, None]:
+    def _fit(self, arrival: Arrival, reward: Reward | None, *, forecast: bool) -> Generator[Event, None, None]:
         self._refuse_if_overtaken(arrival)
         phase, pending, before = None, self._pending, (self.settings, self._around)
         try:
-            if arrival.phase == 0 and self.settings.automatic:
-                chosen = choose_defaults(self.settings, arrival.images, self._around, self.preprocessing)
+            chosen = yield from open_phase(
+                self.settings, self.knowledge, arrival, self._around, self._ahead, forecast=forecast
+            )
+            self._refuse_if_overtaken(arrival)
+            if chosen is not None:
                 self.settings, self._around = chosen.settings, replace(self._around, augmentation=chosen.augmentation)
                 yield chosen.event
             self._phase = phase = Phase(self.settings, self.knowledge, arrival, self._around, reward)
@@ -229,19 +235,6 @@ class Learner(Conventions, Upkeep, Rejecting, Exporting):
             return self._predict_or_reject(images, self._classifier(classifier), rejected)
         labels: NDArray[Any] = np.asarray(self.classes_)
         return np.asarray(labels[self.predict_proba(images, classifier=classifier).argmax(axis=1)])
-
-    def predict_proba(self, images: Images, *, classifier: str | None = None) -> NDArray[np.float32]:
-        """A probability for each image and class, columns as in `classes_`.
-
-        `fc`: the softmax of the head's logits. `ncm`: the softmax of the cosines to the class means at
-        temperature 0.1, so that the most probable class is always the nearest mean.
-        """
-        chosen = self._classifier(classifier)
-        with self.backend.active():
-            scores = self._scores(images)[chosen]
-            scores = scores if chosen == "fc" else scores / NCM_TEMPERATURE
-            probabilities: NDArray[np.float32] = scores.softmax(dim=1).cpu().numpy()
-        return probabilities
 
     def predictions(self, images: Images) -> dict[str, NDArray[Any]]:
         """The labels that each classifier, `fc` and `ncm`, gives to the images."""

@@ -16,7 +16,7 @@ from poise import draws
 from poise.actions import Action
 from poise.data import Augmentation, ImageSet, Memory, Preprocessing, suitable_augmentation
 from poise.errors import UserError
-from poise.learner.arrival import Arrival, hold_out
+from poise.learner.arrival import Arrival, hold_out, without_copies
 from poise.learner.networks import build_model
 from poise.learner.settings import Settings
 from poise.learner.state import Knowledge, Pending
@@ -140,6 +140,8 @@ class Phase:
         preprocessing, info = known.preprocessing, net_info(model.backbone)
         if preprocessing is None:
             preprocessing = first_preprocessing(settings.made_method, self.new, around.augmentation, info)
+            if info is not None and (line := info.doubts(shape)) is not None:
+                log.warning("%s", line)
         count = len(preprocessing.mean)
         if count not in (shape[0], info.channels if info is not None else None):
             raise UserError(f"preprocessing has {count} means, but images have {shape[0]} channels; give one for each")
@@ -168,6 +170,11 @@ class Phase:
     def network(self) -> nn.Module:
         """The backbone that the phase starts from, whether it is run or not."""
         return (self.material.whole or self.situation.model).backbone
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether nothing of the network is trained in this phase."""
+        return self.material.whole is not None or self.situation.model.is_frozen
 
     def _trial_inputs(self) -> TrialInputs:
         budget, classes, phase = self.settings.memory, self.arrival.classes, self.arrival.phase
@@ -206,10 +213,10 @@ class Phase:
             choice = yield from self._choose()
             chosen = choice.action
             yield from judge_before(self.task, self.rule, chosen)
-            self.trainer = self._make_trainer(chosen)
+            self.trainer = self.make_trainer(chosen)
             yield self._decided(choice)
         elif pending is not None:
-            self.trainer = self._make_trainer(chosen)
+            self.trainer = self.make_trainer(chosen)
             self.trainer.restore(pending.tensors, pending.position)
         # CIL training: Θ_i for M₂ epochs with a_i (Algorithm 2).
         assert self.trainer is not None
@@ -241,7 +248,15 @@ class Phase:
             return (self.arrival.action,)
         return self.settings.action_space.actions if self.arrival.phase else (self._first_action,)
 
-    def _make_trainer(self, action: Action) -> Trainer:
+    @property
+    def usual_action(self) -> Action:
+        """The action of this phase where nothing is chosen."""
+        if self.arrival.action is not None:
+            return self.arrival.action
+        return self.settings.default_action if self.arrival.phase else self._first_action
+
+    def make_trainer(self, action: Action) -> Trainer:
+        """The phase's own training, on a copy of the model."""
         situation, material = self.situation, self.material
         model, feed = situation.grown(material.arrived), situation.feed(material.kept.exemplars, material.new)
         return Trainer(situation, model, situation.teacher(), action, feed)
@@ -255,9 +270,9 @@ class Phase:
         rho = budget.rho(phase, trainer.action.allocation)
         quota = budget.after(len(arrival.classes), arrival.count, rho, arrival.next_images)
         evaluator, material = self.situation.evaluator, self.material
-        memory = keep_memory(
-            evaluator, predictor, material.kept, material.arrived, quota, material.reserve, budget.reserve
-        )
+        places = without_copies(ImageSet.joined([self.new, self.unstored]), self.kept.exemplars)
+        candidates = material.arrived.select(places)  # in the order of these images, which they may be features of
+        memory = keep_memory(evaluator, predictor, material.kept, candidates, quota, material.reserve, budget.reserve)
         means, mean_images = measure_means(self.situation, predictor, memory.exemplars, material.arrived)
         hits = {name: count + judged_hits(self.task.history)[name] for name, count in self.before.hits.items()}
         if len(memory.reserve):
@@ -336,8 +351,6 @@ def first_preprocessing(
     The augmentation suits the size of the images, if none is given.
     """
     augmentation = augmentation or suitable_augmentation(min(images.shape[1:]))
-    if info is not None and (line := info.doubts(images.shape)) is not None:
-        log.warning("%s", line)
     own = info.preprocessing(augmentation) if info is not None else None
     return with_jitter(method, own or Preprocessing.measured(images.pixels, augmentation))
 

@@ -16,7 +16,7 @@ from poise.errors import UserError, check_number
 from poise.learner.arrival import Images, pixels_for
 from poise.learner.labels import Label
 from poise.learner.views import Views
-from poise.training import both_classifiers
+from poise.training import NCM_TEMPERATURE, both_classifiers
 from poise.tuning import CLASSIFIERS
 
 log = logging.getLogger(__name__)
@@ -49,18 +49,37 @@ class Rejecting(Views):
         log.warning("the reject threshold is set with images that were trained on: more than asked will be rejected")
         return self.memory.exemplars.pixels
 
+    def proba_and_rejected(
+        self, images: Images, *, classifier: str | None = None
+    ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        """What `predict_proba` says, and which images `predict(reject=True)` rejects; the network runs once."""
+        chosen = self._classifier(classifier)
+        if chosen not in self.knowledge.reject:
+            raise UserError("no reject threshold is set for this model; call calibrate_reject first")
+        with self.backend.active():
+            scores = self._scores(images)[chosen]
+            below: NDArray[np.bool_] = (scores.max(dim=1).values.double() < self.knowledge.reject[chosen]).cpu().numpy()
+            return _probabilities(scores, chosen), below
+
     def _predict_or_reject(self, images: Images, classifier: str, rejected: Label | None) -> NDArray[Any]:
         """The label of each image, or `rejected` where its largest score is below the threshold."""
-        if classifier not in self.knowledge.reject:
-            raise UserError("no reject threshold is set for this model; call calibrate_reject first")
         if rejected in self.classes_:
             raise UserError(f"rejected={rejected!r} is a known class; choose a label that none has")
-        with self.backend.active():
-            scores, rows = self._scores(images)[classifier].max(dim=1)
-            below = (scores.double() < self.knowledge.reject[classifier]).tolist()
+        chances, below = self.proba_and_rejected(images, classifier=classifier)
+        rows = chances.argmax(axis=1)
         found = [rejected if out else self.classes_[row] for row, out in zip(rows.tolist(), below, strict=True)]
         same_kind = type(rejected) is type(self.classes_[0])
         return np.array(found) if same_kind else np.array(found, dtype=object)
+
+    def predict_proba(self, images: Images, *, classifier: str | None = None) -> NDArray[np.float32]:
+        """A probability for each image and class, columns as in `classes_`.
+
+        `fc`: the softmax of the head's logits. `ncm`: the softmax of the cosines to the class means at
+        temperature 0.1, so that the most probable class is always the nearest mean.
+        """
+        chosen = self._classifier(classifier)
+        with self.backend.active():
+            return _probabilities(self._scores(images)[chosen], chosen)
 
     def _scores(self, images: Images) -> dict[str, Tensor]:
         """One score per image and class from each classifier: logits, and cosines to the means."""
@@ -79,6 +98,13 @@ class Rejecting(Views):
         if chosen not in CLASSIFIERS:
             raise UserError(f"unknown classifier '{chosen}'; use fc or ncm")
         return chosen
+
+
+def _probabilities(scores: Tensor, classifier: str) -> NDArray[np.float32]:
+    """The softmax of logits; of cosines at a low temperature."""
+    scaled = scores if classifier == "fc" else scores / NCM_TEMPERATURE
+    found: NDArray[np.float32] = scaled.softmax(dim=1).cpu().numpy()
+    return found
 
 
 def _lower_quantile(values: Tensor, rate: float) -> float:

@@ -14,7 +14,7 @@ from poise.learner.settings import Settings
 from poise.learner.state import Knowledge, LearnerState, Pending, save_state
 from poise.learner.views import Views
 from poise.nets import net_info
-from poise.training import Executor
+from poise.training import Executor, Outlook
 
 log = logging.getLogger(__name__)
 
@@ -47,8 +47,12 @@ class Saving(Views):
         if (line := settings.doubts()) is not None:
             log.warning("%s", line)
         self.settings, self._around, self.knowledge = settings, around, knowledge
-        self._phase = None  # the one under way
+        self._phase, self._ahead = None, Outlook()  # the one under way, and the one that comes
         self._pending = None  # one that was saved in its middle
+        self._note(preprocessing)
+
+    def _note(self, preprocessing: Preprocessing | None) -> None:
+        """What else is to be known of a learner that was made, by those that have something to note."""
 
     def save(self, path: str | Path, *, memory: bool = True) -> None:
         """Write the learner to one file.

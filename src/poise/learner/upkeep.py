@@ -112,7 +112,9 @@ class Upkeep(Saving):
         the next phase.
         """
         memory = self._kept_images()
-        self._refuse_unknown(set(labels))
+        if not isinstance(labels, Mapping):
+            raise UserError(f"relabel_exemplars takes a mapping from ids to classes, not {type(labels).__name__}")
+        self._refuse_unknown(set(_words(labels)))
         rows = {key: self._row(label) for key, label in labels.items()}
         touched: set[int] = set()
         changed = []
@@ -158,6 +160,11 @@ class Upkeep(Saving):
     def _row(self, label: Label) -> int:
         (plain,) = plain_labels([label])
         if plain not in self.classes_:
+            same = next((label for label in self.classes_ if str(label) == str(plain)), None)
+            if same is not None:
+                raise UserError(
+                    f"class {plain!r} is not known, but {same!r} is: labels of this learner are {_kind(same)}"
+                )
             raise UserError(f"class {plain!r} is not known; {suggestion(str(plain), map(str, self.classes_))}")
         return self.classes_.index(plain)
 
@@ -181,8 +188,16 @@ def _one_or_several(classes: Label | Labels) -> list[Label]:
     return found
 
 
+def _kind(label: Label) -> str:
+    return "strings" if isinstance(label, str) else "whole numbers"
+
+
 def _words(ids: str | Iterable[str]) -> list[str]:
-    return [ids] if isinstance(ids, str) else list(ids)
+    words = [ids] if isinstance(ids, str) or not isinstance(ids, Iterable) else list(ids)
+    for word in words:
+        if not isinstance(word, str):
+            raise UserError(f"{word!r} is no id of a kept image, which is a string; exemplars() lists them")
+    return words
 
 
 def _ids(pixels: Tensor) -> list[str]:

@@ -47,6 +47,7 @@ class Views:
     knowledge: Knowledge
     _around: Surroundings
     _phase: Phase | None
+    _ahead: Outlook  # before a phase begins
 
     #: The labels seen so far, in the order in which they arrived.
     classes_ = Known[ClassLabels]("labels")
@@ -108,9 +109,14 @@ class Views:
         """What decides the actions, for the record: its name, its options, its space, and how actions are tried."""
         return self.settings.resolved_policy()
 
+    @property
+    def phase_under_way(self) -> Phase | None:
+        """The phase that is being learned at this moment."""
+        return self._phase
+
     def outlook(self) -> Outlook:
         """What the phase under way is doing and how much is to come, for those who show progress."""
-        return self._phase.task.outlook if self._phase is not None else Outlook()
+        return self._phase.task.outlook if self._phase is not None else self._ahead
 
     def phase_of(self, images: Images, labels: Labels, reward: Reward | None = None) -> Phase:
         """The phase that these images would start, for studies; the learner stays as it is."""

@@ -13,7 +13,8 @@ from typing import Any, ClassVar
 from poise.errors import UserError
 from poise.experiment.examiner import Examiner
 from poise.experiment.folder import RunFolder
-from poise.experiment.run import Plan, Run, runner_of
+from poise.experiment.plan import Plan
+from poise.experiment.run import Run, runner_of
 from poise.learner import Learner
 from poise.policies import Outcome
 from poise.tuning import Reward, TrialResult

@@ -24,9 +24,10 @@ from poise.errors import Interrupted, UserError
 from poise.experiment.examiner import Examiner
 from poise.experiment.folder import RunFolder
 from poise.experiment.machine import started_threads
+from poise.experiment.plan import Plan, images_by_origin, make_plan, reopen
 from poise.experiment.progress import Watcher
 from poise.experiment.recipe import make_recipe, parse_override
-from poise.experiment.run import Plan, Run, images_by_origin, make_plan, reopen
+from poise.experiment.run import Run
 from poise.experiment.stopping import Stop, as_many_threads, stopping
 from poise.learner import Learner, LearnerState, Settings
 from poise.learner.phase import Phase

@@ -14,10 +14,12 @@ from poise.training.events import (
     DefaultsChosen,
     EpochDone,
     Event,
+    JudgingStep,
     PhaseDone,
     PhaseStarted,
     StageDone,
     StepDone,
+    TimeExpected,
     TrialDone,
     TuningDone,
     trained_images,
@@ -27,7 +29,7 @@ from poise.training.keeping import keep_exemplars, keep_memory, measure_means, r
 from poise.training.lanes import Lane, Lanes
 from poise.training.material import Material, features_suffice
 from poise.training.outlook import Outlook, Trying, Workload
-from poise.training.pace import Gauge, Pace, Work
+from poise.training.pace import Gauge, Pace, Work, give_back
 from poise.training.schedule import Schedule, ceiling
 from poise.training.situation import LocalPhase, Situation
 from poise.training.trainer import Trainer
@@ -46,6 +48,7 @@ __all__ = [
     "Executor",
     "Extracted",
     "Gauge",
+    "JudgingStep",
     "Lane",
     "Lanes",
     "LocalExecutor",
@@ -59,6 +62,7 @@ __all__ = [
     "Situation",
     "StageDone",
     "StepDone",
+    "TimeExpected",
     "Trainer",
     "TrialDone",
     "Trying",
@@ -68,6 +72,7 @@ __all__ = [
     "both_classifiers",
     "ceiling",
     "features_suffice",
+    "give_back",
     "keep_exemplars",
     "keep_memory",
     "make_backend",

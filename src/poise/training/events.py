@@ -22,6 +22,38 @@ class Event:
 
 
 @dataclass(frozen=True)
+class TimeExpected(Event):
+    """About how long a phase will take: said in one line before it begins, and never written down.
+
+    `seconds` are those of this phase, `rate` the images that are trained on in one; 0 where nothing is trained.
+    """
+
+    kind = "time"
+    kept = False
+
+    line: str
+    seconds: float
+    rate: float
+
+
+@dataclass(frozen=True)
+class JudgingStep(Event):
+    """A step of a training that judges the augmentation, before anything of the first phase is learned.
+
+    `trained` of the `planned` images of all these trainings are done, `images` of them since the last event.
+    """
+
+    kind = "judging"
+    kept = False
+
+    training: int
+    trainings: int
+    trained: int
+    planned: int
+    images: int
+
+
+@dataclass(frozen=True)
 class DefaultsChosen(Event):
     """What was left open was chosen for the first images: said in one line, and every value."""
 
@@ -146,4 +178,4 @@ class StageDone(Event):
 
 def trained_images(event: Event) -> int:
     """How many images were trained on since the last event."""
-    return event.images if isinstance(event, StepDone) else 0
+    return event.images if isinstance(event, StepDone | JudgingStep) else 0

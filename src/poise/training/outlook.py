@@ -17,6 +17,7 @@ class Workload:
         tuning: images of all trials.
         judging: images of the training that judges the classifiers.
         stages: images of each stage of the phase's own training, in order.
+        preparing: images of the trainings that judge the augmentation, before all that.
     """
 
     phase: int
@@ -25,6 +26,7 @@ class Workload:
     tuning: float = 0.0
     judging: float = 0.0
     stages: Mapping[str, float] = field(default_factory=dict)
+    preparing: float = 0.0
 
     @property
     def choosing(self) -> float:

@@ -6,6 +6,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 
+import torch
 from torch import Tensor
 
 from poise.data.augment import Augmentation, Preprocessing
@@ -46,6 +47,11 @@ class Source(ABC):
     @abstractmethod
     def test(self) -> ImageSet:
         """The test images."""
+
+    def outline(self) -> tuple[list[int], tuple[int, int, int]]:
+        """How many training images each class has, and their shape."""
+        train = self.train()
+        return torch.bincount(train.labels, minlength=len(self.class_names)).tolist(), train.shape
 
 
 def digest(parts: Iterable[str | bytes | Tensor]) -> str:

@@ -45,6 +45,10 @@ class FolderSource(Source):
             raise UserError(f"{self._folder} has no test folder; add test/CLASS/* (or val/CLASS/*) or set exam=dev")
         return self._images(self._layout.test)
 
+    def outline(self) -> tuple[list[int], tuple[int, int, int]]:
+        """How many training images each class has, and their shape; no image is decoded for it."""
+        return [len(files) for files in self._layout.train.values()], (3, self._side, self._side)
+
     def _images(self, files: Files) -> ImageSet:
         listed = list(list_files(files))
         pixels = decode_all([file for _, file in listed], (self._side, self._side))
