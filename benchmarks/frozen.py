@@ -1,11 +1,14 @@
 """How fast trials are in front of a frozen network, whose features are computed once per phase. Prints one JSON line.
 
-    python benchmarks/frozen.py [--method icarl] [--classes 10] [--images 50] [--width 512] [--epochs 10] [--threads 1]
+    python benchmarks/frozen.py [--method icarl] [--classes 10] [--images 50] [--width 512] [--epochs 10]
+        [--per-split 5] [--environment both] [--threads 1]
 
 Two phases of random images: as many old classes, of which 20 images each are kept, as new ones. In the second phase
 trials are run for some seconds, each as long as the default policy's (a tenth of the phase's epochs, at least one), on
-both sides of the seam: on features, and with the network run in every step. The network is a ResNet-18 with `width`
-features and random weights: what it knows does not change the time.
+both sides of the seam: on features, and with the network run in every step. With `per-split`, a new split is drawn
+after so many trials (`online` tries five κ of RanPAC on one); without it, all are run on the same one. Of RanPAC every
+trial has another κ. The network is a ResNet-18 with `width` features and random weights: what it knows does not change
+the time.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from torch import Tensor, nn
 
 import poise.learner.phase as phases
 from poise import Learner
+from poise.actions import Action
 from poise.nets import Features, build_backbone
 from poise.policies import Trial
 from poise.training import Situation, features_suffice
@@ -54,11 +58,21 @@ def _never(situation: Situation, shape: tuple[int, int, int], *, still: bool = F
     return False
 
 
+def another(action: Action, number: int) -> Action:
+    """The action with a κ that no trial before it had, where it has one; that of the first is chosen by images."""
+    if "ridge" not in action or not number:
+        return action
+    return Action(**{**action, "ridge": 10 ** (2 + 6 * (number * 0.6180339887 % 1))})
+
+
 def measure(given: argparse.Namespace, *, cached: bool) -> dict[str, Any]:
     """Trials per minute, and how long it took to begin the phase: on features, or with the network in every step."""
     setattr(phases, "features_suffice", features_suffice if cached else _never)  # noqa: B010 - not what it is for
     net = Frozen(given.width).requires_grad_(False).eval()
-    learner = Learner(given.method, net=net, policy="fixed", epochs=given.epochs, batch=given.batch, device="cpu")
+    trying = {"environment": given.environment}
+    learner = Learner(
+        given.method, net=net, policy="fixed", epochs=given.epochs, batch=given.batch, device="cpu", trials=trying
+    )
     learner.partial_fit(*images_of(range(given.classes), given.images))
     began = time.perf_counter()
     phase = learner.phase_of(*images_of(range(given.classes, 2 * given.classes), given.images))
@@ -66,7 +80,8 @@ def measure(given: argparse.Namespace, *, cached: bool) -> dict[str, Any]:
     trials, action = phase.task.trials, learner.settings.default_action
     short, done, began, busy = trials.inputs.settings.short(given.epochs), 0, time.perf_counter(), time.process_time()
     while not done or time.perf_counter() - began < given.seconds:
-        trials.run(Attempt(Trial(done, arm=done, epochs=short), action, "fc"))
+        number = done // given.per_split if given.per_split else 0
+        trials.run(Attempt(Trial(done, arm=done, epochs=short, round=number), another(action, done), "fc"))
         done += 1
     return {
         "seconds_to_begin": round(begun, 2),
@@ -85,6 +100,8 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=512)
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--per-split", type=int, default=0)
+    parser.add_argument("--environment", default="local")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=10.0)
     given = parser.parse_args()

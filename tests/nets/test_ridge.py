@@ -15,6 +15,18 @@ def head_for(classes: int, breadth: int = 40, width: int = 6) -> RidgeHead:
     return head
 
 
+def add(head: RidgeHead, features: Tensor, labels: Tensor) -> None:
+    head.gram, head.sums = head.sums_with(features, labels)
+
+
+def regress(head: RidgeHead, ridge: float | None = None) -> None:
+    head.set_rows(head.solution(head.full_gram(), head.best_ridge() if ridge is None else ridge))
+
+
+def compare_ridges(head: RidgeHead, features: Tensor, labels: Tensor) -> None:
+    head.held_out += head.held_out_errors(features, labels)
+
+
 @pytest.fixture
 def points() -> tuple[Tensor, Tensor]:
     """Three classes of 20 features each, around centres of their own."""
@@ -26,8 +38,8 @@ def points() -> tuple[Tensor, Tensor]:
 def test_the_scores_are_those_of_ridge_regression(points: tuple[Tensor, Tensor]) -> None:
     features, labels = points
     head = head_for(3)
-    head.add(features, labels)
-    head.regress(0.5)
+    add(head, features, labels)
+    regress(head, 0.5)
     lifted = np.maximum(features.double().numpy() @ head.projection.double().numpy(), 0)
     targets = np.eye(3)[labels.numpy()]
     weights = np.linalg.solve(lifted.T @ lifted + 0.5 * np.eye(40), lifted.T @ targets)
@@ -39,14 +51,14 @@ def test_the_scores_are_those_of_ridge_regression(points: tuple[Tensor, Tensor])
 def test_images_added_one_after_the_other_give_what_all_at_once_give(points: tuple[Tensor, Tensor]) -> None:
     features, labels = points
     once, apart = head_for(3), head_for(2)
-    once.add(features, labels)
+    add(once, features, labels)
     first = labels < 2
-    apart.add(features[first], labels[first])
+    add(apart, features[first], labels[first])
     apart.grow(1, torch_generator(0, "head"))
     for part in torch.split((~first).nonzero(), 7):
-        apart.add(features[part[:, 0]], labels[part[:, 0]])
+        add(apart, features[part[:, 0]], labels[part[:, 0]])
     for head in (once, apart):
-        head.regress(0.1)
+        regress(head, 0.1)
     assert torch.allclose(once.rows(), apart.rows(), atol=1e-5)
 
 
@@ -56,9 +68,9 @@ def test_the_ridge_is_the_one_with_the_smallest_held_out_error(points: tuple[Ten
     noise = torch.randint(0, 3, (60,), generator=torch.Generator().manual_seed(1))
     for breadth in (20, 100):  # fewer and more random features than images: both forms of the solution
         head = head_for(3, breadth)
-        head.compare_ridges(features, noise)
+        compare_ridges(head, features, noise)
         clear = head_for(3, breadth)
-        clear.compare_ridges(features, labels)
+        compare_ridges(clear, features, labels)
         assert clear.best_ridge() < head.best_ridge()
 
 
@@ -66,7 +78,7 @@ def test_both_forms_of_the_solution_agree(points: tuple[Tensor, Tensor]) -> None
     features, labels = points
     for breadth in (30, 100):
         head = head_for(3, breadth)
-        head.compare_ridges(features, labels)
+        compare_ridges(head, features, labels)
         lifted = torch.relu(features @ head.projection).double()
         targets, is_held = torch.eye(3, dtype=torch.float64)[labels], torch.arange(60) // 3 % 5 == 4
         for place, ridge in enumerate(RIDGES[6:], 6):
@@ -79,25 +91,25 @@ def test_both_forms_of_the_solution_agree(points: tuple[Tensor, Tensor]) -> None
 def test_few_images_are_not_held_out_and_still_give_a_ridge() -> None:
     head = head_for(1)
     one = torch.ones(1, 6)
-    head.compare_ridges(one, torch.tensor([0]))
+    compare_ridges(head, one, torch.tensor([0]))
     assert not head.held_out.any()
-    head.add(one, torch.tensor([0]))
-    head.regress()
+    add(head, one, torch.tensor([0]))
+    regress(head)
     assert head.rows().isfinite().all()
     assert float(head.scores(one)[0, 0].detach()) > 0.5
 
 
 def test_a_singular_sum_is_solved_with_a_larger_ridge() -> None:
     head = head_for(2)
-    head.add(1e4 * torch.ones(4, 6), torch.tensor([0, 1, 0, 1]))
-    head.regress(1e-8)
+    add(head, 1e4 * torch.ones(4, 6), torch.tensor([0, 1, 0, 1]))
+    regress(head, 1e-8)
     assert head.rows().isfinite().all()
 
 
 def test_the_projection_is_not_stored_and_drawn_again(points: tuple[Tensor, Tensor]) -> None:
     head = head_for(3)
-    head.add(*points)
-    head.regress(1.0)
+    add(head, *points)
+    regress(head, 1.0)
     state = head.state_dict()
     assert "projection" not in state
     assert state["gram"].numel() == 40 * 41 // 2
@@ -110,10 +122,10 @@ def test_the_projection_is_not_stored_and_drawn_again(points: tuple[Tensor, Tens
 
 def test_classes_that_are_kept_keep_their_scores(points: tuple[Tensor, Tensor]) -> None:
     head = head_for(3)
-    head.add(*points)
-    head.regress(1.0)
+    add(head, *points)
+    regress(head, 1.0)
     before = head.scores(points[0]).detach()
     head.keep(torch.tensor([0, 2]))
     assert torch.equal(head.scores(points[0]).detach(), before[:, [0, 2]])
-    head.regress(1.0)  # the next phase solves for the rows again
+    regress(head, 1.0)  # the next phase solves for the rows again
     assert torch.allclose(head.scores(points[0]).detach(), before[:, [0, 2]], atol=1e-5)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, NamedTuple, Self
+from typing import Any, ClassVar, Final, NamedTuple, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,8 @@ from poise.actions import Action
 from poise.errors import UserError, suggestion
 from poise.nets import Model, Output, Part
 from poise.spaces import Named
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -54,18 +56,28 @@ class Arrivals:
     features: Callable[[], tuple[Tensor, Tensor]]
 
 
+class Once(Protocol):
+    """Something that is made when it is first asked for."""
+
+    def __call__(self, key: Hashable, make: Callable[[], T]) -> T:
+        """What was made under this key, or what is made now."""
+
+
 @dataclass(frozen=True)
 class Lesson:
     """What a method may use when a training is over: counts, the action, a source of draws, and features.
 
     `features()` gives the features of the new images under the trained model, in eval mode, and the rows of their
     classes; kept images are not among them. They are computed when asked for.
+    `once(key, make)` is what `make()` gives. Where the network is frozen, trials on the same images share it: it may
+    depend on the model that they start from, on the features and the key, not on the action, and nobody may change it.
     """
 
     growth: Growth
     action: Action
     generator: torch.Generator
     features: Callable[[], tuple[Tensor, Tensor]]
+    once: Once
 
 
 #: The name of the model that a phase trains.

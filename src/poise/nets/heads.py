@@ -77,6 +77,10 @@ class Head(nn.Module):
     def drop_unused(self) -> None:
         """Drop, in place, what no prediction needs and only another phase would."""
 
+    def shared(self) -> list[Tensor]:
+        """What is never written into, only replaced, so that copies of a model need none of their own."""
+        return []
+
     def freeze_old(self, frozen: bool) -> None:
         """Freeze the old rows, or let them be trained."""
         self.old.requires_grad_(not frozen)

@@ -180,8 +180,9 @@ class Model(nn.Module):
         return self.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
     def copy(self) -> Model:
-        """A copy to be trained; what is frozen for good is shared with it."""
-        shared: list[object] = [self.backbone.get_submodule(name) for name in self._still]
+        """A copy to be trained; what is frozen for good is shared with it, and what its head never writes into."""
+        shared: list[object] = [*self.head.shared()]
+        shared += [self.backbone.get_submodule(name) for name in self._still]
         shared += [self.backbone.get_parameter(name) for name in self._frozen]
         return copy.deepcopy(self, {id(part): part for part in shared})
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ class RidgeHead(ScaledHead):
 
     P [d, M] is drawn once and not saved: its address is. G is kept as its lower triangle, M (M + 1) / 2 numbers of
     double precision. Both sums do not depend on the order of the images, so the scores do not either, up to rounding.
+    They are replaced and never written into, so that copies share them.
     `held_out` is the squared error of every κ on held-out images, summed over phases.
     """
 
@@ -78,6 +79,17 @@ class RidgeHead(ScaledHead):
         """Drop both sums, which are most of a saved learner."""
         self.gram, self.sums = self.gram.new_zeros(0), self.sums.new_zeros(0, 0)
 
+    def shared(self) -> list[Tensor]:
+        """P and both sums."""
+        return [self.projection, self.gram, self.sums]
+
+    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *more: Any) -> None:
+        for name in ("gram", "sums"):  # another head may have the present ones, too
+            given, own = state_dict.get(f"{prefix}{name}"), getattr(self, name)
+            if given is not None and given.shape == own.shape:
+                setattr(self, name, given.to(own))
+        super()._load_from_state_dict(state_dict, prefix, *more)
+
     def widen(self, width: int) -> None:
         """Features of another width would need another P."""
         if width != self.width:
@@ -100,25 +112,26 @@ class RidgeHead(ScaledHead):
         return relu(features @ self.projection).double()
 
     @torch.no_grad()
-    def add(self, features: Tensor, labels: Tensor) -> None:
-        """Add these images to both sums."""
+    def sums_with(self, features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Both sums, these images added: G as its lower triangle, and C."""
         projected = self._projected(features)
-        self.gram += (projected.T @ projected)[self._triangle]
-        self.sums.index_add_(0, labels, projected)
+        gram = self.gram + (projected.T @ projected)[self._triangle]
+        return gram, self.sums.index_add(0, labels, projected)
 
     @torch.no_grad()
-    def compare_ridges(self, features: Tensor, labels: Tensor) -> None:
-        """Add the errors of every κ on each class's every fifth image, after a regression on the others alone.
+    def held_out_errors(self, features: Tensor, labels: Tensor) -> Tensor:
+        """The squared error of every κ on each class's every fifth image, after a regression on the others alone.
 
-        Which images these are does not depend on the phase in which they came.
+        Which images these are does not depend on the phase in which they came. All 0: there were too few.
         """
+        nothing = torch.zeros_like(self.held_out)
         if not len(labels):
-            return
+            return nothing
         targets = one_hot(torch.unique(labels, return_inverse=True)[1])
         places = (targets.cumsum(dim=0) * targets).sum(dim=1)  # of every image in its class, from 1
         is_held = places % 5 == 0
         if not bool(is_held.any()):
-            return
+            return nothing
         projected, targets = self._projected(features), targets.double()
         held, fitted, wanted, given = projected[is_held], projected[~is_held], targets[is_held], targets[~is_held]
         if len(fitted) < self.breadth:  # (HᵀH + κI)⁻¹ Hᵀ = Hᵀ (HHᵀ + κI)⁻¹, the smaller one to solve
@@ -126,15 +139,24 @@ class RidgeHead(ScaledHead):
         else:
             matrix, right, left = fitted.T @ fitted, fitted.T @ given, held
         errors = [(left @ _solve(matrix, right, ridge) - wanted).square().sum() for ridge in RIDGES]
-        self.held_out += torch.stack(errors).nan_to_num(_MOST).clamp(max=_MOST)
+        return torch.stack(errors).nan_to_num(_MOST).clamp(max=_MOST)
 
     @torch.no_grad()
-    def regress(self, ridge: float | None = None) -> None:
-        """Set all rows to the solution for this κ; without one, for that with the smallest error so far."""
+    def full_gram(self) -> Tensor:
+        """G [M, M]."""
         gram = self.gram.new_zeros(self.breadth, self.breadth)
         gram[self._triangle] = self.gram
         gram += gram.tril(-1).T
-        rows = _solve(gram, self.sums.T, self.best_ridge() if ridge is None else ridge).T.float()
+        return gram
+
+    @torch.no_grad()
+    def solution(self, gram: Tensor, ridge: float) -> Tensor:
+        """The rows for this κ, from the full G."""
+        return _solve(gram, self.sums.T, ridge).T.float()
+
+    @torch.no_grad()
+    def set_rows(self, rows: Tensor) -> None:
+        """Take over a solution."""
         self.old.copy_(rows[: len(self.old)])
         self.new.copy_(rows[len(self.old) :])
 

@@ -47,7 +47,9 @@ class Lane:
         on_gpu = self.backend.device.type == "cuda"
         feed = begun.feed.copy() if on_gpu else begun.feed
         teacher = begun.teacher.copy() if on_gpu and begun.teacher is not None else begun.teacher
-        made = Trainer(situation, begun.model.copy(), teacher, action, feed, epochs=epochs, address=address)
+        made = Trainer(
+            situation, begun.model.copy(), teacher, action, feed, epochs=epochs, address=address, begun=begun
+        )
         if made.captures:
             self._trainers[shape] = made
         return made

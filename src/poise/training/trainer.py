@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import cache
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,6 +21,8 @@ from poise.training.events import EpochDone, Event, StageDone, StepDone
 from poise.training.optimiser import forget, make_optimiser, named_tensors, set_rate
 from poise.training.situation import LocalPhase, Situation
 from poise.training.step import EagerRunner, Runner, Step, is_noisy
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -43,7 +46,8 @@ class Trainer:
 
     Every epoch's order, crops and flips come from the address (seed, phase, stage, epoch), so the state is
     only the weights, the momentum, and where it stands: (stage, epoch, step). `address` tells its draws from those of
-    other trainings of the same phase, and `epochs` its length where the phase's own is not meant.
+    other trainings of the same phase, and `epochs` its length where the phase's own is not meant. `begun` is the local
+    phase that it trains, which other trainings start from, too.
     """
 
     def __init__(
@@ -56,8 +60,10 @@ class Trainer:
         *,
         epochs: int | None = None,
         address: tuple[int | str, ...] = (),
+        begun: LocalPhase | None = None,
     ) -> None:
         self.situation, self.teacher, self.action, self.feed, self.address = situation, teacher, action, feed, address
+        self._begun = begun
         self.students: dict[str, Model] = {MODEL: model}
         self.schedule = situation.schedule.lasting(epochs or action.epochs)
         method, growth = situation.method, situation.growth
@@ -119,6 +125,7 @@ class Trainer:
         if self.action.balance == "align" and situation.growth.old:
             self.model.head.align()
 
+        @cache
         def features() -> tuple[Tensor, Tensor]:
             pixels, labels = self.feed.new_images()
             if not len(labels):  # in a trial of which all new images validate
@@ -126,7 +133,11 @@ class Trainer:
             return situation.evaluator.extract(self.model, pixels).features, labels
 
         generator = torch_generator(situation.seed, "conclude", situation.phase, *self.address)
-        situation.method.conclude(self.model, Lesson(situation.growth, self.action, generator, features))
+        lesson = Lesson(situation.growth, self.action, generator, features, self._once)
+        situation.method.conclude(self.model, lesson)
+
+    def _once(self, key: Hashable, make: Callable[[], T]) -> T:
+        return make() if self._begun is None else self._begun.once(self.model, ("conclude", key), make)
 
     def restart(self, begun: LocalPhase, action: Action, epochs: int | None, address: tuple[int | str, ...]) -> None:
         """Train another local phase of the same shapes, with another action that has the same kind of stages.
@@ -139,7 +150,7 @@ class Trainer:
         if self.teacher is not None and begun.teacher is not None:
             self.teacher.load_state_dict(begun.teacher.state_dict())
         self.model.load_changing(begun.model.changing())
-        self.action, self.address = action, address
+        self.action, self.address, self._begun = action, address, begun
         self.schedule = self.situation.schedule.lasting(epochs or action.epochs)
         self.stage = self.epoch = self.step = 0
         self.record, self._picks, self._restored_names = [], None, ()
