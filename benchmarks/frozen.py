@@ -62,7 +62,7 @@ def another(action: Action, number: int) -> Action:
     """The action with a κ that no trial before it had, where it has one; that of the first is chosen by images."""
     if "ridge" not in action or not number:
         return action
-    return Action(**{**action, "ridge": 10 ** (2 + 6 * (number * 0.6180339887 % 1))})
+    return action.replace(ridge=10 ** (2 + 6 * (number * 0.6180339887 % 1)))
 
 
 def measure(given: argparse.Namespace, *, cached: bool) -> dict[str, Any]:

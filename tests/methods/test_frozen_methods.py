@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,7 +16,11 @@ from poise import Learner
 from poise.data import Augmentation, ImageSet, Preprocessing
 from poise.errors import UserError
 from poise.nets import CosineHead, GaussianHead, Head, RidgeHead
-from poise.training import Event, StepDone, TrialDone
+from poise.nets.systems import System
+from poise.policies import Trial
+from poise.training import Event, LocalPhase, StepDone, TrialDone
+from poise.tuning import Attempt
+from poise.tuning.rewards import TrialResult
 
 MakeImages = Callable[..., ImageSet]
 H = TypeVar("H", bound=Head)
@@ -67,6 +72,43 @@ def head_of(learner: Learner, kind: type[H]) -> H:
 def features_of(learner: Learner, images: ImageSet) -> Tensor:
     assert learner.model is not None
     return learner.evaluator.extract(learner.model, images.pixels).features
+
+
+def blurred(images: ImageSet, make_images: MakeImages) -> ImageSet:
+    """The same with so much noise that it matters how they are told apart."""
+    noise = make_images(images.labels.tolist(), seed=9).pixels
+    return ImageSet(images.pixels // 4 + noise // 4 * 3, images.labels, images.origins)
+
+
+class Watched:
+    """What ridge heads solve: their matrices as long as somebody holds them, and the rows that they were given."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.matrices: list[weakref.ref[Tensor]] = []
+        self.rows: list[Tensor] = []
+        self.reduces = True
+        made, given = RidgeHead.system, RidgeHead.set_rows
+
+        def system(head: RidgeHead, *, reduce: bool = False) -> System:
+            found = made(head, reduce=reduce and self.reduces)
+            self.matrices.append(weakref.ref(found.matrix))
+            return found
+
+        def set_rows(head: RidgeHead, rows: Tensor) -> None:
+            self.rows.append(rows.clone())
+            given(head, rows)
+
+        monkeypatch.setattr(RidgeHead, "system", system)
+        monkeypatch.setattr(RidgeHead, "set_rows", set_rows)
+
+    def forget(self) -> None:
+        self.matrices.clear()
+        self.rows.clear()
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
+    return Watched(monkeypatch)
 
 
 @pytest.mark.parametrize("memory", [0, 3])
@@ -134,6 +176,76 @@ class TestRanPAC:
         assert {event.action["ridge"] for event in tried} == {0.0, 1e-4, 1.0, 1e8}
         assert len({str(event.record["hits"]) for event in tried}) > 1
         assert learner.action_.ridge < 1e8
+
+    @pytest.mark.parametrize("projection", [200, 30])  # more than twice as many features as images, and fewer
+    @pytest.mark.parametrize(
+        ("trying", "systems"),
+        [({}, 1), ({"environment": "lookahead"}, 2), ({"environment": "both"}, 3), ({"horizon": 1}, 2)],
+        ids=["local", "lookahead", "both", "repeated"],
+    )
+    def test_trials_that_share_what_they_can_come_out_as_if_each_were_alone(
+        self,
+        trying: dict[str, Any],
+        systems: int,
+        projection: int,
+        arriving: list[ImageSet],
+        make_images: MakeImages,
+        watched: Watched,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        """Sums, equations and rows are made once in every local phase, and their memory is given back."""
+        faint = [blurred(images, make_images) for images in arriving[:2]]
+        learner = learner_of("ranpac", memory=6, options={"projection": projection}, trials={"validation": 4, **trying})
+        learn(learner, faint[:1])
+
+        def results() -> list[TrialResult]:
+            trials = learner.phase_of(faint[1].pixels, faint[1].labels).task.trials
+            action = learner.settings.default_action
+            watched.forget()
+            found = [
+                trials.run(Attempt(Trial(number, number, 1), action.replace(ridge=ridge), "fc"))
+                for number, ridge in enumerate((1e-2, 0.0, 1e2, 1e5, 1e2, 1e8))
+            ]
+            trials.rest()
+            assert not any(matrix() is not None for matrix in watched.matrices)
+            return found
+
+        shared, rows = results(), list(watched.rows)
+        assert len(watched.matrices) == systems
+        assert len({str(result.hits) for result in shared}) > 1
+        monkeypatch.setattr(LocalPhase, "once", lambda begun, model, key, make: make())
+        watched.reduces = False
+        assert results() == shared
+        assert len(watched.matrices) == len(watched.rows) == len(rows) == 6 * systems
+        for found, wanted in zip(rows, watched.rows, strict=True):
+            assert torch.allclose(found, wanted, rtol=1e-4, atol=1e-6)
+
+    @pytest.mark.parametrize("memory", [0, 6])
+    def test_tuned_and_stopped_anywhere_it_goes_on_to_the_same_bytes(
+        self,
+        memory: int,
+        arriving: list[ImageSet],
+        stop_and_resume: Callable[..., tuple[list[Event], Learner]],
+        tmp_path: Path,
+    ) -> None:
+        settings = {**TRYING, "memory": memory, "space": {"ridge": [1e-4, 1.0, 1e8]}}
+        settings["options"] = {"projection": 100}
+        first, images = learner_of("ranpac", **settings), arriving[1]
+        learn(first, arriving[:1])
+        first.save(tmp_path / "first")
+
+        def again() -> Learner:
+            return Learner.load(tmp_path / "first", device="cpu", net=Net())
+
+        whole = again()
+        events = learn(whole, [images])
+        assert sum(isinstance(event, TrialDone) for event in events) >= 4
+        whole.save(tmp_path / "whole")
+        for stop in range(1, len(events) - 1):
+            told, resumed = stop_and_resume(again(), images.pixels, images.labels, stop, net=Net())
+            assert told == events
+            resumed.save(tmp_path / "resumed")
+            assert (tmp_path / "whole").read_bytes() == (tmp_path / "resumed").read_bytes()
 
     def test_the_width_of_the_projection_is_an_option(self, arriving: list[ImageSet]) -> None:
         learner = learner_of("ranpac", options={"projection": 50})

@@ -3,9 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from poise.nets import RIDGES, RidgeHead, torch_generator
+from poise.nets import RIDGES, Model, RidgeHead, torch_generator
 
 
 def head_for(classes: int, breadth: int = 40, width: int = 6) -> RidgeHead:
@@ -20,7 +20,7 @@ def add(head: RidgeHead, features: Tensor, labels: Tensor) -> None:
 
 
 def regress(head: RidgeHead, ridge: float | None = None) -> None:
-    head.set_rows(head.solution(head.full_gram(), head.best_ridge() if ridge is None else ridge))
+    head.set_rows(head.rows_of(head.system(), head.best_ridge() if ridge is None else ridge))
 
 
 def compare_ridges(head: RidgeHead, features: Tensor, labels: Tensor) -> None:
@@ -129,3 +129,26 @@ def test_classes_that_are_kept_keep_their_scores(points: tuple[Tensor, Tensor]) 
     assert torch.equal(head.scores(points[0]).detach(), before[:, [0, 2]])
     regress(head, 1.0)  # the next phase solves for the rows again
     assert torch.allclose(head.scores(points[0]).detach(), before[:, [0, 2]], atol=1e-5)
+
+
+def test_copies_share_the_sums_and_what_is_added_to_one_is_not_in_the_other(points: tuple[Tensor, Tensor]) -> None:
+    model = Model(nn.Identity(), head_for(3))
+    assert isinstance(model.head, RidgeHead)
+    add(model.head, *points)
+    first, second = (model.copy().head for _ in range(2))
+    assert isinstance(first, RidgeHead)
+    assert isinstance(second, RidgeHead)
+    assert first.gram.data_ptr() == second.gram.data_ptr()
+    before, kept = model.head.gram.clone(), model.head.sums.clone()
+    add(first, *points)
+    assert torch.allclose(first.gram, 2 * before)
+    second.load_state_dict(first.state_dict())
+    assert torch.equal(second.gram, first.gram)
+    assert torch.equal(second.sums, first.sums)
+    assert torch.equal(model.head.gram, before)
+    assert torch.equal(model.head.sums, kept)
+
+
+def test_the_values_of_another_head_are_refused() -> None:
+    with pytest.raises(RuntimeError, match="size mismatch for gram"):
+        head_for(3, breadth=40).load_state_dict(head_for(3, breadth=50).state_dict())

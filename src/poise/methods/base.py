@@ -69,8 +69,9 @@ class Lesson:
 
     `features()` gives the features of the new images under the trained model, in eval mode, and the rows of their
     classes; kept images are not among them. They are computed when asked for.
-    `once(key, make)` is what `make()` gives. Where the network is frozen, trials on the same images share it: it may
-    depend on the model that they start from, on the features and the key, not on the action, and nobody may change it.
+    `once(key, make)` is what `make()` gives. Where the network is frozen, trials on the same images share it (then
+    `shares` is true): it may depend on the model that they start from, the features and the key, but not on the action,
+    and nobody may change it.
     """
 
     growth: Growth
@@ -78,6 +79,7 @@ class Lesson:
     generator: torch.Generator
     features: Callable[[], tuple[Tensor, Tensor]]
     once: Once
+    shares: bool = False
 
 
 #: The name of the model that a phase trains.

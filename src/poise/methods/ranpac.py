@@ -57,15 +57,16 @@ class RanPAC(FrozenMethod):
     def conclude(self, model: Model, lesson: Lesson) -> None:
         """Add the new images to the sums and solve for all rows anew.
 
-        Trials differ in κ alone: they share the sums, the errors, and the rows of the same κ. A factorisation for every
-        κ is exact, and cheaper than the eigenvectors of G for fewer than about a dozen of them.
+        Trials differ in κ alone: they share errors, sums and equations, and the rows of the same κ. Solving for each κ
+        costs less than the eigenvectors of G, for fewer than about a dozen of them.
         """
         head, ridge = _ridge_head(model), lesson.action.ridge
         if not ridge:
             head.held_out += lesson.once("errors", lambda: head.held_out_errors(*lesson.features()))
         head.gram, head.sums = lesson.once("sums", lambda: head.sums_with(*lesson.features()))
         ridge = ridge or head.best_ridge()
-        head.set_rows(lesson.once(("rows", ridge), lambda: head.solution(lesson.once("gram", head.full_gram), ridge)))
+        system = lesson.once("system", lambda: head.system(reduce=lesson.shares))
+        head.set_rows(lesson.once(("rows", ridge), lambda: head.rows_of(system, ridge)))
 
 
 def _ridge_head(model: Model) -> RidgeHead:

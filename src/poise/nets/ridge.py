@@ -10,11 +10,11 @@ from torch import Tensor
 from torch.nn.functional import one_hot, relu
 
 from poise.nets.heads import HEADS, ScaledHead
+from poise.nets.systems import LARGEST, System, reduced, solve
 
 #: The strengths κ that are compared on held-out images.
 RIDGES: Final = tuple(10.0**power for power in range(-8, 9))
 _SCALE = 10.0  # scores lie about between 0 and 1: with it, a softmax of the logits says something
-_MOST = 1e12  # of a held-out error that could not be computed any better
 
 
 class RidgeHead(ScaledHead):
@@ -83,7 +83,7 @@ class RidgeHead(ScaledHead):
         """P and both sums."""
         return [self.projection, self.gram, self.sums]
 
-    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *more: Any) -> None:
+    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *more: object) -> None:
         for name in ("gram", "sums"):  # another head may have the present ones, too
             given, own = state_dict.get(f"{prefix}{name}"), getattr(self, name)
             if given is not None and given.shape == own.shape:
@@ -138,25 +138,26 @@ class RidgeHead(ScaledHead):
             matrix, right, left = fitted @ fitted.T, given, held @ fitted.T
         else:
             matrix, right, left = fitted.T @ fitted, fitted.T @ given, held
-        errors = [(left @ _solve(matrix, right, ridge) - wanted).square().sum() for ridge in RIDGES]
-        return torch.stack(errors).nan_to_num(_MOST).clamp(max=_MOST)
+        errors = [(left @ solve(matrix, right, ridge) - wanted).square().sum() for ridge in RIDGES]
+        return torch.stack(errors).nan_to_num(LARGEST).clamp(max=LARGEST)
 
     @torch.no_grad()
-    def full_gram(self) -> Tensor:
-        """G [M, M]."""
+    def system(self, *, reduce: bool = False) -> System:
+        """(G + κI) W = C, from which rows follow for any κ; made smaller if wanted, where there were few images."""
         gram = self.gram.new_zeros(self.breadth, self.breadth)
         gram[self._triangle] = self.gram
         gram += gram.tril(-1).T
-        return gram
+        return reduced(gram, self.sums.T) if reduce else System(gram, self.sums.T)
 
+    @staticmethod
     @torch.no_grad()
-    def solution(self, gram: Tensor, ridge: float) -> Tensor:
-        """The rows for this κ, from the full G."""
-        return _solve(gram, self.sums.T, ridge).T.float()
+    def rows_of(system: System, ridge: float) -> Tensor:
+        """All rows for this κ."""
+        return system.solve(ridge).T.float()
 
     @torch.no_grad()
     def set_rows(self, rows: Tensor) -> None:
-        """Take over a solution."""
+        """Take over these rows."""
         self.old.copy_(rows[: len(self.old)])
         self.new.copy_(rows[len(self.old) :])
 
@@ -171,16 +172,6 @@ class RidgeHead(ScaledHead):
     @property
     def _triangle(self) -> Tensor:
         return torch.ones(self.breadth, self.breadth, dtype=torch.bool, device=self.gram.device).tril()
-
-
-def _solve(matrix: Tensor, right: Tensor, ridge: float) -> Tensor:
-    """(A + κI)⁻¹ B; where that is singular to rounding, with ten times the κ, until it is not."""
-    regular = matrix.clone()
-    regular.diagonal().add_(ridge)
-    factor, failed = torch.linalg.cholesky_ex(regular)
-    if int(failed) and ridge < _MOST:
-        return _solve(matrix, right, 10 * ridge)
-    return torch.cholesky_solve(right, factor)
 
 
 HEADS["ridge"] = RidgeHead

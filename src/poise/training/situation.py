@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import torch
@@ -97,6 +97,14 @@ class LocalPhase:
     def of(situation: Situation, kept: ImageSet, new: ImageSet) -> LocalPhase:
         """The training of these images from there."""
         return LocalPhase(situation, kept, new, situation.grown(new), situation.teacher(), situation.feed(kept, new))
+
+    def followed_by(self, situation: Situation, kept: ImageSet, new: ImageSet, *images: Hashable) -> LocalPhase:
+        """The training of these images after this one; all that follow with the same `images` share what is made once.
+
+        That is, where the network is frozen: whatever action was trained with, its features are the same.
+        """
+        made: dict[Hashable, Any] = self.once(situation.model, ("following", *images), dict)
+        return replace(LocalPhase.of(situation, kept, new), _made=made)
 
     def once(self, model: Model, key: Hashable, make: Callable[[], T]) -> T:
         """What comes of looking at these images with a model of this phase.

@@ -133,7 +133,8 @@ class Trainer:
             return situation.evaluator.extract(self.model, pixels).features, labels
 
         generator = torch_generator(situation.seed, "conclude", situation.phase, *self.address)
-        lesson = Lesson(situation.growth, self.action, generator, features, self._once)
+        shares = self._begun is not None and self.model.is_frozen
+        lesson = Lesson(situation.growth, self.action, generator, features, self._once, shares)
         situation.method.conclude(self.model, lesson)
 
     def _once(self, key: Hashable, make: Callable[[], T]) -> T:

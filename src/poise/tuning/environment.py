@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -32,6 +33,7 @@ class Environment:
     later: ImageSet | None = None
     rows: tuple[int, ...] | None = None
 
+    @cached_property
     def digest(self) -> str:
         """A short id of this split, from the images that it validates on."""
         return hashlib.blake2b(self.valid.pixels.cpu().numpy().tobytes(), digest_size=8).hexdigest()

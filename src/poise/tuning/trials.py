@@ -279,7 +279,7 @@ class Trials:
         known = sum(begun.situation.growth)
         if environment.later is None:
             situation = replace(begun.situation, model=model, growth=Growth(known, 0))
-            return LocalPhase.of(situation, begun.kept, begun.new)
+            return begun.followed_by(situation, begun.kept, begun.new)
         growth = Growth(known, len(environment.rows or ()) - known, begun.situation.growth.meant)
         exemplars = self._exemplars(leg.split, begun, trainer.predictor, action)
         means = remember_means(begun.situation, trainer.predictor, exemplars, begun.new)
@@ -288,7 +288,7 @@ class Trials:
         generator = draws.generator(situation.seed, "arrival", situation.phase, "round", leg.attempt.trial.round)
         quota, rho = self.inputs.pseudo_quota(action), self.inputs.allocation(action)
         memory, new = on_arrival(memory, environment.later, quota, known, rho, generator)
-        return LocalPhase.of(situation, memory.exemplars, new)
+        return begun.followed_by(situation, memory.exemplars, new, id(exemplars), quota, rho)
 
     def _draw(self, rounds: set[int]) -> None:
         """Draw the splits of these rounds, unless they are known already."""
@@ -388,7 +388,7 @@ class Trials:
             },
             {
                 "environment": "local" if environment.later is None else "lookahead",
-                "digest": environment.digest(),
+                "digest": environment.digest,
                 "trained": split.trained,
                 "validated": len(environment.valid),
             },
