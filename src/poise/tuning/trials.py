@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor
 
 from poise import draws
@@ -315,10 +316,8 @@ class Trials:
         if inputs.situation.growth.old and not len(inputs.memory):  # it would only reward forgetting
             return None
         generator = draws.generator(inputs.situation.seed, "environment", inputs.situation.phase, number)
-        settings = inputs.settings
-        return local_environment(
-            inputs.memory, inputs.new, inputs.reserve, generator, settings.validation, even=settings.even
-        )
+        count, even = inputs.settings.validation, inputs.settings.even
+        return local_environment(inputs.memory, inputs.new, inputs.reserve, generator, count, even=even)
 
     def _look_ahead(self, number: int) -> Environment | None:
         inputs, old = self.inputs, self.inputs.situation.growth.old
@@ -360,8 +359,9 @@ class Trials:
             ("means", id(exemplars)),
             lambda: measure_means(begun.situation, model, exemplars, begun.new).vectors,
         )
-        found = evaluator.guesses(model, means, environment.valid.pixels)
         labels = environment.valid.labels.to(evaluator.backend.device)
+        among = torch.unique(labels) if environment.later is not None else None  # see `look_ahead`
+        found = evaluator.guesses(model, means, environment.valid.pixels, among)
         hits = {name: count_hits(rows, labels) for name, rows in found.items()}
         if self._witness is None or environment.later is not None:
             return hits, None
