@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -7,7 +10,7 @@ from poise.actions import Action, AxisValue
 from poise.errors import UserError
 from poise.learner import Learner
 from poise.methods import METHODS, make_method
-from poise.spaces import SPACES, make_space
+from poise.spaces import SPACES, Named, make_space
 
 LUCIR = Action(logit_kd=0, feature_kd=1, margin=1, lr=0.1, classifier="fc", old_rows="frozen")
 PODNET = Action(logit_kd=0, feature_kd=0, pod=1, lr=0.1, classifier="fc", old_rows="frozen")
@@ -33,7 +36,49 @@ def test_three_distillation_weights_have_spaces_of_their_own() -> None:
     assert set(make_space("paper3", PODNET, "kd").axes) == {"logit_kd", "feature_kd", "pod"}
     assert make_space("paper3", LUCIR).actions == make_space("paper", LUCIR).actions
     assert {action["pod"] for action in make_space("online", PODNET).actions} == {0.1, 1}
-    assert len(make_space("online", LUCIR)) == 12
+
+
+STABLE: dict[str, list[float | str]] = {"logit_kd": [0, 1], "feature_kd": [0.5, 1.0], "lr": [0.1]}
+PLASTIC: dict[str, list[float | str]] = {"logit_kd": [1], "feature_kd": [0], "lr": [0.1, 0.05]}
+
+
+def test_several_grids_are_one_space_with_no_action_twice() -> None:
+    space = make_space([STABLE, PLASTIC], LUCIR)
+    assert [(a["logit_kd"], a["feature_kd"], a.lr) for a in space.actions] == [
+        *[(0, 0.5, 0.1), (0, 1, 0.1), (1, 0.5, 0.1), (1, 1, 0.1)],
+        *[(1, 0, 0.1), (1, 0, 0.05)],
+    ]
+    assert not space.is_product
+    assert space.axes == {"logit_kd": (0, 1), "feature_kd": (0.5, 1, 0), "lr": (0.1, 0.05)}
+    assert space.coordinates().shape == (6, 3)
+    assert str(space).startswith("grid: logit_kd {0, 1} × feature_kd {0.5, 1} × lr {0.1} + logit_kd {1} × ")
+    assert len(make_space([STABLE, STABLE], LUCIR)) == 4
+    assert make_space([STABLE, STABLE], LUCIR).is_product, "the second adds nothing"
+    assert make_space([STABLE], LUCIR).actions == make_space(STABLE, LUCIR).actions
+
+
+def test_a_space_of_several_grids_is_recorded_with_its_arms() -> None:
+    space = make_space([STABLE, PLASTIC], LUCIR)
+    found = json.loads(json.dumps(space.as_json()))
+    assert [Action(**{**LUCIR, **arm}) for arm in found["arms"]] == list(space.actions)
+    assert len(found["grids"]) == 2
+    assert "arms" not in make_space(STABLE, LUCIR).as_json()
+
+
+@pytest.mark.parametrize("wrong", [3, [STABLE, 3], [["lr", 0.1]]])
+def test_what_is_no_grid_is_refused(wrong: Any) -> None:
+    with pytest.raises(UserError, match="neither a name nor a table of axes"):
+        make_space(wrong, LUCIR)
+
+
+def test_a_named_grid_of_words_that_mean_nothing_is_left_out() -> None:
+    grids = Named("mine", ({"lr": (0.05,)}, {"balance": ("align",), "lr": (0.2,)}), favourite={"lr": 0.05})
+    own = Action(**{**LUCIR, "balance": "none"})
+    space = make_space(grids, own, choices={"balance": ("none", "finetune")})
+    assert {action.lr for action in space.actions} == {0.05, own.lr}
+    assert space.favourite == space.index(own.replace(lr=0.05))
+    assert len(make_space(grids, own)) == 3
+    assert make_space(Named("mine", ({"lr": (0.2,)},), favourite={"lr": 0.5}), own).favourite is None
 
 
 def test_the_full_space_stays_small_with_balancing_and_old_rows() -> None:

@@ -166,3 +166,13 @@ def test_a_gpu_finds_the_same_features(model: Model, cpu: Backend) -> None:
         found = Evaluator(preprocessing(False), gpu).extract(model.placed(gpu.device), pixels)
         torch.testing.assert_close(found.features.cpu(), expected.features, rtol=1e-3, atol=1e-4)
         assert len(found.logits) == 2100
+
+
+def test_guesses_among_some_rows_are_the_best_of_these(model: Model, make_images: MakeImages, cpu: Backend) -> None:
+    images = make_images([0, 1, 2] * 4)
+    means = torch.randn(CLASSES, 64, generator=torch.Generator().manual_seed(0))
+    evaluator = Evaluator(preprocessing(flip=False), cpu)
+    scores = both_classifiers(evaluator.extract(model, images.pixels), means)
+    found = evaluator.guesses(model, means, images.pixels, torch.tensor([0, 2]))
+    for name, rows in found.items():
+        assert rows.tolist() == [2 if last > first else 0 for first, last in scores[name][:, [0, 2]].tolist()]

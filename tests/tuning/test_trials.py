@@ -17,7 +17,7 @@ from poise.errors import UserError
 from poise.methods import Growth, Lucir, Stage, make_method
 from poise.nets import Model, Output
 from poise.policies import Trial
-from poise.training import Backend, Lanes, LocalExecutor, LocalPhase, Schedule, Situation, Trainer
+from poise.training import Backend, Evaluator, Lanes, LocalExecutor, LocalPhase, Schedule, Situation, Trainer
 from poise.tuning import Attempt, TrialInputs, Trials, TrialSettings, tuner_kind
 from poise.tuning.trials import _Leg
 
@@ -302,7 +302,10 @@ def test_what_a_look_ahead_reports_belongs_to_the_real_rows(make_ahead: Callable
                 label: hits / images
                 for label, hits, images in zip(result.classes, result.hits[1]["ncm"], result.images, strict=True)
             }
-            assert min(SIZES, key=lambda label: shares[label]) == confused
+            if reserved:
+                assert min(SIZES, key=lambda label: shares[label]) == confused
+            else:  # an old class that is not validated is not guessed, so being like it does no harm
+                assert shares[confused] == 1
 
 
 def test_a_look_ahead_of_one_new_class_is_a_local_environment(make_trials: Callable[..., Trials]) -> None:
@@ -338,6 +341,26 @@ def test_each_repetition_of_a_horizon_has_the_last_result_as_teacher(
     assert len(method.heard[Growth(3, 0)][1]) == 2 * images  # nobody is forgotten on the way
 
 
+@pytest.mark.parametrize(("environment", "expected"), [("lookahead", [2, 3, 4]), ("local", None)])
+def test_a_look_ahead_tells_its_classes_from_each_other_alone(
+    environment: str,
+    expected: list[int] | None,
+    make_ahead: Callable[..., Trials],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two old classes are known there and not validated."""
+    asked: list[list[int] | None] = []
+    guesses = Evaluator.guesses
+
+    def watched(self: Evaluator, model: Model, means: Tensor, pixels: Tensor, among: Tensor | None = None) -> Any:
+        asked.append(None if among is None else among.tolist())
+        return guesses(self, model, means, pixels, among)
+
+    monkeypatch.setattr(Evaluator, "guesses", watched)
+    make_ahead(environment=environment).run(Attempt(Trial(0, arm=0, epochs=1), OWN, "fc", 1))
+    assert asked == [expected]
+
+
 # Both environments --------------------------------------------------------------------------------------------------
 
 
@@ -355,14 +378,14 @@ def test_both_environments_are_one_after_the_other_and_each_counts_by_its_classe
     images = sum(local.images), sum(ahead.images)
     assert images == ((28, 28) if reserved else (15, 24))
     rewards = local.outcome.reward, ahead.outcome.reward
-    classes = len(local.classes), 3 * len(ahead.classes)
+    classes = len(local.classes), len(ahead.classes)
     weighted = (classes[0] * rewards[0] + classes[1] * rewards[1]) / sum(classes)
     assert both.outcome.reward == pytest.approx(weighted)
     if not reserved:
         assert rewards[0] != pytest.approx(rewards[1], abs=1e-3)
         by_images = (images[0] * rewards[0] + images[1] * rewards[1]) / sum(images)
         assert both.outcome.reward != pytest.approx(by_images, abs=1e-4)
-        assert both.outcome.reward != pytest.approx(sum(both.outcome.per_class) / len(both.classes), abs=1e-4)
+        assert both.outcome.reward != pytest.approx(sum(rewards) / 2, abs=1e-4)
     assert both.classes == [*local.classes, *ahead.classes]
     assert both.images == [*local.images, *ahead.images]
     assert both.outcome.per_class == (*local.outcome.per_class, *ahead.outcome.per_class)
@@ -560,8 +583,8 @@ def test_a_trial_is_a_tenth_of_a_phase_rounded_up(length: float, full: int, shor
 # Bugs that are known ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("full", "short"), [(30, 9), (79, 24), (80, 24), (81, 24), (160, 24), (10, 3)])
-def test_a_trial_of_online_lasts_24_epochs_at_most_and_on_the_digits_nine(full: int, short: int) -> None:
+@pytest.mark.parametrize(("full", "short"), [(30, 9), (53, 16), (54, 16), (55, 16), (160, 16), (10, 3)])
+def test_a_trial_of_online_lasts_16_epochs_at_most_and_on_the_digits_nine(full: int, short: int) -> None:
     assert tuner_kind("online").trial_settings({}).short(full) == short
     assert tuner_kind("online").trial_settings({"longest": 40}).short(full) == min(40, -(-full * 3 // 10))
 

@@ -186,8 +186,8 @@ def test_offline_rl_refuses_a_first_phase_of_few_classes() -> None:
     ("changes", "words"),
     [
         (
-            {"policy": "online", "policy_options": {"rung": 2}},
-            "policy online has no option 'rung'; did you mean 'rungs'?",
+            {"policy": "online", "policy_options": {"fewst": 2}},
+            "policy online has no option 'fewst'; did you mean 'fewest'?",
         ),
         ({"policy": "bilevel", "policy_options": {"roundz": 2}}, "policy bilevel has no option 'roundz'; did you mean"),
         ({"policy": "offline-rl", "policy_options": {"episode": 2}}, "policy offline-rl has no option 'episode'"),
@@ -223,12 +223,16 @@ def test_online_is_the_default_and_everything_in_it_is_named() -> None:
     assert learner.settings.policy == "online"
     found = learner.resolved_policy()
     assert found == json.loads(json.dumps(found))
-    assert (found["name"], found["resolves_to"]) == ("online", "race")
-    assert (found["rungs"], found["finalists"], found["carry"]) == (2, 0, 1.0)
+    assert found["name"] == "online"
+    assert [found[key] for key in ("fewest", "again", "carry", "handicap", "head_start")] == [4, 5, 0.8, 0.03, 0.05]
     assert found["space"]["name"] == "online"
-    assert found["space"]["axes"] == {"logit_kd": [0, 1], "feature_kd": [0.1, 0.5, 1], "lr": [0.1, 0.05]}
-    tried = {key: found["trials"][key] for key in ("environment", "length", "longest", "validation")}
-    assert tried == {"environment": "both", "length": 0.3, "longest": 24, "validation": 30}
+    stable, plastic = found["space"]["grids"]
+    assert (stable["feature_kd"], stable["adjustment"], stable["lr"]) == ([0.5, 1.0], [0.0, 0.5], [0.05, 0.02])
+    assert (plastic["feature_kd"], plastic["adjustment"], plastic["lr"]) == ([0.0], [1.0], [0.1, 0.05, 0.02])
+    assert found["space"]["actions"] == len(found["space"]["arms"]) == 12  # the default among them
+    tried = {key: found["trials"][key] for key in ("environment", "length", "longest", "validation", "even")}
+    assert tried == {"environment": "both", "length": 0.3, "longest": 16, "validation": 30, "even": False}
+    assert found["trials"]["classifier"] == "trials"
     same = Learner(policy="online", device="cpu")
     assert same.resolved_policy() == found
 

@@ -168,7 +168,7 @@ def online_policy(
     fewest: int = 4,
     again: int = 5,
     carry: float = 0.8,
-    handicap: float = 0.0,
+    handicap: float = 0.03,
     head_start: float = 0.05,
 ) -> Policy:
     """The default: fewer arms from phase to phase, all of them again now and then, in its own space (see the docs)."""

@@ -77,10 +77,12 @@ class Evaluator:
         means = [weights.T @ normalize(self.extract(model, view).features) for view in views]
         return normalize(torch.stack(means).mean(dim=0))
 
-    def guesses(self, model: Model, means: Tensor, pixels: Tensor) -> dict[str, Tensor]:
-        """The row that each classifier gives to every image."""
+    def guesses(self, model: Model, means: Tensor, pixels: Tensor, among: Tensor | None = None) -> dict[str, Tensor]:
+        """The row that each classifier gives to every image; if `among` is given, one of these rows."""
         scores = both_classifiers(self.extract(model, pixels), means)
-        return {name: found.argmax(dim=1) for name, found in scores.items()}
+        if among is None:
+            return {name: found.argmax(dim=1) for name, found in scores.items()}
+        return {name: among[found[:, among].argmax(dim=1)] for name, found in scores.items()}
 
 
 def both_classifiers(found: Extracted, means: Tensor) -> dict[str, Tensor]:

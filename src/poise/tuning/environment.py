@@ -87,7 +87,8 @@ def look_ahead(
 
     The first half of them (in a random order) arrives, is trained on and cut to its memory; then the other half. B is
     `per_class` images of each new class, at most half of them, and every reserve: only images that no model has
-    seen, of classes whose forgetting can be observed.
+    seen, of classes whose forgetting can be observed. They are told from each other alone: an old class without a
+    reserve cannot be guessed right here, so a guess of it is not counted as an error either.
     """
     arrived = sorted(label for label in set(new.labels.tolist()) if label >= old)
     sizes = torch.bincount(new.labels)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor
 
 from poise import draws
@@ -56,8 +57,7 @@ class Split:
     @property
     def trained(self) -> int:
         """How many images are trained on."""
-        later = self.environment.later
-        return len(self.first.feed) + (len(later) if later is not None else 0)
+        return len(self.first.feed) + len(self.environment.later or ())
 
 
 @dataclass(frozen=True)
@@ -180,8 +180,7 @@ class Trials:
     def _join(self, attempt: Attempt, parts: list[TrialResult]) -> TrialResult:
         """The result over all splits; where one diverged, those after it have failed too."""
         splits = self._splits[attempt.trial.round]
-        diverged = [place for place, part in enumerate(parts) if part.outcome.diverged]
-        good = parts[: diverged[0] + 1] if diverged else parts
+        good = parts[: next((place + 1 for place, part in enumerate(parts) if part.outcome.diverged), len(parts))]
         return join_results([*good, *(self._failed_result(split, attempt) for split in splits[len(good) :])])
 
     def _failed_result(self, split: Split, attempt: Attempt, until: int | None = None) -> TrialResult:
@@ -315,10 +314,8 @@ class Trials:
         if inputs.situation.growth.old and not len(inputs.memory):  # it would only reward forgetting
             return None
         generator = draws.generator(inputs.situation.seed, "environment", inputs.situation.phase, number)
-        settings = inputs.settings
-        return local_environment(
-            inputs.memory, inputs.new, inputs.reserve, generator, settings.validation, even=settings.even
-        )
+        count, even = inputs.settings.validation, inputs.settings.even
+        return local_environment(inputs.memory, inputs.new, inputs.reserve, generator, count, even=even)
 
     def _look_ahead(self, number: int) -> Environment | None:
         inputs, old = self.inputs, self.inputs.situation.growth.old
@@ -360,8 +357,9 @@ class Trials:
             ("means", id(exemplars)),
             lambda: measure_means(begun.situation, model, exemplars, begun.new).vectors,
         )
-        found = evaluator.guesses(model, means, environment.valid.pixels)
         labels = environment.valid.labels.to(evaluator.backend.device)
+        among = None if environment.later is None else torch.unique(labels)  # see `look_ahead`
+        found = evaluator.guesses(model, means, environment.valid.pixels, among)
         hits = {name: count_hits(rows, labels) for name, rows in found.items()}
         if self._witness is None or environment.later is not None:
             return hits, None
