@@ -19,6 +19,7 @@ from poise.nets import Model, Output
 from poise.policies import Trial
 from poise.training import Backend, Evaluator, Lanes, LocalExecutor, LocalPhase, Schedule, Situation, Trainer
 from poise.tuning import Attempt, TrialInputs, Trials, TrialSettings, tuner_kind
+from poise.tuning.splits import draw_splits
 from poise.tuning.trials import _Leg
 
 OWN = make_method("lucir").default_action
@@ -247,7 +248,7 @@ def test_where_most_images_were_discarded_a_look_ahead_has_less_of_everything(
         trials.run(Attempt(Trial(0, arm=0, epochs=1), Action(**OWN, allocation=rho), "fc", 1))
         assert trials.followed is not None
         first, _, second = trials.followed
-        (split,) = trials._new_splits(0)
+        (split,) = draw_splits(trials.inputs, 0)
         assert split.environment.later is not None
         later, plain = len(split.environment.later), math.floor(3 * quota)
         most = min((plain + math.floor(rho * images)) // 3 for images in (len(first.new), later))
@@ -264,7 +265,7 @@ def test_where_most_images_were_discarded_a_look_ahead_has_less_of_everything(
 def test_the_local_environment_keeps_what_the_phase_itself_would(make_ahead: Callable[..., Trials]) -> None:
     """All images that arrived count, those that were discarded and those that it validates on too."""
     trials = make_ahead(environment="local", inputs={"arrived": 100, "stored_share": 0.68, "rho": 0.1})
-    (split,) = trials._new_splits(0)
+    (split,) = draw_splits(trials.inputs, 0)
     for action, most in ((OWN, (5 * QUOTA + 10) // 5), (Action(**OWN, allocation=0.3), (5 * QUOTA + 30) // 5)):
         kept = trials._exemplars(split, split.first, split.first.model, action)
         counts = torch.bincount(ImageSet.joined([split.environment.kept, split.environment.new]).labels)
