@@ -38,8 +38,8 @@ def test_three_distillation_weights_have_spaces_of_their_own() -> None:
     assert {action["pod"] for action in make_space("online", PODNET).actions} == {0.1, 1}
 
 
-STABLE: dict[str, list[AxisValue]] = {"logit_kd": [0, 1], "feature_kd": [0.5, 1.0], "lr": [0.1]}
-PLASTIC: dict[str, list[AxisValue]] = {"logit_kd": [1], "feature_kd": [0], "lr": [0.1, 0.05]}
+STABLE: dict[str, list[float | str]] = {"logit_kd": [0, 1], "feature_kd": [0.5, 1.0], "lr": [0.1]}
+PLASTIC: dict[str, list[float | str]] = {"logit_kd": [1], "feature_kd": [0], "lr": [0.1, 0.05]}
 
 
 def test_several_grids_are_one_space_with_no_action_twice() -> None:

@@ -33,7 +33,7 @@ from poise.training import (
 )
 from poise.tuning import Attempt, TrialInputs, TrialResult, Trials, TrialSettings
 from poise.tuning.rewards import HitsPerClass
-from poise.tuning.trials import Split
+from poise.tuning.splits import Split, draw_splits
 
 GROWTH = Growth(old=2, new=4)
 OWN = Lucir.default_action
@@ -497,7 +497,7 @@ class TestOnAGpu:
 
     def first(self, backend: Backend, method: Method | None = None, number: int = 0) -> LocalPhase:
         """What every trial of that round starts with."""
-        return self.trials(backend, 1, method)._new_splits(number)[0].first
+        return draw_splits(self.trials(backend, 1, method).inputs, number)[0].first
 
     def trained(self, lane: Lane, begun: LocalPhase, action: Action, number: int) -> dict[str, Tensor]:
         trainer: Trainer = lane.trainer(begun, action, 3, ("round", number))

@@ -19,6 +19,7 @@ from poise.nets import Model, Output
 from poise.policies import Trial
 from poise.training import Backend, Evaluator, Lanes, LocalExecutor, LocalPhase, Schedule, Situation, Trainer
 from poise.tuning import Attempt, TrialInputs, Trials, TrialSettings, tuner_kind
+from poise.tuning.splits import draw_splits
 from poise.tuning.trials import _Leg
 
 OWN = make_method("lucir").default_action
@@ -247,7 +248,7 @@ def test_where_most_images_were_discarded_a_look_ahead_has_less_of_everything(
         trials.run(Attempt(Trial(0, arm=0, epochs=1), Action(**OWN, allocation=rho), "fc", 1))
         assert trials.followed is not None
         first, _, second = trials.followed
-        (split,) = trials._new_splits(0)
+        (split,) = draw_splits(trials.inputs, 0)
         assert split.environment.later is not None
         later, plain = len(split.environment.later), math.floor(3 * quota)
         most = min((plain + math.floor(rho * images)) // 3 for images in (len(first.new), later))
@@ -264,7 +265,7 @@ def test_where_most_images_were_discarded_a_look_ahead_has_less_of_everything(
 def test_the_local_environment_keeps_what_the_phase_itself_would(make_ahead: Callable[..., Trials]) -> None:
     """All images that arrived count, those that were discarded and those that it validates on too."""
     trials = make_ahead(environment="local", inputs={"arrived": 100, "stored_share": 0.68, "rho": 0.1})
-    (split,) = trials._new_splits(0)
+    (split,) = draw_splits(trials.inputs, 0)
     for action, most in ((OWN, (5 * QUOTA + 10) // 5), (Action(**OWN, allocation=0.3), (5 * QUOTA + 30) // 5)):
         kept = trials._exemplars(split, split.first, split.first.model, action)
         counts = torch.bincount(ImageSet.joined([split.environment.kept, split.environment.new]).labels)
@@ -378,14 +379,14 @@ def test_both_environments_are_one_after_the_other_and_each_counts_by_its_classe
     images = sum(local.images), sum(ahead.images)
     assert images == ((28, 28) if reserved else (15, 24))
     rewards = local.outcome.reward, ahead.outcome.reward
-    classes = len(local.classes), 3 * len(ahead.classes)
+    classes = len(local.classes), len(ahead.classes)
     weighted = (classes[0] * rewards[0] + classes[1] * rewards[1]) / sum(classes)
     assert both.outcome.reward == pytest.approx(weighted)
     if not reserved:
         assert rewards[0] != pytest.approx(rewards[1], abs=1e-3)
         by_images = (images[0] * rewards[0] + images[1] * rewards[1]) / sum(images)
         assert both.outcome.reward != pytest.approx(by_images, abs=1e-4)
-        assert both.outcome.reward != pytest.approx(sum(both.outcome.per_class) / len(both.classes), abs=1e-4)
+        assert both.outcome.reward != pytest.approx(sum(rewards) / 2, abs=1e-4)
     assert both.classes == [*local.classes, *ahead.classes]
     assert both.images == [*local.images, *ahead.images]
     assert both.outcome.per_class == (*local.outcome.per_class, *ahead.outcome.per_class)

@@ -289,7 +289,6 @@ def _entry(result: TrialResult) -> dict[str, Any]:
         "diverged": result.outcome.diverged,
         "classes": result.classes,
         "images": result.images,
-        "weights": result.weights,
         "hits": {str(epoch): dict(hits) for epoch, hits in result.hits.items()},
         "exam": {str(epoch): seen for epoch, seen in result.witnessed.items()},
     }

@@ -29,7 +29,7 @@ from poise.training.keeping import keep_exemplars, keep_memory, measure_means, r
 from poise.training.lanes import Lane, Lanes
 from poise.training.material import Material, features_suffice
 from poise.training.outlook import Outlook, Trying, Workload
-from poise.training.pace import Gauge, Pace, Work, give_back
+from poise.training.pace import Gauge, Pace, Work, give_back, worthwhile
 from poise.training.schedule import Schedule, ceiling
 from poise.training.situation import LocalPhase, Situation
 from poise.training.trainer import Trainer
@@ -79,4 +79,5 @@ __all__ = [
     "measure_means",
     "remember_means",
     "trained_images",
+    "worthwhile",
 ]

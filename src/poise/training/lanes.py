@@ -18,7 +18,7 @@ import torch
 from poise.actions import Action
 from poise.errors import OutOfMemory
 from poise.training.backend import Backend
-from poise.training.pace import WINDOW, Gauge, Pace, Work, give_back
+from poise.training.pace import MOST_PIECES, WINDOW, Gauge, Pace, Work, give_back
 from poise.training.situation import LocalPhase
 from poise.training.trainer import Trainer
 
@@ -75,16 +75,23 @@ class Lanes:
         self, backend: Backend, count: int | None = None, kind: tuple[int, ...] = (), window: float = WINDOW
     ) -> None:
         self.backend = backend
-        if count is None and backend.device.type == "cuda":
+        self._measured = count is None and backend.device.type == "cuda"
+        if self._measured:
             known = (str(backend.device), *kind) if kind else None
             self.pace = Pace(gauge=Gauge.of(backend.device), kind=known, window=window)
         else:
             self.pace = Pace(count or 1)
         self._lanes: list[Lane] = []  # those that were needed so far
+        self._most = MOST_PIECES  # at once, where the work to do is not worth more of them
 
     def __len__(self) -> int:
         """How many may be at work at once."""
-        return self.pace.allowed
+        return min(self._most, self.pace.allowed)
+
+    def limit(self, most: int) -> None:
+        """Use at most so many where their number is found by measuring."""
+        if self._measured:
+            self._most = most
 
     @property
     def opened(self) -> int:
@@ -232,9 +239,10 @@ class _Crew(Generic[T]):
         return images
 
     def _admit(self) -> None:
-        while self.waiting and len(self.active) < self._pace.allowed:
+        allowed = self._pace.allowed if self._beside else min(self._pace.allowed, len(self._lanes))
+        while self.waiting and len(self.active) < allowed:
             place, job = self.waiting.popleft()
-            lane = self._lanes.idle([busy for busy, _, _ in self.active.values()], self._pace.allowed)
+            lane = self._lanes.idle([busy for busy, _, _ in self.active.values()], allowed)
             self.active[place] = lane, job(lane), job
             self._pace.begin(place)
 

@@ -23,7 +23,7 @@ class TrialSettings:
 
     Attributes:
         environment: `local` (the paper's); `lookahead` (two pseudo phases made of the new classes); or `both`, one
-            after the other, of which a class of the look-ahead has three times the weight of a local one.
+            after the other, in which every class of each has the same weight.
         horizon: the paper's n: how often a local training is repeated with its own result as teacher.
         validation: images of each class in B.
         even: whether B has as many images of each class as the scarcest one can spare; if not, as many as each can.

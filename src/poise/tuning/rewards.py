@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,7 +16,6 @@ from poise.tuning.history import CLASSIFIERS
 
 HitsPerClass = Mapping[str, list[int]]  # of every class in B, by classifier
 
-LOOK_AHEAD: Final = 3.0  # the weight of a class of a look-ahead, relative to one of the local environment
 #: Looks at a temporary model, its class means and the labels of its rows; its word is recorded beside the reward.
 Witness = Callable[[Model, Tensor, Sequence[Any]], Any]
 
@@ -36,19 +35,6 @@ class TrialResult:
     split: Mapping[str, Any]
     earlier_rewards: tuple[float, ...] = ()  # of the trainings before the last one
     witnessed: Mapping[int, Any] = field(default_factory=dict)
-    parts: tuple[int, ...] = ()  # how many of the classes belong to each environment, where there are several
-
-    @property
-    def weights(self) -> list[float]:
-        """The weight of each class in the reward.
-
-        In one environment all have the same. Of both, a class of the look-ahead, which comes second, has three times
-        the weight of one of the local environment, however few images either has of it: no model has seen its images
-        before, whereas old classes are validated on images that the last one was trained on.
-        """
-        sizes = self.parts or (len(self.classes),)
-        raw = [LOOK_AHEAD if place else 1.0 for place, size in enumerate(sizes) for _ in range(size)]
-        return [weight / sum(raw) for weight in raw]
 
     def totals(self) -> dict[str, int]:
         """All hits of each classifier at the end; none if it diverged."""
@@ -60,7 +46,6 @@ class TrialResult:
         return {
             "classes": self.classes,
             "images": self.images,
-            **({"weights": self.weights} if self.parts else {}),
             "split": dict(self.split),
             "rewards": {str(epoch): self._old_and_new(hits) for epoch, hits in self.hits.items()},
             "hits": {str(epoch): dict(hits) for epoch, hits in self.hits.items()},
@@ -127,12 +112,16 @@ def mean_outcome(outcomes: Sequence[Outcome]) -> Outcome:
 
 
 def join_results(parts: Sequence[TrialResult]) -> TrialResult:
-    """The result over all environments of a round: the mean over their classes, each with its weight."""
+    """The result over all environments of a round, in which every class of each of them has the same weight.
+
+    So an environment counts by the classes that it can tell something about, however few images of each it has.
+    """
     if len(parts) == 1:
         return parts[0]
     last = parts[-1].outcome
-    joined = TrialResult(
-        replace(last, per_class=() if last.diverged else tuple(s for part in parts for s in part.outcome.per_class)),
+    shares = () if last.diverged else tuple(share for part in parts for share in part.outcome.per_class)
+    return TrialResult(
+        replace(last, reward=min(1.0, sum(shares) / len(shares)) if shares else 0.0, per_class=shares),
         [label for part in parts for label in part.classes],
         [count for part in parts for count in part.images],
         parts[0].old,
@@ -140,10 +129,7 @@ def join_results(parts: Sequence[TrialResult]) -> TrialResult:
         {"parts": [dict(part.split) for part in parts]},
         tuple(reward for part in parts for reward in part.earlier_rewards),
         {epoch: seen for part in parts for epoch, seen in part.witnessed.items()},
-        tuple(len(part.classes) for part in parts),
     )
-    reward = sum(weight * share for weight, share in zip(joined.weights, joined.outcome.per_class, strict=False))
-    return replace(joined, outcome=replace(joined.outcome, reward=min(1.0, reward)))
 
 
 def _joined_hits(parts: Sequence[TrialResult]) -> dict[int, HitsPerClass]:

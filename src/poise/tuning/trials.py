@@ -31,9 +31,10 @@ from poise.training import (
     measure_means,
     remember_means,
     trained_images,
+    worthwhile,
 )
 from poise.tuning.attempt import Attempt, TrialInputs
-from poise.tuning.environment import Environment, local_environment, look_ahead
+from poise.tuning.environment import Environment
 from poise.tuning.rewards import (
     HitsPerClass,
     TrialResult,
@@ -43,22 +44,9 @@ from poise.tuning.rewards import (
     mean_outcome,
     validated_classes,
 )
+from poise.tuning.splits import Split, draw_environments, draw_local, draw_splits
 
 E = TypeVar("E")
-
-
-@dataclass(frozen=True)
-class Split:
-    """One draw of an environment, and the local phase that every trial on it starts with."""
-
-    environment: Environment
-    first: LocalPhase
-
-    @property
-    def trained(self) -> int:
-        """How many images are trained on."""
-        later = self.environment.later
-        return len(self.first.feed) + (len(later) if later is not None else 0)
 
 
 @dataclass(frozen=True)
@@ -110,7 +98,7 @@ class Trials:
     @cached_property
     def possible(self) -> bool:
         """Whether there is anything to validate on."""
-        return bool(self._environments(0))
+        return bool(draw_environments(self.inputs, 0))
 
     @property
     def works_beside(self) -> bool:
@@ -131,7 +119,15 @@ class Trials:
         self._splits = {number: splits for number, splits in self._splits.items() if number in rounds}
         if isinstance(self._executor, LocalExecutor):
             self._draw(rounds)
+            self._lanes.limit(self._worthwhile_lanes(attempts))
         yield from self._executor.run(self, attempts)
+
+    def _worthwhile_lanes(self, attempts: Sequence[Attempt]) -> int:
+        """How many lanes these attempts are worth: each of them captures every kind of step that it meets."""
+        splits = [split for number in {each.trial.round for each in attempts} for split in self._splits[number]]
+        images = sum(each.trial.epochs * split.trained for each in attempts for split in self._splits[each.trial.round])
+        kinds = len({each.action.step_key for each in attempts})
+        return worthwhile(images, kinds * sum(self._phases(split) for split in splits))
 
     def run_beside(
         self, attempt: Attempt, training: Iterator[E], done: Callable[[TrialResult], E]
@@ -181,8 +177,7 @@ class Trials:
     def _join(self, attempt: Attempt, parts: list[TrialResult]) -> TrialResult:
         """The result over all splits; where one diverged, those after it have failed too."""
         splits = self._splits[attempt.trial.round]
-        diverged = [place for place, part in enumerate(parts) if part.outcome.diverged]
-        good = parts[: diverged[0] + 1] if diverged else parts
+        good = parts[: next((place + 1 for place, part in enumerate(parts) if part.outcome.diverged), len(parts))]
         return join_results([*good, *(self._failed_result(split, attempt) for split in splits[len(good) :])])
 
     def _failed_result(self, split: Split, attempt: Attempt, until: int | None = None) -> TrialResult:
@@ -290,43 +285,11 @@ class Trials:
     def _draw(self, rounds: set[int]) -> None:
         """Draw the splits of these rounds, unless they are known already."""
         for number in sorted(rounds - set(self._splits)):
-            self._splits[number] = self._new_splits(number)
-
-    def _new_splits(self, number: int) -> list[Split]:
-        splits = []
-        for environment in self._environments(number):
-            situation = self.inputs.situation
-            if environment.later is not None:
-                old = situation.growth.old
-                arrived = {label for label in environment.new.labels.tolist() if label >= old}
-                situation = replace(situation, growth=Growth(old, len(arrived), situation.growth))
-            splits.append(Split(environment, LocalPhase.of(situation, environment.kept, environment.new)))
-        return splits
+            self._splits[number] = draw_splits(self.inputs, number)
 
     def local(self) -> Environment | None:
         """The local environment of the first round, for tuners that are not policies."""
-        return self._local_environment(0)
-
-    def _local_environment(self, number: int) -> Environment | None:
-        inputs = self.inputs
-        if inputs.situation.growth.old and not len(inputs.memory):  # it would only reward forgetting
-            return None
-        generator = draws.generator(inputs.situation.seed, "environment", inputs.situation.phase, number)
-        count, even = inputs.settings.validation, inputs.settings.even
-        return local_environment(inputs.memory, inputs.new, inputs.reserve, generator, count, even=even)
-
-    def _look_ahead(self, number: int) -> Environment | None:
-        inputs, old = self.inputs, self.inputs.situation.growth.old
-        generator = draws.generator(inputs.situation.seed, "look-ahead", inputs.situation.phase, number)
-        return look_ahead(inputs.memory, inputs.new, inputs.reserve, old, generator, inputs.settings.validation)
-
-    def _environments(self, number: int) -> list[Environment]:
-        """This round's draw of each environment; where no look-ahead is possible, of the local one alone."""
-        wanted = self.inputs.settings.environment
-        found = [self._look_ahead(number)] if wanted != "local" else []
-        if wanted != "lookahead" or found == [None]:
-            found.insert(0, self._local_environment(number))
-        return [environment for environment in found if environment is not None]
+        return draw_local(self.inputs, 0)
 
     # Validation -------------------------------------------------------------------------------------------------
 
@@ -356,7 +319,7 @@ class Trials:
             lambda: measure_means(begun.situation, model, exemplars, begun.new).vectors,
         )
         labels = environment.valid.labels.to(evaluator.backend.device)
-        among = torch.unique(labels) if environment.later is not None else None  # see `look_ahead`
+        among = None if environment.later is None else torch.unique(labels)  # see `look_ahead`
         found = evaluator.guesses(model, means, environment.valid.pixels, among)
         hits = {name: count_hits(rows, labels) for name, rows in found.items()}
         if self._witness is None or environment.later is not None:
