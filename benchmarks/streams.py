@@ -1,7 +1,7 @@
 """Random streams that nothing was tuned for: what a policy gains over the fixed action, and how often it loses.
 
     python benchmarks/streams.py --dev --out dev.jsonl [--streams 6] [--seeds 3] [--jobs 2] [--budget MINUTES]
-    python benchmarks/streams.py --dev --out dev.jsonl --entry 'online, 3 rungs: policy=online policy_options.rungs=3'
+    python benchmarks/streams.py --dev --out dev.jsonl --entry 'online, all: policy=online policy_options.again=1'
     python benchmarks/streams.py --out results/streams.jsonl [--constants]
     python benchmarks/streams.py --collect runs/cifar100-streams/* --out results/streams.jsonl
     python benchmarks/streams.py --table results/streams.jsonl

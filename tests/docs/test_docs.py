@@ -9,7 +9,7 @@ import shlex
 import sys
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,9 @@ from poise.data.sources.cifar import PREPROCESSING
 from poise.data.sources.digits import DigitsSource
 from poise.experiment import Recipe, dryrun, load_recipe, make_recipe
 from poise.experiment.recipe import MemoryKeys, TrialKeys
+from poise.learner import Settings
 from poise.methods import METHODS, make_method
+from poise.tuning import DEFAULT_POLICY, tuner_kind, tuner_names
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -260,6 +262,39 @@ def test_default_actions_and_options_are_documented() -> None:
     for name in METHODS:
         assert f"| `{name}` | `{make_method(name).default_action}` |" in text
         assert all(f"`{option}`" in text for option in METHODS[name].options)
+
+
+def test_options_of_policies_are_documented_with_their_defaults() -> None:
+    text = section("policies.md", "The policies")
+    shown = {row[0].strip("`"): row[1] for row in table(text.partition("Their options")[2])}
+    expected = {name: tuner_kind(name).resolve({}) for name in tuner_names()}
+    assert set(shown) == {name for name, options in expected.items() if options}
+    for name, options in expected.items():
+        found = dict(part.split("=", 1) for part in re.findall(r"`(\w+=[^`]+)`", shown.get(name, "")))
+        assert {key: tomllib.loads(f"x = {value}")["x"] for key, value in found.items()} == options, name
+
+
+def test_what_online_brings_along_is_documented() -> None:
+    """Its trials are in the table of recipe keys, its actions in the tables of spaces."""
+    rows = {row[0].strip("`"): row[1] for row in table(section("recipes.md", "Keys"))}
+    own, others = (asdict(tuner_kind(name).trial_settings({})) for name in (DEFAULT_POLICY, "exp3"))
+    for key, value in own.items():
+        words = json.dumps(value).strip('"')
+        if value != others[key]:
+            assert re.search(rf"for `{DEFAULT_POLICY}` `?{re.escape(words)}`?$", rows[f"trials.{key}"]), key
+        else:
+            assert rows[f"trials.{key}"].endswith(f"if not set {words}"), key
+    text = section("policies.md", "Which action")
+    spaces, methods = (table(part) for part in text.split("A method can have its own version"))
+    assert dict(spaces)["`online`"].endswith(f": {online_actions('lucir')}")
+    for name in METHODS.keys() - {"lucir", "ranpac", "simplecil"}:
+        (words,) = [words for names, words in methods if f"`{name}`" in names]
+        assert words.endswith(f": {online_actions(name)}"), name
+    assert (online_actions("ranpac"), online_actions("simplecil")) == (5, 1)
+
+
+def online_actions(method: str) -> int:
+    return len(Settings.resolve(method=method, policy=DEFAULT_POLICY).action_space)
 
 
 def test_constants_of_the_data_are_documented() -> None:

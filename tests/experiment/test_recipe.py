@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from poise.data import Budget
 from poise.errors import UserError
-from poise.experiment import load_recipe
+from poise.experiment import load_recipe, make_recipe
 from poise.methods import METHODS
 from poise.recipes import recipe_names, recipe_text
+from poise.tuning import tuner_names
 
 
 def refusal(name: str, *words: str) -> str:
@@ -98,6 +100,58 @@ def test_a_file_of_ones_own_has_the_same_keys_and_defaults(file: Path) -> None:
     recipe = load_recipe(str(file), ["seed=3"])
     assert (recipe.method, recipe.data, recipe.seed, recipe.epochs) == ("icarl", "digits", 3, 160)
     assert recipe.memory.budget() == Budget(None, 40)
+
+
+#: Axes not in alphabetical order: a file that sorts its keys would change the arms.
+GRIDS = "space=[{lr=[0.05,0.02],feature_kd=[0.5]},{lr=[0.1],feature_kd=[0,0.3]}]"
+
+
+def test_a_space_of_several_grids_is_a_list_of_tables(file: Path) -> None:
+    file.write_text(
+        'method = "lucir"\npolicy = "grid"\n[[space]]\nlr = [0.05, 0.02]\nfeature_kd = [0.5]\n'
+        "[[space]]\nlr = [0.1]\nfeature_kd = [0, 0.3]\n"
+    )
+    recipe = load_recipe(str(file))
+    assert recipe.space == [{"lr": [0.05, 0.02], "feature_kd": [0.5]}, {"lr": [0.1], "feature_kd": [0, 0.3]}]
+    arms = [(action.lr, action["feature_kd"]) for action in recipe.settings.action_space.actions]
+    assert arms == [(0.05, 0.5), (0.02, 0.5), (0.1, 0), (0.1, 0.3), (0.1, 1.0)]  # the default comes last
+    again = load_recipe("digits/lucir", ["policy=grid", GRIDS])
+    assert again.space == recipe.space
+    assert again.settings.action_space == recipe.settings.action_space
+
+
+@pytest.mark.parametrize("policy", ["grid", "online"])
+def test_a_space_of_several_grids_survives_being_written(policy: str) -> None:
+    recipe = load_recipe("digits/lucir", [f"policy={policy}", GRIDS]).resolved()
+    written = json.loads(json.dumps(recipe.model_dump(mode="json")))
+    again = make_recipe(written)
+    assert again == recipe
+    assert again.settings == recipe.settings
+    assert again.settings.action_space.actions == recipe.settings.action_space.actions
+
+
+@pytest.mark.parametrize(
+    ("word", "line"),
+    [
+        ("space=[{lr=[0.1]},3]", "key 'space"),
+        ("space=[{lr=[0.1]},{lr=0.1}]", "key 'space"),
+        ("space=[{lr=[0.1]},{lt=[0.1]}]", "the space has an axis 'lt'"),
+        ("space=[{lr=[0.1]},{lr=[0.1,0.1]}]", "names a value twice"),
+        ("space=[{lr=[0.1]},{balance=['align']}]", "balance=align means nothing to this method"),
+    ],
+)
+def test_a_mistake_in_one_of_several_grids_is_one_line(word: str, line: str) -> None:
+    assert line in refusal("digits/lucir", "policy=grid", word)
+
+
+def test_only_online_holds_out_unevenly_and_judges_by_its_trials() -> None:
+    for policy in tuner_names():
+        trials = load_recipe("digits/lucir", [f"policy={policy}"]).settings.trials
+        assert (trials.even, trials.classifier) == ((False, "trials") if policy == "online" else (True, "full"))
+    changed = load_recipe("digits/lucir", ["policy=online", "trials.even=true", "trials.classifier=full"])
+    assert (changed.settings.trials.even, changed.settings.trials.classifier) == (True, "full")
+    assert load_recipe("digits/lucir", ["policy=exp3", "trials.even=false"]).settings.trials.even is False
+    assert "key 'trials" in refusal("digits/lucir", "policy=exp3", "trials.even=some")
 
 
 @pytest.mark.parametrize(

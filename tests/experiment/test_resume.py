@@ -148,6 +148,33 @@ def test_two_branches_start_from_another_methods_phase_0_and_go_on_from_anywhere
         assert outcome(folder.path) == outcome(tmp_path / "whole")
 
 
+def test_with_a_space_of_several_grids_it_is_reopened_and_goes_on_from_between_any_two_trials(
+    plan: Plans, outcome: Outcome, tmp_path: Path
+) -> None:
+    words = (
+        *("policy=online", "groups=[2,2,1]", "policy_options.fewest=2"),
+        "space=[{lr=[0.05,0.02],feature_kd=[0.5]},{lr=[0.1],feature_kd=[0],adjustment=[1]}]",
+    )
+    whole = Run(plan(*words), RunFolder(tmp_path / "whole")).start()
+    assert whole["space"]["actions"] == 4
+    arms = [(arm["lr"], arm["feature_kd"], arm["adjustment"]) for arm in whole["space"]["arms"]]
+    assert arms == [(0.05, 0.5, 0), (0.02, 0.5, 0), (0.1, 0, 1), (0.1, 1, 0)]
+    trials = [
+        (event["phase"], event["trial"]["arm"])
+        for event in read_journal(tmp_path / "whole" / "journal.jsonl")
+        if event["event"] == "trial"
+    ]
+    assert [arm for phase, arm in trials if phase == 1] == [0, 1, 2, 3]
+    assert len([arm for phase, arm in trials if phase == 2]) == 2  # half of them, the default (arm 3) among them
+    assert (2, 3) in trials
+    for events in (6, 8, 10, 15):
+        folder = stopped_after(plan(*words), tmp_path / str(events), events)
+        opened, reopened = reopen(folder.path)
+        assert reopened.recipe == plan(*words).recipe
+        Run(reopened, opened).resume()
+        assert outcome(folder.path) == outcome(tmp_path / "whole")
+
+
 def test_a_damaged_checkpoint_falls_back_to_the_one_before_and_says_so(
     reference: Path, plan: Plans, outcome: Outcome, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -112,12 +112,30 @@ def test_adamw_gets_a_rate_of_its_own() -> None:
     assert (found.first_action.lr, found.default_action.lr, found.schedule.weight_decay) == (1e-3, 1e-3, 0.01)
 
 
-def test_online_tries_little_on_small_data() -> None:
+def test_online_tries_one_action_beside_the_default_on_small_data() -> None:
     found = suited(blank(400))
-    assert len(found.action_space) == 4
-    assert found.action_space.actions[found.action_space.default] == found.default_action
-    tried = found.tuner.forecast(1).epochs
-    assert tried <= 1.0 * found.schedule.epochs, "less than a phase of its own"
+    space, own = found.action_space, found.default_action
+    assert space.actions[space.default] == own
+    (other,) = [action for action in space.actions if action != own]
+    assert own.replace(feature_kd=0.3, lr=other.lr) == other
+    assert other.lr == pytest.approx(0.4 * own.lr)
+    assert (own.adjustment, other.adjustment, found.first_action.adjustment) == (1.0, 1.0, 1.0)
+    assert found.policy_options["safe"] == 1.0
+    trials = found.trials
+    assert (trials.environment, trials.length, trials.validation, trials.even, trials.classifier) == (
+        *("both", 0.1, 10),
+        *(False, "trials"),
+    )
+    for phase in (1, 2, 3, 6):
+        forecast = found.tuner.forecast(phase)
+        assert forecast.trials == 2
+        assert forecast.epochs * trials.trainings(2) <= 0.5 * found.schedule.epochs, "half a phase of its own"
+
+
+def test_with_a_method_of_the_users_choice_class_counts_are_not_adjusted_for() -> None:
+    found = suited(blank(400), method="lucir")
+    assert len(found.action_space) == 2
+    assert {action.adjustment for action in (*found.action_space.actions, found.first_action)} == {0.0}
 
 
 def test_with_many_images_everything_but_the_network_is_the_papers() -> None:

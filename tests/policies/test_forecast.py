@@ -49,7 +49,7 @@ def test_no_policy_asks_for_more_than_was_told_before(name: str) -> None:
         epochs.append(sum(new_epochs(trials).values()))
     assert max(counts, default=0) <= expected.trials
     assert max(epochs, default=0) <= expected.epochs
-    assert expected.exact == (name not in ("race", "online"))
+    assert expected.exact == (name != "race")
     if expected.exact:
         assert set(counts) == {expected.trials}
         assert set(epochs) == {expected.epochs}
@@ -61,6 +61,15 @@ def test_known_numbers() -> None:
     assert forecast(lambda: made("grid"), 1).trials == 100
     assert forecast(lambda: made("grid"), 1).epochs == 100 * 16
     assert not forecast(lambda: made("fixed"), 1).trials
+
+
+def test_fewer_trials_from_phase_to_phase_are_told_before() -> None:
+    found = [forecast(lambda: made("online"), phase) for phase in range(1, 8)]
+    assert [each.trials for each in found] == [50, 25, 13, 7, 4, 50, 25]
+    for phase, expected in enumerate(found, start=1):
+        trials = played(made("online"), seed=phase, phases=phase)
+        assert (len(trials), sum(new_epochs(trials).values())) == (expected.trials, expected.epochs)
+        assert expected.exact
 
 
 def test_phases_that_are_not_tuned_have_no_trials() -> None:

@@ -11,8 +11,11 @@ from pathlib import Path
 import pytest
 
 from poise import store
+from poise.actions import Action
 from poise.errors import UserError
+from poise.experiment import Run, RunFolder, load_recipe, make_plan
 from poise.report import describe_figures, gather, watch, writing
+from poise.report.figures.numbers import chances
 from poise.report.page.page import Contents, make_page
 from poise.report.reading import UnreadPath, read_run
 
@@ -100,6 +103,45 @@ def test_numbers_on_the_page_equal_those_of_the_results(pairs: Path, real: Path,
         assert lines["lucir", "fixed"][place][1] == pytest.approx(sum(filter(None, found)) / 3)
     assert page.tones.count("gain") == 1 + 1  # TFS, and the average of both
     assert "loss" not in page.tones
+
+
+def test_arms_of_a_space_of_several_grids_go_by_their_own_names(tmp_path: Path) -> None:
+    """A tiny run of `online` for LUCIR: eight stable actions, three plastic ones, and LUCIR's own, off both grids."""
+    folder = tmp_path / "run"
+    words = ("groups=[2,2,1]", "epochs=1", "batch=64", "policy=online")
+    result = Run(make_plan("digits/lucir", load_recipe("digits/lucir", words)), RunFolder(folder)).start()
+    run = read_run(folder)
+    assert len(run.arms) == len(set(run.arms)) == result["space"]["actions"] == 12
+    axes = {"adjustment", "feature_kd", "logit_kd", "lr", "margin", "old_rows"}
+    assert set(run.axes) == axes
+    assert run.arms[0] == "adjustment=0 feature_kd=0.5 logit_kd=1 lr=0.05 margin=1 old_rows=frozen"
+    assert run.arms[8] == "adjustment=1 feature_kd=0 logit_kd=1 lr=0.1 margin=0 old_rows=trained"
+    assert run.arms[11] == "adjustment=0 feature_kd=1 logit_kd=0 lr=0.1 margin=1 old_rows=frozen"
+
+    trials = [event for event in store.read_journal(folder / "journal.jsonl") if event["event"] == "trial"]
+    assert [trial["trial"]["arm"] for trial in trials if trial["phase"] == 1] == list(range(12))
+    rows = {(row["phase"], row["place"]): row for row in chances(run)}
+    for trial in trials:
+        arm = trial["trial"]["arm"]
+        row = rows.pop((trial["phase"], arm))
+        assert (row["action"], row["reward"]) == (run.arms[arm], trial["reward"])
+        assert row["action"] == str(Action(**{axis: trial["action"][axis] for axis in axes}))
+    assert len(rows) == 6  # half of them in the second tuned phase
+    assert {(row["phase"], row["reward"]) for row in rows.values()} == {(2, None)}
+    for phase in (1, 2):
+        (decided,) = [row for row in chances(run) if row["phase"] == phase and row["decided"]]
+        action = result["curve"][phase]["action"]
+        assert decided["action"] == str(Action(**{axis: action[axis] for axis in axes}))
+        assert decided["reward"] is not None
+
+    text = gather([folder]).write(tmp_path / "out").read_text(encoding="utf-8")
+    for name in (
+        "β 1  γ 0.5  λ 0.05  adjustment 0  margin 1  old_rows frozen",
+        "β 1  γ 0  λ 0.1  adjustment 1  margin 0  old_rows trained",
+        "β 0  γ 1  λ 0.1  adjustment 0  margin 1  old_rows frozen",
+    ):
+        assert name in text
+    assert "off the grid" not in text
 
 
 def test_the_page_is_complete_in_itself(pairs: Path, tmp_path: Path) -> None:

@@ -151,10 +151,12 @@ def test_that_a_local_environment_cannot_judge_an_allocation_is_said_once(
 def test_where_trials_are_left_open_an_allocation_is_judged_by_a_look_ahead(caplog: pytest.LogCaptureFixture) -> None:
     given: dict[str, Any] = {"memory": Budget(5, rule="rmm"), "net": "small", "epochs": 2, "batch": 32, "device": "cpu"}
     learner = Learner("lucir", **given, space={"allocation": [0.0, 0.9]}, preprocessing=DigitsSource.preprocessing)
-    other = Learner("lucir", **given, preprocessing=DigitsSource.preprocessing)
-    for each in (learner, other):
-        learn(each, [0, 1])
-    assert (learner.settings.trials.environment, other.settings.trials.environment) == ("both", "local")
+    learn(learner, [0, 1])
+    assert learner.settings.trials.environment == "both"
+    trials = [event for event in learn(learner, [2, 3]) if isinstance(event, TrialDone)]
+    assert {event.action["allocation"] for event in trials} == {0.0, 0.5, 0.9}
+    for event in trials:
+        assert [part["environment"] for part in event.record["split"]["parts"]] == ["local", "lookahead"]
     assert CANNOT not in caplog.text
 
 

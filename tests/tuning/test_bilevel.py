@@ -107,15 +107,23 @@ def difference(loss: Callable[[Action], float], action: Action, axis: str, width
     return (above - below) / (2 * width)
 
 
-@pytest.mark.parametrize(("name", "old_rows"), [("lucir", "frozen"), ("lucir", "trained"), ("icarl", "trained")])
+@pytest.mark.parametrize(
+    ("name", "old_rows", "adjustment"),
+    [("lucir", "frozen", 0.0), ("lucir", "trained", 1.0), ("icarl", "trained", 0.0), ("icarl", "trained", 1.0)],
+)
 def test_the_hypergradient_is_the_finite_difference(
-    name: str, old_rows: str, cpu: Backend, parts: Environment, monkeypatch: pytest.MonkeyPatch
+    name: str,
+    old_rows: str,
+    adjustment: float,
+    cpu: Backend,
+    parts: Environment,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(Tensor, "float", Tensor.double)  # networks and images in double precision throughout
     method = make_method(name)
     situation = situation_of(method, cpu, smooth_net().double(), Doubled)
     situation.model.double()
-    action = method.default_action.replace(lr=0.1, logit_kd=0.7, old_rows=old_rows)
+    action = method.default_action.replace(lr=0.1, logit_kd=0.7, old_rows=old_rows, adjustment=adjustment)
     _, gradient = hypergradient(situation, parts, action, number=1)
     assert set(gradient) == {"logit_kd", "lr"} | ({"feature_kd"} if name == "lucir" else set())
     for axis, value in gradient.items():
@@ -143,14 +151,17 @@ class Clamped(Lucir):
         return (Stage(clamp=1e-3),)
 
 
+@pytest.mark.parametrize("adjustment", [0.0, 1.0])
 @pytest.mark.parametrize(
     "method",
     [Lucir(), LwF(), PODNet(), AANets(), Clamped()],
     ids=["lucir", "lwf", "podnet", "aanets", "clamped"],
 )
-def test_the_unrolled_training_is_the_trainers(method: Method, cpu: Backend, parts: Environment) -> None:
+def test_the_unrolled_training_is_the_trainers(
+    method: Method, adjustment: float, cpu: Backend, parts: Environment
+) -> None:
     situation = situation_of(method, cpu)
-    action, steps = method.default_action, 4
+    action, steps = method.default_action.replace(adjustment=adjustment), 4
     problem = InnerProblem(situation, parts, action)
     model = situation.grown(parts.new).train()
     model.train_only("all", old_rows=action.old_rows == "trained")
@@ -168,6 +179,8 @@ def test_the_unrolled_training_is_the_trainers(method: Method, cpu: Backend, par
     by_class = [nn.functional.cross_entropy(logits[labels == label], labels[labels == label]) for label in range(3)]
     loss, _ = hypergradient(situation, parts, action, steps)
     assert loss == pytest.approx(float(torch.stack(by_class).mean()), rel=1e-4)
+    other, _ = hypergradient(situation, parts, action.replace(adjustment=1.0 - adjustment), steps)
+    assert other != pytest.approx(loss, rel=1e-5), "new classes have five times as many images as old ones"
 
 
 def test_a_far_too_small_learning_rate_grows_and_the_loss_falls(situation: Situation, parts: Environment) -> None:

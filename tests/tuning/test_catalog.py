@@ -69,7 +69,7 @@ class TestEveryName:
 
     def test_it_brings_along_how_actions_are_tried(self, name: str) -> None:
         kind = tuner_kind(name)
-        online = TrialSettings(environment="both", length=0.3, longest=24, validation=30)
+        online = TrialSettings("both", length=0.3, longest=16, validation=30, even=False, classifier="trials")
         assert kind.trial_settings({}) == (online if name == "online" else TrialSettings())
         assert kind.trial_settings({"length": 0.5}).length == 0.5
         assert kind.trial_settings({"length": 0.5}).validation == kind.trial_settings({}).validation

@@ -14,7 +14,7 @@ from poise.actions import Action
 from poise.training import Event, Lane, PhaseDone, StageDone, TrialDone, Work
 from poise.tuning import Attempt, ClassifierRule, TrialResult, Trials, first_classifier
 
-from .learners import SMALL, assert_same, decided_in, digits, hits_of, reopened, saved, small, tried_in
+from .learners import SMALL, assert_same, decided_in, digits, hits_of, of, reopened, saved, small, tried_in
 
 # The rule -----------------------------------------------------------------------------------------------------------
 
@@ -182,6 +182,82 @@ def test_the_papers_way_judges_by_two_short_trainings_in_the_first_tuned_phase_o
     assert learner.classifier_ == ("fc" if hits["fc"] >= hits["ncm"] else "ncm")
 
 
+BY_TRIALS: dict[str, dict[str, Any]] = {
+    "grid": {"trials": {"length": 0.5, "classifier": "trials"}},
+    "online": {"policy": "online", "space": [{"lr": [0.05]}, {"feature_kd": [0.0], "lr": [0.1, 0.02]}], "trials": None},
+}
+
+
+def hits_of_the_decided(events: list[Event]) -> dict[str, int]:
+    (decided,) = [event for event in tried_in(events) if event.action == decided_in(events).action]
+    return hits_of(decided)
+
+
+@pytest.mark.parametrize("case", BY_TRIALS)
+def test_the_trial_of_the_decided_action_judges_the_classifiers_and_hits_add_up(case: str) -> None:
+    learner = small(**BY_TRIALS[case])
+    assert learner.settings.trials.classifier == "trials"
+    total = dict(NONE)
+    for labels in ([3, 4], [5]):
+        events = list(learner.fitting(*digits(labels)))
+        assert not tried_in(events, "classifier"), "nothing is trained for it"
+        assert len(tried_in(events)) == len(learner.space)
+        total = {name: total[name] + count for name, count in hits_of_the_decided(events).items()}
+        assert any(total.values())
+        assert learner.knowledge.hits == total
+        expected = "fc" if total["fc"] >= total["ncm"] else "ncm"
+        assert [event.classifier for event in of(PhaseDone, events)] == [expected]
+        assert learner.classifier_ == expected
+
+
+@pytest.mark.parametrize("case", BY_TRIALS)
+def test_killed_before_or_after_the_trials_that_judge_it_ends_with_the_same_bytes(case: str) -> None:
+    straight, arriving = small(**BY_TRIALS[case]), digits([3, 4])
+    states, events = [], []
+    for event in straight.fitting(*arriving):
+        states.append(saved(straight))
+        events.append(event)
+    judged = straight.knowledge.hits
+    assert judged == hits_of_the_decided(events)
+    trials = len(straight.space)
+    places = {
+        0,
+        *(events.index(event) for event in tried_in(events)),
+        events.index(decided_in(events)),
+        len(events) - 2,
+    }
+    assert len(places) >= trials + 3
+    for place in sorted(places):
+        resumed = reopened(states[place])
+        told = list(resumed.fitting(*arriving))
+        assert in_any_order(told) == in_any_order(events[place + 1 :])
+        assert resumed.knowledge.hits == judged
+        assert_same(straight, resumed)
+
+
+def test_a_phase_without_trials_of_its_own_leaves_the_classifier() -> None:
+    learner = small(**{**BY_TRIALS["grid"], "policy_options": {"every": 2}})
+    first, second = (list(learner.fitting(*digits([label]))) for label in (3, 4))
+    hits = hits_of_the_decided(first)
+    assert not of(TrialDone, second)
+    assert learner.knowledge.hits == hits
+    assert [event.classifier for event in of(PhaseDone, second)] == [event.classifier for event in of(PhaseDone, first)]
+
+
+def test_a_reserve_comes_before_the_trials() -> None:
+    learner = small(**BY_TRIALS["grid"], memory=Budget(4, reserve=2))
+    before = learner.knowledge.hits
+    events = list(learner.fitting(*digits([3])))
+    assert tried_in(events)
+    assert not tried_in(events, "classifier")
+    assert learner.memory is not None
+    reserve = learner.memory.reserve
+    found = {
+        name: int((rows == reserve.labels.numpy()).sum()) for name, rows in learner.predictions(reserve.pixels).items()
+    }
+    assert learner.knowledge.hits == {name: before[name] + hits for name, hits in found.items()}
+
+
 # The judgement of classifiers beside the training, as on a GPU ------------------------------------------------------
 
 
@@ -196,6 +272,7 @@ BESIDE: dict[str, dict[str, Any]] = {
     "shorter than the training": {**ONE_TRIAL, "batch": 16},
     "both environments": {**ONE_TRIAL, "trials": {"environment": "both"}},
     "a finalist": {"policy": "race", "policy_options": {"finalists": 1, "rungs": 2}, "space": {"lr": [0.1, 0.02]}},
+    "the trials": {"space": {"lr": [0.1, 0.02]}, "trials": {"classifier": "trials", "environment": "both"}},
     "the paper's candidates": {"space": {"lr": [0.1, 0.02]}, "trials": {"classifier": "paper"}},
     "a reserve": {"space": {"lr": [0.1, 0.02]}, "memory": Budget(4, reserve=2)},
 }

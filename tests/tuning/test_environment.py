@@ -17,8 +17,10 @@ def image_set(sizes: dict[int, int], first: int = 0) -> ImageSet:
     return ImageSet(pixels, labels, torch.arange(first, first + len(labels)))
 
 
-def drawn(memory: Memory, new: ImageSet, reserve: ImageSet, number: int = 0) -> Environment | None:
-    return local_environment(memory, new, reserve, draws.generator(0, "environment", 1, number))
+def drawn(
+    memory: Memory, new: ImageSet, reserve: ImageSet, number: int = 0, per_class: int = 10, *, even: bool = True
+) -> Environment | None:
+    return local_environment(memory, new, reserve, draws.generator(0, "environment", 1, number), per_class, even=even)
 
 
 def counts(images: ImageSet) -> dict[int, int]:
@@ -41,6 +43,53 @@ def test_never_more_than_half_of_an_old_classs_memory() -> None:
     found = drawn(Memory(image_set({0: 5, 1: 20}), NONE), image_set({2: 50}, first=100), NONE)
     assert found is not None
     assert counts(found.valid) == {0: 2, 1: 2, 2: 2}
+
+
+def test_if_not_even_a_class_of_few_images_gives_what_it_can_spare_and_others_more() -> None:
+    memory = Memory(image_set({0: 5, 1: 20, 2: 1}), NONE)
+    found = drawn(memory, image_set({3: 50, 4: 4}, first=100), NONE, per_class=8, even=False)
+    assert found is not None
+    assert counts(found.valid) == {0: 2, 1: 8, 3: 8, 4: 2}
+    assert counts(found.kept) == {0: 3, 1: 12, 2: 1}
+    assert counts(found.new) == {3: 42, 4: 2}
+
+
+def test_if_not_even_a_reserve_changes_nothing() -> None:
+    memory = Memory(image_set({0: 4, 1: 4}), image_set({0: 2, 1: 2}, first=50))
+    arrived, reserve = image_set({2: 100, 3: 6}, first=100), image_set({2: 2}, first=900)
+    found = [drawn(memory, arrived, reserve, even=even) for even in (True, False)]
+    assert found[0] is not None
+    assert found[1] is not None
+    assert counts(found[0].valid) == counts(found[1].valid) == {0: 2, 1: 2, 2: 12, 3: 3}
+    assert found[0].digest() == found[1].digest()
+
+
+def test_where_all_classes_have_enough_even_and_not_are_one_draw() -> None:
+    memory, arrived = Memory(image_set({0: 20, 1: 20}), NONE), image_set({2: 50}, first=100)
+    even, free = (drawn(memory, arrived, NONE, even=even) for even in (True, False))
+    assert even is not None
+    assert free is not None
+    assert even.valid.origins.tolist() == free.valid.origins.tolist()
+
+
+@given(
+    old=st.dictionaries(st.integers(0, 4), st.integers(1, 30), min_size=1, max_size=5),
+    new=st.dictionaries(st.integers(5, 8), st.integers(1, 60), min_size=1, max_size=4),
+    per_class=st.integers(1, 30),
+)
+def test_if_not_even_each_class_validates_as_much_as_it_can_and_trains_on_the_rest(
+    old: dict[int, int], new: dict[int, int], per_class: int
+) -> None:
+    found = drawn(Memory(image_set(old), NONE), image_set(new, first=1000), NONE, per_class=per_class, even=False)
+    can = {label: min(per_class, size // 2) for label, size in {**old, **new}.items() if size > 1}
+    if found is None:
+        assert not can.keys() & old.keys() or not can.keys() & new.keys()
+        return
+    assert counts(found.valid) == dict(sorted(can.items()))
+    trained = counts(ImageSet.joined([found.kept, found.new]))
+    assert trained == {label: size - can.get(label, 0) for label, size in sorted({**old, **new}.items())}
+    parts = [set(part.origins.tolist()) for part in (found.kept, found.new, found.valid)]
+    assert len(set.union(*parts)) == sum(map(len, parts))
 
 
 def test_with_a_reserve_the_old_classes_are_judged_on_it_and_train_on_all_exemplars() -> None:

@@ -248,11 +248,7 @@ class Trials:
         return replace(at, hits=hits, witnessed=witnessed, epochs=until)
 
     def _trainer(self, leg: _Leg, at: _Reached) -> Trainer:
-        address: tuple[int | str, ...] = (
-            "round",
-            leg.attempt.trial.round,
-            *(("leg", at.number) if at.number else ()),
-        )
+        address: tuple[int | str, ...] = ("round", leg.attempt.trial.round, *(("leg", at.number) if at.number else ()))
         trainer = leg.lane.trainer(at.begun, leg.attempt.action, leg.total, address)
         if at.state is not None:
             trainer.restore(*at.state)
