@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from poise.policies import PRESETS
 from poise.recipes import saved_memory
+from poise.spaces import named_now
 
 #: What is run: the resolved recipe, and what the data were.
 RECIPE: Final = "recipe.json"
@@ -60,7 +61,7 @@ def method_name(keys: Mapping[str, Any]) -> str:
 def saved_recipe(recipe: Mapping[str, Any]) -> dict[str, Any]:
     """A recipe that was saved, its keys as they are meant today."""
     memory = recipe.get("memory")
-    return {**recipe, **({"memory": saved_memory(memory)} if isinstance(memory, Mapping) else {})}
+    return {**named_now(recipe), **({"memory": saved_memory(memory)} if isinstance(memory, Mapping) else {})}
 
 
 def holds_more_after_phase_0(memory: object) -> bool:

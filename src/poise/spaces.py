@@ -7,7 +7,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,9 @@ class Named(NamedTuple):
 
 
 Space = str | Grids | Named
+
+#: The name of the first `online`, the policy and the space, for what was saved with it.
+FIRST_ONLINE: Final = "online-1"
 
 #: The named spaces; a method may have its own version of one (`Method.spaces`).
 SPACES: Final[Mapping[str, Grids]] = {
@@ -64,6 +67,14 @@ SPACES: Final[Mapping[str, Grids]] = {
         "pod": (0.1, 1),
         "adjustment": (0, 1),
         "lr": (0.1, 0.05, 0.02),
+        "backbone_rate": (0, 0.01, 0.1),
+        "ridge": (0, 1e2, 1e4, 1e6, 1e8),
+    },
+    FIRST_ONLINE: {
+        "logit_kd": (0, 1),
+        "feature_kd": (0.1, 0.5, 1),
+        "pod": (0.1, 1),
+        "lr": (0.1, 0.05),
         "backbone_rate": (0, 0.01, 0.1),
         "ridge": (0, 1e2, 1e4, 1e6, 1e8),
     },
@@ -176,7 +187,8 @@ class ActionSpace:
         """What a report needs to print the space."""
         axes = {name: list(values) for name, values in self.axes.items()}
         default = dict(self.actions[self.default])
-        found = {"name": self.name, "axes": axes, "actions": len(self), "default": default}
+        favourite = {} if self.favourite is None else {"favourite": dict(self.actions[self.favourite])}
+        found = {"name": self.name, "axes": axes, "actions": len(self), "default": default, **favourite}
         if self.is_product:
             return found
         grids = [{axis: list(values) for axis, values in grid.items()} for grid in self.grids]
@@ -203,8 +215,8 @@ def make_space(
         name, given, favourite = "grid", all_grids(named), None
     grids, actions = list[dict[str, tuple[AxisValue, ...]]](), list[Action]()
     for grid in given:
-        _check_words(grid, base, known)
         values = {axis: _axis_values(axis, each, base) for axis, each in grid.items()}
+        _check_words(values, base, known)
         tuned = {axis: each for axis, each in values.items() if kinds is None or _kind(axis) in kinds}
         found = _product(tuned, base, tied=name == "joint" and "margin" in base)
         more = [action for action in found if action not in actions]
@@ -213,7 +225,7 @@ def make_space(
             grids.append(tuned)
     if base not in actions:
         actions.append(base)
-    best = base.replace(**favourite) if favourite is not None else None
+    best = base.replace(**favourite) if favourite is not None and {*favourite} <= {*base} else None
     return ActionSpace(
         name, tuple(grids), tuple(actions), actions.index(base), actions.index(best) if best in actions else None
     )
@@ -330,3 +342,15 @@ def _kind(axis: str) -> str | None:
 
 def _short(value: AxisValue) -> str:
     return f"{value:g}" if isinstance(value, int | float) else value
+
+
+def named_now(values: Mapping[str, Any]) -> dict[str, Any]:
+    """A saved recipe or saved settings, with the names that their policy and space have now.
+
+    What was saved with the first `online` does not know `trials.even`.
+    """
+    trials = values.get("trials")
+    if not isinstance(trials, Mapping) or "even" in trials:
+        return dict(values)
+    keys = ("policy", "space")
+    return {**values, **{key: FIRST_ONLINE for key in keys if values.get(key) == "online"}}

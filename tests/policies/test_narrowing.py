@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from poise import Learner
 from poise.actions import Action
+from poise.errors import UserError
+from poise.learner.settings import Settings
 from poise.policies import Outcome, Policy, Setup, Trial, make_policy
 from poise.spaces import make_space
+from poise.tuning import judging_epochs
 
 GRID = {"feature_kd": (0.1, 0.2, 0.3, 0.4), "lr": (0.1, 0.05)}
 OWN = Action(feature_kd=0.4, lr=0.05)
@@ -97,3 +102,45 @@ def test_a_method_names_its_favourite() -> None:
 def test_options_out_of_range_are_refused(option: str, value: float) -> None:
     with pytest.raises(Exception, match=option):
         made(**{option: value})
+
+
+@pytest.mark.parametrize(("option", "value"), [("handicap", float("inf")), ("head_start", float("nan"))])
+def test_numbers_that_mean_nothing_are_refused(option: str, value: float) -> None:
+    with pytest.raises(UserError, match=option):
+        made(**{option: value})
+
+
+def test_phases_in_which_nothing_is_tried_do_not_count() -> None:
+    policy = made(fewest=2, again=3, every=2)
+    fields = [len(play(policy, phase, {0: 0.9})) for phase in range(1, 9)]
+    assert fields == [8, 0, 4, 0, 2, 0, 8, 0]
+
+
+def test_what_was_saved_with_the_first_online_goes_on_with_it() -> None:
+    first = Learner("lucir", policy="online-1", epochs=20, device="cpu").settings
+    saved = json.loads(json.dumps(first.as_json()))
+    saved["policy"] = saved["space"] = "online"
+    del saved["trials"]["even"]
+    found = Settings.from_json(saved)
+    assert (found.policy, found.space) == ("online-1", "online-1")
+    assert found.action_space == first.action_space
+    assert len(found.action_space) == 12
+    present = Learner("lucir", policy="online", epochs=20, device="cpu").settings
+    assert Settings.from_json(json.loads(json.dumps(present.as_json()))).policy == "online"
+
+
+def test_a_favourite_is_on_record() -> None:
+    space = Learner("lucir", device="cpu").space
+    assert space.favourite is not None
+    assert space.as_json()["favourite"] == dict(space.actions[space.favourite])
+
+
+def test_a_loss_without_competing_classes_has_no_counts_to_adjust_for() -> None:
+    assert "adjustment" not in Learner("icarl", options={"loss": "sigmoid"}, device="cpu").space.axes
+    assert "adjustment" in Learner("icarl", device="cpu").space.axes
+
+
+def test_judging_classifiers_by_trials_costs_nothing() -> None:
+    settings = Learner("lucir", device="cpu").settings
+    assert settings.trials.classifier == "trials"
+    assert judging_epochs(settings.trials, settings.default_action, 1, 30) == 0

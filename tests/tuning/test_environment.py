@@ -61,7 +61,7 @@ def test_if_not_even_a_reserve_changes_nothing() -> None:
     assert found[0] is not None
     assert found[1] is not None
     assert counts(found[0].valid) == counts(found[1].valid) == {0: 2, 1: 2, 2: 12, 3: 3}
-    assert found[0].digest() == found[1].digest()
+    assert found[0].digest == found[1].digest
 
 
 def test_where_all_classes_have_enough_even_and_not_are_one_draw() -> None:

@@ -13,7 +13,7 @@ from poise.data import ALL_IMAGES, LEAST_SIZE, Budget
 from poise.errors import UserError, check_number, check_whole
 from poise.methods import Growth, Method, is_registered, make_method
 from poise.nets import absolute_word, check_backbone
-from poise.spaces import ActionSpace, Grids, Named, all_grids, make_space, tuned_space
+from poise.spaces import ActionSpace, Grids, Named, all_grids, make_space, named_now, tuned_space
 from poise.training import Schedule
 from poise.tuning import (
     DEFAULT_POLICY,
@@ -132,6 +132,7 @@ class Settings:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
         """The settings that `as_json` turned into plain values."""
+        values = named_now(values)
         memory, schedule = Budget.restored(values["memory"]), Schedule(**values["schedule"])
         return cls(**{**values, "memory": memory, "schedule": schedule, "trials": TrialSettings(**values["trials"])})
 

@@ -45,6 +45,9 @@ class ICaRL(Method):
         if self.settings["loss"] not in ("softmax", "sigmoid"):
             word = str(self.settings["loss"])
             raise UserError(f"{self.name} loss '{word}'; {suggestion(word, ['softmax', 'sigmoid'])}")
+        if self.settings["loss"] == "sigmoid":  # its classes do not compete, so there are no counts to adjust for
+            own = self.default_action
+            self.default_action = Action(**{axis: own[axis] for axis in own if axis != "adjustment"})
 
     def terms(self, student: Output, teacher: Output | None, labels: Tensor, growth: Growth) -> dict[str, Tensor]:
         """Classification of all classes, and distillation of the old classes' outputs."""

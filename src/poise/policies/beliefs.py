@@ -141,6 +141,7 @@ class Informed(Belief):
         space = setup.space
         self._prior[space.default if space.favourite is None else space.favourite] = head_start
         self._tried: set[int] = set()  # in this phase
+        self.phases = 0  # that something was learned in
 
     @property
     def is_fresh(self) -> bool:
@@ -159,6 +160,7 @@ class Informed(Belief):
             self._sums[arm] += weight * (outcome.reward - own[0])
             self._counts[arm] += weight
             self._tried.add(arm)
+        self.phases += 1
 
     def gains(self) -> Array:
         """The gain to expect of every arm, tried or not."""

@@ -16,6 +16,7 @@ from poise.policies.beliefs import AdaHedge, Exp3, Informed, Scores
 from poise.policies.plans import B, TrialPlan, best_guesses, every_arm, narrowing, one_by_one, race, some_arms
 from poise.policies.surrogate import KERNELS, Surrogate
 from poise.policies.wrappers import Every, Safe
+from poise.spaces import FIRST_ONLINE
 
 Option = bool | int | float | str
 Builder = Callable[..., Policy]
@@ -174,7 +175,17 @@ def online_policy(
     """The default: fewer arms from phase to phase, all of them again now and then, in its own space (see the docs)."""
     _positive(fewest=fewest, again=again)
     _share("carry", carry)
+    for name, value in (("handicap", handicap), ("head_start", head_start)):
+        _require(-1 <= value <= 1, f"{name}={value} must be a share of right guesses, e.g. 0.05 for five points")
     return Composed(setup, narrowing(fewest, again), Informed(setup, carry, handicap, head_start))
+
+
+@register(FIRST_ONLINE, Preset(FIRST_ONLINE, {"environment": "both", "length": 0.3, "longest": 24, "validation": 30}))
+def first_online_policy(setup: Setup, *, rungs: int = 2, finalists: int = 0, carry: float = 1.0) -> Policy:
+    """The first `online`: a race. Learners and runs that were saved with it go on with it."""
+    policy = race_policy(setup, rungs=rungs, finalists=finalists, carry=carry)
+    policy.description = {"resolves_to": "race"}
+    return policy
 
 
 @register("gp")

@@ -92,13 +92,13 @@ def race(rungs: int, finalists: int) -> TrialPlan[Scores]:
 def narrowing(fewest: int, again: int) -> TrialPlan[Informed]:
     """All arms in the first phase, then half as many from phase to phase, each trained for a whole short schedule.
 
-    Those with the best gains so far stay, the default always, and at least `fewest` with it. Every `again` phases all
-    arms are tried once more: what suits 20 old classes need not suit 80.
+    Those with the best gains so far stay, the default always, and at least `fewest` with it. In every `again`-th phase
+    in which anything is tried, all arms are tried once more: what suits 20 old classes need not suit 80.
     """
 
     def plan(setup: Setup, phase: int, belief: Informed) -> Iterator[Sequence[Wish]]:
         gains, own = belief.gains(), setup.space.default
-        halvings = 0 if belief.is_fresh else (phase - 1) % again
+        halvings = 0 if belief.is_fresh else belief.phases % again
         count = max(fewest, -(-len(setup.space) // 2**halvings))
         best = sorted(range(len(setup.space)), key=lambda arm: (arm != own, -gains[arm], arm))
         yield [Wish(arm, setup.short) for arm in sorted(best[:count])]

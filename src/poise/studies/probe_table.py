@@ -43,7 +43,8 @@ class ProbeTable:
         space = self.table["space"]
         grids = [{axis: tuple(each) for axis, each in grid.items()} for grid in space.get("grids", [space["axes"]])]
         actions = tuple(Action(**axes) for axes in self.table["actions"])
-        return ActionSpace(space["name"], tuple(grids), actions, self.table["default"])
+        favourite = actions.index(Action(**space["favourite"])) if "favourite" in space else None
+        return ActionSpace(space["name"], tuple(grids), actions, self.table["default"], favourite)
 
     @property
     def lengths(self) -> list[TrialLength]:

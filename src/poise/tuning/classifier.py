@@ -91,7 +91,7 @@ def judging_epochs(settings: TrialSettings, action: Action, phase: int, full: in
         return 0
     if settings.classifier == "full":
         return full
-    return len(CLASSIFIERS) * settings.short(full) if phase == 1 else 0
+    return len(CLASSIFIERS) * settings.short(full) if settings.classifier == "paper" and phase == 1 else 0
 
 
 def train_and_judge(task: Task, action: Action, training: Iterator[Event]) -> Iterator[Event]:
