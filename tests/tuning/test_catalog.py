@@ -20,6 +20,11 @@ from poise.tuning.offline import OfflineTuner
 OWN = make_method("lucir").default_action
 SETUP = Setup(make_space({"lr": [0.1, 0.05]}, OWN), short=4, full=40, seed=0)
 KINDS: dict[str, type[Tuner]] = {"bilevel": BilevelTuner, "offline-rl": OfflineTuner}
+#: Of the policies that bring a space and trials of their own.
+TRIALS = {
+    "online": TrialSettings("both", length=0.3, longest=16, validation=30, even=False, classifier="trials"),
+    "online-1": TrialSettings("both", length=0.3, longest=24, validation=30),
+}
 
 
 def make_tuner(name: str, options: Mapping[str, Any]) -> Tuner:
@@ -63,14 +68,13 @@ class TestEveryName:
                 with pytest.raises(UserError, match=r"^policy=bilevel moves [^\n]*; leave space and tune out$"):
                     kind.own_space(space, tune)
         else:
-            assert kind.own_space(None, None) == ("online" if name == "online" else "paper")
+            assert kind.own_space(None, None) == (name if name in TRIALS else "paper")
             assert kind.own_space("wide", ["lr"]) == "wide"
             assert kind.own_space({"lr": [0.1]}, None) == {"lr": [0.1]}
 
     def test_it_brings_along_how_actions_are_tried(self, name: str) -> None:
         kind = tuner_kind(name)
-        online = TrialSettings("both", length=0.3, longest=16, validation=30, even=False, classifier="trials")
-        assert kind.trial_settings({}) == (online if name == "online" else TrialSettings())
+        assert kind.trial_settings({}) == TRIALS.get(name, TrialSettings())
         assert kind.trial_settings({"length": 0.5}).length == 0.5
         assert kind.trial_settings({"length": 0.5}).validation == kind.trial_settings({}).validation
 
