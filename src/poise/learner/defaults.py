@@ -107,7 +107,7 @@ def _trying_little(settings: Settings, open_keys: Collection[str]) -> Settings:
     """The settings with what `online` is like on small data, where that was left open."""
     base, only = settings.default_action, only_environment(settings.made_method, settings.memory)
     environment = only or SMALL_TRIALS.environment
-    scaled = {axis: [round(v * base.lr, 6) for v in values] if axis == "lr" else values for axis, values in SMALL_SPACE.items()}
+    scaled = {**SMALL_SPACE, "lr": tuple(round(share * base.lr, 6) for share in SMALL_SPACE["lr"])}
     unused = {axis for axis, words in settings.choices.items() if not words}
     space = {axis: tuple(values) for axis, values in scaled.items() if axis in base and axis not in unused}
     options = {"safe": 1.0, **settings.policy_options} if "policy_options" in open_keys else settings.policy_options
