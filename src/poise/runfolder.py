@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from poise.policies import PRESETS
+from poise.policies import PRESETS, named_now
 from poise.recipes import saved_memory
-from poise.spaces import named_now
 
 #: What is run: the resolved recipe, and what the data were.
 RECIPE: Final = "recipe.json"

@@ -7,7 +7,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, NamedTuple, cast
+from typing import Final, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -342,15 +342,3 @@ def _kind(axis: str) -> str | None:
 
 def _short(value: AxisValue) -> str:
     return f"{value:g}" if isinstance(value, int | float) else value
-
-
-def named_now(values: Mapping[str, Any]) -> dict[str, Any]:
-    """A saved recipe or saved settings, with the names that their policy and space have now.
-
-    What was saved with the first `online` does not know `trials.even`.
-    """
-    trials = values.get("trials")
-    if not isinstance(trials, Mapping) or "even" in trials:
-        return dict(values)
-    keys = ("policy", "space")
-    return {**values, **{key: FIRST_ONLINE for key in keys if values.get(key) == "online"}}

@@ -13,7 +13,8 @@ from poise.data import ALL_IMAGES, LEAST_SIZE, Budget
 from poise.errors import UserError, check_number, check_whole
 from poise.methods import Growth, Method, is_registered, make_method
 from poise.nets import absolute_word, check_backbone
-from poise.spaces import ActionSpace, Grids, Named, all_grids, make_space, named_now, tuned_space
+from poise.policies import named_now
+from poise.spaces import ActionSpace, Grids, Named, all_grids, make_space, tuned_space
 from poise.training import Schedule
 from poise.tuning import (
     DEFAULT_POLICY,

@@ -11,6 +11,7 @@ from poise.policies.catalog import (
     UNTUNED,
     Preset,
     make_policy,
+    named_now,
     register,
     resolved_options,
 )
@@ -33,6 +34,7 @@ __all__ = [
     "Wish",
     "forecast",
     "make_policy",
+    "named_now",
     "new_epochs",
     "register",
     "replay",

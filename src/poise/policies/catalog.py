@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic
+from typing import Any, Generic
 
 import numpy as np
 
@@ -212,6 +212,17 @@ def _surrogate(
     _choice("kernel", kernel, KERNELS)
     _require(kappa >= 0, f"kappa={kappa} must be at least 0")
     return Composed(setup, best_guesses(trials, batch), Surrogate(setup, kernel, explore, memory, kappa))
+
+
+def named_now(values: Mapping[str, Any]) -> dict[str, Any]:
+    """A saved recipe or saved settings, with the names that their policy and space have now.
+
+    What was saved with the first `online` does not know `trials.even`.
+    """
+    trials = values.get("trials")
+    if not isinstance(trials, Mapping) or "even" in trials:
+        return dict(values)
+    return {**values, **{key: FIRST_ONLINE for key in ("policy", "space") if values.get(key) == DEFAULT_POLICY}}
 
 
 def make_policy(name: str, setup: Setup, options: Mapping[str, Option] | None = None) -> Policy:
