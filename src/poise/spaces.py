@@ -103,7 +103,7 @@ class ActionSpace:
     leaving it alone is always possible: where it is not on the grid it is appended as one more arm.
 
     Attributes:
-        name: `paper`, `joint`, `wide`, `paper3`, `wide3`, `full`, `online`, or `grid` for a grid of one's own.
+        name: `paper`, `joint`, `wide`, `paper3`, `wide3`, `full`, `online`, `online-1`, or `grid` for one's own.
         grids: the tuned axes of each grid with their values, in the order in which its product runs (the last one
             fastest).
         actions: the arms.

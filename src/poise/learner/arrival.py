@@ -188,9 +188,9 @@ def _in_reserve(images: ImageSet, old: int, memory: Memory) -> list[int]:
     """Which images of known classes are copies of reserve images: those must not be trained on."""
     if len(memory.reserve) == 0:
         return []
-    stored = {image.tobytes() for image in memory.reserve.pixels.cpu().numpy()}
+    stored = {_digest(image) for image in memory.reserve.pixels.cpu().numpy()}
     known = (images.labels < old).nonzero().flatten().tolist()
-    found = [index for index in known if images.pixels[index].numpy().tobytes() in stored]
+    found = [index for index in known if _digest(images.pixels[index].numpy()) in stored]
     if found:
         log.warning("%d images are in the reserve already and are not trained on", len(found))
     return found
@@ -201,10 +201,10 @@ def without_copies(images: ImageSet, kept: ImageSet) -> Tensor:
 
     Images of which a caller said where they come from are different images of a data set, and stay.
     """
-    seen = {_key(label, image) for label, image in _labelled(kept)} if (images.origins < 0).any() else set()
+    seen = {(label, _digest(image)) for label, image in _labelled(kept)} if (images.origins < 0).any() else set()
     places = list[int]()
     for place, ((label, image), origin) in enumerate(zip(_labelled(images), images.origins.tolist(), strict=True)):
-        key = _key(label, image) if origin < 0 else None
+        key = (label, _digest(image)) if origin < 0 else None
         if key is None or key not in seen:
             places.append(place)
         if key is not None:
@@ -212,9 +212,9 @@ def without_copies(images: ImageSet, kept: ImageSet) -> Tensor:
     return torch.tensor(places, dtype=torch.long)
 
 
-def _key(label: int, image: NDArray[Any]) -> tuple[int, bytes]:
+def _digest(image: NDArray[Any]) -> bytes:
     """What an image is known by, in a few bytes."""
-    return label, hashlib.blake2b(image.tobytes(), digest_size=16).digest()
+    return hashlib.blake2b(image.tobytes(), digest_size=16).digest()
 
 
 def _labelled(images: ImageSet) -> Iterator[tuple[int, NDArray[Any]]]:

@@ -33,6 +33,10 @@ class Belief(ABC):
     def values(self) -> Array:
         """How good each arm seems, on any scale; −inf for an arm that must not be chosen."""
 
+    def _of_tried(self, values: Array, tried: Collection[int]) -> Array:
+        """These values for the arms that were tried; the others must not be chosen."""
+        return np.where(np.isin(np.arange(self.arms), sorted(tried)), values, -np.inf)
+
     def distribution(self) -> Array | None:
         """The probability of each arm, for a belief that has one."""
         return None
@@ -59,7 +63,7 @@ class Scores(Belief):
         super().__init__(setup)
         self.carry = carry
         self._rates = [action.lr for action in setup.space.actions]
-        self._handicaps = handicap * -np.log2(self._rates)
+        self._handicaps = _handicaps(setup, handicap)
         self._past: dict[Length, tuple[Array, Array]] = {}  # sum and number of gains, for every arm
         self._gains: dict[Length, dict[tuple[int, int], float]] = {}  # length → (round, arm) → gain, in this phase
 
@@ -112,8 +116,7 @@ class Scores(Belief):
         """The mean gain of the arms that were trained longest in this phase."""
         full, _ = self._longest
         went = {arm for _, arm in self._gains.get(self._longest, {})}
-        eligible = np.isin(np.arange(self.arms), sorted(went))
-        return np.where(eligible, self.means() - (0 if full else self._handicaps), -np.inf)
+        return self._of_tried(self.means() - (0 if full else self._handicaps), went)
 
     def distribution(self) -> Array | None:
         """Uniform as long as nothing was tried; None afterwards."""
@@ -135,7 +138,7 @@ class Informed(Belief):
     def __init__(self, setup: Setup, carry: float, handicap: float = 0.0, head_start: float = 0.0) -> None:
         super().__init__(setup)
         self.carry = carry
-        self._handicaps = handicap * -np.log2([action.lr for action in setup.space.actions])
+        self._handicaps = _handicaps(setup, handicap)
         self._sums, self._counts = np.zeros(self.arms), np.zeros(self.arms)
         self._prior = np.zeros(self.arms)
         space = setup.space
@@ -154,10 +157,11 @@ class Informed(Belief):
 
     def learn(self, outcomes: Sequence[Outcome]) -> None:
         """Compare all trials with the default's."""
-        own = [outcome.reward for outcome in outcomes if outcome.trial.arm == self.setup.space.default]
+        (own,) = [outcome.reward for outcome in outcomes if outcome.trial.arm == self.setup.space.default]
+        weight = max(1, *(len(outcome.per_class) for outcome in outcomes))
         for outcome in outcomes:
-            arm, weight = outcome.trial.arm, max(1, *(len(each.per_class) for each in outcomes))
-            self._sums[arm] += weight * (outcome.reward - own[0])
+            arm = outcome.trial.arm
+            self._sums[arm] += weight * (outcome.reward - own)
             self._counts[arm] += weight
             self._tried.add(arm)
         self.phases += 1
@@ -168,8 +172,12 @@ class Informed(Belief):
 
     def values(self) -> Array:
         """The same for the arms that were tried in this phase."""
-        tried = np.isin(np.arange(self.arms), sorted(self._tried))
-        return np.where(tried, self.gains(), -np.inf)
+        return self._of_tried(self.gains(), self._tried)
+
+
+def _handicaps(setup: Setup, handicap: float) -> Array:
+    """What is taken off the gain of every arm: so much for each halving of the learning rate, from 1 on."""
+    return handicap * -np.log2([action.lr for action in setup.space.actions])
 
 
 class Exp3(Belief):

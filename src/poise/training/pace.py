@@ -22,8 +22,8 @@ GAIN = 1.05  # the least speed-up, in images per second, for which the number of
 MARGIN = 1.25  # free memory needed to double the pieces, as a multiple of what the running ones took
 FIRST = 2  # steps of each piece, on average, before they are measured
 WINDOW = 0.5  # seconds over which a rate is measured
-USUAL_RATE = 43_000.0  # images per second of one lane on an H200, and seconds of a capture: until they are measured
-USUAL_CAPTURE = 1.0
+LANE_RATE = 43_000.0  # images per second of one lane, as measured on an H200
+CAPTURE_SECONDS = 1.0  # of one captured step, an estimate
 
 
 @dataclass(frozen=True)
@@ -58,18 +58,18 @@ class Found(NamedTuple):
 _FOUND: dict[Hashable, Found] = {}  # by kind of work, for the life of the process
 
 
-def worthwhile(images: float, captures: int, *, rate: float = USUAL_RATE, seconds: float = USUAL_CAPTURE) -> int:
+def worthwhile(images: float, captures: int) -> int:
     """How many lanes finish so much work soonest, where each of them first captures so many steps.
 
-    `rate` is the speed of one lane in images per second (more of them grow as a third root), `seconds` the time of a
-    capture, during which nothing else is queued.
+    The speed of several lanes is taken to grow as the third root of their number; while one captures, nothing else is
+    queued.
 
     >>> worthwhile(1e6, 6), worthwhile(4e6, 6), worthwhile(4e6, 3), worthwhile(1e8, 3)
     (1, 3, 6, 8)
     """
 
     def needed(lanes: int) -> float:
-        return float(images / (rate * lanes ** (1 / 3)) + seconds * captures * lanes)
+        return float(images / (LANE_RATE * lanes ** (1 / 3)) + CAPTURE_SECONDS * captures * lanes)
 
     return min(range(1, MOST_PIECES + 1), key=needed)
 
