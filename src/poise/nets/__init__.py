@@ -1,9 +1,10 @@
-"""What learns: backbones, two branches of one, heads, and the model made of both."""
+"""What learns: backbones, two branches of one, several side by side, heads, and the model made of both."""
 
 from poise.nets.adapt import Adapted, adapt
 from poise.nets.branches import Branches, ScaledConv
+from poise.nets.concatenated import Concatenated, Frozen, NewestHead
 from poise.nets.gaussians import GaussianHead
-from poise.nets.heads import CosineHead, Head, LinearHead, ProxyHead, ScaledHead
+from poise.nets.heads import CosineHead, Head, LinearHead, ProxyHead, RenewedHead, ScaledHead
 from poise.nets.info import NetInfo, net_info, set_info
 from poise.nets.model import (
     BACKBONES,
@@ -30,16 +31,20 @@ __all__ = [
     "Backbone",
     "BatchNorm",
     "Branches",
+    "Concatenated",
     "CosineHead",
     "Features",
+    "Frozen",
     "GaussianHead",
     "Head",
     "LinearHead",
     "Model",
     "NetInfo",
+    "NewestHead",
     "Output",
     "Part",
     "ProxyHead",
+    "RenewedHead",
     "ResNet",
     "RidgeHead",
     "ScaledConv",

@@ -166,7 +166,41 @@ class ProxyHead(ScaledHead):
         return (near.softmax(dim=2) * near).sum(dim=2)
 
 
-class LinearHead(Head):
+class UnbiasedHead(Head):
+    """logits = W f."""
+
+    @torch.no_grad()
+    def align(self) -> None:
+        """w_new ← w_new · mean |w_old| / mean |w_new|; biases, where there are any, do not change."""
+        if len(self.old) and len(self.new):
+            self.new.mul_(self.old.norm(dim=1).mean() / self.new.norm(dim=1).mean().clamp(min=1e-12))
+
+    def scores(self, features: Tensor) -> Tensor:
+        """The linear map."""
+        return nn.functional.linear(features, self.rows())
+
+
+class RenewedHead(UnbiasedHead):
+    """A linear map without bias that is made anew in every phase, with rows for old classes too (DER)."""
+
+    @torch.no_grad()
+    def grow(self, count: int, generator: torch.Generator) -> None:
+        """Rows for all classes, drawn from N(0, 1/d); nothing is taken over."""
+        super().grow(count, generator)
+        self.old.copy_(self.first_rows(len(self.old), generator))
+
+    def first_rows(self, count: int, generator: torch.Generator) -> Tensor:
+        """New rows, drawn from N(0, 1/d)."""
+        return torch.empty(count, *self.shape).normal_(0, 1 / math.sqrt(self.width), generator=generator)
+
+    @torch.no_grad()
+    def renew(self, generator: torch.Generator) -> None:
+        """Draw all rows again, in place, from U(−1/√d, 1/√d)."""
+        for rows in (self.old, self.new):
+            rows.copy_(_uniform(tuple(rows.shape), self.width, generator))
+
+
+class LinearHead(UnbiasedHead):
     """logits = W f + b."""
 
     parts = (*Head.parts, ("old_bias", "new_bias"))
@@ -187,18 +221,17 @@ class LinearHead(Head):
         super().freeze_old(frozen)
         self.old_bias.requires_grad_(not frozen)
 
-    @torch.no_grad()
-    def align(self) -> None:
-        """w_new ← w_new · mean |w_old| / mean |w_new|; biases do not change."""
-        if len(self.old) and len(self.new):
-            self.new.mul_(self.old.norm(dim=1).mean() / self.new.norm(dim=1).mean().clamp(min=1e-12))
-
     def scores(self, features: Tensor) -> Tensor:
         """The linear map."""
         return nn.functional.linear(features, self.rows(), torch.cat([self.old_bias, self.new_bias]))
 
 
-HEADS: dict[str, type[Head]] = {"cosine": CosineHead, "linear": LinearHead, "proxies": ProxyHead}
+HEADS: dict[str, type[Head]] = {
+    "cosine": CosineHead,
+    "linear": LinearHead,
+    "proxies": ProxyHead,
+    "renewed": RenewedHead,
+}
 
 
 def _uniform(shape: tuple[int, ...], fan_in: int, generator: torch.Generator) -> Tensor:

@@ -30,7 +30,7 @@ from poise.training.lanes import Lane, Lanes
 from poise.training.material import Material, features_suffice
 from poise.training.outlook import Outlook, Trying, Workload
 from poise.training.pace import Gauge, Pace, Work, give_back, worthwhile
-from poise.training.schedule import Schedule, ceiling
+from poise.training.schedule import Schedule
 from poise.training.situation import LocalPhase, Situation
 from poise.training.trainer import Trainer
 
@@ -70,7 +70,6 @@ __all__ = [
     "Work",
     "Workload",
     "both_classifiers",
-    "ceiling",
     "features_suffice",
     "give_back",
     "keep_exemplars",
