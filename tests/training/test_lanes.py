@@ -15,7 +15,7 @@ from torch import Tensor
 from poise.actions import Action
 from poise.data import Augmentation, ImageSet, Memory, Preprocessing
 from poise.errors import OutOfMemory
-from poise.methods import DER, AANets, Growth, Lucir, Method, PODNet
+from poise.methods import AANets, Growth, Lucir, Method, PODNet, make_method
 from poise.nets import Branches, Model, Output, build_backbone, build_head, torch_generator
 from poise.policies import Trial
 from poise.training import (
@@ -136,7 +136,12 @@ PODS = [
 ]
 
 
-AUXILIARY = [DER.default_action.replace(lr=lr, auxiliary=weight) for lr in (0.1, 0.02) for weight in (0.1, 1)]
+FREEZING = {
+    method: [
+        make_method(method).default_action.replace(lr=lr, auxiliary=weight) for lr in (0.1, 0.02) for weight in (0.1, 1)
+    ]
+    for method in ("der", "foster")
+}
 
 
 class TestTurns:
@@ -400,15 +405,17 @@ class TestTrials:
         assert results == tried(trials_on(cpu, 1), numbered(MIXED))
         assert len({result.witnessed[SHORT] for result in results}) == len(MIXED)
 
+    @pytest.mark.parametrize("method", FREEZING)
     def test_a_network_that_a_trial_froze_is_not_that_of_the_next_one(
-        self, cpu: Backend, monkeypatch: pytest.MonkeyPatch
+        self, method: str, cpu: Backend, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A lane that keeps its trainings, as it does on a GPU; the second pseudo phase freezes what the first left."""
-        alone = tried(trials_on(cpu, 1, DER(), environment="both"), numbered(AUXILIARY))
-        assert len({result.witnessed[SHORT] for result in alone}) == len(AUXILIARY)
+        actions, made = FREEZING[method], make_method(method)
+        alone = tried(trials_on(cpu, 1, made, environment="both"), numbered(actions))
+        assert len({result.witnessed[SHORT] for result in alone}) == len(actions)
         monkeypatch.setattr(Trainer, "captures", property(lambda trainer: True))
         monkeypatch.setattr(trainer_module, "CapturedRunner", EagerRunner)
-        assert tried(trials_on(cpu, 1, DER(), environment="both"), numbered(AUXILIARY)) == alone
+        assert tried(trials_on(cpu, 1, made, environment="both"), numbered(actions)) == alone
 
     def test_three_distillation_weights(self, cpu: Backend) -> None:
         alone = tried(trials_on(cpu, 1, PODNet()), numbered(PODS))
@@ -451,14 +458,17 @@ class TestOnAGpu:
 
     @pytest.mark.parametrize("precision", ["fp32", "bf16"])
     @pytest.mark.parametrize("environment", ["local", "both"])
-    def test_networks_that_trials_froze_agree_to_the_bit(self, gpu: Backend, environment: str, precision: str) -> None:
+    @pytest.mark.parametrize("method", FREEZING)
+    def test_networks_that_trials_froze_agree_to_the_bit(
+        self, method: str, gpu: Backend, environment: str, precision: str
+    ) -> None:
         """In two rungs: a trial goes on after others have used its lane."""
-        gpu = replace(gpu, precision=precision)
-        halves = [Attempt(Trial(arm, arm, 1), action, "ncm", SHORT) for arm, action in enumerate(AUXILIARY)]
-        wanted = [Attempt(Trial(4 + arm, arm, SHORT, continues=arm), AUXILIARY[arm], "ncm", SHORT) for arm in (3, 0, 2)]
+        gpu, actions = replace(gpu, precision=precision), FREEZING[method]
+        halves = [Attempt(Trial(arm, arm, 1), action, "ncm", SHORT) for arm, action in enumerate(actions)]
+        wanted = [Attempt(Trial(4 + arm, arm, SHORT, continues=arm), actions[arm], "ncm", SHORT) for arm in (3, 0, 2)]
         found = []
         for backend, lanes in ((gpu, 1), (gpu, 4), (replace(gpu, capture=False), 1)):
-            trials = self.trials(backend, lanes, DER(), environment=environment)
+            trials = self.trials(backend, lanes, make_method(method), environment=environment)
             found.append([*tried(trials, halves), *tried(trials, wanted)])
         assert found[1] == found[0]
         assert found[2] == found[0]

@@ -14,7 +14,16 @@ from torch import Tensor, nn
 from poise.actions import AxisValue
 from poise.data import Augmentation, Budget, Preprocessing
 from poise.errors import OtherImages, UserError
-from poise.learner.arrival import Arrival, Images, Labels, check_foresight, labelled_pixels, receive, share_right
+from poise.learner.arrival import (
+    Arrival,
+    Images,
+    Labels,
+    check_foresight,
+    labelled_pixels,
+    pixels_for,
+    receive,
+    share_right,
+)
 from poise.learner.conventions import Callback, Conventions
 from poise.learner.exporting import Exporting
 from poise.learner.labels import Label
@@ -242,6 +251,15 @@ class Learner(Conventions, Upkeep, Rejecting, Exporting):
         labels = np.asarray(self.classes_)
         with self.backend.active():
             return {name: labels[scores.argmax(dim=1).cpu().numpy()] for name, scores in self._scores(images).items()}
+
+    def start_predictions(self, images: Images) -> dict[str, NDArray[Any]]:
+        """The labels of the model that the next phase starts from, by its name, where another one predicts."""
+        name, start = self.settings.made_method.starts_from, self.knowledge.start
+        if name is None or start is None or start is self.knowledge.predictor:
+            return {}
+        with self.backend.active():
+            found = self.evaluator.extract(start, pixels_for(images, self.settings, self.knowledge)).logits
+            return {name: np.asarray(self.classes_)[found.argmax(dim=1).cpu().numpy()]}
 
     def score(self, images: Images, labels: Labels | None = None) -> float:
         """The share of images whose label is predicted, in [0, 1]; labels of another kind are refused."""

@@ -17,6 +17,7 @@ from poise.methods.base import (
     register,
 )
 from poise.methods.der import DER
+from poise.methods.foster import FOSTER
 from poise.methods.frozen import FrozenMethod
 from poise.methods.icarl import ICaRL
 from poise.methods.lucir import Lucir
@@ -29,6 +30,7 @@ from poise.methods.yardsticks import Finetune, Joint, Replay
 
 __all__ = [
     "DER",
+    "FOSTER",
     "METHODS",
     "MODEL",
     "PREVIOUS",

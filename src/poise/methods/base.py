@@ -203,6 +203,8 @@ class Method(ABC):
     own_memory: int | str = 20
     #: Whether every phase trains a new network, to which all classes are new; most continue with the last phase's.
     starts_anew: bool = False
+    #: What the model is called that the next phase starts from, where another one predicts: runs examine it, too.
+    starts_from: str | None = None
     #: The names of its own options with their defaults.
     options: Mapping[str, float | str] = {}
 

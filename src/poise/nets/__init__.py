@@ -2,9 +2,9 @@
 
 from poise.nets.adapt import Adapted, adapt
 from poise.nets.branches import Branches, ScaledConv
-from poise.nets.concatenated import Concatenated, Frozen, NewestHead
+from poise.nets.concatenated import Concatenated, Frozen, NewestHead, OldestHead
 from poise.nets.gaussians import GaussianHead
-from poise.nets.heads import CosineHead, Head, LinearHead, ProxyHead, RenewedHead, ScaledHead
+from poise.nets.heads import BoostedHead, CosineHead, Head, LinearHead, ProxyHead, RenewedHead, ScaledHead
 from poise.nets.info import NetInfo, net_info, set_info
 from poise.nets.model import (
     BACKBONES,
@@ -30,6 +30,7 @@ __all__ = [
     "Adapted",
     "Backbone",
     "BatchNorm",
+    "BoostedHead",
     "Branches",
     "Concatenated",
     "CosineHead",
@@ -41,6 +42,7 @@ __all__ = [
     "Model",
     "NetInfo",
     "NewestHead",
+    "OldestHead",
     "Output",
     "Part",
     "ProxyHead",

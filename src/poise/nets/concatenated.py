@@ -90,6 +90,22 @@ class Concatenated(Backbone):
         return Features(last.mean(dim=(2, 3)), (last,))
 
 
+class OldestHead(nn.Module):
+    """A copy of the head that the oldest network had, on its features; never trained. A teacher at no other cost."""
+
+    weight: Tensor
+    bias: Tensor
+
+    def __init__(self, weight: Tensor, bias: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("weight", weight.detach().clone())
+        self.register_buffer("bias", bias.detach().clone())
+
+    def forward(self, features: Tensor) -> Tensor:
+        """The logits of the classes that the oldest network knew."""
+        return nn.functional.linear(features[:, : self.weight.shape[1]].detach(), self.weight, self.bias)
+
+
 class NewestHead(nn.Module):
     """A head that looks at the features of the newest network alone: an auxiliary classifier for the phase."""
 

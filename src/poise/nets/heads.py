@@ -211,10 +211,14 @@ class LinearHead(UnbiasedHead):
         self.new_bias = nn.Parameter(torch.empty(0))
 
     def grow(self, count: int, generator: torch.Generator) -> None:
-        """Add rows and biases, both drawn from U(−1/√d, 1/√d)."""
+        """Add rows and biases."""
         super().grow(count, generator)
         self.old_bias = nn.Parameter(torch.cat([self.old_bias, self.new_bias]).detach().clone())
-        self.new_bias = nn.Parameter(_uniform((count,), self.width, generator).to(self.old.device))
+        self.new_bias = nn.Parameter(self.first_biases(count, generator).to(self.old.device))
+
+    def first_biases(self, count: int, generator: torch.Generator) -> Tensor:
+        """New biases, drawn from U(−1/√d, 1/√d)."""
+        return _uniform((count,), self.width, generator)
 
     def freeze_old(self, frozen: bool) -> None:
         """Freeze the old rows and their biases, or let them be trained."""
@@ -226,7 +230,40 @@ class LinearHead(UnbiasedHead):
         return nn.functional.linear(features, self.rows(), torch.cat([self.old_bias, self.new_bias]))
 
 
+class BoostedHead(LinearHead):
+    """FOSTER's: a linear map that goes on from the one of the last phase, over more features.
+
+    New rows do not see the first `blind` features: they are 0 there and stay so, for as long as this is set.
+    """
+
+    blind = 0
+
+    def rows(self) -> Tensor:
+        """All rows, in the order in which the classes arrived."""
+        if not self.blind:
+            return super().rows()
+        return torch.cat([self.old, nn.functional.pad(self.new[:, self.blind :], (self.blind, 0))])
+
+    def first_rows(self, count: int, generator: torch.Generator) -> Tensor:
+        """New rows, drawn from U(−√(3/d), √(3/d))."""
+        return math.sqrt(3) * super().first_rows(count, generator)
+
+    def first_biases(self, count: int, generator: torch.Generator) -> Tensor:
+        """New biases: 0."""
+        return torch.zeros(count)
+
+    @torch.no_grad()
+    def boost(self, known: int, generator: torch.Generator, *, blind: bool) -> None:
+        """Draw the values of old rows beyond the features known before; new rows may be `blind` to those."""
+        drawn = self.first_rows(len(self.old), generator).to(self.old.device)
+        self.old[:, known:] = drawn[:, known:]
+        if blind:
+            self.blind = known
+            self.new[:, :known] = 0
+
+
 HEADS: dict[str, type[Head]] = {
+    "boosted": BoostedHead,
     "cosine": CosineHead,
     "linear": LinearHead,
     "proxies": ProxyHead,
