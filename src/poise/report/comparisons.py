@@ -70,9 +70,9 @@ class Ranking:
 
     @property
     def leaders(self) -> tuple[Configuration, Configuration] | None:
-        """The two best that no exam helped and that saw the same before; None if no two of them share a seed."""
+        """The two best that no exam helped and whose training was alike; None if no two of them share a seed."""
         first, *others = [row for row in self.rows if not row.first.informed] or self.rows
-        alike = [row for row in others if _seen_before(row) == _seen_before(first)]
+        alike = [row for row in others if _protocol(row) == _protocol(first)]
         second = next((row for row in alike if not row.first.informed and self.difference(first, row)), None)
         return (first, second) if second else None
 
@@ -85,9 +85,9 @@ class Ranking:
         return spread([*row.averages(self.stream).values()]).mean
 
 
-def _seen_before(row: Configuration) -> object:
-    """What the network of a configuration was pretrained on; None if it started from nothing."""
-    return (row.first.result or {}).get("pretrained_on")
+def _protocol(row: Configuration) -> tuple[object, ...]:
+    """What the network of a configuration was pretrained on, and a stronger augmentation; None each without them."""
+    return (row.first.result or {}).get("pretrained_on"), row.first.augmentation
 
 
 def rankings(runs: Sequence[RunRecord]) -> list[Ranking]:
