@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 from poise.report.reading import Configuration, RunRecord, StreamKind, baselines, by_exam, configurations
 from poise.report.statistics import Spread, paired_difference, spread
@@ -70,9 +71,9 @@ class Ranking:
 
     @property
     def leaders(self) -> tuple[Configuration, Configuration] | None:
-        """The two best that no exam helped and whose training was alike; None if no two of them share a seed."""
+        """The two best that no exam helped and that saw the same before; None if no two of them share a seed."""
         first, *others = [row for row in self.rows if not row.first.informed] or self.rows
-        alike = [row for row in others if _protocol(row) == _protocol(first)]
+        alike = [row for row in others if _seen_before(row) == _seen_before(first)]
         second = next((row for row in alike if not row.first.informed and self.difference(first, row)), None)
         return (first, second) if second else None
 
@@ -85,15 +86,16 @@ class Ranking:
         return spread([*row.averages(self.stream).values()]).mean
 
 
-def _protocol(row: Configuration) -> tuple[object, ...]:
-    """What the network of a configuration was pretrained on, and a stronger augmentation; None each without them."""
-    return (row.first.result or {}).get("pretrained_on"), row.first.augmentation
+def _seen_before(row: Configuration) -> object:
+    """What the network of a configuration was pretrained on; None if it started from nothing."""
+    return (row.first.result or {}).get("pretrained_on")
 
 
 def rankings(runs: Sequence[RunRecord]) -> list[Ranking]:
     """Streams in which at least two configurations can be ranked that are not compared with a baseline of their own.
 
-    These are methods with their own hyperparameters, and policies whose method was not run without them.
+    These are methods with their own hyperparameters, and policies whose method was not run without them; runs with
+    different augmentations are ranked apart.
     """
     return [ranking for ranking in _rankings(runs) if ranking.leaders is not None]
 
@@ -103,8 +105,9 @@ def _rankings(runs: Sequence[RunRecord]) -> Iterator[Ranking]:
         rows = configurations(inside)
         against = baselines(rows)
         free = [row for row in rows if row.label not in against]
-        for stream in sorted({stream for row in free for stream in row.by_stream}):
-            there = [row for row in free if row.averages(stream)]
+        kinds = sorted({row.first.augmentation or "" for row in free})
+        for stream, kind in product(sorted({stream for row in free for stream in row.by_stream}), kinds):
+            there = [row for row in free if row.averages(stream) and (row.first.augmentation or "") == kind]
             if there:
                 mean = Ranking(where, stream, tuple(there)).mean
                 yield Ranking(where, stream, tuple(sorted(there, key=mean, reverse=True)))
