@@ -96,7 +96,7 @@ class Augmentation:
             raise UserError(f"augmentation brightness={self.brightness} must lie between 0 (off) and 1")
         if not isinstance(self.autoaugment, bool):
             raise UserError(f"augmentation autoaugment={self.autoaugment!r} must be True or False")
-        if not 0 <= self.cutout <= 1:
+        if isinstance(self.cutout, bool) or not 0 <= self.cutout <= 1:
             raise UserError(
                 f"augmentation cutout={self.cutout} must lie between 0 (off) and 1: the side of the hole as a share of "
                 "the image's, 0.5 for 16 of 32 pixels"

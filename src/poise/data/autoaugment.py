@@ -1,12 +1,12 @@
-"""AutoAugment with the policy published for CIFAR, for a whole batch at once and from choices drawn beforehand.
+"""AutoAugment with the policy published for CIFAR, and Cutout: for a whole batch at once, from choices drawn beforehand.
 
 Cubuk, Zoph, Mané, Vasudevan and Le: AutoAugment: Learning Augmentation Strategies from Data, CVPR 2019. For each image
 one of 25 pairs of operations is chosen. Each of the two is applied with a probability and at a level of its own; where
 it has two directions, one of them is chosen, too.
 
-Results are those of Pillow's operations. Which operation an image gets is a value on
-the device, so all images go through the same three steps: pixels move, values are looked up in a table, and the
-image is mixed with a plainer one. In the two steps that are not its own an image stays as it is.
+Results are those of Pillow's operations. Which operation an image gets is a value on the device, so all images go
+through the same three steps: pixels move, values are looked up in a table, and the image is mixed with a plainer one.
+In the two steps that are not its own an image stays as it is.
 """
 
 from __future__ import annotations
