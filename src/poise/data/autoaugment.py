@@ -1,4 +1,4 @@
-"""AutoAugment with the policy published for CIFAR, and Cutout: for a whole batch at once, from choices drawn beforehand.
+"""AutoAugment with the policy published for CIFAR, and Cutout: for whole batches, from choices drawn beforehand.
 
 Cubuk, Zoph, Mané, Vasudevan and Le: AutoAugment: Learning Augmentation Strategies from Data, CVPR 2019. For each image
 one of 25 pairs of operations is chosen. Each of the two is applied with a probability and at a level of its own; where
