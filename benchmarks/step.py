@@ -3,11 +3,12 @@
 ResNet-32 (the method's variant), batch 128, teacher on, random images of CIFAR's size. Prints one JSON line.
 
     python benchmarks/step.py [--device cuda] [--seconds 4] [--lanes 1 2 4 8 16] [--precision bf16] [--method lucir]
+        [--augmentation autoaugment+cutout]
 
-The phase is the first one after phase 0: AANets has two branches there, and its teacher still one. With `--frozen N` it
-is a later one, in which DER has N frozen networks. For methods with frozen networks the parts of a step are measured,
-too: the training of one network alone, and a forward pass of a frozen one; `cost_to_parts` is the time of a step by the
-sum of theirs.
+With `--augmentation`, everything is also measured with that. The phase is the first one after phase 0: AANets has two
+branches there, and its teacher still one. With `--frozen N` it is a later one, in which DER has N frozen networks. For
+methods with frozen networks the parts of a step are measured, too: the training of one network alone, and a forward
+pass of a frozen one; `cost_to_parts` is the time of a step by the sum of theirs.
 """
 
 from __future__ import annotations
@@ -22,17 +23,25 @@ from functools import partial
 import torch
 from torch import nn
 
-from poise.data import Augmentation, Feed, ImageSet, Preprocessing
+from poise.data import STRONGER, Augmentation, Feed, ImageSet, Preprocessing
 from poise.methods import Growth, make_method
 from poise.nets import Frozen, Model, build_backbone, build_head, torch_generator
 from poise.training import Backend, Schedule, Situation, StepDone, Trainer, make_backend
 
 CLASSES = Growth(old=50, new=10)
-PREPROCESSING = Preprocessing((0.5071, 0.4866, 0.4409), (0.2009, 0.1984, 0.2023), Augmentation())
+PLAIN = Augmentation()
+PREPROCESSING = Preprocessing((0.5071, 0.4866, 0.4409), (0.2009, 0.1984, 0.2023), PLAIN)
 
 
 def make_trainer(
-    backend: Backend, images: int, batch: int, seed: int, method_name: str = "lucir", *, frozen: int = 1
+    backend: Backend,
+    images: int,
+    batch: int,
+    seed: int,
+    method_name: str = "lucir",
+    preprocessing: Preprocessing = PREPROCESSING,
+    *,
+    frozen: int = 1,
 ) -> Trainer:
     """A trainer in the middle of a TFH run: 50 old and 10 new classes; without frozen networks, in its first phase."""
     method, growth = make_method(method_name), CLASSES if frozen else Growth(0, sum(CLASSES))
@@ -44,7 +53,7 @@ def make_trainer(
         model.head.grow(growth.old, generator)
         schedule = Schedule(epochs=10_000, batch=batch)
         situation = Situation(
-            model.placed(backend.device), method, growth, PREPROCESSING, schedule, backend, seed, phase=1
+            model.placed(backend.device), method, growth, preprocessing, schedule, backend, seed, phase=1
         )
         pixels = torch.randint(0, 256, (images, 3, 32, 32), dtype=torch.uint8, generator=generator)
         labels = torch.randint(0, sum(CLASSES), (images,), generator=generator)
@@ -108,25 +117,32 @@ def main() -> None:
     parser.add_argument("--lanes", type=int, nargs="*", default=[1, 2, 4, 8, 16])
     parser.add_argument("--method", default="lucir")
     parser.add_argument("--frozen", type=int, default=1)
+    parser.add_argument("--augmentation", choices=STRONGER)
     arguments = parser.parse_args()
 
-    def trainer(seed: int, *, capture: bool, frozen: int = arguments.frozen) -> Trainer:
+    def trainer(
+        seed: int, augmentation: Augmentation = PLAIN, *, capture: bool, frozen: int = arguments.frozen
+    ) -> Trainer:
         backend = replace(make_backend(arguments.device, arguments.precision, False), capture=capture)
-        return make_trainer(backend, arguments.images, arguments.batch, seed, arguments.method, frozen=frozen)
+        preprocessing = replace(PREPROCESSING, augmentation=augmentation)
+        sizes = arguments.images, arguments.batch
+        return make_trainer(backend, *sizes, seed, arguments.method, preprocessing, frozen=frozen)
 
-    eager = images_per_second([trainer(0, capture=False)], arguments.seconds)
-    found: dict[str, float] = {"eager": eager}
-    backend = make_backend(arguments.device, arguments.precision, False)
-    if backend.device.type == "cuda":
-        for count in arguments.lanes:
-            lanes = [trainer(seed, capture=True) for seed in range(count)]
-            found[f"lanes_{count}"] = images_per_second(lanes, arguments.seconds)
+    backend, found = make_backend(arguments.device, arguments.precision, False), dict[str, float]()
+    augmentations = {"": PLAIN}
+    if arguments.augmentation is not None:
+        augmentations[f"_{arguments.augmentation}"] = Augmentation().stronger(arguments.augmentation)
+    for word, augmentation in augmentations.items():
+        found[f"eager{word}"] = images_per_second([trainer(0, augmentation, capture=False)], arguments.seconds)
+        for count in arguments.lanes if backend.device.type == "cuda" else ():
+            lanes = [trainer(seed, augmentation, capture=True) for seed in range(count)]
+            found[f"lanes_{count}{word}"] = images_per_second(lanes, arguments.seconds)
             del lanes
             torch.cuda.empty_cache()
     parts: dict[str, float] = {}
     nets = [module for module in trainer(0, capture=False).model.modules() if isinstance(module, Frozen)]
     if nets:
-        whole = found.get("lanes_1", eager)
+        whole = found.get("lanes_1", found["eager"])
         parts = {
             "alone": images_per_second([trainer(0, capture="lanes_1" in found, frozen=0)], arguments.seconds),
             "frozen_forward": forward_images_per_second(backend, nets[0], arguments.batch, arguments.seconds),
@@ -144,7 +160,7 @@ def main() -> None:
                 "method": arguments.method,
                 "batch": arguments.batch,
                 "images_per_second": {name: round(rate) for name, rate in found.items()},
-                "ratio_to_eager": {name: round(rate / eager, 2) for name, rate in found.items()},
+                "ratio_to_eager": {name: round(rate / found["eager"], 2) for name, rate in found.items()},
                 **({"frozen": len(nets), **{name: round(value, 3) for name, value in parts.items()}} if nets else {}),
             }
         )
