@@ -91,6 +91,10 @@ class Preprocessing:
     augmentation: Augmentation
 
     def __post_init__(self) -> None:
+        for name in ("mean", "std"):
+            object.__setattr__(self, name, _numbers(name, getattr(self, name)))
+        if not isinstance(self.augmentation, Augmentation):
+            raise UserError(f"augmentation={self.augmentation!r} must be a poise.Augmentation")
         if not self.mean or len(self.mean) != len(self.std):
             raise UserError(f"mean {self.mean} and std {self.std} must have one number for each channel")
         if not all(math.isfinite(value) for value in self.mean) or not all(0 < value < math.inf for value in self.std):
@@ -155,6 +159,14 @@ class Preprocessing:
     def _normalise(self, values: Tensor) -> Tensor:
         scale, shift = _scale_and_shift(self.mean, self.std, values.device)
         return torch.addcmul(shift, values, scale)
+
+
+def _numbers(name: str, values: object) -> tuple[float, ...]:
+    """One number for each channel, as plain values of our own."""
+    try:
+        return tuple(float(value) for value in values)  # type: ignore[attr-defined]
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{name}={values!r} must be a list of numbers, one for each channel") from error
 
 
 def mirror(pixels: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import logging
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, fields
 from typing import Any, Final, Self
 
@@ -19,19 +19,17 @@ from poise.data import Preprocessing
 from poise.errors import UserError, suggestion
 from poise.learner.arrival import Images, Labels
 from poise.learner.defaults import warn_of_short_phase
+from poise.learner.given import checked_callbacks, shortened
 from poise.learner.phase import Surroundings
 from poise.learner.saving import Saving
 from poise.learner.settings import Settings
 from poise.learner.state import LearnerState
-from poise.training import Event, PhaseDone
+from poise.training import Event, PhaseDone, undisturbed
 
 log = logging.getLogger(__name__)
 
-Callback = Callable[[Event], object]
-
 #: Parameters that change nothing that is learned: they apply at once.
 WATCHING: Final = ("verbose", "callbacks")
-_LONGEST: Final = 60  # characters of one value in the name of a learner
 
 
 class Conventions(Saving):
@@ -79,10 +77,10 @@ class Conventions(Saving):
                 raise UserError(f"{type(self).__name__} has no parameter '{name}'; {suggestion(name, known)}")
         changed = {**known, **params}
         made = type(self)(**changed)
-        if self.phases_ or self._phase is not None or self._pending is not None:
+        if self.phases_ or self._phase is not None or self._pending is not None or self._turns.taken:
             self._given = {name: value for name, value in changed.items() if name in self._given}
         else:
-            vars(self).update(vars(made))
+            self._become(made)
         return self
 
     def _refuse_changed(self) -> None:
@@ -101,7 +99,7 @@ class Conventions(Saving):
     def __repr__(self) -> str:
         defaults = self._defaults()
         given = [
-            f"{name}={_shortened(value)}"
+            f"{name}={shortened(value)}"
             for name, value in self.get_params().items()
             if not _is_same(value, defaults[name])
         ]
@@ -111,10 +109,16 @@ class Conventions(Saving):
 
     def fit(self, images: Images, labels: Labels | None = None, *, next_images: int | None = None) -> Self:
         """Forget everything and learn these images as the first phase. The learner is unchanged if this fails."""
-        fresh = type(self)(**self.get_params(deep=False))
-        fresh.partial_fit(images, labels, next_images=next_images)
-        vars(self).update(vars(fresh))
+        with self._turns.change():
+            fresh = type(self)(**self.get_params(deep=False))
+            fresh.partial_fit(images, labels, next_images=next_images)
+            with self._turns.look():
+                self._become(fresh)
         return self
+
+    def _become(self, other: Self) -> None:
+        """Take over everything of another learner; those that wait for this one still do."""
+        vars(self).update({name: value for name, value in vars(other).items() if name != "_turns"})
 
     @abstractmethod
     def partial_fit(
@@ -128,7 +132,7 @@ class Conventions(Saving):
 
     def _learn(self, phase: Iterator[Event]) -> None:
         """Run a phase to its end, show it, tell the callbacks; an error of theirs stops it, and nothing is learned."""
-        told = _checked_callbacks(self._given.get("callbacks"))
+        told = checked_callbacks(self._given.get("callbacks"))
         if self._is_watched:
             from poise.progress import shown  # nobody who watches nothing has to wait for rich
 
@@ -166,10 +170,11 @@ class Conventions(Saving):
 
     # Copies and pickles -----------------------------------------------------------------------------------------
 
+    @undisturbed()
     def __getstate__(self) -> dict[str, Any]:
         """Everything, as it would be saved; a phase in its middle is resumed with the same images."""
         tensors, meta = self.state().tensors(images=True)
-        apart = {"settings", "knowledge", "_around", "_phase", "_ahead", "_pending"}
+        apart = {"settings", "knowledge", "_around", "_phase", "_ahead", "_pending", "_turns"}
         return {
             "tensors": {name: value.detach().cpu() for name, value in tensors.items()},
             "meta": meta,
@@ -177,6 +182,7 @@ class Conventions(Saving):
             "rest": {name: value for name, value in vars(self).items() if name not in apart},
         }
 
+    @undisturbed()
     def __setstate__(self, saved: Mapping[str, Any]) -> None:
         state, rest = LearnerState.from_tensors(saved["tensors"], saved["meta"], net=saved["net"]), saved["rest"]
         device, executor = rest["_made_of"].get("device", "auto"), rest["_made_of"].get("executor")
@@ -205,23 +211,7 @@ def _parameters_of(
     }
 
 
-def _checked_callbacks(callbacks: Any) -> tuple[Callback, ...]:  # noqa: ANN401 - checked here
-    if callable(callbacks):
-        raise UserError("callbacks must be a list of callables; pass callbacks=[callback]")
-    for callback in callbacks or ():
-        if not callable(callback):
-            raise UserError(f"callbacks has {callback!r}, which cannot be called with an event; pass functions")
-    return tuple(callbacks or ())
-
-
 def _is_same(one: object, other: object) -> bool:
     if one is other:
         return True
     return type(one) is type(other) and not isinstance(one, nn.Module) and bool(one == other)
-
-
-def _shortened(value: object) -> str:
-    if isinstance(value, nn.Module):
-        return f"{type(value).__name__}(…)"
-    text = " ".join(repr(value).split())
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"

@@ -2,9 +2,11 @@
 
 from poise.nets.adapt import Adapted, adapt
 from poise.nets.branches import Branches, ScaledConv
+from poise.nets.drawing import OwnDraws
 from poise.nets.gaussians import GaussianHead
 from poise.nets.heads import CosineHead, Head, LinearHead, ProxyHead, ScaledHead
 from poise.nets.info import NetInfo, net_info, set_info
+from poise.nets.layers import FULL, blank_layer
 from poise.nets.model import (
     BACKBONES,
     VARIANTS,
@@ -24,6 +26,7 @@ from poise.nets.ridge import RIDGES, RidgeHead
 
 __all__ = [
     "BACKBONES",
+    "FULL",
     "RIDGES",
     "VARIANTS",
     "Adapted",
@@ -38,6 +41,7 @@ __all__ = [
     "Model",
     "NetInfo",
     "Output",
+    "OwnDraws",
     "Part",
     "ProxyHead",
     "ResNet",
@@ -46,6 +50,7 @@ __all__ = [
     "ScaledHead",
     "absolute_word",
     "adapt",
+    "blank_layer",
     "build_backbone",
     "build_head",
     "build_net",

@@ -34,6 +34,7 @@ from torch import nn
 from poise import draws
 from poise.errors import UserError, suggestion
 from poise.nets.adapt import Adapted, adapt, adapted_module, measure, plain_module
+from poise.nets.drawing import OwnDraws
 from poise.nets.info import NetInfo
 from poise.nets.pretrained import PRETRAINED
 
@@ -149,9 +150,8 @@ def _parsed(name: str) -> Word:
 
 @lru_cache(maxsize=2)  # a run asks for the same network a few times
 def _build(word: Word, digest: str | None, seed: int, pretrained: bool) -> Adapted:
-    key = draws.key(seed, "backbone", word.short) % 2**63
-    with _failing_in_one_line(word), torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(key)
+    generator = torch.Generator().manual_seed(draws.key(seed, "backbone", word.short) % 2**63)
+    with _failing_in_one_line(word), OwnDraws(generator):
         if not word.place:
             adapted = PRETRAINED[word.name](pretrained)
         elif word.file is not None:

@@ -3,11 +3,11 @@
 `situation` is what a training starts from, `material` its images or their features, `trainer` trains it stage by
 stage, `step` is one step of it (`capture`: as a CUDA graph), `schedule` its length, `optimiser` what moves the weights,
 `keeping` what remains after it, `evaluate` looks at models, `lanes` (with `pace`) runs several trainings side by side,
-`executor` says where, `backend` is the device, `events` what happens on the way,
+`executor` says where, `backend` is the device, `noise` what a network draws itself, `events` what happens on the way,
 `outlook` what is to come.
 """
 
-from poise.training.backend import PRECISIONS, Backend, make_backend
+from poise.training.backend import PRECISIONS, Backend, make_backend, undisturbed
 from poise.training.evaluate import NCM_TEMPERATURE, ClassMeans, Evaluator, Extracted, both_classifiers
 from poise.training.events import (
     ActionDecided,
@@ -79,5 +79,6 @@ __all__ = [
     "measure_means",
     "remember_means",
     "trained_images",
+    "undisturbed",
     "worthwhile",
 ]

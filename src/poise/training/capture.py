@@ -43,7 +43,7 @@ class CapturedRunner:
         self._draws = Draws(
             torch.zeros(count, 2, dtype=torch.long, device=device),
             torch.zeros(count, dtype=torch.bool, device=device),
-            torch.ones(count, device=device),
+            torch.ones(count, dtype=torch.float32, device=device),
         )
         self._position = torch.zeros((), dtype=torch.long, device=device)
         self._row = torch.zeros((), dtype=torch.long, device=device)
@@ -88,7 +88,7 @@ class CapturedRunner:
                     self._position.zero_()
                     found = self._train_batch(size)
                 _WARM.steps.add(kind)
-        self._values = torch.zeros(len(self._bounds), len(found), device=self._feed.device)
+        self._values = torch.zeros(len(self._bounds), len(found), dtype=torch.float32, device=self._feed.device)
         pool, graphs = torch.cuda.graph_pool_handle(), dict[int, torch.cuda.CUDAGraph]()
         for size in sizes:
             self._step.optimiser.zero_grad(set_to_none=True)
