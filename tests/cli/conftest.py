@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -30,10 +29,8 @@ def poise(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -
 
     def run(*words: object) -> Done:
         monkeypatch.setattr(sys, "argv", ["poise", *map(str, words)])
-        handler = signal.getsignal(signal.SIGINT)
         with pytest.raises(SystemExit) as leaving:
             cli.main()
-        signal.signal(signal.SIGINT, handler)
         printed = capsys.readouterr()
         return Done(int(leaving.value.code or 0), printed.out, printed.err)
 

@@ -19,7 +19,7 @@ from poise.nets.model import (
     feature_width,
     torch_generator,
 )
-from poise.nets.named import absolute_word, changed_file, is_named, named_info
+from poise.nets.named import absolute_word, changed_file, is_named, named_info, named_modules
 from poise.nets.outputs import Features, Output
 from poise.nets.resnet import Backbone, BatchNorm, ResNet
 from poise.nets.ridge import RIDGES, RidgeHead
@@ -59,6 +59,7 @@ __all__ = [
     "feature_width",
     "is_named",
     "named_info",
+    "named_modules",
     "net_info",
     "set_info",
     "torch_generator",

@@ -36,7 +36,7 @@ from poise.errors import UserError, suggestion
 from poise.nets.adapt import Adapted, adapt, adapted_module, measure, plain_module
 from poise.nets.drawing import OwnDraws
 from poise.nets.info import NetInfo
-from poise.nets.pretrained import PRETRAINED
+from poise.nets.pretrained import HOMES, PRETRAINED
 
 log = logging.getLogger(__name__)
 
@@ -131,6 +131,14 @@ def named_info(name: str | None, seed: int) -> NetInfo | None:
     """What is known of the network of that word; None if it is one of poise's own."""
     word = Word.of(name) if name is not None else None
     return _build(word, word.digest(), seed, True).info if word is not None else None
+
+
+def named_modules(name: str | None) -> tuple[str, ...]:
+    """The modules that the network of that word comes from; none if poise makes it itself, or a file does."""
+    word = Word.of(name) if name is not None else None
+    if word is None or word.file is not None:
+        return ()
+    return (word.place,) if word.place else HOMES[word.name]
 
 
 def changed_file(info: NetInfo) -> str | None:

@@ -32,6 +32,7 @@ from poise.training.outlook import Outlook, Trying, Workload
 from poise.training.pace import Gauge, Pace, Work, give_back, worthwhile
 from poise.training.schedule import Schedule, ceiling
 from poise.training.situation import LocalPhase, Situation
+from poise.training.switches import Switches, changed_switches, read_switches
 from poise.training.trainer import Trainer
 
 __all__ = [
@@ -62,6 +63,7 @@ __all__ = [
     "Situation",
     "StageDone",
     "StepDone",
+    "Switches",
     "TimeExpected",
     "Trainer",
     "TrialDone",
@@ -71,12 +73,14 @@ __all__ = [
     "Workload",
     "both_classifiers",
     "ceiling",
+    "changed_switches",
     "features_suffice",
     "give_back",
     "keep_exemplars",
     "keep_memory",
     "make_backend",
     "measure_means",
+    "read_switches",
     "remember_means",
     "trained_images",
     "undisturbed",
