@@ -22,7 +22,7 @@ from poise.learner.defaults import warn_of_short_phase
 from poise.learner.given import checked_callbacks, shortened
 from poise.learner.phase import Surroundings
 from poise.learner.saving import Saving
-from poise.learner.settings import Settings
+from poise.learner.settings import Settings, copy_plain
 from poise.learner.state import LearnerState
 from poise.training import Event, PhaseDone, undisturbed
 
@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 
 #: Parameters that change nothing that is learned: they apply at once.
 WATCHING: Final = ("verbose", "callbacks")
+#: Parameters that a caller could change in place.
+CHANGEABLE: Final = ("action", "policy_options", "space", "tune", "trials", "options")
 
 
 class Conventions(Saving):
@@ -38,6 +40,7 @@ class Conventions(Saving):
     _estimator_type = "classifier"  # what scikit-learn read before there were tags
     _given: dict[str, Any]  # every parameter as it was given
     _made_of: dict[str, Any]  # those that the settings were made of
+    _copied: dict[str, Any]  # dictionaries and lists as they were when they were given
 
     def _note(self, preprocessing: Preprocessing | None) -> None:
         self._remember(_parameters_of(self.settings, self._around, preprocessing))
@@ -46,6 +49,7 @@ class Conventions(Saving):
         """Keep the parameters as given."""
         self._given = {name: values[name] for name in self._defaults() if name in values}
         self._made_of = dict(self._given)
+        self._copied = {name: copy_plain(self._given[name]) for name in CHANGEABLE if name in self._given}
 
     @classmethod
     def _defaults(cls) -> dict[str, Any]:
@@ -76,11 +80,13 @@ class Conventions(Saving):
             if name not in known:
                 raise UserError(f"{type(self).__name__} has no parameter '{name}'; {suggestion(name, known)}")
         changed = {**known, **params}
-        made = type(self)(**changed)
+        made = type(self)(**{**known, **self._copied, **params})
         if self.phases_ or self._phase is not None or self._pending is not None or self._turns.taken:
-            self._given = {name: value for name, value in changed.items() if name in self._given}
+            self._copied = made._copied
         else:
             self._become(made)
+            self._made_of = {name: changed[name] for name in self._given}
+        self._given = {name: changed[name] for name in self._given}
         return self
 
     def _refuse_changed(self) -> None:
@@ -110,10 +116,12 @@ class Conventions(Saving):
     def fit(self, images: Images, labels: Labels | None = None, *, next_images: int | None = None) -> Self:
         """Forget everything and learn these images as the first phase. The learner is unchanged if this fails."""
         with self._turns.change():
-            fresh = type(self)(**self.get_params(deep=False))
+            given = self._given
+            fresh = type(self)(**{**self.get_params(deep=False), **self._copied})
             fresh.partial_fit(images, labels, next_images=next_images)
             with self._turns.look():
                 self._become(fresh)
+                self._given, self._made_of = given, dict(given)
         return self
 
     def _become(self, other: Self) -> None:
@@ -200,7 +208,7 @@ def _parameters_of(
     plain = {each.name: getattr(settings, each.name) for each in fields(settings) if each.name != "schedule"}
     paced = {"epochs": None} if settings.schedule.images is not None else {}
     return {
-        **plain,
+        **copy_plain(plain),
         **asdict(settings.schedule),
         **paced,
         "net": settings.net if around.net is None else around.net,
