@@ -15,6 +15,7 @@ from poise.report.tables.paper import (
     published_every,
     tuned_kinds,
 )
+from poise.files import file_word
 from poise.report.tables.table import Column, ReportTable, TableCell, Value, mean_cell, text_cell
 
 Paper = Callable[[RunRecord, StreamKind], Published | None]
@@ -29,7 +30,7 @@ def ablation_tables(runs: Sequence[RunRecord]) -> list[ReportTable]:
     tables = []
     for inside in (homes[key] for key in sorted(homes)):
         rows = configurations(inside)
-        name = f"{inside[0].method}-{inside[0].exam_name}"
+        name = file_word(f"{inside[0].method}-{inside[0].exam_name}")
         numbered = [row for row in rows if ablation_number(row.first) is not None]
         if any(ablation_number(row.first) not in (1, 4) for row in numbered):
             tables.append(_table_3(name, numbered))
