@@ -170,9 +170,9 @@ def file_word(text: str) -> str:
     'a b-d12089d8'
     """
     plain = re.sub(r"[^\w .+-]", "-", text).strip(" .-")
-    short = plain.encode()[:100].decode(errors="ignore")
-    if short == text:
+    if plain and plain == text and len(plain.encode()) <= 120:
         return text
+    short = plain.encode()[:100].decode(errors="ignore")
     digest = hashlib.blake2b(text.encode(errors="backslashreplace"), digest_size=4).hexdigest()
     return f"{short}-{digest}".strip("-")
 

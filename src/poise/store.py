@@ -142,7 +142,7 @@ def read_tensors(path: Path, *, kind: str) -> tuple[dict[str, Tensor], dict[str,
 
     files.refuse_other_kinds(path, files.main_memory())
     try:
-        with safe_open(str(path), framework="pt") as file:
+        with _utf8_path(path) as plain, safe_open(plain, framework="pt") as file:
             header = json.loads((file.metadata() or {})["poise"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         intact = header["sum"] == _checksum(tensors, header["document"])
@@ -155,6 +155,18 @@ def read_tensors(path: Path, *, kind: str) -> tuple[dict[str, Tensor], dict[str,
     if document["kind"] != kind:
         raise UserError(f"{path} is a {document['kind']} file of poise, not a {kind} file")
     return tensors, document["meta"]
+
+
+@contextmanager
+def _utf8_path(path: Path) -> Iterator[str]:
+    """A path to the file that is UTF-8, which safetensors needs; for other names, that of the opened file."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        with files.open_plain(path) as file:
+            yield f"/dev/fd/{file.fileno()}"
+    else:
+        yield str(path)
 
 
 def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

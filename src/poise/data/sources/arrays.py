@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor
 
 from poise.data.augment import Augmentation
-from poise.data.images import ImageSet
+from poise.data.images import ImageSet, image_digest
 from poise.data.inputs import to_pixels
 from poise.data.sources.base import Source, digest, warn_of_copies
 from poise.data.suitable import suitable_augmentation, suitable_net
@@ -74,15 +73,11 @@ class ArraySource(Source):
         tests = _label("test", to_pixels(images, self._train.shape[1:]), labels, self._classes)
         if tests.shape != self._train.shape:
             raise UserError(f"test images have {tests.shape[0]} channels, training images {self._train.shape[0]}")
-        trained = set(map(_hash, self._train.pixels.numpy()))
-        copies = sum(_hash(image) in trained for image in tests.pixels.numpy())
+        trained = set(map(image_digest, self._train.pixels.numpy()))
+        copies = sum(image_digest(image) in trained for image in tests.pixels.numpy())
         if copies:
             warn_of_copies(copies, len(tests))
         return tests
-
-
-def _hash(image: np.ndarray[Any, np.dtype[np.uint8]]) -> bytes:
-    return hashlib.blake2b(image.tobytes(), digest_size=16).digest()
 
 
 def _label(part: str, pixels: Tensor, labels: Sequence[Label], classes: Sequence[Label]) -> ImageSet:
