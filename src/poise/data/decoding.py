@@ -6,12 +6,13 @@ among those that are decoded side by side wait until the pixels of the others ar
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 from PIL import Image
 
@@ -25,6 +26,8 @@ MOST_PIXELS: Final = 178_956_970
 PIXELS_AT_ONCE: Final = 200_000_000
 #: Images with at most so many pixels need not wait: there are never enough of them.
 SMALL: Final = 1_000_000
+#: After images with at least so many, freed memory is given back.
+LARGE: Final = 10_000_000
 
 
 class PixelBudget:
@@ -71,8 +74,8 @@ def open_image(path: str | Path) -> Iterator[Image.Image]:
 
 
 @contextmanager
-def loaded(image: Image.Image, size: tuple[int, int]) -> Iterator[None]:
-    """Decode the pixels of an open image within the budget, and hold them there.
+def room_for(image: Image.Image, size: tuple[int, int]) -> Iterator[None]:
+    """Room in the budget for the pixels of an open image, which are to be decoded and let go inside of it.
 
     `size` is what the image had before `draft`: a JPEG that is decoded at a fraction of its size may need memory for
     all of it, if it is progressive.
@@ -81,6 +84,24 @@ def loaded(image: Image.Image, size: tuple[int, int]) -> Iterator[None]:
     if whole > MOST_PIXELS:
         raise ValueError(f"it has {size[0]}×{size[1]} pixels, more than {MOST_PIXELS / 1e6:.0f} million")
     share = 1 if image.info.get("progressive") else 4
-    with BUDGET.holding(max(drafted, whole // share)):
-        image.load()
-        yield
+    pixels = max(drafted, whole // share)
+    with BUDGET.holding(pixels):
+        try:
+            yield
+        finally:
+            if pixels >= LARGE and (trim := _trim_function()) is not None:
+                trim(0)
+
+
+@functools.cache
+def _trim_function() -> Callable[[int], int] | None:
+    """What gives freed memory back to the system, where there is such a function.
+
+    Without it glibc keeps much of it, for each thread apart, so that a few large images fill the memory in turn.
+    """
+    try:
+        found = ctypes.CDLL(None).malloc_trim
+    except (OSError, AttributeError):
+        return None
+    found.argtypes, found.restype = [ctypes.c_size_t], ctypes.c_int
+    return cast("Callable[[int], int]", found)

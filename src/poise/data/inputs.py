@@ -16,7 +16,7 @@ import torch
 from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
-from poise.data.decoding import known_formats, loaded, open_image
+from poise.data.decoding import known_formats, open_image, room_for
 from poise.errors import UserError
 
 SIZES: Final = (32, 64, 96, 128, 224)  # the square sizes that `choose_size` chooses from
@@ -112,26 +112,25 @@ def _shorter_side(picture: Picture) -> int:
 
 def fit_picture(picture: Picture, size: Size, channels: int = 3) -> Pixels:
     """One image as uint8 [H, W, channels], scaled and cropped around its centre."""
-    height, width = size
+    mode = "L" if channels == 1 else "RGB"
     with _opened(picture) as image:
-        whole = image.size
-        if not isinstance(picture, Image.Image):
+        whole, ours = image.size, not isinstance(picture, Image.Image)
+        if ours:
             # A large JPEG can be decoded at a fraction of its size, which is many times faster.
             image.draft(None, (2 * max(size), 2 * max(size)))
-        with loaded(image, whole):
-            upright = _convert(_upright(image, ours=image is not picture), "L" if channels == 1 else "RGB")
-            fitted = ImageOps.fit(upright, (width, height), Image.Resampling.BICUBIC)
-        return np.array(fitted, dtype=np.uint8).reshape(height, width, channels)
+        with room_for(image, whole):
+            fitted = _fit(image, size, mode, ours=ours)
+            if ours:
+                image.close()  # its pixels are gone before others take their place
+    return np.array(fitted, dtype=np.uint8).reshape(*size, channels)
 
 
-def _upright(image: Image.Image, *, ours: bool) -> Image.Image:
-    """The image rotated as its EXIF data says, with 8 bits a channel; one of our own without a copy."""
-    rotated = ImageOps.exif_transpose(image, in_place=ours) or image
-    return _eight_bit(rotated)
-
-
-def _convert(image: Image.Image, mode: str) -> Image.Image:
-    return image if image.mode == mode else image.convert(mode)
+def _fit(image: Image.Image, size: Size, mode: str, *, ours: bool) -> Image.Image:
+    """The image rotated as its EXIF data says, scaled and cropped; one of our own is not copied before that."""
+    image.load()
+    upright = _eight_bit(ImageOps.exif_transpose(image, in_place=ours) or image)
+    converted = upright if upright.mode == mode else upright.convert(mode)
+    return ImageOps.fit(converted, (size[1], size[0]), Image.Resampling.BICUBIC)
 
 
 @contextmanager
