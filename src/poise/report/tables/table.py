@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from poise.report.statistics import Spread
+from poise.words import one_line
 
 Value = float | int | str | None
 NOTHING: Final = "–"
@@ -103,8 +104,11 @@ def _plain_value(value: Value) -> Value:
     >>> [_plain_value(value) for value in (-0.5, "-0.5", "=1+1", "lucir")]
     [-0.5, '-0.5', "'=1+1", 'lucir']
     """
-    begins = isinstance(value, str) and value.lstrip(" ").startswith(("=", "+", "-", "@", "\t", "\r", "\n"))
-    return f"'{value}" if begins and not _NUMBER.fullmatch(str(value)) else value
+    if not isinstance(value, str):
+        return value
+    line = one_line(value)
+    begins = line.lstrip(" ").startswith(("=", "+", "-", "@"))
+    return f"'{line}" if begins and not _NUMBER.fullmatch(line) else line
 
 
 def _markdown_text(text: str) -> str:
