@@ -162,7 +162,7 @@ def test_no_temporary_name_is_used_twice(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_temporary_file_that_is_there_already_is_never_opened(
     victim: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files.secrets, "token_hex", lambda size: "0" * 2 * size)
+    monkeypatch.setattr("secrets.token_hex", lambda size: "0" * 2 * size)
     (tmp_path / f".some.json.{0:016x}.poise.tmp").symlink_to(victim)
     with pytest.raises(FileExistsError):
         store.write_json(tmp_path / "some.json", {})

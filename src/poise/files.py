@@ -14,6 +14,7 @@ import os
 import re
 import secrets
 import stat
+from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -41,12 +42,12 @@ _KINDS: Final = {
 # Reading --------------------------------------------------------------------------------------------------------------
 
 
-def open_plain(path: str | Path, most: int | None = None) -> BinaryIO:
+def open_plain(path: str | Path, most: int | None = None) -> BufferedReader:
     """Open a plain file of at most so many bytes for reading; anything else is refused in one line.
 
     What the system refuses raises its own `OSError`.
     """
-    _check_plain(path, os.stat(path), most)  # before it is opened: opening a device can do something
+    _check_plain(path, Path(path).stat(), most)  # before it is opened: opening a device can do something
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
         _check_plain(path, os.fstat(handle), most)  # what was really opened
@@ -81,7 +82,7 @@ def refuse_other_kinds(path: str | Path, most: int | None = None) -> None:
         raise UserError(f"{path} does not exist")
     if found == "a broken link":
         raise UserError(f"{path} is a broken link, not a file; mend or remove it")
-    _check_plain(path, os.stat(path), most)
+    _check_plain(path, Path(path).stat(), most)
 
 
 def main_memory() -> int:
@@ -90,11 +91,11 @@ def main_memory() -> int:
 
 
 def describe(path: str | Path) -> str:
-    """What there is at a path, in words: `a plain file`, `a folder`, `a FIFO`, `a broken link`, `nothing`, …"""
+    """What there is at a path, in words: `a plain file`, `a folder`, `a FIFO`, `a broken link`, `nothing` and so on."""
     try:
-        return _kind(os.stat(path))
+        return _kind(Path(path).stat())
     except OSError:
-        return "a broken link" if os.path.islink(path) else "nothing"
+        return "a broken link" if Path(path).is_symlink() else "nothing"
 
 
 def _kind(found: os.stat_result) -> str:
@@ -180,7 +181,7 @@ def file_word(text: str) -> str:
 def _refuse_special(path: Path) -> None:
     """A device or a FIFO would be replaced by a file."""
     try:
-        found = os.stat(path)
+        found = Path(path).stat()
     except OSError:
         return
     if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):

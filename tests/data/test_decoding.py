@@ -30,9 +30,7 @@ def black_png(path: Path, width: int, height: int) -> Path:
     row = bytes(1 + 4 * width)
     packed = b"".join([*(packer.compress(row) for _ in range(height)), packer.flush()])
     header = struct.pack(">IIBBBBB", width, height, 8, 6, 0, 0, 0)
-    path.write_bytes(
-        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", packed) + chunk(b"IEND", b"")
-    )
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", packed) + chunk(b"IEND", b""))
     return path
 
 
@@ -115,7 +113,7 @@ def test_a_failed_decoding_gives_its_pixels_back(tmp_path: Path, monkeypatch: py
 
 def test_an_image_with_too_many_pixels_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = black_png(tmp_path / "wide.png", 2_000_000, 90)
-    assert 2_000_000 * 90 > MOST_PIXELS
+    assert MOST_PIXELS < 2_000_000 * 90
     assert "wide.png cannot be decoded" in refusal(path)
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)  # as a program around us may have it
     assert "wide.png cannot be decoded (it has 2000000×90 pixels, more than 179 million)" in refusal(path)
@@ -123,8 +121,8 @@ def test_an_image_with_too_many_pixels_is_one_line(tmp_path: Path, monkeypatch: 
 
 def test_a_large_photo_is_decoded_as_before(tmp_path: Path) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (40, 60, 3), dtype=np.uint8).repeat(40, 0).repeat(40, 1)
-    for name, options in (("plain.jpg", {}), ("progressive.jpg", {"progressive": True}), ("photo.png", {})):
-        Image.fromarray(pixels).save(tmp_path / name, **options)
+    for name in ("plain.jpg", "progressive.jpg", "photo.png"):
+        Image.fromarray(pixels).save(tmp_path / name, progressive=name.startswith("progressive"))
         with Image.open(tmp_path / name) as image:
             theirs = to_pixels([image.convert("RGB")], (32, 32))
         ours = to_pixels([tmp_path / name], (32, 32))
@@ -200,5 +198,5 @@ def test_what_is_no_file_is_one_line(tmp_path: Path) -> None:
 def test_a_name_that_is_no_utf_8_is_decoded(tmp_path: Path) -> None:
     path = tmp_path / os.fsdecode(b"caf\xe9.png")
     Image.new("RGB", (8, 8), (9, 9, 9)).save(path)
-    assert to_pixels([path], (8, 8)).unique().tolist() == [9]
-    assert to_pixels([str(path)], (8, 8)).unique().tolist() == [9]
+    assert to_pixels([path], (8, 8)).flatten().tolist() == [9] * 192
+    assert to_pixels([str(path)], (8, 8)).flatten().tolist() == [9] * 192

@@ -223,16 +223,9 @@ def test_a_broken_link_is_said(one_level: Path) -> None:
     (one_level / "bird").unlink()
     (one_level / "dog" / "zzz.png").symlink_to("nowhere.png")
     source = FolderSource(one_level, size=32)
-    for part in (source.train, source.test, lambda: source.fingerprint):
-        said = None
-        try:
-            part()
-        except UserError as error:
-            said = str(error)
-        assert said is None or "zzz.png is" in said and "a broken link" in said
     assert sum(map(len, (scan(one_level).train["dog"], (scan(one_level).test or {})["dog"]))) == 11
     with pytest.raises(UserError, match="a broken link"):
-        source.train(), source.test()  # whichever part it fell into
+        (source.train(), source.test())  # whichever part it fell into
 
 
 def test_what_is_no_file_is_refused_and_not_waited_for(divided: Path) -> None:

@@ -36,12 +36,25 @@ HTML = {
         f"</title><script>{RUN}</script>",
         f"</pre></details><script>{RUN}</script>",
     ],
-    "an address": [f"javascript:{RUN}", f"JaVaScRiPt:{RUN}", f"data:text/html,<script>{RUN}</script>", "//example.org/"],
+    "an address": [
+        f"javascript:{RUN}",
+        f"JaVaScRiPt:{RUN}",
+        f"data:text/html,<script>{RUN}</script>",
+        "//example.org/",
+    ],
     "a template": ["{{ 7*7 }}", "{% raw %}", "${7*7}", "{0.__class__}", "%s%n"],
     "escaped already": ["&lt;script&gt;", "\\u003cscript\\u003e", "%3Cscript%3E", "&#106;avascript:"],
 }
 #: What a program for tables would compute.
-FORMULAS = ["=1+1", '=HYPERLINK("http://example.org","x")', "+1+cmd|' /C calc'!A0", "-2+3+cmd", "@SUM(1,1)", "\t=1", "\r=1"]
+FORMULAS = [
+    "=1+1",
+    '=HYPERLINK("http://example.org","x")',
+    "+1+cmd|' /C calc'!A0",
+    "-2+3+cmd",
+    "@SUM(1,1)",
+    "\t=1",
+    "\r=1",
+]
 #: What a terminal would obey, and what is no text at all.
 ACTING = ["\x1b[2J", "\x1b]0;x\x07", "\x9b31m", "a\rb", "a\x00b", "\u202egnp", "\udcff", "two\nlines", "tab\there"]
 #: What would be written elsewhere.

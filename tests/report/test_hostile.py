@@ -26,11 +26,12 @@ from .browser import CHROMIUM, opened
 from .conftest import Write, dump
 from .hostile import ACTING, ALL, FORMULAS, HTML, PATHS, RUN, poison
 
-TAGS = set(
-    "html head meta title link style body header div b nav a button main section h1 h2 h3 h4 p ul li span figure "
-    "figcaption svg text line polyline circle polygon rect g image ellipse label input output table thead tbody tr th td "
-    "small details summary dl dt dd footer script pre".split()
-)
+TAGS = {
+    *("html", "head", "meta", "title", "link", "style", "script", "body", "header", "nav", "main", "section", "footer"),
+    *("div", "span", "p", "b", "a", "small", "pre", "h1", "h2", "h3", "h4", "ul", "li", "dl", "dt", "dd"),
+    *("table", "thead", "tbody", "tr", "th", "td", "details", "summary", "button", "label", "input", "output"),
+    *("figure", "figcaption", "svg", "g", "text", "line", "polyline", "circle", "polygon", "rect", "ellipse", "image"),
+}
 BARE = re.compile(r"[a-z][a-zA-Z0-9-]*")
 
 
@@ -119,7 +120,11 @@ def is_number(cell: str) -> bool:
     return True
 
 
-NAMES = [text for text in [*HTML["an element"], *HTML["an attribute"], *HTML["an address"], *ACTING, *PATHS] if "/" not in text]
+NAMES = [
+    text
+    for text in [*HTML["an element"], *HTML["an attribute"], *HTML["an address"], *ACTING, *PATHS]
+    if "/" not in text
+]
 NAMES = [text for text in NAMES if "\0" not in text and len(text) < 200 and text != ".."]
 NAMES += ["#top", "a?b", "50%25", "%2e%2e", "a&b=c", 'qu"ote', "sp ace", "犬", "index.html#x"]
 
@@ -168,8 +173,8 @@ def test_no_script_of_others_runs_in_a_browser(write: Write, tmp_path: Path) -> 
         browser.open(page)
         browser.value("for (const each of document.querySelectorAll('details')) each.open = true")
         browser.value(
-            "for (const each of document.querySelectorAll('*')) for (const name of ['mouseover', 'focus', 'error', 'load'])"
-            " each.dispatchEvent(new Event(name))"
+            "for (const each of document.querySelectorAll('*')) "
+            "for (const name of ['mouseover', 'focus', 'error', 'load']) each.dispatchEvent(new Event(name))"
         )
         links = browser.value("Array.from(document.querySelectorAll('a'), (each) => each.protocol)")
         assert set(links) == {"file:"}
@@ -197,7 +202,13 @@ def test_prepared_links_to_files_are_replaced(write: Write, tmp_path: Path) -> N
     victim.write_text('name="generator" content="poise ')
     (tmp_path / "out" / "tables").mkdir(parents=True)
     (tmp_path / "out" / "figures").mkdir()
-    for name in ("index.html", "tables/runs.csv", "tables/runs.md", "figures/accuracy-toy.csv", "figures/accuracy-toy.svg"):
+    for name in (
+        "index.html",
+        "tables/runs.csv",
+        "tables/runs.md",
+        "figures/accuracy-toy.csv",
+        "figures/accuracy-toy.svg",
+    ):
         (tmp_path / "out" / name).symlink_to(victim)
     gather([write("run")]).write(tmp_path / "out", printed=True)
     assert victim.read_text() == 'name="generator" content="poise '
@@ -212,7 +223,9 @@ def test_a_page_that_is_no_file_is_refused_at_once(write: Write, tmp_path: Path)
 
 
 @pytest.mark.parametrize("name", ["recipe.json", "result.json", "machine.json", "journal.jsonl"])
-def test_a_run_folder_with_a_fifo_or_an_endless_file_is_listed_as_unread(name: str, write: Write, tmp_path: Path) -> None:
+def test_a_run_folder_with_a_fifo_or_an_endless_file_is_listed_as_unread(
+    name: str, write: Write, tmp_path: Path
+) -> None:
     for kind in ("fifo", "zero", "endless"):
         (write(kind) / name).unlink()
     os.mkfifo(tmp_path / "fifo" / name)
@@ -225,7 +238,9 @@ def test_a_run_folder_with_a_fifo_or_an_endless_file_is_listed_as_unread(name: s
         assert len(report.runs) == 4
     else:
         reasons = [each.reason for each in report.unread]
-        assert [word in reason for word, reason in zip(("FIFO", "device", "larger"), reasons, strict=True)] == [True] * 3
+        assert [word in reason for word, reason in zip(("FIFO", "device", "larger"), reasons, strict=True)] == [
+            True
+        ] * 3
 
 
 # Tables ---------------------------------------------------------------------------------------------------------------

@@ -128,7 +128,9 @@ def fit_picture(picture: Picture, size: Size, channels: int = 3) -> Pixels:
 def _fit(image: Image.Image, size: Size, mode: str, *, ours: bool) -> Image.Image:
     """The image rotated as its EXIF data says, scaled and cropped; one of our own is not copied before that."""
     image.load()
-    upright = _eight_bit(ImageOps.exif_transpose(image, in_place=ours) or image)
+    if ours:
+        ImageOps.exif_transpose(image, in_place=True)
+    upright = _eight_bit(image if ours else ImageOps.exif_transpose(image))
     converted = upright if upright.mode == mode else upright.convert(mode)
     return ImageOps.fit(converted, (size[1], size[0]), Image.Resampling.BICUBIC)
 

@@ -13,7 +13,6 @@ from torch import Tensor
 from poise.data.augment import Augmentation, Preprocessing
 from poise.data.images import ImageSet
 
-
 log = logging.getLogger(__name__)
 
 
@@ -61,7 +60,7 @@ class Source(ABC):
 def warn_of_copies(copies: int, tests: int, example: str = "") -> None:
     """Say that the exam holds images that were trained on."""
     log.warning(
-        "%d of the %d test images are copies of training images%s; an exam on them says too much: keep each in one part",
+        "%d of the %d test images are copies of training images%s; the exam says too much: keep each in one part",
         copies,
         tests,
         example,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from poise.files import file_word
 from poise.report.reading import Configuration, RunRecord, StreamKind, configurations
 from poise.report.statistics import spread
 from poise.report.tables.accuracy import paper_note
@@ -15,7 +16,6 @@ from poise.report.tables.paper import (
     published_every,
     tuned_kinds,
 )
-from poise.files import file_word
 from poise.report.tables.table import Column, ReportTable, TableCell, Value, mean_cell, text_cell
 
 Paper = Callable[[RunRecord, StreamKind], Published | None]

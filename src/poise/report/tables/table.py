@@ -99,7 +99,7 @@ def csv_of_rows(rows: Sequence[Mapping[str, Value]]) -> str:
 
 
 def _plain_value(value: Value) -> Value:
-    """A value of a CSV file. Programs for tables compute a text that looks like a formula, so it gets a quote before it.
+    """A value of a CSV file. Spreadsheets compute a text that looks like a formula, so it gets a quote before it.
 
     >>> [_plain_value(value) for value in (-0.5, "-0.5", "=1+1", "lucir")]
     [-0.5, '-0.5', "'=1+1", 'lucir']
