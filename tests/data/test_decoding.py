@@ -168,7 +168,7 @@ def test_a_file_of_any_name_starts_no_program(tmp_path: Path) -> None:
     words = [sys.executable, "-c", OPEN, str(image), str(started)]
     done = subprocess.run(words, env=around, capture_output=True, text=True, check=True)
     line, ours, pillows = done.stdout.splitlines()
-    assert "cat.png cannot be decoded (it is none of JPEG, PNG, PPM" in line
+    assert "cat.png cannot be decoded (it is no JPEG, PNG, GIF" in line
     assert ours == "False"
     assert pillows == "True", "Pillow alone would have started it: if not, this test says nothing"
 

@@ -16,7 +16,7 @@ import torch
 from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
-from poise.data.decoding import known_formats, open_image, room_for
+from poise.data.decoding import open_image, room_for
 from poise.errors import UserError
 
 SIZES: Final = (32, 64, 96, 128, 224)  # the square sizes that `choose_size` chooses from
@@ -170,7 +170,8 @@ def _undecodable(path: str | Path) -> Iterator[None]:
         raise UserError(f"image {error}") from error
     except Exception as error:  # a damaged file can make Pillow raise nearly anything
         reason = " ".join(str(error).replace(str(path), "file").split()) or type(error).__name__
-        reason = f"it is none of {', '.join(known_formats())}" if isinstance(error, UnidentifiedImageError) else reason
+        if isinstance(error, UnidentifiedImageError):
+            reason = "it is no JPEG, PNG, GIF, BMP, PPM, TIFF or WebP"
         raise UserError(f"image {path} cannot be decoded ({reason}); replace or remove it") from error
 
 
