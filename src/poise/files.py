@@ -7,6 +7,7 @@ of the old one: a link that was put there is replaced, and what it points to sta
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import hashlib
@@ -202,9 +203,12 @@ def _open_new(path: Path) -> tuple[Path, BinaryIO]:
 
 
 def _remove_abandoned(folder: Path) -> None:
-    """Remove temporary files whose writer is gone."""
-    with os.scandir(folder) as entries:
-        found = [entry.path for entry in entries if _TEMPORARY.fullmatch(entry.name)]
+    """Remove temporary files whose writer is gone, as far as the folder lets us."""
+    try:
+        with os.scandir(folder) as entries:
+            found = [entry.path for entry in entries if _TEMPORARY.fullmatch(entry.name)]
+    except OSError:  # it can be written to and not listed
+        return
     for name in found:
         try:
             handle = os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -212,7 +216,8 @@ def _remove_abandoned(folder: Path) -> None:
             continue
         try:
             if _lock(handle, where_there_are_none=False):
-                Path(name).unlink(missing_ok=True)
+                with contextlib.suppress(OSError):
+                    Path(name).unlink()
         finally:
             os.close(handle)
 
