@@ -13,6 +13,7 @@ import typer
 from poise import __version__
 from poise.cli import lists, models, reports, runs, studies
 from poise.errors import PoiseError
+from poise.words import printable
 
 INTERRUPTED = 128 + signal.SIGINT
 #: What Typer raises for a wrong command line; newer versions bundle their own click.
@@ -83,7 +84,7 @@ class _Lines(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """One line."""
-        print(self.format(record), file=sys.stderr, flush=True)  # noqa: T201 - for the user
+        print(printable(self.format(record)), file=sys.stderr, flush=True)  # noqa: T201 - for the user
 
 
 def run_command() -> NoReturn:
@@ -110,5 +111,5 @@ def _run_app() -> NoReturn:
 
 
 def _fail(message: str, code: int) -> NoReturn:
-    print(f"poise: {' '.join(message.split())}", file=sys.stderr)  # noqa: T201 - the one line a user gets
+    print(f"poise: {printable(' '.join(message.split()))}", file=sys.stderr)  # noqa: T201 - the one line a user gets
     sys.exit(code)

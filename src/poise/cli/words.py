@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from poise.words import one_line, printable
+
 RecipeName = Annotated[str, typer.Argument(help="A recipe (see 'poise recipes') or a TOML file.")]
 Overrides = Annotated[list[str] | None, typer.Argument(help="key=value …, e.g. setting=tfs phases=25")]
 Checkpoints = Annotated[float, typer.Option("--checkpoint-every", help="Seconds between checkpoints.", min=0)]
@@ -17,7 +19,12 @@ Board = Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoa
 Track = Annotated[str | None, typer.Option("--track", help="Also write to wandb, trackio or mlflow (extras).")]
 
 
+def show(text: str) -> None:
+    """Print a text as output; what a terminal would obey in the names of others is written out."""
+    typer.echo(printable(text))
+
+
 def say(*lines: str) -> None:
     """Print lines beside the output."""
     for line in lines:
-        typer.echo(line, err=True)
+        typer.echo(one_line(line), err=True)

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from poise import store
+from poise import files, store
 from poise.errors import Interrupted, OutOfMemory, RunFailed, UserError, suggestion
 from poise.experiment.examiner import Exam
 from poise.experiment.folder import RunFolder
@@ -27,6 +27,7 @@ from poise.experiment.run import Run, Running
 from poise.experiment.stopping import Stop, stopping
 from poise.recipes import recipe_text
 from poise.training import Executor, Lane, Lanes, LocalExecutor, Work, make_backend
+from poise.words import one_line
 
 SWEEP_KEYS = ("recipe", "set", "grid")
 RUN_WINDOW = 5.0  # seconds over which runs are measured: now and then they do other things than training
@@ -54,7 +55,7 @@ class CellLines(Quiet):
 def read_sweep(path: Path) -> list[Cell]:
     """The cells that a sweep file describes: recipes × every combination of the grid's values."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = files.read_text(path)
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"sweep file {path} cannot be read; give a TOML file with recipe, [set] and [grid]") from error
     values = tomllib_loads(text, str(path))
@@ -183,7 +184,7 @@ def _cell(name: str, fixed: dict[str, Any], chosen: dict[str, Any]) -> Cell:
     plan = make_plan(name, make_recipe(tomllib_loads(recipe_text(name), name), words))
     shown = {"setting", "phases", "policy", "seed"}
     extra = [f"{key}={value}" for key, value in chosen.items() if key not in shown]
-    return Cell("-".join([plan.default_folder().name, *extra]).replace("/", "-").replace(" ", ""), plan)
+    return Cell(one_line("-".join([plan.default_folder().name, *extra]).replace("/", "-").replace(" ", "")), plan)
 
 
 def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -31,7 +31,7 @@ from typing import Any, Final
 import torch
 from torch import nn
 
-from poise import draws
+from poise import draws, files
 from poise.errors import UserError, suggestion
 from poise.nets.adapt import Adapted, adapt, adapted_module, measure, plain_module
 from poise.nets.drawing import OwnDraws
@@ -87,7 +87,7 @@ class Word:
         if self.file is None:
             return None
         try:
-            return hashlib.blake2b(self.file.read_bytes(), digest_size=16).hexdigest()
+            return hashlib.blake2b(files.read_bytes(self.file, files.MOST_TEXT), digest_size=16).hexdigest()
         except OSError as error:
             raise UserError(f"net {self.text}: {self.file} cannot be read ({error.strerror}); {_AGAIN}") from error
 

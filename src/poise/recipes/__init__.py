@@ -11,6 +11,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, Final
 
+from poise import files
 from poise.errors import UserError, suggestion
 
 #: The one that is run if none is named.
@@ -30,7 +31,7 @@ def recipe_text(name: str) -> str:
     path = Path(name)
     if path.suffix == ".toml":
         try:
-            return path.read_text(encoding="utf-8")
+            return files.read_text(path)
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"recipe file {path} cannot be read; see 'poise recipes' for the shipped ones") from error
     raise UserError(f"unknown recipe '{name}'; {suggestion(name, shipped)}")
