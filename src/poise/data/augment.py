@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from poise.errors import Damaged, UserError
+from poise.errors import Damaged, UserError, check_flag, check_number, check_whole
 
 _SMALLEST_STD = 1e-3  # a channel that never changes must not be divided by zero
 _CHUNK = 2**24  # pixels read at once when a data set is measured
@@ -64,9 +64,10 @@ class Augmentation:
     brightness: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.pad < 0:
-            raise UserError(f"augmentation pad={self.pad} must be a number of pixels, 0 or more")
-        if not 0 <= self.brightness <= 1:
+        check_whole("augmentation pad", self.pad, 0)
+        check_flag("augmentation flip", self.flip)
+        check_number("augmentation brightness", self.brightness)
+        if self.brightness > 1:
             raise UserError(f"augmentation brightness={self.brightness} must lie between 0 (off) and 1")
 
     def draw(self, count: int, generator: np.random.Generator) -> Draws:

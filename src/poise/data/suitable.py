@@ -1,4 +1,4 @@
-"""What suits images of a given size: a network and an augmentation; and the smallest size allowed."""
+"""What suits images of a given size: a network and an augmentation; and the sizes that are allowed."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from poise.data.augment import Augmentation
 
 #: The smallest side of an image that the backbones can take: they halve it twice.
 LEAST_SIZE: Final = 8
+#: The largest side: images are kept in memory, decoded.
+LARGEST_SIZE: Final = 4096
 
 
 #: For at most so many images a small network is chosen.

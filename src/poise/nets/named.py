@@ -36,6 +36,7 @@ from poise.errors import UserError, suggestion
 from poise.nets.adapt import Adapted, adapt, adapted_module, measure, plain_module
 from poise.nets.info import NetInfo
 from poise.nets.pretrained import PRETRAINED
+from poise.places import expand_user
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +75,7 @@ class Word:
     @property
     def file(self) -> Path | None:
         """The file, if it names one."""
-        return Path(self.place).expanduser() if self.place.endswith(".py") else None
+        return expand_user(self.place) if self.place.endswith(".py") else None
 
     @property
     def short(self) -> str:
