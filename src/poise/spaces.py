@@ -320,7 +320,7 @@ def _known(space: str) -> Named:
 def _kinds(tune: str | Collection[str] | None) -> tuple[str, ...] | None:
     if tune is None:
         return None
-    if not isinstance(tune, Collection):
+    if not isinstance(tune, Collection) or isinstance(tune, Mapping):
         raise UserError(f"tune={shown(tune)} must be a list of words, such as ['kd', 'lr']")
     kinds = (tune,) if isinstance(tune, str) else tuple(tune)
     tunable = {DISTILLATION, *(axis.kind for axis in AXES.values() if axis.kind is not None)}

@@ -16,6 +16,7 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
+from poise.data.suitable import check_room
 from poise.errors import UserError
 
 SIZES: Final = (32, 64, 96, 128, 224)  # the square sizes that `choose_size` chooses from
@@ -60,6 +61,7 @@ def to_pixels(
 
 def decode_all(pictures: Sequence[Picture], size: Size, channels: int = 3) -> Tensor:
     """These files or PIL images as uint8 [N, channels, H, W]; the first that cannot be decoded is named."""
+    check_room(len(pictures), (channels, *size))
     pixels = torch.empty(len(pictures), channels, *size, dtype=torch.uint8)
     with _no_warnings(), ThreadPoolExecutor() as pool:
         for index, image in enumerate(pool.map(partial(fit_picture, size=size, channels=channels), pictures)):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+import os
 from typing import Final
 
 from poise.data.augment import Augmentation
+from poise.errors import UserError
 
 #: The smallest side of an image that the backbones can take: they halve it twice.
 LEAST_SIZE: Final = 8
@@ -14,6 +17,17 @@ LARGEST_SIZE: Final = 4096
 
 #: For at most so many images a small network is chosen.
 FEW_IMAGES: Final = 20_000
+
+
+def check_room(count: int, shape: tuple[int, int, int]) -> None:
+    """Refuse so many images of this shape, if decoded they take more memory than the machine has."""
+    needed = count * math.prod(shape)
+    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > there:
+        raise UserError(
+            f"{count} images of {shape[1]}×{shape[2]} pixels take {needed / 1e9:.0f} GB, and this machine has "
+            f"{there / 1e9:.0f} GB of memory; use a smaller image_size"
+        )
 
 
 def suitable_net(side: int, images: int | None = None) -> str:

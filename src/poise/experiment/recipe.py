@@ -103,7 +103,7 @@ class Recipe(BaseModel):
     image_size: Whole | None = Field(None, ge=LEAST_SIZE, le=LARGEST_SIZE)
     images_per_class: Whole | list[Whole] | None = None
     method: str = "lucir"
-    options: dict[str, Number | str] = Field(default_factory=dict)
+    options: dict[str, Whole | Number | str] = Field(default_factory=dict)
     net: str | None = None
     setting: SettingName = "tfh"
     phases: Whole = 5

@@ -10,7 +10,7 @@ from typing import Any, Final, Self
 
 from poise.actions import AXES, Action, AxisValue
 from poise.data import ALL_IMAGES, LARGEST_SIZE, LEAST_SIZE, Budget
-from poise.errors import LARGEST_WHOLE, UserError, check_flag, check_number, check_plain, check_whole
+from poise.errors import LARGEST_WHOLE, UserError, check_flag, check_number, check_plain, check_whole, shown
 from poise.methods import Growth, Method, is_registered, make_method
 from poise.nets import absolute_word, check_backbone
 from poise.policies import named_now
@@ -89,8 +89,9 @@ class Settings:
             check_plain(name, value)
         keys = {name: _copy_plain(value) for name, value in given.items() if value is not None or name not in optional}
         for name, example in (("options", "lambda_base"), ("action", "lr"), ("policy_options", "safe")):
-            if not isinstance(keys.get(name, {}), Mapping):
-                raise UserError(f"{name}={keys[name]!r} must be a mapping, such as {{{example!r}: 1.0}}")
+            table = keys.get(name, {})
+            if not isinstance(table, Mapping) or not all(isinstance(key, str) for key in table):
+                raise UserError(f"{name}={shown(table)} must be a mapping, such as {{{example!r}: 1.0}}")
         kind = tuner_kind(keys.get("policy", DEFAULT_POLICY))
         method = make_method(keys.get("method", cls.method), keys.get("options"))
         keys["policy"] = kind.name
@@ -262,7 +263,8 @@ class Settings:
         if self.tuner.has_choice or self.policy == DEFAULT_POLICY and isinstance(self.space, str) and self.tune is None:
             return []
         rest = " but the classifier" if self.default_action.classifier == "auto" else ""
-        return [f"policy={self.policy} has nothing to tune{rest}: its space is {self.action_space}"]
+        advice = "name values to choose from (space, tune), or set policy=fixed"
+        return [f"policy={self.policy} has nothing to tune{rest}: there is one action; {advice}"]
 
     def resolved_policy(self) -> dict[str, Any]:
         """What decides the actions, for the record: its name, its options, its space, and how actions are tried."""

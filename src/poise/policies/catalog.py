@@ -26,6 +26,8 @@ DECISIONS = ("best", "sample")
 DEFAULT_POLICY = "online"
 #: The most of anything that a policy counts: trials, rounds, rungs.
 MOST_TRIALS: Final = 10_000
+#: The most actions of a smooth model of all of them, whose cost grows with their cube.
+MOST_MODELLED: Final = 1_000
 #: The policy that chooses nothing.
 UNTUNED = "fixed"
 #: Options that wrap any policy.
@@ -209,6 +211,8 @@ def thompson_policy(
 def _surrogate(
     setup: Setup, trials: int, batch: int, memory: float, kernel: str, *, explore: str, kappa: float = 1.0
 ) -> Policy:
+    if len(setup.space) > MOST_MODELLED:
+        raise UserError(f"gp and thompson model {MOST_MODELLED} actions at most, this space has {len(setup.space)}")
     _positive(trials=trials, batch=batch)
     _share("memory", memory)
     _choice("kernel", kernel, KERNELS)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from poise.errors import LARGEST_NUMBER
 from poise.training.schedule import Schedule
 
 #: What an optimiser keeps for a parameter, by torch's names, and the names under which poise saves it.
@@ -70,7 +71,7 @@ def _groups(parameters: list[nn.Parameter], slow: set[int], ratio: float) -> lis
 def set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
     """Set the learning rate, in place where it lives on a device; of slow parameters by their ratio to it."""
     for group in optimiser.param_groups:
-        own = rate * group.get("ratio", 1.0)
+        own = min(rate * group.get("ratio", 1.0), LARGEST_NUMBER)  # the product of two may not fit: it diverges anyway
         if isinstance(group["lr"], Tensor):
             group["lr"].fill_(own)
         else:
