@@ -81,9 +81,11 @@ def main() -> NoReturn:
     except MemoryError:
         _fail(_OUT_OF_MEMORY, 1)
     except RuntimeError as error:
-        if "can't allocate memory" not in str(error):  # as torch says it
-            raise
-        _fail(_OUT_OF_MEMORY, 1)
+        if "can't allocate memory" in str(error):  # as torch says it
+            _fail(_OUT_OF_MEMORY, 1)
+        if "Symlink loop" in str(error):  # as pathlib says it
+            _fail(f"{error}: a link that leads to itself; remove it", 2)
+        raise
     except (KeyboardInterrupt, typer.Abort):
         _fail("interrupted without a checkpoint; what was saved before is still there", 130)
 

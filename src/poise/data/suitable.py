@@ -25,8 +25,8 @@ def check_room(count: int, shape: tuple[int, int, int]) -> None:
     there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > there:
         raise UserError(
-            f"{count} images of {shape[1]}×{shape[2]} pixels take {needed / 1e9:.0f} GB, and this machine has "
-            f"{there / 1e9:.0f} GB of memory; use a smaller image_size"
+            f"{count} images of {shape[1]}×{shape[2]} pixels take {needed / 1e9:.3g} GB, and this machine has "
+            f"{there / 1e9:.3g} GB of memory; use a smaller image_size"
         )
 
 

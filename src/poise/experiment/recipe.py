@@ -313,7 +313,11 @@ def _refuse_unknown(values: Mapping[str, Any]) -> None:
 
 
 def _first_line(error: ValidationError) -> str:
-    first = max(error.errors(include_url=False), key=lambda each: len(each["loc"]))  # of several forms, the nearest
+    telling = ("float_type", "finite_number")  # where a value may have several forms, these say most
+    first = max(
+        error.errors(include_url=False),
+        key=lambda each: (len(each["loc"]), telling.index(each["type"]) if each["type"] in telling else -1),
+    )
     known = {*Recipe.model_fields, *MemoryKeys.model_fields, *TrialKeys.model_fields}
     loc = [str(part) for part in first["loc"]]
     inner = {1} if loc[0] in _TABLES else {}  # the name that the user gave

@@ -35,6 +35,7 @@ class _Space(_Part):
 
 
 class _Exam(_Part):
+    name: str
     images: list[Positive]
 
 
@@ -55,10 +56,13 @@ class _Trial(_Part):
 
 class _Table(_Part):
     name: str
+    fingerprint: str
+    state: str
     seed: int
     phase: Positive
     old: Count
     new: Count
+    classes: list[Any]
     rounds: Positive
     recipe: _Recipe
     space: _Space
