@@ -21,7 +21,7 @@ from poise.errors import (
 )
 
 
-def nested(levels: int) -> Any:  # noqa: ANN401 - lists in lists
+def nested(levels: int) -> Any:
     value: Any = 1
     for _ in range(levels):
         value = [value]

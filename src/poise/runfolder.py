@@ -60,7 +60,9 @@ def method_name(keys: Mapping[str, Any]) -> str:
 def saved_recipe(recipe: Mapping[str, Any]) -> dict[str, Any]:
     """A recipe that was saved, its keys as they are meant today: options of a policy that tunes nothing are gone."""
     memory = recipe.get("memory")
-    unused = {"policy_options": {}} if recipe.get("policy") == UNTUNED and recipe.get("policy_options") else {}
+    unused: dict[str, Any] = (
+        {"policy_options": {}} if recipe.get("policy") == UNTUNED and recipe.get("policy_options") else {}
+    )
     return {**named_now(recipe), **unused, **({"memory": saved_memory(memory)} if isinstance(memory, Mapping) else {})}
 
 

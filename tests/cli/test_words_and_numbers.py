@@ -16,7 +16,7 @@ TINY = ("groups=[2,1]", "epochs=1", "batch=64")
 DIGITS = "1" * 5000
 BRACKETS = "[" * 5000 + "]" * 5000
 GRID = ",".join(f"{number / 1e4:g}" for number in range(1, 209))
-SPACE = "space={lr=[%s],logit_kd=[%s],feature_kd=[%s]}" % (GRID, GRID, GRID)
+SPACE = f"space={{lr=[{GRID}],logit_kd=[{GRID}],feature_kd=[{GRID}]}}"
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_so_is_every_other_command(words: list[str], line: str, refusal: Callabl
     [
         (
             ["policy=fixed", "space=joint", "trials.length=0.5"],
-            "policy=fixed tries nothing, so it does not use space and",
+            "policy=fixed tries nothing, so it does not use space",
         ),
         (["policy=race", "tune=[]"], "policy=race has nothing to tune: there is one action"),
         (["policy=race", "space={lr=[0.1]}"], "policy=race has nothing to tune but the classifier"),

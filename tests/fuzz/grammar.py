@@ -363,7 +363,7 @@ def changed(document: Mapping[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
     return change()
 
 
-def _change_once(draw: st.DrawFn, node: Any) -> None:  # noqa: ANN401 - JSON
+def _change_once(draw: st.DrawFn, node: Any) -> None:
     while True:
         places: list[Any] = list(node) if isinstance(node, dict) else list(range(len(node)))
         if not places:

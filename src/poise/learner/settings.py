@@ -260,7 +260,8 @@ class Settings:
             own = {"space": self.kind.space, "tune": None, "trials": self.kind.trial_settings({})}
             unused = [name for name, value in own.items() if getattr(self, name) != value]
             return [f"policy={self.policy} tries nothing, so it does not use {' and '.join(unused)}"] if unused else []
-        if self.tuner.has_choice or self.policy == DEFAULT_POLICY and isinstance(self.space, str) and self.tune is None:
+        usual = self.policy == DEFAULT_POLICY and isinstance(self.space, str) and self.tune is None
+        if self.tuner.has_choice or usual:
             return []
         rest = " but the classifier" if self.default_action.classifier == "auto" else ""
         advice = "name values to choose from (space, tune), or set policy=fixed"

@@ -39,7 +39,7 @@ class RanPAC(FrozenMethod):
             isinstance(width, bool) or not isinstance(width, int | float) or not 1 <= width <= WIDEST or width % 1
         ):
             raise UserError(
-                f"option projection={shown(width)} must be a whole number of random features, at most {WIDEST}, or 'auto'"
+                f"option projection={shown(width)} must be 'auto' or a whole number of random features up to {WIDEST}"
             )
 
     def breadth(self, width: int) -> int:

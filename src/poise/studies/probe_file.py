@@ -80,15 +80,16 @@ class _Table(_Part):
         arms = range(len(actions))
         own = self.space.favourite is None or Action(**self.space.favourite) in actions
         tuned = {axis for grid in (self.space.axes, *self.space.grids) for axis in grid}
+        lengths: list[int | str] = [*self.lengths, *([FULL] if self.full else [])]
         holds = (
             self.default in arms
             and own
             and len(self.counts) == len(actions)
             and {*self.counts} <= {*CLASSIFIERS}
             and all(tuned <= {*action} for action in actions)
-            and all(self._fit(length, arms) for length in (*self.lengths, *([FULL] if self.full else [])))
+            and all(self._fit(length, arms) for length in lengths)
         )
-        if not holds or not (self.lengths or self.full):
+        if not holds or not lengths:
             raise ValueError("its parts do not fit together")
         return self
 
