@@ -19,7 +19,7 @@ from PIL import Image
 
 from poise import cli
 
-SECONDS = 60  # after which a case hangs; most take less than one
+SECONDS = 120  # after which a case hangs; most take less than one
 
 
 class Hang(BaseException):

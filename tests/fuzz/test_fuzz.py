@@ -48,6 +48,13 @@ def _summary() -> Iterator[None]:
         print(f"\nfuzz: {sum(found.values())} {kind}: {found}", end="")  # noqa: T201 - what `make fuzz` is for
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _warm() -> None:
+    """What a first command imports is no part of a case."""
+    with empty_place():
+        assert drive(["run", "digits/lucir", *(f"{key}={toml(value)}" for key, value in TINY.items())]).code == 0
+
+
 @pytest.fixture(scope="module")
 def furniture(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with one of everything that a command can be given."""
