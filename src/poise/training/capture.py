@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import ClassVar
 
 import torch
@@ -25,6 +26,22 @@ class Warm(threading.local):
 
 
 _WARM = Warm()
+
+
+@contextmanager
+def _searching(worthwhile: bool) -> Iterator[None]:
+    """Let cuDNN time its kernels for a new size of batch, where the backend lets it and that is worthwhile.
+
+    The last batch of an epoch has another size in every training and is a small part of it: its kernels are chosen by
+    rule, which takes no time.
+    """
+    cudnn = torch.backends.cudnn
+    before = cudnn.benchmark
+    cudnn.benchmark = before and worthwhile
+    try:
+        yield
+    finally:
+        cudnn.benchmark = before
 
 
 class CapturedRunner:
@@ -86,14 +103,16 @@ class CapturedRunner:
                 kind = self._kind(size)
                 for _ in range((size == sizes[0]) if kind in _WARM.steps else WARM_UP):
                     self._position.zero_()
-                    found = self._train_batch(size)
+                    with _searching(size == sizes[0]):
+                        found = self._train_batch(size)
                 _WARM.steps.add(kind)
         self._values = torch.zeros(len(self._bounds), len(found), device=self._feed.device)
         pool, graphs = torch.cuda.graph_pool_handle(), dict[int, torch.cuda.CUDAGraph]()
         for size in sizes:
             self._step.optimiser.zero_grad(set_to_none=True)
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=pool, stream=side, capture_error_mode="thread_local"):
+            capture = torch.cuda.graph(graph, pool=pool, stream=side, capture_error_mode="thread_local")
+            with _searching(size == sizes[0]), capture:
                 self._values.index_copy_(0, self._row[None], self._train_batch(size)[None])
                 self._row += 1
             graphs[size] = graph
