@@ -37,6 +37,7 @@ from poise.nets.adapt import Adapted, adapt, adapted_module, measure, plain_modu
 from poise.nets.drawing import OwnDraws
 from poise.nets.info import NetInfo
 from poise.nets.pretrained import HOMES, PRETRAINED
+from poise.places import expand_user
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +76,7 @@ class Word:
     @property
     def file(self) -> Path | None:
         """The file, if it names one."""
-        return Path(self.place).expanduser() if self.place.endswith(".py") else None
+        return expand_user(self.place) if self.place.endswith(".py") else None
 
     @property
     def short(self) -> str:
