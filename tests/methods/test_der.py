@@ -11,12 +11,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from poise import Learner
+from poise import Learner, draws
 from poise.data import ImageSet
 from poise.errors import UserError
 from poise.methods import DER, Growth
 from poise.nets import Concatenated, Model, Output
 from poise.training import EpochDone, LocalPhase, StageDone, StepDone, Trainer
+from poise.training.balanced import drawn_picks
 
 MakeImages = Callable[..., ImageSet]
 MakeTrainer = Callable[..., Trainer]
@@ -203,14 +204,12 @@ class TestHeads:
         changed = {name for name, value in model.state_dict().items() if not torch.equal(value, before[name])}
         assert changed == {"head.old", "head.new"}
 
-    def test_images_of_the_balanced_set_are_drawn_from_an_address(self, make_trainer: MakeTrainer) -> None:
-        def picks(seed: int) -> list[int]:
-            trainer = make_trainer(DER(), images=None)
-            object.__setattr__(trainer.situation, "seed", seed)
-            return trainer._drawn_picks(trainer.stages[-1]).tolist()
-
-        assert picks(0) == picks(0)
-        assert picks(0) != picks(1)
+    def test_images_of_the_balanced_set_are_drawn_from_a_generator(self, make_trainer: MakeTrainer) -> None:
+        feed = make_trainer(DER()).feed
+        first, again, other = (drawn_picks(feed, draws.generator(seed, "balanced")).tolist() for seed in (0, 0, 1))
+        assert first == again
+        assert sorted(first) == sorted(other) == list(range(12)), "all, where every class has three images"
+        assert first != other
 
 
 TRYING: dict[str, Any] = {

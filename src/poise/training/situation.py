@@ -11,7 +11,7 @@ import torch
 from poise.actions import Action
 from poise.data import Feed, ImageSet, Preprocessing
 from poise.methods import PREVIOUS, Arrivals, Growth, Method
-from poise.nets import Model, torch_generator
+from poise.nets import Model, OwnDraws, torch_generator
 from poise.training.backend import Backend
 from poise.training.evaluate import ClassMeans, Evaluator
 from poise.training.schedule import Schedule
@@ -53,17 +53,23 @@ class Situation:
     def grown(self, new: ImageSet) -> Model:
         """A copy of the model with rows for the new classes, imprinted from these images and no others."""
         model = self._expanded(new.shape).copy() if self.growth.old and self.growth.new else self.model.copy()
-        self.method.grow(model, self.arrivals(new, "head"))
+        with self._own_draws("head"):
+            self.method.grow(model, self.arrivals(new, "head"))
         return model.placed(self.backend.device)
 
     def _expanded(self, shape: tuple[int, int, int]) -> Model:
         """The model on the network of this phase. Made once: what the method freezes in it is shared by all copies."""
         if self._made is None:
             model = self.model.copy()
-            model.expand(lambda before: self.method.expanded(before, self.growth), self.growth, shape)
+            with self._own_draws("network"):
+                model.expand(lambda before: self.method.expanded(before, self.growth), self.growth, shape)
             object.__setattr__(self, "_made", model.placed(self.backend.device))
         assert self._made is not None
         return self._made
+
+    def _own_draws(self, purpose: str) -> OwnDraws:
+        """Where layers that a method adds draw their first values from."""
+        return OwnDraws(torch_generator(self.seed, "layers", self.phase, purpose))
 
     def arrivals(self, new: ImageSet, purpose: str, *address: int | str) -> Arrivals:
         """What a method may use to grow a model: counts, a source of initial values, and features of the new images."""

@@ -12,15 +12,16 @@ from torch import Tensor
 
 from poise import draws, store
 from poise.actions import Action
-from poise.data import Feed, batch_bounds, herd
+from poise.data import Feed, batch_bounds
 from poise.errors import Diverged
 from poise.methods import MODEL, PREVIOUS, Finished, Lesson, Stage
-from poise.nets import Model, torch_generator
+from poise.nets import FULL, Model, OwnDraws, torch_generator
+from poise.training.balanced import drawn_picks, herded_picks
 from poise.training.capture import CapturedRunner
 from poise.training.events import EpochDone, Event, StageDone, StepDone
 from poise.training.optimiser import forget, make_optimiser, named_tensors, set_rate
 from poise.training.situation import LocalPhase, Situation
-from poise.training.step import EagerRunner, Runner, Step, is_noisy
+from poise.training.step import EagerRunner, Runner, Step, drawn_in_training
 
 T = TypeVar("T")
 BACKBONE, OLD_ROWS = "backbone", "old rows"  # parts of a network that may learn at rates of their own
@@ -104,7 +105,12 @@ class Trainer:
         """Whether steps are captured: on a GPU, where the images live there and the network draws nothing."""
         backend = self.situation.backend
         on_gpu = backend.device.type == "cuda" and self.feed.resident
-        return on_gpu and backend.capture and not is_noisy(self.model)
+        return on_gpu and backend.capture and not self._drawn_from
+
+    @property
+    def _drawn_from(self) -> frozenset[str]:
+        """The global generators that networks of one's own draw from: a captured step cannot follow their addresses."""
+        return drawn_in_training(self.situation, self.model, self.teacher, self.feed)
 
     def run(self) -> Generator[Event, None, None]:
         """Train from where it stands to the end of the last stage."""
@@ -130,7 +136,7 @@ class Trainer:
         def features() -> tuple[Tensor, Tensor]:
             pixels, labels = self.feed.new_images()
             if not len(labels):  # in a trial of which all new images validate
-                return torch.empty(0, self.model.head.width, device=labels.device), labels
+                return torch.empty(0, self.model.head.width, dtype=FULL, device=labels.device), labels
             return situation.evaluator.extract(self.model, pixels).features, labels
 
         generator = torch_generator(situation.seed, "conclude", situation.phase, *self.address)
@@ -181,7 +187,8 @@ class Trainer:
         """A student of a later stage, made by the method; a module from an earlier training takes over its values."""
         models = {**self.students, PREVIOUS: self.situation.model.copy()}
         arrivals = self.situation.arrivals(self.feed.images(), "student", name)
-        made = self.situation.method.student(name, models, arrivals).placed(self.situation.backend.device)
+        with OwnDraws(torch_generator(self.situation.seed, "layers", self.situation.phase, name)):
+            made = self.situation.method.student(name, models, arrivals).placed(self.situation.backend.device)
         if name in self.students:
             self.students[name].load_state_dict(made.state_dict())
         else:
@@ -229,26 +236,13 @@ class Trainer:
         if not stage.balanced:
             return self.feed
         if self._picks is None:
-            self._picks = self._drawn_picks(stage) if stage.at_random else self._herded_picks()
-            if len(self._picks) == 1:  # a batch of two, for a single value has no batch statistics
-                self._picks = self._picks.repeat(2)
+            generator = draws.generator(self.situation.seed, "balanced", *self._address(stage))
+            self._picks = (
+                drawn_picks(self.feed, generator)
+                if stage.at_random
+                else herded_picks(self.feed, self.model, self.situation.evaluator)
+            )
         return self.feed.selected(self._picks)
-
-    def _herded_picks(self) -> Tensor:
-        """As many images of each class as the smallest one has, by herding."""
-        features = self.situation.evaluator.extract(self.model, self.feed.pixels).features
-        smallest = int(torch.unique(self.feed.labels, return_counts=True)[1].min())
-        ranks = herd(features, self.feed.labels, smallest)
-        return torch.cat([ranks[label] for label in sorted(ranks)])
-
-    def _drawn_picks(self, stage: Stage) -> Tensor:
-        """The same, drawn at random."""
-        labels = self.feed.labels.cpu()
-        generator = draws.generator(self.situation.seed, "balanced", *self._address(stage))
-        order = torch.from_numpy(generator.permutation(len(labels)))
-        found, counts = torch.unique(labels, return_counts=True)
-        smallest = int(counts.min())
-        return torch.cat([order[labels[order] == label][:smallest] for label in found]).to(self.feed.labels.device)
 
     def _address(self, stage: Stage) -> tuple[int | str, ...]:
         """What tells the draws of a stage from those of others."""
@@ -307,7 +301,9 @@ class Trainer:
     def _checked_means(self) -> dict[str, float]:
         """The mean loss and terms so far in this epoch; raises `Diverged` at the first bad step."""
         names = self._names()
-        values = torch.cat(self.record).double().cpu() if self.record else torch.zeros(0, len(names))
+        values = (
+            torch.cat(self.record).double().cpu() if self.record else torch.zeros(0, len(names), dtype=torch.float64)
+        )
         bad = torch.nonzero(~torch.isfinite(values).all(dim=1)).flatten()
         if len(bad):
             raise self._diverged(int(bad[0]))
