@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from poise.cli.words import say
+from poise.cli.words import say, show
 from poise.errors import UserError
 
 
@@ -31,10 +31,10 @@ def report(
     if not found.runs and not found.texts:
         raise UserError(f"{found.unread[0].path} {found.unread[0].reason}")
     say(*(f"not read: {each.path} {each.reason}" for each in found.unread))
-    typer.echo(found.text())
+    show(found.text())
     if out is not None:
         finished = [run.path for run in found.runs if RunFolder(run.path).model.exists()]
-        typer.echo(f"\nreport {found.write(out, report_maps(finished) if maps else (), printed=True)}")
+        show(f"\nreport {found.write(out, report_maps(finished) if maps else (), printed=True)}")
 
 
 def cam(
@@ -49,7 +49,7 @@ def cam(
     check_picture(out)
     figure = activation_maps(paths, images or ())
     figure.save(out)
-    typer.echo(f"{rows_table(figure.data)}\n\n{out}")
+    show(f"{rows_table(figure.data)}\n\n{out}")
 
 
 def track(
@@ -59,4 +59,4 @@ def track(
     """Write the numbers in a run's journal to a tracking service."""
     from poise.experiment import make_tracker, track_folder
 
-    typer.echo(f"{track_folder(make_tracker(to, folder))} numbers of {folder} are in {to}")
+    show(f"{track_folder(make_tracker(to, folder))} numbers of {folder} are in {to}")

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from poise.cli.words import Checkpoints, LanesOption, Out, Overrides, RecipeName, Seed, say
+from poise.cli.words import Checkpoints, LanesOption, Out, Overrides, RecipeName, Seed, say, show
 from poise.errors import UserError, shown
 from poise.recipes import DEFAULT_RECIPE
 from poise.store import CHECKPOINT_SECONDS
@@ -34,7 +34,7 @@ def crossval(
     plan = words_to_plan(recipe, overrides, seed)
     folder = out or crossval_folder(plan)
     result = run_crossval(plan, folder, lanes, Lines(None, sys.stderr), checkpoint_every)
-    typer.echo(f"\n{actions_table(result)}\n\n{run_table(run_of_result(result))}\n\nrun folders in {folder}")
+    show(f"\n{actions_table(result)}\n\n{run_table(run_of_result(result))}\n\nrun folders in {folder}")
 
 
 def audit(
@@ -75,7 +75,7 @@ def probe(
     else:
         job = Probe(words_to_plan(recipe, words), RunFolder(out.with_suffix("")), question, out)
         reach(job.plan, job.folder, phase, make_watcher(len(job.plan.stream), job.plan.source.notes))
-    typer.echo(probe_summary(ProbeTable(job.run(say))))
+    show(probe_summary(ProbeTable(job.run(say))))
 
 
 def simulate(
@@ -111,7 +111,7 @@ def simulate(
     made = partial(make_policy, policy, options=options)
     found = replay_on_table(made, table, runs, seed, full=probes[0].long, paired=paired)
     named = " ".join([policy, *(f"{key}={value}" for key, value in options.items())])
-    typer.echo(simulation_summary(found, f"{named} on {words}"))
+    show(simulation_summary(found, f"{named} on {words}"))
 
 
 def _options(words: list[str]) -> dict[str, Any]:

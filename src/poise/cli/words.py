@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from poise.errors import UserError
+from poise.words import one_line, printable
 
 
 def _refuse_nan(seconds: float) -> float:
@@ -32,7 +33,12 @@ Board = Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoa
 Track = Annotated[str | None, typer.Option("--track", help="Also write to wandb, trackio or mlflow (extras).")]
 
 
+def show(text: str) -> None:
+    """Print a text as output; what a terminal would obey in the names of others is written out."""
+    typer.echo(printable(text))
+
+
 def say(*lines: str) -> None:
     """Print lines beside the output."""
     for line in lines:
-        typer.echo(line, err=True)
+        typer.echo(one_line(line), err=True)

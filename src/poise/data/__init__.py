@@ -1,6 +1,6 @@
 """What arrives: image sets, sources, streams, class orders, augmentation, the feed and the memory."""
 
-from poise.data.augment import Augmentation, Draws, Preprocessing, mirror
+from poise.data.augment import STRONGER, Augmentation, Draws, Preprocessing, mirror
 from poise.data.budget import ALL_IMAGES, Budget, Stored, on_arrival, per_class
 from poise.data.class_sizes import class_sizes, keep_some
 from poise.data.clusters import cluster_centres
@@ -19,6 +19,7 @@ __all__ = [
     "FEW_IMAGES",
     "LARGEST_SIZE",
     "LEAST_SIZE",
+    "STRONGER",
     "Augmentation",
     "Budget",
     "Draws",

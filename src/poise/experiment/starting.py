@@ -24,6 +24,12 @@ def read_start(path: Path, settings: Settings, identity: Mapping[str, Any], look
     if not file.exists():
         raise UserError(f"start={path} has no phase-0.safetensors; give the folder of a run that finished phase 0")
     tensors, meta = store.read_tensors(file, kind="phase 0")
+    mine, others = identity.get("augmentation"), meta["identity"].get("augmentation")
+    if mine != others:
+        raise UserError(
+            f"start={path} was trained with augmentation={others or 'data'}, this run has {mine or 'data'}; "
+            "start from a run with the same, or leave start out"
+        )
     for name, mine in identity.items():
         if name in meta["identity"] and meta["identity"][name] != mine:
             raise UserError(f"start={path} has another {name}; start from a run of the same data, order and seed")

@@ -28,6 +28,7 @@ from poise.experiment.run import Run, Running
 from poise.experiment.stopping import Stop, stopping
 from poise.recipes import read_toml, recipe_text
 from poise.training import Executor, Lane, Lanes, LocalExecutor, Work, make_backend
+from poise.words import one_line
 
 SWEEP_KEYS = ("recipe", "set", "grid")
 MOST_CELLS = 10_000
@@ -192,7 +193,7 @@ def _cell(name: str, fixed: dict[str, Any], chosen: dict[str, Any]) -> Cell:
     plan = make_plan(name, make_recipe(tomllib_loads(recipe_text(name), name), words))
     shown = {"setting", "phases", "policy", "seed"}
     extra = [f"{key}={value}" for key, value in chosen.items() if key not in shown]
-    return Cell("-".join([plan.default_folder().name, *extra]).replace("/", "-").replace(" ", ""), plan)
+    return Cell(one_line("-".join([plan.default_folder().name, *extra]).replace("/", "-").replace(" ", "")), plan)
 
 
 def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -87,7 +87,7 @@ class Settings:
         optional = OPTIONAL.union(left_open)
         for name, value in given.items():
             check_plain(name, value)
-        keys = {name: _copy_plain(value) for name, value in given.items() if value is not None or name not in optional}
+        keys = {name: copy_plain(value) for name, value in given.items() if value is not None or name not in optional}
         for name, example in (("options", "lambda_base"), ("action", "lr"), ("policy_options", "safe")):
             table = keys.get(name, {})
             if not isinstance(table, Mapping) or not all(isinstance(key, str) for key in table):
@@ -305,11 +305,11 @@ def _trial_settings(given: Any, kind: TunerKind, only: str | None) -> TrialSetti
     return settings if only is None else settings.tried_once(only)
 
 
-def _copy_plain(value: Any) -> Any:  # noqa: ANN401 - whatever a user gives
+def copy_plain(value: Any) -> Any:  # noqa: ANN401 - whatever a user gives
     """A copy that later changes of the original do not touch: of dictionaries and lists, as JSON has them."""
     if isinstance(value, Mapping):
-        return {key: _copy_plain(inner) for key, inner in value.items()}
-    return [_copy_plain(inner) for inner in value] if isinstance(value, list | tuple) else copy.deepcopy(value)
+        return {key: copy_plain(inner) for key, inner in value.items()}
+    return [copy_plain(inner) for inner in value] if isinstance(value, list | tuple) else copy.deepcopy(value)
 
 
 #: What `Settings.resolve` takes: the keys above, those of the schedule one by one.

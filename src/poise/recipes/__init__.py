@@ -11,6 +11,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, Final
 
+from poise import files
 from poise.errors import UserError, suggestion
 
 #: The one that is run if none is named.
@@ -38,13 +39,7 @@ def recipe_text(name: str) -> str:
 def read_toml(path: Path, refusal: str) -> str:
     """The text of a recipe or a sweep that somebody wrote; what is no such file is refused with that line."""
     try:
-        if not path.is_file():  # a device or a pipe need not end
-            raise UserError(refusal)
-        with path.open("rb") as file:
-            text = file.read(_LARGEST_FILE + 1)
-        if len(text) > _LARGEST_FILE:
-            raise UserError(f"{refusal} (it has more than {_LARGEST_FILE} bytes)")
-        return text.decode()
+        return files.read_text(path, _LARGEST_FILE)
     except (OSError, ValueError) as error:
         raise UserError(refusal) from error
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from torch import Tensor
 
-from poise import store
+from poise import files, store
 from poise.actions import MOST_EPOCHS
 from poise.data import ImageSet
 from poise.data.sources import digest
@@ -267,7 +267,7 @@ class Probe:
     def _read_done(self, asked: Mapping[str, Any]) -> list[dict[str, Any]]:
         """The trials that were done before; a line that was being written then is cut off."""
         path = self.journal.path
-        self.journal.rewind(path.read_bytes().rfind(b"\n") + 1)
+        self.journal.rewind(files.read_bytes(path, files.MOST_JOURNAL).rfind(b"\n") + 1)
         lines = [{key: value for key, value in line.items() if key != "event"} for line in store.read_journal(path)]
         if not lines:
             self.journal.append({"event": PROBE, **asked})

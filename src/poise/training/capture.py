@@ -57,11 +57,7 @@ class CapturedRunner:
         self._step, self._feed, self._bounds = step, feed, bounds
         device, count = feed.device, len(feed)
         self._order = torch.arange(count, device=device)
-        self._draws = Draws(
-            torch.zeros(count, 2, dtype=torch.long, device=device),
-            torch.zeros(count, dtype=torch.bool, device=device),
-            torch.ones(count, device=device),
-        )
+        self._draws = step.situation.preprocessing.augmentation.neutral(count).to(device)
         self._position = torch.zeros((), dtype=torch.long, device=device)
         self._row = torch.zeros((), dtype=torch.long, device=device)
         self._values = torch.empty(0)
@@ -79,8 +75,7 @@ class CapturedRunner:
         if not self._graphs:
             self._capture()
         self._order.copy_(order)
-        for mine, given in zip(vars(self._draws).values(), vars(draws).values(), strict=True):
-            mine.copy_(given)
+        self._draws.load(draws)
         self._position.fill_(self._bounds[first][0])
         self._row.fill_(first)
         done = first
@@ -106,7 +101,7 @@ class CapturedRunner:
                     with _searching(size == sizes[0]):
                         found = self._train_batch(size)
                 _WARM.steps.add(kind)
-        self._values = torch.zeros(len(self._bounds), len(found), device=self._feed.device)
+        self._values = torch.zeros(len(self._bounds), len(found), dtype=torch.float32, device=self._feed.device)
         pool, graphs = torch.cuda.graph_pool_handle(), dict[int, torch.cuda.CUDAGraph]()
         for size in sizes:
             self._step.optimiser.zero_grad(set_to_none=True)
@@ -141,6 +136,7 @@ class CapturedRunner:
                 trained,
                 modes,
                 where,
+                step.situation.preprocessing.augmentation,
                 type(step.method),
                 step.situation.growth,
                 type(step.optimiser),
@@ -150,7 +146,7 @@ class CapturedRunner:
     def _train_batch(self, size: int) -> Tensor:
         window = self._position + torch.arange(size, device=self._feed.device)
         picks = self._order.index_select(0, window)
-        draws = Draws(*(values.index_select(0, window) for values in vars(self._draws).values()))
+        draws = self._draws.changed(lambda values: values.index_select(0, window))
         values = self._step(self._feed.pixels.index_select(0, picks), self._feed.labels.index_select(0, picks), draws)
         self._position += size
         return values

@@ -29,7 +29,7 @@ def make_optimiser(
     """
     on_gpu = device.type == "cuda"
     parameters = list(trained)
-    rate = torch.tensor(lr, device=device) if on_gpu else lr
+    rate = torch.tensor(lr, dtype=torch.float32, device=device) if on_gpu else lr
     groups = _groups(parameters, parts or {})
     for group in groups[1:]:  # a rate of its own to fill in
         group["lr"] = rate.clone() if isinstance(rate, Tensor) else rate
@@ -44,7 +44,7 @@ def make_optimiser(
         )
         for parameter in parameters:
             optimiser.state[parameter] = {
-                "step": torch.zeros((), device=device),
+                "step": torch.zeros((), dtype=torch.float32, device=device),
                 "exp_avg": torch.zeros_like(parameter, requires_grad=False),
                 "exp_avg_sq": torch.zeros_like(parameter, requires_grad=False),
             }

@@ -10,11 +10,11 @@ from poise.report.reading.configurations import (
     remarks,
 )
 from poise.report.reading.folders import UnreadPath, load_result, read_run, read_runs, run_of_result
-from poise.report.reading.runs import LABELS, MORE_HELD, PhaseRecord, RunRecord, TrialRecord
+from poise.report.reading.runs import EXPLAINED, LABELS, PhaseRecord, RunRecord, TrialRecord
 
 __all__ = [
+    "EXPLAINED",
     "LABELS",
-    "MORE_HELD",
     "Configuration",
     "PhaseRecord",
     "RunRecord",
