@@ -70,7 +70,7 @@ def furniture(tmp_path_factory: pytest.TempPathFactory) -> Path:
         assert taught.code == 0, taught.err
     keys = "".join(f"{key} = {toml(value)}\n" for key, value in TINY.items())
     (folder / "recipe.toml").write_text(keys)
-    (folder / "sweep.toml").write_text(f'recipe = "digits/lucir"\n[set]\n{keys}[grid]\nseed = [0, 1]\n')
+    (folder / "sweep.toml").write_text('recipe = "recipe.toml"\n[set]\nbatch = 32\n[grid]\nseed = [0, 1]\n')
     (folder / "empty").touch()
     (folder / "junk.bin").write_bytes(bytes(range(256)) * 8)
     (folder / "junk.toml").write_bytes(b"\xff\xfe" + bytes(range(256)))
@@ -187,10 +187,11 @@ def _bytes(data: st.DataObject, furniture: Path, place: Path) -> list[str]:
                 ("learner", "learn", "learner", str(furniture / "photos"), "--update"),
                 ("probe.json", "simulate", "probe.json", "--policy", "race", "--runs", "2"),
                 ("sweep.toml", "sweep", "sweep.toml"),
-                ("recipe.toml", "run", "recipe.toml"),
+                ("recipe.toml", "run", "recipe.toml", "epochs=1", "policy=fixed"),
             ]
         )
     )
+    shutil.copy(furniture / "recipe.toml", place)  # what the sweep runs
     (place / name).write_bytes(data.draw(damaged((furniture / name).read_bytes())))
     return list(words)
 
