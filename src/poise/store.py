@@ -113,7 +113,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """Read a document written by `write_json`, without its format version."""
     try:
         value = json.loads(files.read_bytes(path))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Damaged(f"{path} is not the JSON that was written there") from error
     if not isinstance(value, dict):
         raise Damaged(f"{path} is not the JSON that was written there")
@@ -146,7 +146,7 @@ def read_tensors(path: Path, *, kind: str) -> tuple[dict[str, Tensor], dict[str,
             header = json.loads((file.metadata() or {})["poise"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         intact = header["sum"] == _checksum(tensors, header["document"])
-    except (SafetensorError, OSError, ValueError, KeyError) as error:
+    except (SafetensorError, OSError, ValueError, KeyError, RecursionError) as error:
         raise Damaged(f"{path} is damaged or was not written by poise") from error
     if not intact:
         raise Damaged(f"{path} is damaged: its contents do not match their checksum")
@@ -260,7 +260,7 @@ def read_journal(path: Path, brief: str | None = None) -> Iterator[dict[str, Any
                 continue
             try:
                 event = json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise Damaged(f"{path}, line {number} is not JSON") from error
             if number == 1 and "journal" in event:
                 check_format(path, event.get("format"))

@@ -46,7 +46,7 @@ def learn(
         "method": method,
         "epochs": epochs,
         "batch": batch,
-        "memory": int(memory) if memory is not None and memory.isdigit() else memory,
+        "memory": _memory(memory),
         "policy": policy,
         "net": net,
         "image_size": image_size,
@@ -55,6 +55,13 @@ def learn(
     settings = {name: value for name, value in given.items() if value is not None}
     learner = ModelFile(model).teach(Lesson(folder, settings, update, device, restart, checkpoint_every), say)
     show(f"{model}: {len(learner.classes_)} classes")
+
+
+def _memory(word: str | None) -> int | str | None:
+    try:
+        return int(word) if word is not None else None
+    except ValueError:
+        return word
 
 
 def predict(

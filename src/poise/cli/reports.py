@@ -16,7 +16,7 @@ def report(
     paths: Annotated[list[Path], typer.Argument(help="Run folders, folders of them, and tables of 'poise probe'.")],
     out: Annotated[Path | None, typer.Option("--out", help="A folder for index.html, tables and figures.")] = None,
     watching: Annotated[bool, typer.Option("--watch", help="Rewrite the page while runs continue.")] = False,
-    every: Annotated[int, typer.Option("--every", help="Seconds between updates with --watch.", min=1)] = 10,
+    every: Annotated[int, typer.Option("--every", help="Seconds between updates (--watch).", min=1, max=86_400)] = 10,
     maps: Annotated[bool, typer.Option("--cam", help="Also draw where the final models look (slower).")] = False,
 ) -> None:
     """Print a table over runs; with --out write a page with every table and figure, which opens from the disk."""

@@ -17,6 +17,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
 from poise.data.decoding import open_image, room_for
+from poise.data.suitable import check_room
 from poise.errors import UserError
 
 SIZES: Final = (32, 64, 96, 128, 224)  # the square sizes that `choose_size` chooses from
@@ -61,6 +62,7 @@ def to_pixels(
 
 def decode_all(pictures: Sequence[Picture], size: Size, channels: int = 3) -> Tensor:
     """These files or PIL images as uint8 [N, channels, H, W]; the first that cannot be decoded is named."""
+    check_room(len(pictures), (channels, *size))
     pixels = torch.empty(len(pictures), channels, *size, dtype=torch.uint8)
     with _no_warnings(), ThreadPoolExecutor() as pool:
         for index, image in enumerate(pool.map(partial(fit_picture, size=size, channels=channels), pictures)):

@@ -21,7 +21,7 @@ from poise.actions import Action
 from poise.data import Budget, ImageSet, Memory, draw_reserve
 from poise.data.images import image_digest
 from poise.data.labelled import read_labelled, read_unlabelled
-from poise.errors import UserError
+from poise.errors import UserError, check_whole
 from poise.learner.labels import Label
 from poise.learner.settings import Settings
 from poise.learner.state import Knowledge
@@ -109,6 +109,8 @@ def _all_classes(plain: Sequence[Label], before: tuple[Label, ...], known: str) 
 def check_foresight(budget: Budget, next_images: int | None) -> int | None:
     """What was said of the next phase, refused where the memory must not know it."""
     if budget.knows_increment == (next_images is not None):
+        if next_images is not None:
+            check_whole("next_images", next_images, 0)
         return next_images
     if next_images is None:
         raise UserError("memory.knows_increment must be told how many images come next: pass next_images=…")

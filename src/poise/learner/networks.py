@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from poise import store
@@ -14,7 +15,7 @@ from poise.data import suitable_net
 from poise.errors import UserError
 from poise.learner.settings import Settings
 from poise.methods import Growth, is_registered
-from poise.nets import Model, build_head, build_net, feature_width, is_named, net_info
+from poise.nets import Model, OwnDraws, build_head, build_net, feature_width, is_named, net_info
 
 Shape = tuple[int, int, int]  # channels, height, width
 
@@ -59,7 +60,8 @@ def build_model(
     for old, new in grown:
         growth = Growth(old, new)
         expanded = partial(settings.made_method.expanded, growth=growth) if expands(settings) else _unchanged
-        model.expand(expanded, growth, shape)
+        with OwnDraws(torch.Generator()):  # values of layers that a method adds; they are overwritten
+            model.expand(expanded, growth, shape)
     return model
 
 

@@ -27,6 +27,7 @@ from poise.nets import (
     net_info,
     set_info,
 )
+from poise.training import Switches
 from poise.tuning import CLASSIFIERS, Entry, History, entry_as_json, entry_from_json, first_classifier
 
 log = logging.getLogger(__name__)
@@ -101,6 +102,7 @@ class Pending:
         action: the chosen one; None while it is being chosen.
         tensors: of the training, once it has begun.
         position: where the training stands.
+        switches: those of the process that it was trained under, where they are known.
     """
 
     digest: str
@@ -108,6 +110,7 @@ class Pending:
     action: Action | None = None
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
     position: Mapping[str, Any] = field(default_factory=dict)
+    switches: Switches = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -225,6 +228,7 @@ class LearnerState:
                 "history": [entry_as_json(entry) for entry in pending.history],
                 "action": dict(pending.action) if pending.action is not None else None,
                 "position": dict(pending.position),
+                "switches": dict(pending.switches),
             },
         }
 
@@ -312,7 +316,9 @@ def _pending(tensors: Mapping[str, Tensor], meta: Mapping[str, Any] | None) -> P
         return None
     history = tuple(entry_from_json(entry) for entry in meta["history"])
     action = Action(**meta["action"]) if meta["action"] is not None else None
-    return Pending(meta["digest"], history, action, store.under("pending", tensors), meta["position"])
+    return Pending(
+        meta["digest"], history, action, store.under("pending", tensors), meta["position"], meta.get("switches", {})
+    )
 
 
 def save_state(state: LearnerState, path: Path, *, memory: bool) -> None:

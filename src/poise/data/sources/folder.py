@@ -12,8 +12,8 @@ import torch
 from poise.data.images import ImageSet
 from poise.data.inputs import decode_all, median_side, suitable_size
 from poise.data.sources.base import Source, digest, warn_of_copies
-from poise.data.suitable import LEAST_SIZE, suitable_augmentation, suitable_net
-from poise.errors import UserError
+from poise.data.suitable import LARGEST_SIZE, LEAST_SIZE, suitable_augmentation, suitable_net
+from poise.errors import UserError, check_whole
 from poise.files import MOST_IMAGE, read_bytes
 from poise.places import Files, list_files, scan
 
@@ -102,6 +102,5 @@ def _choose_size(files: Files) -> tuple[int, str]:
 
 
 def _check_size(size: int) -> int:
-    if isinstance(size, bool) or not isinstance(size, int) or size < LEAST_SIZE:
-        raise UserError(f"size={size} must be a whole number of pixels, at least {LEAST_SIZE}")
+    check_whole("image_size", size, LEAST_SIZE, LARGEST_SIZE)
     return size
