@@ -104,7 +104,8 @@ def result(keys: Mapping[str, Any], events: Sequence[Mapping[str, Any]], seconds
 
 def dump(path: Path, value: Mapping[str, Any]) -> None:
     """As `store.write_json` does, but the disk need not be waited for."""
-    path.write_text(json.dumps({"format": store.PLAIN_FORMAT, **value}, ensure_ascii=False), encoding="utf-8")
+    text = json.dumps({"format": store.PLAIN_FORMAT, **value}, ensure_ascii=False)
+    path.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import signal
 import sys
+from collections.abc import Sequence
 from contextlib import redirect_stderr, suppress
 from typing import Annotated, Any, NoReturn, TextIO, cast
 
@@ -12,11 +13,15 @@ import typer
 
 from poise import __version__
 from poise.cli import lists, models, reports, runs, studies
-from poise.errors import PoiseError
+from poise.errors import PoiseError, UserError
+from poise.words import printable
 
 INTERRUPTED = 128 + signal.SIGINT
 #: What Typer raises for a wrong command line; newer versions bundle their own click.
 UsageError: Any = typer.BadParameter.__mro__[1]
+
+_OUT_OF_MEMORY = "out of memory; use smaller images or a smaller batch; nothing that was saved is lost"
+_LONGEST_LINE = 2000  # characters of an error line; a user's words may be longer
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -83,7 +88,7 @@ class _Lines(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """One line."""
-        print(self.format(record), file=sys.stderr, flush=True)  # noqa: T201 - for the user
+        print(printable(self.format(record)), file=sys.stderr, flush=True)  # noqa: T201 - for the user
 
 
 def run_command() -> NoReturn:
@@ -95,6 +100,7 @@ def run_command() -> NoReturn:
 
 def _run_app() -> NoReturn:
     try:
+        _refuse_empty_words(sys.argv[1:])
         code = app(standalone_mode=False) or 0
         if code == INTERRUPTED:  # what newer versions of Typer make of Ctrl-C
             raise KeyboardInterrupt
@@ -105,10 +111,32 @@ def _run_app() -> NoReturn:
         _fail(f"{error.format_message().rstrip('.')}; see 'poise --help'", 2)
     except OSError as error:
         _fail(f"{error.filename or 'the system'}: {error.strerror or error}; nothing that was saved is lost", 1)
+    except MemoryError:
+        _fail(_OUT_OF_MEMORY, 1)
+    except RuntimeError as error:
+        if "can't allocate memory" in str(error):  # as torch says it
+            _fail(_OUT_OF_MEMORY, 1)
+        if "Symlink loop" in str(error):  # as pathlib says it
+            _fail(f"{error}: a link that leads to itself; remove it", 2)
+        raise
     except (KeyboardInterrupt, typer.Abort):
         _fail("interrupted without a checkpoint; what was saved before is still there", 130)
 
 
+def _refuse_empty_words(words: Sequence[str]) -> None:
+    """Refuse a word without a character, which a shell makes of a variable that is not set."""
+    for before, word in zip(("", *words), words, strict=False):
+        option, equals, value = word.partition("=")
+        if not word:
+            what = f"the value of {before}" if before.startswith("--") else "a word of the command"
+            raise UserError(f"{what} is empty ('', perhaps a variable that is not set); give it or leave it out")
+        if option.startswith("--") and equals and not value:
+            raise UserError(f"the value of {option} is empty (perhaps a variable that is not set); give it")
+
+
 def _fail(message: str, code: int) -> NoReturn:
-    print(f"poise: {' '.join(message.split())}", file=sys.stderr)  # noqa: T201 - the one line a user gets
+    line = printable(" ".join(message.split()))
+    if len(line) > _LONGEST_LINE:
+        line = f"{line[: _LONGEST_LINE // 2]} … {line[-_LONGEST_LINE // 2 :]}"
+    print(f"poise: {line}", file=sys.stderr)  # noqa: T201 - the one line a user gets
     sys.exit(code)

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import typer
-
+from poise.cli.words import show
 from poise.errors import PoiseError, UserError
 from poise.experiment import (
     Plan,
@@ -47,7 +46,7 @@ def start_run(job: Run, tensorboard: bool = False, track: str | None = None) -> 
 
 def show_result(result: Mapping[str, Any], folder: Path) -> None:
     """Print the table of a finished run, and write its page."""
-    typer.echo(f"\n{run_table(run_of_result(result))}\n\nrun folder {folder}\n{write_report([folder], folder)}")
+    show(f"\n{run_table(run_of_result(result))}\n\nrun folder {folder}\n{write_report([folder], folder)}")
 
 
 def make_watchers(folder: RunFolder, watcher: Watcher, tensorboard: bool, track: str | None = None) -> list[Watcher]:
@@ -74,4 +73,4 @@ def _explain_existing(folder: RunFolder, wanted: dict[str, object]) -> None:
     if not folder.finished:
         raise UserError(f"{folder.path} holds this run, unfinished; continue with 'poise resume {folder.path}'")
     result = load_result(folder.path)
-    typer.echo(f"{folder.path} holds this run, finished: average accuracy {result['average_accuracy']:.2f}")
+    show(f"{folder.path} holds this run, finished: average accuracy {result['average_accuracy']:.2f}")

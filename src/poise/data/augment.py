@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from poise.data.autoaugment import autoaugment, cut_out, draw_operations
-from poise.errors import Damaged, UserError
+from poise.errors import Damaged, UserError, check_flag, check_number, check_whole
 
 #: What can be done to images beyond the augmentation of their data set, by name.
 STRONGER: Final[Mapping[str, Mapping[str, Any]]] = {
@@ -90,13 +90,14 @@ class Augmentation:
     cutout: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.pad < 0:
-            raise UserError(f"augmentation pad={self.pad} must be a number of pixels, 0 or more")
-        if not 0 <= self.brightness <= 1:
+        check_whole("augmentation pad", self.pad, 0)
+        check_flag("augmentation flip", self.flip)
+        check_number("augmentation brightness", self.brightness)
+        if self.brightness > 1:
             raise UserError(f"augmentation brightness={self.brightness} must lie between 0 (off) and 1")
-        if not isinstance(self.autoaugment, bool):
-            raise UserError(f"augmentation autoaugment={self.autoaugment!r} must be True or False")
-        if isinstance(self.cutout, bool) or not 0 <= self.cutout <= 1:
+        check_flag("augmentation autoaugment", self.autoaugment)
+        check_number("augmentation cutout", self.cutout)
+        if self.cutout > 1:
             raise UserError(
                 f"augmentation cutout={self.cutout} must lie between 0 (off) and 1: the side of the hole as a share of "
                 "the image's, 0.5 for 16 of 32 pixels"

@@ -125,6 +125,8 @@ class Learner(Conventions, Upkeep, Rejecting, Exporting):
         around = Surroundings.of(settings, device, net=own, augmentation=augmentation, executor=executor)
         self._make(settings, around, preprocessing)
         self._remember(as_given)
+        for line in settings.remarks():
+            log.warning("%s", line)
 
     # Learning ---------------------------------------------------------------------------------------------------
 

@@ -31,12 +31,13 @@ from typing import Any, Final
 import torch
 from torch import nn
 
-from poise import draws
+from poise import draws, files
 from poise.errors import UserError, suggestion
 from poise.nets.adapt import Adapted, adapt, adapted_module, measure, plain_module
 from poise.nets.drawing import OwnDraws
 from poise.nets.info import NetInfo
 from poise.nets.pretrained import HOMES, PRETRAINED
+from poise.places import expand_user
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +76,7 @@ class Word:
     @property
     def file(self) -> Path | None:
         """The file, if it names one."""
-        return Path(self.place).expanduser() if self.place.endswith(".py") else None
+        return expand_user(self.place) if self.place.endswith(".py") else None
 
     @property
     def short(self) -> str:
@@ -87,7 +88,7 @@ class Word:
         if self.file is None:
             return None
         try:
-            return hashlib.blake2b(self.file.read_bytes(), digest_size=16).hexdigest()
+            return hashlib.blake2b(files.read_bytes(self.file, files.MOST_TEXT), digest_size=16).hexdigest()
         except OSError as error:
             raise UserError(f"net {self.text}: {self.file} cannot be read ({error.strerror}); {_AGAIN}") from error
 

@@ -30,7 +30,7 @@ from poise.actions import Action, is_weight
 from poise.data import Draws
 from poise.errors import check_number, check_whole
 from poise.nets import BatchNorm, Model, Output
-from poise.policies import Forecast
+from poise.policies import MOST_TRIALS, Forecast
 from poise.training import Event, Situation, TuningDone
 from poise.training.evaluate import BATCH
 from poise.training.noise import seeding
@@ -66,8 +66,8 @@ class BilevelOptions:
     rate: float = 0.2
 
     def __post_init__(self) -> None:
-        check_whole("bilevel rounds", self.rounds, 1)
-        check_whole("bilevel steps", self.steps, 1)
+        check_whole("bilevel rounds", self.rounds, 1, MOST_TRIALS)
+        check_whole("bilevel steps", self.steps, 1, MOST_TRIALS)
         check_number("bilevel rate", self.rate, positive=True)
 
 
@@ -104,6 +104,11 @@ class BilevelTuner(Tuner):
                 yield TuningDone(task.phase, self.kind.name, step.as_json())
         task.history.append(Chosen(task.phase, action))
         return Choice(action)
+
+    @property
+    def has_choice(self) -> bool:
+        """Whether there is anything that hypergradients can move."""
+        return bool(tuned_axes(self.default))
 
     def forecast(self, phase: int) -> Forecast:
         """At most so many rounds; a step that is differentiated costs about as much as three."""
