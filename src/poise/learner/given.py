@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from poise.data import Augmentation, Preprocessing
-from poise.errors import UserError
+from poise.errors import UserError, shown
 from poise.training import Event
 
 Callback = Callable[[Event], object]
@@ -69,7 +69,7 @@ def checked_callbacks(callbacks: Any) -> tuple[Callback, ...]:  # noqa: ANN401 -
         raise UserError(f"callbacks={shortened(callbacks)} must be a list of callables; pass callbacks=[callback]")
     for callback in callbacks or ():
         if not callable(callback):
-            raise UserError(f"callbacks has {callback!r}, which cannot be called with an event; pass functions")
+            raise UserError(f"callbacks has {shown(callback)}, which cannot be called with an event; pass functions")
     return tuple(callbacks or ())
 
 
@@ -77,8 +77,7 @@ def shortened(value: object, longest: int = 60) -> str:
     """A value in a line for the user."""
     if isinstance(value, nn.Module):
         return f"{type(value).__name__}(…)"
-    text = " ".join(repr(value).split())
-    return text if len(text) <= longest else f"{text[: longest - 1]}…"
+    return shown(value, longest)
 
 
 def _kind(value: object) -> str:
