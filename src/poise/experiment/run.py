@@ -226,7 +226,7 @@ class Run:
         self._count_total()
         run = {
             "learner": meta,
-            "exams": [vars(exam) for exam in self.exams],
+            "exams": [exam.values() for exam in self.exams],
             "actions": self.actions,
             "stored": self.stored,
             "seconds": self.seconds,
@@ -305,6 +305,7 @@ class Run:
                     "accuracy": _percent(exam.accuracy()),
                     "accuracy_fc": _percent(exam.accuracy("fc")),
                     "accuracy_ncm": _percent(exam.accuracy("ncm")),
+                    **{f"accuracy_{name}": _percent(exam.accuracy(name)) for name in exam.hits_of_start},
                     **stored,
                     "action": action,
                 }
