@@ -7,7 +7,7 @@ disk. Each figure is described once (`figures.description`) and rendered for the
 from poise.report.figures import Figure, describe_figures
 from poise.report.figures.activation_maps import Subject, cam_figure, look
 from poise.report.figures.print import check_picture
-from poise.report.reading import RunRecord, load_result, read_run, read_runs, run_of_result
+from poise.report.reading import RunRecord, UnreadPath, load_result, read_run, read_runs, reason_for, run_of_result
 from poise.report.tables import Hindsight
 from poise.report.tables.text import actions_table, align_columns, comparison_table, rows_table, run_table
 from poise.report.writing import Report, gather, watch
@@ -18,6 +18,7 @@ __all__ = [
     "Report",
     "RunRecord",
     "Subject",
+    "UnreadPath",
     "actions_table",
     "align_columns",
     "cam_figure",
@@ -29,6 +30,7 @@ __all__ = [
     "look",
     "read_run",
     "read_runs",
+    "reason_for",
     "rows_table",
     "run_of_result",
     "run_table",

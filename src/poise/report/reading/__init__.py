@@ -9,12 +9,13 @@ from poise.report.reading.configurations import (
     flat_keys,
     remarks,
 )
-from poise.report.reading.folders import UnreadPath, load_result, read_run, read_runs, run_of_result
-from poise.report.reading.runs import LABELS, MORE_HELD, PhaseRecord, RunRecord, TrialRecord
+from poise.report.reading.folders import UnreadPath, load_result, read_run, read_runs, reason_for, run_of_result
+from poise.report.reading.runs import LABELS, MORE_HELD, UNVERIFIED, PhaseRecord, RunRecord, TrialRecord
 
 __all__ = [
     "LABELS",
     "MORE_HELD",
+    "UNVERIFIED",
     "Configuration",
     "PhaseRecord",
     "RunRecord",
@@ -28,6 +29,7 @@ __all__ = [
     "load_result",
     "read_run",
     "read_runs",
+    "reason_for",
     "remarks",
     "run_of_result",
 ]

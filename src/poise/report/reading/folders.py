@@ -43,20 +43,35 @@ def read_runs(paths: Sequence[Path]) -> tuple[list[RunRecord], list[UnreadPath]]
     runs: list[RunRecord] = []
     unread: list[UnreadPath] = []
     taken: set[str] = set()
-    found = {path.resolve(): path for given in paths for path in _run_folders_below(given)}
-    for path in found.values():
+    for path in _each_once(paths):
         try:
             run = read_run(path, _free_name(path, taken))
-        except PoiseError as error:
-            unread.append(UnreadPath(path, str(error).removeprefix(f"{path} ").removeprefix(f"{path}{os.sep}")))
-        except OSError as error:
-            unread.append(UnreadPath(path, error.strerror or str(error)))
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-            unread.append(UnreadPath(path, f"is not as poise writes it ({type(error).__name__}: {error})"))
+        except Exception as error:
+            unread.append(UnreadPath(path, reason_for(path, error)))
         else:
             runs.append(run)
             taken.add(run.name)
     return runs, unread
+
+
+def reason_for(path: Path, error: Exception) -> str:
+    """Why what lies at a path is not shown, in one line that follows its name."""
+    if isinstance(error, PoiseError):
+        return str(error).removeprefix(f"{path} ").removeprefix(f"{path}{os.sep}")
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    words = str(error).strip().splitlines() or [""]
+    return f"is not as poise writes it ({type(error).__name__}: {words[0][:200]})"
+
+
+def _each_once(paths: Sequence[Path]) -> list[Path]:
+    found: dict[Path, Path] = {}
+    for given in paths:
+        try:
+            found |= {path.resolve(): path for path in _run_folders_below(given)}
+        except (OSError, RuntimeError):  # no permission, a loop of links: it is told when it is read
+            found[given.absolute()] = given
+    return [*found.values()]
 
 
 def read_run(path: Path, name: str | None = None) -> RunRecord:
@@ -64,7 +79,8 @@ def read_run(path: Path, name: str | None = None) -> RunRecord:
     if not path.exists():
         raise UserError(f"{path} does not exist")
     if path.is_file():
-        return run_of_result(store.read_json(path), path, name or path.stem)
+        result, verified = store.read_verified(path)
+        return replace(run_of_result(result, path, name or path.stem), verified=verified)
     kind = next((file for file in (RECIPE, CROSSVAL) if (path / file).exists()), None)
     if kind is None:
         raise UserError(f"{path} {'is empty' if not any(path.iterdir()) else 'is not a run folder'}")
@@ -73,9 +89,9 @@ def read_run(path: Path, name: str | None = None) -> RunRecord:
     events = _Events()
     for event in store.read_journal(path / JOURNAL, brief="epoch"):
         events.add(event)
-    result = store.read_json(path / RESULT) if (path / RESULT).exists() else None
+    result, verified = store.read_verified(path / RESULT) if (path / RESULT).exists() else (None, True)
     saved = {**store.read_json(path / kind), "machine": _read_machine(path / MACHINE)}
-    return _make_record(path, name or path.name, saved, result, events)
+    return replace(_make_record(path, name or path.name, saved, result, events), verified=verified)
 
 
 def run_of_result(result: Mapping[str, Any], path: Path = Path(), name: str = "") -> RunRecord:
@@ -84,7 +100,7 @@ def run_of_result(result: Mapping[str, Any], path: Path = Path(), name: str = ""
 
 
 def load_result(folder: Path) -> dict[str, Any]:
-    """The result of a finished run."""
+    """The result of a finished run, as it was written: one that was changed since is refused."""
     if not folder.is_dir():
         raise UserError(f"{folder} does not exist")
     if not (folder / RESULT).exists():
@@ -92,7 +108,9 @@ def load_result(folder: Path) -> dict[str, Any]:
         if (folder / RECIPE).exists():
             todo = f"is not finished; continue with 'poise resume {folder}'"
         raise UserError(f"{folder} {_AGAIN if (folder / CROSSVAL).exists() else todo}")
-    return store.read_json(folder / RESULT)
+    result = store.read_json(folder / RESULT)
+    _check_result(folder / RESULT, result)
+    return result
 
 
 _AGAIN = "is not finished; give the same 'poise crossval' command again"
