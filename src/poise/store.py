@@ -261,6 +261,7 @@ class Journal:
         if self._file is None:
             self._file = self.path.open("ab")
             if self._file.tell() == 0:
+                self._forget_hash()
                 self._file.write((json.dumps({"journal": "poise", "format": PLAIN_FORMAT}) + "\n").encode())
         self._file.write((json.dumps(event, ensure_ascii=False, allow_nan=False) + "\n").encode())
         self._file.flush()
@@ -275,6 +276,8 @@ class Journal:
     def digest(self) -> str:
         """Of all bytes up to `position`; those that were there at the last call are not read again."""
         position = self.position()
+        if position < self._hashed:
+            self._forget_hash()
         _hash_bytes(self._hash, self.path, self._hashed, position)
         self._hashed = position
         return self._hash.hexdigest()
@@ -294,9 +297,12 @@ class Journal:
         """Cut everything after `position`: the events that a resumed run will produce again."""
         self.close()
         self.check(position, None)
-        self._hash, self._hashed = _new_hash(), 0
+        self._forget_hash()
         with self.path.open("ab") as file:
             file.truncate(position)
+
+    def _forget_hash(self) -> None:
+        self._hash, self._hashed = _new_hash(), 0
 
     def close(self) -> None:
         """Close the file; a later `append` opens it again."""

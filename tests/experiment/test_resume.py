@@ -297,7 +297,7 @@ def test_a_recipe_that_was_changed_since_is_refused(plan: Plans, command: Comman
     folder = stopped_after(plan(), tmp_path / "run", 4)
     before = folder.recipe.read_text()
     folder.recipe.write_text(before.replace('"epochs": 1', '"epochs": 2'))
-    assert "was changed since (schedule); restore it" in refused(command, "resume", str(folder.path))
+    assert "was changed since (epochs); restore it" in refused(command, "resume", str(folder.path))
     folder.recipe.write_text(before)
     assert command("resume", str(folder.path))[0] == 0
 

@@ -15,8 +15,8 @@ from poise.store import digest_of
 
 #: Of `recipe.json`, what is no key of the recipe and must not change.
 DESCRIBED: Final = ("name", "fingerprint", "runner", "exam_images", "class_names", "space", "pretrained_on")
-#: Recipe keys that may change: where a run is computed. Data are known by their name and fingerprint.
-_FREE: Final = ("device", "data")
+#: Recipe keys that may change: where a run is computed, and where its data and its start lie. Data have a fingerprint.
+_FREE: Final = ("device", "data", "start")
 #: Recipe keys that the saved settings of the learner are compared by.
 _OF_LEARNER: Final = KEYS - {"image_size"}
 

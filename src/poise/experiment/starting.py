@@ -34,8 +34,8 @@ def read_start(path: Path, settings: Settings, identity: Mapping[str, Any], look
     with contents_of(file, "give another start"):
         state = LearnerState.from_tensors(tensors, meta["learner"], lookup=lookup)
         check(state.knowledge.phases == 1, "learner.phases", "1", state.knowledge.phases)
-        classes = [*state.knowledge.classes]
-        check(set(classes) == set(identity["classes"]), "learner.classes", f"{identity['classes']}", classes)
+        classes, wanted = [*state.knowledge.classes], identity.get("classes", state.knowledge.classes)
+        check(set(classes) == set(wanted), "learner.classes", f"{wanted}", classes)
     own = replace(state, settings=settings)
     if state.architecture != own.architecture:
         raise UserError(

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from poise.actions import AXES, checked
 from poise.errors import Malformed, UserError
-from poise.nets import Head, Model
+from poise.nets import Head, Model, is_named
 from poise.schema import (
     anything,
     check,
@@ -150,15 +150,17 @@ def check_learner(tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> Non
     if pending is not None and (pending["action"] is not None or pending["position"]):
         check(pending["action"] is not None, "pending.action", "there where a training was begun", None)
         _POSITION(pending["position"], "pending.position")
+    foreign = meta["own_net"] or is_named(meta["settings"].get("net"))
     for name, tensor in tensors.items():
-        _check_finite(name, tensor)
+        _check_finite(name, tensor, masks=foreign and ".backbone." in name and ".momentum" not in name)
     _check_memory(tensors, known, shape)
 
 
-def _check_finite(name: str, tensor: Tensor) -> None:
+def _check_finite(name: str, tensor: Tensor, *, masks: bool) -> None:
+    """Refuse what is not a number, and what is infinite but for `masks` in a network that poise did not make."""
     if not tensor.is_floating_point():
         return
-    bad = torch.isnan(tensor) if ".backbone." in name else ~torch.isfinite(tensor)  # masks of a network may be −∞
+    bad = torch.isnan(tensor) if masks else ~torch.isfinite(tensor)
     check(not bool(bad.any()), f"tensor {name}", "finite", f"{int(bad.sum())} of {tensor.numel()} values that are not")
     if name.endswith("running_var"):
         check(not bool((tensor < 0).any()), f"tensor {name}", "at least 0", "negative variances")
@@ -206,6 +208,13 @@ def check_head(head: Head, state: Mapping[str, Tensor]) -> None:
         for name, rows in zip(pair, head.parts[0], strict=True):
             count = len(state[rows])
             check(len(state[name]) == count, f"tensor head.{name}", f"{count} entries", describe(state[name]))
+
+
+def check_types(own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> None:
+    """Refuse values of another type than those of this network: they would be rounded without a word."""
+    for name, made in own.items():
+        if name in state:
+            check(state[name].dtype == made.dtype, f"tensor {name}", f"{made.dtype}", f"{state[name].dtype}")
 
 
 def check_models(models: Mapping[str, Model], means: Tensor | None, classes: int) -> None:

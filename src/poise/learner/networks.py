@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from poise import store
 from poise.data import suitable_net
-from poise.errors import UserError
-from poise.learner.contents import check_head
+from poise.errors import Malformed, UserError
+from poise.learner.contents import check_head, check_types
 from poise.learner.settings import Settings
 from poise.methods import Growth, is_registered
 from poise.nets import Model, build_head, build_net, feature_width, is_named, net_info
@@ -89,11 +89,14 @@ def restore_model(
         )
     most = sum(tensor.numel() for tensor in weights.values())
     model = build_model(settings, shape, net, described["grown"], described["net"], pretrained=False, most=most)
-    check_head(model.head, store.under("head", weights))
-    model.head.adopt(store.under("head", weights))
     try:
+        check_head(model.head, store.under("head", weights))
+        model.head.adopt(store.under("head", weights))
+        check_types(model.state_dict(), weights)
         model.load_state_dict(weights)
-    except RuntimeError as error:
+    except (Malformed, RuntimeError) as error:
+        if net is None and isinstance(error, Malformed):
+            raise
         raise UserError("the net does not fit the saved weights; pass one made like the net that was saved") from error
     for each in described["frozen"][0]:
         model.backbone.get_parameter(each)

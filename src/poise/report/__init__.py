@@ -4,6 +4,7 @@
 disk. Each figure is described once (`figures.description`) and rendered for the page and for print.
 """
 
+from poise.report.digests import add_digests
 from poise.report.figures import Figure, describe_figures
 from poise.report.figures.activation_maps import Subject, cam_figure, look
 from poise.report.figures.print import check_picture
@@ -20,6 +21,7 @@ __all__ = [
     "Subject",
     "UnreadPath",
     "actions_table",
+    "add_digests",
     "align_columns",
     "cam_figure",
     "check_picture",

@@ -20,6 +20,7 @@ from poise.schema import check, fitting_together
 from poise.training.capture import CapturedRunner
 from poise.training.events import EpochDone, Event, StageDone, StepDone
 from poise.training.optimiser import forget, make_optimiser, named_tensors, set_rate
+from poise.training.restoring import check_picks, check_place, load_kept, load_values
 from poise.training.situation import LocalPhase, Situation
 from poise.training.step import EagerRunner, Runner, Step, is_noisy
 
@@ -339,50 +340,35 @@ class Trainer:
         return engine.step.teacher if engine.step.teacher is not self.teacher else None
 
     def restore(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
-        """Return to where `state` was called; the model must have grown already. Refuses what no training can be at."""
+        """Return to where `state` was called; the model must have grown already. Refuses a state of another training."""
         with fitting_together():
             self.stage, self.epoch, self.step = meta["stage"], meta["epoch"], meta["step"]
-            check(MODEL in meta["students"] and self.stage <= len(self.stages), "stage", "one there is", self.stage)
+            check(0 <= self.stage <= len(self.stages), "stage", f"one of {len(self.stages)}", self.stage)
+            check(MODEL in meta["students"], "students", f"{MODEL} among them", meta["students"])
             for student in meta["students"]:
                 if student not in self.students:
                     self._make_student(student)
-                self.students[student].load_changing(store.under(f"student.{student}", tensors))
+                load_values(self.students[student], store.under(f"student.{student}", tensors))
             self._made = set(meta["students"]) - {MODEL}
-            self._picks = self._restored_picks(tensors)
+            self._picks = tensors["picks"].to(self.situation.backend.device) if "picks" in tensors else None
+            if self._picks is not None:
+                check_picks(self._picks, len(self.feed))
+            epochs = steps = 0
             if self.stage < len(self.stages):
                 self._enter()
                 self._restore_engines(tensors)
+                epochs = self.stages[self.stage].epochs(self.schedule.epochs)
+                steps = len(self.bounds) if self.stage in self._engines and self.epoch < epochs else 0
             self._restored_names = tuple(meta["names"])
             self.record = [tensors["record"].to(self.situation.backend.device)] if "record" in tensors else []
-            self._check_restored()
-
-    def _restored_picks(self, tensors: Mapping[str, Tensor]) -> Tensor | None:
-        picks = tensors.get("picks")
-        if picks is None:
-            return None
-        inside = picks.dtype == torch.int64 and picks.ndim == 1 and len(picks) > 0
-        check(inside and 0 <= int(picks.min()) <= int(picks.max()) < len(self.feed), "picks", "images there are", "not")
-        return picks.to(self.situation.backend.device)
+            check_place((self.epoch, self.step), epochs, steps, self.record, self._names())
 
     def _restore_engines(self, tensors: Mapping[str, Tensor]) -> None:
         for place, engine in self._engines_at_work().items():
-            for kind, name, value in named_tensors(engine.optimiser, engine.step.model):
-                if (kept := tensors.get(f"{kind}{place}.{name}")) is not None:
-                    check(kept.shape == value.shape, f"tensor {kind}{place}.{name}", f"{list(value.shape)}", list(kept.shape))
-                    value.copy_(kept)
+            kept = named_tensors(engine.optimiser, engine.step.model)
+            load_kept(tensors, {f"{kind}{place}.{name}": value for kind, name, value in kept})
             if (teacher := self._own_teacher(engine)) is not None:
                 teacher.load_state_dict(store.under(f"teacher{place}", tensors))
-
-    def _check_restored(self) -> None:
-        """Refuse an epoch or a step that this stage does not have, and a record of other steps."""
-        over = self.stage == len(self.stages)
-        epochs = 0 if over else self.stages[self.stage].epochs(self.schedule.epochs)
-        check(0 <= self.epoch <= epochs, "epoch", f"one of {epochs}", self.epoch)
-        steps = 0 if over or self.stage not in self._engines or self.epoch == epochs else len(self.bounds)
-        check(0 <= self.step <= steps, "step", f"one of {steps}", self.step)
-        shapes = [list(part.shape) for part in self.record]
-        wanted = [[self.step, len(self._names())]] if self.step else []
-        check(shapes == wanted, "tensor record", f"{wanted}", shapes)
 
 
 def _without_missing(stage: Stage, model: Model) -> Stage:

@@ -9,7 +9,16 @@ from poise.report.reading.configurations import (
     flat_keys,
     remarks,
 )
-from poise.report.reading.folders import UnreadPath, load_result, read_run, read_runs, reason_for, run_of_result
+from poise.report.reading.folders import (
+    UnreadPath,
+    check_result,
+    load_result,
+    read_run,
+    read_runs,
+    reason_for,
+    run_folders_below,
+    run_of_result,
+)
 from poise.report.reading.runs import LABELS, MORE_HELD, UNVERIFIED, PhaseRecord, RunRecord, TrialRecord
 
 __all__ = [
@@ -24,6 +33,7 @@ __all__ = [
     "UnreadPath",
     "baselines",
     "by_exam",
+    "check_result",
     "configurations",
     "flat_keys",
     "load_result",
@@ -31,5 +41,6 @@ __all__ = [
     "read_runs",
     "reason_for",
     "remarks",
+    "run_folders_below",
     "run_of_result",
 ]

@@ -68,7 +68,7 @@ def _each_once(paths: Sequence[Path]) -> list[Path]:
     found: dict[Path, Path] = {}
     for given in paths:
         try:
-            found |= {path.resolve(): path for path in _run_folders_below(given)}
+            found |= {path.resolve(): path for path in run_folders_below(given)}
         except (OSError, RuntimeError):  # no permission, a loop of links: it is told when it is read
             found[given.absolute()] = given
     return [*found.values()]
@@ -109,14 +109,14 @@ def load_result(folder: Path) -> dict[str, Any]:
             todo = f"is not finished; continue with 'poise resume {folder}'"
         raise UserError(f"{folder} {_AGAIN if (folder / CROSSVAL).exists() else todo}")
     result = store.read_json(folder / RESULT)
-    _check_result(folder / RESULT, result)
+    check_result(folder / RESULT, result)
     return result
 
 
 _AGAIN = "is not finished; give the same 'poise crossval' command again"
 
 
-def _run_folders_below(path: Path, depth: int = 3) -> Iterator[Path]:
+def run_folders_below(path: Path, depth: int = 3) -> Iterator[Path]:
     """The path itself, or the run folders below it if it only holds such folders."""
     if not path.is_dir() or any((path / name).exists() for name in (RECIPE, CROSSVAL, RESULT, JOURNAL)):
         yield path
@@ -126,7 +126,7 @@ def _run_folders_below(path: Path, depth: int = 3) -> Iterator[Path]:
     if not inner or not depth:
         yield path
     for child in inner if depth else ():
-        yield from _run_folders_below(child, depth - 1)
+        yield from run_folders_below(child, depth - 1)
 
 
 def _free_name(path: Path, taken: set[str]) -> str:
@@ -233,7 +233,7 @@ def _make_record(
             "pretrained_on": saved.get("pretrained_on"),
         }
     else:
-        _check_result(path, result)
+        check_result(path, result)
         details = {phase.phase: phase for phase in events.phases}
         phases = [_finished_phase(point, details.get(point["phase"])) for point in result["curve"]]
         marks = dict(result)
@@ -259,7 +259,7 @@ def _make_record(
     )
 
 
-def _check_result(path: Path, result: Mapping[str, Any]) -> None:
+def check_result(path: Path, result: Mapping[str, Any]) -> None:
     """Refuse anything that is not the result of a run or lacks a figure that tables show."""
     curve, seconds = result.get("curve"), result.get("seconds")
     if not isinstance(curve, list) or not curve or not isinstance(seconds, Mapping):
