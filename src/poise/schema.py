@@ -105,7 +105,7 @@ def truth(value: object, where: str) -> None:
 
 def scalar(value: object, where: str) -> None:
     """None, true or false, a finite number or a text."""
-    plain = value is None or isinstance(value, bool | str) or (isinstance(value, int | float))
+    plain = value is None or isinstance(value, str | int | float)
     check(plain and (isinstance(value, str) or math.isfinite(_as_float(value or 0))), where, "a plain value", value)
 
 
@@ -132,10 +132,9 @@ def listed(inner: Check, count: int | None = None) -> Check:
     """A list of such values, so many of them."""
 
     def checked(value: object, where: str) -> None:
-        many = "" if count is None else f" of {count}"
-        fits = isinstance(value, list | tuple) and count in (None, len(value))
-        check(fits, where, f"a list{many}", value)
-        for place, each in enumerate(value):  # type: ignore[arg-type]
+        if not isinstance(value, list | tuple) or count not in (None, len(value)):
+            refuse(where, "a list" if count is None else f"a list of {count}", value)
+        for place, each in enumerate(value):
             inner(each, f"{where}[{place}]")
 
     return checked
@@ -145,11 +144,12 @@ def mapped(inner: Check, *needed: str) -> Check:
     """Words to such values; these words are among them."""
 
     def checked(value: object, where: str) -> None:
-        check(isinstance(value, Mapping), where, "a mapping", value)
-        for key, each in value.items():  # type: ignore[attr-defined]
+        if not isinstance(value, Mapping):
+            refuse(where, "a mapping", value)
+        for key, each in value.items():
             inner(each, f"{where}.{key}")
         for key in needed:
-            check(key in value, where, f"a mapping with {key}", value)  # type: ignore[operator]
+            check(key in value, where, f"a mapping with {key}", value)
 
     return checked
 
@@ -158,14 +158,15 @@ def keyed(needed: Mapping[str, Check], optional: Mapping[str, Check] | None = No
     """A mapping with these keys, perhaps the optional ones, and perhaps others that a newer poise writes."""
 
     def checked(value: object, where: str) -> None:
-        check(isinstance(value, Mapping), where or "it", "a mapping", value)
+        if not isinstance(value, Mapping):
+            refuse(where or "it", "a mapping", value)
         inside = f"{where}." if where else ""
         for key, inner in needed.items():
-            if key not in value:  # type: ignore[operator]
+            if key not in value:
                 raise Malformed(f"is not as poise writes it: {inside}{key} is missing")
-            inner(value[key], f"{inside}{key}")  # type: ignore[index]
+            inner(value[key], f"{inside}{key}")
         for key, inner in (optional or {}).items():
-            if key in value:  # type: ignore[operator]
-                inner(value[key], f"{inside}{key}")  # type: ignore[index]
+            if key in value:
+                inner(value[key], f"{inside}{key}")
 
     return checked

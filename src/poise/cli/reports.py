@@ -38,7 +38,9 @@ def report(
 
 
 def digest(
-    paths: Annotated[list[Path], typer.Argument(help="Results, run folders, tables of 'poise probe', folders of them.")],
+    paths: Annotated[
+        list[Path], typer.Argument(help="Results, run folders, tables of 'poise probe', folders of them.")
+    ],
 ) -> None:
     """Add to each result a digest, by which a report sees that it was changed; check those that have one."""
     from poise.report import add_digests

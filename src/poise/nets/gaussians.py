@@ -53,7 +53,9 @@ class GaussianHead(LinearHead):
         for name in ("means", "factors", "rest", "counts"):
             values: Tensor = getattr(self, name)
             count = len(self.counts)
-            check(count in (0, self.classes) and len(values) == count, f"tensor head.{name}", "one a class", len(values))
+            check(
+                count in (0, self.classes) and len(values) == count, f"tensor head.{name}", "one a class", len(values)
+            )
         variances = not bool((self.rest < 0).any()) and not bool((self.counts < 0).any())
         check(variances, "tensor head.rest", "variances", "negative numbers")
 

@@ -111,9 +111,9 @@ class Report:
     def _leave_out(self, attempt: Callable[[Report], object]) -> Report:
         singly = [_failure(attempt, replace(self, runs=[run])) for run in self.runs]
         kept, unread = list[RunRecord](), list(self.unread)
-        for run, failure in zip(self.runs, singly, strict=True):
-            if failure is None and not any(singly):
-                failure = _failure(attempt, replace(self, runs=[*kept, run]))
+        for run, single in zip(self.runs, singly, strict=True):
+            together = replace(self, runs=[*kept, run])
+            failure = single or (None if any(singly) else _failure(attempt, together))
             if failure is None:
                 kept.append(run)
             else:

@@ -36,9 +36,7 @@ def gather_with_studies(paths: Sequence[Path]) -> Report:
     report, held = replace(report, unread=[*report.unread, *unread]).without_failing(lambda it: assumptions(it.runs))
     report, hindsight = report.without_failing(lambda it: _hindsight(it.runs, probes))
     texts = [("How far the paper's assumptions held", held)]
-    texts += [
-        (f"Probe of phase {probe.table['phase']}", text) for probe, text in zip(probes, summaries, strict=True)
-    ]
+    texts += [(f"Probe of phase {probe.table['phase']}", text) for probe, text in zip(probes, summaries, strict=True)]
     texts.append(("Probes after different beginnings", beginnings(probes)))
     report = replace(report, texts=[each for each in texts if each[1]], hindsight=hindsight)
     return report.without_failing(Report.text)[0]

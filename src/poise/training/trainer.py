@@ -340,7 +340,7 @@ class Trainer:
         return engine.step.teacher if engine.step.teacher is not self.teacher else None
 
     def restore(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
-        """Return to where `state` was called; the model must have grown already. Refuses a state of another training."""
+        """Return to where `state` was called; the model must have grown already. Refuses that of another one."""
         with fitting_together():
             self.stage, self.epoch, self.step = meta["stage"], meta["epoch"], meta["step"]
             check(0 <= self.stage <= len(self.stages), "stage", f"one of {len(self.stages)}", self.stage)

@@ -79,8 +79,7 @@ def read_run(path: Path, name: str | None = None) -> RunRecord:
     if not path.exists():
         raise UserError(f"{path} does not exist")
     if path.is_file():
-        result, verified = store.read_verified(path)
-        return replace(run_of_result(result, path, name or path.stem), verified=verified)
+        return _read_result(path, name or path.stem)
     kind = next((file for file in (RECIPE, CROSSVAL) if (path / file).exists()), None)
     if kind is None:
         raise UserError(f"{path} {'is empty' if not any(path.iterdir()) else 'is not a run folder'}")
@@ -89,9 +88,18 @@ def read_run(path: Path, name: str | None = None) -> RunRecord:
     events = _Events()
     for event in store.read_journal(path / JOURNAL, brief="epoch"):
         events.add(event)
-    result, verified = store.read_verified(path / RESULT) if (path / RESULT).exists() else (None, True)
+    result: Mapping[str, Any] | None = None
+    verified = True
+    if (path / RESULT).exists():
+        result, verified = store.read_verified(path / RESULT)
     saved = {**store.read_json(path / kind), "machine": _read_machine(path / MACHINE)}
     return replace(_make_record(path, name or path.name, saved, result, events), verified=verified)
+
+
+def _read_result(path: Path, name: str) -> RunRecord:
+    """The run of a result that was kept."""
+    result, verified = store.read_verified(path)
+    return replace(run_of_result(result, path, name), verified=verified)
 
 
 def run_of_result(result: Mapping[str, Any], path: Path = Path(), name: str = "") -> RunRecord:
