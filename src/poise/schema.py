@@ -33,6 +33,10 @@ def fitting_together() -> Iterator[None]:
     """Around what is made of saved values: whatever goes wrong there, those do not fit together."""
     try:
         yield
+    except Malformed:
+        raise
+    except Damaged as error:
+        raise Malformed(f"is not as poise writes it: {error}") from error
     except (PoiseError, OSError):
         raise
     except Exception as error:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import pytest
 import torch
 from PIL import Image
 
-from poise import cli, store
+from poise import store
 from poise.experiment import Plan, Run, RunFolder, reopen
 from poise.store import read_journal
 
@@ -22,20 +21,6 @@ Plans = Callable[..., Plan]
 Outcome = Callable[[Path], tuple[dict[str, Any], bytes, bytes]]
 Driven = Callable[..., tuple[int, str]]
 RUN = ["run", "groups=[2,1,1]", "epochs=1", "batch=64", "--checkpoint-every", "0", "--out"]
-
-
-@pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """Run a command in this process; gives its exit code and what it printed."""
-
-    def run(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["poise", *words])
-        with pytest.raises(SystemExit) as leaving:
-            cli.main()
-        printed = capsys.readouterr()
-        return int(leaving.value.code or 0), printed.out, printed.err
-
-    return run
 
 
 Command = Callable[..., tuple[int, str, str]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from poise.errors import UserError
@@ -29,14 +29,15 @@ def pin(plan: Plan, described: Mapping[str, Any]) -> dict[str, str]:
     return {key: digest_of(value) for key, value in {**values, "data": plan.source.name}.items()}
 
 
-def refuse_changed(folder: RunFolder, pinned: Mapping[str, str], now: Mapping[str, str], settings: list[str]) -> None:
-    """Refuse to resume a run of which something was changed; `settings` are keys of the learner that were.
+def changed_keys(pinned: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """The keys that were changed; one that was not pinned, by an older poise, is not compared."""
+    return [key for key, digest in pinned.items() if key in now and now[key] != digest]
 
-    A key that was not pinned, by an older poise, is not compared.
-    """
-    changed = [key for key, digest in pinned.items() if key in now and now[key] != digest]
-    if names := [*changed, *settings]:
-        raise UserError(f"recipe.json in {folder.path} was changed since ({', '.join(names)}); restore it")
+
+def refuse_changed(folder: RunFolder, keys: Sequence[str]) -> None:
+    """Refuse to resume a run of which these keys were changed, if any were."""
+    if keys:
+        raise UserError(f"recipe.json in {folder.path} was changed since ({', '.join(keys)}); restore it")
 
 
 def differing_keys(one: Settings, other: Settings) -> list[str]:

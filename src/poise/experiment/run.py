@@ -15,7 +15,7 @@ import torch
 from poise import store
 from poise.data import ImageSet, Stream
 from poise.errors import OutOfMemory, PoiseError, UserError
-from poise.experiment.changes import differing_keys, pin, refuse_changed
+from poise.experiment.changes import changed_keys, differing_keys, pin, refuse_changed
 from poise.experiment.contents import check_progress
 from poise.experiment.examiner import Exam, Examiner, average_forgetting
 from poise.experiment.folder import Checkpoint, RunFolder
@@ -248,10 +248,10 @@ class Run:
 
     def _restore_learner(self, found: Checkpoint, train: ImageSet) -> Learner:
         meta = found.meta
-        state = LearnerState.from_tensors(found.tensors, meta["learner"], lookup=images_by_origin(train))
         self._pinned = pin(self.plan, {**store.read_json(self.folder.recipe), **self.described()})
-        changed = differing_keys(state.settings, self.plan.settings)
-        refuse_changed(self.folder, meta.get("pinned", {}), self._pinned, changed)
+        refuse_changed(self.folder, changed_keys(meta.get("pinned", {}), self._pinned))
+        state = LearnerState.from_tensors(found.tensors, meta["learner"], lookup=images_by_origin(train))
+        refuse_changed(self.folder, differing_keys(state.settings, self.plan.settings))
         check_progress(state.knowledge, len(meta["exams"]), self.plan.stream)
         self.exams = [Exam(**exam) for exam in meta["exams"]]
         self.actions, self.stored, self.seconds = meta["actions"], meta["stored"], meta["seconds"]
