@@ -38,18 +38,20 @@ def mutated(tensors: Mapping[str, Tensor], meta: object, number: int) -> tuple[C
     found, changed = dict(tensors), copy.deepcopy(meta)
     if tensors and generator.integers(3) == 0:
         return (found, changed), _mutate_tensors(found, generator)
-    places = list(_places(changed))
+    places = list(places_in(changed))
     parent, key = places[generator.integers(len(places))]
-    return (found, changed), _mutate_value(parent, key, generator)
+    return (found, changed), mutate_value(parent, key, generator)
 
 
-def _places(value: Any) -> Iterator[tuple[Any, Any]]:
+def places_in(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Every place in a plain value: what holds it, and its key there."""
     for key in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
         yield value, key
-        yield from _places(value[key])
+        yield from places_in(value[key])
 
 
-def _mutate_value(parent: Any, key: Any, generator: np.random.Generator) -> str:
+def mutate_value(parent: Any, key: Any, generator: np.random.Generator) -> str:
+    """Change what stands at one place; what was changed."""
     odd, before = copy.deepcopy(ODD[generator.integers(len(ODD))]), parent[key]
     match generator.integers(8):
         case 0:

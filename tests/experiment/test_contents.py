@@ -110,6 +110,7 @@ def test_resume(stopped: Path, tmp_path: Path) -> None:
         going = Run(plan, opened, checkpoint_seconds=600).resuming()
         list(islice(going, 3))
         going.close()
+        shutil.copy(stopped / "journal.jsonl", folder)  # some checkpoints are damaged in a way that begins anew
 
     shutil.copytree(stopped, folder)
     contents = store.read_tensors(kept, kind="checkpoint")
@@ -178,9 +179,7 @@ def _twice(contents: Contents) -> None:
         (_twice, "classes must be all different"),
     ],
 )
-def test_it_is_said_what_is_wrong(
-    change: Callable[[Contents], None], said: str, learner: Path, tmp_path: Path
-) -> None:
+def test_it_is_said_what_is_wrong(change: Callable[[Contents], None], said: str, learner: Path, tmp_path: Path) -> None:
     contents = store.read_tensors(learner, kind="learner")
     change(contents)
     write_mutated(tmp_path / "learner", "learner", *contents)

@@ -387,3 +387,31 @@ def test_a_run_from_a_moved_folder_goes_on(reference: Path, plan: Plans, outcome
     opened, found = reopen(tmp_path / "there")
     Run(found, opened).resume()
     assert outcome(tmp_path / "there") == outcome(reference)
+
+
+def test_killed_while_its_page_is_drawn_it_is_finished_by_resume(
+    driven: Driven, reference: Path, outcome: Outcome, command: Command, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    code, _ = driven("poise.report.writing:make_page", 1, signal.SIGKILL, *RUN, str(folder))
+    assert code == -signal.SIGKILL
+    assert (folder / "result.json").exists()
+    assert not (folder / "report" / "index.html").exists()
+    code, out, _ = command("resume", str(folder))
+    assert code == 0
+    assert out.splitlines()[-1] == f"report {folder / 'report' / 'index.html'}"
+    assert "average accuracy" in (folder / "report" / "index.html").read_text()
+    assert outcome(folder) == outcome(reference)
+
+
+def test_killed_between_its_result_and_the_end_it_is_finished_by_resume(
+    driven: Driven, command: Command, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    code, _ = driven("poise.experiment.run:record_end", 1, signal.SIGKILL, *RUN, str(folder))
+    assert code == -signal.SIGKILL
+    assert json.loads((folder / "machine.json").read_bytes())["finished"] is None
+    assert command("resume", str(folder))[0] == 0
+    machine = json.loads((folder / "machine.json").read_bytes())
+    assert machine["finished"] >= machine["started"]
+    assert (folder / "report" / "index.html").exists()
