@@ -98,7 +98,7 @@ def test_learn(learner: Path, make_images: Callable[..., ImageSet], tmp_path: Pa
     def go() -> None:
         list(islice(Learner.load(file, device="cpu").fitting(images.pixels, images.labels), 4))
 
-    assert not tracebacks(file, "learner", store.read_tensors(learner, kind="learner"), go, 2 * COUNT)
+    assert not tracebacks(file, "learner", store.read_tensors(learner, kind="learner"), go, COUNT * 5 // 4)
 
 
 def test_resume(stopped: Path, tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_resume(stopped: Path, tmp_path: Path) -> None:
     shutil.copytree(stopped, folder)
     contents = store.read_tensors(kept, kind="checkpoint")
     assert contents[1]["learner"]["pending"]["position"]["step"] > 0
-    assert not tracebacks(folder / "checkpoints" / kept.name, "checkpoint", contents, go, 2 * COUNT)
+    assert not tracebacks(folder / "checkpoints" / kept.name, "checkpoint", contents, go, COUNT * 5 // 4)
 
 
 def test_start(finished: Path, tmp_path: Path) -> None:

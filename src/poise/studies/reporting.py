@@ -18,6 +18,9 @@ from poise.studies.assumptions import assumptions, beginnings
 from poise.studies.probe_table import ProbeTable, load_probe, probe_summary
 
 
+_NO_DIGEST = "\nunverified: this table has no digest by which a change could be seen; 'poise digest' adds it"
+
+
 def gather_with_studies(paths: Sequence[Path]) -> Report:
     """What lies at these paths, runs and tables of probes, with what studies of them found.
 
@@ -29,8 +32,9 @@ def gather_with_studies(paths: Sequence[Path]) -> Report:
     for path in files:
         try:
             probe = load_probe(path)
-            summaries.append(probe_summary(probe))
-            probes.append(probe)
+            summary = f"{probe_summary(probe)}{'' if store.read_verified(path)[1] else _NO_DIGEST}"
+            beginnings([*probes, probe])
+            probes, summaries = [*probes, probe], [*summaries, summary]
         except Exception as error:
             unread.append(UnreadPath(path, reason_for(path, error)))
     report, held = replace(report, unread=[*report.unread, *unread]).without_failing(lambda it: assumptions(it.runs))
