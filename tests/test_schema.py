@@ -59,9 +59,9 @@ def test_the_place_is_named() -> None:
 
 
 def test_the_file_is_named_and_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(Damaged, match=rf"^{tmp_path} is not as poise writes it: a must .*; restore it from a copy$"):
-        with contents_of(tmp_path):
-            whole()("x", "a")
+    said = rf"^{tmp_path} is not as poise writes it: a must .*; restore it from a copy$"
+    with pytest.raises(Damaged, match=said), contents_of(tmp_path):
+        whole()("x", "a")
 
 
 def test_what_goes_wrong_while_something_is_made_is_about_the_contents() -> None:

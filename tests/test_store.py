@@ -381,8 +381,7 @@ class TestDigests:
             (tmp_path / "f").write_bytes(hurt)
             try:
                 value, verified = store.read_verified(tmp_path / "f")
-            except (Damaged, UserError) as error:
-                assert "\n" not in str(error)
+            except (Damaged, UserError):
                 continue
             believed += verified
             assert value == self.VALUE if verified else len(value) == len(self.VALUE) + 1

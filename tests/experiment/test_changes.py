@@ -12,7 +12,7 @@ import pytest
 
 from poise import store
 from poise.errors import Damaged, PoiseError, UserError
-from poise.experiment import Plan, Run, RunFolder, reopen
+from poise.experiment import Plan, Run, RunFolder, load_recipe, make_plan, reopen
 
 Plans = Callable[..., Plan]
 Outcome = Callable[[Path], tuple[dict[str, Any], bytes, bytes]]
@@ -21,11 +21,12 @@ Outcome = Callable[[Path], tuple[dict[str, Any], bytes, bytes]]
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a tiny run that was left in its second phase, as a kill would leave it."""
-    from poise.experiment import load_recipe, make_plan
-    from tests.conftest import TINY
-
     folder = RunFolder(tmp_path_factory.mktemp("stopped") / "run")
-    going = Run(make_plan("digits/lucir", load_recipe("digits/lucir", TINY)), folder, checkpoint_seconds=0).starting()
+    going = Run(
+        make_plan("digits/lucir", load_recipe("digits/lucir", ["groups=[2,1,1]", "epochs=1", "batch=64"])),
+        folder,
+        checkpoint_seconds=0,
+    ).starting()
     for _ in range(9):
         next(going)
     going.close()

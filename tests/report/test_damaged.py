@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mutations import mutate_value, places_in
 from poise import store
 from poise.errors import Damaged, UserError
 from poise.report import add_digests, load_result, read_run
 from poise.studies import gather_with_studies
-from tests.mutations import mutate_value, places_in
 
 Write = Callable[..., Path]
 

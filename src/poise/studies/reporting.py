@@ -17,7 +17,6 @@ from poise.runfolder import FULL, PROBE, TRAINING_KEYS
 from poise.studies.assumptions import assumptions, beginnings
 from poise.studies.probe_table import ProbeTable, load_probe, probe_summary
 
-
 _NO_DIGEST = "\nunverified: this table has no digest by which a change could be seen; 'poise digest' adds it"
 
 
