@@ -321,7 +321,7 @@ def run_entry(task: Task, entry: str, seed: int, folder: Path) -> dict[str, Any]
     phases, (exam, wanted) = draw(task, seed, folder)
     before, begin = time.process_time(), time.perf_counter()
     run = run_loop if entry == "loop" else run_learner
-    predicted, more = run(phases, exam, task.memory, seed, **ENTRIES[entry])
+    predicted, more = run(phases, exam, **{"memory": task.memory, "seed": seed, **ENTRIES[entry]})
     seconds, wall = time.process_time() - before, time.perf_counter() - begin
     return {
         "task": task.name,

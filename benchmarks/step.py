@@ -3,8 +3,10 @@
 ResNet-32 (the method's variant), batch 128, teacher on, random images of CIFAR's size. Prints one JSON line.
 
     python benchmarks/step.py [--device cuda] [--seconds 4] [--lanes 1 2 4 8 16] [--precision bf16] [--method lucir]
+        [--augmentation autoaugment+cutout]
 
-The phase is the first one after phase 0: AANets has two branches there, and its teacher still one.
+With `--augmentation`, everything is also measured with that. The phase is the first one after phase 0: AANets has two
+branches there, and its teacher still one.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from dataclasses import replace
 
 import torch
 
-from poise.data import Augmentation, Feed, ImageSet, Preprocessing
+from poise.data import STRONGER, Augmentation, Feed, ImageSet, Preprocessing
 from poise.methods import Growth, make_method
 from poise.nets import Model, build_backbone, build_head, torch_generator
 from poise.training import Backend, Schedule, Situation, StepDone, Trainer, make_backend
@@ -25,7 +27,14 @@ CLASSES = Growth(old=50, new=10)
 PREPROCESSING = Preprocessing((0.5071, 0.4866, 0.4409), (0.2009, 0.1984, 0.2023), Augmentation())
 
 
-def make_trainer(backend: Backend, images: int, batch: int, seed: int, method_name: str = "lucir") -> Trainer:
+def make_trainer(
+    backend: Backend,
+    images: int,
+    batch: int,
+    seed: int,
+    method_name: str = "lucir",
+    preprocessing: Preprocessing = PREPROCESSING,
+) -> Trainer:
     """A trainer in the middle of a TFH run: 50 old and 10 new classes."""
     method = make_method(method_name)
     generator = torch_generator(seed, "benchmark")
@@ -34,7 +43,7 @@ def make_trainer(backend: Backend, images: int, batch: int, seed: int, method_na
         model.head.grow(CLASSES.old, generator)
         schedule = Schedule(epochs=10_000, batch=batch)
         situation = Situation(
-            model.placed(backend.device), method, CLASSES, PREPROCESSING, schedule, backend, seed, phase=1
+            model.placed(backend.device), method, CLASSES, preprocessing, schedule, backend, seed, phase=1
         )
         student = model.copy()
         student.expand(lambda backbone: method.expanded(backbone, CLASSES), CLASSES, (3, 32, 32))
@@ -76,19 +85,23 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--lanes", type=int, nargs="*", default=[1, 2, 4, 8, 16])
     parser.add_argument("--method", default="lucir")
+    parser.add_argument("--augmentation", choices=STRONGER)
     arguments = parser.parse_args()
 
-    def trainer(seed: int, *, capture: bool) -> Trainer:
+    def trainer(seed: int, augmentation: Augmentation, *, capture: bool) -> Trainer:
         backend = replace(make_backend(arguments.device, arguments.precision, False), capture=capture)
-        return make_trainer(backend, arguments.images, arguments.batch, seed, arguments.method)
+        preprocessing = replace(PREPROCESSING, augmentation=augmentation)
+        return make_trainer(backend, arguments.images, arguments.batch, seed, arguments.method, preprocessing)
 
-    eager = images_per_second([trainer(0, capture=False)], arguments.seconds)
-    found: dict[str, float] = {"eager": eager}
-    backend = make_backend(arguments.device, arguments.precision, False)
-    if backend.device.type == "cuda":
-        for count in arguments.lanes:
-            lanes = [trainer(seed, capture=True) for seed in range(count)]
-            found[f"lanes_{count}"] = images_per_second(lanes, arguments.seconds)
+    backend, found = make_backend(arguments.device, arguments.precision, False), dict[str, float]()
+    augmentations = {"": Augmentation()}
+    if arguments.augmentation is not None:
+        augmentations[f"_{arguments.augmentation}"] = Augmentation().stronger(arguments.augmentation)
+    for word, augmentation in augmentations.items():
+        found[f"eager{word}"] = images_per_second([trainer(0, augmentation, capture=False)], arguments.seconds)
+        for count in arguments.lanes if backend.device.type == "cuda" else ():
+            lanes = [trainer(seed, augmentation, capture=True) for seed in range(count)]
+            found[f"lanes_{count}{word}"] = images_per_second(lanes, arguments.seconds)
             del lanes
             torch.cuda.empty_cache()
     hardware = (
@@ -103,7 +116,7 @@ def main() -> None:
                 "method": arguments.method,
                 "batch": arguments.batch,
                 "images_per_second": {name: round(rate) for name, rate in found.items()},
-                "ratio_to_eager": {name: round(rate / eager, 2) for name, rate in found.items()},
+                "ratio_to_eager": {name: round(rate / found["eager"], 2) for name, rate in found.items()},
             }
         )
     )

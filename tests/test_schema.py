@@ -66,6 +66,6 @@ def test_the_file_is_named_and_what_to_do(tmp_path: Path) -> None:
 
 def test_what_goes_wrong_while_something_is_made_is_about_the_contents() -> None:
     with pytest.raises(Malformed, match=r"^is not as poise writes it \(KeyError: 'x'\)$"), fitting_together():
-        _ = {"a": 1}["x"]  # type: ignore[index]
+        _ = {"a": 1}["x"]
     with pytest.raises(UserError, match="a mistake"), fitting_together():
         raise UserError("a mistake")

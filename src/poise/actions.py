@@ -25,7 +25,7 @@ class Axis:
         scale: how a smooth surrogate sees the numbers, `log` or `linear`.
         kind: the word of `tune` that tunes it alone; None: it is tuned only where nothing is switched.
         changes_step: whether a training step that was captured with one value cannot serve another. A step reads
-            learning rate and weights anew each time; whatever else it depends on says so here.
+            learning rates and weights anew each time; whatever else it depends on says so here.
     """
 
     name: str
@@ -66,7 +66,7 @@ def register_axis(axis: Axis) -> Axis:
 for _axis in (
     Axis("lr", 0.1, positive=True, kind="lr"),
     Axis("classifier", "fc", words=("fc", "ncm", "auto"), kind="classifier"),
-    Axis("old_rows", "trained", words=("frozen", "trained"), changes_step=True),
+    Axis("old_rows", "trained", words=("frozen", "trained")),
     Axis("adjustment", 0.0, scale="linear"),
     Axis("balance", "none", words=("none", "align", "finetune"), changes_step=True),
     Axis("epochs", positive=True),

@@ -41,9 +41,15 @@ STREAM_KEYS: Final = ("setting", "phases", "groups")
 #: Recipe keys that say how actions are chosen.
 POLICY_KEYS: Final = ("policy", "policy_options", "space", "tune", "trials")
 #: Recipe keys that two runs share when nothing but their actions differs.
-TRAINING_KEYS: Final = ("data", "images_per_class", "method", *STREAM_KEYS, "order", "memory", "epochs", "exam", "seed")
+TRAINING_KEYS: Final = (
+    *("data", "images_per_class", "augmentation", "method"),
+    *STREAM_KEYS,
+    *("order", "memory", "epochs", "exam", "seed"),
+)
 #: What a result repeats of its recipe.
-RESULT_KEYS: Final = ("data", "method", "policy", "setting", "phases", "order", "memory", "epochs", "exam", "seed")
+RESULT_KEYS: Final = (
+    *("data", "augmentation", "method", "policy", "setting", "phases", "order", "memory", "epochs", "exam", "seed"),
+)
 #: The parts of a result's `seconds`.
 SECONDS: Final = ("train", "policy", "evaluate", "total")
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from poise import Augmentation, Learner, Preprocessing
+from poise import Augmentation, Learner, Preprocessing, UserError
 from poise.data import ImageSet
 from poise.learner.defaults import PLASTIC, suit, suitable_epochs
 from poise.learner.judging import FEWEST, is_handed, split, surely_better, told_from_mirror_image
@@ -270,6 +270,16 @@ def test_given_augmentation_and_preprocessing_are_not_judged() -> None:
     chain = Preprocessing((0.5,), (0.25,), mine)
     learner = Learner(epochs=1, policy="fixed", preprocessing=chain, device="cpu").partial_fit(*digits(0, 1, count=30))
     assert learner.preprocessing == chain
+
+
+def test_a_stronger_augmentation_is_told_and_a_word_for_it_refused() -> None:
+    mine = Augmentation(pad=1, flip=False, autoaugment=True, cutout=0.5)
+    learner = Learner(epochs=1, policy="fixed", augmentation=mine, device="cpu")
+    chosen = chosen_in(learner.fitting(*digits(0, 1, count=30)))
+    assert "shifts of up to 1 pixels, not mirrored, autoaugment+cutout (as given)" in chosen.line
+    assert chosen.values["augmentation"] == {**vars(Augmentation(1, False)), "autoaugment": True, "cutout": 0.5}
+    with pytest.raises(UserError, match=r"augmentation='cutout': give one like Augmentation\(autoaugment=True"):
+        Learner(augmentation="cutout")  # type: ignore[arg-type]
 
 
 def test_a_phase_that_fails_gives_the_choice_up() -> None:

@@ -115,9 +115,10 @@ def test_saved_in_the_middle_of_a_phase_it_wants_the_same_images(tmp_path: Path)
         again.partial_fit(*digits(5))
 
 
-def test_its_own_augmentation_survives_in_the_middle_of_the_first_phase() -> None:
+@pytest.mark.parametrize("more", [{}, {"autoaugment": True, "cutout": 0.5}])
+def test_its_own_augmentation_survives_in_the_middle_of_the_first_phase(more: dict[str, Any]) -> None:
     settings: dict[str, Any] = {"net": "small", "epochs": 2, "memory": 4, "device": "cpu"}
-    straight = Learner(**settings, augmentation=Augmentation(pad=1, flip=False))
+    straight = Learner(**settings, augmentation=Augmentation(pad=1, flip=False, **more))
     for event in straight.fitting(*digits(0, 1)):
         if isinstance(event, EpochDone) and event.epoch == 1:
             saved = plain(straight.state())

@@ -125,3 +125,18 @@ def test_a_row_has_one_name_in_every_figure(write: Write, tmp_path: Path) -> Non
     assert len(names["accuracy-toy"]) == 4
     assert "lucir, online" in names["accuracy-toy"]
     assert "lucir, fixed, action.classifier=auto, epochs=160" in names["accuracy-toy"]
+
+
+def test_gains_and_ranks_are_among_runs_with_the_same_augmentation(write: Write, tmp_path: Path) -> None:
+    better = ((50,), (45, 50), (40, 50, 50))
+    for seed in range(3):
+        write(f"runs/fixed-{seed}", seed=seed)
+        write(f"runs/icarl-{seed}", ((50,), (39, 45), (30, 40, 48)), seed=seed, method="icarl")
+        write(f"runs/strong-{seed}", better, seed=seed, augmentation="autoaugment+cutout")
+        write(f"runs/online-{seed}", better, seed=seed, policy="online", augmentation="autoaugment+cutout")
+    runs = all_runs(tmp_path / "runs")
+    (found,) = comparisons(runs)
+    assert found.row.label == "lucir, online (AutoAugment and Cutout)"
+    assert found.difference.mean == 0, "with the same augmentation; plain runs are no baseline of it"
+    (ranking,) = rankings(runs)
+    assert [row.label for row in ranking.rows] == ["lucir, fixed", "icarl, fixed"], "and not those with another one"

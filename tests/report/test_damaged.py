@@ -63,6 +63,11 @@ def _flip(folder: Path) -> None:
     (folder / "result.json").write_bytes(content)
 
 
+def _no_file(folder: Path) -> None:
+    (folder / "result.json").unlink()
+    (folder / "result.json").mkdir()
+
+
 DAMAGE: dict[str, Callable[[Path], Any]] = {
     "a flipped bit in the result": _flip,
     "a result that is a list": lambda folder: (folder / "result.json").write_text("[]"),
@@ -95,10 +100,7 @@ DAMAGE: dict[str, Callable[[Path], Any]] = {
     "a machine that is a list": lambda folder: _replace(
         folder / "machine.json", lambda value: {**value, "hardware": [1]}
     ),
-    "a folder in place of the result": lambda folder: (
-        (folder / "result.json").unlink(),
-        (folder / "result.json").mkdir(),
-    ),
+    "a folder in place of the result": _no_file,
 }
 
 

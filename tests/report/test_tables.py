@@ -13,7 +13,7 @@ import pytest
 
 from poise.report.comparisons import comparisons
 from poise.report.page.glance import summary
-from poise.report.reading import RunRecord, baselines, configurations, read_run, read_runs
+from poise.report.reading import RunRecord, baselines, configurations, load_result, read_run, read_runs, run_of_result
 from poise.report.statistics import spread
 from poise.report.tables import ReportTable, make_tables
 from poise.report.tables.ablation import ablation_tables
@@ -105,8 +105,36 @@ def test_the_papers_figures_stand_beside_comparable_runs_only(write: Write) -> N
         paper_run(write, "leak", policy="race", more={"leak": True}),
         paper_run(write, "changed", action={"lr": 0.5}),
         paper_run(write, "digits", data="digits"),
+        paper_run(write, "strong", augmentation="autoaugment"),
+        paper_run(write, "foster", method="foster"),  # the paper's figures of it are with another augmentation
     ]
     assert [published_accuracy(run, 5, "tfs") for run in strangers] == [None] * len(strangers)
+    foster = paper_run(write, "its own", method="foster", augmentation="autoaugment+cutout")
+    assert published_accuracy(foster, 5, "tfs") == Published(72.5, None)
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_stronger_augmentation_is_a_row_of_its_own_and_says_so_in_every_table(write: Write, finished: bool) -> None:
+    strong = write("strong", augmentation="autoaugment+cutout", finished=finished)
+    plain, judged = write("plain"), write("judged", augmentation="judged")
+    runs = read_runs([strong, plain, judged])[0]
+    assert [run.augmentation for run in runs] == ["autoaugment+cutout", None, None]
+    tables = {table.name.split("-")[0]: table.markdown() for table in make_tables(runs, {})}
+    assert "fixed (AutoAugment and Cutout)" in tables["runs"]
+    words = "AutoAugment and Cutout: a stronger augmentation of the training images"
+    assert words in "".join(summary(runs, [])["warnings"])
+    assert words not in "".join(summary(runs[1:], [])["warnings"])
+    if finished:
+        (accuracy,) = accuracy_tables(runs)
+        assert len({(record["policy"], record["row"]) for record in accuracy.records}) == 3
+        assert all(words in shown for shown in (tables["accuracy"], comparison_table(runs), run_table(runs[0])))
+
+
+def test_a_bare_result_says_its_augmentation(write: Write) -> None:
+    folder = write("strong", augmentation="cutout", more={"augmentation": "cutout"})
+    run = run_of_result(load_result(folder))
+    assert run.augmentation == "cutout"
+    assert run.policy_label == "fixed (Cutout)"
 
 
 @pytest.mark.parametrize("finished", [True, False])

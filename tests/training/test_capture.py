@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from poise.data import Augmentation, ImageSet, Preprocessing
+from poise.data import STRONGER, Augmentation, ImageSet, Preprocessing
 from poise.methods import METHODS, Growth, make_method
 from poise.training import EpochDone, Trainer, make_backend
 from poise.training.capture import CapturedRunner
@@ -31,7 +31,9 @@ CASES: dict[str, tuple[str, dict[str, float | str]]] = {
 def make_trainer(
     request: pytest.FixtureRequest, make_trainer: Callable[..., Trainer], make_images: Callable[..., ImageSet]
 ) -> Callable[..., Trainer]:
-    def make(*, capture: bool, precision: str = "fp32") -> Trainer:
+    jittered = Augmentation(brightness=0.2)
+
+    def make(*, capture: bool, precision: str = "fp32", augmentation: Augmentation = jittered) -> Trainer:
         backend = replace(make_backend("cuda", precision, True), capture=capture)
         with backend.active():
             trainer = make_trainer(
@@ -39,7 +41,7 @@ def make_trainer(
                 growth=GROWTH,
                 images=make_images([number % sum(GROWTH) for number in range(IMAGES)], shape=(3, 32, 32)),
                 net="resnet32",
-                preprocessing=Preprocessing((0.5,) * 3, (0.25,) * 3, Augmentation(brightness=0.2)),
+                preprocessing=Preprocessing((0.5,) * 3, (0.25,) * 3, augmentation),
                 backend=backend,
                 epochs=17,
                 batch=32,
@@ -62,6 +64,21 @@ def test_captured_equals_eager_exactly_in_deterministic_mode(make_trainer: Calla
     assert captured_losses == eager_losses
     for name, value in eager.items():
         assert torch.equal(captured[name], value), name
+
+
+@pytest.mark.parametrize("make_trainer", ["lucir", "podnet"], indirect=True)
+@pytest.mark.parametrize("name", STRONGER)
+def test_captured_equals_eager_exactly_with_a_stronger_augmentation(
+    name: str, make_trainer: Callable[..., Trainer]
+) -> None:
+    augmentation = Augmentation(brightness=0.2).stronger(name)
+    eager, eager_losses = trained(make_trainer(capture=False, augmentation=augmentation))
+    captured, captured_losses = trained(make_trainer(capture=True, augmentation=augmentation))
+    assert captured_losses == eager_losses
+    for key, value in eager.items():
+        assert torch.equal(captured[key], value), key
+    plain = trained(make_trainer(capture=True))[1]  # captured in the same process, beside the other
+    assert plain != captured_losses
 
 
 def test_captured_is_near_eager_in_bf16(make_trainer: Callable[..., Trainer]) -> None:

@@ -187,3 +187,19 @@ def shown_in_second_phase(net: Net, method: str, arriving: list[ImageSet]) -> li
     learned = learner.model.backbone
     assert isinstance(learned, Net)
     return [*seen, *learned.shown]
+
+
+@pytest.mark.parametrize(("method", "shown"), [("icarl", True), ("ranpac", False)])
+def test_a_head_that_learns_from_augmented_images_sees_the_network_run_on_them(
+    method: str, shown: bool, arriving: list[ImageSet]
+) -> None:
+    strong = Augmentation(pad=0, flip=False, autoaugment=True, cutout=0.5)
+    learner = Learner(method, net=frozen_net(), augmentation=strong, **SETTINGS)
+    learn(learner, arriving[:1])
+    assert learner.model is not None
+    net = learner.model.backbone
+    assert isinstance(net, Net)
+    net.shown.clear()
+    learn(learner, arriving[1:2])
+    held = len(learner.memory or ()) + len(arriving[1])
+    assert (sum(net.shown) > held) is shown, "in every step, and not once"

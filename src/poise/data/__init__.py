@@ -1,6 +1,6 @@
 """What arrives: image sets, sources, streams, class orders, augmentation, the feed and the memory."""
 
-from poise.data.augment import Augmentation, Draws, Preprocessing, mirror
+from poise.data.augment import STRONGER, Augmentation, Draws, Preprocessing, mirror
 from poise.data.budget import ALL_IMAGES, Budget, Stored, on_arrival, per_class
 from poise.data.class_sizes import class_sizes, keep_some
 from poise.data.clusters import cluster_centres
@@ -18,6 +18,7 @@ __all__ = [
     "ALL_IMAGES",
     "FEW_IMAGES",
     "LEAST_SIZE",
+    "STRONGER",
     "Augmentation",
     "Budget",
     "Draws",

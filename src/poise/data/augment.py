@@ -1,4 +1,4 @@
-"""From uint8 pixels to what a network reads: random crop, mirror and brightness, then normalisation.
+"""From uint8 pixels to what a network reads: random crop, mirror, brightness and more, then normalisation.
 
 The random choices of an epoch are drawn on the host, as plain tensors, before the epoch begins. Applying
 them is arithmetic only: batched, with no random operation, no synchronisation and no branch on a value
@@ -8,17 +8,24 @@ of a tensor, so that a training step that contains it can be captured in a CUDA 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from poise.data.autoaugment import autoaugment, cut_out, draw_operations
 from poise.errors import Damaged, UserError
 
+#: What can be done to images beyond the augmentation of their data set, by name.
+STRONGER: Final[Mapping[str, Mapping[str, Any]]] = {
+    "autoaugment": {"autoaugment": True},
+    "cutout": {"cutout": 0.5},
+    "autoaugment+cutout": {"autoaugment": True, "cutout": 0.5},
+}
 _SMALLEST_STD = 1e-3  # a channel that never changes must not be divided by zero
 _CHUNK = 2**24  # pixels read at once when a data set is measured
 
@@ -31,22 +38,37 @@ class Draws:
         offsets: int64 [n, 2], row and column of the crop's corner in the padded image, each in 0..2·pad.
         mirrored: bool [n].
         brightness: float32 [n], the factor by which the image gets brighter.
+        operations: int64 [n, 2], the numbers of AutoAugment's operations; None without it.
+        holes: float32 [n, 2], the centre of Cutout's hole as a share of height and width; None without it.
     """
 
     offsets: Tensor
     mirrored: Tensor
     brightness: Tensor
+    operations: Tensor | None = None
+    holes: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.offsets)
 
+    def changed(self, change: Callable[[Tensor], Tensor]) -> Draws:
+        """The same kinds of choices, with this done to the tensor of each."""
+        more = (change(values) if values is not None else None for values in (self.operations, self.holes))
+        return Draws(change(self.offsets), change(self.mirrored), change(self.brightness), *more)
+
     def batch(self, start: int, stop: int) -> Draws:
         """The choices for the images from `start` up to, not including, `stop`."""
-        return Draws(self.offsets[start:stop], self.mirrored[start:stop], self.brightness[start:stop])
+        return self.changed(lambda values: values[start:stop])
 
     def to(self, device: torch.device | str) -> Draws:
         """The same choices on another device."""
-        return Draws(self.offsets.to(device), self.mirrored.to(device), self.brightness.to(device))
+        return self.changed(lambda values: values.to(device))
+
+    def load(self, other: Draws) -> None:
+        """Replace the choices by as many others of their kinds, in place: a captured step keeps reading from here."""
+        for mine, given in zip(vars(self).values(), vars(other).values(), strict=True):
+            if mine is not None:
+                mine.copy_(given)
 
 
 @dataclass(frozen=True)
@@ -57,17 +79,38 @@ class Augmentation:
         pad: the image moves by up to this many pixels in each direction; black comes in at the border.
         flip: whether half of the images are mirrored left to right.
         brightness: the image is multiplied by a factor in [1 - brightness, 1 + brightness].
+        autoaugment: whether the policy of AutoAugment that was published for CIFAR is applied after all that.
+        cutout: at the end a square hole becomes black; this is its side, as a share of the image's shorter side.
     """
 
     pad: int = 4
     flip: bool = True
     brightness: float = 0.0
+    autoaugment: bool = False
+    cutout: float = 0.0
 
     def __post_init__(self) -> None:
         if self.pad < 0:
             raise UserError(f"augmentation pad={self.pad} must be a number of pixels, 0 or more")
         if not 0 <= self.brightness <= 1:
             raise UserError(f"augmentation brightness={self.brightness} must lie between 0 (off) and 1")
+        if not isinstance(self.autoaugment, bool):
+            raise UserError(f"augmentation autoaugment={self.autoaugment!r} must be True or False")
+        if isinstance(self.cutout, bool) or not 0 <= self.cutout <= 1:
+            raise UserError(
+                f"augmentation cutout={self.cutout} must lie between 0 (off) and 1: the side of the hole as a share of "
+                "the image's, 0.5 for 16 of 32 pixels"
+            )
+
+    @property
+    def name(self) -> str:
+        """Its word in `STRONGER`, with Cutout's hole of any size; empty where it has neither."""
+        parts = {"autoaugment": self.autoaugment, "cutout": self.cutout > 0}
+        return "+".join(part for part, there in parts.items() if there)
+
+    def stronger(self, name: str) -> Augmentation:
+        """The same with what the name in `STRONGER` adds to it."""
+        return replace(self, **STRONGER[name])
 
     def draw(self, count: int, generator: np.random.Generator) -> Draws:
         """Choices for `count` images, drawn on the host."""
@@ -76,7 +119,28 @@ class Augmentation:
         factors = np.ones(count, dtype=np.float32)
         if self.brightness:
             factors += self.brightness * generator.uniform(-1, 1, size=count).astype(np.float32)
-        return Draws(torch.from_numpy(offsets), torch.from_numpy(mirrored), torch.from_numpy(factors))
+        found = Draws(torch.from_numpy(offsets), torch.from_numpy(mirrored), torch.from_numpy(factors))
+        if self.autoaugment:
+            found = replace(found, operations=torch.from_numpy(draw_operations(count, generator)))
+        if self.cutout:
+            found = replace(found, holes=torch.from_numpy(generator.random((count, 2), dtype=np.float32)))
+        return found
+
+    def neutral(self, count: int) -> Draws:
+        """Choices of the kinds that `draw` makes, for images in the middle that stay as they are but for a hole."""
+        offsets = torch.full((count, 2), self.pad, dtype=torch.long)
+        return Draws(
+            offsets,
+            torch.zeros(count, dtype=torch.bool),
+            torch.ones(count),
+            torch.zeros_like(offsets) if self.autoaugment else None,
+            torch.zeros(count, 2) if self.cutout else None,
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """A plain value for a JSON document, without the keys of what is off and once did not exist."""
+        off = {name for name in ("autoaugment", "cutout") if not getattr(self, name)}
+        return {name: value for name, value in asdict(self).items() if name not in off}
 
 
 @dataclass(frozen=True)
@@ -95,6 +159,8 @@ class Preprocessing:
             raise UserError(f"mean {self.mean} and std {self.std} must have one number for each channel")
         if not all(math.isfinite(value) for value in self.mean) or not all(0 < value < math.inf for value in self.std):
             raise UserError(f"mean {self.mean} must be finite and std {self.std} above 0")
+        if self.augmentation.autoaugment and len(self.mean) not in (1, 3):
+            raise UserError(f"AutoAugment is for grey or RGB images, not for {len(self.mean)} channels; leave it out")
 
     @classmethod
     def measured(cls, pixels: Tensor, augmentation: Augmentation) -> Preprocessing:
@@ -116,13 +182,20 @@ class Preprocessing:
         return cls(tuple(mean.tolist()), tuple(std.tolist()), augmentation)
 
     def training(self, pixels: Tensor, draws: Draws) -> Tensor:
-        """The images as the network sees them in training: cropped, mirrored, brightened, normalised float32."""
+        """The images as the network sees them in training: augmented, normalised float32.
+
+        Augmentation is in this order: crop, mirror, brightness, AutoAugment, Cutout.
+        """
         self._check(pixels)
         if len(draws) != len(pixels):
             raise UserError(f"{len(pixels)} images came with {len(draws)} draws; draw once for each image")
         cropped = _crop(pixels, draws, self.augmentation.pad).float()
         if self.augmentation.brightness:
             cropped = (cropped * draws.brightness.view(-1, 1, 1, 1)).clamp(0, 255)
+        if draws.operations is not None:
+            cropped = autoaugment(cropped.to(torch.uint8), draws.operations).float()
+        if draws.holes is not None:
+            cropped = cut_out(cropped, draws.holes, self.augmentation.cutout)
         return self._normalise(cropped)
 
     def plain(self, pixels: Tensor) -> Tensor:
@@ -136,7 +209,7 @@ class Preprocessing:
 
     def as_json(self) -> dict[str, Any]:
         """A plain value for a JSON document; `from_json` gives an equal object back."""
-        return {"mean": list(self.mean), "std": list(self.std), "augmentation": asdict(self.augmentation)}
+        return {"mean": list(self.mean), "std": list(self.std), "augmentation": self.augmentation.as_json()}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Preprocessing:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from poise import store
-from poise.data import ImageSet, Stream, class_order, class_sizes, keep_some, make_stream
+from poise.data import STRONGER, Augmentation, ImageSet, Stream, class_order, class_sizes, keep_some, make_stream
 from poise.data.sources import FolderSource, Source, digest, open_source
 from poise.errors import UserError
 from poise.experiment.examiner import Examiner, split_for_development
@@ -44,6 +44,20 @@ class Plan:
         return settings if settings.net is not None else replace(settings, net=self.source.net)
 
     @property
+    def augmentation(self) -> Augmentation | None:
+        """How training images are varied; None where that is judged when they arrive."""
+        if self.settings.automatic:
+            return None
+        own, word = self.source.augmentation, self.recipe.augmentation
+        return own.stronger(word) if word in STRONGER else own
+
+    @property
+    def stronger(self) -> dict[str, str]:
+        """The name of what is done to training images beyond shifts, mirroring and brightness, if anything is."""
+        name = self.augmentation.name if self.augmentation is not None else ""
+        return {"augmentation": name} if name else {}
+
+    @property
     def notes(self) -> list[str]:
         """Lines for the user about what was chosen for the data."""
         return [note.replace(f"net {self.source.net}", f"net {self.settings.net}") for note in self.source.notes]
@@ -53,12 +67,13 @@ class Plan:
 
     def new_learner(self) -> Learner:
         """A learner as the recipe describes it, which has learned nothing."""
-        judged = bool(self.settings.automatic)
-        augmentation = None if judged else self.source.augmentation
+        augmentation, preprocessing = self.augmentation, self.source.preprocessing
         around = Surroundings.of(self.settings, self.recipe.device, augmentation=augmentation)
         info = named_info(self.settings.net, self.settings.seed)
         own = info is not None and info.mean is not None  # the network's own constants, not those of the data
-        return Learner.from_settings(self.settings, around, None if own or judged else self.source.preprocessing)
+        if own or augmentation is None or preprocessing is None:
+            return Learner.from_settings(self.settings, around)
+        return Learner.from_settings(self.settings, around, replace(preprocessing, augmentation=augmentation))
 
     def restored_learner(self, state: LearnerState) -> Learner:
         """The learner that was saved in this run's folder, or is to continue in it."""
@@ -104,6 +119,7 @@ class Plan:
             "exam": self.recipe.exam,
             "classes": list(self.stream.groups[0]),
             "seed": self.recipe.seed,
+            **self.stronger,
             **({"next group": list(self.stream.groups[:2][-1])} if self.recipe.memory.knows_increment else {}),
         }
 

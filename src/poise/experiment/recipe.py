@@ -29,7 +29,7 @@ from poise.tuning import tuner_names
 
 SettingName = Literal["tfh", "tfs", "groups"]
 ExamName = Literal["test", "dev"]
-AugmentationName = Literal["data", "judged"]
+AugmentationName = Literal["data", "judged", "autoaugment", "cutout", "autoaugment+cutout"]
 #: Keys that are left out of a written recipe where they say nothing: recipes are written as they always were.
 LEFT_OUT: Final = {"choose": False, "images": None, "augmentation": "data"}
 

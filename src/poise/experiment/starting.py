@@ -28,6 +28,12 @@ def read_start(path: Path, settings: Settings, identity: Mapping[str, Any], look
     tensors, meta = store.read_tensors(file, kind="phase 0")
     with contents_of(file, "give another start"):
         check_phase_0(meta)
+    mine, others = identity.get("augmentation"), meta["identity"].get("augmentation")
+    if mine != others:
+        raise UserError(
+            f"start={path} was trained with augmentation={others or 'data'}, this run has {mine or 'data'}; "
+            "start from a run with the same, or leave start out"
+        )
     for name, mine in identity.items():
         if name in meta["identity"] and meta["identity"][name] != mine:
             raise UserError(f"start={path} has another {name}; start from a run of the same data, order and seed")

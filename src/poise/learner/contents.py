@@ -74,7 +74,9 @@ _ENTRY = keyed(
         "played": _EPISODE,
     },
 )
-_AUGMENTATION = keyed({}, {"pad": whole(0, MOST_PAD), "flip": truth, "brightness": _SHARE})
+_AUGMENTATION = keyed(
+    {}, {"pad": whole(0, MOST_PAD), "flip": truth, "brightness": _SHARE, "autoaugment": truth, "cutout": _SHARE}
+)
 _SETTINGS = keyed(
     {
         "method": text,

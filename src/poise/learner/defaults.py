@@ -154,10 +154,11 @@ def describe(settings: Settings, images: ImageSet, judged: Judgement) -> str:
     steps = -(-len(images) // schedule.batch)
     moved = f"shifts of up to {augmentation.pad} pixels" if augmentation.pad else "no shifts"
     mirrored = "mirrored" if augmentation.flip else "not mirrored"
+    more = f", {augmentation.name}" if augmentation.name else ""
     return (
         f"for {len(images)} images of {width}×{height} pixels{' in colour' if channels == 3 else ''}: "
         f"net {settings.net or 'of your own'}, {schedule.epochs} epochs of {steps} steps (batch {schedule.batch}), "
-        f"{schedule.optimiser} at {settings.first_action.lr:g}, {moved}, {mirrored} ({judged.reason})"
+        f"{schedule.optimiser} at {settings.first_action.lr:g}, {moved}, {mirrored}{more} ({judged.reason})"
     )
 
 
@@ -198,4 +199,4 @@ def _chosen_values(before: Settings, after: Settings, augmentation: Augmentation
     """The keys that were open, with their values now."""
     values = {**after.as_json(), **vars(after.schedule)}
     found = {name: values[name] for name in before.automatic if name in values}
-    return {**found, "augmentation": vars(augmentation)}
+    return {**found, "augmentation": augmentation.as_json()}

@@ -79,6 +79,8 @@ class Surroundings:
         """Those of a learner with these settings on that device; it works on a copy of the net."""
         if executor is not None and not callable(getattr(executor, "run", None)):
             raise UserError(f"executor={executor!r} does not run attempts; see poise.training.Executor")
+        if not isinstance(augmentation, Augmentation | None):
+            raise UserError(f"augmentation={augmentation!r}: give one like Augmentation(autoaugment=True, cutout=0.5)")
         return cls(
             make_backend(device, settings.precision, settings.deterministic), copy.deepcopy(net), augmentation, executor
         )

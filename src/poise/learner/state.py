@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -195,7 +195,7 @@ class LearnerState:
         return {
             "poise": __version__,
             "settings": self.settings.as_json(),
-            "augmentation": asdict(self.augmentation) if self.augmentation is not None else None,
+            "augmentation": self.augmentation.as_json() if self.augmentation is not None else None,
             "own_net": self.own_net,
             **({"net_info": self.info.as_json()} if self.info is not None else {}),
             "models": {

@@ -81,6 +81,10 @@ class Head(nn.Module):
         """What is never written into, only replaced, so that copies of a model need none of their own."""
         return []
 
+    def old_values(self) -> list[nn.Parameter]:
+        """The rows of old classes, with their biases where there are any."""
+        return [getattr(self, old) for old, _ in self.parts]
+
     def freeze_old(self, frozen: bool) -> None:
         """Freeze the old rows, or let them be trained."""
         self.old.requires_grad_(not frozen)

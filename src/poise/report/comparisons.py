@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 from poise.report.reading import Configuration, RunRecord, StreamKind, baselines, by_exam, configurations
 from poise.report.statistics import Spread, paired_difference, spread
@@ -93,7 +94,8 @@ def _seen_before(row: Configuration) -> object:
 def rankings(runs: Sequence[RunRecord]) -> list[Ranking]:
     """Streams in which at least two configurations can be ranked that are not compared with a baseline of their own.
 
-    These are methods with their own hyperparameters, and policies whose method was not run without them.
+    These are methods with their own hyperparameters, and policies whose method was not run without them; runs with
+    different augmentations are ranked apart.
     """
     return [ranking for ranking in _rankings(runs) if ranking.leaders is not None]
 
@@ -103,8 +105,9 @@ def _rankings(runs: Sequence[RunRecord]) -> Iterator[Ranking]:
         rows = configurations(inside)
         against = baselines(rows)
         free = [row for row in rows if row.label not in against]
-        for stream in sorted({stream for row in free for stream in row.by_stream}):
-            there = [row for row in free if row.averages(stream)]
+        kinds = sorted({row.first.augmentation or "" for row in free})
+        for stream, kind in product(sorted({stream for row in free for stream in row.by_stream}), kinds):
+            there = [row for row in free if row.averages(stream) and (row.first.augmentation or "") == kind]
             if there:
                 mean = Ranking(where, stream, tuple(there)).mean
                 yield Ranking(where, stream, tuple(sorted(there, key=mean, reverse=True)))

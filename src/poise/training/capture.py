@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import ClassVar
 
 import torch
@@ -27,6 +28,22 @@ class Warm(threading.local):
 _WARM = Warm()
 
 
+@contextmanager
+def _searching(worthwhile: bool) -> Iterator[None]:
+    """Let cuDNN time its kernels for a new size of batch, where the backend lets it and that is worthwhile.
+
+    The last batch of an epoch has another size in every training and is a small part of it: its kernels are chosen by
+    rule, which takes no time.
+    """
+    cudnn = torch.backends.cudnn
+    before = cudnn.benchmark
+    cudnn.benchmark = before and worthwhile
+    try:
+        yield
+    finally:
+        cudnn.benchmark = before
+
+
 class CapturedRunner:
     """Replays of one captured step per batch size (the last batch of an epoch may be smaller).
 
@@ -40,11 +57,7 @@ class CapturedRunner:
         self._step, self._feed, self._bounds = step, feed, bounds
         device, count = feed.device, len(feed)
         self._order = torch.arange(count, device=device)
-        self._draws = Draws(
-            torch.zeros(count, 2, dtype=torch.long, device=device),
-            torch.zeros(count, dtype=torch.bool, device=device),
-            torch.ones(count, device=device),
-        )
+        self._draws = step.situation.preprocessing.augmentation.neutral(count).to(device)
         self._position = torch.zeros((), dtype=torch.long, device=device)
         self._row = torch.zeros((), dtype=torch.long, device=device)
         self._values = torch.empty(0)
@@ -62,8 +75,7 @@ class CapturedRunner:
         if not self._graphs:
             self._capture()
         self._order.copy_(order)
-        for mine, given in zip(vars(self._draws).values(), vars(draws).values(), strict=True):
-            mine.copy_(given)
+        self._draws.load(draws)
         self._position.fill_(self._bounds[first][0])
         self._row.fill_(first)
         done = first
@@ -86,14 +98,16 @@ class CapturedRunner:
                 kind = self._kind(size)
                 for _ in range((size == sizes[0]) if kind in _WARM.steps else WARM_UP):
                     self._position.zero_()
-                    found = self._train_batch(size)
+                    with _searching(size == sizes[0]):
+                        found = self._train_batch(size)
                 _WARM.steps.add(kind)
         self._values = torch.zeros(len(self._bounds), len(found), device=self._feed.device)
         pool, graphs = torch.cuda.graph_pool_handle(), dict[int, torch.cuda.CUDAGraph]()
         for size in sizes:
             self._step.optimiser.zero_grad(set_to_none=True)
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=pool, stream=side, capture_error_mode="thread_local"):
+            capture = torch.cuda.graph(graph, pool=pool, stream=side, capture_error_mode="thread_local")
+            with _searching(size == sizes[0]), capture:
                 self._values.index_copy_(0, self._row[None], self._train_batch(size)[None])
                 self._row += 1
             graphs[size] = graph
@@ -122,6 +136,7 @@ class CapturedRunner:
                 trained,
                 modes,
                 where,
+                step.situation.preprocessing.augmentation,
                 type(step.method),
                 step.situation.growth,
                 type(step.optimiser),
@@ -131,7 +146,7 @@ class CapturedRunner:
     def _train_batch(self, size: int) -> Tensor:
         window = self._position + torch.arange(size, device=self._feed.device)
         picks = self._order.index_select(0, window)
-        draws = Draws(*(values.index_select(0, window) for values in vars(self._draws).values()))
+        draws = self._draws.changed(lambda values: values.index_select(0, window))
         values = self._step(self._feed.pixels.index_select(0, picks), self._feed.labels.index_select(0, picks), draws)
         self._position += size
         return values

@@ -73,10 +73,13 @@ def features_suffice(situation: Situation, shape: tuple[int, int, int], *, still
     """Whether the features of a phase's images, computed once, are all that is needed of them.
 
     So it is where nothing of the backbone changes (for good, or `still`: in this phase), the method makes no other
-    backbone of it, and looks at no maps.
+    backbone of it, and looks at no maps; and where its head is not trained on images that look different each time,
+    by AutoAugment or Cutout.
     """
     model, method, growth = situation.model, situation.method, situation.growth
     if not model.is_frozen and not still:
+        return False
+    if situation.preprocessing.augmentation.name and any(stage.trains != "backbone" for stage in method.stages(growth)):
         return False
     expands = bool(growth.old and growth.new) and method.expanded(model.backbone, growth) is not model.backbone
     return not expands and not (method.uses_maps and _has_maps(model, shape))

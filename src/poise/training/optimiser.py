@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -20,17 +20,16 @@ def make_optimiser(
     lr: float,
     device: torch.device,
     *,
-    slow: Iterable[nn.Parameter] = (),
-    ratio: float = 1.0,
+    parts: Mapping[str, Iterable[nn.Parameter]] | None = None,
 ) -> torch.optim.Optimizer:
     """The optimiser that the schedule names. On a GPU the learning rate is a tensor there, for captured steps.
 
-    Parameters that are `slow` learn at `ratio` times the rate of the others.
+    Every one of these `parts` may learn at a rate of its own, see `set_rate`.
     """
     on_gpu = device.type == "cuda"
     parameters = list(trained)
     rate = torch.tensor(lr, device=device) if on_gpu else lr
-    groups = _groups(parameters, {id(each) for each in slow}, ratio)
+    groups = _groups(parameters, parts or {})
     for group in groups[1:]:  # a rate of its own to fill in
         group["lr"] = rate.clone() if isinstance(rate, Tensor) else rate
     if schedule.optimiser == "adamw":
@@ -58,19 +57,19 @@ def make_optimiser(
     return optimiser
 
 
-def _groups(parameters: list[nn.Parameter], slow: set[int], ratio: float) -> list[dict[str, Any]]:
-    """One group, or two where some are slow; the slow ones come later, so that the first rate is the head's."""
-    if ratio == 1 or not slow:
-        return [{"params": parameters}]
-    parts = ([each for each in parameters if (id(each) in slow) is late] for late in (False, True))
-    groups = [{"params": part, "ratio": each} for part, each in zip(parts, (1.0, ratio), strict=True)]
-    return [group for group in groups if group["params"]]
+def _groups(parameters: list[nn.Parameter], parts: Mapping[str, Iterable[nn.Parameter]]) -> list[dict[str, Any]]:
+    """A group for what belongs to no part, and one for each part that is trained."""
+    part_of = {id(each): name for name, members in parts.items() for each in members}
+    members: dict[str, list[nn.Parameter]] = {name: [] for name in ("", *parts)}
+    for each in parameters:
+        members[part_of.get(id(each), "")].append(each)
+    return [{"params": found, "part": name} for name, found in members.items() if found]
 
 
-def set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
-    """Set the learning rate, in place where it lives on a device; of slow parameters by their ratio to it."""
+def set_rate(optimiser: torch.optim.Optimizer, rate: float, ratios: Mapping[str, float] | None = None) -> None:
+    """Set the learning rate, in place where it lives on a device; of parts by their ratio to it, where one is given."""
     for group in optimiser.param_groups:
-        own = rate * group.get("ratio", 1.0)
+        own = rate * (ratios or {}).get(group["part"], 1.0)
         if isinstance(group["lr"], Tensor):
             group["lr"].fill_(own)
         else:

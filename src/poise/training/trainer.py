@@ -25,6 +25,7 @@ from poise.training.situation import LocalPhase, Situation
 from poise.training.step import EagerRunner, Runner, Step, is_noisy
 
 T = TypeVar("T")
+BACKBONE, OLD_ROWS = "backbone", "old rows"  # parts of a network that may learn at rates of their own
 
 
 @dataclass
@@ -201,8 +202,18 @@ class Trainer:
         return engine
 
     def _train_only(self, stage: Stage) -> None:
-        old_rows = self.situation.trains_old_rows(self.action) or stage.trains != "all"
+        """Say what is trained. In a captured step old rows always are, where not at all with a rate of 0."""
+        old_rows = self.situation.trains_old_rows(self.action) or stage.trains != "all" or self.captures
         self.students[stage.student].train_only(stage.trains, old_rows=old_rows, backbone=self._backbone_learns)
+
+    def _ratios(self, stage: Stage) -> dict[str, float]:
+        """The learning rates of parts of the network as multiples of the others'."""
+        if stage.trains != "all":
+            return {}
+        ratios = {} if self.action.backbone_rate == 1 else {BACKBONE: self.action.backbone_rate}
+        if self.captures and self.situation.growth.old:
+            ratios[OLD_ROWS] = float(self.situation.trains_old_rows(self.action))
+        return ratios
 
     @property
     def _backbone_learns(self) -> bool:
@@ -229,15 +240,9 @@ class Trainer:
     def _new_engine(self, stage: Stage, feed: Feed, teacher: Model | None) -> _Engine:
         model = self.students[stage.student]
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        slow = model.backbone.parameters() if stage.trains == "all" else ()
-        optimiser = make_optimiser(
-            trained,
-            self.schedule,
-            self.action.lr,
-            self.situation.backend.device,
-            slow=slow,
-            ratio=self.action.backbone_rate,
-        )
+        members = {BACKBONE: list(model.backbone.parameters()), OLD_ROWS: model.head.old_values()}
+        parts = {name: members[name] for name in self._ratios(stage)}
+        optimiser = make_optimiser(trained, self.schedule, self.action.lr, self.situation.backend.device, parts=parts)
         step = Step(self.situation, optimiser, model, teacher, self.action, feed.labels, stage.clamp)
         bounds = batch_bounds(len(feed), self.schedule.batch)
         runner = CapturedRunner if self.captures else EagerRunner
@@ -265,7 +270,7 @@ class Trainer:
 
     def _steps(self, stage: Stage, engine: _Engine, rate: float, first: int) -> Iterator[Tensor]:
         """This epoch of a stage from that step on."""
-        set_rate(engine.optimiser, rate)
+        set_rate(engine.optimiser, rate, self._ratios(stage))
         seed, address = self.situation.seed, (self.situation.phase, stage.name, self.epoch, *self.address)
         generator = draws.generator(seed, "epoch", *address)
         order = torch.from_numpy(generator.permutation(len(engine.feed)))

@@ -238,7 +238,7 @@ class Trials:
             epochs += isinstance(event, EpochDone)
             if not isinstance(event, EpochDone) or epochs > until or (epochs == until == leg.total):
                 continue  # the last epoch is looked at when all stages have ended
-            if _is_looked_at(epochs, until):
+            if self._is_looked_at(epochs, until):
                 hits[epochs], witnessed[epochs] = self._validate(leg.split, at.begun, trainer)
             if epochs == until:
                 tensors, position = trainer.state()
@@ -334,16 +334,15 @@ class Trials:
     def _result(self, split: Split, outcome: Outcome, at: _Reached, until: int) -> TrialResult:
         environment = split.environment
         classes, images, order = validated_classes(environment)
-        seen = {epoch: each for epoch, each in at.witnessed.items() if each is not None and _is_looked_at(epoch, until)}
+        looked_at = [epoch for epoch in at.hits if self._is_looked_at(epoch, until)]
         return TrialResult(
             replace(outcome, per_class=tuple(outcome.per_class[place] for place in order) if outcome.per_class else ()),
             [classes[place] for place in order],
             [images[place] for place in order],
             self.inputs.situation.growth.old,
             {
-                epoch: {name: [counts[place] for place in order] for name, counts in hits.items()}
-                for epoch, hits in at.hits.items()
-                if _is_looked_at(epoch, until)
+                epoch: {name: [counts[place] for place in order] for name, counts in at.hits[epoch].items()}
+                for epoch in looked_at
             },
             {
                 "environment": "local" if environment.later is None else "lookahead",
@@ -352,10 +351,9 @@ class Trials:
                 "validated": len(environment.valid),
             },
             tuple(each.reward for each in at.rewards),
-            seen,
+            {epoch: at.witnessed[epoch] for epoch in looked_at if at.witnessed.get(epoch) is not None},
         )
 
-
-def _is_looked_at(epoch: int, last: int) -> bool:
-    """Epochs 1, 2, 4, 8, … and the last, so that estimators can be compared offline."""
-    return epoch == last or (epoch < last and epoch & (epoch - 1) == 0)
+    def _is_looked_at(self, epoch: int, last: int) -> bool:
+        """The last epoch; in a study, which compares estimators, epochs 1, 2, 4, 8, … too."""
+        return epoch == last or (self._witness is not None and epoch < last and epoch & (epoch - 1) == 0)

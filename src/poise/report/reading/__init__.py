@@ -19,11 +19,11 @@ from poise.report.reading.folders import (
     run_folders_below,
     run_of_result,
 )
-from poise.report.reading.runs import LABELS, MORE_HELD, UNVERIFIED, PhaseRecord, RunRecord, TrialRecord
+from poise.report.reading.runs import EXPLAINED, LABELS, UNVERIFIED, PhaseRecord, RunRecord, TrialRecord
 
 __all__ = [
+    "EXPLAINED",
     "LABELS",
-    "MORE_HELD",
     "UNVERIFIED",
     "Configuration",
     "PhaseRecord",

@@ -246,6 +246,7 @@ def _make_record(
         phases = [_finished_phase(point, details.get(point["phase"])) for point in result["curve"]]
         marks = dict(result)
     recipe = saved_recipe(saved.get("recipe") or {key: (result or {}).get(key) for key in RESULT_KEYS})
+    marks |= {str(marks.get("augmentation") or recipe.get("augmentation")): True}
     marks["more_after_phase_0"] = holds_more_after_phase_0(recipe.get("memory"))
     for needed in ("method", "setting", "seed", "phases", "policy"):
         if recipe.get(needed) is None:

@@ -15,6 +15,12 @@ from typing import Any, Final
 from poise.actions import Action, AxisValue
 from poise.runfolder import CHANCE_KEYS, is_tuned, method_name, without_empty_keys
 
+#: What is done to training images beyond the augmentation of most methods, by the word of the recipe, as a label.
+AUGMENTATIONS: Final = {
+    "autoaugment": "AutoAugment",
+    "cutout": "Cutout",
+    "autoaugment+cutout": "AutoAugment and Cutout",
+}
 #: Results that are not ordinary, by their key in result.json: a word for tables, and a line of explanation.
 LABELS: Final = {
     "oracle": ("oracle", "oracle: chosen with the exam of whole runs; no learner could have known it"),
@@ -37,13 +43,19 @@ LABELS: Final = {
         "pretrained: the network was trained on other images before and may have seen these classes; compare it with "
         "networks that have, not with those that start from nothing",
     ),
+    **{
+        key: (word, f"{word}: a stronger augmentation of the training images; compare it with rows that have it, too")
+        for key, word in AUGMENTATIONS.items()
+    },
 }
 #: The word of a recipe that leaves the choice of the classifier to the learner.
 AUTO: Final = "auto"
-#: The label of a row whose memory cannot be compared with a plain one without a word: all tables explain it.
+#: The label of a row whose memory cannot be compared with a plain one without a word.
 MORE_HELD: Final = LABELS["more_after_phase_0"][0]
 #: The word for a result without a digest: whether it was changed cannot be told.
 UNVERIFIED: Final = "unverified"
+#: The labels of rows that cannot be compared with others without a word: all tables explain them.
+EXPLAINED: Final = (MORE_HELD, *AUGMENTATIONS.values())
 #: Those labels that mean that more was known than a learner can know: from an exam, or from images that are gone.
 INFORMED: Final = frozenset(LABELS[key][0] for key in ("oracle", "oracle_all_images", "leak"))
 
@@ -187,6 +199,12 @@ class RunRecord:
     def informed(self) -> bool:
         """Whether it knew more than a learner can know: an oracle or a leak, which is compared with nothing."""
         return not INFORMED.isdisjoint(self.labels)
+
+    @property
+    def augmentation(self) -> str | None:
+        """The word of the recipe for a stronger augmentation than that of most methods; None without one."""
+        word = (self.result or {}).get("augmentation") or self.recipe.get("augmentation")
+        return str(word) if word in AUGMENTATIONS else None
 
     @property
     def seed(self) -> int:

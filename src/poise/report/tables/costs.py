@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from poise.report.reading import (
-    MORE_HELD,
+    EXPLAINED,
     Configuration,
     PhaseRecord,
     RunRecord,
@@ -99,7 +99,7 @@ def stored_table(runs: Sequence[RunRecord]) -> ReportTable:
     return ReportTable(
         "stored",
         "Stored images after each phase",
-        " ".join([STORED, *(f"{line}." for line in remarks(runs, [MORE_HELD]))]),
+        " ".join([STORED, *(f"{line}." for line in remarks(runs, EXPLAINED))]),
         (*heads, *(Column(str(phase), "phase") for phase in range(longest))),
         cells,
         records,

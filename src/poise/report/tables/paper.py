@@ -37,11 +37,14 @@ class Published:
 def published_accuracy(run: RunRecord, phases: int, setting: str) -> Published | None:
     """Tables 1 and 2: the paper's average accuracy of this method and policy; `setting` may be `average`."""
     side = "fixed" if run.fixed and not run.recipe.get("action") else "policy"
-    if not _comparable(run) or setting not in _SETTINGS or run.policy in OTHER_TUNERS or run.informed:
+    entry = _table().get(ROWS.get(run.method, run.method), {})
+    if not _comparable(run, entry.get("augmentation")) or setting not in _SETTINGS:
+        return None
+    if run.policy in OTHER_TUNERS or run.informed:
         return None
     if not is_tuned(run.policy) and side == "policy":  # other hyperparameters than the paper's baseline
         return None
-    cell = _table().get(ROWS.get(run.method, run.method), {}).get(run.data, {}).get(str(phases), {})
+    cell = entry.get(run.data, {}).get(str(phases), {})
     place = _SETTINGS.index(setting)
     if side not in cell:
         return None
@@ -98,9 +101,11 @@ def _ablation_figure(table: str, number: int | str | None, run: RunRecord, strea
     return Published(found[_ABLATED.index(stream)]) if found else None
 
 
-def _comparable(run: RunRecord) -> bool:
-    """Whether memory, epochs, exam and the base of AANets are those of the paper."""
+def _comparable(run: RunRecord, augmentation: str | None = None) -> bool:
+    """Whether memory, epochs, exam, augmentation and the base of AANets are those of the paper."""
     protocol = _figures()["protocol"].get(run.data)
+    if run.augmentation != augmentation:
+        return False
     if protocol is None or run.exam != "test" or (run.recipe.get("options") or {}).get("base", "podnet") != "podnet":
         return False
     memory = run.recipe.get("memory") or {}

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from poise.actions import Action
-from poise.report.reading import MORE_HELD, UNVERIFIED, RunRecord, remarks
+from poise.report.reading import EXPLAINED, UNVERIFIED, RunRecord, remarks
 
 
 def run_table(run: RunRecord) -> str:
@@ -51,7 +51,7 @@ def comparison_table(runs: Sequence[RunRecord]) -> str:
         for run in runs
     ]
     header = "method data setting policy seed exam average last forgetting counts stored held seconds"
-    return "\n\n".join([align_columns(header.split(), rows), *remarks(runs, [MORE_HELD, UNVERIFIED])])
+    return "\n\n".join([align_columns(header.split(), rows), *remarks(runs, [*EXPLAINED, UNVERIFIED])])
 
 
 def _count(images: int | None) -> str:
