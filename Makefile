@@ -7,7 +7,7 @@ RUNTIME := .venv/.runtime
 DEVELOP := .venv/.develop
 LOWEST := .venv-lowest
 
-.PHONY: setup demo demo-pretrained test test-lowest lint format lock docs-output api clean
+.PHONY: setup demo demo-pretrained test test-lowest fuzz lint format lock docs-output api clean
 
 setup: $(DEVELOP)
 
@@ -54,6 +54,11 @@ demo-pretrained: $(RUNTIME)
 
 test: setup
 	$(BIN)/python -m pytest -n 2
+
+# The long fuzzer: so many recipes, command lines and files, other ones each time (about a quarter of an hour).
+fuzz: CASES = 2000
+fuzz: setup
+	POISE_FUZZ=$(CASES) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -s tests/fuzz
 
 # The oldest libraries that pyproject.toml allows, really installed. PyTorch is the one of constraints.txt.
 test-lowest:

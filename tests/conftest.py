@@ -6,6 +6,7 @@ import copy
 import importlib.util
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -67,6 +68,14 @@ def _pretrained_missing() -> str:
     if all(importlib.util.find_spec(name) is not None for name in packages):
         return ""
     return "the extra pretrained is not installed: the tests with real pretrained weights did not run"
+
+
+@pytest.fixture(autouse=True)
+def _hears_ctrl_c() -> Iterator[None]:
+    """A command that was run in this process ends with Ctrl-C ignored, as at the end of its own."""
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(scope="session")

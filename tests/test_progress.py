@@ -118,6 +118,16 @@ def test_the_bar_stays_visible(width: int) -> None:
     assert line.count("━") >= 7
 
 
+def test_what_others_named_is_printed_as_it_is_and_obeyed_by_nobody() -> None:
+    text = "[red]:smile:[/red] \x1b[31mred\x07"
+    outs = io.StringIO(), io.StringIO()
+    bar = Bar(12, Console(file=outs[0], force_terminal=True, width=100, color_system=None))
+    bar.say(text)
+    Lines(3, outs[1]).say(text)
+    for out in outs:
+        assert out.getvalue().splitlines() == ["[red]:smile:[/red] \\x1b[31mred\\x07"]
+
+
 def test_lines_say_what_is_being_tried_and_when_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("poise.progress.LINE_SECONDS", -1.0)
     out = io.StringIO()

@@ -160,7 +160,7 @@ class TestBytes:
         assert os.listdir(tmp_path) == ["some.json"]  # noqa: PTH208
 
     def test_what_a_killed_writer_left_behind_is_no_obstacle(self, tmp_path: Path) -> None:
-        (tmp_path / ".some.json.tmp").write_bytes(b"half of a long docum")
+        (tmp_path / f".some.json.{7:016x}.poise.tmp").write_bytes(b"half of a long docum")
         store.write_bytes(tmp_path / "some.json", b"new")
         assert [entry.name for entry in tmp_path.iterdir()] == ["some.json"]
         assert (tmp_path / "some.json").read_bytes() == b"new"

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from poise.errors import UserError, suggestion
+from poise.errors import UserError, check_size, shown, suggestion
 
 AxisValue = float | str
 
@@ -41,17 +41,22 @@ class Axis:
         """The value, refused where the axis does not accept it."""
         if self.words:
             if value not in self.words:
-                raise UserError(f"action {self.name}={value!r}; {suggestion(str(value), self.words)}")
+                raise UserError(f"action {self.name}={shown(value)}; {suggestion(value, self.words)}")
             return str(value)
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise UserError(f"action {self.name}={value!r} must be a number")
+            raise UserError(f"action {self.name}={shown(value)} must be a number")
         if not 0 <= value < math.inf or (self.positive and value == 0):
             least = "above" if self.positive else "at least"
-            raise UserError(f"action {self.name}={value!r} must be {least} 0 and finite")
+            raise UserError(f"action {self.name}={shown(value)} must be {least} 0 and finite")
         if value > self.most:
-            raise UserError(f"action {self.name}={value!r} must be a share between 0 and {self.most:g}")
+            limit = "a share between 0 and 1" if self.most == 1 else f"at most {self.most:g}"
+            raise UserError(f"action {self.name}={shown(value)} must be {limit}")
+        check_size(f"action {self.name}", value, positive=self.positive)
         return float(value)
 
+
+#: The longest phase; also of a schedule.
+MOST_EPOCHS: Final = 1_000_000
 
 #: The settings by their names. Every other axis of an action is the weight of the loss term of that name.
 AXES: Final[dict[str, Axis]] = {}
@@ -69,7 +74,7 @@ for _axis in (
     Axis("old_rows", "trained", words=("frozen", "trained")),
     Axis("adjustment", 0.0, scale="linear"),
     Axis("balance", "none", words=("none", "align", "finetune"), changes_step=True),
-    Axis("epochs", positive=True),
+    Axis("epochs", positive=True, most=MOST_EPOCHS),
     Axis("allocation", most=1, scale="linear"),
     Axis("backbone_rate", 1.0, kind="lr", changes_step=True),
     Axis("ridge", 0.0),

@@ -16,7 +16,7 @@ import numpy as np
 def key(seed: int, purpose: str, *address: int | str) -> int:
     """A 128-bit number that depends on every part of the address and on nothing else."""
     text = "\x1f".join(f"{type(part).__name__}:{part}" for part in (seed, purpose, *address))
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=16).digest(), "big")
+    return int.from_bytes(hashlib.blake2b(text.encode(errors="backslashreplace"), digest_size=16).digest(), "big")
 
 
 def generator(seed: int, purpose: str, *address: int | str) -> np.random.Generator:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Final
 
 
 class PoiseError(Exception):
@@ -59,22 +60,98 @@ def suggestion(word: object, known: Iterable[str]) -> str:
     >>> suggestion("lucri", ["lucir", "icarl"])
     "did you mean 'lucir'?"
     """
-    choices = sorted(known)
-    near = difflib.get_close_matches(str(word), choices, n=1, cutoff=0.6)
+    choices, text = sorted(known), word if isinstance(word, str) else shown(word)
+    near = difflib.get_close_matches(text[:_LONGEST], choices, n=1, cutoff=0.6)
     if near:
         return f"did you mean '{near[0]}'?"
     return f"known: {', '.join(choices)}" if choices else "none is known"
 
 
-def check_whole(name: str, value: object, least: int) -> None:
-    """Refuse a setting that is not a whole number of at least `least`."""
+#: The largest whole number that a setting can be, unless it says otherwise.
+MOST: Final = 10**9
+#: The largest whole number of all: what 64 bits hold.
+LARGEST_WHOLE: Final = 2**63 - 1
+#: Between these lie the numbers that float32 holds, in which networks are trained.
+SMALLEST_NUMBER: Final = 1e-37
+LARGEST_NUMBER: Final = 3e38
+
+_DEEPEST: Final = 16  # levels of lists and tables in a value
+_LONGEST: Final = 80  # characters of a value in an error line
+
+
+def shown(value: object) -> str:
+    """A value as an error line shows it: on one line, and cut where it is long.
+
+    A whole number of thousands of digits is only described: Python refuses to print it.
+
+    >>> shown("lucir"), shown(10**5000)
+    ("'lucir'", 'a number of about 5000 digits')
+    """
+    if isinstance(value, int) and value.bit_length() > 4 * _LONGEST:
+        return f"a number of about {round(value.bit_length() * math.log10(2))} digits"
+    try:
+        text = " ".join(repr(value).split())
+    except (ValueError, RecursionError):  # a number like that inside it, or too many levels
+        return f"a {type(value).__name__}"
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+
+
+def check_whole(name: str, value: object, least: int, most: int = MOST) -> None:
+    """Refuse a setting that is not a whole number from `least` to `most`."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise UserError(f"{name}={value!r} must be a whole number, at least {least}")
+        raise UserError(f"{name}={shown(value)} must be a whole number, at least {least}")
+    if value > most:
+        raise UserError(f"{name}={shown(value)} must be a whole number, at most {most}")
 
 
 def check_number(name: str, value: object, *, below: float = math.inf, positive: bool = False) -> None:
-    """Refuse a setting that is not a number from 0 (or above it, if `positive`) to below `below`."""
+    """Refuse a setting that is not a number from 0 (or above it, if `positive`) to below `below`, or too extreme."""
     fits = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < below
     if not fits or (positive and value == 0):
         limit = f"below {below:g}" if below < math.inf else "finite"
-        raise UserError(f"{name}={value!r} must be a number {'above' if positive else 'of at least'} 0 and {limit}")
+        least = "above" if positive else "of at least"
+        raise UserError(f"{name}={shown(value)} must be a number {least} 0 and {limit}")
+    assert isinstance(value, int | float)
+    check_size(name, value, positive=positive)
+
+
+def check_size(name: str, value: float, *, positive: bool = False) -> None:
+    """Refuse a number that is too large for training, which works in float32, or that is none.
+
+    One that must be `positive` can be too small as well; others count as 0 then.
+    """
+    if positive and value < SMALLEST_NUMBER:
+        raise UserError(f"{name}={shown(value)} is too small to work with; use at least {SMALLEST_NUMBER:g}")
+    if not abs(value) <= LARGEST_NUMBER:
+        raise UserError(f"{name}={shown(value)} is too large to work with; use at most {LARGEST_NUMBER:g}")
+
+
+def check_flag(name: str, value: object) -> None:
+    """Refuse a setting that is neither true nor false."""
+    if not isinstance(value, bool):
+        raise UserError(f"{name}={shown(value)} must be true or false")
+
+
+def check_plain(name: str, value: object, level: int = 0) -> None:
+    """Refuse what no setting can be: numbers of more than 64 bits, text that is none, too many levels of nesting.
+
+    What comes after this can print the value, write it and walk through it.
+    """
+    if isinstance(value, Mapping | list | tuple):
+        if level >= _DEEPEST:
+            raise UserError(f"{name} is nested more than {_DEEPEST} levels deep; no key needs that")
+        parts = [*value, *value.values()] if isinstance(value, Mapping) else value
+        for part in parts:
+            check_plain(name, part, level + 1)
+    elif isinstance(value, int) and not -LARGEST_WHOLE <= value <= LARGEST_WHOLE:
+        raise UserError(f"{name}={shown(value)} is too large; no key takes more than {LARGEST_WHOLE}")
+    elif isinstance(value, str) and ("\0" in value or not _is_text(value)):
+        raise UserError(f"{name}={shown(value)} is not text; leave out the characters that cannot be written")
+
+
+def _is_text(word: str) -> bool:
+    try:
+        word.encode()
+    except UnicodeEncodeError:  # bytes of a file name that are not UTF-8
+        return False
+    return True

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from poise.actions import Action
 from poise.training import Event, Outlook, Trying, Workload, events
-from poise.words import duration
+from poise.words import duration, one_line, printable
 
 LINE_SECONDS: Final = 10.0  # seconds between plain lines about one phase
 BAR_WIDTH: Final = 16  # so that all of it fits into 80 columns
@@ -228,7 +228,7 @@ class Lines:
     def say(self, text: str) -> None:
         """Print a line."""
         self._last = time.monotonic()
-        print(text, file=self._out, flush=True)
+        print(printable(text), file=self._out, flush=True)
 
 
 class Bar:
@@ -271,7 +271,7 @@ class Bar:
 
     def say(self, text: str) -> None:
         """Print a line above the bar."""
-        self._progress.console.print(text, highlight=False)
+        self._progress.console.print(printable(text), highlight=False, markup=False, emoji=False)
 
     def close(self) -> None:
         """Take the bar away."""
@@ -283,7 +283,7 @@ class _Doing(ProgressColumn):
 
     def render(self, task: Task) -> Text:
         trying = task.fields["trying"]()
-        return Text(f"phase {task.fields['phase']}, {trying}" if trying else task.description)
+        return Text(one_line(f"phase {task.fields['phase']}, {trying}" if trying else task.description))
 
 
 class _TimeLeft(ProgressColumn):

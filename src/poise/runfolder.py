@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from poise.policies import PRESETS, named_now
+from poise.policies import PRESETS, UNTUNED, named_now
 from poise.recipes import saved_memory
 
 #: What is run: the resolved recipe, and what the data were.
@@ -66,9 +66,12 @@ def method_name(keys: Mapping[str, Any]) -> str:
 
 
 def saved_recipe(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """A recipe that was saved, its keys as they are meant today."""
+    """A recipe that was saved, its keys as they are meant today: options of a policy that tunes nothing are gone."""
     memory = recipe.get("memory")
-    return {**named_now(recipe), **({"memory": saved_memory(memory)} if isinstance(memory, Mapping) else {})}
+    unused: dict[str, Any] = (
+        {"policy_options": {}} if recipe.get("policy") == UNTUNED and recipe.get("policy_options") else {}
+    )
+    return {**named_now(recipe), **unused, **({"memory": saved_memory(memory)} if isinstance(memory, Mapping) else {})}
 
 
 def holds_more_after_phase_0(memory: object) -> bool:

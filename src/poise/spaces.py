@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from poise.actions import AXES, Action, AxisValue, checked, is_weight
-from poise.errors import UserError, suggestion
+from poise.errors import UserError, shown, suggestion
 
 Grid = Mapping[str, Sequence[AxisValue]]
 Grids = Grid | Sequence[Grid]  # one, or several of which all actions count
@@ -31,6 +31,9 @@ class Named(NamedTuple):
 
 
 Space = str | Grids | Named
+
+#: The largest space: each action is an arm, and most policies try all of them.
+MOST_ACTIONS: Final = 10_000
 
 #: The name of the first `online`, the policy and the space, for what was saved with it.
 FIRST_ONLINE: Final = "online-1"
@@ -213,30 +216,37 @@ def make_space(
         name, given, favourite = named.name, _meaningful(all_grids(named.grids), base, known), named.favourite
     else:
         name, given, favourite = "grid", all_grids(named), None
-    grids, actions = list[dict[str, tuple[AxisValue, ...]]](), list[Action]()
+    grids, actions = list[dict[str, tuple[AxisValue, ...]]](), dict[Action, None]()
     for grid in given:
         values = {axis: _axis_values(axis, each, base) for axis, each in grid.items()}
         _check_words(values, base, known)
         tuned = {axis: each for axis, each in values.items() if kinds is None or _kind(axis) in kinds}
+        _check_count(sum(map(_count, [*grids, tuned])))
         found = _product(tuned, base, tied=name == "joint" and "margin" in base)
         more = [action for action in found if action not in actions]
         if more or not grids:
-            actions += more
+            actions.update(dict.fromkeys(more))
             grids.append(tuned)
-    if base not in actions:
-        actions.append(base)
+    arms = (*actions,) if base in actions else (*actions, base)
     best = base.replace(**favourite) if favourite is not None and {*favourite} <= {*base} else None
-    return ActionSpace(
-        name, tuple(grids), tuple(actions), actions.index(base), actions.index(best) if best in actions else None
-    )
+    return ActionSpace(name, tuple(grids), arms, arms.index(base), arms.index(best) if best in arms else None)
 
 
 def all_grids(space: Grids) -> tuple[Grid, ...]:
     """All grids of a space; refuses what is none."""
     grids: tuple[object, ...] = tuple(space) if isinstance(space, list | tuple) else (space,)
     if not all(isinstance(grid, Mapping) for grid in grids):
-        raise UserError(f"space={space!r} is neither a name nor a table of axes, such as {{lr = [0.1, 0.05]}}")
+        raise UserError(f"space={shown(space)} is neither a name nor a table of axes, such as {{lr = [0.1, 0.05]}}")
     return cast("tuple[Grid, ...]", grids)
+
+
+def _count(grid: Grid) -> int:
+    return math.prod(map(len, grid.values()))
+
+
+def _check_count(actions: int) -> None:
+    if actions > MOST_ACTIONS:
+        raise UserError(f"the space has {shown(actions)} actions; name fewer values, {MOST_ACTIONS} actions at most")
 
 
 def _meaningful(grids: Iterable[Grid], base: Action, known: Mapping[str, Sequence[str]]) -> tuple[Grid, ...]:
@@ -310,13 +320,13 @@ def _known(space: str) -> Named:
 def _kinds(tune: str | Collection[str] | None) -> tuple[str, ...] | None:
     if tune is None:
         return None
-    if not isinstance(tune, Collection):
-        raise UserError(f"tune={tune!r} must be a list of words, such as ['kd', 'lr']")
+    if not isinstance(tune, Collection) or isinstance(tune, Mapping):
+        raise UserError(f"tune={shown(tune)} must be a list of words, such as ['kd', 'lr']")
     kinds = (tune,) if isinstance(tune, str) else tuple(tune)
     tunable = {DISTILLATION, *(axis.kind for axis in AXES.values() if axis.kind is not None)}
     for word in kinds:
-        if word not in tunable:
-            raise UserError(f"tune cannot be '{word}'; {suggestion(word, tunable)}")
+        if not isinstance(word, str) or word not in tunable:
+            raise UserError(f"tune cannot be {shown(word)}; {suggestion(word, tunable)}")
     return kinds
 
 

@@ -16,9 +16,11 @@ import re
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from poise import files
 from poise.errors import Damaged, UserError
 
 if TYPE_CHECKING:
@@ -51,7 +53,7 @@ def locked(path: Path, busy: str, *, sign: bool = False) -> Iterator[None]:
 
 def _open_locked(path: Path, busy: str) -> BinaryIO:
     while True:
-        file = path.open("a+b")  # not "wb", which would empty a file of that name
+        file = files.open_to_append(path)  # which does not empty a file of that name
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat()):
@@ -100,17 +102,7 @@ def refuse_bad_place(path: Path) -> None:
 
 def write_bytes(path: Path, data: bytes) -> None:
     """Put `data` at `path` atomically: temporary file, fsync, rename, fsync of the folder."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
-    _sync_folder(path.parent)
+    files.write_bytes(path, data)
 
 
 def write_json(path: Path, value: Mapping[str, Any], *, digest: bool = False) -> None:
@@ -121,7 +113,7 @@ def write_json(path: Path, value: Mapping[str, Any], *, digest: bool = False) ->
     document = {"format": PLAIN_FORMAT, **value}
     own = {DIGEST: digest_of(document)} if digest else {}
     text = json.dumps({**document, **own}, indent=1, ensure_ascii=False, allow_nan=False)
-    write_bytes(path, (text + "\n").encode())
+    write_bytes(path, _encode_line(text))
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -132,7 +124,7 @@ def read_json(path: Path) -> dict[str, Any]:
 def read_verified(path: Path) -> tuple[dict[str, Any], bool]:
     """The same, and whether it has a digest; one that does not match the contents raises `Damaged`."""
     try:
-        value = json.loads(path.read_bytes())
+        value = json.loads(files.read_bytes(path))
         kept = value.pop(DIGEST, None) if isinstance(value, dict) else None
         intact = kept is None or kept == digest_of(value)
     except (ValueError, RecursionError) as error:
@@ -174,10 +166,9 @@ def read_tensors(path: Path, *, kind: str) -> tuple[dict[str, Tensor], dict[str,
     """
     from safetensors import SafetensorError, safe_open
 
-    if not path.is_file():
-        raise UserError(f"{path} {'is a folder, not a file' if path.is_dir() else 'does not exist'}")
+    files.refuse_other_kinds(path, files.main_memory())
     try:
-        with safe_open(str(path), framework="pt") as file:
+        with _utf8_path(path) as plain, safe_open(plain, framework="pt") as file:
             header = json.loads((file.metadata() or {})["poise"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         intact = header["sum"] == _checksum(tensors, header["document"])
@@ -196,6 +187,18 @@ def read_tensors(path: Path, *, kind: str) -> tuple[dict[str, Tensor], dict[str,
 
 def _refuse_constant(word: str) -> None:
     raise ValueError(f"{word} is no number")
+
+
+@contextmanager
+def _utf8_path(path: Path) -> Iterator[str]:
+    """A path to the file that is UTF-8, which safetensors needs; for other names, that of the opened file."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        with files.open_plain(path) as file:
+            yield f"/dev/fd/{file.fileno()}"
+    else:
+        yield str(path)
 
 
 def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -225,12 +228,9 @@ def _checksum(tensors: Mapping[str, Tensor], document: str) -> str:
     return digest.hexdigest()
 
 
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+def _encode_line(text: str) -> bytes:
+    """A line of JSON as bytes; what cannot be UTF-8, as in some names of files, is escaped as JSON does it."""
+    return (text + "\n").encode(errors="backslashreplace")
 
 
 def _new_hash() -> hashlib.blake2b:
@@ -259,11 +259,11 @@ class Journal:
     def append(self, event: Mapping[str, Any]) -> None:
         """Write one line and hand it to the operating system."""
         if self._file is None:
-            self._file = self.path.open("ab")
+            self._file = files.open_to_append(self.path)
             if self._file.tell() == 0:
                 self._forget_hash()
-                self._file.write((json.dumps({"journal": "poise", "format": PLAIN_FORMAT}) + "\n").encode())
-        self._file.write((json.dumps(event, ensure_ascii=False, allow_nan=False) + "\n").encode())
+                self._file.write(_encode_line(json.dumps({"journal": "poise", "format": PLAIN_FORMAT})))
+        self._file.write(_encode_line(json.dumps(event, ensure_ascii=False, allow_nan=False)))
         self._file.flush()
 
     def position(self) -> int:
@@ -298,7 +298,7 @@ class Journal:
         self.close()
         self.check(position, None)
         self._forget_hash()
-        with self.path.open("ab") as file:
+        with files.open_to_append(self.path) as file:
             file.truncate(position)
 
     def _forget_hash(self) -> None:
@@ -320,16 +320,18 @@ def read_journal(path: Path, brief: str | None = None) -> Iterator[dict[str, Any
         return
     short = {"event": brief}
     begins = json.dumps(short)[:-1].encode()
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
+    with files.open_plain(path, files.MOST_JOURNAL) as file:
+        for number, line in enumerate(iter(partial(file.readline, files.MOST_DOCUMENT), b""), start=1):
             if not line.endswith(b"\n"):
+                if len(line) == files.MOST_DOCUMENT:
+                    raise Damaged(f"{path}, line {number} has no end; poise wrote no such line")
                 return
             if brief is not None and line.startswith(begins):
                 yield short.copy()
                 continue
             try:
                 event = json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise Damaged(f"{path}, line {number} is not JSON") from error
             if number == 1 and "journal" in event:
                 check_format(path, event.get("format"))

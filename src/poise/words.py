@@ -1,6 +1,16 @@
-"""Numbers as people read them."""
+"""Numbers as people read them, and texts of others as a terminal can show them."""
 
 from __future__ import annotations
+
+import json
+import re
+from typing import Any, Final
+
+#: Characters that are not shown but do something: control characters other than tab and newline, marks that change the
+#: direction of writing, and bytes of a file's name that are no UTF-8.
+_ACTING: Final = r"\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff"
+_IN_TEXTS: Final = re.compile(f"[{_ACTING}]")
+_IN_LINES: Final = re.compile(f"[\t\n{_ACTING}]")
 
 
 def duration(seconds: float) -> str:
@@ -12,3 +22,48 @@ def duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def printable(text: str) -> str:
+    r"""The text with everything that a terminal would obey written out; lines and tabs stay.
+
+    >>> print(printable("a\x1b[31mb"))
+    a\x1b[31mb
+    """
+    return _IN_TEXTS.sub(_written_out, text)
+
+
+def one_line(text: str) -> str:
+    r"""The text as a part of a line: like `printable`, and tabs and ends of lines are written out, too.
+
+    >>> print(one_line("two\nlines"))
+    two\x0alines
+    """
+    return _IN_LINES.sub(_written_out, text)
+
+
+def json_line(value: Any) -> str:  # noqa: ANN401 - whatever JSON can hold
+    r"""A value as JSON in one line that any terminal can show, and that means the same.
+
+    >>> print(json_line({"label": "Größe\x9b"}))
+    {"label": "Größe\u009b"}
+    """
+    return _IN_TEXTS.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(value, ensure_ascii=False))
+
+
+def one_line_each(value: Any) -> Any:  # noqa: ANN401 - whatever JSON can hold
+    """A value from a file of somebody else's, with `one_line` of every text in it, keys included."""
+    if isinstance(value, str):
+        return one_line(value)
+    if isinstance(value, dict):
+        return {one_line(key) if isinstance(key, str) else key: one_line_each(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [one_line_each(each) for each in value]
+    return value
+
+
+def _written_out(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    if 0xDC80 <= code <= 0xDCFF:  # how Python holds a byte that is no UTF-8
+        code -= 0xDC00
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"

@@ -11,13 +11,16 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
-from poise import __version__
+from poise import __version__, files
+from poise.runfolder import JOURNAL
 
 from .samples import Command, Done, pictures
 
+FULL = Path("/dev/full")
 SCRIPT = Path(sys.executable).with_name("poise")
 TINY = ("groups=[2,1]", "epochs=1", "batch=64")
 
@@ -354,15 +357,24 @@ def test_a_diverged_loss_keeps_the_last_good_checkpoint(poise: Command) -> None:
     assert poise("run", *TINY, "start=run", "--out", "again").code == 0
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_a_full_disk_fails_in_one_line_and_loses_nothing(poise: Command) -> None:
-    Path("run").mkdir()
-    Path("run/journal.jsonl").symlink_to("/dev/full")
-    line = failure(poise("run", *TINY, "--out", "run"))
+@pytest.mark.skipif(not FULL.exists(), reason="needs /dev/full")
+def test_a_full_disk_fails_in_one_line_and_loses_nothing(poise: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    append, make = files.open_to_append, files._open_new
+
+    def make_checkpoint(path: Path) -> tuple[Path, BinaryIO]:
+        temporary, file = make(path)
+        if path.name != "000002.safetensors":
+            return temporary, file
+        file.close()
+        return temporary, FULL.open("wb")
+
+    with monkeypatch.context() as full:
+        full.setattr(files, "open_to_append", lambda path: FULL.open("ab") if path.name == JOURNAL else append(path))
+        line = failure(poise("run", *TINY, "--out", "run"))
     assert "no space left for run; free some, then 'poise resume run'" in line
-    Path("run/journal.jsonl").unlink()
-    Path("run/checkpoints/.000002.safetensors.tmp").symlink_to("/dev/full")
-    assert "no space left" in failure(poise("resume", "run"))
+    with monkeypatch.context() as full:
+        full.setattr(files, "_open_new", make_checkpoint)
+        assert "no space left" in failure(poise("resume", "run"))
     assert len(list(Path("run/checkpoints").iterdir())) == 2
     assert poise("resume", "run").code == 0
     assert poise("run", *TINY, "--out", "undisturbed").code == 0

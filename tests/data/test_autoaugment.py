@@ -350,7 +350,7 @@ def test_bad_values_are_refused() -> None:
             UserError, match=rf"cutout={side} must lie between 0 \(off\) and 1.*0\.5 for 16 of 32 pixels"
         ):
             Augmentation(cutout=side)
-    with pytest.raises(UserError, match="autoaugment='cifar' must be True or False"):
+    with pytest.raises(UserError, match="autoaugment='cifar' must be true or false"):
         Augmentation(autoaugment="cifar")  # type: ignore[arg-type]
     with pytest.raises(UserError, match="grey or RGB images, not for 4 channels"):
         Preprocessing((0.5,) * 4, (0.1,) * 4, BOTH)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -211,3 +212,58 @@ def test_pixels_are_those_of_the_files(tmp_path: Path) -> None:
         (tmp_path / "train" / name).mkdir(parents=True)
         Image.fromarray(image).save(tmp_path / "train" / name / "x.png")
     np.testing.assert_array_equal(FolderSource(tmp_path).train().pixels[1].numpy(), image.transpose(2, 0, 1))
+
+
+# What somebody prepared -----------------------------------------------------------------------------------------------
+
+
+def test_a_broken_link_is_said(one_level: Path) -> None:
+    (one_level / "bird").symlink_to("nowhere")
+    assert refusal(one_level) == f"{one_level / 'bird'} is a broken link; mend or remove it"
+    (one_level / "bird").unlink()
+    (one_level / "dog" / "zzz.png").symlink_to("nowhere.png")
+    source = FolderSource(one_level, size=32)
+    assert sum(map(len, (scan(one_level).train["dog"], (scan(one_level).test or {})["dog"]))) == 11
+    with pytest.raises(UserError, match="a broken link"):
+        (source.train(), source.test())  # whichever part it fell into
+
+
+def test_what_is_no_file_is_refused_and_not_waited_for(divided: Path) -> None:
+    os.mkfifo(divided / "train" / "cat" / "aaa.png")
+    assert "aaa.png is a FIFO, not a file" in refusal(divided)
+    with pytest.raises(UserError, match="is a FIFO"):
+        FolderSource(divided, size=32).fingerprint  # noqa: B018
+    with pytest.raises(UserError, match="is a FIFO"):
+        FolderSource(divided, size=32).train()
+
+
+def test_a_folder_with_the_name_of_an_image_is_no_image(divided: Path) -> None:
+    (divided / "train" / "cat" / "old.png").mkdir()
+    assert len(FolderSource(divided).train()) == 5
+
+
+def test_copies_in_both_parts_are_said(divided: Path, caplog: pytest.LogCaptureFixture) -> None:
+    FolderSource(divided).test()
+    assert not caplog.messages
+    shutil.copy(divided / "train" / "cat" / "000.png", divided / "test" / "cat" / "zzz.png")
+    shutil.copy(divided / "train" / "dog" / "100.png", divided / "test" / "cat" / "yyy.png")
+    source = FolderSource(divided)
+    source.train()
+    assert not caplog.messages, "no test file was opened yet"
+    source.test()
+    (line,) = caplog.messages
+    assert line.startswith("2 of the 7 test images are copies of training images (")
+    assert f"{divided}/test/cat/yyy.png is {divided}/train/dog/100.png" in line
+    assert "\n" not in line
+
+
+def test_names_that_are_no_utf_8_are_classes_and_files(tmp_path: Path) -> None:
+    name = os.fsdecode(b"caf\xe9")
+    fill(tmp_path / name / name, 5)
+    fill(tmp_path / name / "犬", 5, start=10)
+    source = FolderSource(tmp_path / name)
+    assert source.class_names == (name, "犬")
+    assert len(source.train()) == len(source.train().labels) == 8
+    assert len(source.test()) == 2
+    (tmp_path / name / name / "000.png").rename(tmp_path / name / name / os.fsdecode(b"\xff.png"))
+    assert FolderSource(tmp_path / name).fingerprint != source.fingerprint

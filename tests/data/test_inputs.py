@@ -186,7 +186,7 @@ class TestFiles:
 
     def test_a_missing_file_and_a_folder_are_named(self, tmp_path: Path) -> None:
         assert f"{tmp_path / 'no.png'} does not exist" in refusal([tmp_path / "no.png"])
-        assert f"{tmp_path} cannot be decoded" in refusal([tmp_path], (8, 8))
+        assert f"{tmp_path} is a folder, not a file" in refusal([tmp_path], (8, 8))
 
     @pytest.mark.parametrize(
         "error", [SyntaxError("x"), struct.error("x"), ValueError(""), EOFError("two\nlines"), KeyError(1)]

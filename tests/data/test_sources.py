@@ -78,6 +78,14 @@ class TestArrays:
         assert ArraySource(self.IMAGES, np.array(["b", "a", "a", "b"])).class_names == ("a", "b")
         assert ArraySource(self.IMAGES, [np.int64(3), 4, 4, 4]).class_names == ("3", "4")
 
+    def test_copies_of_training_images_in_the_test_part_are_said(self, caplog: pytest.LogCaptureFixture) -> None:
+        others = 255 - self.IMAGES
+        ArraySource(self.IMAGES, [0, 1, 0, 1], others, [0, 1, 0, 1]).test()
+        assert not caplog.messages
+        mixed = np.concatenate([others, self.IMAGES[1:3]])
+        ArraySource(self.IMAGES, [0, 1, 0, 1], mixed, [0, 1, 0, 1, 0, 1]).test()
+        assert caplog.messages[0].startswith("2 of the 6 test images are copies of training images;")
+
     def test_what_is_chosen_follows_the_size(self) -> None:
         source = ArraySource(self.IMAGES, [0, 1, 0, 1])
         assert source.augmentation == Augmentation(pad=2, flip=True)

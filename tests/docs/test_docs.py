@@ -19,17 +19,24 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from poise import Learner, cli, store
-from poise.actions import AXES
-from poise.data import class_order, make_stream
+from poise.actions import AXES, MOST_EPOCHS
+from poise.data import LARGEST_SIZE, class_order, make_stream
 from poise.data.sources.cifar import PREPROCESSING
 from poise.data.sources.digits import DigitsSource
+from poise.errors import LARGEST_NUMBER, MOST, SMALLEST_NUMBER
 from poise.experiment import Recipe, dryrun, load_recipe, make_recipe
 from poise.experiment.recipe import MemoryKeys, TrialKeys
+from poise.experiment.sweep import MOST_CELLS
 from poise.learner import Settings
 from poise.methods import METHODS, make_method
+from poise.policies import MOST_TRIALS
+from poise.policies.catalog import MOST_MODELLED
+from poise.spaces import MOST_ACTIONS
 from poise.tuning import DEFAULT_POLICY, tuner_kind, tuner_names
+from poise.tuning.attempt import MOST_REPEATED
 
 ROOT = Path(__file__).parents[2]
+MISTAKES = ("troubleshooting.md", "reliability.md")  # pages that show mistakes, and the lines that they end with
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SHORT = "epochs=1"  # added to every run that a page shows, so that it ends in a second
@@ -174,7 +181,7 @@ def methods_as_before() -> Iterator[None]:
 @pytest.mark.usefixtures("folder", "methods_as_before")
 @pytest.mark.parametrize(
     "page",
-    [page for page in PAGES if page.name not in ("own-method.md", "recipes.md", "troubleshooting.md")],
+    [page for page in PAGES if page.name not in ("own-method.md", "recipes.md", *MISTAKES)],
     ids=lambda page: page.name,
 )
 def test_what_a_page_shows_works(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,14 +189,15 @@ def test_what_a_page_shows_works(page: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("page", MISTAKES)
 def test_mistakes_end_with_the_line_that_the_page_shows(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    page: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     namespace = readers_arrays()
     printed = ""
-    for block in blocks(ROOT / "docs" / "troubleshooting.md"):
+    for block in blocks(ROOT / "docs" / page):
         if block.language == "python":
-            exec(compile(block.text, "troubleshooting.md", "exec"), namespace)
+            exec(compile(block.text, page, "exec"), namespace)
             printed = capsys.readouterr().out
         elif block.language == "text":
             assert printed == block.text
@@ -199,6 +207,14 @@ def test_mistakes_end_with_the_line_that_the_page_shows(
                 shown = capsys.readouterr().err
                 assert not said or shown.splitlines()[-1:] == [said.rstrip()], command
                 assert (code == 0) == (not said), command
+
+
+def test_limits_are_as_documented() -> None:
+    text = section("reliability.md", "Words and numbers")
+    for limit in (MOST_EPOCHS, MOST_ACTIONS, MOST_MODELLED, MOST_TRIALS, MOST_REPEATED, MOST, MOST_CELLS):
+        assert f"{limit:,}" in text
+    assert f"{LARGEST_SIZE} pixels" in text
+    assert f"at most {LARGEST_NUMBER:g}, rates at least {SMALLEST_NUMBER:g}".replace("+", "") in text
 
 
 @pytest.mark.usefixtures("folder", "methods_as_before")

@@ -31,3 +31,15 @@ def test_other_signals_are_obeyed_without_a_word(signum: int, capfd: pytest.Capt
         assert stop.is_set()
     assert stop.interrupted("done").exit_code == 128 + signum
     assert capfd.readouterr().err == ""
+
+
+def test_who_was_started_to_ignore_the_end_of_its_terminal_does() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as `nohup` does
+    try:
+        stop = Stop()
+        with stopping(stop):
+            signal.raise_signal(signal.SIGHUP)
+            assert not stop.is_set()
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)

@@ -289,6 +289,52 @@ class Stop(Exception):
     pass
 
 
+class TestAliases:
+    """A dictionary that is changed later changes nothing, whatever is done with the learner then."""
+
+    GIVEN: dict[str, dict[str, Any]] = {  # noqa: RUF012 - never changed
+        "action": {"lr": 0.05},
+        "options": {"lambda_base": 3.0},
+        "space": {"lr": [0.05, 0.02]},
+    }
+
+    @pytest.mark.parametrize("way", ["partial_fit", "fit", "set_params", "saved", "copied"])
+    def test_what_was_given_is_changed_later(self, way: str, tmp_path: Path) -> None:
+        given = copy.deepcopy(self.GIVEN)
+        mine = learner(policy="grid", trials={"length": 1.0}, **given).partial_fit(*digits(0, 1))
+        assert mine.get_params()["action"] is given["action"]  # as scikit-learn wants it
+        given["action"]["lr"] = given["options"]["lambda_base"] = 9.0
+        given["space"]["lr"].clear()
+        if way == "fit":
+            mine.fit(*digits(0, 1))
+        elif way == "set_params":
+            mine.set_params(verbose=False).fit(*digits(0, 1))
+        elif way == "saved":
+            mine.save(tmp_path / "model")
+            mine = Learner.load(tmp_path / "model")
+        elif way == "copied":
+            mine = copy.deepcopy(mine)
+        wanted = learner(policy="grid", trials={"length": 1.0}, **self.GIVEN).partial_fit(*digits(0, 1))
+        assert mine.settings == wanted.settings
+        assert state_bytes(mine.partial_fit(*digits(2, 3)), tmp_path) == state_bytes(
+            wanted.partial_fit(*digits(2, 3)), tmp_path
+        )
+
+    def test_what_a_loaded_learner_says_is_a_copy_too(self, tmp_path: Path) -> None:
+        learner(**self.GIVEN).partial_fit(*digits(0, 1)).save(tmp_path / "model")
+        mine = Learner.load(tmp_path / "model")
+        mine.get_params()["options"]["lambda_base"] = 9.0
+        assert mine.settings.options == self.GIVEN["options"]
+
+    def test_images_are_copied_into_the_memory(self) -> None:
+        images = torch.from_numpy(digits(0, 1)[0]).clone()
+        mine = learner().partial_fit(images, digits(0, 1)[1])
+        assert mine.memory is not None
+        before = mine.memory.exemplars.pixels.clone()
+        images.zero_()
+        assert torch.equal(mine.memory.exemplars.pixels, before)
+
+
 class TestWatching:
     def test_callbacks_are_told_every_event(self) -> None:
         told: list[Event] = []

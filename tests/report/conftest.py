@@ -106,7 +106,7 @@ def dump(path: Path, value: Mapping[str, Any], *, digest: bool = False) -> None:
     """As `store.write_json` does, but the disk need not be waited for."""
     document = {"format": store.PLAIN_FORMAT, **value}
     own = {"digest": store.digest_of(document)} if digest else {}
-    path.write_text(json.dumps({**document, **own}, ensure_ascii=False), encoding="utf-8")
+    path.write_text(json.dumps({**document, **own}, ensure_ascii=False), encoding="utf-8", errors="backslashreplace")
 
 
 @pytest.fixture

@@ -171,7 +171,7 @@ def test_a_look_ahead_has_no_exam(before_phase_1: Path, tmp_path: Path) -> None:
         ((), {"phase": 0}, "nothing is tuned"),
         ((), {"phase": 3}, "has no phase 3; its last one is 2"),
         ((), {"phase": 2}, "stands in phase 1, its state before phase 2 is gone"),
-        ((), {"lengths": (0,)}, "at least one epoch"),
+        ((), {"lengths": (0,)}, "--lengths=0 must be a whole number, at least 1"),
         (("epochs=4",), {}, "epochs cannot be changed"),
         (("space=papr",), {}, "did you mean 'paper'"),
     ],

@@ -57,7 +57,7 @@ def probe(rates: tuple[float, ...] = (0.1, 0.05, 0.01), **changes: Any) -> Probe
 
 def trial(length: int | str, number: int, arm: int, *, full: bool) -> dict[str, Any]:
     epochs = [1, 2, 4, 8, 16, 30] if full else [1, 2, 3][: int(length)]
-    hits = {str(epoch): {"fc": [min(4, arm + number), epoch > 1], "ncm": [0, arm > 0]} for epoch in epochs}
+    hits = {str(epoch): {"fc": [min(4, arm + number), int(epoch > 1)], "ncm": [0, int(arm > 0)]} for epoch in epochs}
     right = 40 - 10 * arm if full else 10 + 10 * arm
     exam = {str(epoch): {"fc": [right, 60], "ncm": [0, 30 * arm]} for epoch in epochs}
     return {

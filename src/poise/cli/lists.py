@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from poise.cli.words import say
+from poise.cli.words import say, show
 from poise.places import listing
 from poise.recipes import recipe_names, recipe_text
 
@@ -15,17 +15,17 @@ from poise.recipes import recipe_names, recipe_text
 def recipes(name: Annotated[str | None, typer.Argument(help="Print this one.")] = None) -> None:
     """List the shipped recipes, or print one."""
     if name is not None:
-        typer.echo(recipe_text(name).rstrip())
+        show(recipe_text(name).rstrip())
         return
     for known in recipe_names():
-        typer.echo(f"{known:18} {recipe_text(known).splitlines()[0].removeprefix('# ')}")
+        show(f"{known:18} {recipe_text(known).splitlines()[0].removeprefix('# ')}")
 
 
 def data(context: typer.Context) -> None:
     """List the data sets that are known and where they were found."""
     if context.invoked_subcommand is None:
         for entry in listing():
-            typer.echo(f"{entry.name:10} {entry.kind:14} {entry.where or entry.hint}")
+            show(f"{entry.name:10} {entry.kind:14} {entry.where or entry.hint}")
 
 
 def data_add(
@@ -37,4 +37,4 @@ def data_add(
 
     added = add_source(name, source)
     say(*added.notes)
-    typer.echo(f"{name}: {len(added.class_names)} classes, checked and remembered")
+    show(f"{name}: {len(added.class_names)} classes, checked and remembered")

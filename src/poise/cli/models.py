@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from poise.cli.words import Checkpoints, say
+from poise.cli.words import Checkpoints, say, show
 from poise.errors import UserError
 from poise.places import image_files
 from poise.store import CHECKPOINT_SECONDS
+from poise.words import json_line, one_line
 
 Trained = Annotated[Path, typer.Argument(help="A learner's file, or model.safetensors of a run.")]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")]
@@ -46,7 +46,7 @@ def learn(
         "method": method,
         "epochs": epochs,
         "batch": batch,
-        "memory": int(memory) if memory is not None and memory.isdigit() else memory,
+        "memory": _memory(memory),
         "policy": policy,
         "net": net,
         "image_size": image_size,
@@ -54,7 +54,14 @@ def learn(
     }
     settings = {name: value for name, value in given.items() if value is not None}
     learner = ModelFile(model).teach(Lesson(folder, settings, update, device, restart, checkpoint_every), say)
-    typer.echo(f"{model}: {len(learner.classes_)} classes")
+    show(f"{model}: {len(learner.classes_)} classes")
+
+
+def _memory(word: str | None) -> int | str | None:
+    try:
+        return int(word) if word is not None else None
+    except ValueError:
+        return word
 
 
 def predict(
@@ -83,9 +90,9 @@ def predict(
     named, failed, read = set(paths), list[UserError](), 0
     for prediction in predict_files(learner, files, top, reject=reject is not None):
         if as_json:
-            typer.echo(json.dumps(prediction.as_json(), ensure_ascii=False))
+            show(json_line(prediction.as_json()))
         elif prediction.unread is None:
-            typer.echo(prediction.as_text())
+            show(prediction.as_text())
         if prediction.unread is None:
             read += 1
         elif prediction.path in named:
@@ -117,9 +124,9 @@ def score(
     found = score_folder(ModelFile(model).load(device), folder)
     say(*(f"not read: {prediction.unread}" for prediction in found.unread))
     if as_json:
-        typer.echo(json.dumps(found.as_json(), ensure_ascii=False))
+        show(json_line(found.as_json()))
         return
     rows = [[name, str(count), str(right), f"{share:.2f}"] for name, count, right, share in found.rows()]
-    typer.echo(align_columns(["class", "images", "recognised", "%"], rows))
+    show(align_columns(["class", "images", "recognised", "%"], rows))
     for name, count in found.unknown.items():
-        typer.echo(f"class '{name}' is unknown to this learner; its {count} images are not counted")
+        show(f"class '{one_line(name)}' is unknown to this learner; its {count} images are not counted")

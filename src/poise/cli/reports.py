@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from poise.cli.words import say
+from poise.cli.words import say, show
 from poise.errors import UserError
 
 
@@ -16,7 +16,7 @@ def report(
     paths: Annotated[list[Path], typer.Argument(help="Run folders, folders of them, and tables of 'poise probe'.")],
     out: Annotated[Path | None, typer.Option("--out", help="A folder for index.html, tables and figures.")] = None,
     watching: Annotated[bool, typer.Option("--watch", help="Rewrite the page while runs continue.")] = False,
-    every: Annotated[int, typer.Option("--every", help="Seconds between updates with --watch.", min=1)] = 10,
+    every: Annotated[int, typer.Option("--every", help="Seconds between updates (--watch).", min=1, max=86_400)] = 10,
     maps: Annotated[bool, typer.Option("--cam", help="Also draw where the final models look (slower).")] = False,
 ) -> None:
     """Print a table over runs; with --out write a page with every table and figure, which opens from the disk."""
@@ -31,10 +31,10 @@ def report(
     if not found.runs and not found.texts:
         raise UserError(f"{found.unread[0].path} {found.unread[0].reason}")
     say(*(f"not read: {each.path} {each.reason}" for each in found.unread))
-    typer.echo(found.text())
+    show(found.text())
     if out is not None:
         finished = [run.path for run in found.runs if RunFolder(run.path).model.exists()]
-        typer.echo(f"\nreport {found.write(out, report_maps(finished) if maps else (), printed=True)}")
+        show(f"\nreport {found.write(out, report_maps(finished) if maps else (), printed=True)}")
 
 
 def digest(
@@ -46,7 +46,7 @@ def digest(
     from poise.report import add_digests
 
     for file, changed in add_digests(paths):
-        typer.echo(f"{file}: {'digest added' if changed else 'as it was written'}")
+        show(f"{file}: {'digest added' if changed else 'as it was written'}")
 
 
 def cam(
@@ -61,7 +61,7 @@ def cam(
     check_picture(out)
     figure = activation_maps(paths, images or ())
     figure.save(out)
-    typer.echo(f"{rows_table(figure.data)}\n\n{out}")
+    show(f"{rows_table(figure.data)}\n\n{out}")
 
 
 def track(
@@ -71,4 +71,4 @@ def track(
     """Write the numbers in a run's journal to a tracking service."""
     from poise.experiment import make_tracker, track_folder
 
-    typer.echo(f"{track_folder(make_tracker(to, folder))} numbers of {folder} are in {to}")
+    show(f"{track_folder(make_tracker(to, folder))} numbers of {folder} are in {to}")

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import typer
-
+from poise.cli.words import show
 from poise.errors import PoiseError, UserError
 from poise.experiment import (
     Plan,
@@ -49,16 +48,16 @@ def start_run(job: Run, tensorboard: bool = False, track: str | None = None) -> 
 
 def show_result(result: Mapping[str, Any], folder: Path) -> None:
     """Print the table of a finished run, and write its page."""
-    typer.echo(f"\n{run_table(run_of_result(result))}\n\nrun folder {folder}\n{write_report([folder], folder)}")
+    show(f"\n{run_table(run_of_result(result))}\n\nrun folder {folder}\n{write_report([folder], folder)}")
 
 
 def finish_up(folder: RunFolder) -> None:
     """Say that a run is finished, and write what it had no time to write if it was killed after its result."""
     result = load_result(folder.path)
-    typer.echo(f"{folder.path} is finished already: average accuracy {result['average_accuracy']:.2f}")
+    show(f"{folder.path} is finished already: average accuracy {result['average_accuracy']:.2f}")
     complete(folder)
     if not (folder.path / REPORT / PAGE).exists():
-        typer.echo(write_report([folder.path], folder.path))
+        show(write_report([folder.path], folder.path))
 
 
 def make_watchers(folder: RunFolder, watcher: Watcher, tensorboard: bool, track: str | None = None) -> list[Watcher]:
@@ -85,4 +84,4 @@ def _explain_existing(folder: RunFolder, wanted: dict[str, object]) -> None:
     if not folder.finished:
         raise UserError(f"{folder.path} holds this run, unfinished; continue with 'poise resume {folder.path}'")
     result = load_result(folder.path)
-    typer.echo(f"{folder.path} holds this run, finished: average accuracy {result['average_accuracy']:.2f}")
+    show(f"{folder.path} holds this run, finished: average accuracy {result['average_accuracy']:.2f}")

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from poise.cli.words import Board, Checkpoints, LanesOption, Out, Overrides, RecipeName, Seed, Track
+from poise.cli.words import Board, Checkpoints, LanesOption, Out, Overrides, RecipeName, Seed, Track, show
 from poise.recipes import DEFAULT_RECIPE
 from poise.store import CHECKPOINT_SECONDS
 
@@ -29,7 +29,7 @@ def run(
 
     plan = words_to_plan(recipe, overrides, seed)
     if dry_run:
-        typer.echo(describe_plan(plan))
+        show(describe_plan(plan))
         return
     start_run(Run(plan, RunFolder(out or plan.default_folder()), (), checkpoint_every), tensorboard, track)
 
@@ -69,5 +69,5 @@ def sweep(
     folders = [out / cell.name for cell in cells if cell.name not in failed]
     if folders:
         table = comparison_table([run_of_result(load_result(folder)) for folder in folders])
-        typer.echo(f"\n{table}\n\nrun folders in {out}\n{write_report(folders, out)}")
+        show(f"\n{table}\n\nrun folders in {out}\n{write_report(folders, out)}")
     refuse_failed(failed, cells)

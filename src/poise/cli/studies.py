@@ -9,10 +9,12 @@ from typing import Annotated, Any
 
 import typer
 
-from poise.cli.words import Checkpoints, LanesOption, Out, Overrides, RecipeName, Seed, say
-from poise.errors import UserError
+from poise.cli.words import Checkpoints, LanesOption, Out, Overrides, RecipeName, Seed, say, show
+from poise.errors import UserError, shown
 from poise.recipes import DEFAULT_RECIPE
 from poise.store import CHECKPOINT_SECONDS
+
+_MOST_REPLAYED = 1_000_000  # phases of all runs together: hours
 
 
 def crossval(
@@ -32,7 +34,7 @@ def crossval(
     plan = words_to_plan(recipe, overrides, seed)
     folder = out or crossval_folder(plan)
     result = run_crossval(plan, folder, lanes, Lines(None, sys.stderr), checkpoint_every)
-    typer.echo(f"\n{actions_table(result)}\n\n{run_table(run_of_result(result))}\n\nrun folders in {folder}")
+    show(f"\n{actions_table(result)}\n\n{run_table(run_of_result(result))}\n\nrun folders in {folder}")
 
 
 def audit(
@@ -59,7 +61,7 @@ def probe(
     space: Annotated[str | None, typer.Option("--space", help="Short for space=NAME.")] = None,
     lengths: Annotated[str | None, typer.Option("--lengths", help="Epochs of the trials, e.g. 4,16.")] = None,
     full: Annotated[bool, typer.Option("--full", help="Also train every action at full length.")] = False,
-    rounds: Annotated[int, typer.Option("--rounds", help="Splits of the environment.", min=1)] = 1,
+    rounds: Annotated[int, typer.Option("--rounds", help="Splits of the environment.", min=1, max=10_000)] = 1,
 ) -> None:
     """Try every action of a space in one phase; store rewards beside the exam of the temporary models."""
     from poise.cli.running import words_to_plan
@@ -73,7 +75,7 @@ def probe(
     else:
         job = Probe(words_to_plan(recipe, words), RunFolder(out.with_suffix("")), question, out)
         reach(job.plan, job.folder, phase, make_watcher(len(job.plan.stream), job.plan.source.notes))
-    typer.echo(probe_summary(ProbeTable(job.run(say))))
+    show(probe_summary(ProbeTable(job.run(say))))
 
 
 def simulate(
@@ -81,9 +83,9 @@ def simulate(
         list[str], typer.Argument(help="Tables of 'poise probe'; then options of the policy, key=value.")
     ],
     policy: Annotated[str, typer.Option("--policy", help="Which policy is replayed.")],
-    runs: Annotated[int, typer.Option("--runs", help="How often; 300 take about 3 to 15 s.", min=1)] = 300,
+    runs: Annotated[int, typer.Option("--runs", help="How often; 300 take about 3 to 15 s.", min=1, max=100_000)] = 300,
     phases: Annotated[
-        int | None, typer.Option("--phases", help="With one table: in how many phases (5).", min=1)
+        int | None, typer.Option("--phases", help="With one table: in how many phases (5).", min=1, max=1_000)
     ] = None,
     truth: Annotated[str | None, typer.Option("--truth", help="Judge by: exam (after M₁) or full (after M₂).")] = None,
     truth_from: Annotated[list[Path] | None, typer.Option("--truth-from", help="Tables whose exams judge.")] = None,
@@ -93,11 +95,14 @@ def simulate(
     seed: Annotated[int, typer.Option("--seed", help="Seed of the simulated runs.")] = 0,
 ) -> None:
     """Replay a policy on tables of rewards, one after the other as phases, many times."""
-    from poise.policies import make_policy
+    from poise.policies import make_policy, resolved_options
     from poise.policies.simulate import replay_on_table
     from poise.studies import load_probe, simulation_summary, simulation_table
 
+    if runs * (phases or 1) > _MOST_REPLAYED:
+        raise UserError(f"{runs} runs of {phases} phases take days; use at most {_MOST_REPLAYED} phases in all")
     options = _options([word for word in tables if "=" in word])
+    resolved_options(policy, options)  # refuses what means nothing, before the tables are read
     probes = [load_probe(Path(word)) for word in tables if "=" not in word]
     judges = [load_probe(path) for path in truth_from or ()]
     table, words = simulation_table(
@@ -106,7 +111,7 @@ def simulate(
     made = partial(make_policy, policy, options=options)
     found = replay_on_table(made, table, runs, seed, full=probes[0].long, paired=paired)
     named = " ".join([policy, *(f"{key}={value}" for key, value in options.items())])
-    typer.echo(simulation_summary(found, f"{named} on {words}"))
+    show(simulation_summary(found, f"{named} on {words}"))
 
 
 def _options(words: list[str]) -> dict[str, Any]:
@@ -119,4 +124,4 @@ def _whole_numbers(text: str | None) -> tuple[int, ...]:
     try:
         return tuple(int(word) for word in (text or "").split(",") if word)
     except ValueError as error:
-        raise UserError(f"--lengths {text} must be whole numbers with commas between, e.g. 4,16") from error
+        raise UserError(f"--lengths {shown(text)} must be whole numbers with commas between, e.g. 4,16") from error

@@ -2,22 +2,43 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from poise.errors import UserError
+from poise.words import one_line, printable
+
+
+def _refuse_nan(seconds: float) -> float:
+    if math.isnan(seconds):
+        raise UserError("--checkpoint-every nan must be a number of seconds")
+    return seconds
+
+
 RecipeName = Annotated[str, typer.Argument(help="A recipe (see 'poise recipes') or a TOML file.")]
 Overrides = Annotated[list[str] | None, typer.Argument(help="key=value …, e.g. setting=tfs phases=25")]
-Checkpoints = Annotated[float, typer.Option("--checkpoint-every", help="Seconds between checkpoints.", min=0)]
+Checkpoints = Annotated[
+    float,
+    typer.Option("--checkpoint-every", help="Seconds between checkpoints.", min=0, callback=_refuse_nan),
+]
 Out = Annotated[Path | None, typer.Option("--out", help="Run folder.")]
 Seed = Annotated[int | None, typer.Option("--seed", help="Short for seed=N.")]
-LanesOption = Annotated[int | None, typer.Option("--lanes", help="Runs side by side; measured if not given.", min=1)]
+LanesOption = Annotated[
+    int | None, typer.Option("--lanes", help="Runs side by side; measured if not given.", min=1, max=1_000)
+]
 Board = Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard scalars (an extra).")]
 Track = Annotated[str | None, typer.Option("--track", help="Also write to wandb, trackio or mlflow (extras).")]
+
+
+def show(text: str) -> None:
+    """Print a text as output; what a terminal would obey in the names of others is written out."""
+    typer.echo(printable(text))
 
 
 def say(*lines: str) -> None:
     """Print lines beside the output."""
     for line in lines:
-        typer.echo(line, err=True)
+        typer.echo(one_line(line), err=True)

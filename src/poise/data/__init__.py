@@ -12,11 +12,12 @@ from poise.data.inputs import decode_each, to_pixels
 from poise.data.memory import Memory, draw_reserve
 from poise.data.orders import class_order
 from poise.data.streams import Stream, make_stream
-from poise.data.suitable import FEW_IMAGES, LEAST_SIZE, suitable_augmentation, suitable_net
+from poise.data.suitable import FEW_IMAGES, LARGEST_SIZE, LEAST_SIZE, suitable_augmentation, suitable_net
 
 __all__ = [
     "ALL_IMAGES",
     "FEW_IMAGES",
+    "LARGEST_SIZE",
     "LEAST_SIZE",
     "STRONGER",
     "Augmentation",

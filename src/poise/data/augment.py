@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from poise.data.autoaugment import autoaugment, cut_out, draw_operations
-from poise.errors import Damaged, UserError
+from poise.errors import Damaged, UserError, check_flag, check_number, check_whole
 
 #: What can be done to images beyond the augmentation of their data set, by name.
 STRONGER: Final[Mapping[str, Mapping[str, Any]]] = {
@@ -90,13 +90,14 @@ class Augmentation:
     cutout: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.pad < 0:
-            raise UserError(f"augmentation pad={self.pad} must be a number of pixels, 0 or more")
-        if not 0 <= self.brightness <= 1:
+        check_whole("augmentation pad", self.pad, 0)
+        check_flag("augmentation flip", self.flip)
+        check_number("augmentation brightness", self.brightness)
+        if self.brightness > 1:
             raise UserError(f"augmentation brightness={self.brightness} must lie between 0 (off) and 1")
-        if not isinstance(self.autoaugment, bool):
-            raise UserError(f"augmentation autoaugment={self.autoaugment!r} must be True or False")
-        if isinstance(self.cutout, bool) or not 0 <= self.cutout <= 1:
+        check_flag("augmentation autoaugment", self.autoaugment)
+        check_number("augmentation cutout", self.cutout)
+        if self.cutout > 1:
             raise UserError(
                 f"augmentation cutout={self.cutout} must lie between 0 (off) and 1: the side of the hole as a share of "
                 "the image's, 0.5 for 16 of 32 pixels"
@@ -132,9 +133,9 @@ class Augmentation:
         return Draws(
             offsets,
             torch.zeros(count, dtype=torch.bool),
-            torch.ones(count),
+            torch.ones(count, dtype=torch.float32),
             torch.zeros_like(offsets) if self.autoaugment else None,
-            torch.zeros(count, 2) if self.cutout else None,
+            torch.zeros(count, 2, dtype=torch.float32) if self.cutout else None,
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -155,6 +156,10 @@ class Preprocessing:
     augmentation: Augmentation
 
     def __post_init__(self) -> None:
+        for name in ("mean", "std"):
+            object.__setattr__(self, name, _numbers(name, getattr(self, name)))
+        if not isinstance(self.augmentation, Augmentation):
+            raise UserError(f"augmentation={self.augmentation!r} must be a poise.Augmentation")
         if not self.mean or len(self.mean) != len(self.std):
             raise UserError(f"mean {self.mean} and std {self.std} must have one number for each channel")
         if not all(math.isfinite(value) for value in self.mean) or not all(0 < value < math.inf for value in self.std):
@@ -228,6 +233,14 @@ class Preprocessing:
     def _normalise(self, values: Tensor) -> Tensor:
         scale, shift = _scale_and_shift(self.mean, self.std, values.device)
         return torch.addcmul(shift, values, scale)
+
+
+def _numbers(name: str, values: object) -> tuple[float, ...]:
+    """One number for each channel, as plain values of our own."""
+    try:
+        return tuple(float(value) for value in values)  # type: ignore[attr-defined]
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{name}={values!r} must be a list of numbers, one for each channel") from error
 
 
 def mirror(pixels: Tensor) -> Tensor:

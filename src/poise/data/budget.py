@@ -43,7 +43,7 @@ from torch import Tensor
 
 from poise.data.images import ImageSet
 from poise.data.memory import Memory
-from poise.errors import UserError, check_number, check_whole, suggestion
+from poise.errors import UserError, check_flag, check_number, check_whole, shown, suggestion
 from poise.recipes import saved_memory
 
 #: The rule that keeps all images, and the short word for the budget that has it.
@@ -93,7 +93,7 @@ class Budget:
         if self.per_class is not None:
             check_whole("memory.per_class", self.per_class, 0)
         else:
-            check_whole("memory.total", self.total or 0, 1)
+            check_whole("memory.total", self.total, 1)
         check_whole("memory.reserve", self.reserve, 0)
         if self.per_class is not None and self.reserve >= max(self.per_class, 1):
             raise UserError(f"memory.reserve={self.reserve} must be below memory.per_class")
@@ -106,9 +106,8 @@ class Budget:
 
     def _check_rule(self) -> None:
         if self.rule not in RULES:
-            raise UserError(f"memory.rule={self.rule!r}; {suggestion(str(self.rule), RULES)}")
-        if not isinstance(self.knows_increment, bool):
-            raise UserError(f"memory.knows_increment={self.knows_increment!r} must be true or false")
+            raise UserError(f"memory.rule={shown(self.rule)}; {suggestion(self.rule, RULES)}")
+        check_flag("memory.knows_increment", self.knows_increment)
         if self.rule == "rmm" and not self.keeps_images:
             raise UserError("memory.rule=rmm shares out kept images, and memory=0 keeps none; leave the rule out")
         if self.rule == "plain":

@@ -5,10 +5,13 @@ In front of a frozen network the features of an image stand for its pixels (`poi
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from poise.errors import UserError
@@ -87,6 +90,11 @@ class ImageSet:
             torch.cat([images.labels for images in sets]),
             torch.cat([images.origins for images in sets]),
         )
+
+
+def image_digest(image: NDArray[Any]) -> bytes:
+    """What an image is known by, in a few bytes."""
+    return hashlib.blake2b(image.tobytes(), digest_size=16).digest()
 
 
 def _describe(values: Tensor) -> str:

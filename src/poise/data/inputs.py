@@ -13,9 +13,11 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import torch
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
+from poise.data.decoding import open_image, room_for
+from poise.data.suitable import check_room
 from poise.errors import UserError
 
 SIZES: Final = (32, 64, 96, 128, 224)  # the square sizes that `choose_size` chooses from
@@ -60,6 +62,7 @@ def to_pixels(
 
 def decode_all(pictures: Sequence[Picture], size: Size, channels: int = 3) -> Tensor:
     """These files or PIL images as uint8 [N, channels, H, W]; the first that cannot be decoded is named."""
+    check_room(len(pictures), (channels, *size))
     pixels = torch.empty(len(pictures), channels, *size, dtype=torch.uint8)
     with _no_warnings(), ThreadPoolExecutor() as pool:
         for index, image in enumerate(pool.map(partial(fit_picture, size=size, channels=channels), pictures)):
@@ -111,15 +114,27 @@ def _shorter_side(picture: Picture) -> int:
 
 def fit_picture(picture: Picture, size: Size, channels: int = 3) -> Pixels:
     """One image as uint8 [H, W, channels], scaled and cropped around its centre."""
-    height, width = size
+    mode = "L" if channels == 1 else "RGB"
     with _opened(picture) as image:
-        if not isinstance(picture, Image.Image):
+        whole, ours = image.size, not isinstance(picture, Image.Image)
+        if ours:
             # A large JPEG can be decoded at a fraction of its size, which is many times faster.
             image.draft(None, (2 * max(size), 2 * max(size)))
-        image.load()
-        upright = _eight_bit(ImageOps.exif_transpose(image)).convert("L" if channels == 1 else "RGB")
-        fitted = ImageOps.fit(upright, (width, height), Image.Resampling.BICUBIC)
-        return np.array(fitted, dtype=np.uint8).reshape(height, width, channels)
+        with room_for(image, whole):
+            fitted = _fit(image, size, mode, ours=ours)
+            if ours:
+                image.close()  # its pixels are gone before others take their place
+    return np.array(fitted, dtype=np.uint8).reshape(*size, channels)
+
+
+def _fit(image: Image.Image, size: Size, mode: str, *, ours: bool) -> Image.Image:
+    """The image rotated as its EXIF data says, scaled and cropped; one of our own is not copied before that."""
+    image.load()
+    if ours:
+        ImageOps.exif_transpose(image, in_place=True)
+    upright = _eight_bit(image if ours else ImageOps.exif_transpose(image))
+    converted = upright if upright.mode == mode else upright.convert(mode)
+    return ImageOps.fit(converted, (size[1], size[0]), Image.Resampling.BICUBIC)
 
 
 @contextmanager
@@ -129,7 +144,7 @@ def _opened(picture: Picture) -> Iterator[Image.Image]:
         with _undecodable(f"of mode {picture.mode}"):
             yield picture
     elif isinstance(picture, str | Path):
-        with _undecodable(picture), Image.open(picture) as image:
+        with _undecodable(picture), open_image(picture) as image:
             yield image
     else:
         raise UserError(f"an image came as {type(picture).__name__} among PIL images; give all of one kind")
@@ -149,11 +164,16 @@ def _undecodable(path: str | Path) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise UserError(f"image {path} does not exist; check the path") from error
+        fault = "is a broken link; mend or remove it" if Path(path).is_symlink() else "does not exist; check the path"
+        raise UserError(f"image {path} {fault}") from error
     except MemoryError:
         raise
+    except UserError as error:  # it is no file that can be read
+        raise UserError(f"image {error}") from error
     except Exception as error:  # a damaged file can make Pillow raise nearly anything
         reason = " ".join(str(error).replace(str(path), "file").split()) or type(error).__name__
+        if isinstance(error, UnidentifiedImageError):
+            reason = "it is no JPEG, PNG, GIF, BMP, PPM, TIFF or WebP"
         raise UserError(f"image {path} cannot be decoded ({reason}); replace or remove it") from error
 
 

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, SequentialSam
 from poise.data.inputs import Size, fit_picture, median_side, suitable_square, to_pixels
 from poise.data.sources import image_files, labelled_files
 from poise.errors import UserError
+from poise.places import expand_user
 
 LOADER_HINT: Final = "give (image, label) pairs"
 
@@ -37,10 +38,10 @@ def read_labelled(
     Besides everything that `to_pixels` takes: a folder of class folders, a torch `Dataset` or `DataLoader` of
     (image, label), a list of such pairs, and a column of paths or of images.
     """
-    if isinstance(images, str | Path) and Path(images).expanduser().is_dir():
+    if isinstance(images, str | Path) and expand_user(images).is_dir():
         if labels is not None:
             raise UserError(f"in {images} the names of the class folders are the labels; leave labels out")
-        files, names = labelled_files(Path(images).expanduser())
+        files, names = labelled_files(expand_user(images))
         return Read(to_pixels(files, size, channels), names)
     if labels is not None:
         _refuse_shuffled(images, "image has which label")
@@ -54,8 +55,8 @@ def read_unlabelled(
     channels: int = 3,
 ) -> Tensor:
     """The images alone, in any accepted form; of a folder, all image files in it and below it, sorted by path."""
-    if isinstance(images, str | Path) and Path(images).expanduser().is_dir():
-        return to_pixels(image_files(Path(images).expanduser()), size, channels)
+    if isinstance(images, str | Path) and expand_user(images).is_dir():
+        return to_pixels(image_files(expand_user(images)), size, channels)
     _refuse_shuffled(images, "prediction is whose")
     return _read(images, size, channels).pixels
 

@@ -1,17 +1,33 @@
-"""What suits images of a given size: a network and an augmentation; and the smallest size allowed."""
+"""What suits images of a given size: a network and an augmentation; and the sizes that are allowed."""
 
 from __future__ import annotations
 
+import math
+import os
 from typing import Final
 
 from poise.data.augment import Augmentation
+from poise.errors import UserError
 
 #: The smallest side of an image that the backbones can take: they halve it twice.
 LEAST_SIZE: Final = 8
+#: The largest side: images are kept in memory, decoded.
+LARGEST_SIZE: Final = 4096
 
 
 #: For at most so many images a small network is chosen.
 FEW_IMAGES: Final = 20_000
+
+
+def check_room(count: int, shape: tuple[int, int, int]) -> None:
+    """Refuse so many images of this shape, if decoded they take more memory than the machine has."""
+    needed = count * math.prod(shape)
+    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > there:
+        raise UserError(
+            f"{count} images of {shape[1]}×{shape[2]} pixels take {needed / 1e9:.3g} GB, and this machine has "
+            f"{there / 1e9:.3g} GB of memory; use a smaller image_size"
+        )
 
 
 def suitable_net(side: int, images: int | None = None) -> str:

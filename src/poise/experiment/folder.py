@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from poise import runfolder, store
+from poise import files, runfolder, store
 from poise.errors import Damaged, Malformed, RunFailed, UserError
 from poise.experiment.contents import check_checkpoint
 from poise.runfolder import saved_recipe, without_empty_keys
@@ -86,7 +86,7 @@ class RunFolder:
         busy = f"runs in {self.path}; wait for it or choose another --out"
         with ExitStack() as stack:
             with self.writing():
-                self.checkpoints.mkdir(parents=True, exist_ok=True)
+                files.make_folder(self.checkpoints)
                 stack.enter_context(store.locked(self.path / "lock", busy, sign=True))
             yield
 
@@ -143,4 +143,5 @@ class RunFolder:
         return None
 
     def _checkpoint_files(self) -> list[Path]:
-        return sorted(self.checkpoints.glob("[0-9]*.safetensors"), key=lambda path: int(path.stem))
+        found = [path for path in self.checkpoints.glob("[0-9]*.safetensors") if path.stem.isdecimal()]
+        return sorted(found, key=lambda path: int(path.stem))

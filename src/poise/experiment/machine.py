@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
 import sys
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import numpy
 import torch
 
 from poise import store
-from poise._version import __version__
 from poise.errors import Damaged
 from poise.experiment.contents import check_machine
+from poise.experiment.provenance import libraries, versions
 from poise.schema import contents_of
-from poise.training import Backend
+from poise.training import Backend, changed_switches, read_switches
+
+log = logging.getLogger(__name__)
 
 
-def describe_machine(folder: Path, backend: Backend) -> dict[str, Any]:
-    """A description of this machine and this start."""
+def describe_machine(folder: Path, backend: Backend, *modules: str) -> dict[str, Any]:
+    """A description of this machine and this start; `modules` are what else the numbers come from."""
     return {
         "command": ["poise", *sys.argv[1:]],
         "folder": str(folder.resolve()),
@@ -31,12 +34,9 @@ def describe_machine(folder: Path, backend: Backend) -> dict[str, Any]:
             "device": str(backend.device),
             "gpu": torch.cuda.get_device_name(backend.device) if backend.device.type == "cuda" else None,
         },
-        "versions": {
-            "poise": __version__,
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "numpy": numpy.__version__,
-        },
+        "versions": versions(*modules),
+        "libraries": libraries(),
+        "switches": read_switches(),
         "threads": torch.get_num_threads(),
         "precision": backend.precision,
         "exact_resume": backend.device.type == "cpu" or backend.deterministic,
@@ -46,13 +46,41 @@ def describe_machine(folder: Path, backend: Backend) -> dict[str, Any]:
     }
 
 
-def record_resume(path: Path, backend: Backend) -> None:
-    """Add this resume to `machine.json`, and whether it continues bit for bit."""
+def record_resume(path: Path, backend: Backend, *modules: str) -> None:
+    """Add this resume to `machine.json`, and whether it continues bit for bit; what prevents that is said.
+
+    A file of an older poise that lacks a package or a switch says nothing about it.
+    """
     machine = read_machine(path)
-    same = machine["versions"]["torch"] == torch.__version__ and machine["hardware"]["processor"] == _processor()
-    exact = bool(machine["exact_resume"]) and same and machine["threads"] == torch.get_num_threads()
-    machine["resumes"].append({"date": now(), "exact": exact, "device": str(backend.device)})
+    then, present = machine["versions"], versions(*modules)
+    other = [
+        f"{_called(name, then)} then, {_called(name, present)} now"
+        for name, version in present.items()
+        if then.get(name, version) != version and name not in _SAID_BY_SOURCE
+    ]
+    if machine["hardware"]["processor"] != _processor():
+        other.append("another processor")
+    if machine["threads"] != torch.get_num_threads():
+        other.append(f"{machine['threads']} threads then, {torch.get_num_threads()} now")
+    switched = changed_switches({**machine.get("switches", {}), "threads": torch.get_num_threads()})
+    other += [switched] if switched is not None else []
+    if other:
+        log.warning("resumed under other conditions (%s): the numbers may differ from those without the stop", other[0])
+    exact = bool(machine["exact_resume"]) and not other
+    resume: dict[str, Any] = {"date": now(), "exact": exact, "device": str(backend.device)}
+    machine["resumes"].append({**resume, **({"differs": other} if other else {})})
     store.write_json(path, machine)
+
+
+#: What changes with poise's source, which is compared itself.
+_SAID_BY_SOURCE = ("poise", "poise_commit")
+
+
+def _called(name: str, versions: Mapping[str, Any]) -> str:
+    """A version of a package as a user knows it."""
+    if name != "poise_source":
+        return f"{name} {versions[name]}"
+    return f"poise {versions.get('poise_commit') or versions.get('poise')}"
 
 
 def read_machine(path: Path) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import torch
 
-from poise import store
+from poise import files, store
 from poise.errors import Damaged, OtherImages, OutOfMemory, UserError
 from poise.experiment.contents import check_unfinished
 from poise.experiment.stopping import CheckpointClock, Stop, as_many_threads, stopping
@@ -185,7 +185,7 @@ class ModelFile:
         """Of the file as it is; a phase continues what it was begun with and nothing else."""
         if not self._file.exists():
             return None
-        with self._file.open("rb") as file:
+        with files.open_plain(self._file) as file:
             return hashlib.file_digest(file, "blake2b").hexdigest()
 
 

@@ -21,6 +21,7 @@ from poise.experiment.recipe import Recipe, make_recipe
 from poise.learner import Learner, LearnerState, Settings, Surroundings, planned_work
 from poise.methods import Growth
 from poise.nets import absolute_word, named_info
+from poise.places import expand_user
 from poise.runfolder import CROSSVAL, saved_recipe
 from poise.schema import anything, check, contents_of, fitting_together, keyed, mapped, text
 from poise.training import Workload
@@ -59,8 +60,9 @@ class Plan:
 
     @property
     def notes(self) -> list[str]:
-        """Lines for the user about what was chosen for the data."""
-        return [note.replace(f"net {self.source.net}", f"net {self.settings.net}") for note in self.source.notes]
+        """Lines for the user about what was chosen for the data, and about keys that change nothing."""
+        chosen = [note.replace(f"net {self.source.net}", f"net {self.settings.net}") for note in self.source.notes]
+        return [*chosen, *self.settings.remarks()]
 
     def __reduce__(self) -> tuple[Callable[..., Plan], tuple[str, Recipe]]:
         return make_plan, (self.name, self.recipe)  # words, of which the same plan is made elsewhere
@@ -163,7 +165,7 @@ def _absolute_paths(recipe: Recipe, source: Source) -> dict[str, str]:
     net = {"net": absolute_word(recipe.net)} if recipe.net is not None else {}
     if isinstance(source, FolderSource) and source.name != recipe.data:
         paths["data"] = recipe.data
-    return {**{key: str(Path(path).expanduser().resolve()) for key, path in paths.items()}, **net}
+    return {**{key: str(expand_user(path).resolve()) for key, path in paths.items()}, **net}
 
 
 def reopen(path: Path) -> tuple[RunFolder, Plan]:

@@ -17,6 +17,7 @@ from poise.data import decode_each
 from poise.errors import UserError
 from poise.learner import Label, Learner
 from poise.places import labelled_files
+from poise.words import one_line
 
 log = logging.getLogger(__name__)
 
@@ -54,8 +55,9 @@ class Prediction:
     def as_text(self) -> str:
         """The path, then each class with its probability, separated by tabs; nothing known is `-`."""
         if self.rejected:
-            return f"{self.path}\t-"
-        return "\t".join([str(self.path), *(f"{label}\t{chance:.3f}" for label, chance in self.ranked)])
+            return f"{one_line(str(self.path))}\t-"
+        ranked = (f"{one_line(str(label))}\t{chance:.3f}" for label, chance in self.ranked)
+        return "\t".join([one_line(str(self.path)), *ranked])
 
 
 def predict_files(

@@ -6,27 +6,32 @@ import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property
-from typing import Any, Final, Literal, get_args
+from typing import Annotated, Any, Final, Literal, get_args
 
 from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
     SerializerFunctionWrapHandler,
+    Strict,
     ValidationError,
     field_validator,
     model_serializer,
     model_validator,
 )
 
-from poise.data import ALL_IMAGES, LEAST_SIZE, Budget, ImageSet
-from poise.errors import UserError, suggestion
+from poise.data import ALL_IMAGES, LARGEST_SIZE, LEAST_SIZE, Budget, ImageSet
+from poise.errors import UserError, check_plain, shown, suggestion
 from poise.learner import KEYS, Settings, Surroundings, suit
 from poise.methods import METHODS, Method
 from poise.recipes import recipe_text
 from poise.training import PRECISIONS
 from poise.tuning import tuner_names
 
+#: Numbers as they are written: neither text nor true or false stand for one.
+Whole = Annotated[int, Strict()]
+Number = Annotated[float, Strict()]
+Flag = Annotated[bool, Strict()]
 SettingName = Literal["tfh", "tfs", "groups"]
 ExamName = Literal["test", "dev"]
 AugmentationName = Literal["data", "judged", "autoaugment", "cutout", "autoaugment+cutout"]
@@ -34,17 +39,21 @@ AugmentationName = Literal["data", "judged", "autoaugment", "cutout", "autoaugme
 LEFT_OUT: Final = {"choose": False, "images": None, "augmentation": "data"}
 
 
+_TABLES: Final = ("options", "action", "policy_options")  # keys that hold names of the method, the action, the policy
+_LONGEST_PATH: Final = 4  # parts of a key with dots between
+
+
 class MemoryKeys(BaseModel):
     """`memory = 20` is short for `memory.per_class = 20`, `memory = "all"` for `memory.rule = "all"`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    per_class: int | None = None
-    total: int | None = None
-    reserve: int = 0
+    per_class: Whole | None = None
+    total: Whole | None = None
+    reserve: Whole = 0
     rule: str = "plain"
-    allocation: float | list[float] | None = None
-    knows_increment: bool = False
+    allocation: Number | list[Number] | None = None
+    knows_increment: Flag = False
     after_phase_0: str | None = None
 
     @model_serializer(mode="wrap")
@@ -77,12 +86,12 @@ class TrialKeys(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     environment: str | None = None
-    horizon: int | None = None
-    validation: int | None = None
-    length: float | None = None
+    horizon: Whole | None = None
+    validation: Whole | None = None
+    length: Number | None = None
     classifier: str | None = None
-    longest: int | None = None
-    even: bool | None = None
+    longest: Whole | None = None
+    even: Flag | None = None
 
 
 class Recipe(BaseModel):
@@ -90,39 +99,39 @@ class Recipe(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    data: str = "digits"
-    image_size: int | None = Field(None, ge=LEAST_SIZE)
-    images_per_class: int | list[int] | None = None
+    data: str = Field("digits", min_length=1)
+    image_size: Whole | None = Field(None, ge=LEAST_SIZE, le=LARGEST_SIZE)
+    images_per_class: Whole | list[Whole] | None = None
     method: str = "lucir"
-    options: dict[str, float | str] = Field(default_factory=dict)
+    options: dict[str, Whole | Number | str] = Field(default_factory=dict)
     net: str | None = None
     setting: SettingName = "tfh"
-    phases: int = 5
-    groups: list[int] | list[list[int]] | None = None
-    order: int | str | list[int] = 1993
+    phases: Whole = 5
+    groups: list[Whole] | list[list[Whole]] | None = None
+    order: Whole | str | list[Whole] = 1993
     memory: MemoryKeys = MemoryKeys()
-    epochs: int = Field(160, ge=1)
-    batch: int = Field(128, ge=2)
-    momentum: float = Field(0.9, ge=0, lt=1)
-    weight_decay: float = Field(5e-4, ge=0)
+    epochs: Whole = Field(160, ge=1)
+    batch: Whole = Field(128, ge=2)
+    momentum: Number = Field(0.9, ge=0, lt=1)
+    weight_decay: Number = Field(5e-4, ge=0)
     optimiser: str = "sgd"
     decay: str = "steps"
-    warmup: float = Field(0.0, ge=0, lt=1)
+    warmup: Number = Field(0.0, ge=0, lt=1)
     policy: str = "online"
-    policy_options: dict[str, bool | int | float | str] = Field(default_factory=dict)
-    space: str | dict[str, list[float | str]] | list[dict[str, list[float | str]]] | None = None
+    policy_options: dict[str, Flag | Whole | Number | str] = Field(default_factory=dict)
+    space: str | dict[str, list[Number | str]] | list[dict[str, list[Number | str]]] | None = None
     tune: list[str] | None = None
     trials: TrialKeys = TrialKeys()
-    action: dict[str, float | str] = Field(default_factory=dict)
-    first_lr: float | None = Field(None, gt=0)
+    action: dict[str, Number | str] = Field(default_factory=dict)
+    first_lr: Number | None = Field(None, gt=0)
     exam: ExamName = "test"
-    start: str | None = None
-    seed: int = Field(0, ge=0)
+    start: str | None = Field(None, min_length=1)
+    seed: Whole = Field(0, ge=0)
     device: str = "auto"
     precision: str = "auto"
-    deterministic: bool = False
-    choose: bool = False
-    images: int | None = Field(None, ge=1)
+    deterministic: Flag = False
+    choose: Flag = False
+    images: Whole | None = Field(None, ge=1)
     augmentation: AugmentationName = "data"
 
     @model_serializer(mode="wrap")
@@ -219,6 +228,8 @@ def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
 
 def make_recipe(values: Mapping[str, Any], overrides: Sequence[str] = ()) -> Recipe:
     """A validated recipe from plain values; every mistake is one line that names the right word."""
+    for name, value in values.items():
+        check_plain(name, value)
     merged = dict(values)
     given = [parse_override(text) for text in overrides]
     for path, value in given:
@@ -241,12 +252,20 @@ def parse_override(text: str) -> tuple[list[str], Any]:
     """`memory.total=2000` → (["memory", "total"], 2000); values as in TOML, a bare word is a string."""
     key, found, value = text.partition("=")
     if not found or not key.strip() or not value.strip():
-        raise UserError(f"'{text}' is not key=value, e.g. setting=tfs")
+        raise UserError(f"{shown(text)} is not key=value, e.g. setting=tfs")
+    if len(text.splitlines()) > 1 or any(character < " " for character in text):
+        raise UserError(f"{shown(text)} must be one key=value, on one line")
+    path = key.strip().split(".")
+    if len(path) > _LONGEST_PATH:
+        raise UserError(f"there is no key {shown(key.strip())}; a key has at most {_LONGEST_PATH} parts")
     try:
         parsed = tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
         parsed = value.strip()
-    return key.strip().split("."), parsed
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, thousands of brackets
+        raise UserError(f"the value of '{'.'.join(path)}' is too long or nested too deep: {shown(value)}") from error
+    check_plain(".".join(path), parsed)
+    return path, parsed
 
 
 def tomllib_loads(text: str, name: str) -> dict[str, Any]:
@@ -255,6 +274,8 @@ def tomllib_loads(text: str, name: str) -> dict[str, Any]:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise UserError(f"recipe {name} is not TOML: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"recipe {name} has a number that is too long, or is nested too deep") from error
 
 
 def _set(values: dict[str, Any], path: list[str], value: object) -> None:
@@ -288,12 +309,19 @@ def _refuse_unknown(values: Mapping[str, Any]) -> None:
     for name, words in ((name, get_args(choice)) for name, choice in choices.items()):
         word = values.get(name, words[0])
         if word not in words:
-            raise UserError(f"unknown {name} '{word}'; {suggestion(str(word), words)}")
+            raise UserError(f"unknown {name} {shown(word)}; {suggestion(word, words)}")
 
 
 def _first_line(error: ValidationError) -> str:
-    first = error.errors(include_url=False)[0]
-    known = {*Recipe.model_fields, *MemoryKeys.model_fields}
-    key = ".".join(str(part) for part in first["loc"] if str(part) in known or isinstance(part, int))
+    telling = ("float_type", "finite_number")  # where a value may have several forms, these say most
+    first = max(
+        error.errors(include_url=False),
+        key=lambda each: (len(each["loc"]), telling.index(each["type"]) if each["type"] in telling else -1),
+    )
+    known = {*Recipe.model_fields, *MemoryKeys.model_fields, *TrialKeys.model_fields}
+    loc = [str(part) for part in first["loc"]]
+    inner = {1} if loc[0] in _TABLES else {}  # the name that the user gave
+    parts = [part for place, part in enumerate(loc) if part in known or part.isdigit() or place in inner]
+    key = ".".join(parts)
     message = first["msg"][:1].lower() + first["msg"][1:]
-    return f"key '{key or first['loc'][0]}': {message}, not {first['input']!r}"
+    return f"key '{key or first['loc'][0]}': {message}, not {shown(first['input'])}"

@@ -25,7 +25,7 @@ from poise.experiment.progress import Quiet, Watcher
 from poise.experiment.starting import read_start
 from poise.experiment.stopping import CheckpointClock, Stop, as_many_threads, stopping
 from poise.learner import Learner, LearnerState, save_state, try_step
-from poise.nets import named_info
+from poise.nets import named_info, named_modules
 from poise.progress import Meter
 from poise.runfolder import SECONDS
 from poise.schema import contents_of
@@ -92,7 +92,7 @@ class Run:
             with contents_of(found.path, "remove it to resume from the one before"):
                 learner = self._restore_learner(found, train)
                 self.folder.journal.rewind(found.meta["journal"])
-                record_resume(self.folder.machine, learner.backend)
+                record_resume(self.folder.machine, learner.backend, *self._modules)
                 return (yield from self._run_phases(learner, train, examiner))
 
     def described(self) -> dict[str, Any]:
@@ -129,8 +129,14 @@ class Run:
             learner = self._start_from(Path(self.plan.recipe.start), train)
         return learner, train, Examiner(exam, self.plan.stream)
 
+    @property
+    def _modules(self) -> tuple[str, ...]:
+        """Modules besides poise that the numbers come from: a network's, and a method's of one's own."""
+        settings = self.plan.settings
+        return (*named_modules(settings.net), type(settings.made_method).__module__)
+
     def _from_the_beginning(self, learner: Learner, train: ImageSet, examiner: Examiner) -> Running:
-        store.write_json(self.folder.machine, describe_machine(self.folder.path, learner.backend))
+        store.write_json(self.folder.machine, describe_machine(self.folder.path, learner.backend, *self._modules))
         described = {
             **self.described(),
             "exam_images": examiner.fingerprint,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 import torch
@@ -17,6 +18,7 @@ from poise.store import CHECKPOINT_SECONDS
 from poise.training import Event, StageDone, TrialDone, TuningDone
 
 TRIAL_SECONDS = 2.0  # between checkpoints during policy learning, which are small
+PATIENCE = 1.0  # seconds in which one who keeps pressing Ctrl-C does not disturb what is being closed
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -40,15 +42,24 @@ def stopping(stop: Stop) -> Iterator[None]:
         yield
         return
 
+    raised = -math.inf  # when Ctrl-C last stopped it at once
+
     def ask(signum: int, frame: FrameType | None) -> None:
+        nonlocal raised
         if stop.is_set() and signum == signal.SIGINT:
+            if time.monotonic() - raised < PATIENCE:  # it is stopping
+                return
+            raised = time.monotonic()
             _say("stopping at once")
             raise KeyboardInterrupt
         if signum == signal.SIGINT:
             _say("stopping; Ctrl-C again stops at once, without a checkpoint")
+        if signum == signal.SIGHUP:
+            _leave_closed_terminals(terminals)
         stop.signal = signum
         stop.set()
 
+    terminals = [number for number in (1, 2) if os.isatty(number)]
     unheard = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else set()
     before = {number: signal.signal(number, ask) for number in SIGNALS if number not in unheard}
     try:
@@ -58,9 +69,19 @@ def stopping(stop: Stop) -> Iterator[None]:
             signal.signal(number, handler)
 
 
+def _leave_closed_terminals(before: list[int]) -> None:
+    """What is still to be said goes nowhere where there was a terminal and is none any more: writing there fails."""
+    for number in before:
+        if not os.isatty(number):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, number)
+            os.close(nowhere)
+
+
 def _say(text: str) -> None:
     """A line from inside of a signal handler, where nothing may be written that is buffered."""
-    os.write(2, f"\npoise: {text}\n".encode())
+    with suppress(OSError):  # whoever would read it is gone
+        os.write(2, f"\npoise: {text}\n".encode())
 
 
 class CheckpointClock:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import json
 import logging
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Any
 import torch
 
 from poise import store
-from poise.errors import Interrupted, OutOfMemory, RunFailed, UserError, suggestion
+from poise.errors import Interrupted, OutOfMemory, RunFailed, UserError, check_plain, shown, suggestion
 from poise.experiment.examiner import Exam
 from poise.experiment.folder import RunFolder
 from poise.experiment.plan import Plan, make_plan
@@ -26,13 +27,15 @@ from poise.experiment.progress import Lines, Quiet
 from poise.experiment.recipe import make_recipe, tomllib_loads
 from poise.experiment.run import Run, Running, complete
 from poise.experiment.stopping import Stop, stopping
-from poise.recipes import recipe_text
+from poise.recipes import read_toml, recipe_text
 from poise.report import load_result
 from poise.training import Executor, Lane, Lanes, LocalExecutor, Work, make_backend
+from poise.words import one_line
 
 log = logging.getLogger(__name__)
 
 SWEEP_KEYS = ("recipe", "set", "grid")
+MOST_CELLS = 10_000
 RUN_WINDOW = 5.0  # seconds over which runs are measured: now and then they do other things than training
 
 
@@ -57,11 +60,10 @@ class CellLines(Quiet):
 
 def read_sweep(path: Path) -> list[Cell]:
     """The cells that a sweep file describes: recipes × every combination of the grid's values."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"sweep file {path} cannot be read; give a TOML file with recipe, [set] and [grid]") from error
+    text = read_toml(path, f"sweep file {path} cannot be read; give a TOML file with recipe, [set] and [grid]")
     values = tomllib_loads(text, str(path))
+    for key, value in values.items():
+        check_plain(key, value)
     for key in values:
         if key not in SWEEP_KEYS:
             raise UserError(f"unknown key '{key}' in {path}; {suggestion(key, SWEEP_KEYS)}")
@@ -73,6 +75,7 @@ def read_sweep(path: Path) -> list[Cell]:
         if not isinstance(values.get(key, {}), dict):
             raise UserError(f"[{key}] in {path} must be a table of keys and values")
     grid = {key: _listed(key, choices) for key, choices in values.get("grid", {}).items()}
+    _check_count(path, len(recipes) * math.prod(map(len, grid.values())))
     cells = [
         _cell(name, values.get("set", {}), dict(zip(grid, combination, strict=True)))
         for name in recipes
@@ -82,6 +85,11 @@ def read_sweep(path: Path) -> list[Cell]:
     if len(set(names)) < len(names):
         raise UserError(f"{path} describes a cell twice: {next(name for name in names if names.count(name) > 1)}")
     return cells
+
+
+def _check_count(path: Path, cells: int) -> None:
+    if cells > MOST_CELLS:
+        raise UserError(f"{path} describes {shown(cells)} cells; name fewer values, {MOST_CELLS} cells at most")
 
 
 Failure = RunFailed | UserError
@@ -166,6 +174,8 @@ def sweep_cells(
     stop = Stop()
     executor = executor or LocalExecutor(_lanes(lanes, cells), admits=lambda: not stop.is_set())
     bench = CellBench(out, checkpoint_seconds, lines, stop)
+    for line in dict.fromkeys(line for cell in cells for line in cell.plan.settings.remarks()):
+        lines.say(line)
     with stopping(stop):
         errors = list(executor.run(bench, cells))
     if stop.is_set():
@@ -195,7 +205,7 @@ def _cell(name: str, fixed: dict[str, Any], chosen: dict[str, Any]) -> Cell:
     plan = make_plan(name, make_recipe(tomllib_loads(recipe_text(name), name), words))
     shown = {"setting", "phases", "policy", "seed"}
     extra = [f"{key}={value}" for key, value in chosen.items() if key not in shown]
-    return Cell("-".join([plan.default_folder().name, *extra]).replace("/", "-").replace(" ", ""), plan)
+    return Cell(one_line("-".join([plan.default_folder().name, *extra]).replace("/", "-").replace(" ", "")), plan)
 
 
 def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -19,8 +19,9 @@ from torch.utils.data import DataLoader, Dataset
 from poise import draws
 from poise.actions import Action
 from poise.data import Budget, ImageSet, Memory, draw_reserve
+from poise.data.images import image_digest
 from poise.data.labelled import read_labelled, read_unlabelled
-from poise.errors import UserError
+from poise.errors import UserError, check_whole
 from poise.learner.labels import Label
 from poise.learner.settings import Settings
 from poise.learner.state import Knowledge
@@ -108,6 +109,8 @@ def _all_classes(plain: Sequence[Label], before: tuple[Label, ...], known: str) 
 def check_foresight(budget: Budget, next_images: int | None) -> int | None:
     """What was said of the next phase, refused where the memory must not know it."""
     if budget.knows_increment == (next_images is not None):
+        if next_images is not None:
+            check_whole("next_images", next_images, 0)
         return next_images
     if next_images is None:
         raise UserError("memory.knows_increment must be told how many images come next: pass next_images=…")
@@ -188,9 +191,9 @@ def _in_reserve(images: ImageSet, old: int, memory: Memory) -> list[int]:
     """Which images of known classes are copies of reserve images: those must not be trained on."""
     if len(memory.reserve) == 0:
         return []
-    stored = {_digest(image) for image in memory.reserve.pixels.cpu().numpy()}
+    stored = {image_digest(image) for image in memory.reserve.pixels.cpu().numpy()}
     known = (images.labels < old).nonzero().flatten().tolist()
-    found = [index for index in known if _digest(images.pixels[index].numpy()) in stored]
+    found = [index for index in known if image_digest(images.pixels[index].numpy()) in stored]
     if found:
         log.warning("%d images are in the reserve already and are not trained on", len(found))
     return found
@@ -201,20 +204,15 @@ def without_copies(images: ImageSet, kept: ImageSet) -> Tensor:
 
     Images of which a caller said where they come from are different images of a data set, and stay.
     """
-    seen = {(label, _digest(image)) for label, image in _labelled(kept)} if (images.origins < 0).any() else set()
+    seen = {(label, image_digest(image)) for label, image in _labelled(kept)} if (images.origins < 0).any() else set()
     places = list[int]()
     for place, ((label, image), origin) in enumerate(zip(_labelled(images), images.origins.tolist(), strict=True)):
-        key = (label, _digest(image)) if origin < 0 else None
+        key = (label, image_digest(image)) if origin < 0 else None
         if key is None or key not in seen:
             places.append(place)
         if key is not None:
             seen.add(key)
     return torch.tensor(places, dtype=torch.long)
-
-
-def _digest(image: NDArray[Any]) -> bytes:
-    """What an image is known by, in a few bytes."""
-    return hashlib.blake2b(image.tobytes(), digest_size=16).digest()
 
 
 def _labelled(images: ImageSet) -> Iterator[tuple[int, NDArray[Any]]]:

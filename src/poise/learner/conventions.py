@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import logging
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, fields
 from typing import Any, Final, Self
 
@@ -19,19 +19,19 @@ from poise.data import Preprocessing
 from poise.errors import UserError, suggestion
 from poise.learner.arrival import Images, Labels
 from poise.learner.defaults import warn_of_short_phase
+from poise.learner.given import checked_callbacks, shortened
 from poise.learner.phase import Surroundings
 from poise.learner.saving import Saving
-from poise.learner.settings import Settings
+from poise.learner.settings import Settings, copy_plain
 from poise.learner.state import LearnerState
-from poise.training import Event, PhaseDone
+from poise.training import Event, PhaseDone, undisturbed
 
 log = logging.getLogger(__name__)
 
-Callback = Callable[[Event], object]
-
 #: Parameters that change nothing that is learned: they apply at once.
 WATCHING: Final = ("verbose", "callbacks")
-_LONGEST: Final = 60  # characters of one value in the name of a learner
+#: Parameters that a caller could change in place.
+CHANGEABLE: Final = ("action", "policy_options", "space", "tune", "trials", "options")
 
 
 class Conventions(Saving):
@@ -40,6 +40,7 @@ class Conventions(Saving):
     _estimator_type = "classifier"  # what scikit-learn read before there were tags
     _given: dict[str, Any]  # every parameter as it was given
     _made_of: dict[str, Any]  # those that the settings were made of
+    _copied: dict[str, Any]  # dictionaries and lists as they were when they were given
 
     def _note(self, preprocessing: Preprocessing | None) -> None:
         self._remember(_parameters_of(self.settings, self._around, preprocessing))
@@ -48,6 +49,7 @@ class Conventions(Saving):
         """Keep the parameters as given."""
         self._given = {name: values[name] for name in self._defaults() if name in values}
         self._made_of = dict(self._given)
+        self._copied = {name: copy_plain(self._given[name]) for name in CHANGEABLE if name in self._given}
 
     @classmethod
     def _defaults(cls) -> dict[str, Any]:
@@ -78,11 +80,13 @@ class Conventions(Saving):
             if name not in known:
                 raise UserError(f"{type(self).__name__} has no parameter '{name}'; {suggestion(name, known)}")
         changed = {**known, **params}
-        made = type(self)(**changed)
-        if self.phases_ or self._phase is not None or self._pending is not None:
-            self._given = {name: value for name, value in changed.items() if name in self._given}
+        made = type(self)(**{**known, **self._copied, **params})
+        if self.phases_ or self._phase is not None or self._pending is not None or self._turns.taken:
+            self._copied = made._copied
         else:
-            vars(self).update(vars(made))
+            self._become(made)
+            self._made_of = {name: changed[name] for name in self._given}
+        self._given = {name: changed[name] for name in self._given}
         return self
 
     def _refuse_changed(self) -> None:
@@ -101,7 +105,7 @@ class Conventions(Saving):
     def __repr__(self) -> str:
         defaults = self._defaults()
         given = [
-            f"{name}={_shortened(value)}"
+            f"{name}={shortened(value)}"
             for name, value in self.get_params().items()
             if not _is_same(value, defaults[name])
         ]
@@ -111,10 +115,18 @@ class Conventions(Saving):
 
     def fit(self, images: Images, labels: Labels | None = None, *, next_images: int | None = None) -> Self:
         """Forget everything and learn these images as the first phase. The learner is unchanged if this fails."""
-        fresh = type(self)(**self.get_params(deep=False))
-        fresh.partial_fit(images, labels, next_images=next_images)
-        vars(self).update(vars(fresh))
+        with self._turns.change():
+            given = self._given
+            fresh = type(self)(**{**self.get_params(deep=False), **self._copied})
+            fresh.partial_fit(images, labels, next_images=next_images)
+            with self._turns.look():
+                self._become(fresh)
+                self._given, self._made_of = given, dict(given)
         return self
+
+    def _become(self, other: Self) -> None:
+        """Take over everything of another learner; those that wait for this one still do."""
+        vars(self).update({name: value for name, value in vars(other).items() if name != "_turns"})
 
     @abstractmethod
     def partial_fit(
@@ -128,7 +140,7 @@ class Conventions(Saving):
 
     def _learn(self, phase: Iterator[Event]) -> None:
         """Run a phase to its end, show it, tell the callbacks; an error of theirs stops it, and nothing is learned."""
-        told = _checked_callbacks(self._given.get("callbacks"))
+        told = checked_callbacks(self._given.get("callbacks"))
         if self._is_watched:
             from poise.progress import shown  # nobody who watches nothing has to wait for rich
 
@@ -166,10 +178,11 @@ class Conventions(Saving):
 
     # Copies and pickles -----------------------------------------------------------------------------------------
 
+    @undisturbed()
     def __getstate__(self) -> dict[str, Any]:
         """Everything, as it would be saved; a phase in its middle is resumed with the same images."""
         tensors, meta = self.state().tensors(images=True)
-        apart = {"settings", "knowledge", "_around", "_phase", "_ahead", "_pending"}
+        apart = {"settings", "knowledge", "_around", "_phase", "_ahead", "_pending", "_turns"}
         return {
             "tensors": {name: value.detach().cpu() for name, value in tensors.items()},
             "meta": meta,
@@ -177,6 +190,7 @@ class Conventions(Saving):
             "rest": {name: value for name, value in vars(self).items() if name not in apart},
         }
 
+    @undisturbed()
     def __setstate__(self, saved: Mapping[str, Any]) -> None:
         state, rest = LearnerState.from_tensors(saved["tensors"], saved["meta"], net=saved["net"]), saved["rest"]
         device, executor = rest["_made_of"].get("device", "auto"), rest["_made_of"].get("executor")
@@ -194,7 +208,7 @@ def _parameters_of(
     plain = {each.name: getattr(settings, each.name) for each in fields(settings) if each.name != "schedule"}
     paced = {"epochs": None} if settings.schedule.images is not None else {}
     return {
-        **plain,
+        **copy_plain(plain),
         **asdict(settings.schedule),
         **paced,
         "net": settings.net if around.net is None else around.net,
@@ -205,23 +219,7 @@ def _parameters_of(
     }
 
 
-def _checked_callbacks(callbacks: Any) -> tuple[Callback, ...]:  # noqa: ANN401 - checked here
-    if callable(callbacks):
-        raise UserError("callbacks must be a list of callables; pass callbacks=[callback]")
-    for callback in callbacks or ():
-        if not callable(callback):
-            raise UserError(f"callbacks has {callback!r}, which cannot be called with an event; pass functions")
-    return tuple(callbacks or ())
-
-
 def _is_same(one: object, other: object) -> bool:
     if one is other:
         return True
     return type(one) is type(other) and not isinstance(one, nn.Module) and bool(one == other)
-
-
-def _shortened(value: object) -> str:
-    if isinstance(value, nn.Module):
-        return f"{type(value).__name__}(…)"
-    text = " ".join(repr(value).split())
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"

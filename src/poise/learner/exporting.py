@@ -22,7 +22,7 @@ from poise._version import __version__
 from poise.errors import UserError
 from poise.learner.views import Views
 from poise.nets import Model
-from poise.training import NCM_TEMPERATURE
+from poise.training import NCM_TEMPERATURE, undisturbed
 
 DOCUMENT = "poise"  # where the class names are: a key of an ONNX file's metadata, and the stem of a .pt2's extra file
 INPUT = "images"
@@ -32,6 +32,7 @@ OUTPUTS = ("probabilities", "fc", "ncm")
 class Exporting(Views):
     """What writes a learner for other programs to predict with."""
 
+    @undisturbed()
     def export(self, path: str | Path) -> None:
         """Write what predicts to an ONNX file (`.onnx`) or a program of `torch.export` (`.pt2`), by the path's ending.
 

@@ -15,8 +15,9 @@ from poise.actions import AxisValue
 from poise.data import Augmentation, Budget, Preprocessing
 from poise.errors import OtherImages, UserError
 from poise.learner.arrival import Arrival, Images, Labels, check_foresight, labelled_pixels, receive, share_right
-from poise.learner.conventions import Callback, Conventions
+from poise.learner.conventions import Conventions
 from poise.learner.exporting import Exporting
+from poise.learner.given import Callback, check_given
 from poise.learner.labels import Label
 from poise.learner.opening import open_phase
 from poise.learner.phase import Phase, Surroundings
@@ -25,7 +26,7 @@ from poise.learner.settings import KEYS, Settings
 from poise.learner.state import Knowledge
 from poise.learner.upkeep import Upkeep
 from poise.nets import named_info, net_info
-from poise.training import Event, Executor
+from poise.training import Event, Executor, undisturbed
 from poise.tuning import Reward, TrialSettings
 
 log = logging.getLogger(__name__)
@@ -80,6 +81,7 @@ class Learner(Conventions, Upkeep, Rejecting, Exporting):
         action_: the action that the last phase was trained with.
     """
 
+    @undisturbed()
     def __init__(  # noqa: PLR0913 - what a user may want to set
         self,
         method: str | None = None,
@@ -114,10 +116,7 @@ class Learner(Conventions, Upkeep, Rejecting, Exporting):
     ) -> None:
         as_given = dict(locals())
         given = {name: value for name, value in locals().items() if name in KEYS}
-        if not isinstance(net, str | nn.Module | None):
-            raise UserError(
-                f"net={net!r} is neither a name nor a module; a class of your own must be made first: net=Net()"
-            )
+        check_given(as_given)
         settings = Settings.resolve(automatic=True, **{**given, "net": net if isinstance(net, str) else None})
         own = net if isinstance(net, nn.Module) else None
         info = net_info(own) if own is not None else named_info(settings.net, settings.seed)
@@ -126,6 +125,8 @@ class Learner(Conventions, Upkeep, Rejecting, Exporting):
         around = Surroundings.of(settings, device, net=own, augmentation=augmentation, executor=executor)
         self._make(settings, around, preprocessing)
         self._remember(as_given)
+        for line in settings.remarks():
+            log.warning("%s", line)
 
     # Learning ---------------------------------------------------------------------------------------------------
 
@@ -133,6 +134,8 @@ class Learner(Conventions, Upkeep, Rejecting, Exporting):
         self, images: Images, labels: Labels | None = None, *, known: str = "refuse", next_images: int | None = None
     ) -> Self:
         """Learn one phase: new classes with their images. The learner is unchanged if this fails.
+
+        While a thread does this, other threads may predict and save; learning is refused to them.
 
         `labels` may be left out where the images bring them along: a folder of class folders, a torch `Dataset` or
         `DataLoader`. New images of a class that is known already are refused, unless `known="update"`: then they are
@@ -143,7 +146,9 @@ class Learner(Conventions, Upkeep, Rejecting, Exporting):
         """
         self._refuse_changed()
         forecast = self._is_watched or log.isEnabledFor(logging.INFO)
-        self._learn(self.fitting(images, labels, known=known, next_images=next_images, forecast=forecast))
+        with self._turns.change():
+            events = self._events(images, labels, known=known, next_images=next_images, forecast=forecast)
+            self._learn(self._turns.steps(events, alone=True))
         return self
 
     def fitting(
@@ -166,6 +171,22 @@ class Learner(Conventions, Upkeep, Rejecting, Exporting):
         `forecast`, a few steps are timed and thrown away, and the first event says about how long the phase will take.
         The input is checked at once, before the first event is asked for.
         """
+        given: dict[str, Any] = {"known": known, "origins": origins, "action": action, "next_images": next_images}
+        return self._turns.steps(self._events(images, labels, **given, reward=reward, forecast=forecast))
+
+    @undisturbed()
+    def _events(
+        self,
+        images: Images,
+        labels: Labels | None,
+        *,
+        known: str,
+        origins: Tensor | None = None,
+        action: Mapping[str, AxisValue] | None = None,
+        next_images: int | None = None,
+        reward: Reward | None = None,
+        forecast: bool,
+    ) -> Generator[Event, None, None]:
         arrival = receive(images, labels, self.settings, self.knowledge, known=known, origins=origins)
         arrival = replace(arrival, next_images=check_foresight(self.settings.memory, next_images))
         if action is not None:
@@ -219,6 +240,7 @@ class Learner(Conventions, Upkeep, Rejecting, Exporting):
 
     # Predicting -------------------------------------------------------------------------------------------------
 
+    @undisturbed()
     def predict(
         self,
         images: Images,
@@ -242,6 +264,7 @@ class Learner(Conventions, Upkeep, Rejecting, Exporting):
         with self.backend.active():
             return {name: labels[scores.argmax(dim=1).cpu().numpy()] for name, scores in self._scores(images).items()}
 
+    @undisturbed()
     def score(self, images: Images, labels: Labels | None = None) -> float:
         """The share of images whose label is predicted, in [0, 1]; labels of another kind are refused."""
         pixels, wanted = labelled_pixels(images, labels, self.settings, self.knowledge)

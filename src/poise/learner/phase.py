@@ -35,10 +35,12 @@ from poise.training import (
     Situation,
     Trainer,
     Workload,
+    changed_switches,
     features_suffice,
     keep_memory,
     make_backend,
     measure_means,
+    read_switches,
 )
 from poise.tuning import (
     Choice,
@@ -207,6 +209,8 @@ class Phase:
         if pending is not None:
             self.task.history.extend(pending.history)
             chosen = pending.action
+            if (line := changed_switches(pending.switches)) is not None:
+                log.warning("this phase goes on under other switches (%s): its bytes may differ", line)
         else:
             yield self._started()
         # Policy learning: try actions on local environments h_i made of the training data, until the policy has enough;
@@ -339,10 +343,10 @@ class Phase:
         """What is needed to resume this phase."""
         history = tuple(self.task.history)
         if self.trainer is None:
-            return Pending(self.arrival.digest, history)
+            return Pending(self.arrival.digest, history, switches=read_switches())
         tensors, position = self.trainer.state()
         copied = {name: value.clone() for name, value in tensors.items()}  # the training continues and changes them
-        return Pending(self.arrival.digest, history, self.trainer.action, copied, position)
+        return Pending(self.arrival.digest, history, self.trainer.action, copied, position, read_switches())
 
 
 def first_preprocessing(

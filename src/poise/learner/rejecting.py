@@ -15,6 +15,7 @@ from torch import Tensor
 from poise.errors import UserError, check_number
 from poise.learner.arrival import Images, pixels_for
 from poise.learner.labels import Label
+from poise.learner.turns import one_at_a_time
 from poise.learner.views import Views
 from poise.training import NCM_TEMPERATURE, both_classifiers
 from poise.tuning import CLASSIFIERS
@@ -25,6 +26,7 @@ log = logging.getLogger(__name__)
 class Rejecting(Views):
     """Scores of images, and what becomes of those whose largest score is too small."""
 
+    @one_at_a_time
     def calibrate_reject(self, rate: float = 0.05, images: Images | None = None) -> Self:
         """Set the reject threshold of each classifier, so that about `rate` of the images of known classes fall below.
 

@@ -12,10 +12,11 @@ from poise.data import Preprocessing
 from poise.learner.phase import Surroundings, with_jitter
 from poise.learner.settings import Settings
 from poise.learner.state import Knowledge, LearnerState, Pending, save_state
+from poise.learner.turns import Turns
 from poise.learner.views import Views
 from poise.nets import net_info
 from poise.schema import contents_of, fitting_together
-from poise.training import Executor, Outlook
+from poise.training import Executor, Outlook, undisturbed
 
 log = logging.getLogger(__name__)
 
@@ -50,11 +51,13 @@ class Saving(Views):
         self.settings, self._around, self.knowledge = settings, around, knowledge
         self._phase, self._ahead = None, Outlook()  # the one under way, and the one that comes
         self._pending = None  # one that was saved in its middle
+        self._turns = Turns()
         self._note(preprocessing)
 
     def _note(self, preprocessing: Preprocessing | None) -> None:
         """What else is to be known of a learner that was made, by those that have something to note."""
 
+    @undisturbed()
     def save(self, path: str | Path, *, memory: bool = True) -> None:
         """Write the learner to one file.
 
@@ -64,6 +67,7 @@ class Saving(Views):
         save_state(self.state(), Path(path), memory=memory)
 
     @classmethod
+    @undisturbed()
     def load(
         cls,
         path: str | Path,
@@ -83,18 +87,20 @@ class Saving(Views):
 
     def state(self) -> LearnerState:
         """The learner as a value from which `from_state` makes the same one, in the middle of a phase too."""
-        with self.backend.active():
-            pending = self._phase.pending() if self._phase is not None else self._pending
-        self.backend.synchronise()
-        own, net = self._around.net is not None, self._around.net
-        if self.model is not None:
-            net = self.model.backbone
-        elif self._phase is not None:
-            net = self._phase.network
-        info = net_info(net)
-        return LearnerState(self.settings, self.knowledge, self._around.augmentation, own, pending, info)
+        with self._turns.look():
+            with self.backend.active():
+                pending = self._phase.pending() if self._phase is not None else self._pending
+            self.backend.synchronise()
+            own, net = self._around.net is not None, self._around.net
+            if self.model is not None:
+                net = self.model.backbone
+            elif self._phase is not None:
+                net = self._phase.network
+            info = net_info(net)
+            return LearnerState(self.settings, self.knowledge, self._around.augmentation, own, pending, info)
 
     @classmethod
+    @undisturbed()
     def from_state(
         cls,
         state: LearnerState,

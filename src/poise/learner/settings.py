@@ -9,8 +9,8 @@ from functools import cached_property
 from typing import Any, Final, Self
 
 from poise.actions import AXES, Action, AxisValue
-from poise.data import ALL_IMAGES, LEAST_SIZE, Budget
-from poise.errors import UserError, check_number, check_whole
+from poise.data import ALL_IMAGES, LARGEST_SIZE, LEAST_SIZE, Budget
+from poise.errors import LARGEST_WHOLE, UserError, check_flag, check_number, check_plain, check_whole, shown
 from poise.methods import Growth, Method, is_registered, make_method
 from poise.nets import absolute_word, check_backbone
 from poise.policies import named_now
@@ -69,9 +69,10 @@ class Settings:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "automatic", tuple(self.automatic))
-        check_whole("seed", self.seed, 0)
+        check_whole("seed", self.seed, 0, LARGEST_WHOLE)
+        check_flag("deterministic", self.deterministic)
         if self.image_size is not None:
-            check_whole("image_size", self.image_size, LEAST_SIZE)
+            check_whole("image_size", self.image_size, LEAST_SIZE, LARGEST_SIZE)
         if self.first_lr is not None:
             check_number("first_lr", self.first_lr, positive=True)
 
@@ -84,10 +85,13 @@ class Settings:
         """
         left_open = tuple(name for name in AUTOMATIC if automatic and given.get(name) is None)
         optional = OPTIONAL.union(left_open)
-        keys = {name: _copy_plain(value) for name, value in given.items() if value is not None or name not in optional}
+        for name, value in given.items():
+            check_plain(name, value)
+        keys = {name: copy_plain(value) for name, value in given.items() if value is not None or name not in optional}
         for name, example in (("options", "lambda_base"), ("action", "lr"), ("policy_options", "safe")):
-            if not isinstance(keys.get(name, {}), Mapping):
-                raise UserError(f"{name}={keys[name]!r} must be a mapping, such as {{{example!r}: 1.0}}")
+            table = keys.get(name, {})
+            if not isinstance(table, Mapping) or not all(isinstance(key, str) for key in table):
+                raise UserError(f"{name}={shown(table)} must be a mapping, such as {{{example!r}: 1.0}}")
         kind = tuner_kind(keys.get("policy", DEFAULT_POLICY))
         method = make_method(keys.get("method", cls.method), keys.get("options"))
         keys["policy"] = kind.name
@@ -250,6 +254,19 @@ class Settings:
             "set trials.environment to lookahead or both"
         )
 
+    def remarks(self) -> list[str]:
+        """Lines for the user about keys that change nothing here."""
+        if not self.kind.tunes:
+            own = {"space": self.kind.space, "tune": None, "trials": self.kind.trial_settings({})}
+            unused = [name for name, value in own.items() if getattr(self, name) != value]
+            return [f"policy={self.policy} tries nothing, so it does not use {' and '.join(unused)}"] if unused else []
+        usual = self.policy == DEFAULT_POLICY and isinstance(self.space, str) and self.tune is None
+        if self.tuner.has_choice or usual:
+            return []
+        rest = " but the classifier" if self.default_action.classifier == "auto" else ""
+        advice = "name values to choose from (space, tune), or set policy=fixed"
+        return [f"policy={self.policy} has nothing to tune{rest}: there is one action; {advice}"]
+
     def resolved_policy(self) -> dict[str, Any]:
         """What decides the actions, for the record: its name, its options, its space, and how actions are tried."""
         found = self.tuner.described()
@@ -288,11 +305,11 @@ def _trial_settings(given: Any, kind: TunerKind, only: str | None) -> TrialSetti
     return settings if only is None else settings.tried_once(only)
 
 
-def _copy_plain(value: Any) -> Any:  # noqa: ANN401 - whatever a user gives
+def copy_plain(value: Any) -> Any:  # noqa: ANN401 - whatever a user gives
     """A copy that later changes of the original do not touch: of dictionaries and lists, as JSON has them."""
     if isinstance(value, Mapping):
-        return {key: _copy_plain(inner) for key, inner in value.items()}
-    return [_copy_plain(inner) for inner in value] if isinstance(value, list | tuple) else copy.deepcopy(value)
+        return {key: copy_plain(inner) for key, inner in value.items()}
+    return [copy_plain(inner) for inner in value] if isinstance(value, list | tuple) else copy.deepcopy(value)
 
 
 #: What `Settings.resolve` takes: the keys above, those of the schedule one by one.

@@ -29,6 +29,7 @@ from poise.nets import (
     set_info,
 )
 from poise.schema import contents_of, fitting_together
+from poise.training import Switches
 from poise.tuning import CLASSIFIERS, Entry, History, entry_as_json, entry_from_json, first_classifier
 
 log = logging.getLogger(__name__)
@@ -103,6 +104,7 @@ class Pending:
         action: the chosen one; None while it is being chosen.
         tensors: of the training, once it has begun.
         position: where the training stands.
+        switches: those of the process that it was trained under, where they are known.
     """
 
     digest: str
@@ -110,6 +112,7 @@ class Pending:
     action: Action | None = None
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
     position: Mapping[str, Any] = field(default_factory=dict)
+    switches: Switches = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -227,6 +230,7 @@ class LearnerState:
                 "history": [entry_as_json(entry) for entry in pending.history],
                 "action": dict(pending.action) if pending.action is not None else None,
                 "position": dict(pending.position),
+                "switches": dict(pending.switches),
             },
         }
 
@@ -327,7 +331,9 @@ def _pending(tensors: Mapping[str, Tensor], meta: Mapping[str, Any] | None) -> P
         return None
     history = tuple(entry_from_json(entry) for entry in meta["history"])
     action = Action(**meta["action"]) if meta["action"] is not None else None
-    return Pending(meta["digest"], history, action, store.under("pending", tensors), meta["position"])
+    return Pending(
+        meta["digest"], history, action, store.under("pending", tensors), meta["position"], meta.get("switches", {})
+    )
 
 
 def save_state(state: LearnerState, path: Path, *, memory: bool) -> None:

@@ -17,6 +17,8 @@ from poise.errors import UserError, suggestion
 from poise.learner.arrival import Images, Labels, pixels_for, plain_labels
 from poise.learner.labels import Label
 from poise.learner.saving import Saving
+from poise.learner.turns import one_at_a_time
+from poise.training import undisturbed
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,8 @@ class Exemplar:
 class Upkeep(Saving):
     """What an owner of a learner changes in it. Nothing here trains the network."""
 
+    @one_at_a_time
+    @undisturbed()
     def remove(self, classes: Label | Labels) -> Self:
         """Take classes out: their rows of the head, their means, and their kept images.
 
@@ -87,10 +91,13 @@ class Upkeep(Saving):
                 counts[label] += 1
         return sorted(found, key=lambda each: (self.classes_.index(each.label), each.index))
 
+    @undisturbed()
     def image_ids(self, images: Images) -> list[str]:
         """The ids that these images have, or would have, among the kept ones: how to find one by its file."""
         return _ids(pixels_for(images, self.settings, self.knowledge))
 
+    @one_at_a_time
+    @undisturbed()
     def delete_exemplars(self, ids: str | Iterable[str]) -> Self:
         """Delete kept images by their ids, every copy of them; the means of their classes are computed anew.
 
@@ -105,6 +112,8 @@ class Upkeep(Saving):
             Memory(*(images.select((~hit).nonzero().flatten()) for images, hit in parts)), touched
         )
 
+    @one_at_a_time
+    @undisturbed()
     def relabel_exemplars(self, labels: Mapping[str, Label]) -> Self:
         """Correct the labels of kept images: a known class for each id. The means of both classes are computed anew.
 

@@ -16,6 +16,7 @@ from poise.learner.networks import Shape, architecture
 from poise.learner.phase import Phase, Surroundings
 from poise.learner.settings import Settings
 from poise.learner.state import Knowledge
+from poise.learner.turns import Turns
 from poise.nets import Model, NetInfo, named_info, net_info
 from poise.spaces import ActionSpace
 from poise.training import Backend, Evaluator, Outlook
@@ -48,6 +49,7 @@ class Views:
     _around: Surroundings
     _phase: Phase | None
     _ahead: Outlook  # before a phase begins
+    _turns: Turns
 
     #: The labels seen so far, in the order in which they arrived.
     classes_ = Known[ClassLabels]("labels")

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-import torch
 from torch import Tensor, nn
 
 from poise import losses
 from poise.errors import UserError, suggestion
 from poise.methods.base import Arrivals, Growth, Method, Stage
-from poise.nets import Model, Output
+from poise.nets import Model, Output, blank_layer
 
 ADAPTER: Final = "adapter"  # the linear layer that the network is trained with
 WORDS: Final = ("auto", "always", "never")
@@ -47,8 +46,7 @@ class FrozenMethod(Method):
         """Add rows; if the network is to be trained, also the layer to train it with."""
         super().grow(model, arrivals)
         if model.has("backbone"):
-            with torch.random.fork_rng(devices=[]):  # it draws first values of its own, soon overwritten
-                layer = nn.Linear(model.head.width, sum(arrivals.growth))
+            layer = blank_layer(nn.Linear, model.head.width, sum(arrivals.growth))
             for values in layer.parameters():
                 nn.init.normal_(values, std=model.head.width**-0.5, generator=arrivals.generator)
             model.extras[ADAPTER] = layer

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 import torch
 
 from poise.actions import Action
-from poise.errors import UserError
+from poise.errors import UserError, shown
 from poise.methods.base import Arrivals, Lesson, register
 from poise.methods.frozen import FrozenMethod
 from poise.nets import Model, RidgeHead
 
+WIDEST = 100_000  # of all that can be chosen
 LEAST, MOST = 1_000, 10_000  # the width of a projection that nobody chose
 
 
@@ -34,8 +35,12 @@ class RanPAC(FrozenMethod):
     def __init__(self, **options: float | str) -> None:
         super().__init__(**options)
         width = self.settings["projection"]
-        if width != "auto" and (isinstance(width, bool | str) or width < 1 or width != int(width)):
-            raise UserError(f"option projection={width!r} must be a whole number of random features, or 'auto'")
+        if width != "auto" and (
+            isinstance(width, bool) or not isinstance(width, int | float) or not 1 <= width <= WIDEST or width % 1
+        ):
+            raise UserError(
+                f"option projection={shown(width)} must be 'auto' or a whole number of random features up to {WIDEST}"
+            )
 
     def breadth(self, width: int) -> int:
         """M for a network with so many features.

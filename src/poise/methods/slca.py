@@ -42,7 +42,7 @@ class SLCA(Method):
     def __init__(self, **options: float | str) -> None:
         super().__init__(**options)
         for name in ("align_epochs", "draws", "rank"):
-            check_whole(f"option {name}", self.settings[name], 0 if name == "align_epochs" else 1)
+            check_whole(f"option {name}", self.settings[name], 0 if name == "align_epochs" else 1, 100_000)
         for name in ("align_lr", "temperature"):
             check_number(f"option {name}", self.settings[name], positive=True)
 

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from poise.errors import UserError
 from poise.nets.info import NetInfo, constants, net_info
+from poise.nets.layers import FULL
 from poise.nets.outputs import Features
 
 HEADS: Final = ("fc", "_fc", "classifier", "heads", "head")  # where a classifier's last linear layer is looked for
@@ -175,7 +176,7 @@ def _takes_half(adapted: Adapted, shape: tuple[int, int, int]) -> bool:
 @torch.no_grad()
 def _dry_width(adapted: Adapted, shape: tuple[int, int, int]) -> int:
     modes = {module: module.training for module in adapted.modules()}
-    like = next(adapted.parameters(), torch.empty(0))
+    like = next(adapted.parameters(), torch.empty(0, dtype=FULL))
     adapted.eval()
     try:
         found = adapted(torch.zeros(1, *shape, device=like.device, dtype=like.dtype))

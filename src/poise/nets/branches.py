@@ -15,6 +15,7 @@ import copy
 import torch
 from torch import Tensor, nn
 
+from poise.nets.layers import FULL, blank_layer
 from poise.nets.outputs import Features
 from poise.nets.resnet import Backbone, ResNet, convolve
 
@@ -38,8 +39,7 @@ class ScaledConv(nn.Module):
     def plain(self) -> nn.Conv2d:
         """An ordinary convolution with the same output."""
         width, width_in, size, _ = self.weight.shape
-        with torch.random.fork_rng(devices=[]):  # it draws initial values, which are overwritten
-            conv = nn.Conv2d(width_in, width, size, self.stride, self.padding, bias=False)
+        conv = blank_layer(nn.Conv2d, width_in, width, size, self.stride, self.padding, bias=False)
         conv.weight = nn.Parameter((self.scale * self.weight).detach())
         return conv.train(self.training)
 
@@ -52,7 +52,7 @@ class Branches(Backbone):
         self.stable, self.plastic = copy.deepcopy(net), copy.deepcopy(net)
         scale_convolutions(self.stable)
         device = next(net.parameters()).device
-        self.alpha = nn.Parameter(torch.full((len(net.levels),), alpha, device=device))
+        self.alpha = nn.Parameter(torch.full((len(net.levels),), alpha, dtype=FULL, device=device))
 
     def forward(self, x: Tensor) -> Features:
         """The pooled vector and the fused map of each level."""

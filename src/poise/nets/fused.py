@@ -195,8 +195,8 @@ class _Normalised(torch.autograd.Function):
     ) -> Tensor:
         width = x.shape[1]
         count, groups, rows = x.numel() // width, PARTIAL // width, TILE // width
-        sums = torch.empty((2 * groups + 1) * width, device=x.device)
-        statistics = torch.empty(2, width, device=x.device)
+        sums = torch.empty((2 * groups + 1) * width, dtype=torch.float32, device=x.device)
+        statistics = torch.empty(2, width, dtype=torch.float32, device=x.device)
         y = torch.empty_like(x)
         _sum_forward[(groups,)](x, running_mean, sums, count, groups, width, rows // 2)
         _apply_forward[(triton.cdiv(count, rows),)](
@@ -230,7 +230,7 @@ class _Normalised(torch.autograd.Function):
         gradient = gradient.to(x.dtype).contiguous(memory_format=torch.channels_last)
         width = x.shape[1]
         count, groups, rows = x.numel() // width, PARTIAL // width, TILE // width
-        sums = torch.empty(2 * groups * width, device=x.device)
+        sums = torch.empty(2 * groups * width, dtype=torch.float32, device=x.device)
         to_x, to_weight, to_bias = torch.empty_like(x), torch.empty_like(weight), torch.empty_like(bias)
         to_shortcut = torch.empty_like(x) if adds and relu else gradient
         known = gradient, x if y is None else y, x, statistics, weight, bias, sums
@@ -413,7 +413,7 @@ class _Convolved(torch.autograd.Function):
         if context.needs_input_grad[1]:
             batch, width, height, length = x.shape
             groups, size = GROUPS[width], weight.numel()
-            sums = torch.empty(groups * size, device=x.device)
+            sums = torch.empty(groups * size, dtype=torch.float32, device=x.device)
             count = batch * height * length
             _convolve_weights[(groups, 3)](
                 x, gradient, sums, count, groups, height, length, width, ROWS[width], num_warps=WARPS[width]
@@ -447,4 +447,5 @@ def convolved_through(x: Tensor, weight: Tensor, bias: Tensor, shortcut: Tensor 
 def try_out(device: torch.device) -> None:
     """Compile and launch the smallest kernel; raises where this machine cannot, say for lack of a C compiler."""
     with torch.cuda.device(device):
-        _add_up[(1,)](torch.zeros(32 * 64, device=device), torch.empty(64, device=device), 32, 64, 64)
+        values = torch.zeros(32 * 64, dtype=torch.float32, device=device)
+        _add_up[(1,)](values, torch.empty(64, dtype=torch.float32, device=device), 32, 64, 64)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from poise.nets.heads import HEADS, LinearHead
+from poise.nets.layers import FULL
 from poise.schema import check
 
 
@@ -26,10 +27,10 @@ class GaussianHead(LinearHead):
 
     def __init__(self, width: int) -> None:
         super().__init__(width)
-        self.register_buffer("means", torch.empty(0, width))
-        self.register_buffer("factors", torch.empty(0, 0, width))
-        self.register_buffer("rest", torch.empty(0, width))
-        self.register_buffer("counts", torch.empty(0))
+        self.register_buffer("means", torch.empty(0, width, dtype=FULL))
+        self.register_buffer("factors", torch.empty(0, 0, width, dtype=FULL))
+        self.register_buffer("rest", torch.empty(0, width, dtype=FULL))
+        self.register_buffer("counts", torch.empty(0, dtype=FULL))
 
     def remember(self, classes: int, rank: int) -> None:
         """Make room for the Gaussians of so many classes."""
@@ -99,8 +100,8 @@ class GaussianHead(LinearHead):
     def draw(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """So many features of every class, drawn on the host from its Gaussian, and their labels."""
         classes, rank, width = self.factors.shape
-        along = torch.randn(classes, count, rank, generator=generator).to(self.means.device)
-        noise = torch.randn(classes, count, width, generator=generator).to(self.means.device)
+        along = torch.randn(classes, count, rank, generator=generator, dtype=FULL).to(self.means.device)
+        noise = torch.randn(classes, count, width, generator=generator, dtype=FULL).to(self.means.device)
         drawn = self.means[:, None] + along @ self.factors + noise * self.rest.sqrt()[:, None]
         return drawn.flatten(0, 1), torch.arange(classes, device=self.means.device).repeat_interleave(count)
 

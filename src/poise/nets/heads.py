@@ -13,6 +13,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from poise.nets.layers import FULL
+
 
 class Head(nn.Module):
     """Rows of old classes, rows of new classes, and how they grow."""
@@ -23,8 +25,8 @@ class Head(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.width = width
-        self.old = nn.Parameter(torch.empty(0, *self.shape))
-        self.new = nn.Parameter(torch.empty(0, *self.shape))
+        self.old = nn.Parameter(torch.empty(0, *self.shape, dtype=FULL))
+        self.new = nn.Parameter(torch.empty(0, *self.shape, dtype=FULL))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -116,7 +118,7 @@ class ScaledHead(Head):
 
     def __init__(self, width: int) -> None:
         super().__init__(width)
-        self.scale = nn.Parameter(torch.ones(()))
+        self.scale = nn.Parameter(torch.ones((), dtype=FULL))
 
     def scaled(self, scores: Tensor) -> Tensor:
         """Scores times σ."""
@@ -160,7 +162,7 @@ class ProxyHead(ScaledHead):
 
     def first_rows(self, count: int, generator: torch.Generator) -> Tensor:
         """New proxies, drawn from N(0, 1/d)."""
-        return torch.empty(count, *self.shape).normal_(0, 1 / math.sqrt(self.width), generator=generator)
+        return torch.empty(count, *self.shape, dtype=FULL).normal_(0, 1 / math.sqrt(self.width), generator=generator)
 
     def scores(self, features: Tensor) -> Tensor:
         """Similarities to the proxies of each class, weighed towards the nearest ones."""
@@ -177,8 +179,8 @@ class LinearHead(Head):
 
     def __init__(self, width: int) -> None:
         super().__init__(width)
-        self.old_bias = nn.Parameter(torch.empty(0))
-        self.new_bias = nn.Parameter(torch.empty(0))
+        self.old_bias = nn.Parameter(torch.empty(0, dtype=FULL))
+        self.new_bias = nn.Parameter(torch.empty(0, dtype=FULL))
 
     def grow(self, count: int, generator: torch.Generator) -> None:
         """Add rows and biases, both drawn from U(−1/√d, 1/√d)."""
@@ -207,4 +209,4 @@ HEADS: dict[str, type[Head]] = {"cosine": CosineHead, "linear": LinearHead, "pro
 
 def _uniform(shape: tuple[int, ...], fan_in: int, generator: torch.Generator) -> Tensor:
     bound = 1 / math.sqrt(fan_in)
-    return torch.empty(shape).uniform_(-bound, bound, generator=generator)
+    return torch.empty(shape, dtype=FULL).uniform_(-bound, bound, generator=generator)

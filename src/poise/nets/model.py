@@ -14,6 +14,7 @@ from poise.errors import UserError, suggestion
 from poise.nets.branches import Branches
 from poise.nets.folding import fold_norms
 from poise.nets.heads import HEADS, Head, ScaledHead
+from poise.nets.layers import FULL
 from poise.nets.named import build_named, check_named, is_named
 from poise.nets.outputs import NOTHING, Features, Output
 from poise.nets.pretrained import PRETRAINED
@@ -45,6 +46,8 @@ class Model(nn.Module):
         extras: modules that live as long as the phase, by name; each maps features to a tensor (an auxiliary head).
         described: backbone, its variant and the head by their names, as in `resnet32/lucir+cosine`; None: nobody said.
         grown: how the network was expanded so far: the classes known before and arriving in each of those phases.
+        drawn: the global generators that the network draws from, in training mode and in eval mode, once looked at
+            (`poise.training.noise`).
     """
 
     def __init__(self, backbone: nn.Module, head: Head) -> None:
@@ -54,6 +57,7 @@ class Model(nn.Module):
         self.extras = nn.ModuleDict()
         self.described: str | None = None
         self.grown: tuple[tuple[int, int], ...] = ()
+        self.drawn: dict[bool, frozenset[str]] = {}
         self._frozen, self._still = _frozen_parts(backbone)
 
     def forward(self, images: Tensor) -> Output:
@@ -83,7 +87,7 @@ class Model(nn.Module):
         self.train_only("all")
         if isinstance(self.backbone, Branches):
             self.backbone.alpha.requires_grad_(True)  # another stage may train it: it is not frozen for good
-        self.backbone = expanded(self.backbone)
+        self.backbone, self.drawn = expanded(self.backbone), {}
         self._frozen, self._still = _frozen_parts(self.backbone)
         old, new = growth
         self.grown = (*self.grown, (old, new))
@@ -254,8 +258,7 @@ def build_net(name: str, variant: str, channels: int, seed: int, *, pretrained: 
 def build_backbone(name: str, variant: str, channels: int, seed: int) -> ResNet:
     """One of poise's own backbones with its initial weights; `NAME/VARIANT` overrides the method's variant."""
     family, variant = check_backbone(name, variant)
-    with torch.random.fork_rng(devices=[]):  # modules draw first values of their own, soon overwritten
-        net = BACKBONES[family](variant, channels)
+    net = BACKBONES[family](variant, channels)
     initialise(net, torch_generator(seed, "backbone", family, variant), zero_last_norm=variant == "pod")
     return net
 
@@ -274,7 +277,9 @@ def feature_width(backbone: nn.Module, shape: tuple[int, int, int]) -> int:
         return backbone.width
     modes = {module: module.training for module in backbone.modules()}
     backbone.eval()
-    like = next(backbone.parameters(), torch.empty(0))  # a network may be on a device, and in double precision
+    like = next(
+        backbone.parameters(), torch.empty(0, dtype=FULL)
+    )  # a network may be on a device, and in double precision
     try:
         found = backbone(torch.zeros(1, *shape, device=like.device, dtype=like.dtype))
     except Exception as error:

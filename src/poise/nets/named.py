@@ -31,11 +31,13 @@ from typing import Any, Final
 import torch
 from torch import nn
 
-from poise import draws
+from poise import draws, files
 from poise.errors import UserError, suggestion
 from poise.nets.adapt import Adapted, adapt, adapted_module, measure, plain_module
+from poise.nets.drawing import OwnDraws
 from poise.nets.info import NetInfo
-from poise.nets.pretrained import PRETRAINED
+from poise.nets.pretrained import HOMES, PRETRAINED
+from poise.places import expand_user
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +76,7 @@ class Word:
     @property
     def file(self) -> Path | None:
         """The file, if it names one."""
-        return Path(self.place).expanduser() if self.place.endswith(".py") else None
+        return expand_user(self.place) if self.place.endswith(".py") else None
 
     @property
     def short(self) -> str:
@@ -86,7 +88,7 @@ class Word:
         if self.file is None:
             return None
         try:
-            return hashlib.blake2b(self.file.read_bytes(), digest_size=16).hexdigest()
+            return hashlib.blake2b(files.read_bytes(self.file, files.MOST_TEXT), digest_size=16).hexdigest()
         except OSError as error:
             raise UserError(f"net {self.text}: {self.file} cannot be read ({error.strerror}); {_AGAIN}") from error
 
@@ -132,6 +134,14 @@ def named_info(name: str | None, seed: int) -> NetInfo | None:
     return _build(word, word.digest(), seed, True).info if word is not None else None
 
 
+def named_modules(name: str | None) -> tuple[str, ...]:
+    """The modules that the network of that word comes from; none if poise makes it itself, or a file does."""
+    word = Word.of(name) if name is not None else None
+    if word is None or word.file is not None:
+        return ()
+    return (word.place,) if word.place else HOMES[word.name]
+
+
 def changed_file(info: NetInfo) -> str | None:
     """The file that a network was made with, if it is there and has other contents now."""
     word = Word.of(info.word) if info.word is not None else None
@@ -149,9 +159,8 @@ def _parsed(name: str) -> Word:
 
 @lru_cache(maxsize=2)  # a run asks for the same network a few times
 def _build(word: Word, digest: str | None, seed: int, pretrained: bool) -> Adapted:
-    key = draws.key(seed, "backbone", word.short) % 2**63
-    with _failing_in_one_line(word), torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(key)
+    generator = torch.Generator().manual_seed(draws.key(seed, "backbone", word.short) % 2**63)
+    with _failing_in_one_line(word), OwnDraws(generator):
         if not word.place:
             adapted = PRETRAINED[word.name](pretrained)
         elif word.file is not None:

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot, relu
 
 from poise.nets.heads import HEADS, ScaledHead
+from poise.nets.layers import FULL
 from poise.nets.systems import LARGEST, System, reduced, solve
 from poise.schema import check
 
@@ -40,7 +41,7 @@ class RidgeHead(ScaledHead):
         self.register_buffer("gram", torch.empty(0, dtype=torch.float64))
         self.register_buffer("sums", torch.empty(0, 0, dtype=torch.float64))
         self.register_buffer("held_out", torch.zeros(len(RIDGES), dtype=torch.float64))
-        self.register_buffer("projection", torch.empty(width, 0), persistent=False)
+        self.register_buffer("projection", torch.empty(width, 0, dtype=FULL), persistent=False)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -53,18 +54,18 @@ class RidgeHead(ScaledHead):
         device = self.old.device
         self.gram = torch.zeros(breadth * (breadth + 1) // 2, dtype=torch.float64, device=device)
         self.sums = torch.zeros(0, breadth, dtype=torch.float64, device=device)
-        self.old, self.new = (torch.nn.Parameter(torch.empty(0, breadth, device=device)) for _ in range(2))
+        self.old, self.new = (torch.nn.Parameter(torch.empty(0, breadth, dtype=FULL, device=device)) for _ in range(2))
         with torch.no_grad():
             self.scale.fill_(_SCALE)
 
     def _draw(self, seed: int, breadth: int) -> None:
         generator, device = torch.Generator().manual_seed(seed), self.old.device
         self.breadth, self.address = breadth, torch.tensor([seed, breadth], device=device)
-        self.projection = torch.randn(self.width, breadth, generator=generator).to(device)
+        self.projection = torch.randn(self.width, breadth, generator=generator, dtype=FULL).to(device)
 
     def first_rows(self, count: int, generator: torch.Generator) -> Tensor:
         """New classes score 0 until their images were added."""
-        return torch.zeros(count, self.breadth)
+        return torch.zeros(count, self.breadth, dtype=FULL)
 
     def grow(self, count: int, generator: torch.Generator) -> None:
         """Add rows, and sums for them."""

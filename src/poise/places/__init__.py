@@ -3,7 +3,7 @@
 There is no torch in this room, so that `poise data` answers at once.
 """
 
-from poise.places.folders import Files, Layout, image_files, labelled_files, list_files, scan
+from poise.places.folders import Files, Layout, expand_user, image_files, labelled_files, list_files, scan
 from poise.places.known import (
     EMBEDDED,
     KnownSource,
@@ -25,6 +25,7 @@ __all__ = [
     "Layout",
     "Release",
     "cifar_folder",
+    "expand_user",
     "explain_getting",
     "explain_unknown",
     "image_files",

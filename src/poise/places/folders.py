@@ -25,6 +25,14 @@ class Layout:
     test: Files | None
 
 
+def expand_user(path: str | Path) -> Path:
+    """The path with a leading `~` written out; refuses a user that does not exist."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise UserError(f"{path}: there is no such user on this machine; write the path out") from error
+
+
 def scan(folder: Path) -> Layout:
     """The layout of a data set: `train/CLASS/*` and `test/CLASS/*` (or `val`), or `CLASS/*` with a fixed seeded split.
 
@@ -51,7 +59,7 @@ def image_files(path: Path) -> list[Path]:
     """The file itself; for a folder, the image files in it and below it, sorted by path."""
     if not path.is_dir():
         return [path]
-    found = sorted(file for file in path.rglob("*") if file.suffix.lower() in ENDINGS and file.is_file())
+    found = sorted(file for file in path.rglob("*") if file.suffix.lower() in ENDINGS and not file.is_dir())
     if not found:
         raise UserError(f"{path} has no image; give image files ({_endings()}) or a folder of them")
     return found
@@ -86,7 +94,11 @@ def _split(folder: Path, classes: Files) -> Layout:
 
 def _classes(folder: Path, least: int = 2) -> Files:
     """The image files of each class folder, classes and files sorted by name."""
-    classes = {entry.name: _image_files(folder / entry.name) for entry in _entries(folder) if entry.is_dir()}
+    entries = _entries(folder)
+    for entry in entries:
+        if entry.is_symlink() and not (folder / entry.name).exists():
+            raise UserError(f"{folder / entry.name} is a broken link; mend or remove it")
+    classes = {entry.name: _image_files(folder / entry.name) for entry in entries if entry.is_dir()}
     for name, files in classes.items():
         if not files:
             raise UserError(f"class folder {folder / name} has no image; add some ({_endings()}) or remove the folder")
@@ -97,8 +109,9 @@ def _classes(folder: Path, least: int = 2) -> Files:
 
 
 def _image_files(folder: Path) -> tuple[Path, ...]:
+    """All that have the name of an image: what is no file after all, such as a broken link, is refused when read."""
     images = (entry for entry in _entries(folder) if entry.name.lower().endswith(tuple(ENDINGS)))
-    return tuple(folder / entry.name for entry in images if entry.is_file())
+    return tuple(folder / entry.name for entry in images if not entry.is_dir())
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:

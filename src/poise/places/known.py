@@ -14,7 +14,7 @@ from pathlib import Path
 
 from poise import store
 from poise.errors import Damaged, UserError, suggestion
-from poise.places.folders import scan
+from poise.places.folders import expand_user, scan
 from poise.places.releases import RELEASES, Release
 
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
@@ -106,7 +106,7 @@ def named_folder(name: str) -> Path | None:
 
 def _data_folder() -> Path | None:
     value = os.environ.get("POISE_DATA")
-    return Path(value).expanduser() if value else None
+    return expand_user(value) if value else None
 
 
 def _find_data_sets() -> Iterator[Path]:
@@ -144,7 +144,7 @@ def explain_unknown(data: str) -> str:
 
 def _config() -> Path:
     base = Path(os.environ.get("XDG_CONFIG_HOME", ""))
-    return (base if base.is_absolute() else Path.home() / ".config") / "poise" / "data.json"
+    return (base if base.is_absolute() else expand_user("~/.config")) / "poise" / "data.json"
 
 
 def _read_registered() -> dict[str, Path]:

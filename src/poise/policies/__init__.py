@@ -6,6 +6,7 @@ A policy asks for trials, is told their outcomes, and decides; it never sees a m
 from poise.policies.base import Decided, Fixed, Outcome, Policy, Setup, Trial, Tried, Wish, replay
 from poise.policies.catalog import (
     DEFAULT_POLICY,
+    MOST_TRIALS,
     POLICIES,
     PRESETS,
     UNTUNED,
@@ -19,6 +20,7 @@ from poise.policies.forecast import Forecast, forecast, new_epochs
 
 __all__ = [
     "DEFAULT_POLICY",
+    "MOST_TRIALS",
     "POLICIES",
     "PRESETS",
     "UNTUNED",

@@ -5,12 +5,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic
+from typing import Any, Final, Generic
 
 import numpy as np
 
 from poise import draws
-from poise.errors import UserError, suggestion
+from poise.errors import UserError, check_size, check_whole, shown, suggestion
 from poise.policies.base import Array, Fixed, Outcome, Policy, Setup, Wish
 from poise.policies.beliefs import AdaHedge, Exp3, Informed, Scores
 from poise.policies.plans import B, TrialPlan, best_guesses, every_arm, narrowing, one_by_one, race, some_arms
@@ -24,6 +24,10 @@ Builder = Callable[..., Policy]
 DECISIONS = ("best", "sample")
 #: The policy that decides unless another one is named.
 DEFAULT_POLICY = "online"
+#: The most of anything that a policy counts: trials, rounds, rungs.
+MOST_TRIALS: Final = 10_000
+#: The most actions of a smooth model of all of them, whose cost grows with their cube.
+MOST_MODELLED: Final = 1_000
 #: The policy that chooses nothing.
 UNTUNED = "fixed"
 #: Options that wrap any policy.
@@ -103,7 +107,7 @@ register(UNTUNED, Preset(tunes=False))(Fixed)
 @register("random")
 def random_policy(setup: Setup, *, trials: int = 25, carry: float = 0.0) -> Policy:
     """The best of `trials` arms drawn at random; with `trials=0` one random arm, untried."""
-    _require(trials >= 0, f"trials={trials} must be at least 0")
+    check_whole("trials", trials, 0, MOST_TRIALS)
     _share("carry", carry)
     plan = some_arms(trials) if trials else every_arm(0)
     return Composed(setup, plan, Scores(setup, carry), "best" if trials else "sample")
@@ -151,7 +155,7 @@ def race_policy(
 ) -> Policy:
     """Successive halving within each learning rate, with optional finalists at full length."""
     _positive(rungs=rungs)
-    _require(finalists >= 0, f"finalists={finalists} must be at least 0")
+    check_whole("finalists", finalists, 0, MOST_TRIALS)
     _share("carry", carry)
     return Composed(setup, race(rungs, finalists), Scores(setup, carry, handicap))
 
@@ -207,6 +211,8 @@ def thompson_policy(
 def _surrogate(
     setup: Setup, trials: int, batch: int, memory: float, kernel: str, *, explore: str, kappa: float = 1.0
 ) -> Policy:
+    if len(setup.space) > MOST_MODELLED:
+        raise UserError(f"gp and thompson model {MOST_MODELLED} actions at most, this space has {len(setup.space)}")
     _positive(trials=trials, batch=batch)
     _share("memory", memory)
     _choice("kernel", kernel, KERNELS)
@@ -236,8 +242,7 @@ def make_policy(name: str, setup: Setup, options: Mapping[str, Option] | None = 
     >>> len(policy.ask())
     50
     """
-    if name not in POLICIES:
-        raise UserError(f"unknown policy '{name}'; {suggestion(name, POLICIES)}")
+    _refuse_unknown(name)
     given = dict(options or {})
     around = {key: given.pop(key) for key in WRAPPER_OPTIONS if key in given}
     own = _own_options(name, given)
@@ -249,9 +254,17 @@ def make_policy(name: str, setup: Setup, options: Mapping[str, Option] | None = 
 
 def resolved_options(name: str, options: Mapping[str, Option] | None = None) -> dict[str, Option]:
     """Every option of the named policy, as given or by default, and the wrappers that were given."""
+    _refuse_unknown(name)
     given = dict(options or {})
     around = {key: given.pop(key) for key in WRAPPER_OPTIONS if key in given}
+    if around and not PRESETS[name].tunes:
+        raise UserError(f"policy {name} chooses nothing; leave {', '.join(around)} out, or name another policy")
     return {**_own_options(name, given), **around}
+
+
+def _refuse_unknown(name: str) -> None:
+    if name not in POLICIES:
+        raise UserError(f"unknown policy '{name}'; {suggestion(name, POLICIES)}")
 
 
 def _own_options(name: str, given: Mapping[str, Option]) -> dict[str, Option]:
@@ -260,10 +273,13 @@ def _own_options(name: str, given: Mapping[str, Option]) -> dict[str, Option]:
     defaults = {each.name: each.default for each in parameters if each.kind is each.KEYWORD_ONLY}
     for key, value in given.items():
         if key not in defaults:
-            raise UserError(f"policy {name} has no option '{key}'; {suggestion(key, (*defaults, *WRAPPER_OPTIONS))}")
+            known = (*defaults, *(WRAPPER_OPTIONS if PRESETS[name].tunes else ()))
+            raise UserError(f"policy {name} has no option '{key}'; {suggestion(key, known)}")
         wanted = (int, float) if isinstance(defaults[key], float) else type(defaults[key])
         if not isinstance(value, wanted) or isinstance(value, bool) is not isinstance(defaults[key], bool):
-            raise UserError(f"policy {name}: {key}={value!r} must be like {defaults[key]!r}")
+            raise UserError(f"policy {name}: {key}={shown(value)} must be like {defaults[key]!r}")
+        if isinstance(value, float):
+            check_size(f"policy {name}: {key}", value)
     return {**defaults, **given}
 
 
@@ -273,11 +289,12 @@ def _wrap(policy: Policy, around: Mapping[str, Option]) -> Policy:
     _require(not plain or z is not False, "safe_plain needs safe, e.g. safe=1.0")
     if z is not False:
         number = isinstance(z, int | float) and z is not True and z >= 0
-        _require(number, f"safe={z!r} must be a number of standard errors, e.g. safe=1.0")
+        _require(number, f"safe={shown(z)} must be a number of standard errors, e.g. safe=1.0")
+        check_size("safe", float(z))
         policy = Safe(policy, float(z), plain=bool(plain))
     if period != 1 or period is True:
         whole = isinstance(period, int) and not isinstance(period, bool) and period >= 1
-        _require(whole or period == "first", f"every={period!r} must be a number of phases or 'first'")
+        _require(whole or period == "first", f"every={shown(period)} must be a number of phases or 'first'")
         policy = Every(policy, int(period) if whole else None)
     return policy
 
@@ -289,7 +306,7 @@ def _require(holds: bool, message: str) -> None:
 
 def _positive(**counts: int) -> None:
     for name, value in counts.items():
-        _require(value >= 1, f"{name}={value} must be at least 1")
+        check_whole(name, value, 1, MOST_TRIALS)
 
 
 def _share(name: str, value: float) -> None:

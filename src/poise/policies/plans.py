@@ -112,7 +112,7 @@ def rung_lengths(short: int, rungs: int) -> list[int]:
     >>> rung_lengths(16, 4), rung_lengths(3, 3)
     ([2, 4, 8, 16], [1, 2, 3])
     """
-    return sorted({-(-short // 2**step) for step in range(rungs)})
+    return sorted({-(-short // 2**step) for step in range(min(rungs, short.bit_length() + 1))})
 
 
 def best_of_each_rate(setup: Setup, field: Iterable[int], belief: Scores, count: int | None) -> list[int]:

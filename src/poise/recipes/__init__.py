@@ -11,10 +11,13 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, Final
 
+from poise import files
 from poise.errors import UserError, suggestion
 
 #: The one that is run if none is named.
 DEFAULT_RECIPE: Final = "digits/lucir"
+
+_LARGEST_FILE: Final = 2**20  # bytes of a recipe or a sweep
 
 
 def recipe_names() -> list[str]:
@@ -29,11 +32,16 @@ def recipe_text(name: str) -> str:
         return shipped[name].read_text(encoding="utf-8")
     path = Path(name)
     if path.suffix == ".toml":
-        try:
-            return path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"recipe file {path} cannot be read; see 'poise recipes' for the shipped ones") from error
+        return read_toml(path, f"recipe file {path} cannot be read; see 'poise recipes' for the shipped ones")
     raise UserError(f"unknown recipe '{name}'; {suggestion(name, shipped)}")
+
+
+def read_toml(path: Path, refusal: str) -> str:
+    """The text of a recipe or a sweep that somebody wrote; what is no such file is refused with that line."""
+    try:
+        return files.read_text(path, _LARGEST_FILE)
+    except (OSError, ValueError) as error:
+        raise UserError(refusal) from error
 
 
 def saved_memory(memory: Mapping[str, Any]) -> dict[str, Any]:

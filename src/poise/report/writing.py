@@ -17,8 +17,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, TypeVar
+from urllib.parse import quote
 
-from poise import store
+from poise import files, store
 from poise.errors import UserError
 from poise.report.figures import Figure, describe_figures
 from poise.report.figures.print import save_all
@@ -28,6 +29,7 @@ from poise.report.tables import Hindsight, make_tables
 from poise.report.tables.table import csv_of_rows
 from poise.report.tables.text import comparison_table
 from poise.runfolder import PAGE
+from poise.words import printable
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -81,11 +83,11 @@ class Report:
         with _save_figures(figures if printed else [], out / "figures"):
             tables = make_tables(self.runs, self.hindsight)
             for table in tables:
-                _write(out / "tables" / f"{table.name}.csv", table.csv())
-                _write(out / "tables" / f"{table.name}.md", table.markdown())
+                _write(out / "tables", f"{table.name}.csv", table.csv())
+                _write(out / "tables", f"{table.name}.md", table.markdown())
             for figure in figures:
-                _write(out / "figures" / f"{figure.name}.csv", csv_of_rows(figure.data))
-            links = {run.name: os.path.relpath(run.path, out) for run in self.runs}
+                _write(out / "figures", f"{figure.name}.csv", csv_of_rows(figure.data))
+            links = {run.name: _relative_address(run.path, out) for run in self.runs}
             contents = Contents(self.runs, self.unread, tables, self.texts, figures, printed, links)
             store.write_bytes(out / PAGE, make_page(contents, refresh).encode())
         return out / PAGE
@@ -170,11 +172,11 @@ def _claim(out: Path) -> None:
     if out.exists() and not out.is_dir():
         raise UserError(f"--out {out} is a file; choose a folder")
     page = out / PAGE
-    if page.exists() and b'name="generator" content="poise ' not in page.read_bytes()[:4096]:
+    if page.exists() and b'name="generator" content="poise ' not in _beginning(page):
         raise UserError(f"{page} is not a report of poise; choose another --out")
     try:
         for folder in (out / "tables", out / "figures"):
-            folder.mkdir(parents=True, exist_ok=True)
+            files.make_folder(folder)
     except OSError as error:
         raise UserError(f"--out {out} cannot be made ({error.strerror}); choose another folder") from error
     if not os.access(out, os.W_OK):
@@ -214,5 +216,17 @@ def _without_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _write(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
+def _beginning(page: Path) -> bytes:
+    with files.open_plain(page) as file:
+        return file.read(4096)
+
+
+def _relative_address(path: Path, out: Path) -> str:
+    """The link from a page in `out` to a path: never anything but a file's, whatever the path is called."""
+    return f"./{quote(os.fsencode(os.path.relpath(path, out)))}"
+
+
+def _write(folder: Path, name: str, text: str) -> None:
+    if os.path.basename(name) != name:  # noqa: PTH119 - whatever a result.json says, nothing is written elsewhere
+        raise UserError(f"{name!r} cannot be the name of a file in {folder}")
+    files.write_bytes(folder / name, printable(text).encode(), sync=False)

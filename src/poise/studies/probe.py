@@ -15,10 +15,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from poise import store
+from poise import files, store
+from poise.actions import MOST_EPOCHS
 from poise.data import ImageSet
 from poise.data.sources import digest
-from poise.errors import Interrupted, UserError
+from poise.errors import Interrupted, UserError, check_whole
 from poise.experiment.contents import check_phase_0
 from poise.experiment.examiner import Examiner
 from poise.experiment.folder import Checkpoint, RunFolder
@@ -30,7 +31,7 @@ from poise.experiment.run import Run
 from poise.experiment.stopping import Stop, as_many_threads, stopping
 from poise.learner import Learner, LearnerState, Settings
 from poise.learner.phase import Phase
-from poise.policies import Trial
+from poise.policies import MOST_TRIALS, Trial
 from poise.runfolder import FULL, POLICY_KEYS, PROBE
 from poise.schema import contents_of
 from poise.tuning import Attempt, Reward, TrialResult, Trials
@@ -60,8 +61,9 @@ class Question:
     def __post_init__(self) -> None:
         if self.phase < 1:
             raise UserError("phase 0 is plain classification, in which nothing is tuned; probe phase 1 or a later one")
-        if self.rounds < 1 or any(length < 1 for length in self.lengths):
-            raise UserError("a probe needs at least one round, and trials of at least one epoch")
+        check_whole("--rounds", self.rounds, 1, MOST_TRIALS)
+        for length in self.lengths:
+            check_whole("--lengths", length, 1, MOST_EPOCHS)
 
     def trials(self, arms: int, short: Sequence[int], full: int) -> Iterator[tuple[int, list[Trial]]]:
         """Batches of trials with the M₁ of their schedule, the long ones last."""
@@ -265,7 +267,7 @@ class Probe:
     def _read_done(self, asked: Mapping[str, Any]) -> list[dict[str, Any]]:
         """The trials that were done before; a line that was being written then is cut off."""
         path = self.journal.path
-        self.journal.rewind(path.read_bytes().rfind(b"\n") + 1)
+        self.journal.rewind(files.read_bytes(path, files.MOST_JOURNAL).rfind(b"\n") + 1)
         lines = [{key: value for key, value in line.items() if key != "event"} for line in store.read_journal(path)]
         if not lines:
             self.journal.append({"event": PROBE, **asked})

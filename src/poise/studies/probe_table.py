@@ -11,13 +11,13 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from poise import store
 from poise.actions import Action
 from poise.errors import UserError
 from poise.policies.simulate import Simulation, Table, rank_correlation
 from poise.report import align_columns
-from poise.runfolder import FULL, PROBE
+from poise.runfolder import FULL
 from poise.spaces import ActionSpace
+from poise.studies.probe_file import read_probe
 from poise.tuning import CLASSIFIERS
 
 OWN: Final = "own"  # in place of a classifier: for each action, the one that counts with it
@@ -140,12 +140,7 @@ def _seen_after(entry: Mapping[str, Any], what: str, share: float) -> Mapping[st
 
 def load_probe(path: Path) -> ProbeTable:
     """The table that `poise probe` wrote."""
-    if not path.is_file():
-        raise UserError(f"{path} is not a file; give a table that 'poise probe' wrote")
-    table = store.read_json(path)
-    if table.get("kind") != PROBE:
-        raise UserError(f"{path} is not a table of 'poise probe'")
-    return ProbeTable(table)
+    return ProbeTable(read_probe(path))
 
 
 # Does the reward tell the truth? --------------------------------------------------------------------------------------

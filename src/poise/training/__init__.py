@@ -3,11 +3,11 @@
 `situation` is what a training starts from, `material` its images or their features, `trainer` trains it stage by
 stage, `step` is one step of it (`capture`: as a CUDA graph), `schedule` its length, `optimiser` what moves the weights,
 `keeping` what remains after it, `evaluate` looks at models, `lanes` (with `pace`) runs several trainings side by side,
-`executor` says where, `backend` is the device, `events` what happens on the way,
+`executor` says where, `backend` is the device, `noise` what a network draws itself, `events` what happens on the way,
 `outlook` what is to come.
 """
 
-from poise.training.backend import PRECISIONS, Backend, make_backend
+from poise.training.backend import PRECISIONS, Backend, make_backend, undisturbed
 from poise.training.evaluate import NCM_TEMPERATURE, ClassMeans, Evaluator, Extracted, both_classifiers
 from poise.training.events import (
     ActionDecided,
@@ -32,6 +32,7 @@ from poise.training.outlook import Outlook, Trying, Workload
 from poise.training.pace import Gauge, Pace, Work, give_back, worthwhile
 from poise.training.schedule import Schedule, ceiling
 from poise.training.situation import LocalPhase, Situation
+from poise.training.switches import Switches, changed_switches, read_switches
 from poise.training.trainer import Trainer
 
 __all__ = [
@@ -62,6 +63,7 @@ __all__ = [
     "Situation",
     "StageDone",
     "StepDone",
+    "Switches",
     "TimeExpected",
     "Trainer",
     "TrialDone",
@@ -71,13 +73,16 @@ __all__ = [
     "Workload",
     "both_classifiers",
     "ceiling",
+    "changed_switches",
     "features_suffice",
     "give_back",
     "keep_exemplars",
     "keep_memory",
     "make_backend",
     "measure_means",
+    "read_switches",
     "remember_means",
     "trained_images",
+    "undisturbed",
     "worthwhile",
 ]

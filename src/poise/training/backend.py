@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -17,6 +17,7 @@ from poise.errors import UserError, suggestion
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 PRECISIONS = ("auto", "fp32", "tf32", "bf16")
+_AUTOCAST = ("cpu", "cuda")  # kinds of devices on which a caller may have switched it on
 T = TypeVar("T")
 
 
@@ -46,8 +47,8 @@ class Backend:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Set the global flags of this backend; restore flags and random generators afterwards."""
-        with torch.random.fork_rng(devices=[]), _flags(self), torch.cuda.stream(self.lane):
+        """Set what this backend needs, restore it afterwards: on a CPU nothing that another thread could notice."""
+        with undisturbed(), _flags(self), torch.cuda.stream(self.lane):
             yield
 
     def synchronise(self) -> None:
@@ -55,7 +56,7 @@ class Backend:
         if self.lane is not None:
             self.lane.synchronize()
 
-    def guarded(self, work: Generator[T, None, None]) -> Iterator[T]:
+    def guarded(self, work: Generator[T, None, None]) -> Generator[T, None, None]:
         """Yield the items of `work`, with the flags set only while it runs, not between items."""
         with closing(work):  # at once, even if others still hold a reference
             while True:
@@ -94,6 +95,23 @@ def make_backend(device: str, precision: str, deterministic: bool) -> Backend:
 
 def _make_again(device: str, precision: str, deterministic: bool, capture: bool) -> Backend:
     return replace(make_backend(device, precision, deterministic), capture=capture)
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Work as if the calling program had set nothing for this thread; other threads notice nothing.
+
+    Outside of inference mode, with gradients, without autocast, and on the host where no device is named.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch.enable_grad())
+        for kind in _AUTOCAST:
+            if torch.is_autocast_enabled(kind):
+                stack.enter_context(torch.autocast(kind, enabled=False))
+        if torch.get_default_device().type != "cpu":
+            stack.enter_context(torch.device("cpu"))
+        yield
 
 
 @contextmanager

@@ -101,7 +101,7 @@ class CapturedRunner:
                     with _searching(size == sizes[0]):
                         found = self._train_batch(size)
                 _WARM.steps.add(kind)
-        self._values = torch.zeros(len(self._bounds), len(found), device=self._feed.device)
+        self._values = torch.zeros(len(self._bounds), len(found), dtype=torch.float32, device=self._feed.device)
         pool, graphs = torch.cuda.graph_pool_handle(), dict[int, torch.cuda.CUDAGraph]()
         for size in sizes:
             self._step.optimiser.zero_grad(set_to_none=True)

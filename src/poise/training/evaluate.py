@@ -12,6 +12,7 @@ from torch.nn.functional import normalize, one_hot
 from poise.data import ImageSet, Preprocessing, mirror
 from poise.nets import Model
 from poise.training.backend import Backend
+from poise.training.noise import drawn_from, seeding
 
 BATCH = 512
 NCM_TEMPERATURE = 0.1  # of the cosines to class means, where they become probabilities
@@ -51,14 +52,18 @@ class Evaluator:
         for start in range(0, len(pixels), size):
             part = pixels[start : start + size].to(device)
             plain = self.preprocessing.plain(filled(part) if on_gpu else part)
-            with self.backend.autocast:
-                output = model(plain.contiguous(memory_format=torch.channels_last))
+            plain = plain.contiguous(memory_format=torch.channels_last)
+            with self.backend.autocast, seeding(drawn_from(model, plain, training=False), start, device):
+                output = model(plain)
             features.append(output.features[: len(part)])
             logits.append(output.logits[: len(part)])
         model.train(training)
         if not features:  # no image: a trial may hold out all that are new
             return Extracted(
-                *(torch.empty(0, count, device=device) for count in (model.head.width, model.head.classes))
+                *(
+                    torch.empty(0, count, dtype=torch.float32, device=device)
+                    for count in (model.head.width, model.head.classes)
+                )
             )
         return Extracted(torch.cat(features), torch.cat(logits))
 

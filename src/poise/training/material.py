@@ -87,7 +87,7 @@ def features_suffice(situation: Situation, shape: tuple[int, int, int], *, still
 
 @torch.no_grad()
 def _has_maps(model: Model, shape: tuple[int, int, int]) -> bool:
-    like = next(model.backbone.parameters(), torch.empty(0))
+    like = next(model.backbone.parameters(), torch.empty(0, dtype=torch.float32))
     model.eval()  # its statistics stay as they are
     found = model.backbone(torch.zeros(1, *shape, device=like.device, dtype=like.dtype))
     return isinstance(found, Features) and bool(found.maps)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from poise.errors import LARGEST_NUMBER
 from poise.training.schedule import Schedule
 
 #: What an optimiser keeps for a parameter, by torch's names, and the names under which poise saves it.
@@ -28,7 +29,7 @@ def make_optimiser(
     """
     on_gpu = device.type == "cuda"
     parameters = list(trained)
-    rate = torch.tensor(lr, device=device) if on_gpu else lr
+    rate = torch.tensor(lr, dtype=torch.float32, device=device) if on_gpu else lr
     groups = _groups(parameters, parts or {})
     for group in groups[1:]:  # a rate of its own to fill in
         group["lr"] = rate.clone() if isinstance(rate, Tensor) else rate
@@ -43,7 +44,7 @@ def make_optimiser(
         )
         for parameter in parameters:
             optimiser.state[parameter] = {
-                "step": torch.zeros((), device=device),
+                "step": torch.zeros((), dtype=torch.float32, device=device),
                 "exp_avg": torch.zeros_like(parameter, requires_grad=False),
                 "exp_avg_sq": torch.zeros_like(parameter, requires_grad=False),
             }
@@ -69,7 +70,8 @@ def _groups(parameters: list[nn.Parameter], parts: Mapping[str, Iterable[nn.Para
 def set_rate(optimiser: torch.optim.Optimizer, rate: float, ratios: Mapping[str, float] | None = None) -> None:
     """Set the learning rate, in place where it lives on a device; of parts by their ratio to it, where one is given."""
     for group in optimiser.param_groups:
-        own = rate * (ratios or {}).get(group["part"], 1.0)
+        product = rate * (ratios or {}).get(group["part"], 1.0)
+        own = min(product, LARGEST_NUMBER)  # of two large numbers the product may not fit into float32
         if isinstance(group["lr"], Tensor):
             group["lr"].fill_(own)
         else:

@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import Final
 
-from poise.errors import UserError, check_number, check_whole, suggestion
+from poise.actions import MOST_EPOCHS
+from poise.errors import UserError, check_number, check_whole, shown, suggestion
 from poise.methods import Stage
 
 OPTIMISERS: Final = ("sgd", "adamw")
@@ -38,14 +39,16 @@ class Schedule:
     images: int | None = None
 
     def __post_init__(self) -> None:
-        check_whole("epochs", self.epochs, 1)
+        check_whole("epochs", self.epochs, 1, MOST_EPOCHS)
         check_whole("batch", self.batch, 2)  # one image has no batch statistics
         check_number("momentum", self.momentum, below=1)
         check_number("weight_decay", self.weight_decay)
         check_number("warmup", self.warmup, below=1)
+        if self.images is not None:
+            check_whole("images", self.images, 1)
         for name, value, words in (("optimiser", self.optimiser, OPTIMISERS), ("decay", self.decay, DECAYS)):
             if value not in words:
-                raise UserError(f"{name}={value!r}; {suggestion(str(value), words)}")
+                raise UserError(f"{name}={shown(value)}; {suggestion(value, words)}")
 
     def lasting(self, epochs: float | None) -> Schedule:
         """The schedule with another number of epochs, if one is given."""

@@ -11,7 +11,7 @@ import torch
 from poise.actions import Action
 from poise.data import Feed, ImageSet, Preprocessing
 from poise.methods import PREVIOUS, Arrivals, Growth, Method
-from poise.nets import Model, torch_generator
+from poise.nets import Model, OwnDraws, torch_generator
 from poise.training.backend import Backend
 from poise.training.evaluate import ClassMeans, Evaluator
 from poise.training.schedule import Schedule
@@ -52,9 +52,10 @@ class Situation:
     def grown(self, new: ImageSet) -> Model:
         """A copy of the model with rows for the new classes, imprinted from these images and no others."""
         model = self.model.copy()
-        if self.growth.old and self.growth.new:
-            model.expand(lambda before: self.method.expanded(before, self.growth), self.growth, new.shape)
-        self.method.grow(model, self.arrivals(new, "head"))
+        with OwnDraws(torch_generator(self.seed, "layers", self.phase)):  # first values of layers that a method adds
+            if self.growth.old and self.growth.new:
+                model.expand(lambda before: self.method.expanded(before, self.growth), self.growth, new.shape)
+            self.method.grow(model, self.arrivals(new, "head"))
         return model.placed(self.backend.device)
 
     def arrivals(self, new: ImageSet, purpose: str, *address: int | str) -> Arrivals:

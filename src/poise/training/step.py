@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn.modules.dropout import _DropoutNd
 
 from poise.actions import Action, is_weight
 from poise.data import Draws, Feed
-from poise.nets import Backbone, Model
+from poise.nets import FULL, Backbone, Model
+from poise.training.noise import NOTHING, drawn_from, seeding
 from poise.training.situation import Situation
 
 
@@ -37,8 +36,8 @@ class Step:
         self.situation, self.model, self.teacher = situation, model, teacher
         self.method, self.optimiser, self.clamp = situation.method.at(action), optimiser, clamp
         device = situation.backend.device
-        self.weights = {name: torch.zeros((), device=device) for name in action if is_weight(name)}
-        self.prior = torch.zeros(model.head.classes, device=device) if "adjustment" in action else None
+        self.weights = {name: torch.zeros((), dtype=FULL, device=device) for name in action if is_weight(name)}
+        self.prior = torch.zeros(model.head.classes, dtype=FULL, device=device) if "adjustment" in action else None
         self.weigh(action, labels)
         self.names: tuple[str, ...] = ()  # of the values that a step returns; known after the first step
         self._shadows = _shadows(model, situation.backend.dtype)
@@ -75,6 +74,10 @@ class Step:
         self.names = ("loss", *terms)
         return torch.stack([total.detach(), *(term.detach() for term in terms.values())])
 
+    def drawn_from(self, feed: Feed) -> frozenset[str]:
+        """Which global generators student and teacher draw from, where they are networks of one's own."""
+        return drawn_in_training(self.situation, self.model, self.teacher, feed)
+
     def _cast_weights(self) -> None:
         """Update the shadows, all in one kernel; autocast would need one for each."""
         if self._shadows:
@@ -100,7 +103,7 @@ def prior(action: Action, labels: Tensor, classes: int) -> Tensor:
     k is how many of the images that are trained on belong to the class, τ the action's adjustment (Menon et al. 2021).
     The training accounts for the counts by itself then, and the logits without it do not prefer what came in numbers.
     """
-    counts = torch.bincount(labels, minlength=classes)[:classes].clamp(min=1)
+    counts = torch.bincount(labels, minlength=classes)[:classes].clamp(min=1).to(FULL)
     return action.adjustment * torch.log(counts / counts.max())
 
 
@@ -134,7 +137,7 @@ class EagerRunner:
 
     def __init__(self, step: Step, feed: Feed, bounds: list[tuple[int, int]]) -> None:
         self._step, self._feed, self._bounds = step, feed, bounds
-        self._seeded = not isinstance(step.model.backbone, Backbone)  # poise's own networks draw nothing
+        self._drawn = step.drawn_from(feed)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -146,22 +149,17 @@ class EagerRunner:
         draws = draws.to(self._feed.device)
         left = self._bounds[first:]
         for (start, stop), (pixels, labels) in zip(left, self._feed.batches(order, left), strict=True):
-            with seeded(noise + start, self._feed.device) if self._seeded else nullcontext():
+            with seeding(self._drawn, noise + start, self._feed.device):
                 values = self._step(pixels, labels, draws.batch(start, stop))
             yield values[None]
 
 
-def is_noisy(model: nn.Module) -> bool:
-    """Whether a user's own network has dropout: its draws have addresses, which a captured step cannot follow."""
-    return any(isinstance(module, _DropoutNd) and module.p > 0 for module in model.modules())
-
-
-@contextmanager
-def seeded(key: int, device: torch.device) -> Iterator[None]:
-    """Seed the global generators by this address for one step; restore them afterwards."""
-    on_gpu = device.type == "cuda"
-    with torch.random.fork_rng(devices=[device] if on_gpu else []):
-        torch.default_generator.manual_seed(key % 2**63)  # not `torch.manual_seed`, which reseeds every GPU
-        if on_gpu:
-            torch.cuda.manual_seed(key % 2**63)
-        yield
+def drawn_in_training(situation: Situation, model: Model, teacher: Model | None, feed: Feed) -> frozenset[str]:
+    """Which global generators a training of this model on these images draws from."""
+    if isinstance(model.backbone, Backbone) and (teacher is None or isinstance(teacher.backbone, Backbone)):
+        return NOTHING
+    few = feed.pixels[[0, -1]].to(situation.backend.device)  # two, for batch statistics
+    images = situation.preprocessing.plain(few).contiguous(memory_format=torch.channels_last)
+    with situation.backend.autocast:
+        drawn = drawn_from(model, images, training=True)
+        return drawn if teacher is None else drawn | drawn_from(teacher, images, training=False)

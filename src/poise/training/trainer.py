@@ -15,14 +15,14 @@ from poise.actions import Action
 from poise.data import Feed, batch_bounds, herd
 from poise.errors import Diverged
 from poise.methods import MODEL, PREVIOUS, Finished, Lesson, Stage
-from poise.nets import Model, torch_generator
+from poise.nets import FULL, Model, OwnDraws, torch_generator
 from poise.schema import check, fitting_together
 from poise.training.capture import CapturedRunner
 from poise.training.events import EpochDone, Event, StageDone, StepDone
 from poise.training.optimiser import forget, make_optimiser, named_tensors, set_rate
 from poise.training.restoring import check_picks, check_place, load_kept, load_values
 from poise.training.situation import LocalPhase, Situation
-from poise.training.step import EagerRunner, Runner, Step, is_noisy
+from poise.training.step import EagerRunner, Runner, Step, drawn_in_training
 
 T = TypeVar("T")
 BACKBONE, OLD_ROWS = "backbone", "old rows"  # parts of a network that may learn at rates of their own
@@ -106,7 +106,12 @@ class Trainer:
         """Whether steps are captured: on a GPU, where the images live there and the network draws nothing."""
         backend = self.situation.backend
         on_gpu = backend.device.type == "cuda" and self.feed.resident
-        return on_gpu and backend.capture and not is_noisy(self.model)
+        return on_gpu and backend.capture and not self._drawn_from
+
+    @property
+    def _drawn_from(self) -> frozenset[str]:
+        """The global generators that networks of one's own draw from: a captured step cannot follow their addresses."""
+        return drawn_in_training(self.situation, self.model, self.teacher, self.feed)
 
     def run(self) -> Generator[Event, None, None]:
         """Train from where it stands to the end of the last stage."""
@@ -132,7 +137,7 @@ class Trainer:
         def features() -> tuple[Tensor, Tensor]:
             pixels, labels = self.feed.new_images()
             if not len(labels):  # in a trial of which all new images validate
-                return torch.empty(0, self.model.head.width, device=labels.device), labels
+                return torch.empty(0, self.model.head.width, dtype=FULL, device=labels.device), labels
             return situation.evaluator.extract(self.model, pixels).features, labels
 
         generator = torch_generator(situation.seed, "conclude", situation.phase, *self.address)
@@ -181,7 +186,8 @@ class Trainer:
         """A student of a later stage, made by the method; a module from an earlier training takes over its values."""
         models = {**self.students, PREVIOUS: self.situation.model.copy()}
         arrivals = self.situation.arrivals(self.feed.images(), "student", name)
-        made = self.situation.method.student(name, models, arrivals).placed(self.situation.backend.device)
+        with OwnDraws(torch_generator(self.situation.seed, "layers", self.situation.phase, name)):
+            made = self.situation.method.student(name, models, arrivals).placed(self.situation.backend.device)
         if name in self.students:
             self.students[name].load_state_dict(made.state_dict())
         else:
@@ -285,7 +291,9 @@ class Trainer:
     def _checked_means(self) -> dict[str, float]:
         """The mean loss and terms so far in this epoch; raises `Diverged` at the first bad step."""
         names = self._names()
-        values = torch.cat(self.record).double().cpu() if self.record else torch.zeros(0, len(names))
+        values = (
+            torch.cat(self.record).double().cpu() if self.record else torch.zeros(0, len(names), dtype=torch.float64)
+        )
         bad = torch.nonzero(~torch.isfinite(values).all(dim=1)).flatten()
         if len(bad):
             raise self._diverged(int(bad[0]))

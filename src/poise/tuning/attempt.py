@@ -8,12 +8,14 @@ from typing import Any, Final
 
 from poise.actions import Action
 from poise.data import ImageSet, Memory
-from poise.errors import UserError, check_number, check_whole, suggestion
+from poise.errors import UserError, check_flag, check_number, check_whole, suggestion
 from poise.policies import Outcome, Trial
 from poise.training import Situation, TrialDone, ceiling
 from poise.tuning.environment import VALIDATION
 
 ENVIRONMENTS: Final = ("local", "lookahead", "both")
+#: The largest horizon: each step of it is one more training.
+MOST_REPEATED: Final = 100
 CLASSIFIER_RULES: Final = ("full", "trials", "paper")
 
 
@@ -46,9 +48,8 @@ class TrialSettings:
         for key, known in (("environment", ENVIRONMENTS), ("classifier", CLASSIFIER_RULES)):
             if getattr(self, key) not in known:
                 raise UserError(f"trials.{key}={getattr(self, key)!r}; {suggestion(str(getattr(self, key)), known)}")
-        if not isinstance(self.even, bool):
-            raise UserError(f"trials.even={self.even!r} must be true or false")
-        check_whole("trials.horizon", self.horizon, 0)
+        check_flag("trials.even", self.even)
+        check_whole("trials.horizon", self.horizon, 0, MOST_REPEATED)
         check_whole("trials.validation", self.validation, 1)
         check_number("trials.length", self.length, positive=True)
         if self.length > 1:

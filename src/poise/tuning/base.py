@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from poise.actions import Action
-from poise.errors import UserError, suggestion
+from poise.errors import UserError, shown, suggestion
 from poise.policies import Forecast, Setup
 from poise.spaces import ActionSpace, Grids
 from poise.training import Event, Outlook
@@ -85,6 +85,11 @@ class Tuner(ABC):
     def refuse_foreign(self, history: History) -> None:  # noqa: B027 - most tuners ask nothing of a history
         """Refuse a history that this tuner cannot have made."""
 
+    @property
+    def has_choice(self) -> bool:
+        """Whether there is anything to choose among: more than one action."""
+        return len(self.space) > 1
+
     def described(self) -> dict[str, Any]:
         """Its name and options, for the record."""
         return {"name": self.kind.name, **self.options}
@@ -128,11 +133,11 @@ class TunerKind:
     def trial_settings(self, given: Options) -> TrialSettings:
         """How actions are tried: as given, else as this kind brings along, else by default."""
         if not isinstance(given, Mapping):
-            raise UserError(f"trials={given!r} must be a mapping, such as {{'length': 0.2}}")
+            raise UserError(f"trials={shown(given)} must be a mapping, such as {{'length': 0.2}}")
         known = [each.name for each in fields(TrialSettings)]
         for name in given:
             if name not in known:
-                raise UserError(f"unknown key 'trials.{name}'; {suggestion(str(name), known)}")
+                raise UserError(f"unknown key 'trials.{name}'; {suggestion(name, known)}")
         return TrialSettings(**{**self.trials, **given})
 
     def check_first_phase(self, classes: int) -> None:

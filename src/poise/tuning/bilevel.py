@@ -30,10 +30,11 @@ from poise.actions import Action, is_weight
 from poise.data import Draws
 from poise.errors import check_number, check_whole
 from poise.nets import BatchNorm, Model, Output
-from poise.policies import Forecast
+from poise.policies import MOST_TRIALS, Forecast
 from poise.training import Event, Situation, TuningDone
 from poise.training.evaluate import BATCH
-from poise.training.step import prior, seeded
+from poise.training.noise import seeding
+from poise.training.step import drawn_in_training, prior
 from poise.tuning.base import Choice, Task, Tuner, TunerKind, resolve_options
 from poise.tuning.environment import Environment
 from poise.tuning.history import Chosen, HyperStep, Stepped
@@ -65,8 +66,8 @@ class BilevelOptions:
     rate: float = 0.2
 
     def __post_init__(self) -> None:
-        check_whole("bilevel rounds", self.rounds, 1)
-        check_whole("bilevel steps", self.steps, 1)
+        check_whole("bilevel rounds", self.rounds, 1, MOST_TRIALS)
+        check_whole("bilevel steps", self.steps, 1, MOST_TRIALS)
         check_number("bilevel rate", self.rate, positive=True)
 
 
@@ -103,6 +104,11 @@ class BilevelTuner(Tuner):
                 yield TuningDone(task.phase, self.kind.name, step.as_json())
         task.history.append(Chosen(task.phase, action))
         return Choice(action)
+
+    @property
+    def has_choice(self) -> bool:
+        """Whether there is anything that hypergradients can move."""
+        return bool(tuned_axes(self.default))
 
     def forecast(self, phase: int) -> Forecast:
         """At most so many rounds; a step that is differentiated costs about as much as three."""
@@ -172,6 +178,7 @@ class InnerProblem:
             self._teacher = self._situation.teacher()
             self._model = _with_differentiable_norms(copy.deepcopy(self._situation.grown(environment.new)))
             self._feed = self._situation.feed(environment.kept, environment.new)
+            self._drawn = drawn_in_training(self._situation, self._model, self._teacher, self._feed)
         self._model.train_only("all", old_rows=situation.trains_old_rows(action))
         self._valid = environment.valid.to(situation.backend.device)
         self._clamp = situation.method.stages(situation.growth)[0].clamp
@@ -217,7 +224,7 @@ class InnerProblem:
         images = self._situation.preprocessing.training(pixels, choices).contiguous(memory_format=torch.channels_last)
         state = self._with_copied_buffers(state)
         noise = draws.key(self._situation.seed, "bilevel noise", self._situation.phase, number, step)
-        with seeded(noise, self._feed.device):
+        with seeding(self._drawn, noise, self._feed.device):
             student = functional_call(self._model, state, (images,))  # writes the statistics into `state`
         with torch.no_grad():
             teacher = self._teacher(images) if self._teacher is not None else None

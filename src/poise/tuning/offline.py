@@ -24,7 +24,7 @@ from poise.data import ImageSet, Memory, on_arrival, per_class
 from poise.errors import Damaged, Diverged, UserError, check_number, check_whole
 from poise.methods import Growth
 from poise.nets import Model
-from poise.policies import Forecast
+from poise.policies import MOST_TRIALS, Forecast
 from poise.policies.reinforce import FEATURES, Reinforce, state_of
 from poise.spaces import ActionSpace
 from poise.training import Event, LocalPhase, Situation, Trainer, TuningDone, ceiling, keep_exemplars, remember_means
@@ -58,7 +58,7 @@ class OfflineOptions:
 
     def __post_init__(self) -> None:
         for name in ("episodes", "phases"):
-            check_whole(f"offline-rl {name}", getattr(self, name), 1)
+            check_whole(f"offline-rl {name}", getattr(self, name), 1, MOST_TRIALS)
         for name in ("rate", "length"):
             check_number(f"offline-rl {name}", getattr(self, name), positive=True)
         if self.length > 1:

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from poise.data.augment import Augmentation
-from poise.data.images import ImageSet
+from poise.data.images import ImageSet, image_digest
 from poise.data.inputs import to_pixels
-from poise.data.sources.base import Source, digest
+from poise.data.sources.base import Source, digest, warn_of_copies
 from poise.data.suitable import suitable_augmentation, suitable_net
 from poise.errors import UserError
 
@@ -73,6 +73,10 @@ class ArraySource(Source):
         tests = _label("test", to_pixels(images, self._train.shape[1:]), labels, self._classes)
         if tests.shape != self._train.shape:
             raise UserError(f"test images have {tests.shape[0]} channels, training images {self._train.shape[0]}")
+        trained = set(map(image_digest, self._train.pixels.numpy()))
+        copies = sum(image_digest(image) in trained for image in tests.pixels.numpy())
+        if copies:
+            warn_of_copies(copies, len(tests))
         return tests
 
 

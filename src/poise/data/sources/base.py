@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 
@@ -11,6 +12,8 @@ from torch import Tensor
 
 from poise.data.augment import Augmentation, Preprocessing
 from poise.data.images import ImageSet
+
+log = logging.getLogger(__name__)
 
 
 class Source(ABC):
@@ -54,6 +57,16 @@ class Source(ABC):
         return torch.bincount(train.labels, minlength=len(self.class_names)).tolist(), train.shape
 
 
+def warn_of_copies(copies: int, tests: int, example: str = "") -> None:
+    """Say that the exam holds images that were trained on."""
+    log.warning(
+        "%d of the %d test images are copies of training images%s; the exam says too much: keep each in one part",
+        copies,
+        tests,
+        example,
+    )
+
+
 def digest(parts: Iterable[str | bytes | Tensor]) -> str:
     """A short hash of all parts, each with its length or shape, so that no two lists of parts look alike."""
     total = hashlib.blake2b(digest_size=16)
@@ -62,7 +75,7 @@ def digest(parts: Iterable[str | bytes | Tensor]) -> str:
             total.update(f"{part.dtype} {tuple(part.shape)}\n".encode())
             total.update(part.cpu().contiguous().numpy().data)
         else:
-            data = part.encode() if isinstance(part, str) else part
+            data = part.encode(errors="backslashreplace") if isinstance(part, str) else part
             total.update(f"{len(data)}\n".encode())
             total.update(data)
     return total.hexdigest()

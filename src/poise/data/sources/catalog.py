@@ -14,6 +14,7 @@ from poise.places import (
     RELEASES,
     Release,
     cifar_folder,
+    expand_user,
     explain_getting,
     explain_unknown,
     is_name,
@@ -37,7 +38,7 @@ def open_source(data: str, *, size: int | None = None) -> Source:
     folder = named_folder(data) if is_name(data) else None
     if folder is not None:
         return FolderSource(folder, name=data, size=size)
-    path = Path(data).expanduser()
+    path = expand_user(data)
     if path.is_dir():
         return FolderSource(path, size=size)
     raise UserError(explain_unknown(data))
@@ -52,7 +53,7 @@ def add_source(name: str, folder: Path) -> Source:
         raise UserError(f"'{name}' cannot name a data set; use letters, digits, '-' and '_' only")
     if name == EMBEDDED:
         raise UserError(f"'{EMBEDDED}' is the embedded data set; register the folder under another name")
-    absolute = Path(folder).expanduser().resolve()
+    absolute = expand_user(folder).resolve()
     if not absolute.is_dir():
         raise UserError(f"{folder} is not a folder; give the folder that holds the data set")
     source, found = _verify(name, absolute)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
 
@@ -11,9 +11,10 @@ import torch
 
 from poise.data.images import ImageSet
 from poise.data.inputs import decode_all, median_side, suitable_size
-from poise.data.sources.base import Source, digest
-from poise.data.suitable import LEAST_SIZE, suitable_augmentation, suitable_net
-from poise.errors import UserError
+from poise.data.sources.base import Source, digest, warn_of_copies
+from poise.data.suitable import LARGEST_SIZE, LEAST_SIZE, suitable_augmentation, suitable_net
+from poise.errors import UserError, check_whole
+from poise.files import MOST_IMAGE, read_bytes
 from poise.places import Files, list_files, scan
 
 
@@ -33,17 +34,35 @@ class FolderSource(Source):
     @cached_property
     def fingerprint(self) -> str:
         """A hash of the size in pixels and of the classes, names, lengths and contents of the training files."""
-        return digest([str(self._side), *_file_ids(self._layout.train)])
+        ids = [
+            f"{name}/{file.name} {size} {content.hex()}"
+            for (name, file), (size, content) in zip(list_files(self._layout.train), self._contents, strict=True)
+        ]
+        return digest([str(self._side), *ids])
+
+    @cached_property
+    def _contents(self) -> list[FileContent]:
+        """Of the training files."""
+        return _read_contents(self._layout.train)
 
     def train(self) -> ImageSet:
         """The training images, class by class, file names in order."""
         return self._images(self._layout.train)
 
     def test(self) -> ImageSet:
-        """The test images, class by class, file names in order."""
+        """The test images, class by class, file names in order; copies of training files are warned of."""
         if self._layout.test is None:
             raise UserError(f"{self._folder} has no test folder; add test/CLASS/* (or val/CLASS/*) or set exam=dev")
+        self._warn_of_copies(self._layout.test)
         return self._images(self._layout.test)
+
+    def _warn_of_copies(self, tests: Files) -> None:
+        """Say how many test files have the same bytes as a training file."""
+        trained = dict(zip(self._contents, (file for _, file in list_files(self._layout.train)), strict=True))
+        listed = zip(_read_contents(tests), (file for _, file in list_files(tests)), strict=True)
+        copies = [(file, trained[content]) for content, file in listed if content in trained]
+        if copies:
+            warn_of_copies(len(copies), sum(map(len, tests.values())), f" ({copies[0][0]} is {copies[0][1]})")
 
     def outline(self) -> tuple[list[int], tuple[int, int, int]]:
         """How many training images each class has, and their shape; no image is decoded for it."""
@@ -57,13 +76,24 @@ class FolderSource(Source):
         return ImageSet(pixels, labels, torch.arange(len(listed)))
 
 
-def _file_ids(files: Files) -> Iterator[str]:
-    for name, file in list_files(files):
-        try:
-            content = file.read_bytes()
-        except OSError as error:
-            raise UserError(f"image {file} cannot be read ({error.strerror}); check its permissions") from error
-        yield f"{name}/{file.name} {len(content)} {hashlib.blake2b(content, digest_size=16).hexdigest()}"
+FileContent = tuple[int, bytes]  # how many bytes a file has, and their hash
+
+
+def _read_contents(files: Files) -> list[FileContent]:
+    with ThreadPoolExecutor() as pool:
+        return list(pool.map(_read_content, (file for _, file in list_files(files))))
+
+
+def _read_content(file: Path) -> FileContent:
+    try:
+        content = read_bytes(file, MOST_IMAGE)
+    except FileNotFoundError as error:
+        raise UserError(f"image {file} is gone, or a broken link; mend or remove it") from error
+    except OSError as error:
+        raise UserError(f"image {file} cannot be read ({error.strerror}); check its permissions") from error
+    except UserError as error:
+        raise UserError(f"image {error}") from error
+    return len(content), hashlib.blake2b(content, digest_size=16).digest()
 
 
 def _choose_size(files: Files) -> tuple[int, str]:
@@ -72,6 +102,5 @@ def _choose_size(files: Files) -> tuple[int, str]:
 
 
 def _check_size(size: int) -> int:
-    if isinstance(size, bool) or not isinstance(size, int) or size < LEAST_SIZE:
-        raise UserError(f"size={size} must be a whole number of pixels, at least {LEAST_SIZE}")
+    check_whole("image_size", size, LEAST_SIZE, LARGEST_SIZE)
     return size

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from poise import store
+from poise import files, store
 from poise.errors import UserError
 from poise.report.figures.description import GREY, Figure, Mark, Panel, Style
 
@@ -59,7 +59,7 @@ def save_all(figure: Figure, folder: Path) -> None:
         settle(drawing)
         found = {ending: _encode(drawing, ending) for ending in ENDINGS}
     for ending, data in found.items():
-        (folder / f"{figure.name}{ending}").write_bytes(data)
+        files.write_bytes(folder / f"{figure.name}{ending}", data, sync=False)
 
 
 def check_picture(path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +20,7 @@ from poise.report.page.svg import legend_html, panel_html
 from poise.report.reading import PhaseRecord, RunRecord, StreamKind, UnreadPath, flat_keys, remarks
 from poise.report.tables import ReportTable
 from poise.report.tables.table import Column
+from poise.words import printable
 
 GENERATOR: Final = f"poise {__version__}"
 #: With more runs than this, the sections of single runs have no charts, so that the page stays light.
@@ -50,19 +53,22 @@ def make_page(contents: Contents, refresh: int | None = None) -> str:
     environment.filters["panel"] = lambda panel: Markup(panel_html(panel))
     environment.filters["legend"] = lambda legend: Markup(legend_html(legend))
     text = environment.from_string((files / "page.html").read_text(encoding="utf-8"))
-    return text.render(
+    script = (files / "page.js").read_text(encoding="utf-8")
+    page = text.render(
         title=glance.title(runs),
         generator=GENERATOR,
         written=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         refresh=refresh,
         style=Markup((files / "page.css").read_text(encoding="utf-8")),
-        script=Markup((files / "page.js").read_text(encoding="utf-8")),
+        script=Markup(script),
+        script_digest=base64.b64encode(hashlib.sha256(f"\n{script}\n".encode()).digest()).decode(),
         summary=glance.summary(runs, contents.unread),
         contents=contents,
         runs=[_section(run, contents.links.get(run.name, ""), colours.get(run.method)) for run in runs],
         anchors=anchors(runs),
         seeds={run.name: run.seed for run in runs},
-    ).lstrip()
+    )
+    return printable(page.lstrip())
 
 
 def anchors(runs: Sequence[RunRecord]) -> dict[str, str]:

@@ -28,6 +28,7 @@ from poise.runfolder import (
     holds_more_after_phase_0,
     saved_recipe,
 )
+from poise.words import one_line, one_line_each
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ def read_run(path: Path, name: str | None = None) -> RunRecord:
     """The run in this folder or of this result file; raises if it cannot be read."""
     if not path.exists():
         raise UserError(f"{path} does not exist")
-    if path.is_file():
+    if not path.is_dir():
         return _read_result(path, name or path.stem)
     kind = next((file for file in (RECIPE, CROSSVAL) if (path / file).exists()), None)
     if kind is None:
@@ -165,11 +166,11 @@ class _Events:
 
     def add(self, event: Mapping[str, Any]) -> None:
         """One more event."""
-        kind = str(event["event"])
+        kind = one_line(str(event["event"]))
         self.counts[kind] = self.counts.get(kind, 0) + 1
         self.last = {"event": kind, "phase": event.get("phase", self.last.get("phase"))}
         if kind == "action":
-            self.action = dict(event)
+            self.action = {**event, "action": one_line_each(event.get("action", {}))}
         elif kind == "learned":
             self.stored = int(event["memory_images"])
         elif kind == "trial":
@@ -192,7 +193,7 @@ class _Events:
                 accuracy=float(event["accuracy"]),
                 accuracy_fc=100 * sum(hits["fc"]) / max(1, sum(images)),
                 accuracy_ncm=100 * sum(hits["ncm"]) / max(1, sum(images)),
-                action={**self.action.get("action", {}), "classifier": str(event["classifier"])},
+                action={**self.action.get("action", {}), "classifier": one_line(str(event["classifier"]))},
                 stored=self.stored,
                 labels=labels,
                 arrived=labels[len(before) :],
@@ -208,7 +209,7 @@ def _trial_record(event: Mapping[str, Any]) -> TrialRecord:
     plan = event["trial"]
     return TrialRecord(
         phase=int(event["phase"]),
-        action=event["action"],
+        action=one_line_each(event["action"]),
         reward=float(event["reward"]),
         epochs=int(plan["epochs"]),
         full=bool(plan["full"]),
@@ -232,6 +233,7 @@ def _make_record(
     path: Path, name: str, saved: Mapping[str, Any], result: Mapping[str, Any] | None, events: _Events
 ) -> RunRecord:
     """A run: if it is finished, its result is authoritative and its journal adds details."""
+    saved, result = one_line_each(saved), one_line_each(result)
     if result is None:
         memory, phases = saved["recipe"].get("memory") or {}, events.phases
         marks = {
@@ -253,7 +255,7 @@ def _make_record(
             raise UserError(f"{path} does not say its {needed}")
     return RunRecord(
         path=path,
-        name=name,
+        name=one_line(name),
         recipe=recipe,
         result=result,
         machine=saved.get("machine", {}),

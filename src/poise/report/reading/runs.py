@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from poise.actions import Action, AxisValue
+from poise.files import file_word
 from poise.runfolder import CHANCE_KEYS, is_tuned, method_name, without_empty_keys
 
 #: What is done to training images beyond the augmentation of most methods, by the word of the recipe, as a label.
@@ -219,7 +220,7 @@ class RunRecord:
     @property
     def exam_name(self) -> str:
         """The data set and the exam as a word for file names."""
-        return self.data if self.exam == "test" else f"{self.data}-{self.exam}"
+        return file_word(self.data if self.exam == "test" else f"{self.data}-{self.exam}")
 
     @property
     def where(self) -> str:

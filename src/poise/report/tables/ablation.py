@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from poise.files import file_word
 from poise.report.reading import Configuration, RunRecord, StreamKind, configurations
 from poise.report.statistics import spread
 from poise.report.tables.accuracy import paper_note
@@ -29,7 +30,7 @@ def ablation_tables(runs: Sequence[RunRecord]) -> list[ReportTable]:
     tables = []
     for inside in (homes[key] for key in sorted(homes)):
         rows = configurations(inside)
-        name = f"{inside[0].method}-{inside[0].exam_name}"
+        name = file_word(f"{inside[0].method}-{inside[0].exam_name}")
         numbered = [row for row in rows if ablation_number(row.first) is not None]
         if any(ablation_number(row.first) not in (1, 4) for row in numbered):
             tables.append(_table_3(name, numbered))

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import csv
+import functools
 import io
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from poise.report.statistics import Spread
+from poise.words import one_line
 
 Value = float | int | str | None
 NOTHING: Final = "–"
+_NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
 @dataclass(frozen=True)
@@ -79,18 +83,38 @@ class ReportTable:
         heads = [" ".join(word for word in (column.group, column.title) if word) for column in self.columns]
         ruler = ["---:" if column.numeric else "---" for column in self.columns]
         body = [[" · ".join([cell.text, *(note.text for note in cell.notes)]) for cell in row] for row in self.rows]
-        table = "\n".join(f"| {' | '.join(line)} |" for line in [heads, ruler, *body])
-        return f"## {self.title}\n\n{table}\n\n{self.caption}\n"
+        written = [list(map(_markdown_text, line)) for line in (heads, *body)]
+        table = "\n".join(f"| {' | '.join(line)} |" for line in [written[0], ruler, *written[1:]])
+        return f"## {_markdown_text(self.title)}\n\n{table}\n\n{_markdown_text(self.caption)}\n"
 
 
 def csv_of_rows(rows: Sequence[Mapping[str, Value]]) -> str:
-    """Flat rows as CSV; unknown values are empty."""
+    """Flat rows as CSV; unknown values are empty, and no text is a formula."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     out = io.StringIO()
     writer = csv.DictWriter(out, names, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
+    writer.writerow({name: _plain_value(name) for name in names})
+    writer.writerows({name: _plain_value(value) for name, value in row.items()} for row in rows)
     return out.getvalue()
+
+
+def _plain_value(value: Value) -> Value:
+    """A value of a CSV file. Spreadsheets compute a text that looks like a formula, so it gets a quote before it.
+
+    >>> [_plain_value(value) for value in (-0.5, "-0.5", "=1+1", "lucir")]
+    [-0.5, '-0.5', "'=1+1", 'lucir']
+    """
+    if not isinstance(value, str):
+        return value
+    line = one_line(value)
+    begins = line.lstrip(" ").startswith(("=", "+", "-", "@"))
+    return f"'{line}" if begins and not _NUMBER.fullmatch(line) else line
+
+
+def _markdown_text(text: str) -> str:
+    """A text that stays in its cell and is no HTML."""
+    escapes = (("\\", "\\\\"), ("&", "&amp;"), ("<", "&lt;"), ("|", "\\|"), ("](", "]\\("))
+    return functools.reduce(lambda made, each: made.replace(*each), escapes, " ".join(text.split()))
 
 
 def text_cell(text: str, runs: Sequence[str] = ()) -> TableCell:

@@ -8,6 +8,7 @@ from typing import Any
 
 from poise.actions import Action
 from poise.report.reading import EXPLAINED, UNVERIFIED, RunRecord, remarks
+from poise.words import one_line
 
 
 def run_table(run: RunRecord) -> str:
@@ -82,7 +83,8 @@ def rows_table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def align_columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table whose columns are as wide as their contents."""
+    """A table whose columns are as wide as their contents, each row in one line."""
+    header, rows = [one_line(cell) for cell in header], [[one_line(cell) for cell in row] for row in rows]
     widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in [header, *rows]]
     return "\n".join(line.rstrip() for line in [lines[0], "  ".join("─" * width for width in widths), *lines[1:]])

@@ -1,0 +1,92 @@
+"""Which code makes the numbers: poise itself, and every package that can change one."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import subprocess
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+import poise
+from poise import __version__
+
+#: Packages that compute, draw, decode or store.
+NUMERIC: Final = ("torch", "numpy", "scipy", "scikit-learn", "joblib", "threadpoolctl", "pillow", "safetensors")
+#: Names with which those of a GPU begin.
+_ON_GPU: Final = ("nvidia-", "triton", "pytorch-triton")
+
+
+def versions(*modules: str) -> dict[str, str | None]:
+    """Versions by the name of the package; besides, those that bring along these modules."""
+    named = {name: _version(name) for name in NUMERIC}
+    if torch.version.cuda is not None:
+        named |= {each.name: each.version for each in metadata.distributions() if each.name.lower().startswith(_ON_GPU)}
+        cudnn: Any = torch.backends.cudnn
+        named |= {"cuda": torch.version.cuda, "cudnn": str(cudnn.version())}
+    homes = metadata.packages_distributions() if any(modules) else {}
+    for module in modules:
+        named |= {name: _version(name) for name in homes.get(module.partition(".")[0], ())}
+    return {
+        "poise": __version__,
+        "poise_commit": commit(),
+        "poise_source": source_digest(),
+        "python": platform.python_version(),
+        **named,
+        "torch": torch.__version__,
+    }
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def libraries() -> list[dict[str, str | None]]:
+    """The libraries for linear algebra and threads that are loaded, with their versions and kernels."""
+    from threadpoolctl import threadpool_info  # imported here because it looks through all loaded libraries
+
+    told = ("internal_api", "version", "architecture")
+    return [{name: each[name] for name in told if name in each} for each in threadpool_info()]
+
+
+def commit() -> str | None:
+    """Of poise: that of its checkout, with `+changed` where files of it differ; that it was installed from; or None."""
+    home = Path(poise.__file__).resolve().parent
+    checkout = home.parent.parent
+    if (checkout / ".git").exists() and home == checkout / "src" / "poise":
+        found = _git(checkout, "rev-parse", "HEAD")
+        if found is not None and found.returncode == 0:
+            same = _git(checkout, "diff", "--quiet", "HEAD", "--", "src/poise")
+            return found.stdout.strip() + ("" if same is not None and same.returncode == 0 else "+changed")
+    try:
+        installed: Any = json.loads(metadata.distribution("poise").read_text("direct_url.json") or "{}")
+        return str(installed["vcs_info"]["commit_id"])
+    except (metadata.PackageNotFoundError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _git(folder: Path, *words: str) -> subprocess.CompletedProcess[str] | None:
+    """Ask git about a folder; it neither writes there nor runs what is configured there."""
+    quiet = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
+    command = ["git", "-C", str(folder), "-c", "core.fsmonitor=false", *words]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=10, env=quiet)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+
+
+def source_digest() -> str:
+    """Of poise's own source files, by name and content: the same wherever the same code is installed."""
+    home, digest = Path(poise.__file__).resolve().parent, hashlib.blake2b(digest_size=16)
+    for file in sorted(home.rglob("*.py")):
+        digest.update(f"{file.relative_to(home).as_posix()}\0".encode())
+        digest.update(hashlib.blake2b(file.read_bytes()).digest())
+    return digest.hexdigest()

@@ -1,0 +1,239 @@
+"""Reading and writing files that anybody may have prepared.
+
+What is read must be a plain file of a sensible size: a FIFO, a device or an endless file is refused in one line, and
+nothing waits for it. What is written goes to a new file with a name that nobody can guess, which then takes the place
+of the old one: a link that was put there is replaced, and what it points to stays as it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import os
+import re
+import secrets
+import stat
+from io import BufferedReader
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from poise.errors import UserError
+
+#: The most bytes that are read of a recipe, a sweep file or a network's source.
+MOST_TEXT: Final = 4 << 20
+#: The most bytes that are read of a JSON document, and of one line of a journal.
+MOST_DOCUMENT: Final = 128 << 20
+#: The most bytes of a journal, of an image file, and of a file of a published data set.
+MOST_JOURNAL: Final = 4 << 30
+MOST_IMAGE: Final = 1 << 30
+
+_TEMPORARY: Final = re.compile(r"\..*\.[0-9a-f]{16}\.poise\.tmp")
+_KINDS: Final = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFLNK: "a link",
+}
+
+
+# Reading --------------------------------------------------------------------------------------------------------------
+
+
+def open_plain(path: str | Path, most: int | None = None) -> BufferedReader:
+    """Open a plain file of at most so many bytes for reading; anything else is refused in one line.
+
+    What the system refuses raises its own `OSError`.
+    """
+    _check_plain(path, Path(path).stat(), most)  # before it is opened: opening a device can do something
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        _check_plain(path, os.fstat(handle), most)  # what was really opened
+        return os.fdopen(handle, "rb")
+    except BaseException:
+        os.close(handle)
+        raise
+
+
+def read_bytes(path: str | Path, most: int = MOST_DOCUMENT) -> bytes:
+    """All of a plain file, which has at most so many bytes."""
+    with open_plain(path, most) as file:
+        size = os.fstat(file.fileno()).st_size
+        data = file.read(size + 1)
+        while len(data) > size:  # it has no size of its own, like a file in /proc, or it grows
+            size = 2 * len(data)
+            data += file.read(size + 1 - len(data))
+            if len(data) > most:
+                raise _too_large(path, most)
+    return data
+
+
+def read_text(path: str | Path, most: int = MOST_TEXT) -> str:
+    """All of a plain text file in UTF-8, which has at most so many bytes; its line ends become newlines."""
+    return read_bytes(path, most).decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
+
+
+def refuse_other_kinds(path: str | Path, most: int | None = None) -> None:
+    """Refuse a path at which there is no plain file of at most so many bytes, for what opens it by its path."""
+    found = describe(path)
+    if found == "nothing":
+        raise UserError(f"{path} does not exist")
+    if found == "a broken link":
+        raise UserError(f"{path} is a broken link, not a file; mend or remove it")
+    _check_plain(path, Path(path).stat(), most)
+
+
+def main_memory() -> int:
+    """How many bytes of memory this machine has."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def describe(path: str | Path) -> str:
+    """What there is at a path, in words: `a plain file`, `a folder`, `a FIFO`, `a broken link`, `nothing` and so on."""
+    try:
+        return _kind(Path(path).stat())
+    except OSError:
+        return "a broken link" if Path(path).is_symlink() else "nothing"
+
+
+def _kind(found: os.stat_result) -> str:
+    return _KINDS.get(stat.S_IFMT(found.st_mode), "a plain file")
+
+
+def _check_plain(path: str | Path, found: os.stat_result, most: int | None) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        raise UserError(f"{path} is {_kind(found)}, not a file; replace or remove it")
+    if most is not None and found.st_size > most:
+        raise _too_large(path, most)
+
+
+def _too_large(path: str | Path, most: int) -> UserError:
+    size = f"{most >> 30} GiB" if most >= 1 << 30 else f"{most >> 20} MiB"
+    return UserError(f"{path} is larger than the {size} that are read of such a file; check what it is")
+
+
+# Writing --------------------------------------------------------------------------------------------------------------
+
+
+def write_bytes(path: Path, data: bytes, *, sync: bool = True) -> None:
+    """Put `data` at `path` atomically: a new temporary file, fsync, rename, fsync of the folder.
+
+    A link at `path` is replaced and not followed. Temporary files that killed processes left in the folder are removed.
+    Without `sync` the disk is not waited for: for what can be made again.
+    """
+    _refuse_special(path)
+    temporary, file = _open_new(path)
+    try:
+        with file:
+            file.write(data)
+            file.flush()
+            if sync:
+                os.fsync(file.fileno())
+            temporary.replace(path)  # still locked
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    _remove_abandoned(path.parent)
+    if sync:
+        _sync_folder(path.parent)
+
+
+def open_to_append(path: Path) -> BinaryIO:
+    """Open a plain file for appending and reading, made if it is not there; a link is refused and not followed."""
+    try:
+        found = os.lstat(path)
+    except FileNotFoundError:
+        pass
+    else:
+        if not stat.S_ISREG(found.st_mode):
+            raise UserError(f"{path} is {_kind(found)}, not a file; nothing is written there: remove it first")
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+    return os.fdopen(handle, "a+b")
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and those above it. One that is there is fine, a link to one is not: files would go elsewhere."""
+    if path.is_symlink():
+        raise UserError(f"{path} is a link; nothing is written through it: remove it, or put a folder there")
+    path.mkdir(parents=True, exist_ok=True)
+
+
+def file_word(text: str) -> str:
+    """A text as a part of a file's name: nothing that leaves its folder, hides it, or means something in an address.
+
+    What has to be changed gets a few digits of its hash, so that two texts never have the same word.
+
+    >>> file_word("tiny-imagenet-100")
+    'tiny-imagenet-100'
+    >>> file_word("../../a b")
+    'a b-d12089d8'
+    """
+    plain = re.sub(r"[^\w .+-]", "-", text).strip(" .-")
+    if plain and plain == text and len(plain.encode()) <= 120:
+        return text
+    short = plain.encode()[:100].decode(errors="ignore")
+    digest = hashlib.blake2b(text.encode(errors="backslashreplace"), digest_size=4).hexdigest()
+    return f"{short}-{digest}".strip("-")
+
+
+def _refuse_special(path: Path) -> None:
+    """A device or a FIFO would be replaced by a file."""
+    try:
+        found = Path(path).stat()
+    except OSError:
+        return
+    if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
+        raise UserError(f"{path} is {_kind(found)}; give the name of a file")
+
+
+def _open_new(path: Path) -> tuple[Path, BinaryIO]:
+    """A new file beside `path`, locked for as long as it is open, so that others see that it is being written."""
+    start = os.fsdecode(os.fsencode(path.name)[:200])  # all of it must be short enough for a file's name
+    while True:
+        temporary = path.with_name(f".{start}.{secrets.token_hex(8)}.poise.tmp")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+        file = os.fdopen(os.open(temporary, flags, 0o666), "wb")
+        if _lock(file.fileno(), where_there_are_none=True) and os.fstat(file.fileno()).st_nlink:
+            return temporary, file
+        file.close()  # taken for an abandoned one, in the moment before it was locked
+        temporary.unlink(missing_ok=True)
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Remove temporary files whose writer is gone, as far as the folder lets us."""
+    try:
+        with os.scandir(folder) as entries:
+            found = [entry.path for entry in entries if _TEMPORARY.fullmatch(entry.name)]
+    except OSError:  # it can be written to and not listed
+        return
+    for name in found:
+        try:
+            handle = os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except OSError:
+            continue
+        try:
+            if _lock(handle, where_there_are_none=False):
+                with contextlib.suppress(OSError):
+                    Path(name).unlink()
+        finally:
+            os.close(handle)
+
+
+def _lock(handle: int, *, where_there_are_none: bool) -> bool:
+    """Lock an open file without waiting; whether it worked. Some network disks have no locks."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return where_there_are_none and error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
+    return True
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,85 @@
+"""What a learner is made with, looked at before anything is made of it: every mistake is one line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from poise.data import Augmentation, Preprocessing
+from poise.errors import UserError
+from poise.training import Event
+
+Callback = Callable[[Event], object]
+
+_LONGEST: Final = 200  # characters of a word; longer ones are not names of anything
+_MAPPINGS: Final = {"options": "lambda_base", "action": "lr", "policy_options": "safe"}
+
+
+def check_given(given: Mapping[str, Any]) -> None:
+    """Refuse parameters of another kind than the constructor takes."""
+    for name, value in given.items():
+        if isinstance(value, np.ndarray | Tensor):
+            raise UserError(f"{name} is {_kind(value)} of shape {list(value.shape)}; give plain values")
+        if isinstance(value, str) and (len(value) > _LONGEST or not value.isprintable()):
+            raise UserError(f"{name}={shortened(value)} is no name; give a short word on one line")
+    for name, example in _MAPPINGS.items():
+        for key in given[name] if isinstance(given.get(name), Mapping) else ():
+            if not isinstance(key, str):
+                raise UserError(f"{name} has the key {shortened(key)}, which is no name; give {{{example!r}: 1.0}}")
+    _check_net(given.get("net"))
+    _check_tune(given.get("tune"))
+    for name, kind in (("preprocessing", Preprocessing), ("augmentation", Augmentation)):
+        value = given.get(name)
+        if value is not None and not isinstance(value, kind):
+            raise UserError(f"{name}={shortened(value)} must be a poise.{kind.__name__}, or left out")
+    if not isinstance(given.get("device", "auto"), str | torch.device):
+        raise UserError(f"device={shortened(given['device'])} is no device; use auto, cpu, cuda or cuda:N")
+    for name, kinds in (("deterministic", bool), ("verbose", bool | int)):  # scikit-learn's users say verbose=1
+        if not isinstance(given.get(name, False), kinds):
+            raise UserError(f"{name}={shortened(given[name])} must be True or False")
+    checked_callbacks(given.get("callbacks"))
+
+
+def _check_net(net: object) -> None:
+    if not isinstance(net, str | nn.Module | None):
+        raise UserError(
+            f"net={shortened(net)} is neither a name nor a module; a class of your own must be made first: net=Net()"
+        )
+    if isinstance(net, nn.Module) and any(each.is_meta for each in (*net.parameters(), *net.buffers())):
+        raise UserError("net was made on the device 'meta' and has no values; make it on the CPU")
+
+
+def _check_tune(tune: object) -> None:
+    if isinstance(tune, str | None):
+        return
+    words = list(tune) if isinstance(tune, Sequence | set | frozenset) else None
+    if words is None or not all(isinstance(word, str) for word in words):
+        raise UserError(f"tune={shortened(tune)} must be a list of words, such as ['kd', 'lr']")
+
+
+def checked_callbacks(callbacks: Any) -> tuple[Callback, ...]:  # noqa: ANN401 - checked here
+    """The functions that are told every event."""
+    if callable(callbacks):
+        raise UserError("callbacks must be a list of callables; pass callbacks=[callback]")
+    if callbacks is not None and (isinstance(callbacks, str | bytes) or not isinstance(callbacks, Sequence)):
+        raise UserError(f"callbacks={shortened(callbacks)} must be a list of callables; pass callbacks=[callback]")
+    for callback in callbacks or ():
+        if not callable(callback):
+            raise UserError(f"callbacks has {callback!r}, which cannot be called with an event; pass functions")
+    return tuple(callbacks or ())
+
+
+def shortened(value: object, longest: int = 60) -> str:
+    """A value in a line for the user."""
+    if isinstance(value, nn.Module):
+        return f"{type(value).__name__}(…)"
+    text = " ".join(repr(value).split())
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"
+
+
+def _kind(value: object) -> str:
+    return "a tensor" if isinstance(value, Tensor) else "an array"

@@ -1,0 +1,116 @@
+"""Signals as a user sends them: one line, the right exit code, and a checkpoint where there is something to lose."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from .samples import Command, pictures
+
+# Sends a signal to itself at the moment in which a module is about to be imported.
+IMPORTING = """
+import os, signal, sys
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Finder())
+from poise.cli import main
+main()
+"""
+SMALL = ("--epochs", "400", "--batch", "4", "--image-size", "8", "--policy", "fixed", "--net", "small")
+
+
+@pytest.mark.parametrize("module", ["poise.cli.app", "poise.experiment", "torch.nn"])
+def test_ctrl_c_during_imports_is_one_line(module: str) -> None:
+    command = [sys.executable, "-c", IMPORTING.format(module=module), "run", "--out", "run"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 130, done.stderr
+    assert done.stderr.strip() == "poise: interrupted before it had begun; nothing was changed"
+    assert not Path("run").exists()
+
+
+def test_ctrl_c_where_nothing_is_imported_says_that_nothing_is_lost(
+    monkeypatch: pytest.MonkeyPatch, poise: Command
+) -> None:
+    def interrupted() -> list[str]:
+        signal.raise_signal(signal.SIGINT)
+        return []
+
+    monkeypatch.setattr("poise.cli.lists.recipe_names", interrupted)
+    done = poise("recipes")
+    assert done.code == 130
+    assert done.err.strip() == "poise: interrupted without a checkpoint; what was saved before is still there"
+
+
+def learning(place: Path, *more: str) -> subprocess.Popen[str]:
+    """`poise learn` in the middle of its training."""
+    pictures(place / "pets", "cat dog")
+    command = [sys.executable, "-m", "poise", "learn", str(place / "model"), str(place / "pets"), *SMALL, *more]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "epoch 1/" in line or "main" in line:
+            return process
+    raise AssertionError("it never began to train")
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGHUP], ids=["TERM", "HUP"])
+def test_learning_writes_a_checkpoint_and_leaves_with_the_code_of_the_signal(signum: int, tmp_path: Path) -> None:
+    process = learning(tmp_path)
+    process.send_signal(signum)
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode == 128 + signum
+    assert said.splitlines()[-1] == "poise: interrupted; the same command continues, with --restart it begins again"
+    assert "Traceback" not in said
+    assert (tmp_path / "model.pending").exists()
+    assert not (tmp_path / "model").exists()
+
+
+def test_ctrl_c_again_and_again_says_something_and_is_no_traceback(tmp_path: Path) -> None:
+    process = learning(tmp_path)
+    deadline = time.monotonic() + 60
+    while process.poll() is None and time.monotonic() < deadline:
+        os.kill(process.pid, signal.SIGINT)
+        time.sleep(0.001)
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode == 130
+    assert "poise: stopping; Ctrl-C again stops at once, without a checkpoint" in said
+    assert "Traceback" not in said
+    assert said.splitlines()[-1].startswith("poise: interrupted")
+
+
+def test_a_terminal_that_is_closed_loses_nothing(tmp_path: Path) -> None:
+    words = ["run", "digits/lucir", "epochs=400", "policy=fixed", "--out", str(tmp_path / "run")]
+    process, terminal = pty.fork()
+    if not process:
+        os.execv(sys.executable, [sys.executable, "-m", "poise", *words])
+    drawn, deadline = b"", time.monotonic() + 120
+    while b"epoch 3/" not in drawn and time.monotonic() < deadline:
+        if select.select([terminal], [], [], 1)[0]:
+            drawn += os.read(terminal, 65536)
+    os.close(terminal)  # what a terminal's window does when it is closed
+    status = os.waitpid(process, 0)[1]
+    assert os.waitstatus_to_exitcode(status) == 128 + signal.SIGHUP
+    assert len(list((tmp_path / "run" / "checkpoints").iterdir())) == 1
+
+
+def test_a_pipe_that_nobody_reads_stops_no_job(tmp_path: Path) -> None:
+    pictures(tmp_path / "pets", "cat dog")
+    command = [sys.executable, "-m", "poise", "learn", str(tmp_path / "model"), str(tmp_path / "pets")]
+    ours, theirs = os.pipe()
+    os.close(ours)
+    done = subprocess.run([*command, *SMALL[2:], "--epochs", "1"], stderr=theirs, stdout=subprocess.PIPE, check=False)
+    os.close(theirs)
+    assert done.returncode == 0
+    assert (tmp_path / "model").exists()

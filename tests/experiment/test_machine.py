@@ -1,0 +1,168 @@
+"""What is on record of the machine, and what is said where a run goes on under other conditions."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Callable, Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from poise import Learner, store
+from poise.experiment import Plan, Run, RunFolder
+from poise.experiment.machine import describe_machine
+from poise.experiment.provenance import NUMERIC, commit, source_digest, versions
+from poise.training import Backend, changed_switches, read_switches
+from poise.training.events import StepDone
+
+Plans = Callable[..., Plan]
+
+
+@pytest.fixture
+def other_precision() -> Iterator[None]:
+    """A program in which matrix products are computed in less precision."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
+def test_it_names_the_commit_and_every_package_that_can_change_a_number(cpu: Backend, tmp_path: Path) -> None:
+    machine = describe_machine(tmp_path, cpu)
+    known = machine["versions"]
+    assert {"poise", "poise_commit", "poise_source", "python", *NUMERIC} <= known.keys()
+    assert known["torch"] == torch.__version__
+    assert {name: known[name] for name in ("numpy", "pillow")} == {
+        name: metadata.version(name) for name in ("numpy", "pillow")
+    }
+    assert re.fullmatch("[0-9a-f]{32}", known["poise_source"])
+    assert any(each["internal_api"] in ("openblas", "mkl") for each in machine["libraries"])
+    assert machine["switches"] == read_switches()
+    json.dumps(machine)
+
+
+def test_the_commit_is_that_of_the_checkout() -> None:
+    root = Path(__file__).parents[2]
+    asked = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False, cwd=root)
+    if asked.returncode or not (root / "src" / "poise").exists():
+        pytest.skip("the tests do not run in a checkout")
+    assert str(commit()).removesuffix("+changed") == asked.stdout.strip()
+
+
+def test_the_digest_is_that_of_the_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for place in ("one", "two"):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / "__init__.py").write_text("a = 1\n")
+    digests = []
+    for place, more in (("one", ""), ("two", ""), ("two", "a = 2\n")):
+        with (tmp_path / place / "__init__.py").open("a") as file:
+            file.write(more)
+        monkeypatch.setattr("poise.__file__", str(tmp_path / place / "__init__.py"))
+        digests.append(source_digest())
+    assert digests[0] == digests[1] != digests[2]
+
+
+def test_packages_of_networks_are_named_too() -> None:
+    assert "pytest" in versions("pytest")
+    assert versions("no_such_module").keys() == versions().keys()
+
+
+def interrupted(plan: Plan, folder: Path, until: int = 1) -> RunFolder:
+    opened = RunFolder(folder)
+    Run(plan, opened, until=until).start()
+    return opened
+
+
+def resumed(opened: RunFolder, plan: Plan) -> dict[str, Any]:
+    Run(plan, opened).resume()
+    (resume,) = store.read_json(opened.machine)["resumes"]
+    return dict(resume)
+
+
+def test_a_resume_under_the_same_conditions_says_nothing(
+    plan: Plans, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = plan()
+    resume = resumed(interrupted(made, tmp_path / "run"), made)
+    assert resume["exact"] is True
+    assert "differs" not in resume
+    assert "other conditions" not in caplog.text
+
+
+def test_a_resume_under_another_precision_says_so(
+    plan: Plans, tmp_path: Path, caplog: pytest.LogCaptureFixture, request: pytest.FixtureRequest
+) -> None:
+    made = plan()
+    opened = interrupted(made, tmp_path / "run")
+    request.getfixturevalue("other_precision")
+    resume = resumed(opened, made)
+    assert resume["exact"] is False
+    assert resume["differs"] == ["matmul_precision=ieee then, matmul_precision=bf16 now"]
+    (said,) = [each.getMessage() for each in caplog.records if "other conditions" in each.getMessage()]
+    assert "matmul_precision=ieee then, matmul_precision=bf16 now" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [("numpy", r"numpy 0\.0 then, numpy .* now"), ("poise_source", "poise .* then, poise .* now")],
+)
+def test_a_resume_with_other_packages_says_so(name: str, line: str, plan: Plans, tmp_path: Path) -> None:
+    made = plan()
+    opened = interrupted(made, tmp_path / "run")
+    machine = store.read_json(opened.machine)
+    machine["versions"][name] = "0.0"
+    store.write_json(opened.machine, machine)
+    resume = resumed(opened, made)
+    assert resume["exact"] is False
+    assert re.fullmatch(line, resume["differs"][0])
+
+
+def test_a_description_by_an_older_poise_is_no_difference(plan: Plans, tmp_path: Path) -> None:
+    made = plan()
+    opened = interrupted(made, tmp_path / "run")
+    machine = store.read_json(opened.machine)
+    machine["versions"] = {name: machine["versions"][name] for name in ("poise", "python", "torch", "numpy")}
+    del machine["switches"], machine["libraries"]
+    store.write_json(opened.machine, machine)
+    assert resumed(opened, made)["exact"] is True
+
+
+def test_a_learner_saved_in_the_middle_of_a_phase_says_so_too(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, request: pytest.FixtureRequest
+) -> None:
+    images = torch.randint(0, 256, (24, 1, 8, 8), dtype=torch.uint8, generator=torch.Generator())
+    first = Learner(policy="fixed", net="small", epochs=1, batch=8, memory=4, device="cpu")
+    first.partial_fit(images, torch.arange(24) % 2)
+    for event in first.fitting(images, torch.arange(24) % 2 + 2):
+        if isinstance(event, StepDone):
+            first.save(tmp_path / "model")
+            break
+    Learner.load(tmp_path / "model", device="cpu").partial_fit(images, torch.arange(24) % 2 + 2)
+    assert "other switches" not in caplog.text
+    request.getfixturevalue("other_precision")
+    Learner.load(tmp_path / "model", device="cpu").partial_fit(images, torch.arange(24) % 2 + 2)
+    assert "goes on under other switches (matmul_precision=ieee then, matmul_precision=bf16 now)" in caplog.text
+
+
+def test_every_switch_is_compared() -> None:
+    now = read_switches()
+    assert changed_switches(now) is None
+    assert changed_switches({}) is None
+    for name, value in now.items():
+        other = {**now, name: not value if isinstance(value, bool) else "other"}
+        assert changed_switches(other) == f"{name}={other[name]} then, {name}={value} now"
+
+
+def test_numbers_that_are_flushed_to_zero_are_noticed() -> None:
+    assert read_switches()["flush_denormal"] is False
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this processor cannot")
+    try:
+        assert read_switches()["flush_denormal"] is True
+    finally:
+        torch.set_flush_denormal(False)

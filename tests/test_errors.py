@@ -1,0 +1,105 @@
+"""Numbers and words that nobody can work with: refused in one line that can always be printed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from poise.errors import (
+    LARGEST_NUMBER,
+    LARGEST_WHOLE,
+    UserError,
+    check_flag,
+    check_number,
+    check_plain,
+    check_whole,
+    shown,
+    suggestion,
+)
+
+
+def nested(levels: int) -> Any:
+    value: Any = 1
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+@given(
+    st.recursive(
+        st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.binary()),
+        lambda inner: st.one_of(st.lists(inner), st.dictionaries(st.text(), inner)),
+    )
+)
+def test_every_value_is_shown_on_one_short_line(value: object) -> None:
+    text = shown(value)
+    assert "\n" not in text
+    assert 0 < len(text) <= 80
+
+
+@pytest.mark.parametrize(
+    "value",
+    [10**5000, -(10**5000), [10**5000], nested(100_000), {"a": 10**6000}],
+    ids=["long", "negative", "inside", "deep", "in a table"],
+)
+def test_what_python_cannot_print_is_shown_all_the_same(value: object) -> None:
+    assert len(shown(value)) <= 80
+    with pytest.raises(UserError):
+        check_whole("seed", value, 0)
+    with pytest.raises(UserError):
+        check_number("rate", value)
+    with pytest.raises(UserError):
+        check_plain("key", value)
+    assert suggestion(value, ["a", "b"]) == "known: a, b"
+
+
+@pytest.mark.parametrize("value", [True, False, "5", 5.0, None, 4, 11])
+def test_whole_numbers_have_a_kind_and_two_ends(value: object) -> None:
+    check_whole("count", 5, 5, 10)
+    check_whole("count", 10, 5, 10)
+    with pytest.raises(UserError, match="count="):
+        check_whole("count", value, 5, 10)
+
+
+@pytest.mark.parametrize("value", [True, "0.5", None, -0.1, 1.0, float("nan"), float("inf"), 1e39, 10**400])
+def test_numbers_fit_into_float32(value: object) -> None:
+    check_number("share", 0.5, below=1)
+    check_number("weight", LARGEST_NUMBER)
+    with pytest.raises(UserError, match="share="):
+        check_number("share", value, below=1)
+    with pytest.raises(UserError, match="too small"):
+        check_number("rate", 1e-60, positive=True)
+
+
+@pytest.mark.parametrize("value", [1, 0, "true", None])
+def test_flags_are_true_or_false(value: object) -> None:
+    check_flag("flag", True)
+    with pytest.raises(UserError, match="must be true or false"):
+        check_flag("flag", value)
+
+
+@pytest.mark.parametrize(
+    ("value", "line"),
+    [
+        (LARGEST_WHOLE + 1, "too large"),
+        ({"a": [10**30]}, "too large"),
+        (nested(17), "nested more than 16 levels"),
+        ("a\0b", "not text"),
+        ({"\udcff": 1}, "not text"),
+    ],
+)
+def test_what_no_setting_can_be_is_refused(value: object, line: str) -> None:
+    with pytest.raises(UserError, match=line) as error:
+        check_plain("key", value)
+    assert "\n" not in str(error.value)
+    check_plain("key", {"a": [1, 2.5, "text", None, True, LARGEST_WHOLE], "b": nested(14)})
+
+
+def test_a_value_that_holds_itself_ends() -> None:
+    loop: dict[str, Any] = {}
+    loop["a"] = loop
+    with pytest.raises(UserError, match="nested"):
+        check_plain("key", loop)
