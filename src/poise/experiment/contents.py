@@ -51,7 +51,8 @@ _MACHINE = keyed(
         "threads": whole(1, MOST_THREADS),
         "exact_resume": truth,
         "resumes": listed(mapped(anything)),
-    }
+    },
+    {"switches": mapped(scalar)},
 )
 
 

@@ -126,7 +126,10 @@ _LEARNER = keyed(
         "budget": whole(),
         "rho": _SHARE,
         "pending": maybe(
-            keyed({"digest": text, "history": listed(_ENTRY), "action": maybe(_action), "position": mapped(anything)})
+            keyed(
+                {"digest": text, "history": listed(_ENTRY), "action": maybe(_action), "position": mapped(anything)},
+                {"switches": mapped(scalar)},
+            )
         ),
     },
     {"mean_images": listed(whole()), "reject": mapped(number()), "net_info": mapped(anything)},
