@@ -42,6 +42,10 @@ class Damaged(RunFailed):
     """A file that poise wrote is not as it was written."""
 
 
+class Malformed(Damaged):
+    """Contents that poise does not write, whatever their checksum says; the text continues the name of the file."""
+
+
 class Interrupted(PoiseError):
     """Ctrl-C or another signal arrived and a checkpoint was written."""
 

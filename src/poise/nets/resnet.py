@@ -1,12 +1,13 @@
 """The residual networks of the paper's line of work, which differ in more than their depth.
 
-Three variants of one idea, and mixing them up costs points of accuracy:
+Four variants of one idea, and mixing them up costs points of accuracy:
 
 - `lucir`: projection shortcuts (1×1 convolution and batch norm); no ReLU after the *last* addition, so
   that features can be negative, as a cosine head wants.
 - `ordinary`: the same with its last ReLU, as LUCIR's repository trains its iCaRL baseline.
 - `pod`: shortcuts without parameters; no ReLU after *any* addition; the last block is a level of its own
   (four levels of maps); the second batch norm of every block starts at zero.
+- `foster`: shortcuts without parameters and a ReLU after every addition, as He et al. (2016) describe it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from poise.nets.layers import FULL, blank_layer
+from poise.nets.layers import FULL, make_layer
 from poise.nets.outputs import Features
 
 log = logging.getLogger(__name__)
@@ -100,9 +101,9 @@ class Block(nn.Module):
 
     def __init__(self, width_in: int, width: int, stride: int, *, relu: bool, project: bool) -> None:
         super().__init__()
-        self.conv1: nn.Module = blank_layer(nn.Conv2d, width_in, width, 3, stride, 1, bias=False)
+        self.conv1: nn.Module = make_layer(nn.Conv2d, width_in, width, 3, stride, 1, bias=False)
         self.bn1: nn.Module = BatchNorm(width)
-        self.conv2: nn.Module = blank_layer(nn.Conv2d, width, width, 3, 1, 1, bias=False)
+        self.conv2: nn.Module = make_layer(nn.Conv2d, width, width, 3, 1, 1, bias=False)
         self.bn2: nn.Module = BatchNorm(width)
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or width_in != width:
@@ -222,7 +223,7 @@ def cifar_resnet(
     """
     size = max(3, 2 * stride - 1)
     stem = nn.Sequential(
-        blank_layer(nn.Conv2d, channels, widths[0], size, stride, size // 2, bias=False),
+        make_layer(nn.Conv2d, channels, widths[0], size, stride, size // 2, bias=False),
         BatchNorm(widths[0]),
         nn.ReLU(),
     )
@@ -234,9 +235,14 @@ def cifar_resnet(
 def imagenet_resnet18(variant: str, channels: int) -> ResNet:
     """ResNet-18 for larger images: 7×7 stem of stride 2, max-pooling, four levels of two blocks."""
     widths = (64, 128, 256, 512)
-    conv = blank_layer(nn.Conv2d, channels, 64, 7, 2, 3, bias=False)
+    conv = make_layer(nn.Conv2d, channels, 64, 7, 2, 3, bias=False)
     stem = nn.Sequential(conv, BatchNorm(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1))
-    return ResNet(stem, _levels(variant, (2, 2, 2, 2), widths), 512)
+    return ResNet(stem, _levels(_projecting(variant), (2, 2, 2, 2), widths), 512)
+
+
+def cifar_resnet18(variant: str, channels: int) -> ResNet:
+    """ResNet-18 for small images, as DER has it: 3×3 stem of stride 1, no max-pooling, four levels of two blocks."""
+    return cifar_resnet(_projecting(variant), channels, (2, 2, 2, 2), (64, 128, 256, 512))
 
 
 def initialise(net: ResNet, generator: torch.Generator, *, zero_last_norm: bool) -> None:
@@ -253,6 +259,11 @@ def initialise(net: ResNet, generator: torch.Generator, *, zero_last_norm: bool)
                 nn.init.zeros_(module.bn2.weight)
 
 
+def _projecting(variant: str) -> str:
+    """The variant of a ResNet-18: all of them have projection shortcuts, FOSTER's too."""
+    return "ordinary" if variant == "foster" else variant
+
+
 def _levels(variant: str, blocks: tuple[int, ...], widths: tuple[int, ...]) -> list[nn.Sequential]:
     levels: list[nn.Sequential] = []
     width_in = widths[0]
@@ -261,7 +272,8 @@ def _levels(variant: str, blocks: tuple[int, ...], widths: tuple[int, ...]) -> l
         for index in range(count):
             last = number == len(blocks) - 1 and index == count - 1
             stride = 2 if index == 0 and number > 0 else 1
-            level.append(Block(width_in, width, stride, relu=not (last and variant == "lucir"), project=True))
+            relu, project = not (last and variant == "lucir"), variant != "foster"
+            level.append(Block(width_in, width, stride, relu=relu, project=project))
             width_in = width
         levels.append(level)
     return levels
@@ -282,4 +294,4 @@ def _pod_levels(blocks: tuple[int, ...], widths: tuple[int, ...]) -> list[nn.Seq
 
 
 def _projection(width_in: int, width: int, stride: int) -> nn.Sequential:
-    return nn.Sequential(blank_layer(nn.Conv2d, width_in, width, 1, stride, bias=False), BatchNorm(width))
+    return nn.Sequential(make_layer(nn.Conv2d, width_in, width, 1, stride, bias=False), BatchNorm(width))
