@@ -28,7 +28,7 @@ from poise.errors import Interrupted
 from poise.experiment import Run, RunFolder, load_recipe, make_plan
 from poise.experiment.stopping import Stop
 
-METHODS = ("lucir", "icarl", "lwf", "podnet", "aanets", "rmm")
+METHODS = ("lucir", "icarl", "lwf", "podnet", "aanets", "rmm", "der", "foster")
 SHORT = ("groups=[4,3,3]", "epochs=2", "batch=64", "policy=fixed")
 TUNED = ("groups=[4,3,3]", "epochs=4", "batch=64", "space={feature_kd=[0,1],lr=[0.1,0.05]}")
 POLICIES: dict[str, tuple[str, ...]] = {

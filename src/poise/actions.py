@@ -78,6 +78,7 @@ for _axis in (
     Axis("allocation", most=1, scale="linear"),
     Axis("backbone_rate", 1.0, kind="lr", changes_step=True),
     Axis("ridge", 0.0),
+    Axis("beta1", 0.0, most=1, scale="linear"),
 ):
     register_axis(_axis)
 
@@ -165,6 +166,11 @@ class Action(Mapping[str, AxisValue]):
     def ridge(self) -> float:
         """RanPAC's κ; 0 where held-out images say it."""
         return float(self.setting("ridge") or 0.0)
+
+    @property
+    def beta1(self) -> float:
+        """FOSTER's β₁: how far logits are aligned to the numbers of images; 0 is not at all."""
+        return float(self.setting("beta1") or 0.0)
 
     @property
     def epochs(self) -> float | None:

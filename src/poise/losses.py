@@ -44,6 +44,30 @@ def logit_kd(student: Tensor, teacher: Tensor, temperature: float = 2.0) -> Tens
     return divergence * (temperature**2 / 4)
 
 
+def class_weights(counts: Tensor, beta: float) -> Tensor:
+    """v_c = (1 − β) / (1 − β^k_c) of classes with k_c ≥ 1 images, scaled to a mean of 1 (Cui et al. 2019).
+
+    All are equal at β = 0; at β = 1 they are in proportion to 1 / k_c.
+
+    >>> weights = class_weights(torch.tensor([20] * 50 + [500] * 10), 0.97)
+    >>> round(weights[0].item(), 3), round(weights[-1].item(), 3)
+    (1.1, 0.502)
+    """
+    effective = counts.double() if beta == 1 else (1 - beta ** counts.double()) / (1 - beta)
+    weights = 1 / effective
+    return (weights / weights.mean()).float()
+
+
+def balanced_kd(student: Tensor, teacher: Tensor, weights: Tensor, temperature: float = 2.0) -> Tensor:
+    """FOSTER's balanced distillation: L = −Σ_c q_c log softmax(z / T)_c.
+
+    q = softmax(z_teacher / T) · v, of sum 1 again, where v are the weights of the classes.
+    """
+    targets = F.softmax(teacher / temperature, dim=1) * weights
+    targets = targets / targets.sum(dim=1, keepdim=True)
+    return -(targets * F.log_softmax(student / temperature, dim=1)).sum(dim=1).mean()
+
+
 def feature_kd(student: Tensor, teacher: Tensor) -> Tensor:
     """Distillation of features: L = 1 − cos(f_new, f_old)."""
     return (1 - F.cosine_similarity(student, teacher)).mean()

@@ -132,6 +132,7 @@ class TestTerms:
         assert learner.model is not None
         growth = Growth(2, 3)
         model = grown(learner, arriving[1], growth).eval()
+        model.training = True  # extras give their outputs; what is below stays in eval mode
         batch = ImageSet.joined(arriving[:2])
         inputs = batch.pixels.float() / 255
         with torch.no_grad():
@@ -170,7 +171,7 @@ class TestTerms:
 
 
 def gradients(loss: Tensor, model: Model) -> list[Tensor]:
-    parameters = list(model.parameters())
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     found = torch.autograd.grad(loss, parameters, retain_graph=True, allow_unused=True)
     return [
         torch.zeros_like(parameter) if gradient is None else gradient

@@ -42,7 +42,8 @@ def test_the_shipped_recipes_are_the_promised_ones() -> None:
 @pytest.mark.parametrize("method", sorted(METHODS))
 def test_cifar100_follows_the_schedule_of_the_paper(method: str) -> None:
     recipe = load_recipe(f"cifar100/{method}")
-    assert (recipe.epochs, recipe.batch, recipe.momentum, recipe.weight_decay) == (160, 128, 0.9, 5e-4)
+    epochs = 170 if method in ("der", "foster") else 160  # those have their own
+    assert (recipe.epochs, recipe.batch, recipe.momentum, recipe.weight_decay) == (epochs, 128, 0.9, 5e-4)
     assert recipe.settings.memory == Budget.of(METHODS[method].own_memory)
     assert recipe.order == 1993
 

@@ -47,8 +47,11 @@ def block_outputs(net: ResNet, images: Tensor) -> list[Tensor]:
         ("resnet32", "lucir", 466_256),
         ("resnet32", "ordinary", 466_256),
         ("resnet32", "pod", 463_504),
+        ("resnet32", "foster", 463_504),
         ("resnet18", "lucir", 11_176_512),
         ("resnet18", "ordinary", 11_176_512),
+        ("resnet18", "foster", 11_176_512),
+        ("cifar-resnet18", "ordinary", 11_168_832),  # DER's 11.17 M
     ],
 )
 def test_parameter_counts_are_those_of_the_papers_networks(name: str, variant: str, count: int) -> None:
@@ -66,6 +69,13 @@ class TestWhereReluIs:
     def test_ordinary_has_all_of_them(self, name: str) -> None:
         outputs = block_outputs(build_backbone(name, "ordinary", 3, 0), some_images(2, 32))
         assert all(output.min() >= 0 for output in outputs)
+
+    def test_foster_has_all_of_them_and_shortcuts_without_parameters(self) -> None:
+        net = build_backbone("resnet32", "foster", 3, 0)
+        outputs = block_outputs(net, some_images(2, 32))
+        assert len(outputs) == 15
+        assert all(output.min() >= 0 for output in outputs)
+        assert not any(module.kernel_size == (1, 1) for module in net.modules() if isinstance(module, nn.Conv2d))
 
     def test_pod_has_none_after_an_addition(self) -> None:
         net = build_backbone("resnet32", "pod", 3, 0)
@@ -141,6 +151,13 @@ class TestInitialValues:
         assert torch.equal(outputs[5][:, :16], stem[:, :, ::2, ::2])
         assert not outputs[5][:, 16:].any()
 
+    def test_blocks_of_ders_resnet18_do_so_too(self) -> None:
+        net = build_backbone("cifar-resnet18", "ordinary", 3, seed=0)
+        assert not any(bool(norm.weight.any()) for norm in second_norms(net))
+        with torch.no_grad():
+            maps = net(some_images(1, 32)).maps
+        assert [tuple(m.shape[1:]) for m in maps] == [(64, 32, 32), (128, 16, 16), (256, 8, 8), (512, 4, 4)]
+
     def test_blocks_of_lucir_do_not(self) -> None:
         net = build_backbone("resnet32", "lucir", 3, seed=0)
         assert all(bool(norm.weight.eq(1).all()) for norm in second_norms(net))
@@ -156,6 +173,7 @@ class TestNames:
             ("resnet23", "unknown net 'resnet23'; did you mean 'resnet32'"),
             ("resnet32/ordinry", "did you mean 'ordinary'"),
             ("resnet18/pod", "resnet18/lucir or resnet18/ordinary"),
+            ("cifar-resnet18/pod", "cifar-resnet18/lucir or cifar-resnet18/ordinary"),
         ],
     )
     def test_unknown_ones_are_refused(self, name: str, words: str) -> None:

@@ -106,11 +106,34 @@ def test_the_papers_figures_stand_beside_comparable_runs_only(write: Write) -> N
         paper_run(write, "changed", action={"lr": 0.5}),
         paper_run(write, "digits", data="digits"),
         paper_run(write, "strong", augmentation="autoaugment"),
-        paper_run(write, "foster", method="foster"),  # the paper's figures of it are with another augmentation
+        paper_run(write, "foster", method="foster"),  # it has a schedule of its own
+        paper_run(write, "large der", method="der", epochs=170, net="cifar-resnet18"),
+        paper_run(write, "strong der", method="der", epochs=170, augmentation="cutout"),
     ]
     assert [published_accuracy(run, 5, "tfs") for run in strangers] == [None] * len(strangers)
-    foster = paper_run(write, "its own", method="foster", augmentation="autoaugment+cutout")
-    assert published_accuracy(foster, 5, "tfs") == Published(72.5, None)
+
+
+def test_where_the_papers_run_was_another_it_says_so_and_does_not_compare(write: Write) -> None:
+    in_total = {"per_class": None, "total": 2000, "reserve": 0}
+    own = {"method": "foster", "epochs": 170, "augmentation": "autoaugment+cutout", "action": {"beta1": 0.94}}
+    foster, common = paper_run(write, "its own", **own), paper_run(write, "common", **{**own, "augmentation": "data"})
+    both = paper_run(write, "its own memory", **own, memory=in_total)
+    der = paper_run(write, "der", method="der", epochs=170)
+    assert published_accuracy(foster, 5, "tfh") == Published(70.4)
+    assert published_accuracy(foster, 5, "tfs") == Published(72.5, None, "2,000 images in total there")
+    assert published_accuracy(both, 5, "tfs") == Published(72.5)
+    assert published_accuracy(both, 5, "tfh") is None
+    assert published_accuracy(both, 25, "tfs") == Published(70.7, None, "20 phases there")
+    assert published_accuracy(common, 5, "tfh") == Published(70.4, None, "AutoAugment and Cutout there")
+    assert published_accuracy(der, 5, "tfh") == Published(67.6)
+    assert published_accuracy(der, 5, "tfs") == Published(72.3, None, "its memory is not said")
+    changed = paper_run(write, "changed foster", **{**own, "action": {"beta1": 0.94, "lr": 0.05}})
+    assert published_accuracy(changed, 5, "tfh") is None
+    (table,) = accuracy_tables([common])
+    words = "AutoAugment and Cutout there; 2,000 images in total there"
+    assert f"paper 72.5, not comparable: {words}" in table.markdown()
+    (record,) = table.records
+    assert (record["paper"], record["difference"]) == (72.5, None)
 
 
 @pytest.mark.parametrize("finished", [True, False])

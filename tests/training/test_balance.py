@@ -221,7 +221,7 @@ class TestAlignment:
         space = make_space("full", own.default_action, choices=own.choices)
         balances = {action.balance for action in space.actions}
         assert balances == set(own.choices.get("balance", ("none", "align", "finetune")))
-        assert ("align" in balances) is (own.head == "linear")
+        assert ("align" in balances) is (own.head in ("linear", "renewed"))
 
     def test_the_sizes_of_the_full_space(self) -> None:
         sizes = {

@@ -15,7 +15,7 @@ from torch import Tensor
 from poise.actions import Action
 from poise.data import Augmentation, ImageSet, Memory, Preprocessing
 from poise.errors import OutOfMemory
-from poise.methods import AANets, Growth, Lucir, Method, PODNet
+from poise.methods import AANets, Growth, Lucir, Method, PODNet, make_method
 from poise.nets import Branches, Model, Output, build_backbone, build_head, torch_generator
 from poise.policies import Trial
 from poise.training import (
@@ -31,6 +31,8 @@ from poise.training import (
     capture,
     make_backend,
 )
+from poise.training import trainer as trainer_module
+from poise.training.step import EagerRunner
 from poise.tuning import Attempt, TrialInputs, TrialResult, Trials, TrialSettings
 from poise.tuning.rewards import HitsPerClass
 from poise.tuning.splits import Split, draw_splits
@@ -132,6 +134,14 @@ PODS = [
     for axis in ("logit_kd", "feature_kd", "pod")
     for weight in (0.1, 10)
 ]
+
+
+FREEZING = {
+    method: [
+        make_method(method).default_action.replace(lr=lr, auxiliary=weight) for lr in (0.1, 0.02) for weight in (0.1, 1)
+    ]
+    for method in ("der", "foster")
+}
 
 
 class TestTurns:
@@ -395,6 +405,18 @@ class TestTrials:
         assert results == tried(trials_on(cpu, 1), numbered(MIXED))
         assert len({result.witnessed[SHORT] for result in results}) == len(MIXED)
 
+    @pytest.mark.parametrize("method", FREEZING)
+    def test_a_network_that_a_trial_froze_is_not_that_of_the_next_one(
+        self, method: str, cpu: Backend, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A lane that keeps its trainings, as it does on a GPU; the second pseudo phase freezes what the first left."""
+        actions, made = FREEZING[method], make_method(method)
+        alone = tried(trials_on(cpu, 1, made, environment="both"), numbered(actions))
+        assert len({result.witnessed[SHORT] for result in alone}) == len(actions)
+        monkeypatch.setattr(Trainer, "captures", property(lambda trainer: True))
+        monkeypatch.setattr(trainer_module, "CapturedRunner", EagerRunner)
+        assert tried(trials_on(cpu, 1, made, environment="both"), numbered(actions)) == alone
+
     def test_three_distillation_weights(self, cpu: Backend) -> None:
         alone = tried(trials_on(cpu, 1, PODNet()), numbered(PODS))
         assert tried(trials_on(cpu, 3, PODNet()), numbered(PODS)) == alone
@@ -433,6 +455,23 @@ class TestOnAGpu:
         alone = tried(self.trials(gpu, 1, method), numbered(PODS))
         assert tried(self.trials(gpu, 4, method), numbered(PODS)) == alone
         assert tried(self.trials(replace(gpu, capture=False), 1, method), numbered(PODS[:2])) == alone[:2]
+
+    @pytest.mark.parametrize("precision", ["fp32", "bf16"])
+    @pytest.mark.parametrize("environment", ["local", "both"])
+    @pytest.mark.parametrize("method", FREEZING)
+    def test_networks_that_trials_froze_agree_to_the_bit(
+        self, method: str, gpu: Backend, environment: str, precision: str
+    ) -> None:
+        """In two rungs: a trial goes on after others have used its lane."""
+        gpu, actions = replace(gpu, precision=precision), FREEZING[method]
+        halves = [Attempt(Trial(arm, arm, 1), action, "ncm", SHORT) for arm, action in enumerate(actions)]
+        wanted = [Attempt(Trial(4 + arm, arm, SHORT, continues=arm), actions[arm], "ncm", SHORT) for arm in (3, 0, 2)]
+        found = []
+        for backend, lanes in ((gpu, 1), (gpu, 4), (replace(gpu, capture=False), 1)):
+            trials = self.trials(backend, lanes, make_method(method), environment=environment)
+            found.append([*tried(trials, halves), *tried(trials, wanted)])
+        assert found[1] == found[0]
+        assert found[2] == found[0]
 
     def test_teachers_of_one_and_of_two_branches_take_turns(self, gpu: Backend) -> None:
         """Trainings on one lane may have the same counts and the same network, but not the same teacher."""

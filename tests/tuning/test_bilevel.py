@@ -169,7 +169,7 @@ def test_the_unrolled_training_is_the_trainers(
     optimiser = torch.optim.SGD(trained, action.lr, momentum=0.9, weight_decay=5e-4)
     clamp = method.stages(GROWTH)[0].clamp
     labels = situation.feed(parts.kept, parts.new).labels
-    step = Step(situation, optimiser, model, situation.teacher(), action, labels, clamp)
+    step = Step(situation, optimiser, model, situation.teacher(), action, labels, Stage(clamp=clamp))
     for number in range(steps):
         step(*problem.batch(0, number))
     state = problem.unrolled(action, {}, steps, 0)

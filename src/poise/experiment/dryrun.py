@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from poise.data import ImageSet
 from poise.experiment.plan import Plan
-from poise.learner import TEACHER_COST, Learner, build_model, is_computed, judging_work, speed_of
+from poise.learner import STEP_COST, TEACHER_COST, Learner, build_model, is_computed, judging_work, speed_of
 from poise.nets import is_named
 from poise.words import duration
 
@@ -31,8 +33,8 @@ def describe_plan(plan: Plan) -> str:
     for phase, (group, (kept, new)) in enumerate(zip(stream, plan.planned(train), strict=True)):
         seen += len(group)
         lines.append(f"{phase:5d}  {len(group):11d}  {seen:7d}  {new:10d}  {kept:11d}")
-    _, later = _network_bytes(learner, train.shape)
-    model = later + _head_bytes(learner, train.of_labels(stream.classes))
+    last = _networks(learner, train.shape, len(stream))[-1]
+    model = last.trained + last.frozen + _head_bytes(learner, train.of_labels(stream.classes))
     lines += [
         "",
         *_times(plan, learner, train),
@@ -45,7 +47,7 @@ def describe_plan(plan: Plan) -> str:
 def _times(plan: Plan, learner: Learner, train: ImageSet) -> list[str]:
     """How long training and trials take, from steps that are timed here."""
     speed = speed_of(learner, train.of_labels(plan.stream[0]), MEASURED_SECONDS)
-    first, later = _network_bytes(learner, train.shape)
+    networks = _networks(learner, train.shape, len(plan.stream))
     kind, given = plan.settings.kind, is_named(plan.settings.net)
     judged = judging_work(learner, train.of_labels(plan.stream[0])) if plan.settings.automatic else 0
     seconds, tried, looked = speed.training * judged, 0.0, 0.0
@@ -53,7 +55,8 @@ def _times(plan: Plan, learner: Learner, train: ImageSet) -> list[str]:
         if is_computed(plan.settings, work.phase, given=given):
             looked += speed.looking * (kept + new)
             continue
-        each = speed.training * (TEACHER_COST * later / first if work.phase else 1)  # seconds for an image
+        each = speed.training * (networks[work.phase].cost / networks[0].cost)  # seconds for an image
+        each *= TEACHER_COST if work.phase and not networks[work.phase].frozen else 1
         seconds += each * work.training
         tried += each * (work.tuning * kind.asks + work.judging)
         looked += speed.features * (kept + new)
@@ -80,11 +83,30 @@ def _head_bytes(learner: Learner, images: ImageSet) -> int:
     return sum(value.nbytes for value in grown.head.state_dict().values())
 
 
-def _network_bytes(learner: Learner, shape: tuple[int, int, int]) -> tuple[int, int]:
-    """The size of the network in the first phase and later; the time of a step is assumed proportional to it."""
-    grown: list[tuple[tuple[int, int], ...]] = [(), ((1, 1),)]
-    first, later = (build_model(learner.settings, shape, grown=each).state_dict().values() for each in grown)
-    return sum(value.nbytes for value in first), sum(value.nbytes for value in later)
+class _Network(NamedTuple):
+    """The bytes of a network, and those of networks beside it that earlier phases have frozen."""
+
+    trained: int
+    frozen: int
+
+    @property
+    def cost(self) -> float:
+        """The time of a step, assumed proportional to the size; what is frozen has no way back, and is the teacher."""
+        return STEP_COST * self.trained + self.frozen
+
+
+def _networks(learner: Learner, shape: tuple[int, int, int], phases: int) -> list[_Network]:
+    """The network in each phase; from the third one on it is assumed to grow as from the second to the third."""
+    found, given = list[_Network](), 0  # what the user's own network keeps frozen is no network beside it
+    for count in range(min(phases, 3)):
+        model = build_model(learner.settings, shape, grown=((1, 1),) * count)
+        whole = sum(value.nbytes for value in model.state_dict().values())
+        still = whole - sum(value.nbytes for value in model.changing().values())
+        given = given if count else still
+        found.append(_Network(whole - still + given, still - given))
+    while len(found) < phases:
+        found.append(_Network(*(2 * last - before for last, before in zip(found[-1], found[-2], strict=True))))
+    return found
 
 
 def _size(count: float) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,10 @@ DEV_IMAGES = 50  # training images per class set aside for the development exam
 
 @dataclass(frozen=True)
 class Exam:
-    """The result of a learner after a phase: hits per class of both classifiers, on all classes seen."""
+    """The result of a learner after a phase: hits per class of both classifiers, on all classes seen.
+
+    `hits_of_start` are those of the model that the next phase starts from, by its name, where another one predicts.
+    """
 
     phase: int
     classifier: str
@@ -33,16 +36,22 @@ class Exam:
     hits_fc: list[int]
     hits_ncm: list[int]
     confusion: list[list[int]]  # by the classifier that counts: [true class, predicted class, count]
+    hits_of_start: dict[str, list[int]] = field(default_factory=dict)
 
     def accuracy(self, classifier: str | None = None, among: frozenset[int] | None = None) -> float:
         """Percent of the images (of some classes) that a classifier gets right."""
-        hits = self.hits_fc if (classifier or self.classifier) == "fc" else self.hits_ncm
+        known = {"fc": self.hits_fc, "ncm": self.hits_ncm, **self.hits_of_start}
+        hits = known[classifier or self.classifier]
         rows = [row for row, label in enumerate(self.classes) if among is None or label in among]
         return 100 * sum(hits[row] for row in rows) / max(1, sum(self.images[row] for row in rows))
 
     def as_json(self) -> dict[str, Any]:
         """The exam as one JSON object."""
-        return {"event": "exam", **vars(self), "accuracy": self.accuracy()}
+        return {"event": "exam", **self.values(), "accuracy": self.accuracy()}
+
+    def values(self) -> dict[str, Any]:
+        """Plain values that make it again; what is empty is left out, as it was before there was such a thing."""
+        return {name: value for name, value in vars(self).items() if name != "hits_of_start" or value}
 
 
 class Examiner:
@@ -76,6 +85,10 @@ class Examiner:
             hits_fc=_per_class(truth[predicted["fc"] == truth], classes),
             hits_ncm=_per_class(truth[predicted["ncm"] == truth], classes),
             confusion=[[int(a), int(b), int(n)] for a, b, n in zip(pairs[0], pairs[1], counts, strict=True)],
+            hits_of_start={
+                name: _per_class(truth[labels == truth], classes)
+                for name, labels in learner.start_predictions(images.pixels).items()
+            },
         )
 
     def counts(self, classes: Sequence[Label]) -> list[int]:

@@ -16,12 +16,13 @@ from poise.learner.opening import judging_work
 from poise.learner.phase import Surroundings
 from poise.learner.settings import KEYS, Settings
 from poise.learner.state import Knowledge, LearnerState, Lookup, save_state
-from poise.learner.timing import TEACHER_COST, is_computed, speed_of, try_step
+from poise.learner.timing import STEP_COST, TEACHER_COST, is_computed, speed_of, try_step
 from poise.learner.upkeep import Exemplar
 from poise.learner.workload import planned_work
 
 __all__ = [
     "KEYS",
+    "STEP_COST",
     "TEACHER_COST",
     "Exemplar",
     "Images",

@@ -14,7 +14,16 @@ from torch import Tensor, nn
 from poise.actions import AxisValue
 from poise.data import Augmentation, Budget, Preprocessing
 from poise.errors import OtherImages, UserError
-from poise.learner.arrival import Arrival, Images, Labels, check_foresight, labelled_pixels, receive, share_right
+from poise.learner.arrival import (
+    Arrival,
+    Images,
+    Labels,
+    check_foresight,
+    labelled_pixels,
+    pixels_for,
+    receive,
+    share_right,
+)
 from poise.learner.conventions import Conventions
 from poise.learner.exporting import Exporting
 from poise.learner.given import Callback, check_given
@@ -41,11 +50,12 @@ class Learner(Conventions, Upkeep, Rejecting, Exporting):
     >>> learner.predict(some_images)                            # doctest: +SKIP
 
     Args:
-        method: name of a method (`lucir`, `icarl`, `lwf`, `podnet`, `aanets`; on a pretrained network `simplecil`,
-            `ranpac`, `slca`; or one registered by you), or of a yardstick (`replay`, `finetune`, `joint`).
-        net: backbone name (`small`, `small2`, `small4`, `resnet32`, `resnet18`); a word for another
-            network (`efficientnet-lite0`, `package:name`, `file.py:function`); or a module of your own that maps float
-            images [B, C, H, W] to features [B, d], such as `poise.nets.adapt` makes. What is frozen in it stays frozen.
+        method: name of a method (`lucir`, `icarl`, `lwf`, `podnet`, `aanets`, `der`, `foster`; on a pretrained network
+            `simplecil`, `ranpac`, `slca`; or one registered by you), or of a yardstick (`replay`, `finetune`, `joint`).
+        net: backbone name (`small`, `small2`, `small4`, `resnet32`, `resnet18`, `cifar-resnet18`); a word for
+            another network (`efficientnet-lite0`, `package:name`, `file.py:function`); or a module of your own that
+            maps float images [B, C, H, W] to features [B, d], such as `poise.nets.adapt` makes. What is frozen in it
+            stays frozen.
         memory: images kept per class (0: none), `all`, or a `Budget` (a fixed total, a reserve, RMM's rule); if not
             given, what the method keeps itself: nearly always 20 per class.
         epochs: training length of each phase. This and whatever else is None is chosen when the first images arrive
@@ -263,6 +273,16 @@ class Learner(Conventions, Upkeep, Rejecting, Exporting):
         labels = np.asarray(self.classes_)
         with self.backend.active():
             return {name: labels[scores.argmax(dim=1).cpu().numpy()] for name, scores in self._scores(images).items()}
+
+    @undisturbed()
+    def start_predictions(self, images: Images) -> dict[str, NDArray[Any]]:
+        """The labels of the model that the next phase starts from, by its name, where another one predicts."""
+        name, start = self.settings.made_method.starts_from, self.knowledge.start
+        if name is None or start is None or start is self.knowledge.predictor:
+            return {}
+        with self.backend.active():
+            found = self.evaluator.extract(start, pixels_for(images, self.settings, self.knowledge)).logits
+            return {name: np.asarray(self.classes_)[found.argmax(dim=1).cpu().numpy()]}
 
     @undisturbed()
     def score(self, images: Images, labels: Labels | None = None) -> float:

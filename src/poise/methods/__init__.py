@@ -11,10 +11,13 @@ from poise.methods.base import (
     Lesson,
     Method,
     Stage,
+    ceiling,
     is_registered,
     make_method,
     register,
 )
+from poise.methods.der import DER
+from poise.methods.foster import FOSTER
 from poise.methods.frozen import FrozenMethod
 from poise.methods.icarl import ICaRL
 from poise.methods.lucir import Lucir
@@ -26,6 +29,8 @@ from poise.methods.slca import SLCA
 from poise.methods.yardsticks import Finetune, Joint, Replay
 
 __all__ = [
+    "DER",
+    "FOSTER",
     "METHODS",
     "MODEL",
     "PREVIOUS",
@@ -47,6 +52,7 @@ __all__ = [
     "Replay",
     "SimpleCIL",
     "Stage",
+    "ceiling",
     "is_registered",
     "make_method",
     "register",

@@ -95,11 +95,15 @@ class Stage:
     `share` is its length as a share of the phase's epochs; a stage whose part of the network is frozen for good is left
     out. The learning rate starts at the action's (or at `lr`)
     and is multiplied by `decay` at each of `milestones`, given as shares of the stage; with `cosine` it falls to 0
-    along half a wave besides.
+    along half a wave besides. During the share `warmup` it rises to its start.
 
     Attributes:
         clamp: the largest size of any single value of a gradient, if there is one.
-        balanced: trains on the same number of images of each class, that of the smallest one, chosen by herding.
+        weight_decay: in the place of the schedule's, if there is one.
+        temperature: by which logits are divided where they are compared with labels (`Output.adjusted`).
+        renews: after this share of the stage (0: when it begins) the method draws heads anew (`Method.renew`).
+        balanced: trains on the same number of images of each class, that of the smallest one, chosen by herding or,
+            with `at_random`, by a draw.
         trains: `all` (apart from what the action and the network keep frozen); the `backbone` with the extras, but no
             head; or the `head`, its `rows` (old ones too, but no scale) or the `fusion` of two branches alone.
         moves_statistics: whether batch statistics still move; if not, the backbone stays in eval mode.
@@ -116,9 +120,14 @@ class Stage:
     milestones: tuple[float, ...] = (0.5, 0.75)
     decay: float = 0.1
     cosine: bool = False
+    warmup: float = 0.0
     lr: float | None = None
     clamp: float | None = None
+    weight_decay: float | None = None
+    temperature: float = 1.0
+    renews: float | None = None
     balanced: bool = False
+    at_random: bool = False
     trains: Part = "all"
     moves_statistics: bool = True
     student: str = MODEL
@@ -127,7 +136,7 @@ class Stage:
 
     def epochs(self, phase_epochs: int) -> int:
         """The number of epochs of this stage in a phase of that many."""
-        return max(1, math.ceil(self.share * phase_epochs)) if self.share else 0
+        return max(1, ceiling(self.share * phase_epochs)) if self.share else 0
 
     def rate(self, epoch: int, epochs: int, start: float) -> float:
         """The learning rate in `epoch` (from 0) of `epochs`.
@@ -135,9 +144,19 @@ class Stage:
         >>> [Stage().rate(e, 160, 0.1) for e in (0, 79, 80, 119)]
         [0.1, 0.1, 0.010000000000000002, 0.010000000000000002]
         """
-        passed = sum(epoch >= math.ceil(share * epochs) for share in self.milestones)
+        passed = sum(epoch >= ceiling(share * epochs) for share in self.milestones)
         wave = (1 + math.cos(math.pi * epoch / epochs)) / 2 if self.cosine else 1.0
-        return float(start * self.decay**passed * wave)
+        rise = min(1.0, (epoch + 1) / ceiling(self.warmup * epochs)) if self.warmup else 1.0
+        return float(start * self.decay**passed * wave * rise)
+
+    def renews_before(self, epoch: int, epochs: int) -> bool:
+        """Whether heads are drawn anew before `epoch` (from 0) of `epochs`."""
+        return self.renews is not None and epoch == ceiling(self.renews * epochs)
+
+
+def ceiling(epochs: float) -> int:
+    """The next whole number of epochs, safe from rounding: 0.07 · 100 is 7."""
+    return math.ceil(round(epochs, 6))
 
 
 class Finished(NamedTuple):
@@ -184,6 +203,8 @@ class Method(ABC):
     own_memory: int | str = 20
     #: Whether every phase trains a new network, to which all classes are new; most continue with the last phase's.
     starts_anew: bool = False
+    #: What the model is called that the next phase starts from, where another one predicts: runs examine it, too.
+    starts_from: str | None = None
     #: The names of its own options with their defaults.
     options: Mapping[str, float | str] = {}
 
@@ -225,6 +246,18 @@ class Method(ABC):
 
     def conclude(self, model: Model, lesson: Lesson) -> None:  # noqa: B027 - most methods compute nothing
         """Set what is not trained but computed, in place, when the last stage of a training (or trial) has ended."""
+
+    def renew(self, model: Model, generator: torch.Generator) -> None:
+        """Draw heads anew, in place, in a stage that `renews`."""
+        raise NotImplementedError(f"{self.name} has a stage that renews heads and no way to do it")
+
+    def class_values(self, stage: Stage, action: Action, counts: Tensor, growth: Growth) -> Tensor | None:
+        """A value for each class, if the terms of this stage need one: they find it as `student.class_values`.
+
+        `counts` are the numbers of images of each class that are trained on, at least 1. It is computed when the stage
+        begins, and may depend on axes of the action that do not change a captured step.
+        """
+        return None
 
     def student(self, name: str, models: Mapping[str, Model], arrivals: Arrivals) -> Model:
         """The model that a stage of this method trains under another name than `MODEL`.

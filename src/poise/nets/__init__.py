@@ -1,10 +1,11 @@
-"""What learns: backbones, two branches of one, heads, and the model made of both."""
+"""What learns: backbones, two branches of one, several side by side, heads, and the model made of both."""
 
 from poise.nets.adapt import Adapted, adapt
 from poise.nets.branches import Branches, ScaledConv
+from poise.nets.concatenated import Concatenated, Frozen, NewestHead, OldestHead
 from poise.nets.drawing import OwnDraws
 from poise.nets.gaussians import GaussianHead
-from poise.nets.heads import CosineHead, Head, LinearHead, ProxyHead, ScaledHead
+from poise.nets.heads import BoostedHead, CosineHead, Head, LinearHead, ProxyHead, RenewedHead, ScaledHead
 from poise.nets.info import NetInfo, net_info, set_info
 from poise.nets.layers import FULL, make_layer
 from poise.nets.model import (
@@ -32,18 +33,24 @@ __all__ = [
     "Adapted",
     "Backbone",
     "BatchNorm",
+    "BoostedHead",
     "Branches",
+    "Concatenated",
     "CosineHead",
     "Features",
+    "Frozen",
     "GaussianHead",
     "Head",
     "LinearHead",
     "Model",
     "NetInfo",
+    "NewestHead",
+    "OldestHead",
     "Output",
     "OwnDraws",
     "Part",
     "ProxyHead",
+    "RenewedHead",
     "ResNet",
     "RidgeHead",
     "ScaledConv",

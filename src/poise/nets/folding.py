@@ -10,7 +10,10 @@ from poise.nets.resnet import Backbone, Block
 
 
 def fold_norms(net: Backbone) -> None:
-    """Fold, in place, every batch norm of a network in eval mode; such a network cannot be trained any more."""
+    """Fold, in place, every batch norm of a network in eval mode; such a network cannot be trained any more.
+
+    Parts that are folded already stay as they are.
+    """
     unscale_convolutions(net)
     for module in list(net.modules()):
         if isinstance(module, Block):
@@ -25,5 +28,7 @@ def fold_norms(net: Backbone) -> None:
 
 def _fold(conv: nn.Module, norm: nn.Module) -> tuple[nn.Module, nn.Module]:
     assert isinstance(conv, nn.Conv2d)
+    if isinstance(norm, nn.Identity):
+        return conv, norm
     assert isinstance(norm, nn.BatchNorm2d)
     return fuse_conv_bn_eval(conv, norm), nn.Identity()

@@ -172,7 +172,41 @@ class ProxyHead(ScaledHead):
         return (near.softmax(dim=2) * near).sum(dim=2)
 
 
-class LinearHead(Head):
+class UnbiasedHead(Head):
+    """logits = W f."""
+
+    @torch.no_grad()
+    def align(self) -> None:
+        """w_new ← w_new · mean |w_old| / mean |w_new|; biases, where there are any, do not change."""
+        if len(self.old) and len(self.new):
+            self.new.mul_(self.old.norm(dim=1).mean() / self.new.norm(dim=1).mean().clamp(min=1e-12))
+
+    def scores(self, features: Tensor) -> Tensor:
+        """The linear map."""
+        return nn.functional.linear(features, self.rows())
+
+
+class RenewedHead(UnbiasedHead):
+    """A linear map without bias that is made anew in every phase, with rows for old classes too (DER)."""
+
+    @torch.no_grad()
+    def grow(self, count: int, generator: torch.Generator) -> None:
+        """Rows for all classes, drawn from N(0, 1/d); nothing is taken over."""
+        super().grow(count, generator)
+        self.old.copy_(self.first_rows(len(self.old), generator))
+
+    def first_rows(self, count: int, generator: torch.Generator) -> Tensor:
+        """New rows, drawn from N(0, 1/d)."""
+        return torch.empty(count, *self.shape, dtype=FULL).normal_(0, 1 / math.sqrt(self.width), generator=generator)
+
+    @torch.no_grad()
+    def renew(self, generator: torch.Generator) -> None:
+        """Draw all rows again, in place, from U(−1/√d, 1/√d)."""
+        for rows in (self.old, self.new):
+            rows.copy_(_uniform(tuple(rows.shape), self.width, generator))
+
+
+class LinearHead(UnbiasedHead):
     """logits = W f + b."""
 
     parts = (*Head.parts, ("old_bias", "new_bias"))
@@ -183,28 +217,64 @@ class LinearHead(Head):
         self.new_bias = nn.Parameter(torch.empty(0, dtype=FULL))
 
     def grow(self, count: int, generator: torch.Generator) -> None:
-        """Add rows and biases, both drawn from U(−1/√d, 1/√d)."""
+        """Add rows and biases."""
         super().grow(count, generator)
         self.old_bias = nn.Parameter(torch.cat([self.old_bias, self.new_bias]).detach().clone())
-        self.new_bias = nn.Parameter(_uniform((count,), self.width, generator).to(self.old.device))
+        self.new_bias = nn.Parameter(self.first_biases(count, generator).to(self.old.device))
+
+    def first_biases(self, count: int, generator: torch.Generator) -> Tensor:
+        """New biases, drawn from U(−1/√d, 1/√d)."""
+        return _uniform((count,), self.width, generator)
 
     def freeze_old(self, frozen: bool) -> None:
         """Freeze the old rows and their biases, or let them be trained."""
         super().freeze_old(frozen)
         self.old_bias.requires_grad_(not frozen)
 
-    @torch.no_grad()
-    def align(self) -> None:
-        """w_new ← w_new · mean |w_old| / mean |w_new|; biases do not change."""
-        if len(self.old) and len(self.new):
-            self.new.mul_(self.old.norm(dim=1).mean() / self.new.norm(dim=1).mean().clamp(min=1e-12))
-
     def scores(self, features: Tensor) -> Tensor:
         """The linear map."""
         return nn.functional.linear(features, self.rows(), torch.cat([self.old_bias, self.new_bias]))
 
 
-HEADS: dict[str, type[Head]] = {"cosine": CosineHead, "linear": LinearHead, "proxies": ProxyHead}
+class BoostedHead(LinearHead):
+    """FOSTER's: a linear map that goes on from the one of the last phase, over more features.
+
+    New rows do not see the first `blind` features: they are 0 there and stay so, for as long as this is set.
+    """
+
+    blind = 0
+
+    def rows(self) -> Tensor:
+        """All rows, in the order in which the classes arrived."""
+        if not self.blind:
+            return super().rows()
+        return torch.cat([self.old, nn.functional.pad(self.new[:, self.blind :], (self.blind, 0))])
+
+    def first_rows(self, count: int, generator: torch.Generator) -> Tensor:
+        """New rows, drawn from U(−√(3/d), √(3/d))."""
+        return math.sqrt(3) * super().first_rows(count, generator)
+
+    def first_biases(self, count: int, generator: torch.Generator) -> Tensor:
+        """New biases: 0."""
+        return torch.zeros(count, dtype=FULL)
+
+    @torch.no_grad()
+    def boost(self, known: int, generator: torch.Generator, *, blind: bool) -> None:
+        """Draw the values of old rows beyond the features known before; new rows may be `blind` to those."""
+        drawn = self.first_rows(len(self.old), generator).to(self.old.device)
+        self.old[:, known:] = drawn[:, known:]
+        if blind:
+            self.blind = known
+            self.new[:, :known] = 0
+
+
+HEADS: dict[str, type[Head]] = {
+    "boosted": BoostedHead,
+    "cosine": CosineHead,
+    "linear": LinearHead,
+    "proxies": ProxyHead,
+    "renewed": RenewedHead,
+}
 
 
 def _uniform(shape: tuple[int, ...], fan_in: int, generator: torch.Generator) -> Tensor:

@@ -18,13 +18,13 @@ from poise.nets.layers import FULL
 from poise.nets.named import build_named, check_named, is_named
 from poise.nets.outputs import NOTHING, Features, Output
 from poise.nets.pretrained import PRETRAINED
-from poise.nets.resnet import Backbone, ResNet, cifar_resnet, imagenet_resnet18, initialise
+from poise.nets.resnet import Backbone, ResNet, cifar_resnet, cifar_resnet18, imagenet_resnet18, initialise
 
 #: Of a model, what can be trained without the rest.
 Part = Literal["all", "backbone", "head", "rows", "fusion"]
 
-#: Of a backbone: LUCIR's, whose last block has no ReLU, the ordinary one, and PODNet's.
-VARIANTS = ("lucir", "ordinary", "pod")
+#: Of a backbone (see `poise.nets.resnet`): LUCIR's, whose last block has no ReLU, the ordinary one, PODNet's, FOSTER's.
+VARIANTS = ("lucir", "ordinary", "pod", "foster")
 
 #: Every backbone by its name, with what makes it.
 BACKBONES: dict[str, Callable[[str, int], ResNet]] = {
@@ -33,6 +33,7 @@ BACKBONES: dict[str, Callable[[str, int], ResNet]] = {
     "small4": lambda variant, channels: cifar_resnet(variant, channels, (1, 1, 1, 1), (16, 32, 64, 128), stride=4),
     "resnet32": lambda variant, channels: cifar_resnet(variant, channels, (5, 5, 5), (16, 32, 64)),
     "resnet18": imagenet_resnet18,
+    "cifar-resnet18": cifar_resnet18,
 }
 
 
@@ -44,6 +45,7 @@ class Model(nn.Module):
 
     Attributes:
         extras: modules that live as long as the phase, by name; each maps features to a tensor (an auxiliary head).
+            They give their outputs while the backbone is trained, and not while a part of the head is.
         described: backbone, its variant and the head by their names, as in `resnet32/lucir+cosine`; None: nobody said.
         grown: how the network was expanded so far: the classes known before and arriving in each of those phases.
         drawn: the global generators that the network draws from, in training mode and in eval mode, once looked at
@@ -59,16 +61,18 @@ class Model(nn.Module):
         self.grown: tuple[tuple[int, int], ...] = ()
         self.drawn: dict[bool, frozenset[str]] = {}
         self._frozen, self._still = _frozen_parts(backbone)
+        self._fresh: tuple[str, ...] = ()  # of those that stay in eval mode, what the last expansion has frozen
+        self._shows_extras = True
 
     def forward(self, images: Tensor) -> Output:
-        """Features, maps, scores and logits of normalised images; in training mode also the outputs of the extras."""
+        """Features, maps, scores and logits of normalised images; in training also the outputs of the extras."""
         found = self.backbone(images)
         features = found if isinstance(found, Features) else Features(found)
         vector = features.vector.float()
         scores, logits = self.head(vector)
         scale = self.head.scale if isinstance(self.head, ScaledHead) else None
         extras = NOTHING
-        if self.training and len(self.extras):
+        if self.training and self._shows_extras and len(self.extras):
             with torch.autocast(vector.device.type, enabled=False):
                 extras = {name: module(vector) for name, module in self.extras.items()}
         return Output(vector, features.maps, scores, logits, scale, extras)
@@ -87,8 +91,10 @@ class Model(nn.Module):
         self.train_only("all")
         if isinstance(self.backbone, Branches):
             self.backbone.alpha.requires_grad_(True)  # another stage may train it: it is not frozen for good
+        before = {id(self.backbone.get_submodule(name)) for name in self._still}
         self.backbone, self.drawn = expanded(self.backbone), {}
         self._frozen, self._still = _frozen_parts(self.backbone)
+        self._fresh = tuple(name for name in self._still if id(self.backbone.get_submodule(name)) not in before)
         old, new = growth
         self.grown = (*self.grown, (old, new))
         self.head.widen(feature_width(self.backbone, shape))
@@ -139,6 +145,7 @@ class Model(nn.Module):
         for name, parameter in self.backbone.named_parameters():
             parameter.requires_grad_(below and backbone and name not in self._frozen)
         self.extras.requires_grad_(below)
+        self._shows_extras = below
         self.head.requires_grad_(not no_head)
         self.head.freeze_old(no_head or not old_rows)
         self.head.freeze_scale(part == "rows" or no_head)
@@ -183,11 +190,20 @@ class Model(nn.Module):
         """The model itself, moved to the device and laid out channels last, as convolutions like it."""
         return self.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
-    def copy(self) -> Model:
-        """A copy to be trained; what is frozen for good is shared with it, and what its head never writes into."""
+    def load_fresh(self, other: Model) -> None:
+        """Take over, in place, what the last expansion has frozen in a model like this one, which must own its own."""
+        for name in self._fresh:
+            self.backbone.get_submodule(name).load_state_dict(other.backbone.get_submodule(name).state_dict())
+
+    def copy(self, *, owns_fresh: bool = False) -> Model:
+        """A copy to be trained; what is frozen for good is shared with it, and what its head never writes into.
+
+        With `owns_fresh` it has its own of what the last expansion has frozen, to be replaced by `load_fresh`.
+        """
+        own = tuple(f"{name}." for name in self._fresh) if owns_fresh else ()
         shared: list[object] = [*self.head.shared()]
-        shared += [self.backbone.get_submodule(name) for name in self._still]
-        shared += [self.backbone.get_parameter(name) for name in self._frozen]
+        shared += [self.backbone.get_submodule(name) for name in self._still if not f"{name}.".startswith(own)]
+        shared += [self.backbone.get_parameter(name) for name in self._frozen if not name.startswith(own)]
         return copy.deepcopy(self, {id(part): part for part in shared})
 
     def keeping(self, rows: Tensor) -> Model:
@@ -243,8 +259,8 @@ def check_backbone(name: str, variant: str) -> tuple[str, str]:
         raise UserError(f"unknown net '{family}'; {suggestion(family, (*BACKBONES, *PRETRAINED))}")
     if variant not in VARIANTS:
         raise UserError(f"unknown net variant '{variant}'; {suggestion(variant, VARIANTS)}")
-    if family == "resnet18" and variant == "pod":
-        raise UserError("net resnet18 has no variant 'pod' yet; use resnet18/lucir or resnet18/ordinary")
+    if family.endswith("resnet18") and variant == "pod":
+        raise UserError(f"net {family} has no variant 'pod' yet; use {family}/lucir or {family}/ordinary")
     return family, variant
 
 
@@ -259,7 +275,8 @@ def build_backbone(name: str, variant: str, channels: int, seed: int) -> ResNet:
     """One of poise's own backbones with its initial weights; `NAME/VARIANT` overrides the method's variant."""
     family, variant = check_backbone(name, variant)
     net = BACKBONES[family](variant, channels)
-    initialise(net, torch_generator(seed, "backbone", family, variant), zero_last_norm=variant == "pod")
+    zero_last_norm = variant == "pod" or family == "cifar-resnet18"
+    initialise(net, torch_generator(seed, "backbone", family, variant), zero_last_norm=zero_last_norm)
     return net
 
 

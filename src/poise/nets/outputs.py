@@ -24,7 +24,8 @@ class Output(NamedTuple):
     `scores` are the head's values before its learned `scale` (cosines for a cosine head), `logits` those
     after it; a linear head has no scale, and one and the same for both. `extras` are the outputs of the model's
     extras by their names, while it is trained. `prior` is what a training adds to the logits of each class where they
-    are compared with labels (see `Step`).
+    are compared with labels, `temperature` what they are divided by there, and `class_values` what the method computed
+    for each class (see `Step`).
     """
 
     features: Tensor
@@ -34,8 +35,11 @@ class Output(NamedTuple):
     scale: Tensor | None = None
     extras: Mapping[str, Tensor] = NOTHING
     prior: Tensor | None = None
+    temperature: float = 1.0
+    class_values: Tensor | None = None
 
     @property
     def adjusted(self) -> Tensor:
-        """The logits with their prior: what a term that compares them with labels looks at."""
-        return self.logits if self.prior is None else self.logits + self.prior
+        """The logits with their prior and temperature: what a term that compares them with labels looks at."""
+        logits = self.logits if self.prior is None else self.logits + self.prior
+        return logits if self.temperature == 1 else logits / self.temperature

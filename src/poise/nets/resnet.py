@@ -1,12 +1,13 @@
 """The residual networks of the paper's line of work, which differ in more than their depth.
 
-Three variants of one idea, and mixing them up costs points of accuracy:
+Four variants of one idea, and mixing them up costs points of accuracy:
 
 - `lucir`: projection shortcuts (1×1 convolution and batch norm); no ReLU after the *last* addition, so
   that features can be negative, as a cosine head wants.
 - `ordinary`: the same with its last ReLU, as LUCIR's repository trains its iCaRL baseline.
 - `pod`: shortcuts without parameters; no ReLU after *any* addition; the last block is a level of its own
   (four levels of maps); the second batch norm of every block starts at zero.
+- `foster`: shortcuts without parameters and a ReLU after every addition, as He et al. (2016) describe it.
 """
 
 from __future__ import annotations
@@ -236,7 +237,12 @@ def imagenet_resnet18(variant: str, channels: int) -> ResNet:
     widths = (64, 128, 256, 512)
     conv = make_layer(nn.Conv2d, channels, 64, 7, 2, 3, bias=False)
     stem = nn.Sequential(conv, BatchNorm(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1))
-    return ResNet(stem, _levels(variant, (2, 2, 2, 2), widths), 512)
+    return ResNet(stem, _levels(_projecting(variant), (2, 2, 2, 2), widths), 512)
+
+
+def cifar_resnet18(variant: str, channels: int) -> ResNet:
+    """ResNet-18 for small images, as DER has it: 3×3 stem of stride 1, no max-pooling, four levels of two blocks."""
+    return cifar_resnet(_projecting(variant), channels, (2, 2, 2, 2), (64, 128, 256, 512))
 
 
 def initialise(net: ResNet, generator: torch.Generator, *, zero_last_norm: bool) -> None:
@@ -253,6 +259,11 @@ def initialise(net: ResNet, generator: torch.Generator, *, zero_last_norm: bool)
                 nn.init.zeros_(module.bn2.weight)
 
 
+def _projecting(variant: str) -> str:
+    """The variant of a ResNet-18: all of them have projection shortcuts, FOSTER's too."""
+    return "ordinary" if variant == "foster" else variant
+
+
 def _levels(variant: str, blocks: tuple[int, ...], widths: tuple[int, ...]) -> list[nn.Sequential]:
     levels: list[nn.Sequential] = []
     width_in = widths[0]
@@ -261,7 +272,8 @@ def _levels(variant: str, blocks: tuple[int, ...], widths: tuple[int, ...]) -> l
         for index in range(count):
             last = number == len(blocks) - 1 and index == count - 1
             stride = 2 if index == 0 and number > 0 else 1
-            level.append(Block(width_in, width, stride, relu=not (last and variant == "lucir"), project=True))
+            relu, project = not (last and variant == "lucir"), variant != "foster"
+            level.append(Block(width_in, width, stride, relu=relu, project=project))
             width_in = width
         levels.append(level)
     return levels

@@ -1,7 +1,8 @@
 """Algorithm 2: one model trained with one action.
 
 `situation` is what a training starts from, `material` its images or their features, `trainer` trains it stage by
-stage, `step` is one step of it (`capture`: as a CUDA graph), `schedule` its length, `optimiser` what moves the weights,
+stage, `balanced` picks the images of a balanced one, `step` is one step of it (`capture`: as a CUDA graph), `schedule`
+its length, `optimiser` what moves the weights, `restoring` takes over a saved state,
 `keeping` what remains after it, `evaluate` looks at models, `lanes` (with `pace`) runs several trainings side by side,
 `executor` says where, `backend` is the device, `noise` what a network draws itself, `events` what happens on the way,
 `outlook` what is to come.
@@ -30,7 +31,7 @@ from poise.training.lanes import Lane, Lanes
 from poise.training.material import Material, features_suffice
 from poise.training.outlook import Outlook, Trying, Workload
 from poise.training.pace import Gauge, Pace, Work, give_back, worthwhile
-from poise.training.schedule import Schedule, ceiling
+from poise.training.schedule import Schedule
 from poise.training.situation import LocalPhase, Situation
 from poise.training.switches import Switches, changed_switches, read_switches
 from poise.training.trainer import Trainer
@@ -72,7 +73,6 @@ __all__ = [
     "Work",
     "Workload",
     "both_classifiers",
-    "ceiling",
     "changed_switches",
     "features_suffice",
     "give_back",

@@ -38,7 +38,7 @@ class Lane:
     def trainer(self, begun: LocalPhase, action: Action, epochs: int, address: tuple[int | str, ...]) -> Trainer:
         """A training of that local phase, ready to run."""
         networks = [tuple(model.state_dict()) for model in (begun.model, begun.teacher) if model is not None]
-        shape = (begun.situation.growth, len(begun.feed), *action.step_key, *networks)
+        shape = (begun.situation.growth, len(begun.feed), begun.follows, *action.step_key, *networks)
         known = self._trainers.get(shape)
         if known is not None:
             known.restart(begun, action, epochs, address)
@@ -47,9 +47,8 @@ class Lane:
         on_gpu = self.backend.device.type == "cuda"
         feed = begun.feed.copy() if on_gpu else begun.feed
         teacher = begun.teacher.copy() if on_gpu and begun.teacher is not None else begun.teacher
-        made = Trainer(
-            situation, begun.model.copy(), teacher, action, feed, epochs=epochs, address=address, begun=begun
-        )
+        model = begun.model.copy(owns_fresh=begun.follows)
+        made = Trainer(situation, model, teacher, action, feed, epochs=epochs, address=address, begun=begun)
         if made.captures:
             self._trainers[shape] = made
         return made

@@ -8,7 +8,7 @@ from typing import Final
 
 from poise.actions import MOST_EPOCHS
 from poise.errors import UserError, check_number, check_whole, shown, suggestion
-from poise.methods import Stage
+from poise.methods import Stage, ceiling
 
 OPTIMISERS: Final = ("sgd", "adamw")
 DECAYS: Final = ("steps", "cosine")
@@ -75,8 +75,3 @@ class Schedule:
         shaped = replace(stage, milestones=(), cosine=True) if self.decay == "cosine" else stage
         rising = ceiling(self.warmup * epochs)
         return shaped.rate(epoch, epochs, start) * min(1.0, (epoch + 1) / (rising + 1))
-
-
-def ceiling(epochs: float) -> int:
-    """The next whole number of epochs, safe from rounding: 0.07 · 100 is 7."""
-    return math.ceil(round(epochs, 6))

@@ -39,6 +39,7 @@ class Situation:
     phase: int
     updates: bool = False
     means: ClassMeans | None = None
+    _made: Model | None = field(default=None, init=False, repr=False, compare=False)
 
     def trains_old_rows(self, action: Action) -> bool:
         """Whether the head's rows of old classes are trained with this action."""
@@ -51,12 +52,24 @@ class Situation:
 
     def grown(self, new: ImageSet) -> Model:
         """A copy of the model with rows for the new classes, imprinted from these images and no others."""
-        model = self.model.copy()
-        with OwnDraws(torch_generator(self.seed, "layers", self.phase)):  # first values of layers that a method adds
-            if self.growth.old and self.growth.new:
-                model.expand(lambda before: self.method.expanded(before, self.growth), self.growth, new.shape)
+        model = self._expanded(new.shape).copy() if self.growth.old and self.growth.new else self.model.copy()
+        with self._own_draws("head"):
             self.method.grow(model, self.arrivals(new, "head"))
         return model.placed(self.backend.device)
+
+    def _expanded(self, shape: tuple[int, int, int]) -> Model:
+        """The model on the network of this phase. Made once: what the method freezes in it is shared by all copies."""
+        if self._made is None:
+            model = self.model.copy()
+            with self._own_draws("network"):
+                model.expand(lambda before: self.method.expanded(before, self.growth), self.growth, shape)
+            object.__setattr__(self, "_made", model.placed(self.backend.device))
+        assert self._made is not None
+        return self._made
+
+    def _own_draws(self, purpose: str) -> OwnDraws:
+        """Where layers that a method adds draw their first values from."""
+        return OwnDraws(torch_generator(self.seed, "layers", self.phase, purpose))
 
     def arrivals(self, new: ImageSet, purpose: str, *address: int | str) -> Arrivals:
         """What a method may use to grow a model: counts, a source of initial values, and features of the new images."""
@@ -84,7 +97,10 @@ class Situation:
 
 @dataclass(frozen=True)
 class LocalPhase:
-    """One training inside a trial: what it starts from and what it trains on."""
+    """One training inside a trial: what it starts from and what it trains on.
+
+    `follows` says that it starts from a model that another training of the trial left, and nobody else has.
+    """
 
     situation: Situation
     kept: ImageSet
@@ -92,6 +108,7 @@ class LocalPhase:
     model: Model  # grown, its new rows imprinted from these new images
     teacher: Model | None
     feed: Feed
+    follows: bool = False
     _made: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @staticmethod
@@ -105,7 +122,7 @@ class LocalPhase:
         That is, where the network is frozen: whatever action was trained with, its features are the same.
         """
         made: dict[Hashable, Any] = self.once(situation.model, ("following", *images), dict)
-        return replace(LocalPhase.of(situation, kept, new), _made=made)
+        return replace(LocalPhase.of(situation, kept, new), follows=True, _made=made)
 
     def once(self, model: Model, key: Hashable, make: Callable[[], T]) -> T:
         """What comes of looking at these images with a model of this phase.

@@ -11,6 +11,7 @@ from torch.func import functional_call
 
 from poise.actions import Action, is_weight
 from poise.data import Draws, Feed
+from poise.methods import Stage
 from poise.nets import FULL, Backbone, Model
 from poise.training.noise import NOTHING, drawn_from, seeding
 from poise.training.situation import Situation
@@ -31,13 +32,14 @@ class Step:
         teacher: Model | None,
         action: Action,
         labels: Tensor,
-        clamp: float | None = None,
+        stage: Stage,
     ) -> None:
-        self.situation, self.model, self.teacher = situation, model, teacher
-        self.method, self.optimiser, self.clamp = situation.method.at(action), optimiser, clamp
+        self.situation, self.model, self.teacher, self.stage = situation, model, teacher, stage
+        self.method, self.optimiser = situation.method.at(action), optimiser
         device = situation.backend.device
         self.weights = {name: torch.zeros((), dtype=FULL, device=device) for name in action if is_weight(name)}
         self.prior = torch.zeros(model.head.classes, dtype=FULL, device=device) if "adjustment" in action else None
+        self.class_values: Tensor | None = None
         self.weigh(action, labels)
         self.names: tuple[str, ...] = ()  # of the values that a step returns; known after the first step
         self._shadows = _shadows(model, situation.backend.dtype)
@@ -51,6 +53,12 @@ class Step:
             weight.fill_(action.weight(name))
         if self.prior is not None:
             self.prior.copy_(prior(action, labels, len(self.prior)))
+        counts = class_counts(labels, self.model.head.classes)
+        values = self.method.class_values(self.stage, action, counts, self.situation.growth)
+        if values is not None and self.class_values is not None:
+            self.class_values.copy_(values)
+        else:
+            self.class_values = values
 
     def __call__(self, pixels: Tensor, labels: Tensor, draws: Draws) -> Tensor:
         """Train on one batch of uint8 images; returns the loss and every term, in the order of `names`."""
@@ -60,16 +68,16 @@ class Step:
             student = functional_call(self.model, self._shadows, (images,)) if self._shadows else self.model(images)
             with torch.no_grad():
                 teacher = self.teacher(images) if self.teacher is not None else None
-        student = student._replace(prior=self.prior)
+        student = student._replace(prior=self.prior, temperature=self.stage.temperature, class_values=self.class_values)
         terms = self.method.terms(student, teacher, labels, self.situation.growth)
         weighted = [self.weights[name] * term if name in self.weights else term for name, term in terms.items()]
         total = torch.stack(weighted).sum()
         self.optimiser.zero_grad(set_to_none=True)
         total.backward()  # type: ignore[no-untyped-call]
         self._cast_gradients()
-        if self.clamp is not None:
+        if self.stage.clamp is not None:
             trained = [parameter for group in self.optimiser.param_groups for parameter in group["params"]]
-            nn.utils.clip_grad_value_(trained, self.clamp)
+            nn.utils.clip_grad_value_(trained, self.stage.clamp)
         self.optimiser.step()
         self.names = ("loss", *terms)
         return torch.stack([total.detach(), *(term.detach() for term in terms.values())])
@@ -103,8 +111,13 @@ def prior(action: Action, labels: Tensor, classes: int) -> Tensor:
     k is how many of the images that are trained on belong to the class, τ the action's adjustment (Menon et al. 2021).
     The training accounts for the counts by itself then, and the logits without it do not prefer what came in numbers.
     """
-    counts = torch.bincount(labels, minlength=classes)[:classes].clamp(min=1).to(FULL)
+    counts = class_counts(labels, classes).to(FULL)
     return action.adjustment * torch.log(counts / counts.max())
+
+
+def class_counts(labels: Tensor, classes: int) -> Tensor:
+    """How many of the images that are trained on belong to each class, at least 1."""
+    return torch.bincount(labels, minlength=classes)[:classes].clamp(min=1)
 
 
 def _shadows(model: Model, dtype: torch.dtype) -> dict[str, Tensor]:

@@ -12,13 +12,16 @@ from torch import Tensor
 
 from poise import draws, store
 from poise.actions import Action
-from poise.data import Feed, batch_bounds, herd
+from poise.data import Feed, batch_bounds
 from poise.errors import Diverged
 from poise.methods import MODEL, PREVIOUS, Finished, Lesson, Stage
 from poise.nets import FULL, Model, OwnDraws, torch_generator
+from poise.schema import check, fitting_together
+from poise.training.balanced import drawn_picks, herded_picks
 from poise.training.capture import CapturedRunner
 from poise.training.events import EpochDone, Event, StageDone, StepDone
 from poise.training.optimiser import forget, make_optimiser, named_tensors, set_rate
+from poise.training.restoring import check_picks, check_place, load_kept, load_values
 from poise.training.situation import LocalPhase, Situation
 from poise.training.step import EagerRunner, Runner, Step, drawn_in_training
 
@@ -157,6 +160,8 @@ class Trainer:
         if self.teacher is not None and begun.teacher is not None:
             self.teacher.load_state_dict(begun.teacher.state_dict())
         self.model.load_changing(begun.model.changing())
+        if begun.follows:  # what others left is frozen in it, and not the same for all of them
+            self.model.load_fresh(begun.model)
         self.action, self.address, self._begun = action, address, begun
         self.schedule = self.situation.schedule.lasting(epochs or action.epochs)
         self.stage = self.epoch = self.step = 0
@@ -233,27 +238,36 @@ class Trainer:
         if not stage.balanced:
             return self.feed
         if self._picks is None:
-            features = self.situation.evaluator.extract(self.model, self.feed.pixels).features
-            smallest = int(torch.unique(self.feed.labels, return_counts=True)[1].min())
-            ranks = herd(features, self.feed.labels, smallest)
-            self._picks = torch.cat([ranks[label] for label in sorted(ranks)])
-            if len(self._picks) == 1:  # a batch of two, for a single value has no batch statistics
-                self._picks = self._picks.repeat(2)
+            generator = draws.generator(self.situation.seed, "balanced", *self._address(stage))
+            self._picks = (
+                drawn_picks(self.feed, generator)
+                if stage.at_random
+                else herded_picks(self.feed, self.model, self.situation.evaluator)
+            )
         return self.feed.selected(self._picks)
+
+    def _address(self, stage: Stage) -> tuple[int | str, ...]:
+        """What tells the draws of a stage from those of others."""
+        return (self.situation.phase, stage.name, *self.address)
 
     def _new_engine(self, stage: Stage, feed: Feed, teacher: Model | None) -> _Engine:
         model = self.students[stage.student]
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         members = {BACKBONE: list(model.backbone.parameters()), OLD_ROWS: model.head.old_values()}
         parts = {name: members[name] for name in self._ratios(stage)}
-        optimiser = make_optimiser(trained, self.schedule, self.action.lr, self.situation.backend.device, parts=parts)
-        step = Step(self.situation, optimiser, model, teacher, self.action, feed.labels, stage.clamp)
+        decay = self.schedule.weight_decay if stage.weight_decay is None else stage.weight_decay
+        schedule = replace(self.schedule, weight_decay=decay)
+        optimiser = make_optimiser(trained, schedule, self.action.lr, self.situation.backend.device, parts=parts)
+        step = Step(self.situation, optimiser, model, teacher, self.action, feed.labels, stage)
         bounds = batch_bounds(len(feed), self.schedule.batch)
         runner = CapturedRunner if self.captures else EagerRunner
         return _Engine(feed, bounds, optimiser, step, runner(step, feed, bounds))
 
     def _epoch(self, stage: Stage, epochs: int) -> Iterator[Event]:
         rate, bounds = self._rate(stage, epochs), self.bounds
+        if self.step == 0 and stage.renews_before(self.epoch, epochs):
+            generator = torch_generator(self.situation.seed, "renewed heads", *self._address(stage))
+            self.situation.method.renew(self.students[stage.student], generator)
         for values in self._steps(stage, self._engine, rate, self.step):
             self.record.append(values)
             first, self.step = self.step, self.step + len(values)
@@ -351,24 +365,35 @@ class Trainer:
         return engine.step.teacher if engine.step.teacher is not self.teacher else None
 
     def restore(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
-        """Return to where `state` was called; the model must have grown already."""
-        self.stage, self.epoch, self.step = meta["stage"], meta["epoch"], meta["step"]
-        for student in meta["students"]:
-            if student not in self.students:
-                self._make_student(student)
-            self.students[student].load_changing(store.under(f"student.{student}", tensors))
-        self._made = set(meta["students"]) - {MODEL}
-        self._picks = tensors["picks"].to(self.situation.backend.device) if "picks" in tensors else None
-        if self.stage < len(self.stages):
-            self._enter()
-            for place, engine in self._engines_at_work().items():
-                for kind, name, value in named_tensors(engine.optimiser, engine.step.model):
-                    if (kept := tensors.get(f"{kind}{place}.{name}")) is not None:
-                        value.copy_(kept)
-                if (teacher := self._own_teacher(engine)) is not None:
-                    teacher.load_state_dict(store.under(f"teacher{place}", tensors))
-        self._restored_names = tuple(meta["names"])
-        self.record = [tensors["record"].to(self.situation.backend.device)] if "record" in tensors else []
+        """Return to where `state` was called; the model must have grown already. Refuses that of another one."""
+        with fitting_together():
+            self.stage, self.epoch, self.step = meta["stage"], meta["epoch"], meta["step"]
+            check(0 <= self.stage <= len(self.stages), "stage", f"one of {len(self.stages)}", self.stage)
+            check(MODEL in meta["students"], "students", f"{MODEL} among them", meta["students"])
+            for student in meta["students"]:
+                if student not in self.students:
+                    self._make_student(student)
+                load_values(self.students[student], store.under(f"student.{student}", tensors))
+            self._made = set(meta["students"]) - {MODEL}
+            self._picks = tensors["picks"].to(self.situation.backend.device) if "picks" in tensors else None
+            if self._picks is not None:
+                check_picks(self._picks, len(self.feed))
+            epochs = steps = 0
+            if self.stage < len(self.stages):
+                self._enter()
+                self._restore_engines(tensors)
+                epochs = self.stages[self.stage].epochs(self.schedule.epochs)
+                steps = len(self.bounds) if self.stage in self._engines and self.epoch < epochs else 0
+            self._restored_names = tuple(meta["names"])
+            self.record = [tensors["record"].to(self.situation.backend.device)] if "record" in tensors else []
+            check_place((self.epoch, self.step), epochs, steps, self.record, self._names())
+
+    def _restore_engines(self, tensors: Mapping[str, Tensor]) -> None:
+        for place, engine in self._engines_at_work().items():
+            kept = named_tensors(engine.optimiser, engine.step.model)
+            load_kept(tensors, {f"{kind}{place}.{name}": value for kind, name, value in kept})
+            if (teacher := self._own_teacher(engine)) is not None:
+                teacher.load_state_dict(store.under(f"teacher{place}", tensors))
 
 
 def _without_missing(stage: Stage, model: Model) -> Stage:

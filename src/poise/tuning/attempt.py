@@ -9,8 +9,9 @@ from typing import Any, Final
 from poise.actions import Action
 from poise.data import ImageSet, Memory
 from poise.errors import UserError, check_flag, check_number, check_whole, suggestion
+from poise.methods import ceiling
 from poise.policies import Outcome, Trial
-from poise.training import Situation, TrialDone, ceiling
+from poise.training import Situation, TrialDone
 from poise.tuning.environment import VALIDATION
 
 ENVIRONMENTS: Final = ("local", "lookahead", "both")

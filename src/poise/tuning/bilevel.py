@@ -34,7 +34,7 @@ from poise.policies import MOST_TRIALS, Forecast
 from poise.training import Event, Situation, TuningDone
 from poise.training.evaluate import BATCH
 from poise.training.noise import seeding
-from poise.training.step import drawn_in_training, prior
+from poise.training.step import class_counts, drawn_in_training, prior
 from poise.tuning.base import Choice, Task, Tuner, TunerKind, resolve_options
 from poise.tuning.environment import Environment
 from poise.tuning.history import Chosen, HyperStep, Stepped
@@ -181,7 +181,7 @@ class InnerProblem:
             self._drawn = drawn_in_training(self._situation, self._model, self._teacher, self._feed)
         self._model.train_only("all", old_rows=situation.trains_old_rows(action))
         self._valid = environment.valid.to(situation.backend.device)
-        self._clamp = situation.method.stages(situation.growth)[0].clamp
+        self._stage = situation.method.stages(situation.growth)[0]
         self._trained = [name for name, parameter in self._model.named_parameters() if parameter.requires_grad]
 
     def hypergradient(self, action: Action, steps: int, number: int) -> tuple[float, dict[str, float]]:
@@ -228,17 +228,20 @@ class InnerProblem:
             student = functional_call(self._model, state, (images,))  # writes the statistics into `state`
         with torch.no_grad():
             teacher = self._teacher(images) if self._teacher is not None else None
+        method, growth = self._situation.method.at(action), self._situation.growth
         if "adjustment" in action:
             student = student._replace(prior=prior(action, self._feed.labels, self._model.head.classes))
-        terms = self._situation.method.at(action).terms(student, teacher, labels, self._situation.growth)
+        counts = class_counts(self._feed.labels, self._model.head.classes)
+        student = student._replace(class_values=method.class_values(self._stage, action, counts, growth))
+        terms = method.terms(student, teacher, labels, growth)
         total = torch.stack([hyper.get(name, action.weight(name)) * term for name, term in terms.items()]).sum()
         parameters = [state[name] for name in self._trained]
         found = torch.autograd.grad(total, parameters, create_graph=True, allow_unused=True)
         pairs = zip(self._trained, found, strict=True)
         known = {name: gradient for name, gradient in pairs if gradient is not None}
-        if self._clamp is None:
+        if (clamp := self._stage.clamp) is None:
             return state, known
-        return state, {name: gradient.clamp(-self._clamp, self._clamp) for name, gradient in known.items()}
+        return state, {name: gradient.clamp(-clamp, clamp) for name, gradient in known.items()}
 
     def _with_copied_buffers(self, state: State) -> State:
         """The same state, safe from networks that change their buffers in place."""

@@ -22,12 +22,12 @@ from poise import draws
 from poise.actions import Action
 from poise.data import ImageSet, Memory, on_arrival, per_class
 from poise.errors import Damaged, Diverged, UserError, check_number, check_whole
-from poise.methods import Growth
+from poise.methods import Growth, ceiling
 from poise.nets import Model
 from poise.policies import MOST_TRIALS, Forecast
 from poise.policies.reinforce import FEATURES, Reinforce, state_of
 from poise.spaces import ActionSpace
-from poise.training import Event, LocalPhase, Situation, Trainer, TuningDone, ceiling, keep_exemplars, remember_means
+from poise.training import Event, LocalPhase, Situation, Trainer, TuningDone, keep_exemplars, remember_means
 from poise.tuning.attempt import TrialInputs
 from poise.tuning.base import Choice, Task, Tuner, TunerKind, resolve_options
 from poise.tuning.classifier import AUTO, first_classifier

@@ -14,7 +14,7 @@ from poise import draws
 from poise.actions import Action
 from poise.data import ImageSet, Memory, on_arrival, per_class
 from poise.errors import Diverged
-from poise.methods import Growth
+from poise.methods import Growth, ceiling
 from poise.nets import Model
 from poise.policies import Outcome, Trial
 from poise.training import (
@@ -26,7 +26,6 @@ from poise.training import (
     LocalPhase,
     Trainer,
     Work,
-    ceiling,
     keep_exemplars,
     measure_means,
     remember_means,

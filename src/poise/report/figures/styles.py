@@ -20,6 +20,8 @@ METHOD_COLOURS: Final[Mapping[str, str]] = {
     "podnet": "#9a6fc0",
     "aanets": "#bf9422",
     "aanets+rmm": "#cc5a8f",
+    "der": "#5f7d8c",
+    "foster": "#8a9a2b",
 }
 OTHER_COLOURS: Final = ("#5aa9c9", "#a0764f", "#7c9a3d", "#8585d1", "#c76e6e", "#6b8f8a")
 MARKS: Final = "osD^vPX*"

@@ -134,7 +134,9 @@ def _accuracy_cell(
 
 
 def paper_note(mean: float, paper: Published) -> Note:
-    """The paper's figure, and ours minus it."""
+    """The paper's figure, and ours minus it; or why that would say nothing."""
+    if paper.unlike:
+        return Note(f"paper {paper.figure:.1f}, not comparable: {paper.unlike}", "paper")
     deviation = f" ± {paper.deviation:.1f}" if paper.deviation is not None else ""
     return Note(f"paper {paper.figure:.1f}{deviation} ({with_sign(mean - paper.figure, 1)})", "paper")
 
@@ -152,7 +154,7 @@ def _figures(found: Spread, difference: Spread | None, paper: Published | None, 
         "verdict": difference.verdict() if difference and judged else None,
         "paper": paper.figure if paper else None,
         "paper_deviation": paper.deviation if paper else None,
-        "difference": found.mean - paper.figure if paper else None,
+        "difference": found.mean - paper.figure if paper and not paper.unlike else None,
     }
 
 

@@ -28,28 +28,32 @@ _ABLATED: Final = (StreamKind(5, "tfh"), StreamKind(5, "tfs"), StreamKind(25, "t
 
 @dataclass(frozen=True)
 class Published:
-    """A figure of the paper, and its deviation where it gives one."""
+    """A figure of the paper, and its deviation where it gives one.
+
+    `unlike` says what was different in the paper's run, if that is known: then both are shown, and not compared.
+    """
 
     figure: float
     deviation: float | None = None
+    unlike: str = ""
 
 
 def published_accuracy(run: RunRecord, phases: int, setting: str) -> Published | None:
     """Tables 1 and 2: the paper's average accuracy of this method and policy; `setting` may be `average`."""
-    side = "fixed" if run.fixed and not run.recipe.get("action") else "policy"
     entry = _table().get(ROWS.get(run.method, run.method), {})
-    if not _comparable(run, entry.get("augmentation")) or setting not in _SETTINGS:
-        return None
-    if run.policy in OTHER_TUNERS or run.informed:
+    changed = {*(run.recipe.get("action") or {})} - {*entry.get("given", ())}
+    side = "fixed" if run.fixed and not changed else "policy"
+    cell = entry.get(run.data, {}).get(str(phases), {})
+    if setting not in _SETTINGS or side not in cell or run.policy in OTHER_TUNERS or run.informed:
         return None
     if not is_tuned(run.policy) and side == "policy":  # other hyperparameters than the paper's baseline
         return None
-    cell = entry.get(run.data, {}).get(str(phases), {})
     place = _SETTINGS.index(setting)
-    if side not in cell:
+    unlike = _differences(run, entry, cell, place)
+    if unlike is None:
         return None
     deviation = cell.get(f"{side}_deviation")
-    return Published(cell[side][place], deviation[place] if deviation else None)
+    return Published(cell[side][place], deviation[place] if deviation else None, "; ".join(unlike))
 
 
 def ablation_number(run: RunRecord) -> int | None:
@@ -101,19 +105,35 @@ def _ablation_figure(table: str, number: int | str | None, run: RunRecord, strea
     return Published(found[_ABLATED.index(stream)]) if found else None
 
 
-def _comparable(run: RunRecord, augmentation: str | None = None) -> bool:
+def _comparable(run: RunRecord) -> bool:
     """Whether memory, epochs, exam, augmentation and the base of AANets are those of the paper."""
+    return _differences(run, {}, {}, 0) == []
+
+
+def _differences(run: RunRecord, entry: Mapping[str, Any], cell: Mapping[str, Any], place: int) -> list[str] | None:
+    """What is known to differ from the paper's run of this cell; None where a comparison would say nothing at all.
+
+    An entry may have another augmentation, length and network than the other methods, a cell another memory in TFS.
+    """
     protocol = _figures()["protocol"].get(run.data)
-    if run.augmentation != augmentation:
-        return False
     if protocol is None or run.exam != "test" or (run.recipe.get("options") or {}).get("base", "podnet") != "podnet":
-        return False
+        return None
+    protocol = {**protocol, **entry.get("protocol", {}).get(run.data, {})}
+    own = {name: run.recipe.get(name) or protocol.get(name) for name in ("epochs", "net")}
+    if any(value != protocol.get(name, value) for name, value in own.items()):
+        return None
+    if run.augmentation not in (None, entry.get("augmentation")):
+        return None
+    found = ["AutoAugment and Cutout there"] if run.augmentation != entry.get("augmentation") else []
     memory = run.recipe.get("memory") or {}
     per_class, total = memory.get("per_class"), memory.get("total")
-    return bool(
-        (20 if per_class is total is None else per_class) == protocol["per_class"]
-        and run.recipe["epochs"] == protocol.get("epochs", run.recipe["epochs"])
-    )
+    if total is None or per_class is not None:
+        if (protocol["per_class"] if per_class is None else per_class) != protocol["per_class"]:
+            return None
+        found += [f"{cell['total']:,} images in total there"] if place and "total" in cell else []
+    elif not place or total != cell.get("total"):
+        return None
+    return found + ([cell["unlike"]] if place and "unlike" in cell else [])
 
 
 @cache

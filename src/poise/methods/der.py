@@ -1,0 +1,104 @@
+"""DER (Yan, Xie and He, CVPR 2021), without pruning: one more network in every phase, the others frozen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from poise import losses
+from poise.actions import Action
+from poise.errors import UserError, check_number, suggestion
+from poise.methods.base import Arrivals, Growth, Method, Stage, register
+from poise.nets import Backbone, Concatenated, Model, NewestHead, Output, RenewedHead
+from poise.spaces import Named
+
+AUXILIARY = "auxiliary"
+EPOCHS = 170  # of the representation stage as released; what follows is in proportion to them
+#: The rate rises for 10 epochs, then heads are drawn anew and the milestones begin to count: 110 and 130 of 170.
+REPRESENTATION = Stage(milestones=(110 / EPOCHS, 130 / EPOCHS), warmup=10 / EPOCHS, renews=10 / EPOCHS, teacher=None)
+#: How the released code trains a first phase of half of the classes: 200 epochs, ×0.1 at 60, 120 and 160.
+PLAIN = Stage(share=200 / EPOCHS, milestones=(0.3, 0.6, 0.8), teacher=None)
+FIRST = {"warm": REPRESENTATION, "plain": PLAIN}
+
+
+@register
+class DER(Method):
+    """L = CE + λ_a · CE of an auxiliary classifier, which sees the newest features and tells new classes from all old.
+
+    A phase adds a network that starts as a copy of the newest one; the others are frozen. Features are concatenated.
+    The classifier is drawn anew. With `balance=finetune`, its default, it is drawn and trained once more on a balanced
+    set, alone, with logits divided by `temperature` (5 on CIFAR, 1 on ImageNet). `first` says how the first phase is
+    trained: `warm`, as the others, as released for phases of equal size; or `plain`, as released where it has half of
+    all classes.
+    """
+
+    name = "der"
+    head = "renewed"
+    brightness = 63 / 255
+    uses_maps = False
+    default_action = Action(auxiliary=1.0, adjustment=0.0, lr=0.1, classifier="fc", balance="finetune")
+    spaces: Mapping[str, Named] = {
+        "online": Named(
+            "online",
+            (
+                {"auxiliary": (0.5, 1), "balance": ("finetune",), "lr": (0.1, 0.05, 0.02)},
+                {"auxiliary": (1,), "balance": ("align",), "lr": (0.1, 0.05)},
+            ),
+        )
+    }
+    options: Mapping[str, float | str] = {"temperature": 5.0, "first": "warm"}
+
+    def __init__(self, **options: float | str) -> None:
+        super().__init__(**options)
+        check_number("option temperature", self.settings["temperature"], positive=True)
+        if self.settings["first"] not in FIRST:
+            word = str(self.settings["first"])
+            raise UserError(f"{self.name} first '{word}'; {suggestion(word, FIRST)}")
+        self.balancing = replace(
+            Method.balancing,
+            share=30 / EPOCHS,
+            lr=None,
+            at_random=True,
+            renews=0.0,
+            temperature=float(self.settings["temperature"]),
+        )
+
+    def expanded(self, backbone: nn.Module, growth: Growth) -> nn.Module:
+        """One more network, and all that were there before frozen."""
+        return Concatenated.expanding(backbone) if isinstance(backbone, Backbone) else backbone
+
+    def grow(self, model: Model, arrivals: Arrivals) -> None:
+        """A new classifier and, from the second phase on, an auxiliary one."""
+        refuse_other_nets(self, model)
+        super().grow(model, arrivals)
+        if isinstance(model.backbone, Concatenated) and arrivals.growth.new:
+            auxiliary = RenewedHead(model.backbone.newest.width)
+            auxiliary.grow(arrivals.growth.new + 1, arrivals.generator)
+            model.extras[AUXILIARY] = NewestHead(auxiliary)
+
+    def renew(self, model: Model, generator: torch.Generator) -> None:
+        """Draw the classifiers anew that are trained in the stage."""
+        for head in (model.head, *(extra.head for extra in model.extras.values() if isinstance(extra, NewestHead))):
+            if isinstance(head, RenewedHead) and head.new.requires_grad:
+                head.renew(generator)
+
+    def stages(self, growth: Growth) -> tuple[Stage, ...]:
+        """The training of the representation; the action's `balance` adds that of the classifier."""
+        return (REPRESENTATION if growth.old else FIRST[str(self.settings["first"])],)
+
+    def terms(self, student: Output, teacher: Output | None, labels: Tensor, growth: Growth) -> dict[str, Tensor]:
+        """Classification of all classes, and of new ones by the newest network: to it, all old classes are one."""
+        terms = {"ce": losses.cross_entropy(student.adjusted, labels)}
+        if AUXILIARY in student.extras:
+            merged = (labels - growth.old + 1).clamp(min=0)
+            terms[AUXILIARY] = losses.cross_entropy(student.extras[AUXILIARY], merged)
+        return terms
+
+
+def refuse_other_nets(method: Method, model: Model) -> None:
+    """Refuse a network that is none of poise's own, before anything is trained."""
+    if not isinstance(model.backbone, Backbone):
+        raise UserError(f"{method.name} puts several of poise's own networks side by side; leave net out or name one")
