@@ -259,11 +259,11 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def outcome() -> Callable[[Path], tuple[dict[str, Any], bytes, bytes]]:
-    """What two equal runs have in common: result.json but for seconds, journal and weights."""
+    """What two equal runs have in common: result.json but for seconds and their digest, journal and weights."""
 
     def read(folder: Path) -> tuple[dict[str, Any], bytes, bytes]:
         result = json.loads((folder / "result.json").read_bytes())
-        del result["seconds"]
+        del result["seconds"], result["digest"]
         return result, (folder / "journal.jsonl").read_bytes(), (folder / "model.safetensors").read_bytes()
 
     return read

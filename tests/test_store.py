@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, ClassVar
 
 import pytest
 import torch
@@ -356,3 +356,98 @@ class TestLocks:
         monkeypatch.setattr(fcntl, "flock", refuse)
         with pytest.raises(UserError, match=r"cannot be locked \(No locks available\); use a folder on another disk"):
             store.locked(tmp_path / "lock", "is busy").__enter__()
+
+
+class TestDigests:
+    VALUE: ClassVar[dict[str, Any]] = {"name": "größe", "curve": [1, 2.5e-7, None], "seconds": {"train": 0.1}}
+
+    def test_it_is_the_last_key_and_is_not_part_of_the_value(self, tmp_path: Path) -> None:
+        store.write_json(tmp_path / "f", self.VALUE, digest=True)
+        assert list(json.loads((tmp_path / "f").read_bytes())) == ["format", *self.VALUE, "digest"]
+        assert store.read_verified(tmp_path / "f") == (self.VALUE, True)
+        assert store.read_json(tmp_path / "f") == self.VALUE
+
+    def test_a_document_without_one_is_read_and_known_as_such(self, tmp_path: Path) -> None:
+        store.write_json(tmp_path / "f", self.VALUE)
+        assert store.read_verified(tmp_path / "f") == (self.VALUE, False)
+
+    def test_no_flipped_bit_is_believed(self, tmp_path: Path) -> None:
+        """It is named, or changed no value; or it hit the name of the digest, which is then missing."""
+        store.write_json(tmp_path / "f", self.VALUE, digest=True)
+        whole, believed = (tmp_path / "f").read_bytes(), 0
+        for bit in range(8 * len(whole)):
+            hurt = bytearray(whole)
+            hurt[bit // 8] ^= 1 << bit % 8
+            (tmp_path / "f").write_bytes(hurt)
+            try:
+                value, verified = store.read_verified(tmp_path / "f")
+            except (Damaged, UserError):
+                continue
+            believed += verified
+            assert value == self.VALUE if verified else len(value) == len(self.VALUE) + 1
+        assert believed < 30  # in spaces, or `e` as `E`
+
+    def test_keys_that_are_numbers_are_words_in_it(self) -> None:
+        value = {9: "a", 10: "b"}
+        assert store.digest_of(value) == store.digest_of(json.loads(json.dumps(value)))
+
+    def test_deep_nesting_is_damage(self, tmp_path: Path) -> None:
+        (tmp_path / "f").write_text('{"format": 1, "a": ' + "[" * 100_000 + "]" * 100_000 + "}")
+        with pytest.raises(Damaged, match="is not the JSON that was written there"):
+            store.read_json(tmp_path / "f")
+
+    def test_the_digest_of_a_journal_is_that_of_its_bytes_wherever_it_was_asked_before(self, tmp_path: Path) -> None:
+        journal, seen = store.Journal(tmp_path / "j"), list[tuple[int, str]]()
+        for number in range(5):
+            journal.append({"n": number})
+            if number % 2:
+                seen.append((journal.position(), journal.digest()))
+        for position, digest in seen:
+            part = (tmp_path / "j").read_bytes()[:position]
+            assert digest == hashlib.blake2b(part, digest_size=16).hexdigest()
+            journal.check(position, digest)
+        journal.rewind(seen[0][0])
+        assert journal.digest() == seen[0][1]
+        journal.append({"n": "other"})
+        with pytest.raises(Damaged, match="bytes, the checkpoint was written when it had"):
+            journal.check(*seen[1])
+        journal.append({"n": "and more, so that it is as long"})
+        with pytest.raises(Damaged, match="was changed since the checkpoint was written"):
+            journal.check(*seen[1])
+        journal.check(seen[1][0], None)  # as older checkpoints have it
+        journal.close()
+
+    def test_a_journal_that_was_removed_begins_anew(self, tmp_path: Path) -> None:
+        journal = store.Journal(tmp_path / "j")
+        journal.append({"n": 0})
+        first = journal.digest()
+        journal.close()
+        journal.path.unlink()
+        journal.append({"n": 0})
+        assert journal.digest() == first
+        journal.close()
+
+
+@pytest.mark.parametrize(
+    "header",
+    ["[]", "3", "null", '{"sum": 1}', '{"sum": null, "document": 3}', "[" * 5000, '{"document": "{}"}', "{}"],
+)
+def test_safetensors_with_another_header_are_damage_in_one_line(tmp_path: Path, header: str) -> None:
+    from safetensors.torch import save_file
+
+    save_file({"a": torch.ones(2)}, tmp_path / "f", {"poise": header})
+    with pytest.raises(Damaged, match=r"^[^\n]* is damaged[^\n]*$"):
+        store.read_tensors(tmp_path / "f", kind="learner")
+
+
+@pytest.mark.parametrize(
+    "document",
+    ["[]", "{}", '{"kind": "learner"}', '{"kind": "learner", "format": 2, "meta": 3}', '{"format": true, "meta": {}}'],
+)
+def test_a_right_checksum_of_another_document_is_one_line(tmp_path: Path, document: str) -> None:
+    from safetensors.torch import save_file
+
+    header = {"sum": store._checksum({"a": torch.ones(2)}, document), "document": document}
+    save_file({"a": torch.ones(2)}, tmp_path / "f", {"poise": json.dumps(header)})
+    with pytest.raises((Damaged, UserError), match=r"^[^\n]*$"):
+        store.read_tensors(tmp_path / "f", kind="learner")

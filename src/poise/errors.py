@@ -42,6 +42,10 @@ class Damaged(RunFailed):
     """A file that poise wrote is not as it was written."""
 
 
+class Malformed(Damaged):
+    """Contents that poise does not write, whatever their checksum says; the text continues the name of the file."""
+
+
 class Interrupted(PoiseError):
     """Ctrl-C or another signal arrived and a checkpoint was written."""
 
@@ -75,7 +79,7 @@ _DEEPEST: Final = 16  # levels of lists and tables in a value
 _LONGEST: Final = 80  # characters of a value in an error line
 
 
-def shown(value: object) -> str:
+def shown(value: object, longest: int = _LONGEST) -> str:
     """A value as an error line shows it: on one line, and cut where it is long.
 
     A whole number of thousands of digits is only described: Python refuses to print it.
@@ -89,7 +93,7 @@ def shown(value: object) -> str:
         text = " ".join(repr(value).split())
     except (ValueError, RecursionError):  # a number like that inside it, or too many levels
         return f"a {type(value).__name__}"
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
 def check_whole(name: str, value: object, least: int, most: int = MOST) -> None:

@@ -26,6 +26,8 @@ CHECKPOINTS: Final = "checkpoints"
 CROSSVAL: Final = "crossval.json"
 #: The page of a report.
 PAGE: Final = "index.html"
+#: The folder of the page that a run, or a sweep, ends with.
+REPORT: Final = "report"
 
 #: The `kind` of a table that `poise probe` wrote.
 PROBE: Final = "probe"

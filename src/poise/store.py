@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 FORMAT = 2  # of tensor files, which hold the state of a learner; others are refused
 CHECKPOINT_SECONDS = 60.0  # between two checkpoints of a job that was not told otherwise
 PLAIN_FORMAT = 1  # of JSON documents and journals; raised when an older poise could not read them
+_CHUNK = 2**20  # bytes of a journal read at once
+DIGEST = "digest"  # the last key of a document that has one
 
 
 @contextmanager
@@ -103,22 +105,46 @@ def write_bytes(path: Path, data: bytes) -> None:
     files.write_bytes(path, data)
 
 
-def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write a document with its format version, human-readable, in a fixed byte layout."""
-    text = json.dumps({"format": PLAIN_FORMAT, **value}, indent=1, ensure_ascii=False, allow_nan=False)
+def write_json(path: Path, value: Mapping[str, Any], *, digest: bool = False) -> None:
+    """Write a document with its format version, human-readable, in a fixed byte layout.
+
+    With `digest` its last key is a digest of all others, by which a reader sees that it was changed.
+    """
+    document = {"format": PLAIN_FORMAT, **value}
+    own = {DIGEST: digest_of(document)} if digest else {}
+    text = json.dumps({**document, **own}, indent=1, ensure_ascii=False, allow_nan=False)
     write_bytes(path, _encode_line(text))
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a document written by `write_json`, without its format version."""
+    """Read a document written by `write_json`, without its format version and its digest."""
+    return read_verified(path)[0]
+
+
+def read_verified(path: Path) -> tuple[dict[str, Any], bool]:
+    """The same, and whether it has a digest; one that does not match the contents raises `Damaged`."""
     try:
         value = json.loads(files.read_bytes(path))
+        kept = value.pop(DIGEST, None) if isinstance(value, dict) else None
+        intact = kept is None or kept == digest_of(value)
     except (ValueError, RecursionError) as error:
         raise Damaged(f"{path} is not the JSON that was written there") from error
     if not isinstance(value, dict):
         raise Damaged(f"{path} is not the JSON that was written there")
+    if not intact:
+        raise Damaged(f"{path} was changed since it was written: its contents do not match their digest")
     check_format(path, value.pop("format", None))
-    return value
+    return value, kept is not None
+
+
+def digest_of(value: object) -> str:
+    """A digest of a plain value as JSON has it: its layout and the order of its keys do not matter.
+
+    >>> digest_of({"a": 1, "b": [0.5]}) == digest_of({"b": (0.5,), "a": 1})
+    True
+    """
+    plain = json.loads(json.dumps(value))  # keys are words from here on, and are sorted as such
+    return hashlib.blake2b(json.dumps(plain, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], *, kind: str) -> None:
@@ -146,15 +172,21 @@ def read_tensors(path: Path, *, kind: str) -> tuple[dict[str, Tensor], dict[str,
             header = json.loads((file.metadata() or {})["poise"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         intact = header["sum"] == _checksum(tensors, header["document"])
-    except (SafetensorError, OSError, ValueError, KeyError, RecursionError) as error:
+        document = json.loads(header["document"], parse_constant=_refuse_constant) if intact else {}
+    except (SafetensorError, OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise Damaged(f"{path} is damaged or was not written by poise") from error
     if not intact:
         raise Damaged(f"{path} is damaged: its contents do not match their checksum")
-    document: dict[str, Any] = json.loads(header["document"])
-    check_format(path, document["format"], FORMAT)
-    if document["kind"] != kind:
-        raise UserError(f"{path} is a {document['kind']} file of poise, not a {kind} file")
+    if not isinstance(document, dict) or not isinstance(document.get("meta"), dict):
+        raise Damaged(f"{path} is damaged or was not written by poise")
+    check_format(path, document.get("format"), FORMAT)
+    if document.get("kind") != kind:
+        raise UserError(f"{path} is a {document.get('kind')} file of poise, not a {kind} file")
     return tensors, document["meta"]
+
+
+def _refuse_constant(word: str) -> None:
+    raise ValueError(f"{word} is no number")
 
 
 @contextmanager
@@ -201,18 +233,35 @@ def _encode_line(text: str) -> bytes:
     return (text + "\n").encode(errors="backslashreplace")
 
 
+def _new_hash() -> hashlib.blake2b:
+    return hashlib.blake2b(digest_size=16)
+
+
+def _hash_bytes(found: hashlib.blake2b, path: Path, start: int, stop: int) -> hashlib.blake2b:
+    """The hash, updated with the bytes of a file from `start` up to `stop`, a few at a time."""
+    if start < stop:
+        with path.open("rb") as file:
+            file.seek(start)
+            while start < stop and (some := file.read(min(_CHUNK, stop - start))):
+                found.update(some)
+                start += len(some)
+    return found
+
+
 class Journal:
     """An append-only file of JSON lines. Its length in bytes is a position one can return to."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file: BinaryIO | None = None
+        self._hash, self._hashed = _new_hash(), 0  # of the bytes up to there
 
     def append(self, event: Mapping[str, Any]) -> None:
         """Write one line and hand it to the operating system."""
         if self._file is None:
             self._file = files.open_to_append(self.path)
             if self._file.tell() == 0:
+                self._forget_hash()
                 self._file.write(_encode_line(json.dumps({"journal": "poise", "format": PLAIN_FORMAT})))
         self._file.write(_encode_line(json.dumps(event, ensure_ascii=False, allow_nan=False)))
         self._file.flush()
@@ -224,14 +273,36 @@ class Journal:
             os.fsync(self._file.fileno())
         return self.path.stat().st_size if self.path.exists() else 0
 
-    def rewind(self, position: int) -> None:
-        """Cut everything after `position`: the events that a resumed run will produce again."""
-        self.close()
+    def digest(self) -> str:
+        """Of all bytes up to `position`; those that were there at the last call are not read again."""
+        position = self.position()
+        if position < self._hashed:
+            self._forget_hash()
+        _hash_bytes(self._hash, self.path, self._hashed, position)
+        self._hashed = position
+        return self._hash.hexdigest()
+
+    def check(self, position: int, digest: str | None) -> None:
+        """Refuse a journal that is shorter than `position`, or whose bytes up to there have another digest.
+
+        None is any: checkpoints did not always keep a digest.
+        """
         size = self.path.stat().st_size if self.path.exists() else 0
         if size < position:
             raise Damaged(f"{self.path} has {size} bytes, the checkpoint was written when it had {position}")
+        if digest is not None and _hash_bytes(_new_hash(), self.path, 0, position).hexdigest() != digest:
+            raise Damaged(f"{self.path} was changed since the checkpoint was written")
+
+    def rewind(self, position: int) -> None:
+        """Cut everything after `position`: the events that a resumed run will produce again."""
+        self.close()
+        self.check(position, None)
+        self._forget_hash()
         with files.open_to_append(self.path) as file:
             file.truncate(position)
+
+    def _forget_hash(self) -> None:
+        self._hash, self._hashed = _new_hash(), 0
 
     def close(self) -> None:
         """Close the file; a later `append` opens it again."""

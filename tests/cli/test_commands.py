@@ -195,6 +195,23 @@ def test_a_report_is_a_page_with_tables_and_figures_beside_it(poise: Command) ->
     assert "say where with --out" in poise("report", "runs", "--watch").err
 
 
+def test_digests_are_added_and_checked(poise: Command) -> None:
+    kept = json.loads((Path(__file__).parents[2] / "results/cifar100/cifar100-icarl-tfs-5-fixed-s0.json").read_text())
+    digest = kept.pop("digest")
+    Path("kept.json").write_text(json.dumps(kept))
+    assert "unverified: the result has no digest" in poise("report", "kept.json").out
+    assert poise("digest", "kept.json").out == "kept.json: digest added\n"
+    assert json.loads(Path("kept.json").read_text())["digest"] == digest
+    assert poise("digest", "kept.json").out == "kept.json: as it was written\n"
+    assert "unverified" not in poise("report", "kept.json").out
+    Path("kept.json").write_text(Path("kept.json").read_text().replace("50.37", "70.37"))
+    for command in ("digest", "report"):
+        done = poise(command, "kept.json")
+        assert done.code != 0
+        assert "was changed since it was written: its contents do not match their digest" in done.err
+        assert done.err.count("\n") == 1
+
+
 def test_a_probe_is_stored_shown_and_replayed(poise: Command) -> None:
     words = ("probe", *TINY, "space={lr=[0.1,0.02,0.01]}", "--phase", "1", "--lengths", "1", "--out", "out/probe.json")
     done = poise(*words)

@@ -248,10 +248,12 @@ def test_names_of_any_bytes_work_and_are_printed_harmlessly(poise: Command) -> N
 def test_a_run_on_names_of_any_bytes_goes_through(poise: Command) -> None:
     folder = Path(NAME)
     for place, name in enumerate((NAME, "b\x07")):
-        pictures(folder / "images", "x", 5, first=place)
-        (folder / "images" / "x").rename(folder / "images" / name)
+        pictures(Path("images"), "x", 5, first=place)
+        Path("images/x").rename(Path("images") / name)
+    bad = one_line(poise("run", "folder", os.fsdecode(b"data=caf\xe9")))
+    assert "is not text" in bad, "a recipe is text"
     out = folder / "run"
-    done = poise("run", "folder", f"data={folder}/images", "net=small", "epochs=1", "groups=[1,1]", "--out", out)
+    done = poise("run", "folder", "data=images", "net=small", "epochs=1", "groups=[1,1]", "--out", out)
     assert done.code == 0, done.err
     assert not acting(done.out + done.err)
     assert store.read_json(out / "recipe.json")["class_names"] == ["b\x07", NAME]
@@ -263,7 +265,7 @@ def test_a_run_on_names_of_any_bytes_goes_through(poise: Command) -> None:
 
 
 def test_escapes_in_mistakes_are_written_out(poise: Command) -> None:
-    assert "'\\x1b[31mred'" in one_line(poise("run", "data=\x1b[31mred"))
+    assert "\\x1b[31mred'" in one_line(poise("run", "data=\x1b[31mred"))
     assert "\\x1b[31m" in one_line(poise("predict", "\x1b[31m", "x.png"))
     assert "\\xff" in one_line(poise("report", os.fsdecode(b"\xff")))
 

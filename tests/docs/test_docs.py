@@ -209,6 +209,13 @@ def test_mistakes_end_with_the_line_that_the_page_shows(
                 assert (code == 0) == (not said), command
 
 
+def test_promises_name_tests_that_exist() -> None:
+    named = re.findall(r"`(tests/[\w/.]*)`", (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8"))
+    assert len(named) > 20
+    for path in named:
+        assert (ROOT / path).exists(), path
+
+
 def test_limits_are_as_documented() -> None:
     text = section("reliability.md", "Words and numbers")
     for limit in (MOST_EPOCHS, MOST_ACTIONS, MOST_MODELLED, MOST_TRIALS, MOST_REPEATED, MOST, MOST_CELLS):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import pytest
 import torch
 from PIL import Image
 
-from poise import cli, store
+from poise import store
 from poise.experiment import Plan, Run, RunFolder, reopen
 from poise.store import read_journal
 
@@ -22,20 +21,6 @@ Plans = Callable[..., Plan]
 Outcome = Callable[[Path], tuple[dict[str, Any], bytes, bytes]]
 Driven = Callable[..., tuple[int, str]]
 RUN = ["run", "groups=[2,1,1]", "epochs=1", "batch=64", "--checkpoint-every", "0", "--out"]
-
-
-@pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """Run a command in this process; gives its exit code and what it printed."""
-
-    def run(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["poise", *words])
-        with pytest.raises(SystemExit) as leaving:
-            cli.main()
-        printed = capsys.readouterr()
-        return int(leaving.value.code or 0), printed.out, printed.err
-
-    return run
 
 
 Command = Callable[..., tuple[int, str, str]]
@@ -297,7 +282,7 @@ def test_a_recipe_that_was_changed_since_is_refused(plan: Plans, command: Comman
     folder = stopped_after(plan(), tmp_path / "run", 4)
     before = folder.recipe.read_text()
     folder.recipe.write_text(before.replace('"epochs": 1', '"epochs": 2'))
-    assert "was changed since (schedule); restore it" in refused(command, "resume", str(folder.path))
+    assert "was changed since (epochs); restore it" in refused(command, "resume", str(folder.path))
     folder.recipe.write_text(before)
     assert command("resume", str(folder.path))[0] == 0
 
@@ -402,3 +387,31 @@ def test_a_run_from_a_moved_folder_goes_on(reference: Path, plan: Plans, outcome
     opened, found = reopen(tmp_path / "there")
     Run(found, opened).resume()
     assert outcome(tmp_path / "there") == outcome(reference)
+
+
+def test_killed_while_its_page_is_drawn_it_is_finished_by_resume(
+    driven: Driven, reference: Path, outcome: Outcome, command: Command, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    code, _ = driven("poise.report.writing:make_page", 1, signal.SIGKILL, *RUN, str(folder))
+    assert code == -signal.SIGKILL
+    assert (folder / "result.json").exists()
+    assert not (folder / "report" / "index.html").exists()
+    code, out, _ = command("resume", str(folder))
+    assert code == 0
+    assert out.splitlines()[-1] == f"report {folder / 'report' / 'index.html'}"
+    assert "average accuracy" in (folder / "report" / "index.html").read_text()
+    assert outcome(folder) == outcome(reference)
+
+
+def test_killed_between_its_result_and_the_end_it_is_finished_by_resume(
+    driven: Driven, command: Command, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    code, _ = driven("poise.experiment.run:record_end", 1, signal.SIGKILL, *RUN, str(folder))
+    assert code == -signal.SIGKILL
+    assert json.loads((folder / "machine.json").read_bytes())["finished"] is None
+    assert command("resume", str(folder))[0] == 0
+    machine = json.loads((folder / "machine.json").read_bytes())
+    assert machine["finished"] >= machine["started"]
+    assert (folder / "report" / "index.html").exists()

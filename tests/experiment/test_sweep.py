@@ -58,7 +58,7 @@ def run_sweep(cells: list[Cell], out: Path, lanes: int | None, lines: Lines, **o
 
 def result(folder: Path) -> dict[str, object]:
     found: dict[str, object] = json.loads((folder / "result.json").read_text())
-    found.pop("seconds")
+    del found["seconds"], found["digest"]
     return found
 
 
@@ -95,6 +95,40 @@ def test_a_folder_of_another_run_stops_no_other(tmp_path: Path) -> None:
     assert result(tmp_path / "runs" / cells[1].name)["seed"] == 0
 
 
+def test_an_error_that_nobody_foresaw_is_the_cells_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of torch, in the training of one cell; the others go on, and it goes on itself when that is mended."""
+    cells, out = read_sweep(written(tmp_path / "sweep.toml", SWEEP)), io.StringIO()
+    original = Trainer._epoch
+
+    def epoch(self: Trainer, *args: Any) -> Any:
+        if self.situation.seed == 1 and self.situation.method.name == "lwf" and self.situation.phase == 1:
+            torch.zeros(2, 3) @ torch.zeros(2, 3)
+        yield from original(self, *args)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Trainer, "_epoch", epoch)
+        failed = sweep_cells(cells, tmp_path / "runs", 2, Lines(None, out), checkpoint_seconds=0)
+    (name,) = failed
+    assert "lwf" in name
+    assert name.endswith("s1")
+    assert str(failed[name]).startswith("RuntimeError: mat1 and mat2 shapes cannot be multiplied")
+    assert str(failed[name]).endswith(f"('poise resume {tmp_path / 'runs' / name}' shows where)")
+    assert out.getvalue().count("RuntimeError") == 1
+    assert failed[name].__traceback__ is None
+    assert sum(RunFolder(tmp_path / "runs" / cell.name).finished for cell in cells) == 3
+    assert run_sweep(cells, tmp_path / "runs", 1, Lines(None, out))
+
+
+def test_a_finished_cell_that_was_changed_is_named(tmp_path: Path) -> None:
+    cells = read_sweep(written(tmp_path / "sweep.toml", SWEEP))[:2]
+    folders = run_sweep(cells, tmp_path / "runs", 1, Lines(None, io.StringIO()))
+    text = (folders[0] / "result.json").read_text()
+    (folders[0] / "result.json").write_text(text.replace('"seed": 0', '"seed": 7'))
+    failed = sweep_cells(cells, tmp_path / "runs", 1, Lines(None, io.StringIO()))
+    assert list(failed) == [cells[0].name]
+    assert "do not match their digest" in str(failed[cells[0].name])
+
+
 # Elsewhere ----------------------------------------------------------------------------------------------------------
 
 
@@ -114,8 +148,8 @@ class Elsewhere:
 
 
 def result_bytes(folder: Path) -> bytes:
-    """result.json but for its seconds."""
-    return re.sub(rb'"seconds": \{[^}]*\}', b"", (folder / "result.json").read_bytes())
+    """result.json but for its seconds, and the digest, which is about them too."""
+    return re.sub(rb'"seconds": \{[^}]*\}|"digest": "[0-9a-f]*"', b"", (folder / "result.json").read_bytes())
 
 
 def test_cells_that_ran_elsewhere_give_the_same_bytes(tmp_path: Path) -> None:

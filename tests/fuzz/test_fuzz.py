@@ -23,7 +23,7 @@ from .grammar import TINY, Case, CommandLine, changed, command_lines, damaged, r
 #: Cases of the long one; 0: the short one.
 CASES = int(os.environ.get("POISE_FUZZ", "0"))
 SHARES = {"recipes": 0.45, "commands": 0.3, "documents": 0.25}
-SHORT = {"recipes": 60, "commands": 25, "documents": 40}
+SHORT = {"recipes": 50, "commands": 20, "documents": 40}
 
 ended: Counter[tuple[str, str]] = Counter()  # how cases ended, for the summary
 
@@ -70,7 +70,7 @@ def furniture(tmp_path_factory: pytest.TempPathFactory) -> Path:
         assert taught.code == 0, taught.err
     keys = "".join(f"{key} = {toml(value)}\n" for key, value in TINY.items())
     (folder / "recipe.toml").write_text(keys)
-    (folder / "sweep.toml").write_text(f'recipe = "digits/lucir"\n[set]\n{keys}[grid]\nseed = [0, 1]\n')
+    (folder / "sweep.toml").write_text('recipe = "recipe.toml"\n[set]\nbatch = 32\n[grid]\nseed = [0, 1]\n')
     (folder / "empty").touch()
     (folder / "junk.bin").write_bytes(bytes(range(256)) * 8)
     (folder / "junk.toml").write_bytes(b"\xff\xfe" + bytes(range(256)))
@@ -154,10 +154,9 @@ def _recipe(data: st.DataObject, furniture: Path, place: Path) -> list[str]:
         "options": {"lambda_base": 5.0},
     }
     changes = data.draw(changed(recipe))
-    for key, usual in (("epochs", 1), ("space", {"lr": [0.1, 0.05]})):  # more is slow, not wrong
-        changes.setdefault(key, usual)
-    if isinstance(changes["epochs"], int):
-        changes["epochs"] = min(changes["epochs"], 3)
+    for key, usual in (("epochs", 1), ("batch", 64), ("space", {"lr": [0.1, 0.05]})):  # others are slow, not wrong
+        if changes.get(key) is None or (key != "space" and type(changes[key]) is int and changes[key] > 1):
+            changes[key] = usual
     text = "".join(f"{toml(key)} = {toml(value)}\n" for key, value in changes.items() if value is not None)
     (place / "case.toml").write_text(text, encoding="utf-8", errors="surrogatepass")
     return ["run", "case.toml"]
@@ -188,10 +187,11 @@ def _bytes(data: st.DataObject, furniture: Path, place: Path) -> list[str]:
                 ("learner", "learn", "learner", str(furniture / "photos"), "--update"),
                 ("probe.json", "simulate", "probe.json", "--policy", "race", "--runs", "2"),
                 ("sweep.toml", "sweep", "sweep.toml"),
-                ("recipe.toml", "run", "recipe.toml"),
+                ("recipe.toml", "run", "recipe.toml", "epochs=1", "policy=fixed"),
             ]
         )
     )
+    shutil.copy(furniture / "recipe.toml", place)  # what the sweep runs
     (place / name).write_bytes(data.draw(damaged((furniture / name).read_bytes())))
     return list(words)
 

@@ -7,11 +7,13 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, cast
 
+import numpy as np
 import pytest
+import torch
 from torch import nn
 
 from poise import Learner
-from poise.data import Budget
+from poise.data import Augmentation, Budget, Preprocessing
 from poise.errors import UserError
 from poise.experiment import load_recipe, make_plan, make_recipe
 from poise.learner import KEYS, Settings
@@ -51,14 +53,14 @@ from .samples import Flat, refusal
         ({"method": 3}, "unknown method '3'"),
         ({"epochs": True}, "epochs=True must be a whole number"),
         ({"momentum": True}, "momentum=True must be a number"),
-        ({"deterministic": "no"}, "deterministic='no' must be true or false"),
+        ({"deterministic": "no"}, "deterministic='no' must be True or False"),
         ({"memory": 10**30}, "is too large"),
         ({"seed": 10**5000}, "seed=a number of about 5000 digits is too large"),
         ({"image_size": 10**9}, "at most 4096"),
         ({"first_lr": 1e39}, "first_lr=1e+39 is too large"),
         ({"action": {"lr": "0.1"}}, "action lr='0.1' must be a number"),
         ({"action": {"feature_kd": True}}, "action feature_kd=True must be a number"),
-        ({"action": {1: 2}}, "must be a mapping"),
+        ({"action": {1: 2}}, "action has the key 1, which is no name"),
         ({"trials": {"length": True}}, "trials.length=True must be a number"),
         ({"policy": "fixed", "policy_options": {"every": 2}}, "policy fixed chooses nothing; leave every out"),
         ({"policy": "race", "policy_options": {"safe": True}}, "safe=True must be a number of standard errors"),
@@ -183,3 +185,49 @@ def test_a_run_resolves_its_settings_once(monkeypatch: pytest.MonkeyPatch) -> No
     assert learner.settings is plan.settings
     assert plan.settings.tuner is learner.settings.tuner
     assert len(resolved) == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        ({"memory": np.array([1, 2])}, "memory is an array of shape [2]; give plain values"),
+        ({"tune": torch.tensor(3)}, "tune is a tensor of shape []; give plain values"),
+        ({"tune": [["kd"]]}, "must be a list of words"),
+        ({"tune": {"kd": 1}}, "must be a list of words"),
+        ({"action": {1: 2}}, "action has the key 1, which is no name"),
+        ({"options": {1: 2}}, "options has the key 1, which is no name"),
+        ({"preprocessing": "none"}, "preprocessing='none' must be a poise.Preprocessing"),
+        ({"preprocessing": {"mean": 1}}, "must be a poise.Preprocessing"),
+        ({"augmentation": 3}, "augmentation=3"),
+        ({"device": None}, "device=None is no device; use auto, cpu, cuda or cuda:N"),
+        ({"device": 1.5}, "device=1.5 is no device"),
+        ({"precision": np.array([1])}, "precision is an array"),
+        ({"deterministic": "yes"}, "deterministic='yes' must be"),
+        ({"verbose": "yes"}, "verbose='yes' must be True or False"),
+        ({"callbacks": 3}, "callbacks=3 must be a list of callables"),
+        ({"callbacks": "abc"}, "must be a list of callables"),
+        ({"callbacks": [3]}, "callbacks has 3, which cannot be called"),
+        ({"method": "lucir" * 10**4}, "give a short word"),
+        ({"method": "lu\ncir"}, "give a short word on one line"),
+        ({"net": nn.Linear(2, 2, device="meta")}, "has no values; make it on the CPU"),
+    ],
+)
+def test_an_argument_of_another_kind_is_one_short_line(settings: dict[str, Any], line: str) -> None:
+    with pytest.raises(UserError) as error:
+        Learner(**settings)
+    assert line in refusal(error)
+    assert len(str(error.value)) < 300
+
+
+@pytest.mark.parametrize("values", [{"mean": 0.5}, {"mean": ("a",)}, {"std": None}, {"augmentation": 3}])
+def test_a_preprocessing_of_another_kind_is_refused(values: dict[str, Any]) -> None:
+    given = {"mean": (0.5,), "std": (0.2,), "augmentation": Augmentation(), **values}
+    with pytest.raises(UserError, match="must"):
+        Preprocessing(**given)
+
+
+def test_the_numbers_of_a_preprocessing_are_copied() -> None:
+    mean = [0.5]
+    made = Preprocessing(mean, [0.2], Augmentation())  # type: ignore[arg-type]
+    mean.append(1.0)
+    assert made == Preprocessing((0.5,), (0.2,), Augmentation())

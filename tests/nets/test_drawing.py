@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from poise.nets import OwnDraws, blank_layer
+from poise.nets import OwnDraws, make_layer
 
 
 def made(kind: Callable[[], nn.Module]) -> Callable[[], Tensor]:
@@ -57,14 +57,16 @@ def test_a_generator_that_was_given_is_used() -> None:
     assert drawing.drew  # by `DRAWS["rand"]`
 
 
-def test_a_blank_layer_draws_nothing_and_is_in_float32() -> None:
+def test_a_make_layer_draws_nothing_and_is_in_float32() -> None:
     before = torch.get_rng_state()
     torch.set_default_dtype(torch.float64)
     try:
-        layer = blank_layer(nn.Conv2d, 3, 4, 3, bias=False)
+        layer, again = (make_layer(nn.Conv2d, 3, 4, 3, bias=False) for _ in range(2))
     finally:
         torch.set_default_dtype(torch.float32)
     assert layer.weight.dtype is torch.float32
     assert layer.weight.shape == (4, 3, 3, 3)
     assert layer.weight.requires_grad
+    assert torch.equal(layer.weight, again.weight)  # no memory that happened to be there
+    assert 0 < float(layer.weight.detach().abs().max()) < 1
     assert torch.equal(torch.get_rng_state(), before)

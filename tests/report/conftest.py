@@ -102,10 +102,11 @@ def result(keys: Mapping[str, Any], events: Sequence[Mapping[str, Any]], seconds
     }
 
 
-def dump(path: Path, value: Mapping[str, Any]) -> None:
+def dump(path: Path, value: Mapping[str, Any], *, digest: bool = False) -> None:
     """As `store.write_json` does, but the disk need not be waited for."""
-    text = json.dumps({"format": store.PLAIN_FORMAT, **value}, ensure_ascii=False)
-    path.write_text(text, encoding="utf-8", errors="backslashreplace")
+    document = {"format": store.PLAIN_FORMAT, **value}
+    own = {"digest": store.digest_of(document)} if digest else {}
+    path.write_text(json.dumps({**document, **own}, ensure_ascii=False), encoding="utf-8", errors="backslashreplace")
 
 
 @pytest.fixture
@@ -137,7 +138,7 @@ def write(tmp_path: Path) -> Write:
             told.append(event)
         told.close()
         if finished:
-            dump(folder / "result.json", {**result(chosen, events, seconds), **(more or {})})
+            dump(folder / "result.json", {**result(chosen, events, seconds), **(more or {})}, digest=True)
         return folder
 
     return written

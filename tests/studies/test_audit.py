@@ -77,8 +77,9 @@ def test_every_trial_of_the_policy_says_leak_in_the_journal_and_is_in_the_learne
 ) -> None:
     records = [event["record"] for event in tried]
     assert all(record["leak"] is True and "local_reward" in record and record["exam"] for record in records)
-    _, meta = RunFolder(audited).newest_checkpoint() or ({}, {})
-    told = [entry["tried"]["reward"] for entry in meta["learner"]["history"] if "tried" in entry]
+    found = RunFolder(audited).newest_checkpoint()
+    assert found is not None
+    told = [entry["tried"]["reward"] for entry in found.meta["learner"]["history"] if "tried" in entry]
     assert told == [event["reward"] for event in tried]
     assert {event["policy"] for event in events(RunFolder(audited), "action")[1:]} == {"race"}
 

@@ -106,3 +106,29 @@ def test_without_any_finished_action_there_is_no_winner(plan: Plans, tmp_path: P
         run_crossval(plan(*words), tmp_path / "out", 1, lines())
     assert not (tmp_path / "out" / "result.json").exists()
     assert json.loads((tmp_path / "out" / "crossval.json").read_text())["name"] == "digits/lucir"
+
+
+def test_an_error_in_one_action_stops_no_other_and_the_same_command_tries_it_again(
+    oracle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, copy, original = make_plan("digits/lucir", load_recipe("digits/lucir", WORDS)), tmp_path / "copy", Run._learn
+    shutil.copytree(oracle / "phase-0", copy / "phase-0")
+    shutil.copy(oracle / "crossval.json", copy)
+
+    def learn(self: Run, *args: Any) -> Any:
+        if self.folder.path.name == "arm-000":
+            raise RuntimeError("CUDNN_STATUS_NOT_SUPPORTED\nand a long story")
+        return original(self, *args)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Run, "_learn", learn)
+        with pytest.raises(RunFailed, match=r"^1 of 4 actions failed and have no result \(arm-000\)[^\n]*") as failed:
+            run_crossval(plan, copy, 1, lines())
+    assert "arm-000: RuntimeError: CUDNN_STATUS_NOT_SUPPORTED (" in str(failed.value)
+    assert str(failed.value).endswith("the same command tries them again")
+    assert RunFolder(copy / "arm-002").finished
+    assert not (copy / "result.json").exists()
+    again, first = run_crossval(plan, copy, 1, lines()), load_result(oracle)
+    assert [line["average_accuracy"] for line in again["actions"]] == [
+        line["average_accuracy"] for line in first["actions"]
+    ]

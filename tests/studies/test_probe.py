@@ -126,7 +126,9 @@ def test_a_probe_in_the_middle_of_a_phase_is_the_same(table: dict[str, Any], pla
         next(going)
     going.close()
     folder.phase_0.unlink()
-    assert folder.newest_checkpoint()[1]["learner"]["pending"] is not None  # type: ignore[index]
+    checkpoint = folder.newest_checkpoint()
+    assert checkpoint is not None
+    assert checkpoint.meta["learner"]["pending"] is not None
     found = probed(folder.path, tmp_path / "probe.json")
     assert found["state"] == table["state"]
     assert found["trials"][:8] == table["trials"][:8]

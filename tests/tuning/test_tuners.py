@@ -279,7 +279,7 @@ def plan_of(tuner: str, *words: str) -> Plan:
 
 def outcome(folder: Path) -> Outcome:
     result = json.loads((folder / "result.json").read_bytes())
-    del result["seconds"]
+    del result["seconds"], result["digest"]
     return result, (folder / "journal.jsonl").read_bytes(), (folder / "model.safetensors").read_bytes()
 
 

@@ -48,6 +48,7 @@ for _command in (
     studies.probe,
     studies.simulate,
     reports.report,
+    reports.digest,
     reports.cam,
     reports.track,
     models.learn,

@@ -37,6 +37,18 @@ def report(
         show(f"\nreport {found.write(out, report_maps(finished) if maps else (), printed=True)}")
 
 
+def digest(
+    paths: Annotated[
+        list[Path], typer.Argument(help="Results, run folders, tables of 'poise probe', folders of them.")
+    ],
+) -> None:
+    """Add to each result a digest, by which a report sees that it was changed; check those that have one."""
+    from poise.report import add_digests
+
+    for file, changed in add_digests(paths):
+        show(f"{file}: {'digest added' if changed else 'as it was written'}")
+
+
 def cam(
     paths: Annotated[list[Path], typer.Argument(help="Finished run folders, or learners' files, side by side.")],
     images: Annotated[list[Path] | None, typer.Option("--images", help="Image files or folders of them.")] = None,

@@ -14,6 +14,7 @@ from poise.experiment import (
     RunFolder,
     TensorBoard,
     Watcher,
+    complete,
     load_recipe,
     make_plan,
     make_tracker,
@@ -21,6 +22,7 @@ from poise.experiment import (
 )
 from poise.recipes import DEFAULT_RECIPE
 from poise.report import load_result, run_of_result, run_table
+from poise.runfolder import PAGE, REPORT
 from poise.studies import gather_with_studies
 
 
@@ -49,6 +51,15 @@ def show_result(result: Mapping[str, Any], folder: Path) -> None:
     show(f"\n{run_table(run_of_result(result))}\n\nrun folder {folder}\n{write_report([folder], folder)}")
 
 
+def finish_up(folder: RunFolder) -> None:
+    """Say that a run is finished, and write what it had no time to write if it was killed after its result."""
+    result = load_result(folder.path)
+    show(f"{folder.path} is finished already: average accuracy {result['average_accuracy']:.2f}")
+    complete(folder)
+    if not (folder.path / REPORT / PAGE).exists():
+        show(write_report([folder.path], folder.path))
+
+
 def make_watchers(folder: RunFolder, watcher: Watcher, tensorboard: bool, track: str | None = None) -> list[Watcher]:
     """What watches a run: the progress, and TensorBoard and a tracking service where they are asked for."""
     board: list[Watcher] = [TensorBoard(folder.path)] if tensorboard else []
@@ -58,7 +69,7 @@ def make_watchers(folder: RunFolder, watcher: Watcher, tensorboard: bool, track:
 
 def write_report(runs: Sequence[Path], out: Path) -> str:
     """Write the report page of some runs into a folder, and say where; a failure does not fail the runs."""
-    page = out / "report"
+    page = out / REPORT
     if RunFolder(page).exists:
         return f"no report: {page} is a run folder"
     try:

@@ -41,14 +41,13 @@ def resume(
     checkpoint_every: Checkpoints = CHECKPOINT_SECONDS,
 ) -> None:
     """Continue a run that was stopped or killed; the result is the same as without the stop."""
-    from poise.cli.running import make_watchers, show_result
+    from poise.cli.running import finish_up, make_watchers, show_result
     from poise.experiment import make_watcher, reopen
-    from poise.report import load_result
     from poise.studies import runner_in
 
     opened, plan = reopen(folder)
     if opened.finished:
-        show(f"{folder} is finished already: average accuracy {load_result(folder)['average_accuracy']:.2f}")
+        finish_up(opened)
         return
     watchers = make_watchers(opened, make_watcher(len(plan.stream)), tensorboard, track)
     show_result(runner_in(opened)(plan, opened, watchers, checkpoint_every).resume(), folder)

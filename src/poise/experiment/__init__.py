@@ -14,7 +14,7 @@ from poise.experiment.recipe import (
     make_recipe,
     parse_override,
 )
-from poise.experiment.run import Run
+from poise.experiment.run import Run, complete
 from poise.experiment.sweep import Cell, read_sweep, refuse_failed, sweep_cells
 from poise.experiment.tensorboard import TensorBoard
 from poise.experiment.trackers import TRACKERS, make_tracker
@@ -40,6 +40,7 @@ __all__ = [
     "Tracker",
     "Watcher",
     "activation_maps",
+    "complete",
     "describe_plan",
     "load_recipe",
     "make_plan",

@@ -6,6 +6,7 @@ by what is seen here; the figure says which images they are.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,7 +20,9 @@ from poise.experiment.examiner import Examiner
 from poise.experiment.folder import RunFolder
 from poise.experiment.plan import Plan, refuse_other_exam, reopen
 from poise.learner import Learner
-from poise.report import Figure, RunRecord, Subject, cam_figure, load_result, look, run_of_result
+from poise.report import Figure, RunRecord, Subject, cam_figure, load_result, look, reason_for, run_of_result
+
+log = logging.getLogger(__name__)
 
 IMAGES_PER_CLASS = 2
 MOST_IMAGES = 24  # rows that a figure can show legibly
@@ -50,11 +53,14 @@ def activation_maps(paths: Sequence[Path], images: Sequence[Path] = ()) -> Figur
 def report_maps(paths: Sequence[Path]) -> list[Figure]:
     """The maps of a report's finished runs on exam images: one or more figures for each data set and exam.
 
-    Of runs that differ only by their seed, the one with the lowest seed is shown.
+    Of runs that differ only by their seed, the one with the lowest seed is shown. A run whose model cannot be read is
+    left out, with a warning.
     """
     groups: dict[tuple[str, str, str], dict[tuple[str, str], tuple[int, Path]]] = {}
     for path in paths:
-        run, saved = _finished_run(path), store.read_json(RunFolder(path).recipe)
+        if (run := _readable(path)) is None:
+            continue
+        saved = store.read_json(RunFolder(path).recipe)
         runs = groups.setdefault((run.data, run.exam, str(saved["fingerprint"])), {})
         key = run.setting, _describe(run)
         runs[key] = min(runs.get(key, (run.seed, path)), (run.seed, path))
@@ -66,6 +72,18 @@ def report_maps(paths: Sequence[Path]) -> list[Figure]:
             figure = exam_maps(chosen[start : start + MOST_RUNS])
             found.append(replace(figure, name=name, title=f"{figure.title} ({data})"))
     return found
+
+
+def _readable(path: Path) -> RunRecord | None:
+    """The finished run in this folder, if maps of it can be drawn; else it is said why not."""
+    try:
+        run = _finished_run(path)
+        reopen(path)
+        Learner.load(RunFolder(path).model)
+    except Exception as error:
+        log.warning("no activation maps of %s: it %s", path, reason_for(path, error))
+        return None
+    return run
 
 
 def exam_maps(paths: Sequence[Path]) -> Figure:

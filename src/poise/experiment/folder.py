@@ -8,17 +8,26 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from poise import files, runfolder, store
-from poise.errors import Damaged, RunFailed, UserError
+from poise.errors import Damaged, Malformed, RunFailed, UserError
+from poise.experiment.contents import check_checkpoint
 from poise.runfolder import saved_recipe, without_empty_keys
 
 log = logging.getLogger(__name__)
 
 KEPT_CHECKPOINTS = 2
+
+
+class Checkpoint(NamedTuple):
+    """A checkpoint as it was read."""
+
+    path: Path
+    tensors: dict[str, Tensor]
+    meta: dict[str, Any]
 
 
 class RunFolder:
@@ -103,14 +112,34 @@ class RunFolder:
         for old in present[: len(present) + 1 - KEPT_CHECKPOINTS]:
             old.unlink()
 
-    def newest_checkpoint(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-        """The newest intact checkpoint; damaged ones are reported, removed and skipped."""
+    def newest_checkpoint(self, *, journal: bool = False) -> Checkpoint | None:
+        """The newest intact checkpoint; damaged ones are reported, removed and skipped.
+
+        With `journal` also those are skipped that were written when the journal was another one up to there. If none is
+        left by that, the journal is refused.
+        """
+        refused: Damaged | None = None
         for path in reversed(self._checkpoint_files()):
             try:
-                return store.read_tensors(path, kind="checkpoint")
+                found = Checkpoint(path, *store.read_tensors(path, kind="checkpoint"))
             except Damaged as error:
                 log.warning("%s; falling back to the one before", error)
                 path.unlink()
+                continue
+            try:
+                check_checkpoint(found.meta)
+                if journal:
+                    self.journal.check(found.meta["journal"], found.meta.get("journal_digest"))
+            except Malformed as error:
+                raise Damaged(f"{path} {error}; remove it to resume from the one before") from error
+            except Damaged as error:
+                refused = refused or error
+                continue
+            if refused is not None:
+                log.warning("%s; resuming from the one before", refused)
+            return found
+        if refused is not None:
+            raise Damaged(f"{refused}; restore it from a copy, or start the run again in another folder")
         return None
 
     def _checkpoint_files(self) -> list[Path]:

@@ -15,7 +15,9 @@ import torch
 
 from poise import store
 from poise.errors import Damaged
+from poise.experiment.contents import check_machine
 from poise.experiment.provenance import libraries, versions
+from poise.schema import contents_of
 from poise.training import Backend, changed_switches, read_switches
 
 log = logging.getLogger(__name__)
@@ -87,7 +89,16 @@ def read_machine(path: Path) -> dict[str, Any]:
     missing = {"versions", "hardware", "threads", "exact_resume", "resumes"} - machine.keys()
     if missing:
         raise Damaged(f"{path} lacks {', '.join(sorted(missing))}; it is not as it was written")
+    with contents_of(path):
+        check_machine(machine)
     return machine
+
+
+def record_end(path: Path, when: float | None = None) -> None:
+    """Write into `machine.json` that the run is finished, where it does not say so: now, or at that time."""
+    machine = store.read_json(path)
+    if machine.get("finished") is None:
+        store.write_json(path, {**machine, "finished": now(when)})
 
 
 def started_threads(path: Path) -> int:
@@ -95,9 +106,10 @@ def started_threads(path: Path) -> int:
     return int(read_machine(path)["threads"])
 
 
-def now() -> str:
-    """The time, to the second, in UTC."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
+def now(when: float | None = None) -> str:
+    """The time, to the second, in UTC; or that of a file's date."""
+    found = datetime.now(UTC) if when is None else datetime.fromtimestamp(when, UTC)
+    return found.isoformat(timespec="seconds")
 
 
 def _processor() -> str:

@@ -15,14 +15,18 @@ import torch
 
 from poise import files, store
 from poise.errors import Damaged, OtherImages, OutOfMemory, UserError
+from poise.experiment.contents import check_unfinished
 from poise.experiment.stopping import CheckpointClock, Stop, as_many_threads, stopping
 from poise.learner import Learner, LearnerState, warn_of_short_phase
 from poise.places import labelled_files
 from poise.progress import watch_phase
+from poise.schema import contents_of
 from poise.training import Event, JudgingStep, PhaseDone, TimeExpected
 
 log = logging.getLogger(__name__)
 
+#: What to do where the file of a phase in its middle cannot be read.
+AGAIN: Final = "--restart begins the phase again"
 #: What the file of a phase in its middle is called in its header.
 KIND: Final = "unfinished phase"
 Saved = tuple[LearnerState, dict[str, Any]]  # such a phase, and what else was written with it
@@ -77,7 +81,7 @@ class ModelFile:
             raise UserError(f"{place} is not a folder that can be written to; choose another MODEL")
         lock = self._file.with_name(f".{self._file.name}.lock")
         busy = f"is learning into {self.path}; wait for it or choose another MODEL"
-        with store.locked(lock, busy, sign=True), _explain_memory():
+        with store.locked(lock, busy, sign=True), _explain_memory(), contents_of(self.pending, AGAIN):
             saved = None if lesson.restart else self._read_pending(lesson)
             with as_many_threads(saved[1]["threads"] if saved else torch.get_num_threads()):
                 learner = self._open(lesson, saved)
@@ -108,7 +112,10 @@ class ModelFile:
                 given = ", ".join(map(_option, lesson.settings))
                 raise UserError(f"{self.path} exists already; {given} can only be chosen for a new learner")
             state = LearnerState.read(self._file)
-            return Learner.from_state(state if saved is None else saved[0].continuing(state), device=lesson.device)
+            if saved is None:
+                with contents_of(self._file):
+                    return Learner.from_state(state, device=lesson.device)
+            return Learner.from_state(saved[0].continuing(state), device=lesson.device)
         if saved is not None:
             return Learner.from_state(saved[0], device=lesson.device)
         return Learner(**lesson.settings, device=lesson.device)  # type: ignore[arg-type]
@@ -138,7 +145,8 @@ class ModelFile:
         try:
             tensors, meta = store.read_tensors(self.pending, kind=KIND)
         except Damaged as error:
-            raise Damaged(f"{error}; --restart begins the phase again") from error
+            raise Damaged(f"{error}; {AGAIN}") from error
+        check_unfinished(meta)
         if meta["model"] != self._digest():
             raise UserError(
                 f"{self.path} was changed since its phase was interrupted; restore it to continue, "

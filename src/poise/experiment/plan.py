@@ -14,7 +14,7 @@ from torch import Tensor
 from poise import store
 from poise.data import STRONGER, Augmentation, ImageSet, Stream, class_order, class_sizes, keep_some, make_stream
 from poise.data.sources import FolderSource, Source, digest, open_source
-from poise.errors import Damaged, UserError
+from poise.errors import UserError
 from poise.experiment.examiner import Examiner, split_for_development
 from poise.experiment.folder import RunFolder
 from poise.experiment.recipe import Recipe, make_recipe
@@ -23,6 +23,7 @@ from poise.methods import Growth
 from poise.nets import absolute_word, named_info
 from poise.places import expand_user
 from poise.runfolder import CROSSVAL, saved_recipe
+from poise.schema import anything, check, contents_of, fitting_together, keyed, mapped, text
 from poise.training import Workload
 
 
@@ -175,9 +176,11 @@ def reopen(path: Path) -> tuple[RunFolder, Plan]:
             raise UserError(f"{path} holds a crossval; give the same 'poise crossval' command again to continue it")
         raise UserError(f"{path} is not a run folder; start one with 'poise run'")
     saved = store.read_json(folder.recipe)
-    if not {"name", "recipe", "fingerprint"} <= saved.keys():
-        raise Damaged(f"{folder.recipe} is not as it was written; restore it from a copy")
-    plan = make_plan(saved["name"], make_recipe(saved_recipe(saved["recipe"])))
+    with contents_of(folder.recipe):
+        keyed({"name": text, "recipe": mapped(anything), "fingerprint": text})(saved, "")
+        with fitting_together():
+            recipe = make_recipe(saved_recipe(saved["recipe"]))
+    plan = make_plan(saved["name"], recipe)
     if plan.source.fingerprint != saved["fingerprint"]:
         raise UserError(f"the data '{plan.recipe.data}' are not those that {path} was started with; restore them first")
     return folder, plan
@@ -194,4 +197,10 @@ def images_by_origin(train: ImageSet) -> Callable[[Tensor], Tensor]:
     """From origins to pixels."""
     where = torch.full((int(train.origins.max()) + 1,), -1, dtype=torch.long)
     where[train.origins] = torch.arange(len(train))
-    return lambda origins: train.pixels[where[origins]]
+
+    def look_up(origins: Tensor) -> Tensor:
+        known = bool(((origins >= 0) & (origins < len(where))).all()) and bool((where[origins] >= 0).all())
+        check(known, "the memory", "of training images", "of images that are not among them")
+        return train.pixels[where[origins]]
+
+    return look_up

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections.abc import Generator, Iterator, Sequence
@@ -12,22 +11,24 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
 
 from poise import store
 from poise.data import ImageSet, Stream
-from poise.errors import OutOfMemory, UserError
+from poise.errors import OutOfMemory, PoiseError, UserError
+from poise.experiment.changes import changed_keys, differing_keys, pin, refuse_changed
+from poise.experiment.contents import check_progress
 from poise.experiment.examiner import Exam, Examiner, average_forgetting
-from poise.experiment.folder import RunFolder
-from poise.experiment.machine import describe_machine, now, record_resume, started_threads
+from poise.experiment.folder import Checkpoint, RunFolder
+from poise.experiment.machine import describe_machine, record_end, record_resume, started_threads
 from poise.experiment.plan import Plan, images_by_origin, refuse_other_exam
 from poise.experiment.progress import Quiet, Watcher
 from poise.experiment.starting import read_start
 from poise.experiment.stopping import CheckpointClock, Stop, as_many_threads, stopping
-from poise.learner import Learner, LearnerState, Settings, save_state, try_step
+from poise.learner import Learner, LearnerState, save_state, try_step
 from poise.nets import named_info, named_modules
 from poise.progress import Meter
 from poise.runfolder import SECONDS
+from poise.schema import contents_of
 from poise.training import Event, TrialDone, TuningDone, Work, trained_images
 from poise.tuning import Reward
 
@@ -55,6 +56,7 @@ class Run:
     actions: list[dict[str, Any]] = field(default_factory=list)
     stored: list[dict[str, int]] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(SECONDS, 0.0))
+    _pinned: dict[str, str] = field(default_factory=dict)
     _meter: Meter | None = None
     _mark: float = 0.0
 
@@ -79,17 +81,19 @@ class Run:
         """`resume` as a generator."""
         with self._open_folder(), as_many_threads(started_threads(self.folder.machine)):
             self._refuse_other_runner()
-            found = self.folder.newest_checkpoint()
-            self.folder.journal.rewind(found[1]["journal"] if found else 0)
+            found = self.folder.newest_checkpoint(journal=True)
             if found is None:
+                self.folder.journal.rewind(0)
                 log.warning("%s has no checkpoint yet; starting from the beginning", self.folder.path)
                 return (yield from self._from_the_beginning(*self._prepare()))
             train, exam = self.plan.images()
             examiner = Examiner(exam, self.plan.stream)
             refuse_other_exam(self.folder, examiner)
-            learner = self._restore_learner(*found, train)
-            record_resume(self.folder.machine, learner.backend, *self._modules)
-            return (yield from self._run_phases(learner, train, examiner))
+            with contents_of(found.path, "remove it to resume from the one before"):
+                learner = self._restore_learner(found, train)
+                self.folder.journal.rewind(found.meta["journal"])
+                record_resume(self.folder.machine, learner.backend, *self._modules)
+                return (yield from self._run_phases(learner, train, examiner))
 
     def described(self) -> dict[str, Any]:
         """What the folder says it holds."""
@@ -133,16 +137,15 @@ class Run:
 
     def _from_the_beginning(self, learner: Learner, train: ImageSet, examiner: Examiner) -> Running:
         store.write_json(self.folder.machine, describe_machine(self.folder.path, learner.backend, *self._modules))
-        store.write_json(
-            self.folder.recipe,
-            {
-                **self.described(),
-                "exam_images": examiner.fingerprint,
-                "class_names": list(self.plan.source.class_names),
-                "space": self._space(learner),
-                **_pretrained(learner),
-            },
-        )
+        described = {
+            **self.described(),
+            "exam_images": examiner.fingerprint,
+            "class_names": list(self.plan.source.class_names),
+            "space": self._space(learner),
+            **_pretrained(learner),
+        }
+        store.write_json(self.folder.recipe, described)
+        self._pinned = pin(self.plan, described)
         return (yield from self._run_phases(learner, train, examiner))
 
     def _run_phases(self, learner: Learner, train: ImageSet, examiner: Examiner) -> Running:
@@ -231,6 +234,8 @@ class Run:
             "stored": self.stored,
             "seconds": self.seconds,
             "journal": self.folder.journal.position(),
+            "journal_digest": self.folder.journal.digest(),
+            "pinned": self._pinned,
         }
         self.folder.write_checkpoint(tensors, run)
 
@@ -247,11 +252,13 @@ class Run:
         if found != self.runner:
             raise UserError(f"{self.folder.path} is the folder of another runner ({found}); use 'poise resume' for it")
 
-    def _restore_learner(self, tensors: dict[str, Tensor], meta: dict[str, Any], train: ImageSet) -> Learner:
-        state = LearnerState.from_tensors(tensors, meta["learner"], lookup=images_by_origin(train))
-        changed = differing_keys(state.settings, self.plan.settings)
-        if changed:
-            raise UserError(f"recipe.json in {self.folder.path} was changed since ({', '.join(changed)}); restore it")
+    def _restore_learner(self, found: Checkpoint, train: ImageSet) -> Learner:
+        meta = found.meta
+        self._pinned = pin(self.plan, {**store.read_json(self.folder.recipe), **self.described()})
+        refuse_changed(self.folder, changed_keys(meta.get("pinned", {}), self._pinned))
+        state = LearnerState.from_tensors(found.tensors, meta["learner"], lookup=images_by_origin(train))
+        refuse_changed(self.folder, differing_keys(state.settings, self.plan.settings))
+        check_progress(state.knowledge, len(meta["exams"]), self.plan.stream)
         self.exams = [Exam(**exam) for exam in meta["exams"]]
         self.actions, self.stored, self.seconds = meta["actions"], meta["stored"], meta["seconds"]
         return self.plan.restored_learner(state)
@@ -260,16 +267,16 @@ class Run:
         """A learner with the state after phase 0 of another run of the same data, order and seed."""
         settings = self.plan.settings
         state = read_start(path, settings, self.plan.identity(), images_by_origin(train))
-        return self.plan.restored_learner(state.started_with(settings))
+        with contents_of(RunFolder(path).phase_0, "give another start"):
+            return self.plan.restored_learner(state.started_with(settings))
 
     def _finish(self, learner: Learner) -> dict[str, Any]:
         named = learner.state().renamed(self.plan.source.class_names)  # what a prediction should say
         save_state(named, self.folder.model, memory=False)
         self._count_total()
         result = self._result(learner)
-        store.write_json(self.folder.result, result)
-        machine = store.read_json(self.folder.machine)
-        store.write_json(self.folder.machine, {**machine, "finished": now()})
+        store.write_json(self.folder.result, result, digest=True)
+        record_end(self.folder.machine)
         return result
 
     def _space(self, learner: Learner) -> dict[str, object] | None:
@@ -314,6 +321,20 @@ class Run:
         }
 
 
+def complete(folder: RunFolder) -> None:
+    """Write what a run that was killed after its result had no time to write: that it is finished, and when.
+
+    The result stands without it: where it cannot be written, that is said and no more.
+    """
+    try:
+        with folder.writing():
+            if store.read_json(folder.machine).get("finished") is None:
+                with folder.locked():
+                    record_end(folder.machine, folder.result.stat().st_mtime)
+    except PoiseError as error:
+        log.warning("%s", error)
+
+
 def _pretrained(learner: Learner) -> dict[str, str]:
     """What its network was trained on before, where that is known."""
     said = learner.net_info.pretrained_on if learner.net_info is not None else None
@@ -335,12 +356,6 @@ def figures(exams: list[Exam], stream: Stream) -> dict[str, float]:
 def runner_of(folder: RunFolder) -> str:
     """What this folder must be resumed with: `run`, or `audit`."""
     return str(store.read_json(folder.recipe).get("runner", Run.runner))
-
-
-def differing_keys(one: Settings, other: Settings) -> list[str]:
-    """The keys in which two settings differ, apart from what was still open."""
-    mine, saved = (json.loads(json.dumps(each.as_json())) for each in (other, one))
-    return [key for key, value in saved.items() if value != mine[key] and key != "automatic"]
 
 
 def _percent(value: float) -> float:

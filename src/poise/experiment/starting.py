@@ -10,8 +10,10 @@ from typing import Any
 from poise import store
 from poise.data import Budget
 from poise.errors import UserError
+from poise.experiment.contents import check_phase_0
 from poise.experiment.folder import RunFolder
 from poise.learner import LearnerState, Lookup, Settings
+from poise.schema import check, contents_of
 
 
 def read_start(path: Path, settings: Settings, identity: Mapping[str, Any], lookup: Lookup) -> LearnerState:
@@ -24,6 +26,8 @@ def read_start(path: Path, settings: Settings, identity: Mapping[str, Any], look
     if not file.exists():
         raise UserError(f"start={path} has no phase-0.safetensors; give the folder of a run that finished phase 0")
     tensors, meta = store.read_tensors(file, kind="phase 0")
+    with contents_of(file, "give another start"):
+        check_phase_0(meta)
     mine, others = identity.get("augmentation"), meta["identity"].get("augmentation")
     if mine != others:
         raise UserError(
@@ -33,7 +37,11 @@ def read_start(path: Path, settings: Settings, identity: Mapping[str, Any], look
     for name, mine in identity.items():
         if name in meta["identity"] and meta["identity"][name] != mine:
             raise UserError(f"start={path} has another {name}; start from a run of the same data, order and seed")
-    state = LearnerState.from_tensors(tensors, meta["learner"], lookup=lookup)
+    with contents_of(file, "give another start"):
+        state = LearnerState.from_tensors(tensors, meta["learner"], lookup=lookup)
+        check(state.knowledge.phases == 1, "learner.phases", "1", state.knowledge.phases)
+        classes, wanted = [*state.knowledge.classes], identity.get("classes", state.knowledge.classes)
+        check(set(classes) == set(wanted), "learner.classes", f"{wanted}", classes)
     own = replace(state, settings=settings)
     if state.architecture != own.architecture:
         raise UserError(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import logging
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -24,11 +25,14 @@ from poise.experiment.folder import RunFolder
 from poise.experiment.plan import Plan, make_plan
 from poise.experiment.progress import Lines, Quiet
 from poise.experiment.recipe import make_recipe, tomllib_loads
-from poise.experiment.run import Run, Running
+from poise.experiment.run import Run, Running, complete
 from poise.experiment.stopping import Stop, stopping
 from poise.recipes import read_toml, recipe_text
+from poise.report import load_result
 from poise.training import Executor, Lane, Lanes, LocalExecutor, Work, make_backend
 from poise.words import one_line
+
+log = logging.getLogger(__name__)
 
 SWEEP_KEYS = ("recipe", "set", "grid")
 MOST_CELLS = 10_000
@@ -111,11 +115,11 @@ class CellBench:
         try:
             yield from self._run(cell)
             self._say(f"{cell.name}: finished")
-        except OutOfMemory:
+        except (OutOfMemory, torch.cuda.OutOfMemoryError):
             raise
         except Interrupted:
             self._say(f"{cell.name}: stopped after a checkpoint")
-        except (RunFailed, UserError) as error:
+        except Exception as error:  # of torch, of a method of the user's own: it is this cell's
             return self.failed(cell, error)
         return None
 
@@ -124,8 +128,15 @@ class CellBench:
         self._say(f"{cell.name}: out of GPU memory beside others; it is resumed later")
 
     def failed(self, cell: Cell, error: Exception) -> Failure:
-        """The error without its past, which would keep the failed run and all its memory alive."""
-        assert isinstance(error, RunFailed | UserError)
+        """The error without its past, which would keep the failed run and all its memory alive.
+
+        One that poise did not raise itself becomes one line, which says how to see all of it.
+        """
+        if not isinstance(error, RunFailed | UserError):
+            log.debug("%s failed", cell.name, exc_info=error)
+            words = (str(error).strip().splitlines() or [""])[0]
+            again = f"'poise resume {self.out / cell.name}' shows where"
+            error = RunFailed(f"{type(error).__name__}: {words[:300]} ({again})")
         self._say(f"{cell.name}: {error}")
         error.__cause__ = error.__context__ = None
         return error.with_traceback(None)
@@ -138,7 +149,8 @@ class CellBench:
             return (yield from run.starting())
         folder.refuse_other(plan.as_json())
         if folder.finished:
-            return store.read_json(folder.result)
+            complete(folder)
+            return load_result(folder.path)
         return (yield from run.resuming())
 
     def _say(self, line: str) -> None:

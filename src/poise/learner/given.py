@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from poise.data import Augmentation, Preprocessing
-from poise.errors import UserError
+from poise.data import Preprocessing
+from poise.errors import UserError, shown
 from poise.training import Event
 
 Callback = Callable[[Event], object]
@@ -32,10 +32,8 @@ def check_given(given: Mapping[str, Any]) -> None:
                 raise UserError(f"{name} has the key {shortened(key)}, which is no name; give {{{example!r}: 1.0}}")
     _check_net(given.get("net"))
     _check_tune(given.get("tune"))
-    for name, kind in (("preprocessing", Preprocessing), ("augmentation", Augmentation)):
-        value = given.get(name)
-        if value is not None and not isinstance(value, kind):
-            raise UserError(f"{name}={shortened(value)} must be a poise.{kind.__name__}, or left out")
+    if not isinstance(given.get("preprocessing"), Preprocessing | None):
+        raise UserError(f"preprocessing={shortened(given['preprocessing'])} must be a poise.Preprocessing, or left out")
     if not isinstance(given.get("device", "auto"), str | torch.device):
         raise UserError(f"device={shortened(given['device'])} is no device; use auto, cpu, cuda or cuda:N")
     for name, kinds in (("deterministic", bool), ("verbose", bool | int)):  # scikit-learn's users say verbose=1
@@ -69,7 +67,7 @@ def checked_callbacks(callbacks: Any) -> tuple[Callback, ...]:  # noqa: ANN401 -
         raise UserError(f"callbacks={shortened(callbacks)} must be a list of callables; pass callbacks=[callback]")
     for callback in callbacks or ():
         if not callable(callback):
-            raise UserError(f"callbacks has {callback!r}, which cannot be called with an event; pass functions")
+            raise UserError(f"callbacks has {shown(callback)}, which cannot be called with an event; pass functions")
     return tuple(callbacks or ())
 
 
@@ -77,8 +75,7 @@ def shortened(value: object, longest: int = 60) -> str:
     """A value in a line for the user."""
     if isinstance(value, nn.Module):
         return f"{type(value).__name__}(…)"
-    text = " ".join(repr(value).split())
-    return text if len(text) <= longest else f"{text[: longest - 1]}…"
+    return shown(value, longest)
 
 
 def _kind(value: object) -> str:

@@ -12,10 +12,12 @@ from torch import Tensor, nn
 
 from poise import store
 from poise.data import suitable_net
-from poise.errors import UserError
+from poise.errors import Malformed, UserError
+from poise.learner.contents import check_head, check_types
 from poise.learner.settings import Settings
 from poise.methods import Growth, is_registered
 from poise.nets import Model, OwnDraws, build_head, build_net, feature_width, is_named, net_info
+from poise.schema import refuse
 
 Shape = tuple[int, int, int]  # channels, height, width
 
@@ -39,11 +41,13 @@ def build_model(
     described: str | None = None,
     *,
     pretrained: bool = True,
+    most: int | None = None,
 ) -> Model:
     """A model for images of this shape that has learned nothing, its network expanded as it was in these growths.
 
     The network is the user's own, else the one that is `described`, else the one that the settings name. With
-    `pretrained=False` other weights are loaded into it later.
+    `pretrained=False` other weights are loaded into it later, and `most` says how many there are: a network that grows
+    far beyond is refused.
     """
     described = described or architecture(settings, shape, own_net=net is not None)
     name, _, head = described.rpartition("+")
@@ -62,6 +66,8 @@ def build_model(
         expanded = partial(settings.made_method.expanded, growth=growth) if expands(settings) else _unchanged
         with OwnDraws(torch.Generator()):  # values of layers that a method adds; they are overwritten
             model.expand(expanded, growth, shape)
+        if most is not None and sum(part.numel() for part in model.backbone.parameters()) > 4 * most + 2**20:
+            refuse("the network", f"one of {most} weights", "one that grows far beyond")
     return model
 
 
@@ -83,11 +89,20 @@ def restore_model(
             f"the network of this learner was expanded by the method '{settings.method}', which is not registered "
             "here; import the module that registers it first"
         )
-    model = build_model(settings, shape, net, described["grown"], described["net"], pretrained=False)
-    model.head.adopt(store.under("head", weights))
+    most = sum(tensor.numel() for tensor in weights.values())
+    model = build_model(settings, shape, net, described["grown"], described["net"], pretrained=False, most=most)
     try:
+        check_head(model.head, store.under("head", weights))
+        model.head.adopt(store.under("head", weights))
+        check_types(model.state_dict(), weights)
         model.load_state_dict(weights)
-    except RuntimeError as error:
+    except (Malformed, RuntimeError) as error:
+        if net is None and isinstance(error, Malformed):
+            raise
         raise UserError("the net does not fit the saved weights; pass one made like the net that was saved") from error
+    for each in described["frozen"][0]:
+        model.backbone.get_parameter(each)
+    for each in described["frozen"][1]:
+        model.backbone.get_submodule(each)
     model.freeze(*described["frozen"])
     return model

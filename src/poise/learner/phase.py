@@ -15,7 +15,7 @@ from torch import nn
 from poise import draws
 from poise.actions import Action
 from poise.data import Augmentation, ImageSet, Memory, Preprocessing, suitable_augmentation
-from poise.errors import UserError
+from poise.errors import UserError, shown
 from poise.learner.arrival import Arrival, hold_out, without_copies
 from poise.learner.networks import build_model
 from poise.learner.settings import Settings
@@ -80,7 +80,7 @@ class Surroundings:
     ) -> Surroundings:
         """Those of a learner with these settings on that device; it works on a copy of the net."""
         if executor is not None and not callable(getattr(executor, "run", None)):
-            raise UserError(f"executor={executor!r} does not run attempts; see poise.training.Executor")
+            raise UserError(f"executor={shown(executor)} does not run attempts; see poise.training.Executor")
         if not isinstance(augmentation, Augmentation | None):
             raise UserError(f"augmentation={augmentation!r}: give one like Augmentation(autoaugment=True, cutout=0.5)")
         return cls(

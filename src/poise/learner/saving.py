@@ -15,6 +15,7 @@ from poise.learner.state import Knowledge, LearnerState, Pending, save_state
 from poise.learner.turns import Turns
 from poise.learner.views import Views
 from poise.nets import net_info
+from poise.schema import contents_of, fitting_together
 from poise.training import Executor, Outlook, undisturbed
 
 log = logging.getLogger(__name__)
@@ -81,7 +82,8 @@ class Saving(Views):
         expands the network; to learn further it must be registered.
         """
         state = LearnerState.read(Path(path), net=net)
-        return cls.from_state(state, device=device, net=net, executor=executor)
+        with contents_of(Path(path)):
+            return cls.from_state(state, device=device, net=net, executor=executor)
 
     def state(self) -> LearnerState:
         """The learner as a value from which `from_state` makes the same one, in the middle of a phase too."""
@@ -116,5 +118,6 @@ class Saving(Views):
         learner._pending = state.pending
         if state.settings.unregistered is None:
             pending = state.pending.history if state.pending is not None else ()
-            state.settings.tuner.refuse_foreign((*state.knowledge.history, *pending))
+            with fitting_together():
+                state.settings.tuner.refuse_foreign((*state.knowledge.history, *pending))
         return learner

@@ -15,7 +15,8 @@ from poise import store
 from poise._version import __version__
 from poise.actions import Action
 from poise.data import Augmentation, ImageSet, Memory, Preprocessing
-from poise.errors import UserError
+from poise.errors import Malformed, UserError
+from poise.learner.contents import check_learner, check_models
 from poise.learner.labels import ClassLabels, Label
 from poise.learner.networks import Shape, architecture, expands, restore_model
 from poise.learner.settings import Settings
@@ -27,6 +28,7 @@ from poise.nets import (
     net_info,
     set_info,
 )
+from poise.schema import contents_of, fitting_together
 from poise.training import Switches
 from poise.tuning import CLASSIFIERS, Entry, History, entry_as_json, entry_from_json, first_classifier
 
@@ -236,7 +238,8 @@ class LearnerState:
     def read(cls, path: Path, *, net: nn.Module | None = None) -> LearnerState:
         """The state that `save_state` wrote; `net` is the user's own, if it has one."""
         tensors, meta = store.read_tensors(path, kind="learner")
-        return cls.from_tensors(tensors, meta, net=net)
+        with contents_of(path):
+            return cls.from_tensors(tensors, meta, net=net)
 
     @classmethod
     def from_tensors(
@@ -247,7 +250,18 @@ class LearnerState:
         net: nn.Module | None = None,
         lookup: Lookup | None = None,
     ) -> LearnerState:
-        """The state that `tensors` described; `lookup` turns origins into pixels where images were left out."""
+        """The state that `tensors` described; `lookup` turns origins into pixels where images were left out.
+
+        Contents that no learner was saved with are refused (`Malformed`).
+        """
+        check_learner(tensors, meta)
+        with fitting_together():
+            return cls._made_of(tensors, meta, net, lookup)
+
+    @classmethod
+    def _made_of(
+        cls, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], net: nn.Module | None, lookup: Lookup | None
+    ) -> LearnerState:
         if meta["own_net"] and net is None:
             raise UserError("this learner was trained with a net of your own; pass it again: Learner.load(path, net=…)")
         settings, info = Settings.from_json(meta["settings"]), _saved_info(meta.get("net_info"))
@@ -285,6 +299,7 @@ def _knowledge(
         for name, described in meta["models"].items()
         if shape is not None
     }
+    check_models(models, tensors.get("means"), len(meta["classes"]))
     memory = None
     if "memory.exemplars.labels" in tensors:
         parts = (store.under("memory.exemplars", tensors), store.under("memory.reserve", tensors))
@@ -336,7 +351,8 @@ def save_state(state: LearnerState, path: Path, *, memory: bool) -> None:
 def _stored_images(stored: Mapping[str, Tensor], lookup: Lookup | None) -> ImageSet:
     pixels = stored.get("pixels")
     if pixels is None:
-        assert lookup is not None, "a memory of indices needs the data they point into"
+        if lookup is None:
+            raise Malformed("is not as poise writes it: its kept images are missing")
         pixels = lookup(stored["origins"])
     return ImageSet(pixels, stored["labels"], stored["origins"])
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from poise import losses
 from poise.errors import UserError, suggestion
 from poise.methods.base import Arrivals, Growth, Method, Stage
-from poise.nets import Model, Output, blank_layer
+from poise.nets import Model, Output, make_layer
 
 ADAPTER: Final = "adapter"  # the linear layer that the network is trained with
 WORDS: Final = ("auto", "always", "never")
@@ -46,7 +46,7 @@ class FrozenMethod(Method):
         """Add rows; if the network is to be trained, also the layer to train it with."""
         super().grow(model, arrivals)
         if model.has("backbone"):
-            layer = blank_layer(nn.Linear, model.head.width, sum(arrivals.growth))
+            layer = make_layer(nn.Linear, model.head.width, sum(arrivals.growth))
             for values in layer.parameters():
                 nn.init.normal_(values, std=model.head.width**-0.5, generator=arrivals.generator)
             model.extras[ADAPTER] = layer

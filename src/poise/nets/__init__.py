@@ -7,7 +7,7 @@ from poise.nets.drawing import OwnDraws
 from poise.nets.gaussians import GaussianHead
 from poise.nets.heads import BoostedHead, CosineHead, Head, LinearHead, ProxyHead, RenewedHead, ScaledHead
 from poise.nets.info import NetInfo, net_info, set_info
-from poise.nets.layers import FULL, blank_layer
+from poise.nets.layers import FULL, make_layer
 from poise.nets.model import (
     BACKBONES,
     VARIANTS,
@@ -57,7 +57,6 @@ __all__ = [
     "ScaledHead",
     "absolute_word",
     "adapt",
-    "blank_layer",
     "build_backbone",
     "build_head",
     "build_net",
@@ -65,6 +64,7 @@ __all__ = [
     "check_backbone",
     "feature_width",
     "is_named",
+    "make_layer",
     "named_info",
     "named_modules",
     "net_info",

@@ -15,7 +15,7 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from poise.nets.layers import FULL, blank_layer
+from poise.nets.layers import FULL, make_layer
 from poise.nets.outputs import Features
 from poise.nets.resnet import Backbone, ResNet, convolve
 
@@ -39,7 +39,7 @@ class ScaledConv(nn.Module):
     def plain(self) -> nn.Conv2d:
         """An ordinary convolution with the same output."""
         width, width_in, size, _ = self.weight.shape
-        conv = blank_layer(nn.Conv2d, width_in, width, size, self.stride, self.padding, bias=False)
+        conv = make_layer(nn.Conv2d, width_in, width, size, self.stride, self.padding, bias=False)
         conv.weight = nn.Parameter((self.scale * self.weight).detach())
         return conv.train(self.training)
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
 from poise.nets.heads import HEADS, LinearHead
 from poise.nets.layers import FULL
+from poise.schema import check
 
 
 class GaussianHead(LinearHead):
@@ -44,6 +47,18 @@ class GaussianHead(LinearHead):
         for name in ("means", "factors", "rest", "counts"):
             values: Tensor = getattr(self, name)
             setattr(self, name, values[rows.to(values.device)])
+
+    def adopt(self, state: Mapping[str, Tensor]) -> None:
+        """Take over saved values: the Gaussians of all classes, or of none."""
+        super().adopt(state)
+        for name in ("means", "factors", "rest", "counts"):
+            values: Tensor = getattr(self, name)
+            count = len(self.counts)
+            check(
+                count in (0, self.classes) and len(values) == count, f"tensor head.{name}", "one a class", len(values)
+            )
+        variances = not bool((self.rest < 0).any()) and not bool((self.counts < 0).any())
+        check(variances, "tensor head.rest", "variances", "negative numbers")
 
     def drop_unused(self) -> None:
         """Drop the Gaussians."""

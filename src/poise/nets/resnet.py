@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from poise.nets.layers import FULL, blank_layer
+from poise.nets.layers import FULL, make_layer
 from poise.nets.outputs import Features
 
 log = logging.getLogger(__name__)
@@ -101,9 +101,9 @@ class Block(nn.Module):
 
     def __init__(self, width_in: int, width: int, stride: int, *, relu: bool, project: bool) -> None:
         super().__init__()
-        self.conv1: nn.Module = blank_layer(nn.Conv2d, width_in, width, 3, stride, 1, bias=False)
+        self.conv1: nn.Module = make_layer(nn.Conv2d, width_in, width, 3, stride, 1, bias=False)
         self.bn1: nn.Module = BatchNorm(width)
-        self.conv2: nn.Module = blank_layer(nn.Conv2d, width, width, 3, 1, 1, bias=False)
+        self.conv2: nn.Module = make_layer(nn.Conv2d, width, width, 3, 1, 1, bias=False)
         self.bn2: nn.Module = BatchNorm(width)
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or width_in != width:
@@ -223,7 +223,7 @@ def cifar_resnet(
     """
     size = max(3, 2 * stride - 1)
     stem = nn.Sequential(
-        blank_layer(nn.Conv2d, channels, widths[0], size, stride, size // 2, bias=False),
+        make_layer(nn.Conv2d, channels, widths[0], size, stride, size // 2, bias=False),
         BatchNorm(widths[0]),
         nn.ReLU(),
     )
@@ -235,7 +235,7 @@ def cifar_resnet(
 def imagenet_resnet18(variant: str, channels: int) -> ResNet:
     """ResNet-18 for larger images: 7×7 stem of stride 2, max-pooling, four levels of two blocks."""
     widths = (64, 128, 256, 512)
-    conv = blank_layer(nn.Conv2d, channels, 64, 7, 2, 3, bias=False)
+    conv = make_layer(nn.Conv2d, channels, 64, 7, 2, 3, bias=False)
     stem = nn.Sequential(conv, BatchNorm(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1))
     return ResNet(stem, _levels(_projecting(variant), (2, 2, 2, 2), widths), 512)
 
@@ -294,4 +294,4 @@ def _pod_levels(blocks: tuple[int, ...], widths: tuple[int, ...]) -> list[nn.Seq
 
 
 def _projection(width_in: int, width: int, stride: int) -> nn.Sequential:
-    return nn.Sequential(blank_layer(nn.Conv2d, width_in, width, 1, stride, bias=False), BatchNorm(width))
+    return nn.Sequential(make_layer(nn.Conv2d, width_in, width, 1, stride, bias=False), BatchNorm(width))

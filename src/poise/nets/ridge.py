@@ -12,6 +12,7 @@ from torch.nn.functional import one_hot, relu
 from poise.nets.heads import HEADS, ScaledHead
 from poise.nets.layers import FULL
 from poise.nets.systems import LARGEST, System, reduced, solve
+from poise.schema import check
 
 #: The strengths κ that are compared on held-out images.
 RIDGES: Final = tuple(10.0**power for power in range(-8, 9))
@@ -100,6 +101,11 @@ class RidgeHead(ScaledHead):
         """Take over saved values; P is drawn again."""
         super().adopt(state)
         seed, breadth = self.address.tolist()
+        count, columns = breadth * (breadth + 1) // 2, {self.old.shape[1], self.new.shape[1]}
+        check(columns == {breadth}, "tensor head.address", f"about rows of {sorted(columns)} numbers", breadth)
+        check(len(self.gram) in (0, count), "tensor head.gram", f"{count} numbers", len(self.gram))
+        whole = [self.classes, breadth] if len(self.gram) else [0, 0]
+        check(list(self.sums.shape) == whole, "tensor head.sums", f"{whole}", list(self.sums.shape))
         if breadth:
             self._draw(seed, breadth)
 

@@ -4,10 +4,11 @@
 disk. Each figure is described once (`figures.description`) and rendered for the page and for print.
 """
 
+from poise.report.digests import add_digests
 from poise.report.figures import Figure, describe_figures
 from poise.report.figures.activation_maps import Subject, cam_figure, look
 from poise.report.figures.print import check_picture
-from poise.report.reading import RunRecord, load_result, read_run, read_runs, run_of_result
+from poise.report.reading import RunRecord, UnreadPath, load_result, read_run, read_runs, reason_for, run_of_result
 from poise.report.tables import Hindsight
 from poise.report.tables.text import actions_table, align_columns, comparison_table, rows_table, run_table
 from poise.report.writing import Report, gather, watch
@@ -18,7 +19,9 @@ __all__ = [
     "Report",
     "RunRecord",
     "Subject",
+    "UnreadPath",
     "actions_table",
+    "add_digests",
     "align_columns",
     "cam_figure",
     "check_picture",
@@ -29,6 +32,7 @@ __all__ = [
     "look",
     "read_run",
     "read_runs",
+    "reason_for",
     "rows_table",
     "run_of_result",
     "run_table",

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import gc
+import logging
 import multiprocessing
 import os
 import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 from urllib.parse import quote
 
 from poise import files, store
@@ -21,12 +24,15 @@ from poise.errors import UserError
 from poise.report.figures import Figure, describe_figures
 from poise.report.figures.print import save_all
 from poise.report.page.page import Contents, make_page
-from poise.report.reading import RunRecord, UnreadPath, read_runs
+from poise.report.reading import RunRecord, UnreadPath, read_runs, reason_for
 from poise.report.tables import Hindsight, make_tables
 from poise.report.tables.table import csv_of_rows
 from poise.report.tables.text import comparison_table
 from poise.runfolder import PAGE
 from poise.words import printable
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 #: With at least this many rows of data, figures are drawn in parallel.
 WORTH_FORKING: Final = 1000
@@ -62,19 +68,74 @@ class Report:
         `refresh` makes a browser reload the page every `refresh` seconds.
         """
         _claim(out)
+
+        def written(report: Report, folder: Path = out) -> Path:
+            return report._write(folder, more if folder == out else (), printed=printed, refresh=refresh)
+
         with _without_garbage_collection():
-            figures = [*describe_figures(self.runs), *more]
-            with _save_figures(figures if printed else [], out / "figures"):
-                tables = make_tables(self.runs, self.hindsight)
-                for table in tables:
-                    _write(out / "tables", f"{table.name}.csv", table.csv())
-                    _write(out / "tables", f"{table.name}.md", table.markdown())
-                for figure in figures:
-                    _write(out / "figures", f"{figure.name}.csv", csv_of_rows(figure.data))
-                links = {run.name: _relative_address(run.path, out) for run in self.runs}
-                contents = Contents(self.runs, self.unread, tables, self.texts, figures, printed, links)
-                store.write_bytes(out / PAGE, make_page(contents, refresh).encode())
+            report, page = self.without_failing(written, alone=lambda each: _tried(written, each))
+        for each in report.unread[len(self.unread) :]:
+            log.warning("not shown: %s %s", each.path, each.reason)
+        return page
+
+    def _write(self, out: Path, more: Sequence[Figure], *, printed: bool, refresh: int | None) -> Path:
+        figures = [*describe_figures(self.runs), *more]
+        with _save_figures(figures if printed else [], out / "figures"):
+            tables = make_tables(self.runs, self.hindsight)
+            for table in tables:
+                _write(out / "tables", f"{table.name}.csv", table.csv())
+                _write(out / "tables", f"{table.name}.md", table.markdown())
+            for figure in figures:
+                _write(out / "figures", f"{figure.name}.csv", csv_of_rows(figure.data))
+            links = {run.name: _relative_address(run.path, out) for run in self.runs}
+            contents = Contents(self.runs, self.unread, tables, self.texts, figures, printed, links)
+            store.write_bytes(out / PAGE, make_page(contents, refresh).encode())
         return out / PAGE
+
+    def without_failing(
+        self, make: Callable[[Report], T], alone: Callable[[Report], object] | None = None
+    ) -> tuple[Report, T]:
+        """What `make` gives; where it fails, what it gives without the runs that it fails for, which are then unread.
+
+        Those are found by trying each run `alone`, or one more at a time if none fails by itself.
+        """
+        try:
+            return self, make(self)
+        except Exception as error:
+            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            left = self._leave_out(alone or make)
+            if len(left.unread) == len(self.unread):
+                raise
+            log.debug("left out", exc_info=error)
+        return left, make(left)
+
+    def _leave_out(self, attempt: Callable[[Report], object]) -> Report:
+        singly = [_failure(attempt, replace(self, runs=[run])) for run in self.runs]
+        kept, unread = list[RunRecord](), list(self.unread)
+        for run, single in zip(self.runs, singly, strict=True):
+            together = replace(self, runs=[*kept, run])
+            failure = single or (None if any(singly) else _failure(attempt, together))
+            if failure is None:
+                kept.append(run)
+            else:
+                unread.append(UnreadPath(run.path, reason_for(run.path, failure)))
+        return replace(self, runs=kept, unread=unread)
+
+
+def _failure(attempt: Callable[[Report], object], report: Report) -> Exception | None:
+    try:
+        attempt(report)
+    except Exception as error:
+        return error
+    return None
+
+
+def _tried(write: Callable[[Report, Path], Path], report: Report) -> None:
+    """Write a page to see whether that works, and throw it away."""
+    with tempfile.TemporaryDirectory() as folder:
+        _claim(Path(folder))
+        write(report, Path(folder))
 
 
 def gather(paths: Sequence[Path]) -> Report:

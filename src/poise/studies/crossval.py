@@ -20,6 +20,7 @@ from poise.experiment.progress import Lines, Quiet
 from poise.experiment.run import figures
 from poise.experiment.sweep import Cell, sweep_cells
 from poise.policies import UNTUNED
+from poise.report import load_result
 from poise.runfolder import CROSSVAL, RESULT, SECONDS
 from poise.spaces import ActionSpace
 from poise.studies.probe import reach, trying
@@ -59,7 +60,7 @@ def run_crossval(
     _claim(out, {**plan.as_json(), "space": space.as_json()})
     if (out / RESULT).exists():
         lines.say(f"{out} holds this {NAME}, finished")
-        return store.read_json(out / RESULT)
+        return load_result(out)
     first = RunFolder(out / "phase-0")
     if plan.recipe.start is None:
         lines.say("phase 0, which all actions share")
@@ -70,16 +71,19 @@ def run_crossval(
         for arm, action in enumerate(space.actions)
     ]
     failed = sweep_cells(cells, out, lanes, lines, checkpoint_seconds)
-    other = [error for error in failed.values() if not isinstance(error, Diverged)]
-    if other:
-        raise other[0]
+    if other := {name: error for name, error in failed.items() if not isinstance(error, Diverged)}:
+        name, error = next(iter(other.items()))
+        raise RunFailed(
+            f"{len(other)} of {len(cells)} actions failed and have no result ({', '.join(other)}), so the best one is "
+            f"not known; {name}: {error}; the same command tries them again"
+        )
     candidates = [
         candidate
         for cell, action in zip(cells, space.actions, strict=True)
         for candidate in _candidates(cell.plan, RunFolder(out / cell.name), action)
     ]
     result = _result(space, candidates, _seconds(first, [RunFolder(out / cell.name) for cell in cells]))
-    store.write_json(out / RESULT, result)
+    store.write_json(out / RESULT, result, digest=True)
     return result
 
 
@@ -122,7 +126,7 @@ def _candidates(plan: Plan, folder: RunFolder, action: Action) -> Iterator[Candi
         if not folder.finished:
             yield Candidate(chosen, None, dict.fromkeys(FIGURES))
             continue
-        result = store.read_json(folder.result)
+        result = load_result(folder.path)
         curve = [
             {
                 **point,
@@ -137,8 +141,8 @@ def _candidates(plan: Plan, folder: RunFolder, action: Action) -> Iterator[Candi
 def _seconds(first: RunFolder, folders: Sequence[RunFolder]) -> dict[str, float]:
     """What all of it took, phase 0 included where it was trained here."""
     found = first.newest_checkpoint() if first.exists else None
-    spent = [found[1]["seconds"]] if found is not None else []
-    spent += [store.read_json(folder.result)["seconds"] for folder in folders if folder.finished]
+    spent = [found.meta["seconds"]] if found is not None else []
+    spent += [load_result(folder.path)["seconds"] for folder in folders if folder.finished]
     return {part: round(sum(each[part] for each in spent), 3) for part in SECONDS}
 
 

@@ -15,15 +15,14 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from poise import files, store
 from poise.actions import MOST_EPOCHS
 from poise.data import ImageSet
 from poise.data.sources import digest
 from poise.errors import Interrupted, UserError, check_whole
+from poise.experiment.contents import check_phase_0
 from poise.experiment.examiner import Examiner
-from poise.experiment.folder import RunFolder
+from poise.experiment.folder import Checkpoint, RunFolder
 from poise.experiment.machine import started_threads
 from poise.experiment.plan import Plan, images_by_origin, make_plan, reopen
 from poise.experiment.progress import Watcher
@@ -34,6 +33,7 @@ from poise.learner import Learner, LearnerState, Settings
 from poise.learner.phase import Phase
 from poise.policies import MOST_TRIALS, Trial
 from poise.runfolder import FULL, POLICY_KEYS, PROBE
+from poise.schema import contents_of
 from poise.tuning import Attempt, Reward, TrialResult, Trials
 
 LINE_SECONDS = 10.0  # between lines about progress
@@ -150,7 +150,7 @@ class Probe:
                     if stop.is_set() and len(done) < self._count():
                         raise stop.interrupted(AGAIN)
                 table = {**asked, "trials": done}
-                store.write_json(self.out, table)
+                store.write_json(self.out, table, digest=True)
                 self.journal.path.unlink()
         return table
 
@@ -158,8 +158,9 @@ class Probe:
 
     def _learner(self, train: ImageSet) -> Learner:
         """The learner as it was before the phase. What decided the actions of earlier phases is not asked again."""
-        phase, (tensors, meta) = self.question.phase, self._read_state()
-        state = LearnerState.from_tensors(tensors, meta, lookup=images_by_origin(train))
+        phase, (path, tensors, meta) = self.question.phase, self._read_state()
+        with contents_of(path):
+            state = LearnerState.from_tensors(tensors, meta["learner"], lookup=images_by_origin(train))
         if state.knowledge.phases != phase:
             raise UserError(
                 f"{self.folder.path} stands in phase {state.knowledge.phases}, its state before phase {phase} is gone; "
@@ -167,16 +168,15 @@ class Probe:
             )
         return self.plan.restored_learner(state.forgetting_trials(self._settings.untuned()))
 
-    def _read_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        if self.question.phase == 1 and self.folder.phase_0.exists():
-            tensors, meta = store.read_tensors(self.folder.phase_0, kind="phase 0")
-        elif (found := self.folder.newest_checkpoint()) is not None:
-            tensors, meta = found
-        else:
-            raise UserError(
-                f"{self.folder.path} has no checkpoint yet; continue with 'poise resume {self.folder.path}'"
-            )
-        return tensors, meta["learner"]
+    def _read_state(self) -> Checkpoint:
+        if self.question.phase == 1 and (path := self.folder.phase_0).exists():
+            found = Checkpoint(path, *store.read_tensors(path, kind="phase 0"))
+            with contents_of(path):
+                check_phase_0(found.meta)
+            return found
+        if (newest := self.folder.newest_checkpoint()) is not None:
+            return newest
+        raise UserError(f"{self.folder.path} has no checkpoint yet; continue with 'poise resume {self.folder.path}'")
 
     def _phase(self, learner: Learner, examiner: Examiner, train: ImageSet) -> Phase:
         arrived = train.of_labels(self.plan.stream[self.question.phase])

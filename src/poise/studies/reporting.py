@@ -12,21 +12,41 @@ from numpy.typing import NDArray
 from poise import store
 from poise.actions import Action, AxisValue
 from poise.errors import PoiseError
-from poise.report import Hindsight, Report, RunRecord, gather
+from poise.report import Hindsight, Report, RunRecord, UnreadPath, gather, reason_for
 from poise.runfolder import FULL, PROBE, TRAINING_KEYS
 from poise.studies.assumptions import assumptions, beginnings
 from poise.studies.probe_table import ProbeTable, load_probe, probe_summary
 
+_NO_DIGEST = "\nunverified: this table has no digest by which a change could be seen; 'poise digest' adds it"
+
 
 def gather_with_studies(paths: Sequence[Path]) -> Report:
-    """What lies at these paths, runs and tables of probes, with what studies of them found."""
+    """What lies at these paths, runs and tables of probes, with what studies of them found.
+
+    What cannot be read, or shown, is listed with the reason and stops nothing else.
+    """
     files = [path for path in paths if _is_probe(path)]
-    report, probes = gather([path for path in paths if path not in files]), [load_probe(path) for path in files]
-    texts = [("How far the paper's assumptions held", assumptions(report.runs))]
-    texts += [(f"Probe of phase {probe.table['phase']}", probe_summary(probe)) for probe in probes]
+    report, probes, summaries = gather([path for path in paths if path not in files]), list[ProbeTable](), list[str]()
+    unread = list[UnreadPath]()
+    for path in files:
+        try:
+            probe = load_probe(path)
+            summary = f"{probe_summary(probe)}{'' if store.read_verified(path)[1] else _NO_DIGEST}"
+            beginnings([*probes, probe])
+            probes, summaries = [*probes, probe], [*summaries, summary]
+        except Exception as error:
+            unread.append(UnreadPath(path, reason_for(path, error)))
+    report, held = replace(report, unread=[*report.unread, *unread]).without_failing(lambda it: assumptions(it.runs))
+    report, hindsight = report.without_failing(lambda it: _hindsight(it.runs, probes))
+    texts = [("How far the paper's assumptions held", held)]
+    texts += [(f"Probe of phase {probe.table['phase']}", text) for probe, text in zip(probes, summaries, strict=True)]
     texts.append(("Probes after different beginnings", beginnings(probes)))
-    hindsight = {run.name: found for run in report.runs if (found := judge_by_probes(run, probes)) is not None}
-    return replace(report, texts=[each for each in texts if each[1]], hindsight=hindsight)
+    report = replace(report, texts=[each for each in texts if each[1]], hindsight=hindsight)
+    return report.without_failing(Report.text)[0]
+
+
+def _hindsight(runs: Sequence[RunRecord], probes: Sequence[ProbeTable]) -> dict[str, Hindsight]:
+    return {run.name: found for run in runs if (found := judge_by_probes(run, probes)) is not None}
 
 
 def _is_probe(path: Path) -> bool:

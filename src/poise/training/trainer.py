@@ -16,10 +16,12 @@ from poise.data import Feed, batch_bounds
 from poise.errors import Diverged
 from poise.methods import MODEL, PREVIOUS, Finished, Lesson, Stage
 from poise.nets import FULL, Model, OwnDraws, torch_generator
+from poise.schema import check, fitting_together
 from poise.training.balanced import drawn_picks, herded_picks
 from poise.training.capture import CapturedRunner
 from poise.training.events import EpochDone, Event, StageDone, StepDone
 from poise.training.optimiser import forget, make_optimiser, named_tensors, set_rate
+from poise.training.restoring import check_picks, check_place, load_kept, load_values
 from poise.training.situation import LocalPhase, Situation
 from poise.training.step import EagerRunner, Runner, Step, drawn_in_training
 
@@ -363,24 +365,35 @@ class Trainer:
         return engine.step.teacher if engine.step.teacher is not self.teacher else None
 
     def restore(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
-        """Return to where `state` was called; the model must have grown already."""
-        self.stage, self.epoch, self.step = meta["stage"], meta["epoch"], meta["step"]
-        for student in meta["students"]:
-            if student not in self.students:
-                self._make_student(student)
-            self.students[student].load_changing(store.under(f"student.{student}", tensors))
-        self._made = set(meta["students"]) - {MODEL}
-        self._picks = tensors["picks"].to(self.situation.backend.device) if "picks" in tensors else None
-        if self.stage < len(self.stages):
-            self._enter()
-            for place, engine in self._engines_at_work().items():
-                for kind, name, value in named_tensors(engine.optimiser, engine.step.model):
-                    if (kept := tensors.get(f"{kind}{place}.{name}")) is not None:
-                        value.copy_(kept)
-                if (teacher := self._own_teacher(engine)) is not None:
-                    teacher.load_state_dict(store.under(f"teacher{place}", tensors))
-        self._restored_names = tuple(meta["names"])
-        self.record = [tensors["record"].to(self.situation.backend.device)] if "record" in tensors else []
+        """Return to where `state` was called; the model must have grown already. Refuses that of another one."""
+        with fitting_together():
+            self.stage, self.epoch, self.step = meta["stage"], meta["epoch"], meta["step"]
+            check(0 <= self.stage <= len(self.stages), "stage", f"one of {len(self.stages)}", self.stage)
+            check(MODEL in meta["students"], "students", f"{MODEL} among them", meta["students"])
+            for student in meta["students"]:
+                if student not in self.students:
+                    self._make_student(student)
+                load_values(self.students[student], store.under(f"student.{student}", tensors))
+            self._made = set(meta["students"]) - {MODEL}
+            self._picks = tensors["picks"].to(self.situation.backend.device) if "picks" in tensors else None
+            if self._picks is not None:
+                check_picks(self._picks, len(self.feed))
+            epochs = steps = 0
+            if self.stage < len(self.stages):
+                self._enter()
+                self._restore_engines(tensors)
+                epochs = self.stages[self.stage].epochs(self.schedule.epochs)
+                steps = len(self.bounds) if self.stage in self._engines and self.epoch < epochs else 0
+            self._restored_names = tuple(meta["names"])
+            self.record = [tensors["record"].to(self.situation.backend.device)] if "record" in tensors else []
+            check_place((self.epoch, self.step), epochs, steps, self.record, self._names())
+
+    def _restore_engines(self, tensors: Mapping[str, Tensor]) -> None:
+        for place, engine in self._engines_at_work().items():
+            kept = named_tensors(engine.optimiser, engine.step.model)
+            load_kept(tensors, {f"{kind}{place}.{name}": value for kind, name, value in kept})
+            if (teacher := self._own_teacher(engine)) is not None:
+                teacher.load_state_dict(store.under(f"teacher{place}", tensors))
 
 
 def _without_missing(stage: Stage, model: Model) -> Stage:

@@ -9,12 +9,22 @@ from poise.report.reading.configurations import (
     flat_keys,
     remarks,
 )
-from poise.report.reading.folders import UnreadPath, load_result, read_run, read_runs, run_of_result
-from poise.report.reading.runs import EXPLAINED, LABELS, PhaseRecord, RunRecord, TrialRecord
+from poise.report.reading.folders import (
+    UnreadPath,
+    check_result,
+    load_result,
+    read_run,
+    read_runs,
+    reason_for,
+    run_folders_below,
+    run_of_result,
+)
+from poise.report.reading.runs import EXPLAINED, LABELS, UNVERIFIED, PhaseRecord, RunRecord, TrialRecord
 
 __all__ = [
     "EXPLAINED",
     "LABELS",
+    "UNVERIFIED",
     "Configuration",
     "PhaseRecord",
     "RunRecord",
@@ -23,11 +33,14 @@ __all__ = [
     "UnreadPath",
     "baselines",
     "by_exam",
+    "check_result",
     "configurations",
     "flat_keys",
     "load_result",
     "read_run",
     "read_runs",
+    "reason_for",
     "remarks",
+    "run_folders_below",
     "run_of_result",
 ]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from poise.report.reading.runs import AUTO, LABELS, MORE_HELD, RunRecord
+from poise.report.reading.runs import AUTO, LABELS, MORE_HELD, UNVERIFIED, RunRecord
 from poise.runfolder import CHANCE_KEYS, POLICY_KEYS, STREAM_KEYS
 
 #: Keys that do not distinguish rows of a table: chance, columns, and what every label or heading says.
@@ -114,7 +114,20 @@ def remarks(runs: Sequence[RunRecord], words: Sequence[str] | None = None) -> li
     lines = {word: line for word, line in LABELS.values() if word in marks}
     if MORE_HELD in lines and (counts := [*dict.fromkeys(filter(None, map(_held_after_phase_0, runs)))]):
         lines[MORE_HELD] += f" ({'; '.join(counts)})"
+    if words is None or UNVERIFIED in words:
+        lines |= _without_digest([run for run in runs if run.finished and not run.verified])
     return [*lines.values()]
+
+
+def _without_digest(runs: Sequence[RunRecord], named: int = 4) -> dict[str, str]:
+    """What is to be known of results whose digest is missing, if there are any."""
+    if not runs:
+        return {}
+    names = ", ".join([run.name or run.path.name for run in runs[:named]] + ["…"] * (len(runs) > named))
+    what = "the result has" if len(runs) == 1 else f"{len(runs)} results have"
+    return {
+        UNVERIFIED: f"{UNVERIFIED}: {what} no digest by which a change could be seen; 'poise digest' adds it ({names})"
+    }
 
 
 def _held_after_phase_0(run: RunRecord) -> str | None:

@@ -44,20 +44,35 @@ def read_runs(paths: Sequence[Path]) -> tuple[list[RunRecord], list[UnreadPath]]
     runs: list[RunRecord] = []
     unread: list[UnreadPath] = []
     taken: set[str] = set()
-    found = {path.resolve(): path for given in paths for path in _run_folders_below(given)}
-    for path in found.values():
+    for path in _each_once(paths):
         try:
             run = read_run(path, _free_name(path, taken))
-        except PoiseError as error:
-            unread.append(UnreadPath(path, str(error).removeprefix(f"{path} ").removeprefix(f"{path}{os.sep}")))
-        except OSError as error:
-            unread.append(UnreadPath(path, error.strerror or str(error)))
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-            unread.append(UnreadPath(path, f"is not as poise writes it ({type(error).__name__}: {error})"))
+        except Exception as error:
+            unread.append(UnreadPath(path, reason_for(path, error)))
         else:
             runs.append(run)
             taken.add(run.name)
     return runs, unread
+
+
+def reason_for(path: Path, error: Exception) -> str:
+    """Why what lies at a path is not shown, in one line that follows its name."""
+    if isinstance(error, PoiseError):
+        return str(error).removeprefix(f"{path} ").removeprefix(f"{path}{os.sep}")
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    words = str(error).strip().splitlines() or [""]
+    return f"is not as poise writes it ({type(error).__name__}: {words[0][:200]})"
+
+
+def _each_once(paths: Sequence[Path]) -> list[Path]:
+    found: dict[Path, Path] = {}
+    for given in paths:
+        try:
+            found |= {path.resolve(): path for path in run_folders_below(given)}
+        except (OSError, RuntimeError):  # no permission, a loop of links: it is told when it is read
+            found[given.absolute()] = given
+    return [*found.values()]
 
 
 def read_run(path: Path, name: str | None = None) -> RunRecord:
@@ -65,7 +80,7 @@ def read_run(path: Path, name: str | None = None) -> RunRecord:
     if not path.exists():
         raise UserError(f"{path} does not exist")
     if not path.is_dir():
-        return run_of_result(store.read_json(path), path, name or path.stem)
+        return _read_result(path, name or path.stem)
     kind = next((file for file in (RECIPE, CROSSVAL) if (path / file).exists()), None)
     if kind is None:
         raise UserError(f"{path} {'is empty' if not any(path.iterdir()) else 'is not a run folder'}")
@@ -74,9 +89,18 @@ def read_run(path: Path, name: str | None = None) -> RunRecord:
     events = _Events()
     for event in store.read_journal(path / JOURNAL, brief="epoch"):
         events.add(event)
-    result = store.read_json(path / RESULT) if (path / RESULT).exists() else None
+    result: Mapping[str, Any] | None = None
+    verified = True
+    if (path / RESULT).exists():
+        result, verified = store.read_verified(path / RESULT)
     saved = {**store.read_json(path / kind), "machine": _read_machine(path / MACHINE)}
-    return _make_record(path, name or path.name, saved, result, events)
+    return replace(_make_record(path, name or path.name, saved, result, events), verified=verified)
+
+
+def _read_result(path: Path, name: str) -> RunRecord:
+    """The run of a result that was kept."""
+    result, verified = store.read_verified(path)
+    return replace(run_of_result(result, path, name), verified=verified)
 
 
 def run_of_result(result: Mapping[str, Any], path: Path = Path(), name: str = "") -> RunRecord:
@@ -85,7 +109,7 @@ def run_of_result(result: Mapping[str, Any], path: Path = Path(), name: str = ""
 
 
 def load_result(folder: Path) -> dict[str, Any]:
-    """The result of a finished run."""
+    """The result of a finished run, as it was written: one that was changed since is refused."""
     if not folder.is_dir():
         raise UserError(f"{folder} does not exist")
     if not (folder / RESULT).exists():
@@ -93,13 +117,15 @@ def load_result(folder: Path) -> dict[str, Any]:
         if (folder / RECIPE).exists():
             todo = f"is not finished; continue with 'poise resume {folder}'"
         raise UserError(f"{folder} {_AGAIN if (folder / CROSSVAL).exists() else todo}")
-    return store.read_json(folder / RESULT)
+    result = store.read_json(folder / RESULT)
+    check_result(folder / RESULT, result)
+    return result
 
 
 _AGAIN = "is not finished; give the same 'poise crossval' command again"
 
 
-def _run_folders_below(path: Path, depth: int = 3) -> Iterator[Path]:
+def run_folders_below(path: Path, depth: int = 3) -> Iterator[Path]:
     """The path itself, or the run folders below it if it only holds such folders."""
     if not path.is_dir() or any((path / name).exists() for name in (RECIPE, CROSSVAL, RESULT, JOURNAL)):
         yield path
@@ -109,7 +135,7 @@ def _run_folders_below(path: Path, depth: int = 3) -> Iterator[Path]:
     if not inner or not depth:
         yield path
     for child in inner if depth else ():
-        yield from _run_folders_below(child, depth - 1)
+        yield from run_folders_below(child, depth - 1)
 
 
 def _free_name(path: Path, taken: set[str]) -> str:
@@ -217,7 +243,7 @@ def _make_record(
             "pretrained_on": saved.get("pretrained_on"),
         }
     else:
-        _check_result(path, result)
+        check_result(path, result)
         details = {phase.phase: phase for phase in events.phases}
         phases = [_finished_phase(point, details.get(point["phase"])) for point in result["curve"]]
         marks = dict(result)
@@ -244,7 +270,7 @@ def _make_record(
     )
 
 
-def _check_result(path: Path, result: Mapping[str, Any]) -> None:
+def check_result(path: Path, result: Mapping[str, Any]) -> None:
     """Refuse anything that is not the result of a run or lacks a figure that tables show."""
     curve, seconds = result.get("curve"), result.get("seconds")
     if not isinstance(curve, list) or not curve or not isinstance(seconds, Mapping):

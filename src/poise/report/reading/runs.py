@@ -53,6 +53,8 @@ LABELS: Final = {
 AUTO: Final = "auto"
 #: The label of a row whose memory cannot be compared with a plain one without a word.
 MORE_HELD: Final = LABELS["more_after_phase_0"][0]
+#: The word for a result without a digest: whether it was changed cannot be told.
+UNVERIFIED: Final = "unverified"
 #: The labels of rows that cannot be compared with others without a word: all tables explain them.
 EXPLAINED: Final = (MORE_HELD, *AUGMENTATIONS.values())
 #: Those labels that mean that more was known than a learner can know: from an exam, or from images that are gone.
@@ -139,6 +141,7 @@ class RunRecord:
     labels: tuple[str, ...] = ()  # words of `LABELS`, where it is not an ordinary run
     events: Mapping[str, int] = field(default_factory=dict)  # number of journal events of each kind
     last_event: Mapping[str, Any] = field(default_factory=dict)  # its kind and phase
+    verified: bool = True  # whether the result has a digest, which was found right; unfinished ones need none
 
     @property
     def finished(self) -> bool:
@@ -226,7 +229,9 @@ class RunRecord:
 
     @property
     def state(self) -> str:
-        """How far it is."""
+        """How far it is, and whether its result could be verified."""
+        if self.finished and not self.verified:
+            return f"finished, {UNVERIFIED}"
         return "finished" if self.finished else f"{len(self.phases)} of {self.exams} phases"
 
     @property

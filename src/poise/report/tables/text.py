@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from poise.actions import Action
-from poise.report.reading import EXPLAINED, RunRecord, remarks
+from poise.report.reading import EXPLAINED, UNVERIFIED, RunRecord, remarks
 from poise.words import one_line
 
 
@@ -52,7 +52,7 @@ def comparison_table(runs: Sequence[RunRecord]) -> str:
         for run in runs
     ]
     header = "method data setting policy seed exam average last forgetting counts stored held seconds"
-    return "\n\n".join([align_columns(header.split(), rows), *remarks(runs, EXPLAINED)])
+    return "\n\n".join([align_columns(header.split(), rows), *remarks(runs, [*EXPLAINED, UNVERIFIED])])
 
 
 def _count(images: int | None) -> str:

@@ -1,0 +1,39 @@
+"""Digests for results that were written without one, or kept after the run folder was gone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from poise import store
+from poise.errors import UserError
+from poise.report.reading import check_result, run_folders_below
+from poise.runfolder import PROBE, RESULT
+
+
+def add_digests(paths: Sequence[Path]) -> Iterator[tuple[Path, bool]]:
+    """Give each result at these paths its digest, where it has none; each file, and whether it was changed for that.
+
+    A path is a result, a table of `poise probe`, a run folder, or a folder of those. A file that does not match its
+    digest, or is neither, raises.
+    """
+    for path in paths:
+        for file in _results_at(path):
+            value, verified = store.read_verified(file)
+            if not verified:
+                if value.get("kind") != PROBE:
+                    check_result(file, value)
+                store.write_json(file, value, digest=True)
+            yield file, not verified
+
+
+def _results_at(path: Path) -> list[Path]:
+    if not path.exists():
+        raise UserError(f"{path} does not exist")
+    if path.is_file():
+        return [path]
+    inside = [folder / RESULT for folder in run_folders_below(path)]
+    found = [file for file in inside if file.is_file()] or sorted(path.glob("*.json"))
+    if not found:
+        raise UserError(f"{path} holds no result of a finished run")
+    return found
