@@ -2,10 +2,10 @@
 
 `situation` is what a training starts from, `material` its images or their features, `trainer` trains it stage by
 stage, `balanced` picks the images of a balanced one, `step` is one step of it (`capture`: as a CUDA graph), `schedule`
-its length, `optimiser` what moves the weights, `restoring` takes over a saved state,
-`keeping` what remains after it, `evaluate` looks at models, `lanes` (with `pace`) runs several trainings side by side,
-`executor` says where, `backend` is the device, `noise` what a network draws itself, `events` what happens on the way,
-`outlook` what is to come.
+its length, `optimiser` what moves the weights, `restoring` takes over what was saved, `keeping` says what remains
+after it, `evaluate` looks at models, `lanes` (with `pace`) runs several trainings side by side, `executor` says where,
+`backend` is the device, `noise` what a network draws itself, `events` what happens on the way, `outlook` what is to
+come.
 """
 
 from poise.training.backend import PRECISIONS, Backend, make_backend, undisturbed

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
+from poise.methods import MODEL
 from poise.nets import Model
 from poise.schema import check
 
@@ -20,8 +21,9 @@ def load_values(model: Model, values: Mapping[str, Tensor]) -> None:
     model.load_changing(values)
 
 
-def load_kept(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
-    """What an optimiser keeps, by the names under which it is saved: all of it, or nothing as at the beginning."""
+def load_kept(tensors: Mapping[str, Tensor], place: str, kept: Iterable[tuple[str, str, Tensor]]) -> None:
+    """What an optimiser keeps, by kind and name: all of it, or nothing as at the beginning."""
+    own = {f"{kind}{place}.{name}": value for kind, name, value in kept}
     if not any(name in tensors for name in own):
         return
     for name, value in own.items():
@@ -36,11 +38,21 @@ def check_alike(name: str, own: Tensor, found: Tensor) -> None:
     check(fits, f"tensor {name}", f"{own.dtype} {list(own.shape)}", f"{found.dtype} {list(found.shape)}")
 
 
-def check_picks(picks: Tensor, images: int) -> None:
-    """Refuse a choice of images that are not there."""
+def checked_picks(tensors: Mapping[str, Tensor], images: int, device: torch.device) -> Tensor | None:
+    """The chosen images of a balanced stage, if there are any; those that are not there are refused."""
+    picks = tensors.get("picks")
+    if picks is None:
+        return None
     fits = picks.dtype == torch.int64 and picks.ndim == 1 and len(picks) > 0
     fits = fits and 0 <= int(picks.min()) <= int(picks.max()) < images
     check(fits, "tensor picks", f"places among {images} images", list(picks.shape))
+    return picks.to(device)
+
+
+def check_stage(stage: int, stages: int, students: Sequence[str]) -> None:
+    """Refuse a stage that there is not, and a training without the phase's own model."""
+    check(0 <= stage <= stages, "pending.position.stage", f"one of {stages}", stage)
+    check(MODEL in students, "pending.position.students", f"{MODEL} among them", students)
 
 
 def check_place(

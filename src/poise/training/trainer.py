@@ -16,12 +16,12 @@ from poise.data import Feed, batch_bounds
 from poise.errors import Diverged
 from poise.methods import MODEL, PREVIOUS, Finished, Lesson, Stage
 from poise.nets import FULL, Model, OwnDraws, torch_generator
-from poise.schema import check, fitting_together
+from poise.schema import fitting_together
 from poise.training.balanced import drawn_picks, herded_picks
 from poise.training.capture import CapturedRunner
 from poise.training.events import EpochDone, Event, StageDone, StepDone
 from poise.training.optimiser import forget, make_optimiser, named_tensors, set_rate
-from poise.training.restoring import check_picks, check_place, load_kept, load_values
+from poise.training.restoring import check_place, check_stage, checked_picks, load_kept, load_values
 from poise.training.situation import LocalPhase, Situation
 from poise.training.step import EagerRunner, Runner, Step, drawn_in_training
 
@@ -368,16 +368,13 @@ class Trainer:
         """Return to where `state` was called; the model must have grown already. Refuses that of another one."""
         with fitting_together():
             self.stage, self.epoch, self.step = meta["stage"], meta["epoch"], meta["step"]
-            check(0 <= self.stage <= len(self.stages), "stage", f"one of {len(self.stages)}", self.stage)
-            check(MODEL in meta["students"], "students", f"{MODEL} among them", meta["students"])
+            check_stage(self.stage, len(self.stages), meta["students"])
             for student in meta["students"]:
                 if student not in self.students:
                     self._make_student(student)
                 load_values(self.students[student], store.under(f"student.{student}", tensors))
             self._made = set(meta["students"]) - {MODEL}
-            self._picks = tensors["picks"].to(self.situation.backend.device) if "picks" in tensors else None
-            if self._picks is not None:
-                check_picks(self._picks, len(self.feed))
+            self._picks = checked_picks(tensors, len(self.feed), self.situation.backend.device)
             epochs = steps = 0
             if self.stage < len(self.stages):
                 self._enter()
@@ -390,8 +387,7 @@ class Trainer:
 
     def _restore_engines(self, tensors: Mapping[str, Tensor]) -> None:
         for place, engine in self._engines_at_work().items():
-            kept = named_tensors(engine.optimiser, engine.step.model)
-            load_kept(tensors, {f"{kind}{place}.{name}": value for kind, name, value in kept})
+            load_kept(tensors, place, named_tensors(engine.optimiser, engine.step.model))
             if (teacher := self._own_teacher(engine)) is not None:
                 teacher.load_state_dict(store.under(f"teacher{place}", tensors))
 
