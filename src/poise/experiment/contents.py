@@ -21,7 +21,8 @@ _EXAM = keyed(
         "hits_fc": listed(whole()),
         "hits_ncm": listed(whole()),
         "confusion": listed(listed(whole(), 3)),
-    }
+    },
+    {"hits_of_start": mapped(listed(whole()))},
 )
 _CHECKPOINT = keyed(
     {
@@ -65,6 +66,7 @@ def check_checkpoint(meta: Mapping[str, Any]) -> None:
     for place, exam in enumerate(meta["exams"]):
         check(exam["phase"] == place, f"exams[{place}].phase", f"{place}", exam["phase"])
         lengths = {len(exam[name]) for name in ("classes", "images", "hits_fc", "hits_ncm")}
+        lengths |= {len(hits) for hits in exam.get("hits_of_start", {}).values()}
         check(len(lengths) == 1, f"exams[{place}]", "lists of one length", sorted(lengths))
 
 
