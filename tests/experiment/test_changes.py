@@ -197,3 +197,21 @@ def test_a_changed_result_is_not_believed(
     assert "result.json was changed since it was written: its contents do not match their digest" in err
     with pytest.raises(PoiseError, match="do not match their digest"):
         store.read_json(folder.result)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"format": 1},
+        {"format": 1, "fingerprint": "x", "recipe": [1]},
+        {"format": 1, "fingerprint": 1, "recipe": {}},
+        {"format": 1, "fingerprint": "x", "recipe": {"policy": []}},
+    ],
+)
+def test_a_start_in_a_folder_with_another_recipe_json_is_one_line(
+    content: dict[str, Any], stopped: Path, copied: RunFolder
+) -> None:
+    plan = reopen(stopped)[1]
+    copied.recipe.write_text(json.dumps(content))
+    with pytest.raises(PoiseError, match=r"^[^\n]+$"):
+        copied.refuse_other(Run(plan, copied).described())

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -198,3 +200,22 @@ def test_another_thread_draws_what_it_would_draw_alone() -> None:
     count = min(len(drawn), len(wanted))
     assert count > 5
     assert torch.equal(torch.stack(drawn[:count]), wanted[:count])
+
+
+LIFE = """
+import random
+import numpy as np
+from poise import Learner
+
+images, labels = np.random.default_rng(0).integers(0, 256, (40, 8, 8), dtype=np.uint8), np.arange(40) % 2
+learner = Learner("podnet", epochs=1, policy="fixed", device="cpu")
+before = random.getstate()
+learner.partial_fit(images, labels).partial_fit(images, labels + 2).predict(images)
+assert random.getstate() == before
+"""
+
+
+def test_what_a_phase_imports_moves_no_generator() -> None:
+    """In a process of its own: here everything is imported already."""
+    done = subprocess.run([sys.executable, "-c", LIFE], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -170,6 +170,18 @@ def test_a_result_without_figures_is_one_line(write: Write) -> None:
         load_result(folder)
 
 
+@pytest.mark.parametrize(
+    "keys", [{"curve": [1]}, {"curve": [None, {}]}, {"average_accuracy": 10**400}, {"seconds": {"total": -(10**400)}}]
+)
+def test_a_result_of_other_values_is_one_line(keys: dict[str, Any], write: Write) -> None:
+    """For `poise resume`, `poise run` and `poise digest`, which read a result without a report around it."""
+    folder = write("run")
+    _replace(folder / "result.json", lambda value: {**value, **keys})
+    for read in (load_result, lambda path: list(add_digests([path]))):
+        with pytest.raises(UserError, match=r"^[^\n]*result\.json holds [^\n]*$"):
+            read(folder)
+
+
 RESULTS = Path(__file__).parents[2] / "results"
 
 

@@ -3,7 +3,7 @@
 from poise.data.augment import STRONGER, Augmentation, Draws, Preprocessing, mirror
 from poise.data.budget import ALL_IMAGES, Budget, Stored, on_arrival, per_class
 from poise.data.class_sizes import class_sizes, keep_some
-from poise.data.clusters import cluster_centres
+from poise.data.clusters import cluster_centres, load_clustering
 from poise.data.features import FeatureViews
 from poise.data.feed import Feed, batch_bounds, fits
 from poise.data.herding import herd
@@ -39,6 +39,7 @@ __all__ = [
     "fits",
     "herd",
     "keep_some",
+    "load_clustering",
     "make_stream",
     "mirror",
     "on_arrival",

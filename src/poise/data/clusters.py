@@ -11,12 +11,20 @@ from torch import Tensor
 STARTS = 10  # random starts, the best of which is kept
 
 
+def load_clustering() -> None:
+    """Import what finds clusters, which takes seconds; before a phase begins, not in its middle.
+
+    Some versions of it draw from Python's global generator while they are imported.
+    """
+    import sklearn.cluster  # noqa: F401
+
+
 def cluster_centres(points: Tensor, count: int, seed: int) -> Tensor:
     """The centres [count, d] of `count` clusters of the points [n, d], on one thread: the same on every machine.
 
     With at most `count` distinct points, each is a centre; where there are fewer, they repeat.
     """
-    from sklearn.cluster import KMeans  # imported here because it takes seconds
+    from sklearn.cluster import KMeans  # as above: not with poise itself
     from sklearn.exceptions import ConvergenceWarning
     from threadpoolctl import threadpool_limits
 

@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from poise import files, runfolder, store
-from poise.errors import Damaged, Malformed, RunFailed, UserError
+from poise.errors import Damaged, Malformed, RunFailed, UserError, shown
 from poise.experiment.contents import check_checkpoint
 from poise.runfolder import saved_recipe, without_empty_keys
+from poise.schema import anything, contents_of, fitting_together, keyed, mapped, text
 
 log = logging.getLogger(__name__)
 
@@ -61,13 +62,17 @@ class RunFolder:
     def difference(self, wanted: Mapping[str, Any]) -> str:
         """How the run that was started here differs from another one; empty if it does not."""
         saved = store.read_json(self.recipe)
+        with contents_of(self.recipe, "restore it from a copy, or choose another --out"):
+            keyed({"recipe": mapped(anything), "fingerprint": text})(saved, "")
+            with fitting_together():
+                there = saved_recipe(saved["recipe"])
         if saved.get("runner") != wanted.get("runner"):
             return "a leak audit" if saved.get("runner") else "without a leak"
         if saved["fingerprint"] != wanted["fingerprint"]:
             return "of other data"
-        there, here = saved_recipe(saved["recipe"]), wanted["recipe"]
+        here = wanted["recipe"]
         other = [key for key in here if without_empty_keys(there.get(key)) != without_empty_keys(here[key])]
-        return ", ".join(f"{key}={there.get(key)!r}" for key in other)
+        return ", ".join(f"{key}={shown(there.get(key))}" for key in other)
 
     def refuse_other(self, wanted: Mapping[str, Any]) -> None:
         """Refuse a folder in which another run was started."""

@@ -12,7 +12,7 @@ from torch.nn.functional import normalize
 
 from poise import losses
 from poise.actions import Action
-from poise.data import cluster_centres
+from poise.data import cluster_centres, load_clustering
 from poise.errors import UserError, check_number
 from poise.methods.base import Arrivals, Growth, Method, Stage, register
 from poise.nets import Model, Output, ProxyHead
@@ -77,6 +77,7 @@ class PODNet(Method):
         for name, value in self.settings.items():
             check_number(f"option {name}", value)
         self.factors = {name: float(value) for name, value in self.settings.items()}
+        load_clustering()
 
     def grow(self, model: Model, arrivals: Arrivals) -> None:
         """Imprint new proxies: the centres of ten clusters of the unit features of their class."""

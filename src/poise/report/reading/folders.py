@@ -6,7 +6,6 @@ A folder is read whether its run is finished, still running or was stopped. One 
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from poise import store
-from poise.errors import PoiseError, UserError
+from poise.errors import PoiseError, UserError, shown
 from poise.report.reading.runs import LABELS, PhaseRecord, RunRecord, TrialRecord
 from poise.runfolder import (
     CROSSVAL,
@@ -28,6 +27,7 @@ from poise.runfolder import (
     holds_more_after_phase_0,
     saved_recipe,
 )
+from poise.schema import LARGEST
 from poise.words import one_line, one_line_each
 
 
@@ -273,7 +273,8 @@ def _make_record(
 def check_result(path: Path, result: Mapping[str, Any]) -> None:
     """Refuse anything that is not the result of a run or lacks a figure that tables show."""
     curve, seconds = result.get("curve"), result.get("seconds")
-    if not isinstance(curve, list) or not curve or not isinstance(seconds, Mapping):
+    points = isinstance(curve, list) and all(isinstance(point, Mapping) for point in curve)
+    if not curve or not points or not isinstance(seconds, Mapping):
         raise UserError(f"{path} holds no result of a run")
     parts = [result, seconds, *curve]
     names = [("average_accuracy", "last_accuracy", "average_forgetting"), SECONDS]
@@ -281,8 +282,8 @@ def check_result(path: Path, result: Mapping[str, Any]) -> None:
     for part, needed in zip(parts, names, strict=True):
         for name in needed:
             found = part.get(name)
-            if isinstance(found, bool) or not isinstance(found, int | float) or not math.isfinite(found):
-                raise UserError(f"{path} holds a result in which {name} is {found!r}, which is not a number")
+            if isinstance(found, bool) or not isinstance(found, int | float) or not abs(found) <= LARGEST:
+                raise UserError(f"{path} holds a result in which {name} is {shown(found)}, which is not a number")
     if not all(isinstance(point.get("action"), Mapping) and "classifier" in point["action"] for point in curve):
         raise UserError(f"{path} holds a result that does not say which classifier counted")
 
