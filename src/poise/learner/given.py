@@ -24,7 +24,8 @@ def check_given(given: Mapping[str, Any]) -> None:
     for name, value in given.items():
         if isinstance(value, np.ndarray | Tensor):
             raise UserError(f"{name} is {_kind(value)} of shape {list(value.shape)}; give plain values")
-        if isinstance(value, str) and (len(value) > _LONGEST or not value.isprintable()):
+        name_like = isinstance(value, str) and not value.isdigit()  # digits are told apart where a number is meant
+        if name_like and (len(value) > _LONGEST or not value.isprintable()):
             raise UserError(f"{name}={shortened(value)} is no name; give a short word on one line")
     for name, example in _MAPPINGS.items():
         for key in given[name] if isinstance(given.get(name), Mapping) else ():
