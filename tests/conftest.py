@@ -80,10 +80,10 @@ def _pretrained_missing() -> str:
 
 @pytest.fixture(autouse=True)
 def _hears_ctrl_c() -> Iterator[None]:
-    """A command that was run in this process ends with Ctrl-C ignored, as at the end of its own."""
-    before = signal.getsignal(signal.SIGINT)
+    """Ctrl-C is heard, also by what a test starts; a command that is run in this process ends with it ignored."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
-    signal.signal(signal.SIGINT, before)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

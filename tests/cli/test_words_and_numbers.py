@@ -121,7 +121,11 @@ def test_a_recipe_that_never_ends_is_not_read_to_its_end(poise: Command) -> None
     Path("zero.toml").symlink_to("/dev/zero")
     with Path("large.toml").open("wb") as file:
         file.truncate(2**40)  # a hole, as large as a disk
-    for name, what in (("pipe.toml", "is a FIFO"), ("zero.toml", "is a device"), ("large.toml", "is larger than the 1 MiB")):
+    for name, what in (
+        ("pipe.toml", "is a FIFO"),
+        ("zero.toml", "is a device"),
+        ("large.toml", "is larger than the 1 MiB"),
+    ):
         assert what in poise("run", name).err
         assert what in poise("sweep", name).err
 

@@ -253,7 +253,7 @@ class TestRanPAC:
         head = head_of(learner, RidgeHead)
         assert (head.breadth, len(head.gram)) == (50, 50 * 51 // 2)
         for bad in (0, 1.5, "wide"):
-            with pytest.raises(UserError, match=r"projection=.* must be a whole number"):
+            with pytest.raises(UserError, match=r"projection=.* must be .*a whole number"):
                 learner_of("ranpac", options={"projection": bad})
 
 
