@@ -60,6 +60,7 @@ SPACE = f"space={{lr=[{GRID}],logit_kd=[{GRID}],feature_kd=[{GRID}]}}"
         (["seed=1\nepochs=3"], "must be one key=value, on one line"),
         (["--out", ""], "the value of --out is empty"),
         (["--out="], "the value of --out is empty"),
+        (["--out", "~nosuchuser/run"], "there is no such user"),
         ([""], "is empty"),
         (["policy=race", "policy_options.rungs=1000000"], "rungs=1000000 must be a whole number, at most 10000"),
         (["policy=grid", SPACE], "the space has 8998912 actions"),
@@ -73,7 +74,7 @@ def test_a_run_is_refused_before_anything_is_trained(words: list[str], line: str
     usual = [word for word in TINY if word.partition("=")[0] not in given]
     began = time.monotonic()
     assert line in refusal("run", "digits/lucir", *usual, *words)
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 120, "it went on for long before it refused"
 
 
 @pytest.mark.parametrize(

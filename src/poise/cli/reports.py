@@ -8,13 +8,13 @@ from typing import Annotated
 
 import typer
 
-from poise.cli.words import say, show
+from poise.cli.words import out_option, say, show
 from poise.errors import UserError
 
 
 def report(
     paths: Annotated[list[Path], typer.Argument(help="Run folders, folders of them, and tables of 'poise probe'.")],
-    out: Annotated[Path | None, typer.Option("--out", help="A folder for index.html, tables and figures.")] = None,
+    out: Annotated[Path | None, out_option("A folder for index.html, tables and figures.")] = None,
     watching: Annotated[bool, typer.Option("--watch", help="Rewrite the page while runs continue.")] = False,
     every: Annotated[int, typer.Option("--every", help="Seconds between updates (--watch).", min=1, max=86_400)] = 10,
     maps: Annotated[bool, typer.Option("--cam", help="Also draw where the final models look (slower).")] = False,
@@ -52,7 +52,7 @@ def digest(
 def cam(
     paths: Annotated[list[Path], typer.Argument(help="Finished run folders, or learners' files, side by side.")],
     images: Annotated[list[Path] | None, typer.Option("--images", help="Image files or folders of them.")] = None,
-    out: Annotated[Path, typer.Option("--out", help="The picture: FILE.png, .svg or .pdf.")] = Path("cam.png"),
+    out: Annotated[Path, out_option("The picture: FILE.png, .svg or .pdf.")] = Path("cam.png"),
 ) -> None:
     """Draw where models look (Grad-CAM); without --images, at exam images of early, middle and late classes."""
     from poise.experiment import activation_maps

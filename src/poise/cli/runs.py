@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from poise.cli.words import Board, Checkpoints, LanesOption, Out, Overrides, RecipeName, Seed, Track, show
+from poise.cli.words import Board, Checkpoints, LanesOption, Out, Overrides, RecipeName, Seed, Track, out_option, show
 from poise.recipes import DEFAULT_RECIPE
 from poise.store import CHECKPOINT_SECONDS
 
@@ -55,7 +55,7 @@ def resume(
 
 def sweep(
     file: Annotated[Path, typer.Argument(help="A TOML file with recipe, [set] and [grid].")],
-    out: Annotated[Path, typer.Option("--out", help="The folder of the run folders.")] = Path("runs"),
+    out: Annotated[Path, out_option("The folder of the run folders.")] = Path("runs"),
     lanes: LanesOption = None,
     checkpoint_every: Checkpoints = CHECKPOINT_SECONDS,
 ) -> None:

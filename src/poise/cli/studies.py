@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from poise.cli.words import Checkpoints, LanesOption, Out, Overrides, RecipeName, Seed, say, show
+from poise.cli.words import Checkpoints, LanesOption, Out, Overrides, RecipeName, Seed, out_option, say, show
 from poise.errors import UserError, shown
 from poise.recipes import DEFAULT_RECIPE
 from poise.store import CHECKPOINT_SECONDS
@@ -20,7 +20,7 @@ _MOST_REPLAYED = 1_000_000  # phases of all runs together: hours
 def crossval(
     recipe: RecipeName = DEFAULT_RECIPE,
     overrides: Overrides = None,
-    out: Annotated[Path | None, typer.Option("--out", help="The folder of the run folders.")] = None,
+    out: Annotated[Path | None, out_option("The folder of the run folders.")] = None,
     seed: Seed = None,
     lanes: LanesOption = None,
     checkpoint_every: Checkpoints = CHECKPOINT_SECONDS,
@@ -56,7 +56,7 @@ def audit(
 def probe(
     recipe: Annotated[str, typer.Argument(help="A recipe, or the folder of a run that stands before the phase.")],
     phase: Annotated[int, typer.Option("--phase", help="In which phase the actions are tried.")],
-    out: Annotated[Path, typer.Option("--out", help="The table, FILE.json; a run up to the phase goes beside it.")],
+    out: Annotated[Path, out_option("The table, FILE.json; a run up to the phase goes beside it.")],
     overrides: Overrides = None,
     space: Annotated[str | None, typer.Option("--space", help="Short for space=NAME.")] = None,
     lengths: Annotated[str | None, typer.Option("--lengths", help="Epochs of the trials, e.g. 4,16.")] = None,

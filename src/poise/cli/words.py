@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from poise.errors import UserError
+from poise.places import expand_user
 from poise.words import one_line, printable
 
 
@@ -18,13 +19,22 @@ def _refuse_nan(seconds: float) -> float:
     return seconds
 
 
+def _written_out(path: Path | None) -> Path | None:
+    return None if path is None else expand_user(path)
+
+
+def out_option(meaning: str) -> Any:  # noqa: ANN401 - whatever Typer makes of an option
+    """The option `--out`: a path, in which a leading `~` is the user's home, also where a shell left it as it is."""
+    return typer.Option("--out", help=meaning, callback=_written_out)
+
+
 RecipeName = Annotated[str, typer.Argument(help="A recipe (see 'poise recipes') or a TOML file.")]
 Overrides = Annotated[list[str] | None, typer.Argument(help="key=value …, e.g. setting=tfs phases=25")]
 Checkpoints = Annotated[
     float,
     typer.Option("--checkpoint-every", help="Seconds between checkpoints.", min=0, callback=_refuse_nan),
 ]
-Out = Annotated[Path | None, typer.Option("--out", help="Run folder.")]
+Out = Annotated[Path | None, out_option("Run folder.")]
 Seed = Annotated[int | None, typer.Option("--seed", help="Short for seed=N.")]
 LanesOption = Annotated[
     int | None, typer.Option("--lanes", help="Runs side by side; measured if not given.", min=1, max=1_000)
