@@ -95,8 +95,15 @@ class _Lines(logging.Handler):
 def run_command() -> NoReturn:
     """Run the command that was typed; a user's mistake is one line on stderr."""
     logging.basicConfig(level=logging.WARNING, format="poise: %(message)s", handlers=[_Lines()])
+    sys.unraisablehook = _tell_unraisable
     with redirect_stderr(cast("TextIO", _Forgiving(sys.stderr))):
         _run_app()
+
+
+def _tell_unraisable(found: Any) -> None:  # noqa: ANN401 - a type that only exists for type checkers
+    """As Python does, but for another Ctrl-C while something is closed: that is no error."""
+    if not issubclass(found.exc_type, KeyboardInterrupt):
+        sys.__unraisablehook__(found)
 
 
 def _run_app() -> NoReturn:
