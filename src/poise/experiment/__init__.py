@@ -15,7 +15,8 @@ from poise.experiment.recipe import (
     parse_override,
 )
 from poise.experiment.run import Run, complete
-from poise.experiment.sweep import Cell, read_sweep, refuse_failed, sweep_cells
+from poise.experiment.sweep import Cell, pick_cell, read_sweep, refuse_failed, sweep_cells
+from poise.experiment.sweep_view import sweep_lines
 from poise.experiment.tensorboard import TensorBoard
 from poise.experiment.trackers import TRACKERS, make_tracker
 from poise.experiment.tracking import Tracker, track_folder
@@ -48,6 +49,7 @@ __all__ = [
     "make_tracker",
     "make_watcher",
     "parse_override",
+    "pick_cell",
     "predict_files",
     "read_sweep",
     "refuse_failed",
@@ -57,6 +59,7 @@ __all__ = [
     "set_reject",
     "split_for_development",
     "sweep_cells",
+    "sweep_lines",
     "track_folder",
     "watch_phase",
 ]

@@ -133,9 +133,16 @@ class Plan:
         return Path("runs") / f"{name}-{recipe.setting}-{phases}-{policy or recipe.policy}-s{recipe.seed}"
 
 
-def make_plan(name: str, recipe: Recipe) -> Plan:
+Opening = Callable[[str, int | None], Source]  # opens the data of this name in this size
+
+
+def _open(data: str, size: int | None) -> Source:
+    return open_source(data, size=size)
+
+
+def make_plan(name: str, recipe: Recipe, opening: Opening = _open) -> Plan:
     """Open the data and lay out the stream; every mistake in them is found here."""
-    source = open_source(recipe.data, size=recipe.image_size)
+    source = opening(recipe.data, recipe.image_size)
     order = class_order(recipe.order, len(source.class_names))
     phases = None if recipe.setting == "groups" else recipe.phases
     stream = make_stream(recipe.setting, order=order, phases=phases, groups=recipe.groups)
@@ -166,6 +173,11 @@ def _absolute_paths(recipe: Recipe, source: Source) -> dict[str, str]:
     if isinstance(source, FolderSource) and source.name != recipe.data:
         paths["data"] = recipe.data
     return {**{key: str(expand_user(path).resolve()) for key, path in paths.items()}, **net}
+
+
+def plan_of_words(words: Mapping[str, Any], opening: Opening = _open) -> Plan:
+    """The plan that was described by `Plan.as_json`, its data opened here; `fingerprint` may be that of others."""
+    return make_plan(words["name"], make_recipe(saved_recipe(words["recipe"])), opening)
 
 
 def reopen(path: Path) -> tuple[RunFolder, Plan]:

@@ -83,7 +83,7 @@ class Run:
             self._refuse_other_runner()
             found = self.folder.newest_checkpoint(journal=True)
             if found is None:
-                self.folder.journal.rewind(0)
+                self.folder.rewind_journal(0)
                 log.warning("%s has no checkpoint yet; starting from the beginning", self.folder.path)
                 return (yield from self._from_the_beginning(*self._prepare()))
             train, exam = self.plan.images()
@@ -91,7 +91,7 @@ class Run:
             refuse_other_exam(self.folder, examiner)
             with contents_of(found.path, "remove it to resume from the one before"):
                 learner = self._restore_learner(found, train)
-                self.folder.journal.rewind(found.meta["journal"])
+                self.folder.rewind_journal(found.meta["journal"])
                 record_resume(self.folder.machine, learner.backend, *self._modules)
                 return (yield from self._run_phases(learner, train, examiner))
 
@@ -136,7 +136,8 @@ class Run:
         return (*named_modules(settings.net), type(settings.made_method).__module__)
 
     def _from_the_beginning(self, learner: Learner, train: ImageSet, examiner: Examiner) -> Running:
-        store.write_json(self.folder.machine, describe_machine(self.folder.path, learner.backend, *self._modules))
+        machine = describe_machine(self.folder.path, learner.backend, *self._modules)
+        self.folder.write_json(self.folder.machine, machine)
         described = {
             **self.described(),
             "exam_images": examiner.fingerprint,
@@ -144,7 +145,7 @@ class Run:
             "space": self._space(learner),
             **_pretrained(learner),
         }
-        store.write_json(self.folder.recipe, described)
+        self.folder.write_json(self.folder.recipe, described)
         self._pinned = pin(self.plan, described)
         return (yield from self._run_phases(learner, train, examiner))
 
@@ -218,6 +219,7 @@ class Run:
         self.folder.journal.append(exam.as_json())
         if exam.phase == 0:
             tensors, meta = learner.state().tensors(images=False)
+            self.folder.check_claim()
             store.write_tensors(
                 self.folder.phase_0, tensors, {"learner": meta, "identity": self.plan.identity()}, kind="phase 0"
             )
@@ -272,10 +274,11 @@ class Run:
 
     def _finish(self, learner: Learner) -> dict[str, Any]:
         named = learner.state().renamed(self.plan.source.class_names)  # what a prediction should say
+        self.folder.check_claim()
         save_state(named, self.folder.model, memory=False)
         self._count_total()
         result = self._result(learner)
-        store.write_json(self.folder.result, result, digest=True)
+        self.folder.write_json(self.folder.result, result, digest=True)
         record_end(self.folder.machine)
         return result
 
