@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from poise.recipes import DEFAULT_RECIPE
 from poise.report import load_result, run_of_result, run_table
 from poise.runfolder import PAGE, REPORT
 from poise.studies import gather_with_studies
+from poise.training import Executor
 
 
 def words_to_plan(recipe: str, overrides: Sequence[str] | None, seed: int | None = None) -> Plan:
@@ -33,6 +35,35 @@ def words_to_plan(recipe: str, overrides: Sequence[str] | None, seed: int | None
         words, recipe = [recipe, *words], DEFAULT_RECIPE
     words += [f"seed={seed}"] if seed is not None else []
     return make_plan(recipe, load_recipe(recipe, words))
+
+
+@contextmanager
+def cells_elsewhere(place: str | None, cpus_per_worker: int | None, lanes: int | None) -> Iterator[Executor | None]:
+    """Where `--on` says that cells are run; None: here."""
+    if place is None:
+        if cpus_per_worker is not None:
+            raise UserError("--cpus-per-worker is about the workers of a cluster; use it with --on ray")
+        yield None
+        return
+    from poise.ray import make_executor
+
+    with make_executor(place, "--on", cpus_per_worker=cpus_per_worker, lanes=lanes) as executor:
+        yield executor
+
+
+@contextmanager
+def trials_elsewhere(plan: Plan, place: str | None, cpus_per_worker: int | None) -> Iterator[Executor | None]:
+    """Where `--trials-on` says that the trials of a run are run; None: here."""
+    if place is None:
+        if cpus_per_worker is not None:
+            raise UserError("--cpus-per-worker is about the workers of a cluster; use it with --trials-on ray")
+        yield None
+        return
+    from poise.ray import make_executor
+
+    with make_executor(place, "--trials-on", cpus_per_worker=cpus_per_worker) as executor:
+        executor.connect()  # what is wrong with the cluster is said before anything is trained
+        yield executor.for_plan(plan)
 
 
 def start_run(job: Run, tensorboard: bool = False, track: str | None = None) -> None:

@@ -39,8 +39,8 @@ class RunFolder:
     the state after the first phase (for `start=`); `model.safetensors` the final model, for predictions;
     `result.json` the result; `machine.json` what belongs to the machine.
 
-    Where attempts may be made on several machines, each is `numbered` in `attempts/`, and only the newest one writes. One
-    that `takes_over` does not wait for another attempt that still holds the lock.
+    Where attempts may be made on several machines, each is `numbered` in `attempts/`, and only the newest one writes.
+    One that `takes_over` does not wait for another attempt that still holds the lock.
     """
 
     def __init__(self, path: Path, *, numbered: bool = False, takes_over: bool = False) -> None:

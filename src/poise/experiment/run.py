@@ -29,7 +29,7 @@ from poise.nets import named_info, named_modules
 from poise.progress import Meter
 from poise.runfolder import SECONDS
 from poise.schema import contents_of
-from poise.training import Event, TrialDone, TuningDone, Work, trained_images
+from poise.training import Event, Executor, TrialDone, TuningDone, Work, trained_images
 from poise.tuning import Reward
 
 log = logging.getLogger(__name__)
@@ -52,6 +52,7 @@ class Run:
     checkpoint_seconds: float = store.CHECKPOINT_SECONDS
     stop: Stop = field(default_factory=Stop)
     until: int | None = None
+    executor: Executor | None = None  # where trials are run, if not here; no part of the result
     exams: list[Exam] = field(default_factory=list)
     actions: list[dict[str, Any]] = field(default_factory=list)
     stored: list[dict[str, int]] = field(default_factory=list)
@@ -118,7 +119,7 @@ class Run:
 
     def _prepare(self) -> tuple[Learner, ImageSet, Examiner]:
         """What can be wrong with the recipe or the data is found here, before anything is written."""
-        learner = self.plan.new_learner()
+        learner = self.plan.new_learner(self.executor)
         self.plan.settings.kind.check_first_phase(len(self.plan.stream[0]))
         train, exam = self.plan.images()
         info = named_info(self.plan.settings.net, self.plan.settings.seed)
@@ -263,14 +264,14 @@ class Run:
         check_progress(state.knowledge, len(meta["exams"]), self.plan.stream)
         self.exams = [Exam(**exam) for exam in meta["exams"]]
         self.actions, self.stored, self.seconds = meta["actions"], meta["stored"], meta["seconds"]
-        return self.plan.restored_learner(state)
+        return self.plan.restored_learner(state, self.executor)
 
     def _start_from(self, path: Path, train: ImageSet) -> Learner:
         """A learner with the state after phase 0 of another run of the same data, order and seed."""
         settings = self.plan.settings
         state = read_start(path, settings, self.plan.identity(), images_by_origin(train))
         with contents_of(RunFolder(path).phase_0, "give another start"):
-            return self.plan.restored_learner(state.started_with(settings))
+            return self.plan.restored_learner(state.started_with(settings), self.executor)
 
     def _finish(self, learner: Learner) -> dict[str, Any]:
         named = learner.state().renamed(self.plan.source.class_names)  # what a prediction should say
