@@ -73,7 +73,8 @@ def write_letter(trials: Trials, pickler: type[pickle.Pickler], data: OpenData |
                 return _make_backend, (kind, value.precision, value.deterministic, value.capture)
             if isinstance(value, Tensor) and value.is_cuda:
                 return _on_gpu, (value.detach().cpu(), isinstance(value, nn.Parameter), value.requires_grad)
-            return super().reducer_override(value)
+            usual = getattr(super(), "reducer_override", None)
+            return NotImplemented if usual is None else usual(value)
 
     file, buffers = io.BytesIO(), list[pickle.PickleBuffer]()
     Packing(file, protocol=5, buffer_callback=buffers.append).dump(trials)
