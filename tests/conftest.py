@@ -49,8 +49,12 @@ def pytest_configure() -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip what needs a device or data that is not here, with the reason in the summary."""
-    absences = (("gpu", _gpu_missing()), ("cifar100", _cifar100_missing()), ("pretrained", _pretrained_missing()))
-    absences += (("ray", _ray_missing()),)
+    absences = (
+        ("gpu", _gpu_missing()),
+        ("cifar100", _cifar100_missing()),
+        ("pretrained", _pretrained_missing()),
+        ("ray", _ray_missing()),
+    )
     for marker, missing in absences:
         for item in items:
             if missing and item.get_closest_marker(marker):

@@ -30,7 +30,7 @@ space = {lr = [0.1, 0.02]}
 [grid]
 seed = [0, 1]
 """
-NODE = {"num_cpus": 1, "object_store_memory": 90_000_000}
+NODE: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 90_000_000}
 
 
 @pytest.fixture(scope="session")
@@ -41,7 +41,9 @@ def cluster() -> Iterator[Any]:
     source, before = str(Path(poise.__file__).parents[1]), dict(os.environ)
     os.environ |= {"PYTHONPATH": source, "OMP_NUM_THREADS": "1", "RAY_AUTH_MODE": "disabled"}
     folder = tempfile.mkdtemp(prefix="ray")  # a short path: sockets are made in it
-    started = Cluster(initialize_head=True, head_node_args={**NODE, "include_dashboard": False, "temp_dir": folder})
+    started: Any = Cluster(
+        initialize_head=True, head_node_args={**NODE, "include_dashboard": False, "temp_dir": folder}
+    )
     started.add_node(**NODE)
     yield started
     started.shutdown()

@@ -18,6 +18,7 @@ import poise
 from poise import cli
 from poise.errors import UserError
 from poise.experiment import Cell, Lines, read_sweep, sweep_cells
+from poise.experiment.provenance import versions
 from poise.ray import Executor, executor
 from poise.ray import cells as cells_module
 from poise.ray.cluster import Cluster, Node
@@ -197,7 +198,7 @@ def hide(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_another_version_is_refused(
     name: str, words: str, sweep_file: Path, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = executor.versions()
+    own = versions()
     monkeypatch.setattr(executor, "versions", lambda: {**own, name: "0.1"})
     with pytest.raises(UserError, match=rf"^node [^\n]*: {words}"):
         swept(read_sweep(sweep_file)[:1], tmp_path, address)

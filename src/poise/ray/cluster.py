@@ -80,6 +80,9 @@ class Cluster:
                 ) from error
             words = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise UserError(f"no connection to the Ray cluster at {found}: {words[:300]}") from error
+        with suppress(Exception):  # it would print to our output that workers were lost, which we say ourselves
+            inside: Any = importlib.import_module("ray._private.worker")
+            inside.print_to_stdstream = lambda *_, **__: None
 
     def nodes(self) -> list[Node]:
         """The nodes that are alive."""

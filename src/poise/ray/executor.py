@@ -42,6 +42,7 @@ class Executor:
             is none, one of its own on this machine.
         cpus_per_worker: CPUs that each worker has to itself; if not given, as many as it has threads.
         lanes: cells side by side on a worker; measured on a GPU if not given, one elsewhere.
+        workers: at most so many; if not given, as many as the cluster has room for.
         patience: seconds without a sign of life after which a worker is given up.
         data: a data set that workers may open themselves, instead of being sent the images of trials.
     """
@@ -52,18 +53,20 @@ class Executor:
         *,
         cpus_per_worker: int | None = None,
         lanes: int | None = None,
+        workers: int | None = None,
         patience: float = PATIENCE,
         data: OpenData | None = None,
     ) -> None:
-        if cpus_per_worker is not None:
-            check_whole("cpus_per_worker", cpus_per_worker, 1, 10_000)
+        for name, value in (("cpus_per_worker", cpus_per_worker), ("lanes", lanes), ("workers", workers)):
+            if value is not None:
+                check_whole(name, value, 1, 100_000)
         self.address, self.cpus_per_worker, self.lanes = address, cpus_per_worker, lanes
-        self.patience, self.data = patience, data
+        self.workers, self.patience, self.data = workers, patience, data
         self._cluster: Cluster | None = None
         self._trials: dict[bool, TrialDriver] = {}  # by whether they are on a GPU
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _make, (self.address, self.cpus_per_worker, self.lanes, self.patience, self.data)
+        return _make, (self.address, self.cpus_per_worker, self.lanes, self.workers, self.patience, self.data)
 
     def for_plan(self, plan: Plan) -> Self:
         """The same for the trials of a run, whose images workers may open themselves."""
@@ -125,7 +128,7 @@ class Executor:
                 **{"out": out, "data": sorted(data, key=str), "on_gpu": needs.on_gpu},
                 **{"lanes": self.lanes, "checkpoint_seconds": bench.checkpoint_seconds},
             }
-            staff = Staff(cluster, needs, hello, say=say, patience=self.patience)
+            staff = Staff(cluster, needs, hello, say=say, patience=self.patience, most=self.workers)
             try:
                 staff.gather(len(cells), bench.stop.is_set)
                 nodes = {member.slot.node.id for member in staff.members}
@@ -146,7 +149,7 @@ class Executor:
             may_open = [(data.data, data.size, data.fingerprint)] if data is not None else []
             hello = {**_hello(threads), "may_open": may_open}
             needs = Needs(on_gpu, self.cpus_per_worker, threads)
-            staff = Staff(cluster, needs, hello, say=log.warning, patience=self.patience)
+            staff = Staff(cluster, needs, hello, say=log.warning, patience=self.patience, most=self.workers)
             try:
                 staff.gather(len(needs.slots(cluster.nodes())))
             except BaseException:
@@ -170,8 +173,15 @@ def _hello(threads: int) -> dict[str, Any]:
     }
 
 
-def _make(address: str | None, cpus: int | None, lanes: int | None, patience: float, data: OpenData | None) -> Executor:
-    return Executor(address, cpus_per_worker=cpus, lanes=lanes, patience=patience, data=data)
+def _make(
+    address: str | None,
+    cpus: int | None,
+    lanes: int | None,
+    workers: int | None,
+    patience: float,
+    data: OpenData | None,
+) -> Executor:
+    return Executor(address, cpus_per_worker=cpus, lanes=lanes, workers=workers, patience=patience, data=data)
 
 
 def make_executor(place: str, option: str, *, cpus_per_worker: int | None = None, lanes: int | None = None) -> Executor:

@@ -15,6 +15,7 @@ PATIENCE = 60.0  # seconds without a sign of life after which a worker is given 
 GATHER_SECONDS = 60.0  # that those who are ready wait for the others at the beginning
 LOOK_SECONDS = 5.0  # between looks at the nodes of the cluster
 REPLACE_SECONDS = 60.0  # that a place where workers are lost at once stays empty
+MOST_WORKERS = 10_000
 EMPTY_SECONDS = 120.0  # without any worker, until a command gives up
 
 
@@ -95,9 +96,10 @@ class Staff:
         *,
         say: Callable[[str], None],
         patience: float = PATIENCE,
+        most: int | None = None,
     ) -> None:
         self.cluster, self._needs, self._hello = cluster, needs, dict(hello)
-        self._say, self._patience = say, patience
+        self._say, self._patience, self._most = say, patience, most or MOST_WORKERS
         self.members: list[Member] = []
         self._nodes: list[Node] = []
         self._looked = -math.inf
@@ -146,7 +148,7 @@ class Staff:
         taken = {(member.slot.node.id, member.slot.number) for member in self.members}
         for slot in self._needs.slots([node for node in self._nodes if node.id not in self._unfit]):
             place = slot.node.id, slot.number
-            if len(self.members) >= most or place in taken or self._shunned.get(place, 0.0) > now:
+            if len(self.members) >= min(most, self._most) or place in taken or self._shunned.get(place, 0.0) > now:
                 continue
             gpus, cpus = (1, self._needs.cpus or 0) if self._needs.on_gpu else (0, self._needs.cpus_each)
             member = Member(slot, self.cluster.start(slot.node, cpus, gpus))

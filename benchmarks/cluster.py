@@ -1,0 +1,174 @@
+"""What it costs to send cells and trials to the workers of a Ray cluster, and what two workers bring.
+
+    python benchmarks/cluster.py
+
+starts a cluster of two nodes with one CPU each on this machine. Prints one JSON line:
+
+- `start_seconds`: from the command to workers that are ready;
+- `cell_overhead_seconds`: of a short cell on one worker, beyond what it takes here (medians over cells);
+- `trial_overhead_seconds`: of a short trial on one worker, beyond what it takes here (medians over trials), and the bytes
+  that are sent once per phase;
+- `speed_up`: of eight short cells on two workers against one, workers ready, alternating in this run (medians).
+
+Ray lowers the priority of its workers: on a machine with other work to do they get less of it than this process does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import itertools
+import json
+import os
+import pickle
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch and Ray are imported
+
+import torch
+
+import poise
+from poise import Learner
+from poise.data.sources import open_source
+from poise.experiment import Cell, Lines, read_sweep, sweep_cells
+from poise.ray import Executor
+from poise.ray.letters import OpenData, write_letter
+from poise.training import TrialDone
+
+SWEEP = """
+recipe = "digits/lucir"
+[set]
+groups = [3, 1, 1]
+epochs = {epochs}
+device = "cpu"
+[grid]
+seed = [0, 1, 2, 3, 4, 5, 6, 7]
+"""
+NODE: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 90_000_000}
+LEARNER: dict[str, Any] = {
+    **{"method": "lucir", "net": "small", "batch": 64, "epochs": 20, "device": "cpu", "policy": "exp3"},
+    **{"policy_options": {"iterations": 24}, "trials": {"length": 0.05}, "space": {"lr": [0.1, 0.05, 0.02, 0.01]}},
+}
+
+
+class Timed(Lines):
+    """Remembers when the workers were ready, and when each cell was finished."""
+
+    def __init__(self) -> None:
+        super().__init__(None, io.StringIO())
+        self.marks = [time.perf_counter()]
+
+    def say(self, text: str) -> None:
+        """A line."""
+        if " workers on " in text:
+            self.marks = [time.perf_counter()]
+        elif text.endswith(": finished"):
+            self.marks.append(time.perf_counter())
+
+
+def sweep_marks(cells: list[Cell], out: Path, executor: Executor | None = None) -> tuple[float, list[float]]:
+    """How long the workers took to be ready, and how long it then was until each cell was finished."""
+    lines, began = Timed(), time.perf_counter()
+    failed = sweep_cells(cells, out, 1, lines, executor=executor)
+    if failed:
+        raise SystemExit(f"cells failed: {failed}")
+    return lines.marks[0] - began, [mark - lines.marks[0] for mark in lines.marks[1:]]
+
+
+def each_seconds(marks: list[float]) -> float:
+    """Of a cell that follows another; the first one also opens the data."""
+    return median([later - earlier for earlier, later in itertools.pairwise(marks)])
+
+
+def trial_seconds(executor: Executor | None) -> float:
+    """Of a trial, in a phase whose workers are ready."""
+    train = open_source("digits").train()
+    learner = Learner(**LEARNER, executor=executor)
+    seconds: list[float] = []
+    for number, labels in enumerate(([0, 1, 2], [3], [4])):
+        images = train.of_labels(labels)
+        last = time.perf_counter()
+        for event in learner.fitting(images.pixels, images.labels):
+            now = time.perf_counter()
+            if isinstance(event, TrialDone) and number == 2:  # workers are ready since the phase before
+                seconds.append(now - last)
+            last = now
+    return median(seconds)
+
+
+def letter_bytes() -> dict[str, int]:
+    """What is sent once per phase: with pixels, and with places in a data set that workers can open."""
+    source = open_source("digits")
+    train = source.train()
+    learner = Learner(**LEARNER)
+    first, new = train.of_labels([0, 1, 2]), train.of_labels([3])
+    list(learner.fitting(first.pixels, first.labels, origins=first.origins))
+    trials = learner.phase_of(new.pixels, new.labels).task.trials
+    data = OpenData("digits", None, source.fingerprint, train.shape)
+    letters = {"pixels": None, "places": data}
+    return {name: write_letter(trials, pickle.Pickler, each).nbytes for name, each in letters.items()}
+
+
+def measure(address: str, epochs: int, turns: int, folder: Path) -> dict[str, Any]:
+    """All of it, on this cluster."""
+    file = folder / "sweep.toml"
+    file.write_text(SWEEP.format(epochs=epochs))
+    cells = read_sweep(file)
+    _, here = sweep_marks(cells, folder / "here")
+    starts, ones, twos, apart = list[float](), list[float](), list[float](), list[float]()
+    for turn in range(turns):
+        for workers, found in ((1, ones), (2, twos)):
+            with Executor(address, workers=workers) as executor:
+                started, marks = sweep_marks(cells, folder / f"{workers}-{turn}", executor)
+                starts.append(started)
+                found.append(marks[-1])
+                apart += [each_seconds(marks)] if workers == 1 else []
+    with Executor(address, workers=1) as executor:
+        there = trial_seconds(executor)
+    trial_here = trial_seconds(None)
+    return {
+        "epochs": epochs,
+        "start_seconds": round(median(starts), 2),
+        "cell_seconds_here": round(each_seconds(here), 3),
+        "cell_overhead_seconds": round(median(apart) - each_seconds(here), 3),
+        "trial_seconds_here": round(trial_here, 4),
+        "trial_overhead_seconds": round(there - trial_here, 4),
+        "letter_bytes": letter_bytes(),
+        "seconds_on_one": round(median(ones), 2),
+        "seconds_on_two": round(median(twos), 2),
+        "speed_up": round(median(ones) / median(twos), 2),
+        "cores": os.cpu_count(),
+        "load": round(os.getloadavg()[0], 1),
+        "torch": torch.__version__,
+    }
+
+
+def main() -> None:
+    """Start a cluster, measure, print a line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--epochs", type=int, default=10, help="of each phase of a cell")
+    parser.add_argument("--turns", type=int, default=3, help="with one worker and with two")
+    options = parser.parse_args()
+    os.environ["PYTHONPATH"] = str(Path(poise.__file__).parents[1])
+    os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+    from ray.cluster_utils import Cluster
+
+    sockets = tempfile.mkdtemp(prefix="ray")  # a short path
+    head = {**NODE, "include_dashboard": False, "temp_dir": sockets}
+    cluster: Any = Cluster(initialize_head=True, head_node_args=head)
+    try:
+        cluster.add_node(**NODE)
+        with tempfile.TemporaryDirectory() as folder:
+            print(json.dumps(measure(cluster.address, options.epochs, options.turns, Path(folder))))
+    finally:
+        cluster.shutdown()
+        shutil.rmtree(sockets, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
