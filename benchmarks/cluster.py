@@ -6,8 +6,8 @@ starts a cluster of two nodes with one CPU each on this machine. Prints one JSON
 
 - `start_seconds`: from the command to workers that are ready;
 - `cell_overhead_seconds`: of a short cell on one worker, beyond what it takes here (medians over cells);
-- `trial_overhead_seconds`: of a short trial on one worker, beyond what it takes here (medians over trials), and the bytes
-  that are sent once per phase;
+- `trial_overhead_seconds`: of a short trial on one worker, beyond what it takes here (medians over trials), and the
+  bytes that are sent once per phase;
 - `speed_up`: of eight short cells on two workers against one, workers ready, alternating in this run (medians).
 
 Ray lowers the priority of its workers: on a machine with other work to do they get less of it than this process does.

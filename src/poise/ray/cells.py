@@ -7,6 +7,7 @@ that the old one, should it still live, stops before it writes again (`poise.exp
 from __future__ import annotations
 
 import secrets
+import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -23,6 +24,8 @@ from poise.training import LocalExecutor
 
 MOST_LOST = 3  # attempts without a new checkpoint, after which a cell has failed
 WAIT_SECONDS = 0.5
+TOKEN_SECONDS = 86_400.0  # after which a token is nobody's
+_TOKEN = ".poise-"
 
 
 @dataclass(eq=False)
@@ -66,11 +69,14 @@ class Token:
     """A file in the folder of all runs, by which a worker sees that it is the same folder there."""
 
     def __init__(self, out: Path) -> None:
-        self.out, self.name, self.token = out, f".poise-{secrets.token_hex(6)}", secrets.token_hex(16)
+        self.out, self.name, self.token = out, f"{_TOKEN}{secrets.token_hex(6)}", secrets.token_hex(16)
 
     def __enter__(self) -> dict[str, str]:
         try:
             self.out.mkdir(parents=True, exist_ok=True)
+            for old in self.out.glob(f"{_TOKEN}*"):  # of commands that were killed
+                if time.time() - old.stat().st_mtime > TOKEN_SECONDS:
+                    old.unlink(missing_ok=True)
             (self.out / self.name).write_text(self.token)
         except OSError as error:
             raise UserError(f"{self.out} cannot be used: {error.strerror}; choose another --out") from error

@@ -14,7 +14,7 @@ from poise.ray.cluster import Cluster, Node, Pending, WorkerLost
 PATIENCE = 60.0  # seconds without a sign of life after which a worker is given up
 GATHER_SECONDS = 60.0  # that those who are ready wait for the others at the beginning
 LOOK_SECONDS = 5.0  # between looks at the nodes of the cluster
-REPLACE_SECONDS = 60.0  # that a place where workers are lost at once stays empty
+REPLACE_SECONDS = 60.0  # that a place where a worker could not start stays empty
 MOST_WORKERS = 10_000
 EMPTY_SECONDS = 120.0  # without any worker, until a command gives up
 
@@ -73,7 +73,6 @@ class Member:
     ping: Pending | None = None
     pinged: float = 0.0
     heard: float = field(default_factory=time.monotonic)
-    answers: int = 0
 
     @property
     def name(self) -> str:
@@ -179,7 +178,6 @@ class Staff:
                 losses += self._meet(member, found)
             else:
                 member.asked = None
-                member.answers += 1
                 answers.append((member, found))
         losses += self._ask_for_signs()
         return [each for each in answers if each[0] in self.members], losses
@@ -217,7 +215,7 @@ class Staff:
         self.members.remove(member)
         self.cluster.kill(member.handle)
         self._looked = -math.inf
-        if not member.answers:  # lost at once: whatever it is, it would happen again
+        if not member.ready:  # it could not even start: whatever it is, it would happen again
             self._shunned[member.slot.node.id, member.slot.number] = time.monotonic() + REPLACE_SECONDS
         return member, reason
 

@@ -101,9 +101,8 @@ class Trials:
 
     @property
     def works_beside(self) -> bool:
-        """Whether a trial can be run beside the phase's own training: on a GPU, and here."""
-        on_gpu = self.inputs.situation.backend.device.type == "cuda"
-        return on_gpu and isinstance(self._executor, LocalExecutor)
+        """Whether a trial can be run beside the phase's own training: on a GPU, and here, wherever others are run."""
+        return self.inputs.situation.backend.device.type == "cuda"
 
     def run(self, attempt: Attempt) -> TrialResult:
         """Train until the trial's epoch and validate; a loss that diverges is a reward of 0 and stops nothing."""
