@@ -8,6 +8,8 @@ starts a cluster of two nodes with one CPU each on this machine. Prints one JSON
 - `cell_overhead_seconds`: of a short cell on one worker, beyond what it takes here (medians over cells);
 - `trial_overhead_seconds`: of a short trial on one worker, beyond what it takes here (medians over trials), and the
   bytes that are sent once per phase;
+- `round_trip_seconds`: from asking a worker for trials to its answer, where there are none to run (median of 200), and
+  `open_seconds` until it has opened what a phase's trials start from: what sending costs, whatever trials take;
 - `speed_up`: of eight short cells on two workers against one, workers ready, alternating in this run (medians).
 
 Ray lowers the priority of its workers: on a machine with other work to do they get less of it than this process does.
@@ -39,6 +41,7 @@ from poise.experiment import Cell, Lines, read_sweep, sweep_cells
 from poise.ray import Executor
 from poise.ray.letters import OpenData, write_letter
 from poise.training import TrialDone
+from poise.tuning import Trials
 
 SWEEP = """
 recipe = "digits/lucir"
@@ -65,7 +68,7 @@ class Timed(Lines):
 
     def say(self, text: str) -> None:
         """A line."""
-        if " workers on " in text:
+        if " on " in text and text.endswith(" each"):
             self.marks = [time.perf_counter()]
         elif text.endswith(": finished"):
             self.marks.append(time.perf_counter())
@@ -101,17 +104,39 @@ def trial_seconds(executor: Executor | None) -> float:
     return median(seconds)
 
 
-def letter_bytes() -> dict[str, int]:
-    """What is sent once per phase: with pixels, and with places in a data set that workers can open."""
-    source = open_source("digits")
-    train = source.train()
+def second_phase() -> Trials:
+    """The trials of a learner's second phase."""
+    train = open_source("digits").train()
     learner = Learner(**LEARNER)
     first, new = train.of_labels([0, 1, 2]), train.of_labels([3])
     list(learner.fitting(first.pixels, first.labels, origins=first.origins))
-    trials = learner.phase_of(new.pixels, new.labels).task.trials
-    data = OpenData("digits", None, source.fingerprint, train.shape)
+    return learner.phase_of(new.pixels, new.labels).task.trials
+
+
+def letter_bytes(trials: Trials) -> dict[str, int]:
+    """What is sent once per phase: with pixels, and with places in a data set that workers can open."""
+    source = open_source("digits")
+    data = OpenData("digits", None, source.fingerprint, source.train().shape)
     letters = {"pixels": None, "places": data}
     return {name: write_letter(trials, pickle.Pickler, each).nbytes for name, each in letters.items()}
+
+
+def sending_seconds(executor: Executor, trials: Trials) -> dict[str, float]:
+    """What it takes to let a worker open a phase, and to ask it for trials of which there are none."""
+    driver = executor._driver(trials)
+    (member,) = driver.staff.ready
+
+    def ask(method: str, *words: object) -> float:
+        began, answers = time.perf_counter(), list[object]()
+        driver.staff.ask(member, method, *words)
+        while not answers:
+            answers += driver.staff.wait(1.0)[0]
+        return time.perf_counter() - began
+
+    stored = executor.connect().put(write_letter(trials, executor.connect().pickler))
+    opened = ask("open_bench", 0, stored, [])
+    trips = [ask("try_all", 0, []) for _ in range(200)]
+    return {"open_seconds": round(opened, 4), "round_trip_seconds": round(median(trips), 5)}
 
 
 def measure(address: str, epochs: int, turns: int, folder: Path) -> dict[str, Any]:
@@ -128,7 +153,9 @@ def measure(address: str, epochs: int, turns: int, folder: Path) -> dict[str, An
                 starts.append(started)
                 found.append(marks[-1])
                 apart += [each_seconds(marks)] if workers == 1 else []
+    trials = second_phase()
     with Executor(address, workers=1) as executor:
+        sending = sending_seconds(executor, trials)
         there = trial_seconds(executor)
     trial_here = trial_seconds(None)
     return {
@@ -138,7 +165,8 @@ def measure(address: str, epochs: int, turns: int, folder: Path) -> dict[str, An
         "cell_overhead_seconds": round(median(apart) - each_seconds(here), 3),
         "trial_seconds_here": round(trial_here, 4),
         "trial_overhead_seconds": round(there - trial_here, 4),
-        "letter_bytes": letter_bytes(),
+        **sending,
+        "letter_bytes": letter_bytes(trials),
         "seconds_on_one": round(median(ones), 2),
         "seconds_on_two": round(median(twos), 2),
         "speed_up": round(median(ones) / median(twos), 2),

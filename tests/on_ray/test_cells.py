@@ -44,7 +44,7 @@ def test_a_sweep_on_a_cluster_gives_the_same_bytes_though_a_worker_is_killed(
     once_a_cell_is_at_work(tmp_path, kill)
     said = swept(cells, tmp_path, address)
     assert_same(tmp_path)
-    assert said.startswith("2 workers on 2 nodes, CPUs each\n")
+    assert said.startswith("2 workers on 2 nodes, 1 CPU each\n")
     assert said.count("a worker is lost") == 1
     assert said.count(": finished") == len(cells)
     assert not list(tmp_path.glob(".poise*")), "the token is gone"
@@ -69,8 +69,8 @@ def test_a_sweep_goes_on_when_a_node_is_removed(
     said = swept(cells, tmp_path, address, cpus_per_worker=2)
     cluster.remove_node(nodes[0])
     assert_same(tmp_path)
-    assert said.startswith("2 workers on 1 nodes, CPUs each\n")
-    assert "goes on elsewhere" in said
+    assert said.startswith("2 workers on 1 node, 2 CPUs each\n")
+    assert "a worker is lost" in said
 
 
 def command(sweep_file: Path, out: Path, address: str) -> subprocess.Popen[str]:

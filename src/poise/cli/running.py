@@ -45,7 +45,7 @@ def cells_elsewhere(place: str | None, cpus_per_worker: int | None, lanes: int |
             raise UserError("--cpus-per-worker is about the workers of a cluster; use it with --on ray")
         yield None
         return
-    from poise.ray import make_executor
+    from poise.ray.executor import make_executor
 
     with make_executor(place, "--on", cpus_per_worker=cpus_per_worker, lanes=lanes) as executor:
         yield executor
@@ -59,7 +59,7 @@ def trials_elsewhere(plan: Plan, place: str | None, cpus_per_worker: int | None)
             raise UserError("--cpus-per-worker is about the workers of a cluster; use it with --trials-on ray")
         yield None
         return
-    from poise.ray import make_executor
+    from poise.ray.executor import make_executor
 
     with make_executor(place, "--trials-on", cpus_per_worker=cpus_per_worker) as executor:
         executor.connect()  # what is wrong with the cluster is said before anything is trained

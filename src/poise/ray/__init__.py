@@ -6,6 +6,6 @@ compares them with this machine, and notices when one is lost. `cells` and `tria
 what a phase's trials start from. Where something ran is no part of its result: its bytes are the same.
 """
 
-from poise.ray.executor import Executor, make_executor
+from poise.ray.executor import Executor
 
-__all__ = ["Executor", "make_executor"]
+__all__ = ["Executor"]

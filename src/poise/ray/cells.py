@@ -151,8 +151,8 @@ class CellDriver:
 
     def _lose(self, loss: Loss) -> None:
         member, reason = loss
-        jobs = self._working.pop(member, {})
-        for job in jobs.values():
+        again: list[str] = []
+        for job in self._working.pop(member, {}).values():
             job.lost = 1 if job.folder.last_checkpoint() > job.checkpoint else job.lost + 1
             if isinstance(self._bench.view, SweepView):
                 self._bench.view.lost(job.name)
@@ -166,6 +166,7 @@ class CellDriver:
                 self.results[job.name] = self._bench.failed(job.cell, failure)
             else:
                 self._waiting.appendleft(job)
-        if self._bench.view is not None and jobs:
-            names = ", ".join(jobs)
-            self._bench.view.say(f"node {member.name}: a worker is lost ({reason}); {names} goes on elsewhere")
+                again.append(job.name)
+        if self._bench.view is not None and again:
+            names = ", ".join(again)
+            self._bench.view.say(f"node {member.name}: a worker is lost ({reason}); on another one: {names}")

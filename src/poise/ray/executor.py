@@ -131,8 +131,7 @@ class Executor:
             staff = Staff(cluster, needs, hello, say=say, patience=self.patience, most=self.workers)
             try:
                 staff.gather(len(cells), bench.stop.is_set)
-                nodes = {member.slot.node.id for member in staff.members}
-                say(f"{len(staff.members)} workers on {len(nodes)} nodes, {'a GPU' if needs.on_gpu else 'CPUs'} each")
+                say(staff.summary())
                 driver = CellDriver(staff, bench, cells)
                 driver.run()
             finally:

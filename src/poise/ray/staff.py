@@ -80,6 +80,11 @@ class Member:
         return self.slot.node.name
 
 
+def counted(number: int, word: str) -> str:
+    """The number with the word, which has an s if there are several."""
+    return f"{number} {word}{'' if number == 1 else 's'}"
+
+
 Answer = tuple[Member, Any]
 Loss = tuple[Member, str]
 
@@ -116,6 +121,12 @@ class Staff:
     def idle(self) -> list[Member]:
         """Those that wait to be asked."""
         return [member for member in self.ready if member.asked is None]
+
+    def summary(self) -> str:
+        """How many workers there are and where, in a line."""
+        nodes = {member.slot.node.id for member in self.members}
+        each = "a GPU" if self._needs.on_gpu else counted(self._needs.cpus_each, "CPU")
+        return f"{counted(len(self.members), 'worker')} on {counted(len(nodes), 'node')}, {each} each"
 
     def ask(self, member: Member, method: str, *args: object) -> None:
         """Ask a worker for something; `wait` has the answer."""
