@@ -24,8 +24,14 @@ import json
 import os
 import pickle
 import shutil
+import signal
+import socket
+import subprocess
+import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -52,7 +58,6 @@ device = "cpu"
 [grid]
 seed = [0, 1, 2, 3, 4, 5, 6, 7]
 """
-NODE: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 90_000_000}
 LEARNER: dict[str, Any] = {
     **{"method": "lucir", "net": "small", "batch": 64, "epochs": 20, "device": "cpu", "policy": "exp3"},
     **{"policy_options": {"iterations": 24}, "trials": {"length": 0.05}, "space": {"lr": [0.1, 0.05, 0.02, 0.01]}},
@@ -176,6 +181,39 @@ def measure(address: str, epochs: int, turns: int, folder: Path) -> dict[str, An
     }
 
 
+@contextmanager
+def two_nodes() -> Iterator[str]:
+    """A cluster of two nodes, each in a session of its own: where Linux shares the processor by sessions, as machines.
+
+    The head node has no CPU to give away.
+    """
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    sockets = tempfile.mkdtemp(prefix="ray")  # a short path
+    ray, address = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block"], f"127.0.0.1:{port}"
+    store = ["--object-store-memory", "90000000"]
+    starts = [
+        ["--head", f"--port={port}", "--num-cpus=0", "--include-dashboard=false", "--node-ip-address=127.0.0.1"],
+        [f"--address={address}", "--num-cpus=1", "--node-ip-address=127.0.0.1"],
+        [f"--address={address}", "--num-cpus=1", "--node-ip-address=127.0.0.1"],
+    ]
+    nodes: list[subprocess.Popen[bytes]] = []
+    try:
+        for words in starts:
+            temp = [f"--temp-dir={sockets}"] if "--head" in words else []
+            nodes.append(
+                subprocess.Popen([*ray, *words, *store, *temp], stdout=subprocess.DEVNULL, start_new_session=True)
+            )
+            time.sleep(15 if "--head" in words else 5)
+        yield address
+    finally:
+        for node in reversed(nodes):
+            os.killpg(node.pid, signal.SIGTERM)
+            node.wait()
+        shutil.rmtree(sockets, ignore_errors=True)
+
+
 def main() -> None:
     """Start a cluster, measure, print a line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -184,18 +222,8 @@ def main() -> None:
     options = parser.parse_args()
     os.environ["PYTHONPATH"] = str(Path(poise.__file__).parents[1])
     os.environ.setdefault("RAY_AUTH_MODE", "disabled")
-    from ray.cluster_utils import Cluster
-
-    sockets = tempfile.mkdtemp(prefix="ray")  # a short path
-    head = {**NODE, "include_dashboard": False, "temp_dir": sockets}
-    cluster: Any = Cluster(initialize_head=True, head_node_args=head)
-    try:
-        cluster.add_node(**NODE)
-        with tempfile.TemporaryDirectory() as folder:
-            print(json.dumps(measure(cluster.address, options.epochs, options.turns, Path(folder))))
-    finally:
-        cluster.shutdown()
-        shutil.rmtree(sockets, ignore_errors=True)
+    with tempfile.TemporaryDirectory() as folder, two_nodes() as address:
+        print(json.dumps(measure(address, options.epochs, options.turns, Path(folder))))
 
 
 if __name__ == "__main__":

@@ -62,8 +62,8 @@ def test_a_sweep_goes_on_when_a_node_is_removed(
     nodes = [cluster.add_node(**large)]
 
     def replace_node(process: int) -> None:
-        nodes.append(cluster.add_node(**large))
         cluster.remove_node(nodes.pop(0), allow_graceful=False)
+        nodes.append(cluster.add_node(**large))
 
     once_a_cell_is_at_work(tmp_path, replace_node)
     said = swept(cells, tmp_path, address, cpus_per_worker=2)
