@@ -58,18 +58,12 @@ def test_a_sweep_goes_on_when_a_node_is_removed(
     once_a_cell_is_at_work: Begin,
     assert_same: Callable[[Path], None],
 ) -> None:
-    large = {**NODE, "num_cpus": 4}
-    nodes = [cluster.add_node(**large)]
-
-    def replace_node(process: int) -> None:
-        cluster.remove_node(nodes.pop(0), allow_graceful=False)
-        nodes.append(cluster.add_node(**large))
-
-    once_a_cell_is_at_work(tmp_path, replace_node)
+    gone, stays = (cluster.add_node(**{**NODE, "num_cpus": 2}) for _ in range(2))
+    once_a_cell_is_at_work(tmp_path, lambda process: cluster.remove_node(gone, allow_graceful=False))
     said = swept(cells, tmp_path, address, cpus_per_worker=2)
-    cluster.remove_node(nodes[0])
+    cluster.remove_node(stays)
     assert_same(tmp_path)
-    assert said.startswith("2 workers on 1 node, 2 CPUs each\n")
+    assert said.startswith("2 workers on 2 nodes, 2 CPUs each\n")
     assert "a worker is lost" in said
 
 
