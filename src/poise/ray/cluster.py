@@ -154,6 +154,8 @@ def _reason(error: Exception) -> str:
     for line in lines:
         if "No module named" in line:
             return f"{line.rpartition(': ')[2]}; install the same poise there, with the extra ray"
+    if any("references to the actor were removed" in line for line in lines):  # it cannot answer us
+        return "nothing is heard of it; RAY_AUTH_MODE may differ from the cluster's"
     for mark in ("The actor is dead because", "Worker exit detail:", "The node"):
         for line in lines:
             if mark in line:
