@@ -312,7 +312,7 @@ def test_a_damaged_description_of_the_machine_is_one_line(plan: Plans, command: 
     folder.machine.write_text('{"format": 1}')
     code, _, err = command("resume", str(folder.path))
     assert (code, err.count("\n")) == (1, 1)
-    assert "machine.json lacks" in err
+    assert "machine.json is not as poise writes it: versions is missing" in err
     folder.machine.unlink()
     assert "No such file or directory (machine.json)" in refused(command, "resume", str(folder.path))
 
