@@ -16,7 +16,6 @@ from poise.training import Event
 Callback = Callable[[Event], object]
 
 _LONGEST: Final = 200  # characters of a word; longer ones are not names of anything
-_MAPPINGS: Final = {"options": "lambda_base", "action": "lr", "policy_options": "safe"}
 
 
 def check_given(given: Mapping[str, Any]) -> None:
@@ -27,12 +26,7 @@ def check_given(given: Mapping[str, Any]) -> None:
         name_like = isinstance(value, str) and not value.isdigit()  # digits are told apart where a number is meant
         if name_like and (len(value) > _LONGEST or not value.isprintable()):
             raise UserError(f"{name}={shown(value)} is no name; give a short word on one line")
-    for name, example in _MAPPINGS.items():
-        for key in given[name] if isinstance(given.get(name), Mapping) else ():
-            if not isinstance(key, str):
-                raise UserError(f"{name} has the key {shown(key)}, which is no name; give {{{example!r}: 1.0}}")
     _check_net(given.get("net"))
-    _check_tune(given.get("tune"))
     if not isinstance(given.get("preprocessing"), Preprocessing | None):
         raise UserError(f"preprocessing={shown(given['preprocessing'])} must be a poise.Preprocessing, or left out")
     if not isinstance(given.get("device", "auto"), str | torch.device):
@@ -50,14 +44,6 @@ def _check_net(net: object) -> None:
         )
     if isinstance(net, nn.Module) and any(each.is_meta for each in (*net.parameters(), *net.buffers())):
         raise UserError("net was made on the device 'meta' and has no values; make it on the CPU")
-
-
-def _check_tune(tune: object) -> None:
-    if isinstance(tune, str | None):
-        return
-    words = list(tune) if isinstance(tune, Sequence | set | frozenset) else None
-    if words is None or not all(isinstance(word, str) for word in words):
-        raise UserError(f"tune={shown(tune)} must be a list of words, such as ['kd', 'lr']")
 
 
 def checked_callbacks(callbacks: Any) -> tuple[Callback, ...]:  # noqa: ANN401 - checked here
