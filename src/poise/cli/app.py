@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import signal
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stderr, suppress
@@ -12,11 +11,10 @@ from typing import Annotated, Any, NoReturn, TextIO, cast
 import typer
 
 from poise import __version__
-from poise.cli import lists, models, reports, runs, studies
+from poise.cli import INTERRUPTED, lists, models, reports, runs, studies
 from poise.errors import PoiseError, UserError
 from poise.words import printable
 
-INTERRUPTED = 128 + signal.SIGINT
 #: What Typer raises for a wrong command line; newer versions bundle their own click.
 UsageError: Any = typer.BadParameter.__mro__[1]
 
@@ -128,7 +126,7 @@ def _run_app() -> NoReturn:
             _fail(f"{error}: a link that leads to itself; remove it", 2)
         raise
     except (KeyboardInterrupt, typer.Abort):
-        _fail("interrupted without a checkpoint; what was saved before is still there", 130)
+        _fail("interrupted without a checkpoint; what was saved before is still there", INTERRUPTED)
 
 
 def _refuse_empty_words(words: Sequence[str]) -> None:
