@@ -27,12 +27,12 @@ def gather_with_studies(paths: Sequence[Path]) -> Report:
     """
     files = [path for path in paths if _is_probe(path)]
     report, probes, summaries = gather([path for path in paths if path not in files]), list[ProbeTable](), list[str]()
-    unread = list[UnreadPath]()
+    unread, together = list[UnreadPath](), ""
     for path in files:
         try:
             probe = load_probe(path)
-            summary = f"{probe_summary(probe)}{'' if store.read_verified(path)[1] else _NO_DIGEST}"
-            beginnings([*probes, probe])
+            summary = f"{probe_summary(probe)}{'' if probe.verified else _NO_DIGEST}"
+            together = beginnings([*probes, probe])
             probes, summaries = [*probes, probe], [*summaries, summary]
         except Exception as error:
             unread.append(UnreadPath(path, reason_for(path, error)))
@@ -40,7 +40,7 @@ def gather_with_studies(paths: Sequence[Path]) -> Report:
     report, hindsight = report.without_failing(lambda it: _hindsight(it.runs, probes))
     texts = [("How far the paper's assumptions held", held)]
     texts += [(f"Probe of phase {probe.table['phase']}", text) for probe, text in zip(probes, summaries, strict=True)]
-    texts.append(("Probes after different beginnings", beginnings(probes)))
+    texts.append(("Probes after different beginnings", together))
     report = replace(report, texts=[each for each in texts if each[1]], hindsight=hindsight)
     return report.without_failing(Report.text)[0]
 
