@@ -12,7 +12,7 @@ import typer
 
 from poise import __version__
 from poise.cli import INTERRUPTED, lists, models, reports, runs, studies
-from poise.errors import PoiseError, UserError
+from poise.errors import PoiseError, UserError, shown
 from poise.words import printable
 
 #: What Typer raises for a wrong command line; newer versions bundle their own click.
@@ -130,13 +130,14 @@ def _run_app() -> NoReturn:
 
 
 def _refuse_empty_words(words: Sequence[str]) -> None:
-    """Refuse a word without a character, which a shell makes of a variable that is not set."""
+    """Refuse a word without a character to be seen, which a shell makes of a variable that is not set."""
     for before, word in zip(("", *words), words, strict=False):
         option, equals, value = word.partition("=")
-        if not word:
+        if not word.strip():
             what = f"the value of {before}" if before.startswith("--") else "a word of the command"
-            raise UserError(f"{what} is empty ('', perhaps a variable that is not set); give it or leave it out")
-        if option.startswith("--") and equals and not value:
+            why = f"{shown(word)}, perhaps a variable that is not set"
+            raise UserError(f"{what} is empty ({why}); give it or leave it out")
+        if option.startswith("--") and equals and not value.strip():
             raise UserError(f"the value of {option} is empty (perhaps a variable that is not set); give it")
 
 
