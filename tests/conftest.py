@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import importlib.util
 import json
 import os
@@ -10,6 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Generator, Iterator
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -54,6 +56,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if missing and item.get_closest_marker(marker):
                 item.add_marker(pytest.mark.skip(reason=missing))
+
+
+def pytest_collection_finish() -> None:
+    """What is there now stays to the end: whoever collects garbage need not look through all of it again.
+
+    Poise does so around the trials of a phase, to give memory back.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -153,35 +164,57 @@ def stop_and_resume(go_on: Callable[..., Learner]) -> Callable[..., tuple[list[E
 
 
 @pytest.fixture
-def stop_learners_anywhere(go_on: Callable[..., Learner], tmp_path: Path) -> Callable[[Learner, ImageSet, int], None]:
-    """Stop a learner in its next phase, at every so many events, and resume it: the same events, the same file.
+def stop_anywhere(go_on: Callable[..., Learner], tmp_path: Path) -> Callable[..., list[Event]]:
+    """Stop a learner in a phase, at every so many events, and resume it: the same events, which it returns, and bytes.
 
     One learner resumes where the one before was stopped, to the next stop. What would only go wrong later is seen by
-    one that resumes in the middle and goes on to the end.
+    one that resumes in the middle and goes on to the end. `make` gives learners that stand before the phase.
     """
 
-    def stopped_anywhere(learner: Learner, images: ImageSet, every: int) -> None:
-        learner.save(tmp_path / "first")
-        whole = Learner.load(tmp_path / "first", device="cpu")
-        events = list(whole.fitting(images.pixels, images.labels))
+    def stopped(
+        make: Callable[[], Learner],
+        images: Images,
+        labels: Labels,
+        every: int = 1,
+        *,
+        first: int = 1,
+        net: nn.Module | None = None,
+        known: str = "refuse",
+    ) -> list[Event]:
+        whole = make()
+        events = list(whole.fitting(images, labels, known=known))
         whole.save(tmp_path / "whole")
 
         def ends_alike(resumed: Learner, told: list[Event]) -> None:
-            assert told + list(resumed.fitting(images.pixels, images.labels)) == events
+            assert told + list(resumed.fitting(images, labels, known=known)) == events
             resumed.save(tmp_path / "resumed")
             assert (tmp_path / "whole").read_bytes() == (tmp_path / "resumed").read_bytes()
 
-        current, told = Learner.load(tmp_path / "first", device="cpu"), list[Event]()
-        stops = range(1, len(events) - 1, every)
+        current, told = make(), list[Event]()
+        stops = range(min(first, len(events) - 1), len(events), every)
         for stop in stops:
-            running = current.fitting(images.pixels, images.labels)  # named, so that it stands there meanwhile
+            running = current.fitting(images, labels, known=known)  # named, so that it stands there meanwhile
             told += islice(running, stop - len(told))
-            current = go_on(current)
+            current = go_on(current, net)
             if stop == stops[len(stops) // 2]:
-                ends_alike(go_on(current), told)
+                ends_alike(go_on(current, net), told)
         ends_alike(current, told)
+        return events
 
-    return stopped_anywhere
+    return stopped
+
+
+@pytest.fixture
+def stop_learners_anywhere(
+    stop_anywhere: Callable[..., list[Event]], tmp_path: Path
+) -> Callable[[Learner, ImageSet, int], None]:
+    """Do that with a learner that stands before its next phase."""
+
+    def stopped(learner: Learner, images: ImageSet, every: int) -> None:
+        learner.save(tmp_path / "first")
+        stop_anywhere(partial(Learner.load, tmp_path / "first", device="cpu"), images.pixels, images.labels, every)
+
+    return stopped
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -45,12 +45,10 @@ def learner_of(method: str, memory: int | Budget = RMM, **changes: Any) -> Learn
 
 
 @pytest.fixture
-def only_newer_objects() -> Iterator[None]:
+def only_newer_objects() -> None:
     """What was there before is left out of every search: it cannot be the learner's, and there is much of it."""
     gc.collect()
     gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 def live_images() -> set[bytes]:
