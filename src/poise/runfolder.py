@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from poise.policies import PRESETS, UNTUNED, named_now
@@ -84,6 +84,18 @@ def holds_more_after_phase_0(memory: object) -> bool:
         return False
     shares = memory.get("allocation")
     return (shares[0] if isinstance(shares, list) else shares) != 0
+
+
+def backward_transfer(matrix: Sequence[Sequence[float]]) -> float:
+    """Mean over all phases but the last of (accuracy in the last exam − in the one after the phase) on their classes.
+
+    `matrix` is a result's accuracy matrix: a row for each exam, a column for the classes of each phase up to there.
+
+    >>> backward_transfer([[80.0], [60.0, 90.0], [50.0, 95.0, 70.0]])
+    -12.5
+    """
+    moved = [last - matrix[phase][phase] for phase, last in enumerate(matrix[-1][:-1])]
+    return sum(moved) / max(1, len(moved))
 
 
 def without_empty_keys(value: object) -> object:

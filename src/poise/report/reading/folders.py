@@ -281,11 +281,30 @@ def check_result(path: Path, result: Mapping[str, Any]) -> None:
     names += [("phase", "classes", "accuracy", "accuracy_fc", "accuracy_ncm")] * len(curve)
     for part, needed in zip(parts, names, strict=True):
         for name in needed:
-            found = part.get(name)
-            if isinstance(found, bool) or not isinstance(found, int | float) or not abs(found) <= LARGEST:
+            if not _is_number(found := part.get(name)):
                 raise UserError(f"{path} holds a result in which {name} is {shown(found)}, which is not a number")
+    _check_transfer(path, result)
     if not all(isinstance(point.get("action"), Mapping) and "classifier" in point["action"] for point in curve):
         raise UserError(f"{path} holds a result that does not say which classifier counted")
+
+
+def _check_transfer(path: Path, result: Mapping[str, Any]) -> None:
+    """Refuse a backward transfer or an accuracy matrix that is none; results of before there was one have neither."""
+    if "backward_transfer" in result and not _is_number(found := result["backward_transfer"]):
+        raise UserError(
+            f"{path} holds a result in which backward_transfer is {shown(found)}, which is not a number"
+        )
+    matrix = result.get("accuracy_matrix", [])
+    rows = matrix if isinstance(matrix, list) and all(isinstance(row, list) for row in matrix) else [[]]
+    lengths = [*map(len, rows)]
+    if (rows and lengths != list(range(1, len(result["curve"]) + 1))) or not all(map(_is_number, sum(rows, []))):
+        raise UserError(
+            f"{path} holds a result whose accuracy_matrix is no triangle of numbers with a row for each exam"
+        )
+
+
+def _is_number(found: object) -> bool:
+    return not isinstance(found, bool) and isinstance(found, int | float) and abs(found) <= LARGEST
 
 
 def _finished_phase(point: Mapping[str, Any], journal: PhaseRecord | None) -> PhaseRecord:
