@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from poise.policies import PRESETS, UNTUNED, named_now
+from poise.policies import PRESETS, UNTUNED, WRAPPER_OPTIONS, named_now
 from poise.recipes import saved_memory
 
 #: What is run: the resolved recipe, and what the data were.
@@ -48,7 +48,8 @@ TRAINING_KEYS: Final = (
 )
 #: What a result repeats of its recipe.
 RESULT_KEYS: Final = (
-    *("data", "augmentation", "method", "policy", "setting", "phases", "order", "memory", "epochs", "exam", "seed"),
+    *("data", "images_per_class", "augmentation", "method", "options", "policy", "setting", "phases", "order"),
+    *("memory", "epochs", "exam", "seed"),
 )
 #: The parts of a result's `seconds`.
 SECONDS: Final = ("train", "policy", "evaluate", "total")
@@ -72,6 +73,21 @@ def saved_recipe(recipe: Mapping[str, Any]) -> dict[str, Any]:
         {"policy_options": {}} if recipe.get("policy") == UNTUNED and recipe.get("policy_options") else {}
     )
     return {**named_now(recipe), **unused, **({"memory": saved_memory(memory)} if isinstance(memory, Mapping) else {})}
+
+
+def recipe_of_result(result: Mapping[str, Any]) -> dict[str, Any]:
+    """What a kept result says of its recipe: what it repeats, and what its policy says of itself.
+
+    >>> kept = {"policy": "online", "resolved_policy": {"name": "online", "every": 2, "trials": {"even": False}}}
+    >>> {name: value for name, value in recipe_of_result(kept).items() if value}
+    {'policy': 'online', 'trials': {'even': False}, 'policy_options': {'every': 2}}
+    """
+    resolved = result.get("resolved_policy")
+    own = resolved if isinstance(resolved, Mapping) else {}
+    known = {"trials": own["trials"]} if "trials" in own else {}
+    if around := {name: own[name] for name in WRAPPER_OPTIONS if name in own}:
+        known["policy_options"] = around
+    return {**{key: result.get(key) for key in RESULT_KEYS}, **known}
 
 
 def holds_more_after_phase_0(memory: object) -> bool:

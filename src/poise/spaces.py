@@ -111,7 +111,7 @@ class ActionSpace:
     leaving it alone is always possible: where it is not on the grid it is appended as one more arm.
 
     Attributes:
-        name: `paper`, `joint`, `wide`, `paper3`, `wide3`, `full`, `online`, `online-1`, one of these with `+allocation`,
+        name: `paper`, `joint`, `wide`, `paper3`, `wide3`, `full`, `online`, `online-1`, all also with `+allocation`,
             or `grid` for one's own.
         grids: the tuned axes of each grid with their values, in the order in which its product runs (the last one
             fastest).
@@ -329,7 +329,8 @@ def named_space(word: str, versions: Mapping[str, Named] = MappingProxyType({}))
     found = versions.get(name) or Named(name, SPACES[name])
     if name == word:
         return found
-    return found._replace(name=word, grids=tuple({**grid, "allocation": ALLOCATIONS} for grid in all_grids(found.grids)))
+    grids = tuple({**grid, "allocation": ALLOCATIONS} for grid in all_grids(found.grids))
+    return found._replace(name=word, grids=grids)
 
 
 def _kinds(tune: str | Collection[str] | None) -> tuple[str, ...] | None:

@@ -54,8 +54,7 @@ def test_forgetting_is_the_fall_from_the_best_earlier_exam() -> None:
 
 def test_the_accuracy_matrix_has_a_row_for_each_exam_by_the_classifier_that_counted_there() -> None:
     found = accuracy_matrix(THREE, STREAM)
-    assert [len(row) for row in found] == [1, 2, 3]
-    assert sum(found, []) == pytest.approx([80, 85, 40, 40, 60, 100])
+    assert [[round(cell) for cell in row] for row in found] == [[80], [85, 40], [40, 60, 100]]
     weighed = [sum(cell * size for cell, size in zip(row, (2, 1, 1), strict=False)) for row in found]
     assert weighed == pytest.approx([80 * 2, 70 * 3, 60 * 4]), "weighed by its classes a row gives the exam's accuracy"
 

@@ -259,5 +259,6 @@ def test_two_hundred_runs_make_a_light_page(write: Write, tmp_path: Path) -> Non
     drawn = {figure.name.split("-")[0]: figure.data for figure in describe_figures(report.runs)}
     assert len({row["row"] for row in drawn["accuracy"]}) == 10
     assert all(
-        len({row["run"] for row in drawn[name]}) <= 12 for name in ("chances", "rewards", "classes", "matrix", "confusion")
+        len({row["run"] for row in drawn[name]}) <= 12
+        for name in ("chances", "rewards", "classes", "matrix", "confusion")
     )

@@ -296,6 +296,7 @@ class Run:
             "memory": recipe.memory.model_dump(exclude_none=True) or {"per_class": 20},
             **self.plan.stronger,
             **({"images_per_class": recipe.images_per_class} if self.plan.sizes else {}),
+            **({"options": dict(recipe.options)} if recipe.options else {}),
             **({"oracle_all_images": True} if self.plan.settings.memory.keeps_all else {}),
             **({"knows_increment": True} if recipe.memory.knows_increment else {}),
             "epochs": recipe.epochs,

@@ -22,9 +22,9 @@ from poise.runfolder import (
     PAGE,
     RECIPE,
     RESULT,
-    RESULT_KEYS,
     SECONDS,
     holds_more_after_phase_0,
+    recipe_of_result,
     saved_recipe,
 )
 from poise.schema import LARGEST
@@ -247,7 +247,7 @@ def _make_record(
         details = {phase.phase: phase for phase in events.phases}
         phases = [_finished_phase(point, details.get(point["phase"])) for point in result["curve"]]
         marks = dict(result)
-    recipe = saved_recipe(saved.get("recipe") or {key: (result or {}).get(key) for key in RESULT_KEYS})
+    recipe = saved_recipe(saved.get("recipe") or recipe_of_result(result or {}))
     marks |= {str(marks.get("augmentation") or recipe.get("augmentation")): True}
     marks["more_after_phase_0"] = holds_more_after_phase_0(recipe.get("memory"))
     for needed in ("method", "setting", "seed", "phases", "policy"):
@@ -291,13 +291,11 @@ def check_result(path: Path, result: Mapping[str, Any]) -> None:
 def _check_transfer(path: Path, result: Mapping[str, Any]) -> None:
     """Refuse a backward transfer or an accuracy matrix that is none; results of before there was one have neither."""
     if "backward_transfer" in result and not _is_number(found := result["backward_transfer"]):
-        raise UserError(
-            f"{path} holds a result in which backward_transfer is {shown(found)}, which is not a number"
-        )
+        raise UserError(f"{path} holds a result in which backward_transfer is {shown(found)}, which is not a number")
     matrix = result.get("accuracy_matrix", [])
     rows = matrix if isinstance(matrix, list) and all(isinstance(row, list) for row in matrix) else [[]]
-    lengths = [*map(len, rows)]
-    if (rows and lengths != list(range(1, len(result["curve"]) + 1))) or not all(map(_is_number, sum(rows, []))):
+    triangle = not rows or [*map(len, rows)] == [*range(1, len(result["curve"]) + 1)]
+    if not triangle or not all(_is_number(cell) for row in rows for cell in row):
         raise UserError(
             f"{path} holds a result whose accuracy_matrix is no triangle of numbers with a row for each exam"
         )

@@ -14,7 +14,9 @@ from typing import Any, Final
 
 from poise.actions import Action, AxisValue
 from poise.files import file_word
+from poise.policies import DEFAULT_POLICY
 from poise.runfolder import CHANCE_KEYS, backward_transfer, is_tuned, method_name, without_empty_keys
+from poise.spaces import FIRST_ONLINE
 
 #: What is done to training images beyond the augmentation of most methods, by the word of the recipe, as a label.
 AUGMENTATIONS: Final = {
@@ -178,8 +180,9 @@ class RunRecord:
 
     @property
     def policy(self) -> str:
-        """The policy's name; `crossval` for that oracle."""
-        return str(self.result["policy"] if self.result else self.recipe["policy"])
+        """The policy's name; `crossval` for that oracle, `online-1` for a result of the first `online`."""
+        named = str(self.result["policy"] if self.result else self.recipe["policy"])
+        return FIRST_ONLINE if named == DEFAULT_POLICY and self.recipe.get("policy") == FIRST_ONLINE else named
 
     @property
     def policy_label(self) -> str:

@@ -173,8 +173,8 @@ def all_runs_table(runs: Sequence[RunRecord]) -> ReportTable:
     columns |= {word: Column(word) for word in ("seed", "average", "last", "forgetting", "transfer")}
     columns["seconds_total"] = Column("seconds", digits=1)
     caption = (
-        "Average and last accuracy, average forgetting and backward transfer in percent; a run that is not finished has "
-        "none of them yet, and a kept result of an older version no transfer."
+        "Average and last accuracy, average forgetting and backward transfer in percent; a run that is not finished "
+        "has none of them yet, and a kept result of an older version no transfer."
     )
     lines = [(_describe_run(run), {"run": text_cell(run.name, [run.name])}) for run in runs]
     return ReportTable.of_records(("runs", "All runs", caption), columns, lines)
