@@ -3,6 +3,7 @@
     python tools/results_page.py                 refresh both pages
     python tools/results_page.py --check         change nothing; exit 1 if a page is not what the files say
     python tools/results_page.py --keep DIR...   first copy finished runs there: result.json, and the journal compressed
+    python tools/results_page.py --keep DIR... --suffix WORD   the same, under the name of the folder and this word
 
 Text between `<!-- NAME: tools/results_page.py -->` and `<!-- end -->` is written here, all other text by hand. A cell
 that was not run is `–`.
@@ -20,6 +21,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 
+from poise.errors import PoiseError
 from poise.report import RunRecord, load_result, read_run
 from poise.report.reading import StreamKind
 from poise.report.statistics import Spread, spread
@@ -641,13 +643,13 @@ def pages(root: Path) -> dict[Path, str]:
     return {path: refreshed(path.read_text(encoding="utf-8"), blocks) for path in names}
 
 
-def keep(run: Path, folder: Path) -> None:
-    """Copy the result of a finished run, and its journal compressed, under the name of its folder."""
+def keep(run: Path, folder: Path, suffix: str = "") -> None:
+    """Copy the result of a finished run, and its journal compressed, under the name of its folder and the suffix."""
     load_result(run)  # finished, and as it was written
-    target = folder / f"{run.resolve().name}.json"
+    target = folder / f"{run.resolve().name}{f'-{suffix}' if suffix else ''}.json"
     data = (run / RESULT).read_bytes()
     if target.exists() and target.read_bytes() != data:
-        raise SystemExit(f"{target} is another result; rename the run folder first")
+        raise SystemExit(f"{target} is another result; give a --suffix")
     target.write_bytes(data)
     if (run / JOURNAL).is_file():  # a cross-validation has none of its own
         packed = lzma.compress((run / JOURNAL).read_bytes(), preset=9)
@@ -659,9 +661,13 @@ def main(words: Sequence[str] | None = None, root: Path = ROOT) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if a page is out of date")
     parser.add_argument("--keep", type=Path, nargs="+", default=[], metavar="DIR", help="run folders to be kept first")
+    parser.add_argument("--suffix", default="", metavar="WORD", help="what the names of the kept ones end with")
     given = parser.parse_args(words)
-    for run in given.keep:
-        keep(run, root / "results" / "cifar100")
+    try:
+        for run in given.keep:
+            keep(run, root / "results" / "cifar100", given.suffix)
+    except PoiseError as error:
+        raise SystemExit(str(error)) from error
     old = []
     for path, text in pages(root).items():
         if path.read_text(encoding="utf-8") != text:

@@ -156,6 +156,11 @@ def test_a_finished_run_is_kept_under_its_name(copy: Path) -> None:
     made(copy, LUCIR, run.name, by=2.0, seed=7)
     with pytest.raises(SystemExit, match="is another result"):
         TOOL["main"](["--keep", str(run)], copy)
+    assert TOOL["main"](["--keep", str(run), "--suffix", "paired"], copy) == 0
+    assert kept.with_name(f"{run.name}-paired.json").exists()
+    (run / "result.json").unlink()
+    with pytest.raises(SystemExit, match="is not a run folder"):
+        TOOL["main"](["--keep", str(run)], copy)
 
 
 def test_a_result_without_a_digest_is_not_shown(copy: Path) -> None:
