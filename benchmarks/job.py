@@ -1,8 +1,8 @@
 """How long a whole job takes, part by part: LUCIR in the paper's TFH setting with five phases, or any other recipe.
 
 First the fixed policy as `poise run` does it, journal and checkpoints included; then the others, from the same phase 0
-unless they learn something before it (`offline-rl`). Training, policy, herding (with class means) and exams are timed apart; capturing is part of what it serves, and what
-is judged beside a training is part of that. Prints one JSON line.
+unless they learn something before it (`offline-rl`). Training, policy, herding (with class means) and exams are timed
+apart; capturing is part of what it serves, and what is judged beside a training is part of that. Prints one JSON line.
 
     python benchmarks/job.py [cifar100/lucir] [key=value …] [--policy online …] [--out DIR]
 

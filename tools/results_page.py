@@ -147,7 +147,7 @@ LINES: tuple[Line, ...] = (
         "LUCIR, run again",
         lambda run: own(run, "lucir") and again(run),
         "poise run cifar100/lucir",
-        "what the first `online` is paired with",
+        "what `online` is paired with, seed 0",
         "lucir",
     ),
     Line(
@@ -431,7 +431,8 @@ def summary(results: Results) -> str:
         far += [(abs(by), f"{line.label} {stream}, {with_sign(by, 1)}") for stream, by in row.off.items()]
     close = sum(by <= CLOSE for by, _ in far)
     furthest = f"; the furthest is {max(far)[1]}" if far else ""
-    return f"  {count} of their cells were run, {close} of the {len(far)} comparable ones are within {CLOSE} points{furthest}."
+    ours = f"{close} of the {len(far)} comparable ones are within {CLOSE} points"
+    return f"  {count} of their cells were run, {ours}{furthest}."
 
 
 def _other_orders(results: Results, line: Line) -> Iterator[list[str]]:
