@@ -432,7 +432,7 @@ def summary(results: Results) -> str:
     close = sum(by <= CLOSE for by, _ in far)
     furthest = f"; the furthest is {max(far)[1]}" if far else ""
     ours = f"{close} of the {len(far)} comparable ones are within {CLOSE} points"
-    return f"  {count} of their cells were run, {ours}{furthest}."
+    return f"{count} cells of the methods with their own settings were run, {ours}{furthest}."
 
 
 def _other_orders(results: Results, line: Line) -> Iterator[list[str]]:
