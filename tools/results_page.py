@@ -24,6 +24,7 @@ from pathlib import Path
 from poise.errors import PoiseError
 from poise.report import RunRecord, load_result, read_run
 from poise.report.reading import StreamKind
+from poise.report.reading.folders import KEPT_JOURNAL
 from poise.report.statistics import Spread, spread
 from poise.report.tables.paper import (
     ablation_number,
@@ -654,7 +655,7 @@ def keep(run: Path, folder: Path, suffix: str = "") -> None:
     target.write_bytes(data)
     if (run / JOURNAL).is_file():  # a cross-validation has none of its own
         packed = lzma.compress((run / JOURNAL).read_bytes(), preset=9)
-        target.with_suffix(".journal.jsonl.xz").write_bytes(packed)
+        target.with_suffix(KEPT_JOURNAL).write_bytes(packed)
 
 
 def main(words: Sequence[str] | None = None, root: Path = ROOT) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import lzma
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from poise import store
-from poise.errors import UserError
+from poise.errors import Damaged, UserError
 from poise.report.figures import numbers
 from poise.report.reading import read_run, read_runs
 
@@ -65,6 +66,31 @@ def test_results_from_before_the_accuracy_matrix_have_it_from_their_journals(rea
     assert (bare.accuracy_matrix, bare.backward_transfer, bare.verified) == ((), None, True)
     kept = read_run(real / "result.json")
     assert (kept.accuracy_matrix, kept.backward_transfer) == (whole.accuracy_matrix, result["backward_transfer"])
+
+
+def test_a_kept_result_has_the_details_of_the_journal_beside_it(real: Path, tmp_path: Path) -> None:
+    kept, journal = tmp_path / "run.json", tmp_path / "run.journal.jsonl.xz"
+    shutil.copy(real / "result.json", kept)
+    packed = lzma.compress((real / "journal.jsonl").read_bytes())
+    journal.write_bytes(packed)
+    whole, run = read_run(real), read_run(kept)
+    assert (run.phases, run.trials, run.confusion, run.events) == (
+        whole.phases,
+        whole.trials,
+        whole.confusion,
+        whole.events,
+    )
+    journal.write_bytes(packed[: len(packed) // 2])
+    with pytest.raises(Damaged, match="is cut off"):
+        read_run(kept)
+    journal.write_bytes(b"no xz")
+    with pytest.raises(Damaged, match="is not a compressed journal"):
+        read_run(kept)
+    other = [json.loads(line) for line in (real / "journal.jsonl").read_text().splitlines()]
+    changed = [{**event, "accuracy": 1.0} if event.get("event") == "exam" else event for event in other]
+    journal.write_bytes(lzma.compress("".join(f"{json.dumps(event)}\n" for event in changed).encode()))
+    with pytest.raises(UserError, match="is the journal of another run"):
+        read_run(kept)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from poise import store
 from poise.errors import PoiseError, UserError, shown
@@ -29,6 +29,11 @@ from poise.runfolder import (
 )
 from poise.schema import LARGEST
 from poise.words import one_line, one_line_each
+
+#: What the journal of a kept result is called: `NAME.journal.jsonl.xz` beside `NAME.json`.
+KEPT_JOURNAL: Final = f".{JOURNAL}{store.PACKED}"
+#: By how much the accuracies of a journal and of its result may differ, in percent.
+ROUNDING: Final = 1e-3
 
 
 @dataclass(frozen=True)
@@ -98,9 +103,16 @@ def read_run(path: Path, name: str | None = None) -> RunRecord:
 
 
 def _read_result(path: Path, name: str) -> RunRecord:
-    """The run of a result that was kept."""
+    """The run of a result that was kept, with its journal where that lies beside it, compressed."""
     result, verified = store.read_verified(path)
-    return replace(run_of_result(result, path, name), verified=verified)
+    check_result(path, result)
+    journal, events = path.with_suffix(KEPT_JOURNAL), _Events()
+    for event in store.read_journal(journal, brief="epoch"):
+        events.add(event)
+    exams = zip(events.phases, result["curve"], strict=False)
+    if any(abs(exam.accuracy - point["accuracy"]) > ROUNDING for exam, point in exams):
+        raise UserError(f"{journal} is the journal of another run than {path}")
+    return replace(_make_record(path, name, {}, result, events), verified=verified)
 
 
 def run_of_result(result: Mapping[str, Any], path: Path = Path(), name: str = "") -> RunRecord:
