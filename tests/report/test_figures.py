@@ -8,6 +8,7 @@ import io
 import itertools
 import math
 import re
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -391,9 +392,10 @@ def test_one_unfinished_run_is_drawn_as_far_as_it_came(tmp_path: Path) -> None:
     assert not describe_figures([])
 
 
-def test_results_without_a_journal_are_drawn_too() -> None:
+def test_results_without_a_journal_are_drawn_too(tmp_path: Path) -> None:
     """A result knows what was decided, and nothing of the trials or of classes that were mistaken for others."""
-    files = sorted((ROOT / "results" / "cifar100").glob("*.json"))
+    kept = sorted((ROOT / "results" / "cifar100").glob("*-s0.json"))
+    files = [Path(shutil.copy(file, tmp_path)) for file in kept if "accuracy_matrix" not in file.read_text("utf-8")]
     fixed = described([file for file in files if "-fixed-" in file.name])
     assert set(fixed) == {"accuracy-cifar100", "plane-cifar100"}
     chances = {f"chances-cifar100-{setting}-5" for setting in ("tfh", "tfs")}
