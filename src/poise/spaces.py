@@ -7,6 +7,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 from typing import Final, NamedTuple, cast
 
 import numpy as np
@@ -90,6 +91,10 @@ SPACES: Final[Mapping[str, Grids]] = {
     },
 }
 
+#: What a name of a space may end with: RMM's ρ is then one more axis of it, with these values.
+WITH_ALLOCATION: Final = "+allocation"
+ALLOCATIONS: Final = (0.2, 0.5, 0.8)
+
 #: In the space `joint` the margin term goes with the classifier (methods.md A13).
 _JOINT_MARGIN: Final[Mapping[AxisValue, float]] = {"fc": 1.0, "ncm": 0.0}
 
@@ -106,7 +111,8 @@ class ActionSpace:
     leaving it alone is always possible: where it is not on the grid it is appended as one more arm.
 
     Attributes:
-        name: `paper`, `joint`, `wide`, `paper3`, `wide3`, `full`, `online`, `online-1`, or `grid` for one's own.
+        name: `paper`, `joint`, `wide`, `paper3`, `wide3`, `full`, `online`, `online-1`, all also with `+allocation`,
+            or `grid` for one's own.
         grids: the tuned axes of each grid with their values, in the order in which its product runs (the last one
             fastest).
         actions: the arms.
@@ -211,7 +217,7 @@ def make_space(
     without any, nothing is tuned in a named space. An empty grid is the space of the base action alone.
     """
     known, kinds = choices or {}, check_tuned(tune)
-    named = _known(space) if isinstance(space, str) else space
+    named = named_space(space) if isinstance(space, str) else space
     if isinstance(named, Named):
         name, given, favourite = named.name, _meaningful(all_grids(named.grids), base, known), named.favourite
     else:
@@ -295,10 +301,10 @@ def tuned_space(
     (None means that its rule has none); and `backbone_rate`, which starts from 1 unless the method has its own. A space
     by name leaves out what is not there.
     """
-    known = _known(space) if isinstance(space, str) else space  # refuses a wrong word, tuned or not
+    known = named_space(space) if isinstance(space, str) else space  # refuses a wrong word, tuned or not
     grids = all_grids(known.grids if isinstance(known, Named) else known)
     named = {axis for grid in grids for axis in grid}
-    asked = {*changes, *(named if tuned and not isinstance(known, Named) else ())}
+    asked = {*changes, *((named & {"allocation"} if isinstance(known, Named) else named) if tuned else ())}
     if "allocation" in asked and allocation is None:
         raise UserError("an action with an allocation needs memory.rule=rmm without knows_increment; see the docs")
     optional = {"epochs": float(epochs), "allocation": allocation, "backbone_rate": AXES["backbone_rate"].default}
@@ -311,10 +317,20 @@ def tuned_space(
     return make_space(known if tuned else {}, base, tune, choices)
 
 
-def _known(space: str) -> Named:
-    if space not in SPACES:
-        raise UserError(f"unknown action space '{space}'; {suggestion(space, SPACES)}")
-    return Named(space, SPACES[space])
+def named_space(word: str, versions: Mapping[str, Named] = MappingProxyType({})) -> Named:
+    """The space of that name, in a method's own version where there is one; `NAME+allocation` has ρ as an axis too.
+
+    >>> named_space("online+allocation", {"online": Named("online", {"lr": (0.1, 0.05)})}).grids
+    ({'lr': (0.1, 0.05), 'allocation': (0.2, 0.5, 0.8)},)
+    """
+    name = word.removesuffix(WITH_ALLOCATION)
+    if name not in SPACES:
+        raise UserError(f"unknown action space '{word}'; {suggestion(name, SPACES)}")
+    found = versions.get(name) or Named(name, SPACES[name])
+    if name == word:
+        return found
+    grids = tuple({**grid, "allocation": ALLOCATIONS} for grid in all_grids(found.grids))
+    return found._replace(name=word, grids=grids)
 
 
 def check_tuned(tune: str | Collection[str] | None) -> tuple[str, ...] | None:

@@ -27,7 +27,7 @@ Outcome = Callable[[Path], tuple[dict[str, Any], bytes, bytes]]
 KEYS = [
     *("format", "recipe", "data", "method", "policy", "resolved_policy", "setting", "phases", "order", "memory"),
     *("epochs", "space", "exam", "seed", "average_accuracy", "average_accuracy_after_phase_0", "last_accuracy"),
-    *("average_forgetting", "seconds", "curve", "digest"),
+    *("average_forgetting", "backward_transfer", "accuracy_matrix", "seconds", "curve", "digest"),
 ]
 
 
@@ -52,6 +52,15 @@ def test_the_average_includes_phase_0(result: dict[str, Any]) -> None:
     assert result["average_accuracy"] == pytest.approx(np.mean(accuracies), abs=1e-3)
     assert result["average_accuracy_after_phase_0"] == pytest.approx(np.mean(accuracies[1:]), abs=1e-3)
     assert result["last_accuracy"] == accuracies[-1]
+
+
+def test_the_last_row_of_the_accuracy_matrix_is_the_last_exam(result: dict[str, Any]) -> None:
+    matrix, sizes = result["accuracy_matrix"], (2, 1, 1)  # the digits' classes have about the same number of images
+    assert [len(row) for row in matrix] == [1, 2, 3]
+    assert matrix[0] == [result["curve"][0]["accuracy"]]
+    assert np.average(matrix[-1], weights=sizes) == pytest.approx(result["last_accuracy"], abs=1)
+    moved = [last - matrix[phase][phase] for phase, last in enumerate(matrix[-1][:-1])]
+    assert result["backward_transfer"] == pytest.approx(np.mean(moved), abs=1e-3)
 
 
 def test_the_model_in_the_folder_predicts_what_the_last_exam_counted(reference: Path, result: dict[str, Any]) -> None:

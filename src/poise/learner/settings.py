@@ -14,7 +14,7 @@ from poise.errors import LARGEST_WHOLE, UserError, check_flag, check_number, che
 from poise.methods import Growth, Method, is_registered, make_method
 from poise.nets import absolute_word, check_backbone
 from poise.policies import named_now
-from poise.spaces import ActionSpace, Grids, Named, all_grids, check_tuned, make_space, tuned_space
+from poise.spaces import ActionSpace, Grids, all_grids, check_tuned, make_space, named_space, tuned_space
 from poise.training import Schedule
 from poise.tuning import (
     DEFAULT_POLICY,
@@ -193,20 +193,15 @@ class Settings:
         words = choices.get("balance", AXES["balance"].words)
         return {**choices, "balance": tuple(word for word in words if word != BALANCED)}
 
-    @property
-    def _named_space(self) -> Named | None:
-        """The method's own version of a space that goes by a name, if it has one."""
-        return self.made_method.spaces.get(self.space) if isinstance(self.space, str) else None
-
     @cached_property
     def action_space(self) -> ActionSpace:
         """The actions that the policy chooses from."""
-        method = self.made_method
+        method, space = self.made_method, self.space
         return tuned_space(
             method.default_action,
             self.action,
             tuned=self.kind.tunes,
-            space=self._named_space or self.space,
+            space=named_space(space, method.spaces) if isinstance(space, str) else space,
             tune=self.tune,
             choices=self.choices,
             epochs=self.schedule.epochs,
