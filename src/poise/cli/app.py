@@ -12,8 +12,8 @@ from typing import Annotated, Any, NoReturn, TextIO, cast
 import typer
 
 from poise import __version__
-from poise.cli import lists, models, reports, runs, studies
-from poise.errors import PoiseError, UserError
+from poise.cli import lists, models, ranks, reports, runs, studies
+from poise.errors import PoiseError, RankLost, UserError
 from poise.words import printable
 
 INTERRUPTED = 128 + signal.SIGINT
@@ -37,6 +37,7 @@ def start(
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
         raise typer.Exit(2)
+    ranks.refuse_other_commands(context.invoked_subcommand)
 
 
 for _command in (
@@ -94,7 +95,8 @@ class _Lines(logging.Handler):
 
 def run_command() -> NoReturn:
     """Run the command that was typed; a user's mistake is one line on stderr."""
-    logging.basicConfig(level=logging.WARNING, format="poise: %(message)s", handlers=[_Lines()])
+    level = logging.CRITICAL if ranks.is_silent() else logging.WARNING
+    logging.basicConfig(level=level, format="poise: %(message)s", handlers=[_Lines()])
     sys.unraisablehook = _tell_unraisable
     with redirect_stderr(cast("TextIO", _Forgiving(sys.stderr))):
         _run_app()
@@ -114,7 +116,7 @@ def _run_app() -> NoReturn:
             raise KeyboardInterrupt
         sys.exit(code)
     except PoiseError as error:
-        _fail(str(error), error.exit_code)
+        _fail(str(error), error.exit_code, lost=isinstance(error, RankLost))
     except UsageError as error:
         _fail(f"{error.format_message().rstrip('.')}; see 'poise --help'", 2)
     except OSError as error:
@@ -129,6 +131,9 @@ def _run_app() -> NoReturn:
         raise
     except (KeyboardInterrupt, typer.Abort):
         _fail("interrupted without a checkpoint; what was saved before is still there", 130)
+    except Exception as error:
+        ranks.last_words(f"{type(error).__name__}: {error}", 1, lost=False)
+        raise
 
 
 def _refuse_empty_words(words: Sequence[str]) -> None:
@@ -142,9 +147,11 @@ def _refuse_empty_words(words: Sequence[str]) -> None:
             raise UserError(f"the value of {option} is empty (perhaps a variable that is not set); give it")
 
 
-def _fail(message: str, code: int) -> NoReturn:
+def _fail(message: str, code: int, *, lost: bool = False) -> NoReturn:
     line = printable(" ".join(message.split()))
     if len(line) > _LONGEST_LINE:
         line = f"{line[: _LONGEST_LINE // 2]} … {line[-_LONGEST_LINE // 2 :]}"
-    print(f"poise: {line}", file=sys.stderr)  # noqa: T201 - the one line a user gets
+    said, code = ranks.last_words(line, code, lost=lost)
+    if said is not None:
+        print(f"poise: {said}", file=sys.stderr)  # noqa: T201 - the one line a user gets
     sys.exit(code)

@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import torch
 
@@ -29,7 +29,7 @@ from poise.nets import named_info, named_modules
 from poise.progress import Meter
 from poise.runfolder import SECONDS
 from poise.schema import contents_of
-from poise.training import Event, TrialDone, TuningDone, Work, trained_images
+from poise.training import Event, TrialDone, TuningDone, Work, World, trained_images
 from poise.tuning import Reward
 
 log = logging.getLogger(__name__)
@@ -41,7 +41,8 @@ Running = Work[dict[str, Any]]  # a run, a little at a time
 class Run:
     """One run in one folder.
 
-    With `until` it leaves before that phase, after a checkpoint, and its folder is that of an unfinished run.
+    With `until` it leaves before that phase, after a checkpoint, and its folder is that of an unfinished run. In a
+    `world` this is the run of rank 0, which writes and examines; the other ranks follow it (`poise.experiment.ranks`).
     """
 
     runner: ClassVar[str] = "run"  # what a folder is resumed with
@@ -52,6 +53,7 @@ class Run:
     checkpoint_seconds: float = store.CHECKPOINT_SECONDS
     stop: Stop = field(default_factory=Stop)
     until: int | None = None
+    world: World | None = None
     exams: list[Exam] = field(default_factory=list)
     actions: list[dict[str, Any]] = field(default_factory=list)
     stored: list[dict[str, int]] = field(default_factory=list)
@@ -82,12 +84,13 @@ class Run:
         with self._open_folder(), as_many_threads(started_threads(self.folder.machine)):
             self._refuse_other_runner()
             found = self.folder.newest_checkpoint(journal=True)
+            if self.world is not None:
+                self.world.shared(lambda: (torch.get_num_threads(), found))
             if found is None:
                 self.folder.journal.rewind(0)
                 log.warning("%s has no checkpoint yet; starting from the beginning", self.folder.path)
                 return (yield from self._from_the_beginning(*self._prepare()))
-            train, exam = self.plan.images()
-            examiner = Examiner(exam, self.plan.stream)
+            train, examiner = self._open_images()
             refuse_other_exam(self.folder, examiner)
             with contents_of(found.path, "remove it to resume from the one before"):
                 learner = self._restore_learner(found, train)
@@ -120,14 +123,18 @@ class Run:
         """What can be wrong with the recipe or the data is found here, before anything is written."""
         learner = self.plan.new_learner()
         self.plan.settings.kind.check_first_phase(len(self.plan.stream[0]))
-        train, exam = self.plan.images()
+        train, examiner = self._open_images()
         info = named_info(self.plan.settings.net, self.plan.settings.seed)
         if info is not None:
             info.check(train.shape)
             try_step(learner, train.of_labels(self.plan.stream[0]))
         if self.plan.recipe.start is not None:
             learner = self._start_from(Path(self.plan.recipe.start), train)
-        return learner, train, Examiner(exam, self.plan.stream)
+        return learner, train, examiner
+
+    def _open_images(self) -> tuple[ImageSet, Examiner]:
+        train, exam = self.plan.images()
+        return train, Examiner(exam, self.plan.stream)
 
     @property
     def _modules(self) -> tuple[str, ...]:
@@ -153,11 +160,9 @@ class Run:
         for phase in range(len(self.exams), len(self.plan.stream) if self.until is None else self.until):
             if learner.phases_ == phase:
                 yield from self._learn(learner, phase, train, self._reward(learner, examiner))
-            exam = self._examine(examiner, learner, phase)
-            self._keep(exam, learner)
-            self._checkpoint(learner)
-            if phase + 1 < len(self.plan.stream):
-                self._leave_if_asked()
+            self._end_phase(learner, phase, examiner)
+            if phase + 1 < len(self.plan.stream) and self._is_asked_to_stop():
+                self._leave()
         return self._finish(learner) if self.until is None else {}
 
     def _reward(self, learner: Learner, examiner: Examiner) -> Reward | None:
@@ -188,19 +193,23 @@ class Run:
             part = "policy" if isinstance(event, TrialDone | TuningDone) else "train"
             self.seconds[part] += time.monotonic() - began
             if event is None:
-                return
+                return self._check_ranks(learner)
             self._show(event, learner, train)
-            if clock.is_due(event) or self.stop.is_set():
+            asked = self._is_asked_to_stop()
+            if clock.is_due(event) or asked:
                 self._checkpoint(learner)
                 clock.restart()
-                self._leave_if_asked()
+            if asked:
+                self._leave()
             yield trained_images(event)
 
-    def _examine(self, examiner: Examiner, learner: Learner, phase: int) -> Exam:
+    def _end_phase(self, learner: Learner, phase: int, examiner: Examiner) -> None:
+        """Examine what was learned, and write it down."""
         began = time.monotonic()
         exam = examiner.examine(learner, phase)
         self.seconds["evaluate"] += time.monotonic() - began
-        return exam
+        self._keep(exam, learner)
+        self._checkpoint(learner)
 
     def _show(self, event: Event, learner: Learner, train: ImageSet) -> None:
         if event.kept:
@@ -243,9 +252,13 @@ class Run:
         mark, self._mark = self._mark, time.monotonic()
         self.seconds["total"] += self._mark - mark
 
-    def _leave_if_asked(self) -> None:
-        if self.stop.is_set():
-            raise self.stop.interrupted(f"interrupted; continue with 'poise resume {self.folder.path}'")
+    def _is_asked_to_stop(self) -> bool:
+        """Whether a signal asks for it: all ranks stop after the same event, whichever heard it."""
+        return self.stop.is_set() if self.world is None else self.stop.agreed(self.world)
+
+    def _leave(self) -> NoReturn:
+        how = f"continue with 'poise resume {self.folder.path}'" if self.world is None else "the same command goes on"
+        raise self.stop.interrupted(f"interrupted; {how}")
 
     def _refuse_other_runner(self) -> None:
         found = runner_of(self.folder)
@@ -279,6 +292,17 @@ class Run:
         record_end(self.folder.machine)
         return result
 
+    def _check_ranks(self, learner: Learner) -> None:
+        """All ranks must have learned the same."""
+        if self.world is not None:
+            self.world.refuse_unequal(learner.state().tensors(images=False)[0])
+
+    def _ranks(self) -> dict[str, Any]:
+        """How many ranks trained it and by which statistics, where there were several."""
+        if self.world is None or self.world.size == 1:
+            return {}
+        return {"ranks": self.world.size, "batch_statistics": self.plan.recipe.batch_statistics}
+
     def _space(self, learner: Learner) -> dict[str, object] | None:
         return learner.space.as_json() if self.plan.settings.kind.tunes else None
 
@@ -303,6 +327,7 @@ class Run:
             "exam": recipe.exam,
             "seed": recipe.seed,
             **_pretrained(learner),
+            **self._ranks(),
             **figures(self.exams, self.plan.stream),
             "seconds": {name: round(spent, 3) for name, spent in self.seconds.items()},
             "curve": [

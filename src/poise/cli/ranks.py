@@ -1,0 +1,130 @@
+"""Commands under torchrun: which ones there are, and how ranks end together with one line.
+
+A mistake that all ranks make is said by rank 0. A rank that fails alone leaves a note for the others, which end with
+the same exit code as soon as they notice; rank 0 says it for the rank, which says it itself if rank 0 cannot. Torch is
+imported by whoever joins.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from poise.errors import UserError
+
+if TYPE_CHECKING:
+    from poise.training import World
+
+COMMANDS: Final = ("run", "resume")
+PATIENCE: Final = 5.0  # seconds in which a rank waits for what another has to say
+_GLANCE: Final = 0.05  # seconds between two looks
+_SHARED: Final = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"  # a switch of torchrun, without which its restarts can hang
+
+
+def is_launched() -> bool:
+    """Whether torchrun started this process."""
+    return "TORCHELASTIC_RUN_ID" in os.environ and "RANK" in os.environ
+
+
+def is_silent() -> bool:
+    """Whether another rank says what there is to say."""
+    return is_launched() and os.environ["RANK"] != "0"
+
+
+def refuse_other_commands(name: str | None) -> None:
+    """Refuse what does not run on several ranks."""
+    if is_launched() and name is not None and name not in COMMANDS:
+        raise UserError(f"'poise {name}' does not run under torchrun; start it without (run and resume do)")
+
+
+@contextmanager
+def joined() -> Iterator[World | None]:
+    """The world of a command that torchrun started, else None. Where it fails, `last_words` ends it."""
+    if not is_launched():
+        yield None
+        return
+    from poise.training import join_world, leave_world
+
+    _warn_of_restarts()
+    yield join_world()
+    leave_world()
+
+
+def _warn_of_restarts() -> None:
+    restarts = os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")
+    if restarts != "0" and os.environ.get(_SHARED) != "1" and not is_silent():
+        print(f"poise: set {_SHARED}=1 for torchrun: without it, its restarts can hang", file=sys.stderr)  # noqa: T201
+
+
+def last_words(line: str, code: int, *, lost: bool) -> tuple[str | None, int]:
+    """What this process says at its end, and its exit code: of all ranks, one says something.
+
+    `lost`: it ends because another rank has ended.
+    """
+    world = _present_world()
+    if world is None:
+        return (None if is_silent() else line), code
+    for number in (signal.SIGTERM, signal.SIGINT):  # torchrun, which ends those that are left
+        signal.signal(number, signal.SIG_IGN)
+    with suppress(RuntimeError):  # where notes are left is gone, too
+        if not lost:
+            world.store.set(_note(world.rank), json.dumps([line, code]))
+        _let_go()
+        return _agree(world, line, code, lost=lost)
+    return (line if world.leads else None), code
+
+
+def _agree(world: World, line: str, code: int, *, lost: bool) -> tuple[str | None, int]:
+    if not world.leads:
+        for _ in _glances():
+            if world.store.check(["said"]):
+                return None, int(world.store.get("said")) if lost else code
+        if world.store.add("speakers", 1) > 1:
+            return None, code
+        return f"rank {world.rank}: {line}", code
+    if lost and (found := _found_note(world)) is not None:
+        rank, (line, code) = found
+        line = f"rank {rank}: {line}"
+    world.store.set("said", str(code))
+    return line, code
+
+
+def _found_note(world: World) -> tuple[int, list[Any]] | None:
+    for _ in _glances():
+        for rank in range(world.size):
+            if world.store.check([_note(rank)]):
+                return rank, json.loads(world.store.get(_note(rank)))
+    return None
+
+
+def _glances() -> Iterator[None]:
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
+        yield
+        time.sleep(_GLANCE)
+
+
+def _note(rank: int) -> str:
+    return f"failed {rank}"
+
+
+def _present_world() -> World | None:
+    """The world that this process has joined; nothing is imported for the answer."""
+    module = sys.modules.get("poise.training.world")
+    return module.current_world() if module is not None else None
+
+
+def _let_go() -> None:
+    """Let others notice that this rank exchanges nothing any more; work on a GPU would be waited for."""
+    import torch
+
+    if not torch.cuda.is_available():
+        from poise.training import leave_world
+
+        leave_world()
