@@ -69,6 +69,9 @@ def last_words(line: str, code: int, *, lost: bool) -> tuple[str | None, int]:
     """
     world = _present_world()
     if world is None:
+        if is_silent():  # a mistake in the command: rank 0 will say it, and torchrun end this rank
+            signal.signal(signal.SIGTERM, lambda *_: os._exit(code))
+            time.sleep(PATIENCE)
         return (None if is_silent() else line), code
     for number in (signal.SIGTERM, signal.SIGINT):  # torchrun, which ends those that are left
         signal.signal(number, signal.SIG_IGN)

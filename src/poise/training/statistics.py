@@ -6,10 +6,12 @@ rank normalises by the statistics of its own part.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.modules.batchnorm import _NormBase
 from torch.overrides import TorchFunctionMode
@@ -47,38 +49,40 @@ class WholeBatch(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:  # noqa: ANN401 - whatever the function returns
         """Batch norm in training mode, or the function as it is."""
-        if func is torch.batch_norm and args[5]:
-            return self._normalised(*args[:5], *args[6:8])
+        if func is F.batch_norm:
+            given = inspect.signature(F.batch_norm).bind(*args, **(kwargs or {}))
+            given.apply_defaults()
+            if given.arguments.pop("training"):
+                return self._normalise(**given.arguments)
         return func(*args, **(kwargs or {}))
 
-    def _normalised(
+    def _normalise(
         self,
-        x: Tensor,
+        input: Tensor,  # noqa: A002 - the names of torch's function
+        running_mean: Tensor | None,
+        running_var: Tensor | None,
         weight: Tensor | None,
         bias: Tensor | None,
-        running_mean: Tensor | None,
-        running_variance: Tensor | None,
         momentum: float,
         eps: float,
     ) -> Tensor:
         """(x − μ) / √(σ² + ε) · weight + bias: μ = Σ w_r μ_r, σ² = Σ w_r (σ_r² + (μ_r − μ)²), over ranks r."""
-        values, shape = x.float(), (1, -1, *(1,) * (x.ndim - 2))
-        variance, mean = torch.var_mean(values, (0, *range(2, x.ndim)), correction=0)
+        values, shape = input.float(), (1, -1, *(1,) * (input.ndim - 2))
+        variance, mean = torch.var_mean(values, (0, *range(2, input.ndim)), correction=0)
         own = torch.stack([mean, variance, torch.full_like(mean, self._weight)])
         before = own.new_zeros(self._world.rank, *own.shape)
         after = own.new_zeros(self._world.size - self._world.rank - 1, *own.shape)
         means, variances, weights = _Summed.apply(torch.cat([before, own[None], after]), self._world).unbind(1)
         mean = (weights * means).sum(dim=0)
         variance = (weights * (variances + (means - mean).square())).sum(dim=0)
-        if running_mean is not None and running_variance is not None:
-            count = self._images * (x[0, 0].numel() if x.ndim > 2 else 1)
+        if running_mean is not None and running_var is not None:
+            count = self._images * input[0, 0].numel()
             with torch.no_grad():
                 running_mean.lerp_(mean.to(running_mean.dtype), momentum)
-                unbiased = variance * (count / max(count - 1, 1))
-                running_variance.lerp_(unbiased.to(running_variance.dtype), momentum)
+                running_var.lerp_((variance * (count / max(count - 1, 1))).to(running_var.dtype), momentum)
         scale = torch.rsqrt(variance + eps)
         y = (values - mean.view(shape)) * (scale if weight is None else scale * weight).view(shape)
-        return (y if bias is None else y + bias.view(shape)).to(x.dtype)
+        return (y if bias is None else y + bias.view(shape)).to(input.dtype)
 
 
 class _Summed(torch.autograd.Function):
