@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from poise.errors import UserError
 
@@ -75,39 +75,47 @@ def last_words(line: str, code: int, *, lost: bool) -> tuple[str | None, int]:
         return (None if is_silent() else line), code
     for number in (signal.SIGTERM, signal.SIGINT):  # torchrun, which ends those that are left
         signal.signal(number, signal.SIG_IGN)
-    with suppress(RuntimeError):  # where notes are left is gone, too
+    line = line if lost or world.leads else f"rank {world.rank}: {line}"
+    with suppress(RuntimeError):  # notes are left with rank 0, or with torchrun
         if not lost:
             world.store.set(_note(world.rank), json.dumps([line, code]))
         _let_go()
-        return _agree(world, line, code, lost=lost)
-    return (line if world.leads else None), code
+        return _speak(world, line, code, lost=lost) if world.leads else _listen(world, line, code, lost=lost)
+    return (line if world.rank <= 1 else None), code  # rank 0 is gone: the next one speaks
 
 
-def _agree(world: World, line: str, code: int, *, lost: bool) -> tuple[str | None, int]:
-    if not world.leads:
-        for _ in _glances():
-            if world.store.check(["said"]):
-                return None, int(world.store.get("said")) if lost else code
-        if world.store.add("speakers", 1) > 1:
-            return None, code
-        return f"rank {world.rank}: {line}", code
+def _speak(world: World, line: str, code: int, *, lost: bool) -> tuple[str, int]:
+    """Rank 0 says its line, or that of the rank that failed; the others are told so before it ends."""
     if lost and (found := _found_note(world)) is not None:
-        rank, (line, code) = found
-        line = f"rank {rank}: {line}"
+        line, code = found
     world.store.set("said", str(code))
+    for _ in _glances(1.0 if lost else PATIENCE):
+        if world.store.add("heard", 0) >= world.size - 1:
+            break
     return line, code
 
 
-def _found_note(world: World) -> tuple[int, list[Any]] | None:
+def _listen(world: World, line: str, code: int, *, lost: bool) -> tuple[str | None, int]:
+    """Nothing, once rank 0 has said it."""
+    for _ in _glances():
+        if world.store.check(["said"]):
+            said = int(world.store.get("said"))
+            world.store.add("heard", 1)
+            return None, said if lost else code
+    return (line if world.store.add("speakers", 1) == 1 else None), code
+
+
+def _found_note(world: World) -> tuple[str, int] | None:
     for _ in _glances():
         for rank in range(world.size):
             if world.store.check([_note(rank)]):
-                return rank, json.loads(world.store.get(_note(rank)))
+                line, code = json.loads(world.store.get(_note(rank)))
+                return str(line), int(code)
     return None
 
 
-def _glances() -> Iterator[None]:
-    end = time.monotonic() + PATIENCE
+def _glances(seconds: float = PATIENCE) -> Iterator[None]:
+    end = time.monotonic() + seconds
     while time.monotonic() < end:
         yield
         time.sleep(_GLANCE)

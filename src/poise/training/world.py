@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime
 import hashlib
+import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,6 +21,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from poise.errors import RankLost, RunFailed, UserError
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -216,11 +219,10 @@ def _exchanging() -> Iterator[None]:
     except torch.OutOfMemoryError:
         raise
     except (RuntimeError, ConnectionError) as error:
-        why = (str(error) or type(error).__name__).splitlines()[0][:_LONGEST]
-        raise RankLost(f"another rank has ended ({why}); the same command goes on from the last checkpoint") from error
+        log.debug("nothing could be exchanged: %s", error)
+        raise RankLost("another rank has ended; the same command goes on from the last checkpoint") from error
 
 
-_LONGEST: Final = 120  # characters of a reason that torch gives
 _joined: list[World] = []  # at most one: it belongs to the process, as torch's own group does
 
 
