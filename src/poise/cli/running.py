@@ -81,15 +81,16 @@ def _state_of(folder: RunFolder, wanted: dict[str, Any]) -> str:
 
 def _run_on_ranks(job: Run, state: str, tensorboard: bool, track: str | None) -> None:
     """Run it on this rank, as all ranks do: rank 0 with its folder, the others following."""
-    assert job.world is not None
+    world = job.world
+    assert world is not None
     if state == "finished":
-        if job.world.leads:
+        if world.leads:
             finish_up(job.folder)
         return
-    if not job.world.leads:
-        job = Follower(job.plan, job.folder, (), job.checkpoint_seconds, world=job.world)
+    if not world.leads:
+        job = Follower(job.plan, job.folder, (), job.checkpoint_seconds, world=world)
     else:
-        notes = [*job.plan.notes, f"run folder {job.folder.path}", f"{job.world.size} ranks"]
+        notes = [*job.plan.notes, f"run folder {job.folder.path}", f"{world.size} ranks"]
         job.watchers = make_watchers(job.folder, make_watcher(len(job.plan.stream), notes), tensorboard, track)
     result = job.start() if state == "new" else job.resume()
     if result:

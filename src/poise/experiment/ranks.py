@@ -32,7 +32,7 @@ def open_ranks(world: World, plan: Plan) -> None:
 
 
 class Follower(Run):
-    """The run on another rank than the first: the same trainings after the same events. It has no folder and no exam."""
+    """The run on another rank than the first: the same trainings after the same events, no folder and no exam."""
 
     def starting(self) -> Running:
         """From the beginning."""

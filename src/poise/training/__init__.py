@@ -4,8 +4,8 @@
 stage, `balanced` picks the images of a balanced one, `step` is one step of it (`capture`: as a CUDA graph), `schedule`
 its length, `optimiser` what moves the weights, `restoring` takes over what was saved, `keeping` says what remains
 after it, `evaluate` looks at models, `lanes` (with `pace`) runs several trainings side by side, `executor` says where,
-`backend` is the device, `world` the ranks that train together, `noise` what a network draws itself, `events` what happens on the way, `outlook` what is to
-come.
+`backend` is the device, `world` the ranks that train together (`statistics`: theirs), `noise` what a network draws
+itself, `events` what happens on the way, `outlook` what is to come.
 """
 
 from poise.training.backend import PRECISIONS, Backend, make_backend, undisturbed

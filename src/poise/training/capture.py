@@ -149,7 +149,7 @@ class CapturedRunner:
         window = self._position + torch.arange(size, device=self._feed.device)
         if world is not None:
             labels = self._feed.labels.index_select(0, self._order.index_select(0, window))
-            start, stop, weight = world.slice(0, size)
+            start, stop, weight = world.part_of(0, size)
             window, share = window[start:stop], Share(labels, weight)
         picks = self._order.index_select(0, window)
         draws = self._draws.changed(lambda values: values.index_select(0, window))

@@ -50,7 +50,8 @@ class Evaluator:
         device, on_gpu = self.backend.device, self.backend.device.type == "cuda"
         size = batch_size(GPU_BATCH if on_gpu else BATCH, *pixels.shape[2:])
         world, starts = self.backend.world, range(0, len(pixels), size)
-        for start in starts if world is None else starts[world.stretch(len(starts))]:
+        stretches = [(0, len(starts))] if world is None else world.stretches(len(starts))
+        for start in starts[slice(*stretches[0 if world is None else world.rank])]:
             part = pixels[start : start + size].to(device)
             plain = self.preprocessing.plain(filled(part) if on_gpu else part)
             plain = plain.contiguous(memory_format=torch.channels_last)
@@ -61,8 +62,7 @@ class Evaluator:
         model.train(training)
         if world is not None and len(pixels):
             shapes = (model.head.width, features), (model.head.classes, logits)
-            bounds = [world.stretch(len(starts), rank) for rank in range(world.size)]
-            rows = [(each.start * size, min(each.stop * size, len(pixels))) for each in bounds]
+            rows = [(first * size, min(last * size, len(pixels))) for first, last in stretches]
             return Extracted(*(self._complete(width, found, rows) for width, found in shapes))
         if not features:  # no image: a trial may hold out all that are new
             return Extracted(

@@ -72,7 +72,8 @@ class WholeBatch(TorchFunctionMode):
         own = torch.stack([mean, variance, torch.full_like(mean, self._weight)])
         before = own.new_zeros(self._world.rank, *own.shape)
         after = own.new_zeros(self._world.size - self._world.rank - 1, *own.shape)
-        means, variances, weights = _Summed.apply(torch.cat([before, own[None], after]), self._world).unbind(1)
+        everybody: Tensor = _Summed.apply(torch.cat([before, own[None], after]), self._world)  # type: ignore[no-untyped-call]
+        means, variances, weights = everybody.unbind(1)
         mean = (weights * means).sum(dim=0)
         variance = (weights * (variances + (means - mean).square())).sum(dim=0)
         if running_mean is not None and running_var is not None:

@@ -202,7 +202,7 @@ class EagerRunner:
         """Run the steps from `first` on, yielding after each."""
         draws, world = draws.to(self._feed.device), self._step.situation.backend.world
         left = self._bounds[first:]
-        own = left if world is None else [world.slice(start, stop)[:2] for start, stop in left]
+        own = left if world is None else [world.part_of(start, stop)[:2] for start, stop in left]
         for whole, (start, stop), (pixels, labels) in zip(left, own, self._feed.batches(order, own), strict=True):
             share = None if world is None else self._share(world, order, whole)
             with seeding(self._drawn, noise + start, self._feed.device):
@@ -211,7 +211,7 @@ class EagerRunner:
 
     def _share(self, world: World, order: Tensor, batch: tuple[int, int]) -> Share:
         picks = order[slice(*batch)].to(self._feed.device)
-        return Share(self._feed.labels.index_select(0, picks), world.slice(*batch).weight)
+        return Share(self._feed.labels.index_select(0, picks), world.part_of(*batch).weight)
 
 
 def drawn_in_training(situation: Situation, model: Model, teacher: Model | None, feed: Feed) -> frozenset[str]:

@@ -14,11 +14,14 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final, NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
 
 from poise.errors import RankLost, RunFailed, UserError
 
@@ -58,7 +61,7 @@ class World:
         synchronises: whether batch statistics are those of the whole batch; if not, of each rank's part.
     """
 
-    def __init__(self, rank: int, size: int, local_rank: int, local_size: int, store: dist.Store) -> None:
+    def __init__(self, rank: int, size: int, local_rank: int, local_size: int, store: Store) -> None:
         self.rank, self.size, self.local_rank, self._local_size = rank, size, local_rank, local_size
         self.synchronises = False
         self.store = store  # where ranks leave notes, also when they can exchange nothing any more
@@ -87,7 +90,7 @@ class World:
 
     # The batch --------------------------------------------------------------------------------------------------
 
-    def slice(self, start: int, stop: int) -> Slice:
+    def part_of(self, start: int, stop: int) -> Slice:
         """This rank's part of the batch `start` … `stop`: a stretch as long as the others', or one longer.
 
         A batch that is too small to be split is trained whole by every rank, and counts once: as rank 0 has it.
@@ -118,10 +121,10 @@ class World:
                 for each, part in zip(group, parts, strict=True):
                     each.copy_(part.view(each.shape))
 
-    def stretch(self, count: int, rank: int | None = None) -> slice:
-        """Which of `count` pieces of work a rank does: a stretch of them."""
-        place = self.rank if rank is None else rank
-        return slice(place * count // self.size, (place + 1) * count // self.size)
+    def stretches(self, count: int) -> list[tuple[int, int]]:
+        """Which of `count` pieces of work each rank does: from where up to where."""
+        ends = [rank * count // self.size for rank in range(self.size + 1)]
+        return list(pairwise(ends))
 
     def complete_(self, rows: Tensor, bounds: Sequence[tuple[int, int]]) -> None:
         """Fill in the rows that other ranks computed; `bounds` says from where to where each rank did."""
@@ -163,7 +166,6 @@ class World:
                         "give all ranks the same"
                     )
 
-
     def refuse_unequal(self, values: Mapping[str, Tensor]) -> None:
         """End where a rank holds other values than rank 0: what they compute from now on would mean nothing."""
         own = {name: _digest(value) for name, value in values.items()}
@@ -172,8 +174,8 @@ class World:
         for rank, name in enumerate(self.gathered(other)):
             if name is not None:
                 raise RunFailed(
-                    f"rank {rank} has learned another {name} than rank 0: are all GPUs of one kind, and does the network "
-                    "change nothing but its weights and batch statistics?"
+                    f"rank {rank} has learned another {name} than rank 0: use GPUs of one kind, and a network that "
+                    "changes nothing but its weights and batch statistics"
                 )
 
 
@@ -228,17 +230,17 @@ _joined: list[World] = []  # at most one: it belongs to the process, as torch's 
 
 def join_world() -> World:
     """Become one of the ranks that torchrun started; waits for the others."""
-    store, rank, size = next(iter(dist.rendezvous("env://", timeout=PATIENCE)))
+    store, rank, size = next(iter(rendezvous("env://", timeout=PATIENCE)))
     on_gpus = torch.cuda.is_available() and dist.is_nccl_available()
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if on_gpus else "gloo",
-        store=dist.PrefixStore("exchange", store),
+        store=PrefixStore("exchange", store),
         rank=rank,
         world_size=size,
         timeout=PATIENCE,
     )
     here = {name: int(os.environ.get(name, default)) for name, default in _LOCAL.items()}
-    notes = dist.PrefixStore("notes", store)
+    notes = PrefixStore("notes", store)
     _joined[:] = [World(rank, size, here["LOCAL_RANK"], here["LOCAL_WORLD_SIZE"], notes)]
     return _joined[0]
 
