@@ -114,7 +114,7 @@ def _run_app() -> NoReturn:
         code = app(standalone_mode=False) or 0
         if code == INTERRUPTED:  # what newer versions of Typer make of Ctrl-C
             raise KeyboardInterrupt
-        sys.exit(code)
+        ranks.end(code)
     except PoiseError as error:
         _fail(str(error), error.exit_code, lost=isinstance(error, RankLost))
     except UsageError as error:
@@ -132,7 +132,7 @@ def _run_app() -> NoReturn:
     except (KeyboardInterrupt, typer.Abort):
         _fail("interrupted without a checkpoint; what was saved before is still there", 130)
     except Exception as error:
-        ranks.last_words(f"{type(error).__name__}: {error}", 1, lost=False)
+        ranks.leave_note(f"{type(error).__name__}: {error}")
         raise
 
 
@@ -151,7 +151,8 @@ def _fail(message: str, code: int, *, lost: bool = False) -> NoReturn:
     line = printable(" ".join(message.split()))
     if len(line) > _LONGEST_LINE:
         line = f"{line[: _LONGEST_LINE // 2]} … {line[-_LONGEST_LINE // 2 :]}"
-    said, code = ranks.last_words(line, code, lost=lost)
-    if said is not None:
-        print(f"poise: {said}", file=sys.stderr)  # noqa: T201 - the one line a user gets
-    sys.exit(code)
+    ranks.fail(line, code, _say, lost=lost)
+
+
+def _say(line: str) -> None:
+    print(f"poise: {line}", file=sys.stderr)  # noqa: T201 - the one line a user gets

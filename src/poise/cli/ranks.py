@@ -12,9 +12,9 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from poise.errors import UserError
 
@@ -45,15 +45,16 @@ def refuse_other_commands(name: str | None) -> None:
 
 @contextmanager
 def joined() -> Iterator[World | None]:
-    """The world of a command that torchrun started, else None. Where it fails, `last_words` ends it."""
+    """The world of a command that torchrun started, else None. All ranks leave it together; `end` ends them."""
     if not is_launched():
         yield None
         return
-    from poise.training import join_world, leave_world
+    from poise.training import join_world
 
     _warn_of_restarts()
-    yield join_world()
-    leave_world()
+    world = join_world()
+    yield world
+    world.shared(lambda: None)  # when rank 0 is done, too: torchrun ends the others with whoever fails
 
 
 def _warn_of_restarts() -> None:
@@ -62,47 +63,72 @@ def _warn_of_restarts() -> None:
         print(f"poise: set {_SHARED}=1 for torchrun: without it, its restarts can hang", file=sys.stderr)  # noqa: T201
 
 
-def last_words(line: str, code: int, *, lost: bool) -> tuple[str | None, int]:
-    """What this process says at its end, and its exit code: of all ranks, one says something.
+def end(code: int) -> NoReturn:
+    """Leave this process; one that has joined others leaves torch's threads as they are, which may not like to end."""
+    if _present_world() is not None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
 
-    `lost`: it ends because another rank has ended.
-    """
+
+def fail(line: str, code: int, say: Callable[[str], None], *, lost: bool = False) -> NoReturn:
+    """End with this exit code; of all ranks, one says something. `lost`: because another rank has ended."""
     world = _present_world()
     if world is None:
-        if is_silent():  # a mistake in the command: rank 0 will say it, and torchrun end this rank
+        if not is_silent():
+            say(line)
+        elif code:  # a mistake in the command: rank 0 says it, and torchrun then ends this rank
             signal.signal(signal.SIGTERM, lambda *_: os._exit(code))
             time.sleep(PATIENCE)
-        return (None if is_silent() else line), code
+        end(code)
     for number in (signal.SIGTERM, signal.SIGINT):  # torchrun, which ends those that are left
         signal.signal(number, signal.SIG_IGN)
     line = line if lost or world.leads else f"rank {world.rank}: {line}"
-    with suppress(RuntimeError):  # notes are left with rank 0, or with torchrun
+    try:
         if not lost:
             world.store.set(_note(world.rank), json.dumps([line, code]))
-        _let_go()
-        return _speak(world, line, code, lost=lost) if world.leads else _listen(world, line, code, lost=lost)
-    return (line if world.rank <= 1 else None), code  # rank 0 is gone: the next one speaks
+        code = (_speak if world.leads else _listen)(world, line, code, say, lost=lost)
+    except RuntimeError:  # notes are left with rank 0, or with torchrun: it is gone
+        if world.rank == 1:
+            say(line)
+    end(code)
 
 
-def _speak(world: World, line: str, code: int, *, lost: bool) -> tuple[str, int]:
+def leave_note(line: str) -> None:
+    """Tell the other ranks why this one ends, by an error of poise's own."""
+    if (world := _present_world()) is not None:
+        world.store.set(_note(world.rank), json.dumps([f"rank {world.rank}: {line}", 1]))
+
+
+def _speak(world: World, line: str, code: int, say: Callable[[str], None], *, lost: bool) -> int:
     """Rank 0 says its line, or that of the rank that failed; the others are told so before it ends."""
     if lost and (found := _found_note(world)) is not None:
         line, code = found
+    _say_first(world, line, say)
     world.store.set("said", str(code))
+    _let_go()
     for _ in _glances(1.0 if lost else PATIENCE):
         if world.store.add("heard", 0) >= world.size - 1:
             break
-    return line, code
+    return code
 
 
-def _listen(world: World, line: str, code: int, *, lost: bool) -> tuple[str | None, int]:
-    """Nothing, once rank 0 has said it."""
+def _listen(world: World, line: str, code: int, say: Callable[[str], None], *, lost: bool) -> int:
+    """Say nothing where rank 0 says it."""
+    _let_go()
     for _ in _glances():
         if world.store.check(["said"]):
             said = int(world.store.get("said"))
             world.store.add("heard", 1)
-            return None, said if lost else code
-    return (line if world.store.add("speakers", 1) == 1 else None), code
+            return said if lost else code
+    _say_first(world, line, say)
+    return code
+
+
+def _say_first(world: World, line: str, say: Callable[[str], None]) -> None:
+    if world.store.add("speakers", 1) == 1:
+        say(line)
 
 
 def _found_note(world: World) -> tuple[str, int] | None:
@@ -136,6 +162,6 @@ def _let_go() -> None:
     import torch
 
     if not torch.cuda.is_available():
-        from poise.training import leave_world
+        import torch.distributed
 
-        leave_world()
+        torch.distributed.destroy_process_group()
