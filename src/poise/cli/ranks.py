@@ -54,7 +54,7 @@ def joined() -> Iterator[World | None]:
     _warn_of_restarts()
     world = join_world()
     yield world
-    world.shared(lambda: None)  # when rank 0 is done, too: torchrun ends the others with whoever fails
+    world.wait()  # until rank 0 is done, too: torchrun ends all ranks where one fails
 
 
 def _warn_of_restarts() -> None:

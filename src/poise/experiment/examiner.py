@@ -144,5 +144,22 @@ def average_forgetting(exams: list[Exam], stream: Stream) -> float:
     return float(np.mean(lost))
 
 
+def figures(exams: list[Exam], stream: Stream) -> dict[str, float]:
+    """The averages of a run, in percent, by the classifier that counted in each exam."""
+    accuracies = [exam.accuracy() for exam in exams]
+    later = accuracies[1:] or accuracies
+    return {
+        "average_accuracy": percent(sum(accuracies) / len(accuracies)),
+        "average_accuracy_after_phase_0": percent(sum(later) / len(later)),
+        "last_accuracy": percent(accuracies[-1]),
+        "average_forgetting": percent(average_forgetting(exams, stream)),
+    }
+
+
+def percent(value: float) -> float:
+    """As results say it."""
+    return round(value, 4)
+
+
 def _per_class(labels: NDArray[np.int64], classes: list[int]) -> list[int]:
     return [int((labels == label).sum()) for label in classes]

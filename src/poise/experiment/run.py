@@ -13,11 +13,11 @@ from typing import Any, ClassVar, NoReturn
 import torch
 
 from poise import store
-from poise.data import ImageSet, Stream
+from poise.data import ImageSet
 from poise.errors import OutOfMemory, PoiseError, UserError
 from poise.experiment.changes import changed_keys, differing_keys, pin, refuse_changed
 from poise.experiment.contents import check_progress
-from poise.experiment.examiner import Exam, Examiner, average_forgetting
+from poise.experiment.examiner import Exam, Examiner, figures, percent
 from poise.experiment.folder import Checkpoint, RunFolder
 from poise.experiment.machine import describe_machine, record_end, record_resume, started_threads
 from poise.experiment.plan import Plan, images_by_origin, refuse_other_exam
@@ -130,6 +130,8 @@ class Run:
             try_step(learner, train.of_labels(self.plan.stream[0]))
         if self.plan.recipe.start is not None:
             learner = self._start_from(Path(self.plan.recipe.start), train)
+        if self.world is not None:
+            self.world.wait()  # all ranks found their part in order
         return learner, train, examiner
 
     def _open_images(self) -> tuple[ImageSet, Examiner]:
@@ -334,10 +336,10 @@ class Run:
                 {
                     "phase": exam.phase,
                     "classes": len(exam.classes),
-                    "accuracy": _percent(exam.accuracy()),
-                    "accuracy_fc": _percent(exam.accuracy("fc")),
-                    "accuracy_ncm": _percent(exam.accuracy("ncm")),
-                    **{f"accuracy_{name}": _percent(exam.accuracy(name)) for name in exam.hits_of_start},
+                    "accuracy": percent(exam.accuracy()),
+                    "accuracy_fc": percent(exam.accuracy("fc")),
+                    "accuracy_ncm": percent(exam.accuracy("ncm")),
+                    **{f"accuracy_{name}": percent(exam.accuracy(name)) for name in exam.hits_of_start},
                     **stored,
                     "action": action,
                 }
@@ -366,25 +368,9 @@ def _pretrained(learner: Learner) -> dict[str, str]:
     return {"pretrained_on": said} if said is not None else {}
 
 
-def figures(exams: list[Exam], stream: Stream) -> dict[str, float]:
-    """The averages of a run, in percent, by the classifier that counted in each exam."""
-    accuracies = [exam.accuracy() for exam in exams]
-    later = accuracies[1:] or accuracies
-    return {
-        "average_accuracy": _percent(sum(accuracies) / len(accuracies)),
-        "average_accuracy_after_phase_0": _percent(sum(later) / len(later)),
-        "last_accuracy": _percent(accuracies[-1]),
-        "average_forgetting": _percent(average_forgetting(exams, stream)),
-    }
-
-
 def runner_of(folder: RunFolder) -> str:
     """What this folder must be resumed with: `run`, or `audit`."""
     return str(store.read_json(folder.recipe).get("runner", Run.runner))
-
-
-def _percent(value: float) -> float:
-    return round(value, 4)
 
 
 def _run_to_end(going: Running) -> dict[str, Any]:

@@ -155,6 +155,10 @@ class World:
             dist.all_reduce(held, dist.ReduceOp.MAX)
         return int(held)
 
+    def wait(self) -> None:
+        """Go on when all ranks have come here."""
+        self.largest(0)
+
     def refuse_unlike(self, **said: object) -> None:
         """Refuse ranks that differ in one of these, by a line that names the first one that does."""
         everybody = self.gathered(said)
