@@ -24,24 +24,6 @@ RUN = (
     *("groups=[3,2]", "epochs=2", "batch=60", "device=cpu", "images_per_class=50"),
     *("policy=exp3", "policy_options.iterations=2", "space={lr=[0.1,0.05]}"),
 )
-#: By a name, the method with its options: on poise's own networks, which have batch norms.
-WITH_NORMS: dict[str, dict[str, float | str]] = {
-    "lucir": {},
-    "podnet": {},
-    "aanets": {"base": "lucir", "alpha": "learned", "alpha_lr": 0.1},
-    "der": {},
-    "foster": {},
-}
-#: The same on a smooth network without them.
-WITHOUT_NORMS: dict[str, dict[str, float | str]] = {
-    "lucir": {},
-    "icarl": {"loss": "sigmoid"},
-    "lwf": {},
-    "replay": {},
-    "slca": {"align_epochs": 1, "draws": 8},
-    "ranpac": {"adapt": "always"},
-    "simplecil": {},
-}
 
 
 class Smooth(nn.Module):
@@ -54,10 +36,28 @@ class Smooth(nn.Module):
             nn.init.normal_(values, std=0.2, generator=torch.Generator().manual_seed(values.numel()))
 
     def forward(self, images: Tensor) -> Tensor:
-        return self.layers(images).mean(dim=(2, 3))
+        maps: Tensor = self.layers(images)
+        return maps.mean(dim=(2, 3))
 
 
-def train(method: str, options: dict[str, float | str], net: str | nn.Module, world: World | None) -> dict[str, Tensor]:
+#: Methods with their options, on poise's own networks (with batch statistics, synchronised or not) or on that one.
+Options = dict[str, float | str]
+CASES: list[tuple[str, Options, str | nn.Module, bool]] = [
+    ("lucir", {}, "small", True),
+    ("lucir", {}, "small", False),
+    ("podnet", {}, "small", True),
+    ("aanets", {"base": "lucir", "alpha": "learned", "alpha_lr": 0.1}, "small", True),
+    ("der", {}, "small", True),
+    ("foster", {}, "small", True),
+    ("lucir", {}, Smooth(), False),
+    ("icarl", {"loss": "sigmoid"}, Smooth(), False),
+    ("lwf", {}, Smooth(), False),
+    ("slca", {"align_epochs": 1, "draws": 8}, Smooth(), False),
+    ("ranpac", {"adapt": "always"}, Smooth(), False),
+]
+
+
+def train(method: str, options: Options, net: str | nn.Module, world: World | None) -> dict[str, Tensor]:
     """What a learner holds after two phases; batches of 31, the last one of each phase smaller, some of 3 images."""
     training_world._joined[:] = [world] if world is not None else []
     plan = make_plan("digits/lucir", load_recipe("digits/lucir", ["groups=[3,2,5]"]))
@@ -81,20 +81,18 @@ def difference(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
 def main(folder: Path) -> None:
     world = join_world()
     found: dict[str, float] = {}
-    cases = [(name, options, "small", True) for name, options in WITH_NORMS.items()]
-    cases += [(name, options, Smooth(), False) for name, options in WITHOUT_NORMS.items()]
-    for name, options, net, synchronises in cases:
+    for name, options, net, synchronises in CASES:
         world.synchronises = synchronises
         together = train(name, options, net, world)
         world.refuse_unequal(together)
-        found[f"{name} {'small' if synchronises else 'smooth'}"] = difference(train(name, options, net, None), together)
-    world.synchronises = False
-    local = train("lucir", {}, "small", world)
-    world.refuse_unequal(local)
-    found["lucir local"] = difference(train("lucir", {}, "small", None), local)
+        if world.leads:
+            kind = "smooth" if isinstance(net, Smooth) else "synchronised" if synchronises else "local"
+            found[f"{name} {kind}"] = difference(train(name, options, net, None), together)
     training_world._joined[:] = [world]
     runner = Run if world.leads else Follower
-    runner(make_plan("digits/lucir", load_recipe("digits/lucir", RUN)), RunFolder(folder / "whole"), world=world).start()
+    runner(
+        make_plan("digits/lucir", load_recipe("digits/lucir", RUN)), RunFolder(folder / "whole"), world=world
+    ).start()
     if world.leads:
         (folder / "found.json").write_text(json.dumps(found))
     world.wait()
