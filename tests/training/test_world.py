@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,10 +20,10 @@ from torch._C._distributed_c10d import HashStore
 from poise import Learner
 from poise.data import ImageSet
 from poise.errors import UserError
-from poise.training import World, join_world, leave_world
+from poise.training import World, give_back, join_world, leave_world
 from poise.training.world import Reduction
 
-from .ranks import CASES, RUN
+from .ranks import CASES, RUN, difference
 
 WORKER = Path(__file__).with_name("ranks.py")
 PATIENCE = 120  # seconds for what takes a few
@@ -83,6 +84,7 @@ def one_rank(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     for name, value in {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}.items():
         monkeypatch.setenv(name, value)
     yield join_world()
+    give_back()  # captured steps, before what they exchange with
     leave_world()
 
 
@@ -99,9 +101,9 @@ def test_sums_keep_format_and_layout(one_rank: World) -> None:
 
 
 def learned(images: ImageSet, more: ImageSet, device: str = "cpu") -> dict[str, torch.Tensor]:
-    learner = Learner(
-        "lucir", net="small", policy="fixed", epochs=2, batch=8, memory=3, device=device, deterministic=device != "cpu"
-    )
+    settings: dict[str, Any] = {"net": "small", "policy": "fixed", "epochs": 2, "batch": 8, "memory": 3}
+    settings |= {"first_lr": 0.01, "action": {"lr": 0.01}, "precision": "fp32", "deterministic": device != "cpu"}
+    learner = Learner("lucir", device=device, **settings)
     for each in (images, more):
         learner.partial_fit(each.pixels, each.labels)
     return learner.state().tensors(images=False)[0]
@@ -120,10 +122,7 @@ def test_one_rank_gives_the_bytes_of_one_process(
         name: value.cpu().numpy().tobytes() for name, value in alone.items()
     }
     world.synchronises = True
-    synchronised = learned(images, more, device)
-    for name, value in plain.items():
-        if value.is_floating_point():
-            torch.testing.assert_close(synchronised[name], value, rtol=1e-2, atol=1e-3)
+    assert difference(plain, learned(images, more, device)) < 1e-2
 
 
 # Two ranks, under torchrun --------------------------------------------------------------------------------------------
