@@ -21,6 +21,7 @@ from poise.experiment import (
     make_tracker,
     make_watcher,
     open_ranks,
+    parse_once,
     reopen,
 )
 from poise.recipes import DEFAULT_RECIPE
@@ -36,6 +37,7 @@ def words_to_plan(recipe: str, overrides: Sequence[str] | None, seed: int | None
     if "=" in recipe:  # no recipe given: the first word is an override
         words, recipe = [recipe, *words], DEFAULT_RECIPE
     words += [f"seed={seed}"] if seed is not None else []
+    parse_once(words)
     return make_plan(recipe, load_recipe(recipe, words))
 
 

@@ -13,7 +13,7 @@ from poise.experiment.recipe import (
     Recipe,
     load_recipe,
     make_recipe,
-    parse_override,
+    parse_once,
 )
 from poise.experiment.run import Run, complete
 from poise.experiment.sweep import Cell, read_sweep, refuse_failed, sweep_cells
@@ -50,7 +50,7 @@ __all__ = [
     "make_tracker",
     "make_watcher",
     "open_ranks",
-    "parse_override",
+    "parse_once",
     "predict_files",
     "read_sweep",
     "refuse_failed",

@@ -17,7 +17,7 @@ from poise.data import ImageSet
 from poise.errors import OutOfMemory, PoiseError, UserError
 from poise.experiment.changes import changed_keys, differing_keys, pin, refuse_changed
 from poise.experiment.contents import check_progress
-from poise.experiment.examiner import Exam, Examiner, figures, percent
+from poise.experiment.examiner import Exam, Examiner, figures, matrix_in_percent, percent
 from poise.experiment.folder import Checkpoint, RunFolder
 from poise.experiment.machine import describe_machine, record_end, record_resume, started_threads
 from poise.experiment.plan import Plan, images_by_origin, refuse_other_exam
@@ -322,6 +322,7 @@ class Run:
             "memory": recipe.memory.model_dump(exclude_none=True) or {"per_class": 20},
             **self.plan.stronger,
             **({"images_per_class": recipe.images_per_class} if self.plan.sizes else {}),
+            **({"options": dict(recipe.options)} if recipe.options else {}),
             **({"oracle_all_images": True} if self.plan.settings.memory.keeps_all else {}),
             **({"knows_increment": True} if recipe.memory.knows_increment else {}),
             "epochs": recipe.epochs,
@@ -331,6 +332,7 @@ class Run:
             **_pretrained(learner),
             **self._ranks(),
             **figures(self.exams, self.plan.stream),
+            "accuracy_matrix": matrix_in_percent(self.exams, self.plan.stream),
             "seconds": {name: round(spent, 3) for name, spent in self.seconds.items()},
             "curve": [
                 {

@@ -13,7 +13,7 @@ from typing import Any
 from poise import store
 from poise.actions import Action
 from poise.errors import Diverged, RunFailed, UserError
-from poise.experiment.examiner import Exam, figures
+from poise.experiment.examiner import Exam, figures, matrix_in_percent
 from poise.experiment.folder import RunFolder
 from poise.experiment.plan import Plan
 from poise.experiment.progress import Lines, Quiet
@@ -25,7 +25,10 @@ from poise.spaces import ActionSpace
 from poise.studies.probe import reach, trying
 
 NAME = "crossval"
-FIGURES = ("average_accuracy", "average_accuracy_after_phase_0", "last_accuracy", "average_forgetting")
+FIGURES = (
+    *("average_accuracy", "average_accuracy_after_phase_0", "last_accuracy", "average_forgetting"),
+    "backward_transfer",
+)
 
 
 @dataclass(frozen=True)
@@ -134,7 +137,9 @@ def _candidates(plan: Plan, folder: RunFolder, action: Action) -> Iterator[Candi
             }
             for point in result["curve"]
         ]
-        yield Candidate(chosen, {**result, "curve": curve}, figures(counted, plan.stream))
+        matrix = matrix_in_percent(counted, plan.stream)
+        own = {**result, "accuracy_matrix": matrix, "curve": curve}
+        yield Candidate(chosen, own, figures(counted, plan.stream))
 
 
 def _seconds(first: RunFolder, folders: Sequence[RunFolder]) -> dict[str, float]:
