@@ -26,7 +26,7 @@ from poise.training.world import Reduction
 from .ranks import CASES, RUN, difference
 
 WORKER = Path(__file__).with_name("ranks.py")
-PATIENCE = 120  # seconds for what takes a few
+PATIENCE = 300  # seconds for what takes a few
 
 
 def seen_from(rank: int, size: int) -> World:
