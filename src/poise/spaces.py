@@ -216,7 +216,7 @@ def make_space(
     then stays as in the base action. `choices` are the words of an axis that mean something to the method; of an axis
     without any, nothing is tuned in a named space. An empty grid is the space of the base action alone.
     """
-    known, kinds = choices or {}, _kinds(tune)
+    known, kinds = choices or {}, check_tuned(tune)
     named = named_space(space) if isinstance(space, str) else space
     if isinstance(named, Named):
         name, given, favourite = named.name, _meaningful(all_grids(named.grids), base, known), named.favourite
@@ -310,7 +310,7 @@ def tuned_space(
     optional = {"epochs": float(epochs), "allocation": allocation, "backbone_rate": AXES["backbone_rate"].default}
     more = {axis: value for axis, value in optional.items() if axis in asked and value is not None and axis not in own}
     base = Action(**own, **more).replace(**changes)
-    kinds = _kinds(tune)
+    kinds = check_tuned(tune)
     apart = "classifier" in own and "classifier" not in changes and "classifier" not in named
     if tuned and apart and (kinds is None or "classifier" in kinds):
         base = base.replace(classifier="auto")
@@ -333,7 +333,8 @@ def named_space(word: str, versions: Mapping[str, Named] = MappingProxyType({}))
     return found._replace(name=word, grids=grids)
 
 
-def _kinds(tune: str | Collection[str] | None) -> tuple[str, ...] | None:
+def check_tuned(tune: str | Collection[str] | None) -> tuple[str, ...] | None:
+    """The kinds of axes that `tune` names, None for all; refuses other words, and one that is named twice."""
     if tune is None:
         return None
     if not isinstance(tune, Collection) or isinstance(tune, Mapping):
@@ -343,6 +344,8 @@ def _kinds(tune: str | Collection[str] | None) -> tuple[str, ...] | None:
     for word in kinds:
         if not isinstance(word, str) or word not in tunable:
             raise UserError(f"tune cannot be {shown(word)}; {suggestion(word, tunable)}")
+    if len(set(kinds)) < len(kinds):
+        raise UserError(f"tune={shown(tune)} names a word twice; leave one out")
     return kinds
 
 

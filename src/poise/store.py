@@ -104,11 +104,6 @@ def refuse_bad_place(path: Path) -> None:
         raise UserError(f"{path} is a folder; give the name of a file in it")
 
 
-def write_bytes(path: Path, data: bytes) -> None:
-    """Put `data` at `path` atomically: temporary file, fsync, rename, fsync of the folder."""
-    files.write_bytes(path, data)
-
-
 def write_json(path: Path, value: Mapping[str, Any], *, digest: bool = False) -> None:
     """Write a document with its format version, human-readable, in a fixed byte layout.
 
@@ -117,7 +112,7 @@ def write_json(path: Path, value: Mapping[str, Any], *, digest: bool = False) ->
     document = {"format": PLAIN_FORMAT, **value}
     own = {DIGEST: digest_of(document)} if digest else {}
     text = json.dumps({**document, **own}, indent=1, ensure_ascii=False, allow_nan=False)
-    write_bytes(path, _encode_line(text))
+    files.write_bytes(path, _encode_line(text))
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -159,7 +154,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, 
     document = json.dumps({"kind": kind, "format": FORMAT, "meta": meta}, allow_nan=False)
     header = {"sum": _checksum(plain, document), "document": document}
     # One entry only: safetensors writes its metadata in the order of a hash table, anew in every process.
-    write_bytes(path, to_bytes(plain, {"poise": json.dumps(header)}))
+    files.write_bytes(path, to_bytes(plain, {"poise": json.dumps(header)}))
 
 
 def read_tensors(path: Path, *, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:

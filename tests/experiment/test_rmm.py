@@ -20,7 +20,10 @@ Plans = Callable[..., Plan]
 Outcome = Callable[[Path], tuple[dict[str, Any], bytes, bytes]]
 SHORT = ("epochs=1", "batch=64")  # as in `plan`
 STREAM = "groups=[3,2,2]"
-TRYING = ("policy=race", "space={allocation=[0.0,0.9]}", "trials.environment=lookahead")
+TRYING = (
+    *("policy=race", "space={allocation=[0.0,0.9]}", "trials.environment=lookahead"),
+    *("images_per_class=40", "batch=16"),
+)
 
 
 class Killer(Quiet):

@@ -280,7 +280,8 @@ def test_tensorboard_of_a_refused_run_writes_nothing(plan: Plans, tmp_path: Path
 
 @pytest.mark.cifar100
 def test_cifar100_works_end_to_end_on_a_cpu(tmp_path: Path) -> None:
-    plan = make_plan("cifar100/lucir", load_recipe("cifar100/lucir", ["groups=[2,2]", "epochs=1", "device=cpu"]))
+    words = ["groups=[2,2]", "epochs=1", "images_per_class=100", "batch=16", "device=cpu"]
+    plan = make_plan("cifar100/lucir", load_recipe("cifar100/lucir", words))
     result = Run(plan, RunFolder(tmp_path / "run")).start()
     assert plan.stream.classes == (68, 56, 78, 8)
     assert [point["classes"] for point in result["curve"]] == [2, 4]

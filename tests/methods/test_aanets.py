@@ -18,6 +18,8 @@ from poise.methods.aanets import BASES
 from poise.nets import Branches, Model, ScaledConv, ScaledHead
 from poise.training import EpochDone, Event, LocalPhase, StepDone, Trainer
 
+from .conftest import SETTINGS
+
 MakeImages = Callable[..., ImageSet]
 MakeTrainer = Callable[..., Trainer]
 StopAndResume = Callable[..., tuple[list[Event], Learner]]
@@ -25,13 +27,7 @@ bases = pytest.mark.parametrize("base", sorted(BASES))
 
 
 def learner_of(**options: float | str) -> Learner:
-    return Learner("aanets", options=options, policy="fixed", net="small", epochs=2, batch=8, memory=3, device="cpu")
-
-
-@pytest.fixture
-def arriving(make_images: MakeImages) -> list[ImageSet]:
-    phases = ([0, 1], [2, 3], [4, 5])
-    return [make_images(classes * 6, seed=number) for number, classes in enumerate(phases)]
+    return Learner("aanets", options=options, **SETTINGS)
 
 
 def learned(arriving: list[ImageSet], **options: float | str) -> list[Model]:
