@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from poise.cli.ranks import joined
 from poise.cli.words import (
     Board,
     Checkpoints,
@@ -39,16 +40,19 @@ def run(
     cpus_per_worker: CpusPerWorker = None,
 ) -> None:
     """Run a recipe over its stream of phases."""
-    from poise.cli.running import start_run, trials_elsewhere, words_to_plan
+    from poise.cli.running import refuse_dry_run, start_run, trials_elsewhere, words_to_plan
     from poise.experiment import Run, RunFolder, describe_plan
 
-    plan = words_to_plan(recipe, overrides, seed)
-    if dry_run:
-        show(describe_plan(plan))
-        return
-    with trials_elsewhere(plan, trials_on, cpus_per_worker) as executor:
-        job = Run(plan, RunFolder(out or plan.default_folder()), (), checkpoint_every, executor=executor)
-        start_run(job, tensorboard, track)
+    with joined() as world:
+        plan = words_to_plan(recipe, overrides, seed)
+        if dry_run:
+            refuse_dry_run(world)
+            show(describe_plan(plan))
+            return
+        with trials_elsewhere(plan, trials_on, cpus_per_worker) as executor:
+            folder = RunFolder(out or plan.default_folder())
+            job = Run(plan, folder, (), checkpoint_every, executor=executor, world=world)
+            start_run(job, tensorboard, track)
 
 
 def resume(
@@ -60,10 +64,22 @@ def resume(
     cpus_per_worker: CpusPerWorker = None,
 ) -> None:
     """Continue a run that was stopped or killed; the result is the same as without the stop."""
-    from poise.cli.running import finish_up, make_watchers, show_result, trials_elsewhere
+    from poise.cli.running import (
+        finish_up,
+        make_watchers,
+        refuse_under_torchrun,
+        resume_run,
+        show_result,
+        trials_elsewhere,
+    )
     from poise.experiment import make_watcher, reopen
     from poise.studies import runner_in
 
+    with joined() as world:
+        if world is not None:
+            refuse_under_torchrun(trials_on)
+            resume_run(world, folder, checkpoint_every, tensorboard, track)
+            return
     opened, plan = reopen(folder)
     if opened.finished:
         finish_up(opened)

@@ -10,7 +10,7 @@ import io
 import pickle
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -127,8 +127,7 @@ def _copied(array: NDArray[Any]) -> Tensor:
 
 
 def _make_backend(kind: str, precision: str, deterministic: bool, capture: bool) -> Backend:
-    made = make_backend(kind, precision, deterministic)
-    return made if capture else Backend(made.device, made.precision, made.deterministic, capture, made.lane)
+    return replace(make_backend(kind, precision, deterministic), capture=capture)
 
 
 def _on_gpu(value: Tensor, is_parameter: bool, needs_grad: bool) -> Tensor:
