@@ -51,7 +51,12 @@ def pytest_configure() -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip what needs a device or data that is not here, with the reason in the summary."""
-    absences = (("gpu", _gpu_missing()), ("cifar100", _cifar100_missing()), ("pretrained", _pretrained_missing()))
+    absences = (
+        ("gpu", _gpu_missing()),
+        ("cifar100", _cifar100_missing()),
+        ("pretrained", _pretrained_missing()),
+        ("ray", _ray_missing()),
+    )
     for marker, missing in absences:
         for item in items:
             if missing and item.get_closest_marker(marker):
@@ -91,6 +96,12 @@ def _pretrained_missing() -> str:
     if all(importlib.util.find_spec(name) is not None for name in packages):
         return ""
     return "the extra pretrained is not installed: the tests with real pretrained weights did not run"
+
+
+def _ray_missing() -> str:
+    if importlib.util.find_spec("ray") is not None:
+        return ""
+    return "the extra ray is not installed: the tests on a simulated cluster did not run"
 
 
 @pytest.fixture(autouse=True)

@@ -16,7 +16,8 @@ from poise.experiment.recipe import (
     parse_once,
 )
 from poise.experiment.run import Run, complete
-from poise.experiment.sweep import Cell, read_sweep, refuse_failed, sweep_cells
+from poise.experiment.sweep import Cell, pick_cell, read_sweep, refuse_failed, sweep_cells
+from poise.experiment.sweep_view import sweep_lines
 from poise.experiment.tensorboard import TensorBoard
 from poise.experiment.trackers import TRACKERS, make_tracker
 from poise.experiment.tracking import Tracker, track_folder
@@ -51,6 +52,7 @@ __all__ = [
     "make_watcher",
     "open_ranks",
     "parse_once",
+    "pick_cell",
     "predict_files",
     "read_sweep",
     "refuse_failed",
@@ -60,6 +62,7 @@ __all__ = [
     "set_reject",
     "split_for_development",
     "sweep_cells",
+    "sweep_lines",
     "track_folder",
     "watch_phase",
 ]
