@@ -8,6 +8,9 @@ Four variants of one idea, and mixing them up costs points of accuracy:
 - `pod`: shortcuts without parameters; no ReLU after *any* addition; the last block is a level of its own
   (four levels of maps); the second batch norm of every block starts at zero.
 - `foster`: shortcuts without parameters and a ReLU after every addition, as He et al. (2016) describe it.
+
+A ResNet-18 has projection shortcuts in every variant. Its `pod` has a ReLU after the first addition of each level and
+none after the second, so that the maps of its four levels can be negative; `foster` is the same as `ordinary`.
 """
 
 from __future__ import annotations
@@ -232,17 +235,16 @@ def cifar_resnet(
     return ResNet(stem, _levels(variant, blocks, widths), widths[-1])
 
 
-def imagenet_resnet18(variant: str, channels: int) -> ResNet:
-    """ResNet-18 for larger images: 7×7 stem of stride 2, max-pooling, four levels of two blocks."""
+def resnet18(variant: str, channels: int, *, size: int, stride: int, pool: bool) -> ResNet:
+    """ResNet-18, four levels of two blocks, with a stem of this `size` and `stride`, and max-pooling after it or not.
+
+    `size=7, stride=2, pool=True` is He et al.'s for images of 224 pixels, which LUCIR uses; `size=3, stride=1, pool=True`
+    is PODNet's, whose maps have twice the resolution; without pooling it is DER's for images of 32 pixels.
+    """
     widths = (64, 128, 256, 512)
-    conv = make_layer(nn.Conv2d, channels, 64, 7, 2, 3, bias=False)
-    stem = nn.Sequential(conv, BatchNorm(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1))
-    return ResNet(stem, _levels(_projecting(variant), (2, 2, 2, 2), widths), 512)
-
-
-def cifar_resnet18(variant: str, channels: int) -> ResNet:
-    """ResNet-18 for small images, as DER has it: 3×3 stem of stride 1, no max-pooling, four levels of two blocks."""
-    return cifar_resnet(_projecting(variant), channels, (2, 2, 2, 2), (64, 128, 256, 512))
+    conv = make_layer(nn.Conv2d, channels, widths[0], size, stride, size // 2, bias=False)
+    stem = nn.Sequential(conv, BatchNorm(widths[0]), nn.ReLU(), *([nn.MaxPool2d(3, 2, 1)] if pool else []))
+    return ResNet(stem, _levels(_projecting(variant), (2, 2, 2, 2), widths), widths[-1])
 
 
 def initialise(net: ResNet, generator: torch.Generator, *, zero_last_norm: bool) -> None:
@@ -270,9 +272,10 @@ def _levels(variant: str, blocks: tuple[int, ...], widths: tuple[int, ...]) -> l
     for number, (count, width) in enumerate(zip(blocks, widths, strict=True)):
         level = nn.Sequential()
         for index in range(count):
-            last = number == len(blocks) - 1 and index == count - 1
+            ends_level = index == count - 1
             stride = 2 if index == 0 and number > 0 else 1
-            relu, project = not (last and variant == "lucir"), variant != "foster"
+            linear = {"lucir": ends_level and number == len(blocks) - 1, "pod": ends_level}
+            relu, project = not linear.get(variant, False), variant != "foster"
             level.append(Block(width_in, width, stride, relu=relu, project=project))
             width_in = width
         levels.append(level)
