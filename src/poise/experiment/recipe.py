@@ -36,7 +36,14 @@ SettingName = Literal["tfh", "tfs", "groups"]
 ExamName = Literal["test", "dev"]
 AugmentationName = Literal["data", "judged", "autoaugment", "cutout", "autoaugment+cutout"]
 #: Keys that are left out of a written recipe where they say nothing: recipes are written as they always were.
-LEFT_OUT: Final = {"choose": False, "images": None, "augmentation": "data"}
+LEFT_OUT: Final = {
+    "choose": False,
+    "images": None,
+    "augmentation": "data",
+    "milestones": None,
+    "balance_share": None,
+    "balance_lr": None,
+}
 
 
 _TABLES: Final = ("options", "action", "policy_options")  # keys that hold names of the method, the action, the policy
@@ -133,6 +140,9 @@ class Recipe(BaseModel):
     choose: Flag = False
     images: Whole | None = Field(None, ge=1)
     augmentation: AugmentationName = "data"
+    milestones: list[Number] | None = None
+    balance_share: Number | None = None
+    balance_lr: Number | None = None
 
     @model_serializer(mode="wrap")
     def _leave_out_unused_keys(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:

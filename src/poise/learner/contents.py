@@ -81,7 +81,7 @@ _SETTINGS = keyed(
     {
         "method": text,
         "memory": mapped(either("a plain value or a list of numbers", scalar, listed(number()))),
-        "schedule": mapped(scalar),
+        "schedule": mapped(either("a plain value or a list of numbers", scalar, listed(number()))),
         "trials": mapped(scalar),
     },
     {

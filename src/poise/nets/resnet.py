@@ -238,8 +238,8 @@ def cifar_resnet(
 def resnet18(variant: str, channels: int, *, size: int, stride: int, pool: bool) -> ResNet:
     """ResNet-18, four levels of two blocks, with a stem of this `size` and `stride`, and max-pooling after it or not.
 
-    `size=7, stride=2, pool=True` is He et al.'s for images of 224 pixels, which LUCIR uses; `size=3, stride=1, pool=True`
-    is PODNet's, whose maps have twice the resolution; without pooling it is DER's for images of 32 pixels.
+    `size=7, stride=2, pool=True` is He et al.'s for images of 224 pixels, which LUCIR uses; `size=3, stride=1,
+    pool=True` is PODNet's, whose maps have twice the resolution; without pooling it is DER's for images of 32 pixels.
     """
     widths = (64, 128, 256, 512)
     conv = make_layer(nn.Conv2d, channels, widths[0], size, stride, size // 2, bias=False)

@@ -73,7 +73,7 @@ class Trainer:
         method, growth = situation.method, situation.growth
         balancing = action.balance == "finetune" and growth.old > 0
         stages = (*method.stages(growth), *((method.balancing,) if balancing else ()))
-        self.stages = tuple(_without_missing(stage, model) for stage in stages)
+        self.stages = tuple(_without_missing(self.schedule.shaped(stage), model) for stage in stages)
         self.stage = self.epoch = self.step = 0
         self.record: list[Tensor] = []  # loss and terms of the steps of this epoch, [steps, names] each
         self._picks: Tensor | None = None  # the images of a balanced stage
