@@ -26,13 +26,15 @@ from poise.runfolder import PAGE, REPORT
 from poise.studies import gather_with_studies
 
 
-def words_to_plan(recipe: str, overrides: Sequence[str] | None, seed: int | None = None) -> Plan:
-    """The plan that the words of a command describe."""
+def words_to_plan(
+    recipe: str, overrides: Sequence[str] | None, seed: int | None = None, *, outlined: bool = False
+) -> Plan:
+    """The plan that the words of a command describe; see `make_plan` for `outlined`."""
     words = list(overrides or [])
     if "=" in recipe:  # no recipe given: the first word is an override
         words, recipe = [recipe, *words], DEFAULT_RECIPE
     words += [f"seed={seed}"] if seed is not None else []
-    return make_plan(recipe, load_recipe(recipe, words))
+    return make_plan(recipe, load_recipe(recipe, words), outlined=outlined)
 
 
 def start_run(job: Run, tensorboard: bool = False, track: str | None = None) -> None:

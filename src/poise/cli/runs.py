@@ -27,7 +27,7 @@ def run(
     from poise.cli.running import start_run, words_to_plan
     from poise.experiment import Run, RunFolder, describe_plan
 
-    plan = words_to_plan(recipe, overrides, seed)
+    plan = words_to_plan(recipe, overrides, seed, outlined=dry_run)
     if dry_run:
         show(describe_plan(plan))
         return

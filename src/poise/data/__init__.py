@@ -9,6 +9,7 @@ from poise.data.feed import Feed, batch_bounds, fits
 from poise.data.herding import herd
 from poise.data.images import ImageSet
 from poise.data.inputs import decode_each, to_pixels
+from poise.data.kernels import usable_kernels
 from poise.data.memory import Memory, draw_reserve
 from poise.data.orders import class_order
 from poise.data.streams import Stream, make_stream
@@ -47,4 +48,5 @@ __all__ = [
     "suitable_augmentation",
     "suitable_net",
     "to_pixels",
+    "usable_kernels",
 ]

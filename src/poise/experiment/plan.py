@@ -55,8 +55,9 @@ class Plan:
     @property
     def stronger(self) -> dict[str, str]:
         """The name of what is done to training images beyond shifts, mirroring and brightness, if anything is."""
-        name = self.augmentation.name if self.augmentation is not None else ""
-        return {"augmentation": name} if name else {}
+        word = self.augmentation.name if self.augmentation is not None else ""
+        word = self.recipe.augmentation if self.recipe.augmentation in STRONGER else word
+        return {"augmentation": word} if word else {}
 
     @property
     def notes(self) -> list[str]:
@@ -133,9 +134,12 @@ class Plan:
         return Path("runs") / f"{name}-{recipe.setting}-{phases}-{policy or recipe.policy}-s{recipe.seed}"
 
 
-def make_plan(name: str, recipe: Recipe) -> Plan:
-    """Open the data and lay out the stream; every mistake in them is found here."""
-    source = open_source(recipe.data, size=recipe.image_size)
+def make_plan(name: str, recipe: Recipe, *, outlined: bool = False) -> Plan:
+    """Open the data and lay out the stream; every mistake in them is found here.
+
+    With `outlined`, one of ImageNet's data sets need not be here: its published numbers do for an estimate.
+    """
+    source = open_source(recipe.data, size=recipe.image_size, outlined=outlined)
     order = class_order(recipe.order, len(source.class_names))
     phases = None if recipe.setting == "groups" else recipe.phases
     stream = make_stream(recipe.setting, order=order, phases=phases, groups=recipe.groups)

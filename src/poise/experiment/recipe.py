@@ -34,7 +34,7 @@ Number = Annotated[float, Strict()]
 Flag = Annotated[bool, Strict()]
 SettingName = Literal["tfh", "tfs", "groups"]
 ExamName = Literal["test", "dev"]
-AugmentationName = Literal["data", "judged", "autoaugment", "cutout", "autoaugment+cutout"]
+AugmentationName = Literal["data", "judged", "resized", "autoaugment", "cutout", "autoaugment+cutout"]
 #: Keys that are left out of a written recipe where they say nothing: recipes are written as they always were.
 LEFT_OUT: Final = {
     "choose": False,

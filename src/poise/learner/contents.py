@@ -75,7 +75,15 @@ _ENTRY = keyed(
     },
 )
 _AUGMENTATION = keyed(
-    {}, {"pad": whole(0, MOST_PAD), "flip": truth, "brightness": _SHARE, "autoaugment": truth, "cutout": _SHARE}
+    {},
+    {
+        "pad": whole(0, MOST_PAD),
+        "flip": truth,
+        "brightness": _SHARE,
+        "autoaugment": truth,
+        "cutout": _SHARE,
+        "resized": _SHARE,
+    },
 )
 _SETTINGS = keyed(
     {

@@ -15,7 +15,6 @@ none after the second, so that the maps of its four levels can be negative; `fos
 
 from __future__ import annotations
 
-import logging
 from functools import cache
 from types import ModuleType
 from typing import Any
@@ -23,33 +22,24 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from poise.data import usable_kernels
 from poise.nets.layers import FULL, make_layer
 from poise.nets.outputs import Features
 
-log = logging.getLogger(__name__)
-
 FUSED_WIDTHS = (8, 16, 32, 64, 128, 256, 512, 1024)  # numbers of channels that the fused kernels support
 FUSED_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-THIN = (16, 32, 64)  # widths of convolutions for which poise has kernels of its own
 INDEX_LIMIT = 2**31  # a tensor this large cannot be indexed by the kernels
+#: Widths of convolutions for which poise has kernels of its own, and on maps of up to how many pixels these are used:
+#: on the larger maps of ImageNet's networks cuDNN's are the better ones (`benchmarks/step.py --kernels`).
+THIN = {16: INDEX_LIMIT, 32: INDEX_LIMIT, 64: 32 * 32}
+#: Up to how many values batch norm is trained in fused kernels.
+LARGEST_NORM = INDEX_LIMIT
 
 
 @cache
 def _kernels(device: torch.device) -> ModuleType | None:
     """Poise's own kernels; None if the GPU is too old for them, or Triton is missing or cannot compile."""
-    if device.type != "cuda" or torch.cuda.get_device_capability(device) < (8, 0):
-        return None
-    try:
-        from poise.nets import fused  # Triton is not available everywhere
-
-        fused.try_out(device)
-    except torch.cuda.OutOfMemoryError:
-        raise
-    except Exception as error:  # from an import, a compiler, a driver
-        reason = (str(error) or type(error).__name__).splitlines()[0]
-        log.warning("no fused kernels, training is slower without them: %s", reason)
-        return None
-    return fused
+    return usable_kernels("poise.nets.fused", device)
 
 
 class BatchNorm(nn.BatchNorm2d):
@@ -91,7 +81,7 @@ class BatchNorm(nn.BatchNorm2d):
     def _is_fused(self, x: Tensor) -> bool:
         """Whether the fused kernels apply; not to a single value per channel, which torch refuses."""
         width = self.num_features
-        fits = width in FUSED_WIDTHS and x.dtype in FUSED_DTYPES and width < x.numel() < INDEX_LIMIT
+        fits = width in FUSED_WIDTHS and x.dtype in FUSED_DTYPES and width < x.numel() < LARGEST_NORM
         return fits and self.training and self.fuses and x.is_cuda
 
     def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *others: Any) -> None:  # noqa: ANN401
@@ -159,7 +149,8 @@ def _apply_convolution(conv: nn.Module, x: Tensor) -> Tensor:
 def _is_thin(weight: Tensor, x: Tensor) -> bool:
     """Whether it is one of the thin 3×3 convolutions for which poise has kernels of its own."""
     out, into, *size = weight.shape
-    fits = out == into and out in THIN and size == [3, 3] and x.numel() < INDEX_LIMIT
+    thin = out == into and size == [3, 3] and x.shape[2] * x.shape[3] <= THIN.get(out, 0)
+    fits = thin and x.numel() < INDEX_LIMIT
     return fits and x.is_cuda and x.dtype is torch.bfloat16
 
 
@@ -192,6 +183,18 @@ class Backbone(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.width = width
+
+
+class Stem(nn.Sequential):
+    """Convolution, batch norm, ReLU, and what follows them; on a GPU in as few kernels as in a block."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """What the first level takes."""
+        conv, norm, _, *others = self
+        x = _unit(conv, norm, x, None, relu=True)
+        for layer in others:
+            x = layer(x)
+        return x
 
 
 class ResNet(Backbone):
@@ -243,7 +246,8 @@ def resnet18(variant: str, channels: int, *, size: int, stride: int, pool: bool)
     """
     widths = (64, 128, 256, 512)
     conv = make_layer(nn.Conv2d, channels, widths[0], size, stride, size // 2, bias=False)
-    stem = nn.Sequential(conv, BatchNorm(widths[0]), nn.ReLU(), *([nn.MaxPool2d(3, 2, 1)] if pool else []))
+    layers = conv, BatchNorm(widths[0]), nn.ReLU()
+    stem = Stem(*layers, nn.MaxPool2d(3, 2, 1)) if pool else nn.Sequential(*layers)
     return ResNet(stem, _levels(_projecting(variant), (2, 2, 2, 2), widths), widths[-1])
 
 
