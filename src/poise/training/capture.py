@@ -126,7 +126,7 @@ class CapturedRunner:
         )
         trained = tuple(parameter.requires_grad for parameter in step.model.parameters())
         modes = step.model.backbone.training, backend.precision, backend.deterministic
-        where = self._feed.pixels.device, tuple(self._feed.pixels.shape[1:])
+        where = self._feed.device, self._feed.shape
         layers = repr(step.model), repr(step.teacher)  # strides and the like
         return hash(
             (
@@ -147,7 +147,7 @@ class CapturedRunner:
         window = self._position + torch.arange(size, device=self._feed.device)
         picks = self._order.index_select(0, window)
         draws = self._draws.changed(lambda values: values.index_select(0, window))
-        values = self._step(self._feed.pixels.index_select(0, picks), self._feed.labels.index_select(0, picks), draws)
+        values = self._step(self._feed.gather(picks), self._feed.labels.index_select(0, picks), draws)
         self._position += size
         return values
 

@@ -136,10 +136,10 @@ class Trainer:
 
         @cache
         def features() -> tuple[Tensor, Tensor]:
-            pixels, labels = self.feed.new_images()
+            images, labels = self.feed.new_images()
             if not len(labels):  # in a trial of which all new images validate
                 return torch.empty(0, self.model.head.width, dtype=FULL, device=labels.device), labels
-            return situation.evaluator.extract(self.model, pixels).features, labels
+            return situation.evaluator.extract(self.model, images).features, labels
 
         generator = torch_generator(situation.seed, "conclude", situation.phase, *self.address)
         shares = self._begun is not None and self.model.is_frozen

@@ -279,7 +279,7 @@ class InnerProblem:
 
     def _validation_losses(self, values: State, part: slice) -> Tensor:
         """The cross-entropy of each of these validation images."""
-        pixels, labels = self._valid.pixels[part], self._valid.labels[part]
+        pixels, labels = self._valid.store.part(part.start, part.stop), self._valid.labels[part]
         images = self._situation.preprocessing.plain(pixels).contiguous(memory_format=torch.channels_last)
         output: Output = functional_call(self._model, values, (images,))
         return nn.functional.cross_entropy(output.logits, labels, reduction="none")
