@@ -12,6 +12,8 @@ from poise.data.inputs import decode_each, to_pixels
 from poise.data.kernels import usable_kernels
 from poise.data.memory import Memory, draw_reserve
 from poise.data.orders import class_order
+from poise.data.resampling import Crops
+from poise.data.stores import DenseStore, FlatStore, PixelStore, as_store, chunks
 from poise.data.streams import Stream, make_stream
 from poise.data.suitable import FEW_IMAGES, LARGEST_SIZE, LEAST_SIZE, suitable_augmentation, suitable_net
 
@@ -23,15 +25,21 @@ __all__ = [
     "STRONGER",
     "Augmentation",
     "Budget",
+    "Crops",
+    "DenseStore",
     "Draws",
     "FeatureViews",
     "Feed",
+    "FlatStore",
     "ImageSet",
     "Memory",
+    "PixelStore",
     "Preprocessing",
     "Stored",
     "Stream",
+    "as_store",
     "batch_bounds",
+    "chunks",
     "class_order",
     "class_sizes",
     "cluster_centres",

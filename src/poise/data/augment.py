@@ -20,6 +20,7 @@ from torch import Tensor
 from poise.data.autoaugment import autoaugment, cut_out, draw_operations
 from poise.data.boxes import draw_boxes
 from poise.data.resampling import Crops
+from poise.data.stores import PixelStore, as_store
 from poise.errors import Damaged, UserError, check_flag, check_number, check_whole
 
 #: What can be done to images beyond the augmentation of their data set, by name.
@@ -194,16 +195,17 @@ class Preprocessing:
             raise UserError(f"AutoAugment is for grey or RGB images, not for {len(self.mean)} channels; leave it out")
 
     @classmethod
-    def measured(cls, pixels: Tensor, augmentation: Augmentation) -> Preprocessing:
-        """Mean and standard deviation of each channel of these uint8 images [N, C, H, W].
+    def measured(cls, images: Tensor | PixelStore, augmentation: Augmentation) -> Preprocessing:
+        """Mean and standard deviation of each channel of these uint8 images, [N, C, H, W] or a store.
 
         They follow from how often each of the 256 values occurs, so the result is exact and does not
         depend on the device or on how the images are divided into chunks.
         """
-        if pixels.numel() == 0:
+        store = as_store(images)
+        if not len(store) or 0 in store.shape:
             raise UserError("no images to measure mean and standard deviation on; give at least one")
-        per_chunk = max(1, _CHUNK // pixels[0].numel())
-        chunks = (pixels[start : start + per_chunk] for start in range(0, len(pixels), per_chunk))
+        per_chunk = max(1, _CHUNK // math.prod(store.shape))
+        chunks = (store.part(start, start + per_chunk) for start in range(0, len(store), per_chunk))
         counts = np.sum([_value_counts(chunk) for chunk in chunks], axis=0)
         shares = counts / counts.sum(axis=1, keepdims=True)
         values = np.arange(256) / 255

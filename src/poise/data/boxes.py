@@ -29,7 +29,7 @@ def draw_boxes(sizes: Numbers, least: float, generator: np.random.Generator) -> 
 def _draw_some(sizes: Numbers, least: float, generator: np.random.Generator) -> Numbers:
     heights, widths = sizes.astype(np.float64).T
     areas = (heights * widths)[:, None] * generator.uniform(least, 1, (len(sizes), TRIES))
-    ratios = np.exp(generator.uniform(*map(math.log, RATIOS), (len(sizes), TRIES)))
+    ratios = np.exp(generator.uniform(math.log(RATIOS[0]), math.log(RATIOS[1]), (len(sizes), TRIES)))
     tried = np.rint(np.stack([np.sqrt(areas * ratios), np.sqrt(areas / ratios)], axis=-1))  # [n, tries, width height]
     most = np.stack([widths, heights], axis=-1)
     fits = ((tried > 0) & (tried <= most[:, None])).all(axis=-1)

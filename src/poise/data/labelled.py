@@ -12,8 +12,10 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, SequentialSampler
 
+from poise.data.images import ImageSet
 from poise.data.inputs import Size, fit_picture, median_side, suitable_square, to_pixels
 from poise.data.sources import image_files, labelled_files
+from poise.data.stores import PixelStore, as_store
 from poise.errors import UserError
 from poise.places import expand_user
 
@@ -21,10 +23,15 @@ LOADER_HINT: Final = "give (image, label) pairs"
 
 
 class Read(NamedTuple):
-    """Images as uint8 [N, C, H, W], and the labels that came with them, if any did."""
+    """A store of the images, and the labels that came with them, if any did."""
 
-    pixels: Tensor
+    store: PixelStore
     labels: Any = None
+
+    @property
+    def pixels(self) -> Tensor:
+        """The images as uint8 [N, C, H, W]: for few of them."""
+        return self.store.all()
 
 
 def read_labelled(
@@ -42,23 +49,23 @@ def read_labelled(
         if labels is not None:
             raise UserError(f"in {images} the names of the class folders are the labels; leave labels out")
         files, names = labelled_files(expand_user(images))
-        return Read(to_pixels(files, size, channels), names)
+        return Read(as_store(to_pixels(files, size, channels)), names)
     if labels is not None:
         _refuse_shuffled(images, "image has which label")
     found = _read(images, size, channels)
-    return found if labels is None else Read(found.pixels, labels)
+    return found if labels is None else Read(found.store, labels)
 
 
 def read_unlabelled(
     images: Any,  # noqa: ANN401 - checked here
     size: Size | None = None,
     channels: int = 3,
-) -> Tensor:
+) -> PixelStore:
     """The images alone, in any accepted form; of a folder, all image files in it and below it, sorted by path."""
     if isinstance(images, str | Path) and expand_user(images).is_dir():
-        return to_pixels(image_files(expand_user(images)), size, channels)
+        return as_store(to_pixels(image_files(expand_user(images)), size, channels))
     _refuse_shuffled(images, "prediction is whose")
-    return _read(images, size, channels).pixels
+    return _read(images, size, channels).store
 
 
 def _refuse_shuffled(images: Any, unknown: str) -> None:  # noqa: ANN401 - whatever a user gives
@@ -71,6 +78,8 @@ def _refuse_shuffled(images: Any, unknown: str) -> None:  # noqa: ANN401 - whate
 
 
 def _read(images: Any, size: Size | None, channels: int) -> Read:  # noqa: ANN401 - checked here
+    if isinstance(images, ImageSet | PixelStore):
+        return Read(images if isinstance(images, PixelStore) else images.store)
     if isinstance(images, DataLoader):
         return _read_loader(images, size, channels)
     if isinstance(images, IterableDataset):
@@ -85,7 +94,7 @@ def _read(images: Any, size: Size | None, channels: int) -> Read:  # noqa: ANN40
         images = _column(images)
     if isinstance(images, Sequence) and len(images) and all(map(_is_pair, images)):
         return _read_items(images, size, channels)
-    return Read(to_pixels(images, size, channels))
+    return Read(as_store(to_pixels(images, size, channels)))
 
 
 # Datasets and loaders -------------------------------------------------------------------------------------------------
@@ -104,7 +113,7 @@ def _read_dataset(dataset: Any, size: Size | None, channels: int) -> Read:  # no
         picture, label = _split(dataset[place])
         pixels[place] = torch.from_numpy(fit_picture(picture, wanted, channels)).permute(2, 0, 1)
         labels.append(label)
-    return Read(pixels, _all_or_none(labels))
+    return Read(as_store(pixels), _all_or_none(labels))
 
 
 class _Pictures(Sequence[Any]):
@@ -126,7 +135,7 @@ def _read_items(items: Iterable[Any], size: Size | None, channels: int) -> Read:
         image, label = _split(item)
         images.append(image)
         labels.append(label)
-    return Read(to_pixels(images, size, channels), _all_or_none(labels))
+    return Read(as_store(to_pixels(images, size, channels)), _all_or_none(labels))
 
 
 def _read_loader(loader: DataLoader[Any], size: Size | None, channels: int) -> Read:
@@ -149,7 +158,7 @@ def _read_loader(loader: DataLoader[Any], size: Size | None, channels: int) -> R
     if len(shapes) != 1:
         found = f"batches of different shapes, such as {shapes[0]} and {shapes[-1]}" if shapes else "no batch"
         raise UserError(f"the DataLoader gave {found}; its images must all have one size, and there must be some")
-    return Read(torch.cat(parts), _all_or_none(labels))
+    return Read(as_store(torch.cat(parts)), _all_or_none(labels))
 
 
 def _is_pair(item: object) -> bool:

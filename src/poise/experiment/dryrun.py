@@ -38,7 +38,7 @@ def describe_plan(plan: Plan) -> str:
     lines += [
         "",
         *_times(plan, learner, train),
-        f"memory  {_size(train.pixels.nbytes)} of images, {_size(8 * model)} for model, teacher and momentum",
+        f"memory  {_size(train.store.nbytes)} of images, {_size(8 * model)} for model, teacher and momentum",
         f"disk    about {_size(10 * model + 2**20)} (two checkpoints, two models, the journal)",
     ]
     return "\n".join(lines)
@@ -78,7 +78,7 @@ def _measured(purpose: str, seconds: float, each: float, how: str = "") -> list[
 def _head_bytes(learner: Learner, images: ImageSet) -> int:
     """The size of the head once it knows all classes; of some methods it is larger than the network."""
     some = images.first_of_each_label(1)
-    phase = learner.phase_of(some.pixels, some.labels)
+    phase = learner.phase_of(some, some.labels)
     grown = phase.situation.grown(phase.material.arrived)
     return sum(value.nbytes for value in grown.head.state_dict().values())
 

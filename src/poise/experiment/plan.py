@@ -12,13 +12,23 @@ import torch
 from torch import Tensor
 
 from poise import store
-from poise.data import STRONGER, Augmentation, ImageSet, Stream, class_order, class_sizes, keep_some, make_stream
+from poise.data import (
+    STRONGER,
+    Augmentation,
+    ImageSet,
+    PixelStore,
+    Stream,
+    class_order,
+    class_sizes,
+    keep_some,
+    make_stream,
+)
 from poise.data.sources import FolderSource, Source, digest, open_source
 from poise.errors import UserError
 from poise.experiment.examiner import Examiner, split_for_development
 from poise.experiment.folder import RunFolder
 from poise.experiment.recipe import Recipe, make_recipe
-from poise.learner import Learner, LearnerState, Settings, Surroundings, planned_work
+from poise.learner import Learner, LearnerState, Lookup, Settings, Surroundings, planned_work
 from poise.methods import Growth
 from poise.nets import absolute_word, named_info
 from poise.places import expand_user
@@ -197,14 +207,14 @@ def refuse_other_exam(folder: RunFolder, examiner: Examiner) -> None:
         raise UserError(f"the exam images are not those {folder.path} was started with; restore them first")
 
 
-def images_by_origin(train: ImageSet) -> Callable[[Tensor], Tensor]:
-    """From origins to pixels."""
+def images_by_origin(train: ImageSet) -> Lookup:
+    """From origins to images."""
     where = torch.full((int(train.origins.max()) + 1,), -1, dtype=torch.long)
     where[train.origins] = torch.arange(len(train))
 
-    def look_up(origins: Tensor) -> Tensor:
+    def look_up(origins: Tensor) -> PixelStore:
         known = bool(((origins >= 0) & (origins < len(where))).all()) and bool((where[origins] >= 0).all())
         check(known, "the memory", "of training images", "of images that are not among them")
-        return train.pixels[where[origins]]
+        return train.store.select(where[origins])
 
     return look_up

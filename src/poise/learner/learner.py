@@ -19,10 +19,10 @@ from poise.learner.arrival import (
     Images,
     Labels,
     check_foresight,
-    labelled_pixels,
-    pixels_for,
+    labelled_store,
     receive,
     share_right,
+    store_of,
 )
 from poise.learner.conventions import Conventions
 from poise.learner.exporting import Exporting
@@ -281,11 +281,11 @@ class Learner(Conventions, Upkeep, Rejecting, Exporting):
         if name is None or start is None or start is self.knowledge.predictor:
             return {}
         with self.backend.active():
-            found = self.evaluator.extract(start, pixels_for(images, self.settings, self.knowledge)).logits
+            found = self.evaluator.extract(start, store_of(images, self.settings, self.knowledge)).logits
             return {name: np.asarray(self.classes_)[found.argmax(dim=1).cpu().numpy()]}
 
     @undisturbed()
     def score(self, images: Images, labels: Labels | None = None) -> float:
         """The share of images whose label is predicted, in [0, 1]; labels of another kind are refused."""
-        pixels, wanted = labelled_pixels(images, labels, self.settings, self.knowledge)
-        return share_right(wanted, self.predict(pixels).tolist())
+        store, wanted = labelled_store(images, labels, self.settings, self.knowledge)
+        return share_right(wanted, self.predict(store).tolist())

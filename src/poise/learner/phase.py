@@ -283,7 +283,7 @@ class Phase:
         hits = {name: count + judged_hits(self.task.history)[name] for name, count in self.before.hits.items()}
         if len(memory.reserve):
             truth = memory.reserve.labels.to(evaluator.backend.device)
-            for name, rows in evaluator.guesses(predictor, means, memory.reserve.pixels).items():
+            for name, rows in evaluator.guesses(predictor, means, memory.reserve).items():
                 hits[name] += int((rows == truth).sum())
         shown = material.complete(predictor)
         return Knowledge(
@@ -297,7 +297,7 @@ class Phase:
             start=shown if start is predictor else material.complete(start),
             means=means,
             mean_images=mean_images,
-            memory=material.images(memory),
+            memory=material.images(memory).compacted(),
             hits=hits,
             history=(*self.before.history, *self.task.history),
             held=len(self.kept) + len(self.stored) + len(self.unstored),
@@ -358,7 +358,7 @@ def first_preprocessing(
     """
     augmentation = augmentation or suitable_augmentation(min(images.shape[1:]))
     own = info.preprocessing(augmentation) if info is not None else None
-    return with_jitter(method, own or Preprocessing.measured(images.pixels, augmentation))
+    return with_jitter(method, own or Preprocessing.measured(images.store, augmentation))
 
 
 def with_jitter(method: Method, preprocessing: Preprocessing) -> Preprocessing:

@@ -119,7 +119,7 @@ def measure_speed(
 def speed_of(learner: Views, images: ImageSet, seconds: float = SECONDS) -> Speed:
     """How fast this learner would learn these images, labelled by their classes."""
     with learner.backend.active():
-        arrival = receive(images.pixels, images.labels, learner.settings, learner.knowledge)
+        arrival = receive(images, images.labels, learner.settings, learner.knowledge)
         return measure_speed(learner.settings, learner.knowledge, arrival, learner._around, seconds=seconds)
 
 
@@ -127,7 +127,7 @@ def try_step(learner: Views, images: ImageSet) -> None:
     """Train one step on a few of these images and throw it away: a network that the method cannot use is refused."""
     settings, knowledge, some = learner.settings, learner.knowledge, images.first_of_each_label(1)
     with learner.backend.active():
-        arrival = receive(some.pixels, some.labels, settings, knowledge)
+        arrival = receive(some, some.labels, settings, knowledge)
         phase = _small_phase(settings, knowledge, arrival, learner._around)
         next(phase.make_trainer(phase.usual_action).run(), None)
 
@@ -138,7 +138,7 @@ def _small_phase(settings: Settings, knowledge: Knowledge, arrival: Arrival, aro
     some, known = _some(arrival.images, images), _with_less_memory(knowledge, images)
     if known.preprocessing is None:
         augmentation = around.augmentation or suitable_augmentation(min(some.shape[1:]))
-        known = replace(known, preprocessing=Preprocessing.measured(some.pixels, augmentation))
+        known = replace(known, preprocessing=Preprocessing.measured(some.store, augmentation))
     return Phase(settings, known, replace(arrival, images=some, count=len(some)), around)
 
 
@@ -177,7 +177,7 @@ def _time_steps(phase: Phase, seconds: float, clock: Callable[[], float]) -> flo
 
 def _time_features(phase: Phase, clock: Callable[[], float]) -> float:
     """Seconds for the features of an image, and of its mirror image, where they are computed once in a phase."""
-    network, images = phase.material.whole, phase.stored.pixels
+    network, images = phase.material.whole, phase.stored
     if network is None:
         return 0.0
     evaluator = Evaluator(phase.preprocessing, phase.situation.backend)

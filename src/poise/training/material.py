@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from poise.data import FeatureViews, ImageSet, Memory, mirror
+from poise.data import FeatureViews, ImageSet, Memory
 from poise.nets import Features, Model
 from poise.training.situation import Situation
 
@@ -45,9 +45,9 @@ class Material:
         parts = [self.kept.exemplars, self.kept.reserve, self.new, self.reserve, self.unstored]
         pictures = ImageSet.joined(parts)
         views = FeatureViews.of(self.situation.preprocessing)
-        shown = [pictures.pixels, *([mirror(pictures.pixels)] if views.augmentation.flip else [])]
-        extract = self.situation.evaluator.extract
-        stored = torch.stack([extract(model, pixels).features for pixels in shown], dim=-1)[:, :, None].cpu()
+        sides, extract = [False, True] if views.augmentation.flip else [False], self.situation.evaluator.extract
+        found = [extract(model, pictures, mirrored=side).features for side in sides]
+        stored = torch.stack(found, dim=-1)[:, :, None].cpu()
         features = ImageSet(stored, pictures.labels, torch.arange(len(pictures)))
         exemplars, reserved, new, reserve, unstored = _split(features, [len(part) for part in parts])
         situation = replace(self.situation, model=model.without_backbone(), preprocessing=views)

@@ -159,9 +159,9 @@ class EagerRunner:
 
     def epoch(self, order: Tensor, draws: Draws, first: int, noise: int) -> Iterator[Tensor]:
         """Run the steps from `first` on, yielding after each."""
+        left, crops = self._bounds[first:], draws.crops(self._feed.shape[1:])
         draws = draws.to(self._feed.device)
-        left = self._bounds[first:]
-        for (start, stop), (pixels, labels) in zip(left, self._feed.batches(order, left), strict=True):
+        for (start, stop), (pixels, labels) in zip(left, self._feed.batches(order, left, crops), strict=True):
             with seeding(self._drawn, noise + start, self._feed.device):
                 values = self._step(pixels, labels, draws.batch(start, stop))
             yield values[None]
@@ -171,7 +171,8 @@ def drawn_in_training(situation: Situation, model: Model, teacher: Model | None,
     """Which global generators a training of this model on these images draws from."""
     if isinstance(model.backbone, Backbone) and (teacher is None or isinstance(teacher.backbone, Backbone)):
         return NOTHING
-    few = feed.pixels[[0, -1]].to(situation.backend.device)  # two, for batch statistics
+    ends = torch.tensor([0, len(feed) - 1], device=feed.store.device)  # two, for batch statistics
+    few = feed.gather(ends).to(situation.backend.device)
     images = situation.preprocessing.plain(few).contiguous(memory_format=torch.channels_last)
     with situation.backend.autocast:
         drawn = drawn_from(model, images, training=True)
