@@ -11,6 +11,7 @@ from poise.data.augment import Augmentation, Preprocessing
 from poise.data.images import ImageSet
 from poise.data.sources.base import Source
 from poise.data.sources.folder import FolderSource
+from poise.data.stores import FlatStore
 from poise.errors import UserError
 from poise.places import Collection, explain_collection
 
@@ -71,19 +72,21 @@ class OutlinedSource(Source):
 
     def train(self) -> ImageSet:
         """As many blank images as it has, which take no memory."""
-        return _blank(self._collection.sizes(), self.outline()[1])
+        return self._blank(self._collection.sizes())
 
     def test(self) -> ImageSet:
         """As many blank images as its exam has."""
-        each = self._collection.tests // self._collection.classes
-        return _blank([each] * self._collection.classes, self.outline()[1])
+        return self._blank([self._collection.tests // self._collection.classes] * self._collection.classes)
 
     def outline(self) -> tuple[list[int], tuple[int, int, int]]:
         """The published numbers."""
         return self._collection.sizes(), (3, self._collection.size, self._collection.size)
 
-
-def _blank(sizes: list[int], shape: tuple[int, int, int]) -> ImageSet:
-    labels = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
-    pixels = torch.zeros(1, *shape, dtype=torch.uint8).expand(len(labels), *shape)
-    return ImageSet(pixels, labels, torch.arange(len(labels)))
+    def _blank(self, counts: list[int]) -> ImageSet:
+        """One black image many times, as large as most are when they are stored: 4 to 3 where the aspect is kept."""
+        labels = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
+        short, shape = self._collection.stored, self.outline()[1]
+        long = short if short == shape[1] else short * 4 // 3
+        nothing = torch.zeros(3 * short * long, dtype=torch.uint8)
+        sizes = torch.tensor([short, long]).expand(len(labels), 2)
+        return ImageSet(FlatStore(nothing, torch.zeros_like(labels), sizes, shape), labels, torch.arange(len(labels)))
