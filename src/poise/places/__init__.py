@@ -12,13 +12,15 @@ from poise.places.known import (
     explain_unknown,
     is_name,
     listing,
-    named_folder,
+    named_place,
     remember,
 )
+from poise.places.packfile import ENDING, is_pack
 from poise.places.releases import RELEASES, Release
 
 __all__ = [
     "EMBEDDED",
+    "ENDING",
     "RELEASES",
     "Files",
     "KnownSource",
@@ -30,10 +32,11 @@ __all__ = [
     "explain_unknown",
     "image_files",
     "is_name",
+    "is_pack",
     "labelled_files",
     "list_files",
     "listing",
-    "named_folder",
+    "named_place",
     "remember",
     "scan",
 ]
