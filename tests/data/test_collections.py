@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
+from poise.data import Augmentation
+from poise.data.packing import Packing
 from poise.data.sources import open_source
 from poise.errors import UserError
-from poise.experiment import describe_plan, load_recipe, make_plan
+from poise.experiment import Run, RunFolder, describe_plan, load_recipe, make_plan, reopen
 from poise.places import COLLECTIONS, listing
 
 LUCIRS, PODNETS = COLLECTIONS["imagenet-subset-lucir"], COLLECTIONS["imagenet-subset-podnet"]
@@ -80,6 +86,79 @@ class TestWhereNothingIs:
         text = describe_plan(make_plan(name, load_recipe(name), outlined=True))
         assert all(word in text for word in words), text
         assert "is not here: counted as published" in text
+
+
+class TestPacked:
+    """A small ImageNet: six classes, of which a subset has three. Images have a short side of 32, networks see 28."""
+
+    @pytest.fixture(autouse=True)
+    def small(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+        monkeypatch.setattr("poise.places.collections.IMAGENET_CLASSES", 6)
+        for name, count in (("imagenet", 6), ("imagenet-subset-lucir", 3)):
+            changed = replace(COLLECTIONS[name], classes=count, size=28, stored=32, known={})
+            monkeypatch.setitem(COLLECTIONS, name, changed)
+        monkeypatch.setenv("POISE_DATA", str(tmp_path / "data"))
+        monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+        folder = tmp_path / "data" / "imagenet"
+        for part, count in (("train", 6), ("val", 2)):
+            for label in range(6):
+                (folder / part / f"n{label:08}").mkdir(parents=True)
+                for number in range(count):
+                    picture = Image.new("RGB", (40 + 4 * number, 32), (40 * label, 10 * number, 99))
+                    picture.save(folder / part / f"n{label:08}" / f"{number}.png")
+        return folder
+
+    def pack(self, folder: Path, name: str, *classes: str) -> Path:
+        out = folder.parent / f"{name}.pack"
+        for _ in Packing(folder, out, 32, classes=classes).run():
+            pass
+        return out
+
+    def test_class_folders_are_refused_with_the_command_to_type(self, small: Path) -> None:
+        line = f"pack it once: 'poise data pack {small} --out {small.parent}/imagenet-subset-lucir.pack --classes"
+        with pytest.raises(UserError, match=re.escape(line)) as caught:
+            open_source("imagenet-subset-lucir")
+        assert "\n" not in str(caught.value)
+
+    def test_a_subset_is_part_of_the_whole_pack_or_has_its_own(self, small: Path) -> None:
+        chosen = sorted(np.random.RandomState(1993).permutation(6)[:3].tolist())
+        self.pack(small, "imagenet")
+        whole = open_source("imagenet-subset-lucir")
+        self.pack(small, "imagenet-subset-lucir", "imagenet-subset-lucir")
+        own = open_source("imagenet-subset-lucir")
+        for source in (whole, own):
+            assert source.class_names == tuple(f"n{label:08}" for label in chosen)
+            assert source.outline() == ([6] * 3, (3, 28, 28))
+            for images, count in ((source.train(), 6), (source.test(), 2)):
+                assert images.labels.tolist() == [label for label in range(3) for _ in range(count)]
+                assert images.origins.tolist() == list(range(3 * count))
+                reds = images.pixels[:, 0, 5, 5].tolist()
+                assert reds == [40 * label for label in chosen for _ in range(count)]
+        assert whole.train().store.sizes[:2].tolist() == [[32, 40], [32, 44]]
+        assert open_source("imagenet").fingerprint != whole.fingerprint != own.fingerprint
+
+    def test_one_of_another_size_is_refused(self, small: Path) -> None:
+        for _ in Packing(small, small.parent / "imagenet.pack", 16).run():
+            pass
+        with pytest.raises(UserError, match="needs 32; pack it with --size 32"):
+            open_source("imagenet")
+
+    def test_a_recipe_is_run_and_resumed_from_it(
+        self, small: Path, tmp_path: Path, outcome: Callable[[Path], tuple[object, bytes, bytes]]
+    ) -> None:
+        self.pack(small, "imagenet")
+        words = ["net=small", "groups=[2,1]", "epochs=2", "batch=4", "memory=2"]
+        plan = make_plan("imagenet-subset/lucir", load_recipe("imagenet-subset/lucir", words))
+        assert plan.augmentation == Augmentation(pad=0, resized=0.08)
+        whole = Run(plan, RunFolder(tmp_path / "whole")).start()
+        assert "augmentation" not in whole, "it is the data's own"
+        folder = RunFolder(tmp_path / "stopped")
+        going = Run(plan, folder, checkpoint_seconds=0).starting()
+        for _ in range(8):
+            next(going)
+        going.close()
+        Run(reopen(folder.path)[1], folder).resume()
+        assert outcome(folder.path) == outcome(tmp_path / "whole")
 
 
 @pytest.mark.tinyimagenet

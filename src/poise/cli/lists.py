@@ -32,7 +32,7 @@ def data(context: typer.Context) -> None:
 
 def data_add(
     name: Annotated[str, typer.Argument(help="Its name from now on.")],
-    source: Annotated[Path, typer.Option("--from", help="The folder it lies in.")],
+    source: Annotated[Path, typer.Option("--from", help="The folder it lies in, or its pack.")],
 ) -> None:
     """Verify a data set and remember where it is."""
     from poise.data.sources import add_source

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
+from io import BytesIO
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,12 +17,14 @@ import torch
 from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
-from poise.data.decoding import open_image, room_for
+from poise.data.decoding import known_formats, open_image, room_for
 from poise.data.suitable import check_room
 from poise.errors import UserError
+from poise.files import MOST_IMAGE, read_bytes
 
 SIZES: Final = (32, 64, 96, 128, 224)  # the square sizes that `choose_size` chooses from
 _ACCEPTED: Final = "pass an array or tensor, or a list of paths or PIL images"
+LONGEST: Final = 4  # the long side of an image in a pack, as a multiple of the short one
 _LOOKED_AT = 200  # files whose size is read before one is chosen for all
 
 Pixels = npt.NDArray[np.uint8]
@@ -127,14 +130,43 @@ def fit_picture(picture: Picture, size: Size, channels: int = 3) -> Pixels:
     return np.array(fitted, dtype=np.uint8).reshape(*size, channels)
 
 
-def _fit(image: Image.Image, size: Size, mode: str, *, ours: bool) -> Image.Image:
-    """The image rotated as its EXIF data says, scaled and cropped; one of our own is not copied before that."""
+def scale_picture(path: Path, side: int, *, square: bool) -> tuple[Pixels, bytes]:
+    """One image file as uint8 [3, H, W] with this short side, as a pack stores it, and all bytes of the file.
+
+    It is scaled (bilinear, antialiased) with its aspect kept, of very long images the middle `LONGEST` : 1; or to a
+    square around its centre.
+    """
+    with _undecodable(path), _no_warnings():
+        data = read_bytes(path, MOST_IMAGE)
+        with Image.open(BytesIO(data), formats=known_formats()) as image:
+            whole = image.size
+            image.draft(None, (2 * side, 2 * side))
+            with room_for(image, whole):
+                upright = _upright(image, "RGB", ours=True)
+                wanted = (side, side) if square else _scaled_size(upright.size, side)
+                fitted = ImageOps.fit(upright, wanted, Image.Resampling.BILINEAR)
+    return np.ascontiguousarray(np.asarray(fitted, dtype=np.uint8).transpose(2, 0, 1)), data
+
+
+def _scaled_size(size: tuple[int, int], side: int) -> tuple[int, int]:
+    """Width and height of an image whose short side becomes this one."""
+    short, long = min(size), max(size)
+    scaled = min(int(side * long / short), LONGEST * side)
+    return (side, scaled) if size[0] <= size[1] else (scaled, side)
+
+
+def _upright(image: Image.Image, mode: str, *, ours: bool) -> Image.Image:
+    """The image rotated as its EXIF data says, in this mode; one of our own is not copied before that."""
     image.load()
     if ours:
         ImageOps.exif_transpose(image, in_place=True)
     upright = _eight_bit(image if ours else ImageOps.exif_transpose(image))
-    converted = upright if upright.mode == mode else upright.convert(mode)
-    return ImageOps.fit(converted, (size[1], size[0]), Image.Resampling.BICUBIC)
+    return upright if upright.mode == mode else upright.convert(mode)
+
+
+def _fit(image: Image.Image, size: Size, mode: str, *, ours: bool) -> Image.Image:
+    """The image rotated as its EXIF data says, scaled and cropped."""
+    return ImageOps.fit(_upright(image, mode, ours=ours), (size[1], size[0]), Image.Resampling.BICUBIC)
 
 
 @contextmanager

@@ -255,10 +255,12 @@ class FlatStore(PixelStore):
         lengths = sizes.prod(dim=1) * self.shape[0]
         places = lengths.cumsum(0) - lengths
         flat = torch.empty(int(lengths.sum()), dtype=torch.uint8, device=self.device)
+        into: Any = flat.numpy() if self.device.type == "cpu" else flat
+        out_of: Any = self.flat.numpy() if self.device.type == "cpu" else self.flat
         for source, start, length in zip(
             self._places[indices].tolist(), places.tolist(), lengths.tolist(), strict=True
         ):
-            flat[start : start + length] = self.flat[source : source + length]
+            into[start : start + length] = out_of[source : source + length]
         return FlatStore(flat, places, sizes, self.shape)
 
     def rows(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -269,12 +271,15 @@ class FlatStore(PixelStore):
         return self._rows
 
     def _copied_centres(self, indices: Tensor) -> Tensor:
-        _, height, width = self.shape
+        """In numpy, whose loops over many small images are short, and leave other threads alone while they copy."""
+        channels, height, width = self.shape
         found = torch.empty(len(indices), *self.shape, dtype=torch.uint8)
-        for place, index in enumerate(indices.tolist()):
-            image = self.image(index)
-            top, left = (image.shape[1] - height) // 2, (image.shape[2] - width) // 2
-            found[place] = image[:, top : top + height, left : left + width]
+        flat, images = self.flat.numpy(), found.numpy()
+        starts, sizes = self._places[indices].tolist(), self._sizes[indices].tolist()
+        for place, (start, (tall, wide)) in enumerate(zip(starts, sizes, strict=True)):
+            image = flat[start : start + channels * tall * wide].reshape(channels, tall, wide)
+            top, left = (tall - height) // 2, (wide - width) // 2
+            images[place] = image[:, top : top + height, left : left + width]
         return found
 
     def _gather_centres(self, indices: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ from poise.data import (
     keep_some,
     make_stream,
 )
-from poise.data.sources import FolderSource, Source, digest, open_source
+from poise.data.sources import FolderSource, PackSource, Source, digest, open_source
 from poise.errors import UserError
 from poise.experiment.examiner import Examiner, split_for_development
 from poise.experiment.folder import RunFolder
@@ -177,7 +177,7 @@ def _absolute_paths(recipe: Recipe, source: Source) -> dict[str, str]:
     """Folders by their full path, so that a run can be resumed from anywhere."""
     paths = {"start": recipe.start} if recipe.start is not None else {}
     net = {"net": absolute_word(recipe.net)} if recipe.net is not None else {}
-    if isinstance(source, FolderSource) and source.name != recipe.data:
+    if isinstance(source, FolderSource | PackSource) and source.name != recipe.data:
         paths["data"] = recipe.data
     return {**{key: str(expand_user(path).resolve()) for key, path in paths.items()}, **net}
 

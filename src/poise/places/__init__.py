@@ -15,14 +15,16 @@ from poise.places.known import (
     explain_unknown,
     is_name,
     listing,
-    named_folder,
+    named_place,
     remember,
 )
+from poise.places.packfile import ENDING, is_pack
 from poise.places.releases import RELEASES, Release
 
 __all__ = [
     "COLLECTIONS",
     "EMBEDDED",
+    "ENDING",
     "RELEASES",
     "Collection",
     "Files",
@@ -37,10 +39,11 @@ __all__ = [
     "explain_unknown",
     "image_files",
     "is_name",
+    "is_pack",
     "labelled_files",
     "list_files",
     "listing",
-    "named_folder",
+    "named_place",
     "remember",
     "scan",
 ]

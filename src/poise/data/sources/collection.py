@@ -9,11 +9,12 @@ import torch
 
 from poise.data.augment import Augmentation, Preprocessing
 from poise.data.images import ImageSet
-from poise.data.sources.base import Source
+from poise.data.sources.base import Source, digest
 from poise.data.sources.folder import FolderSource
+from poise.data.sources.pack import PackSource
 from poise.data.stores import FlatStore
 from poise.errors import UserError
-from poise.places import Collection, explain_collection
+from poise.places import ENDING, Collection, explain_collection, scan
 
 #: Mean and standard deviation of ImageNet's channels.
 MEAN: Final = (0.485, 0.456, 0.406)
@@ -25,20 +26,74 @@ RESIZED: Final = Augmentation(pad=0, flip=True, resized=0.08)
 
 
 def own_preprocessing(collection: Collection) -> Preprocessing:
-    """The constants of such a data set: ImageNet's, and random resized crops where images are larger than 64 pixels."""
-    return Preprocessing(MEAN, STD, SHIFTED if collection.size <= 64 else RESIZED)
+    """The constants of such a data set: ImageNet's, and random resized crops where images are stored larger."""
+    return Preprocessing(MEAN, STD, RESIZED if collection.stored > collection.size else SHIFTED)
 
 
 def own_net(collection: Collection) -> str:
-    """ResNet-18: for images of 64 pixels without pooling, else with LUCIR's stem."""
-    return "cifar-resnet18" if collection.size <= 64 else "resnet18"
+    """ResNet-18: with LUCIR's stem, for small images with one that keeps their resolution."""
+    return "resnet18" if collection.stored > collection.size else "cifar-resnet18"
 
 
 def open_collection(collection: Collection, place: Path | None) -> Source:
-    """The data set from where it lies."""
+    """The data set from where it lies: a pack, or class folders where its images are small."""
     if place is None:
         raise UserError(f"{collection.name} was not found; {explain_collection(collection)}")
+    if not place.is_dir():
+        return PackedCollection(collection, place)
+    if collection.size < collection.stored:
+        collection.select(sorted(scan(place).train), str(place))
+        only = f" --classes {collection.name}" if collection.name != "imagenet" else ""
+        raise UserError(
+            f"{collection.title} in {place} is too large to be decoded at each start; pack it once: 'poise data pack "
+            f"{place} --out {place.parent / collection.folder}{ENDING}{only}'"
+        )
     return TinySource(collection, place)
+
+
+class PackedCollection(PackSource):
+    """A collection in a pack of its own, or in one of all of ImageNet. Exams show the centre of each image."""
+
+    def __init__(self, collection: Collection, path: Path) -> None:
+        super().__init__(path, name=collection.name, size=collection.size)
+        if self.pack.size != collection.stored:
+            raise UserError(
+                f"{path} has images with a short side of {self.pack.size} pixels, {collection.title} needs "
+                f"{collection.stored}; pack it with --size {collection.stored}"
+            )
+        everything = self.pack.class_names
+        self.class_names = tuple(collection.select(everything, str(path)))
+        places = {name: label for label, name in enumerate(everything)}
+        self._rows = [places[name] for name in self.class_names]
+        self.preprocessing = own_preprocessing(collection)
+        self.augmentation = self.preprocessing.augmentation
+        self.net = own_net(collection)
+        self.notes = (f"pack {path}, {collection.size}×{collection.size} of its images; net {self.net}",)
+
+    @property
+    def fingerprint(self) -> str:
+        """That of the pack and of the classes that are used of it."""
+        return digest([super().fingerprint, *self.class_names])
+
+    def train(self) -> ImageSet:
+        """The training images, class by class, in the order of their files."""
+        return self._of_classes(super().train())
+
+    def test(self) -> ImageSet:
+        """The test images, class by class, in the order of their files."""
+        return self._of_classes(super().test())
+
+    def outline(self) -> tuple[list[int], tuple[int, int, int]]:
+        """How many training images each class has, and their shape."""
+        counts, shape = super().outline()
+        return [counts[row] for row in self._rows], shape
+
+    def _of_classes(self, images: ImageSet) -> ImageSet:
+        """Those of the collection's classes, under its own labels."""
+        if len(self._rows) == len(self.pack.class_names):
+            return images
+        chosen = images.of_labels(self._rows).relabelled(self._rows)
+        return ImageSet(chosen.store, chosen.labels, torch.arange(len(chosen)))
 
 
 class TinySource(FolderSource):
