@@ -16,7 +16,7 @@ from torch import Tensor
 from poise import store
 from poise.data import Crops, DenseStore, Feed, FlatStore, ImageSet, PixelStore, make_stream
 from poise.data.sources import DigitsSource
-from poise.data.stores import View
+from poise.data.views import View
 from poise.experiment import Examiner, Plan, Run, RunFolder, make_recipe
 from poise.studies import Audit
 
