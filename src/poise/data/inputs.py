@@ -182,16 +182,19 @@ def scale_picture(path: Path, side: int, *, square: bool) -> tuple[Pixels, bytes
             image.draft(None, (2 * side, 2 * side))
             with room_for(image, whole):
                 upright = _upright(image, "RGB", ours=True)
-                wanted = (side, side) if square else _scaled_size(upright.size, side)
-                fitted = ImageOps.fit(upright, wanted, Image.Resampling.BILINEAR)
+                fitted = _scale(upright, side, square=square)
     return np.ascontiguousarray(np.asarray(fitted, dtype=np.uint8).transpose(2, 0, 1)), data
 
 
-def _scaled_size(size: tuple[int, int], side: int) -> tuple[int, int]:
-    """Width and height of an image whose short side becomes this one."""
-    short, long = min(size), max(size)
+def _scale(image: Image.Image, side: int, *, square: bool) -> Image.Image:
+    short, long = min(image.size), max(image.size)
+    if square:
+        return ImageOps.fit(image, (side, side), Image.Resampling.BILINEAR)
     scaled = min(int(side * long / short), LONGEST * side)
-    return (side, scaled) if size[0] <= size[1] else (scaled, side)
+    wanted = (side, scaled) if image.width <= image.height else (scaled, side)
+    if long > LONGEST * short:
+        return ImageOps.fit(image, wanted, Image.Resampling.BILINEAR)
+    return image.resize(wanted, Image.Resampling.BILINEAR)
 
 
 def _upright(image: Image.Image, mode: str, *, ours: bool) -> Image.Image:
