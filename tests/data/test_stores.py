@@ -12,7 +12,8 @@ from PIL import Image
 
 from poise.data import Crops, DenseStore, Feed, FlatStore, ImageSet, PixelStore, batch_bounds
 from poise.data.resampling import resize_box
-from poise.data.stores import View, joined, resident
+from poise.data.stores import resident
+from poise.data.views import View, joined
 
 SHAPE = (3, 8, 8)
 

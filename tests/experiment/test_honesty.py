@@ -11,12 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor
 
 from poise import store
 from poise.data import Crops, DenseStore, Feed, FlatStore, ImageSet, PixelStore, make_stream
-from poise.data.sources import DigitsSource
-from poise.data.stores import View
+from poise.data.packing import Packing
+from poise.data.packs import PackedStore
+from poise.data.sources import DigitsSource, PackSource
+from poise.data.stores import resident
+from poise.data.views import View, joined
 from poise.experiment import Examiner, Plan, Run, RunFolder, make_recipe
 from poise.studies import Audit
 
@@ -72,7 +76,15 @@ class SealedFlat(SealedStore, FlatStore):
     """A row of bytes."""
 
 
-SEALED: dict[type[PixelStore], type[SealedStore]] = {DenseStore: SealedDense, FlatStore: SealedFlat}
+class SealedPacked(SealedStore, PackedStore):
+    """Mapped from a pack."""
+
+
+SEALED: dict[type[PixelStore], type[SealedStore]] = {
+    DenseStore: SealedDense,
+    FlatStore: SealedFlat,
+    PackedStore: SealedPacked,
+}
 
 
 def seal(store: PixelStore) -> PixelStore:
@@ -115,6 +127,17 @@ def test_the_seal_holds() -> None:
     assert len(Examiner(images, make_stream("groups", order=range(10), groups=[2])).fingerprint) == 32
 
 
+def packed(path: Path) -> PixelStore:
+    """Images in a pack, three of each of two classes, with test images of their own."""
+    for part, name in ((part, name) for part in ("train", "test") for name in "ab"):
+        (path / "images" / part / name).mkdir(parents=True)
+        for number in range(3):
+            pixels = np.random.default_rng([number, ord(name), len(part)]).integers(0, 256, (8, 9, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(path / "images" / part / name / f"{number}.png")
+    list(Packing(path / "images", path / "some.pack", size=8).run())
+    return PackSource(path / "some.pack").test().store
+
+
 def flat(count: int = 6) -> FlatStore:
     """Images of different widths in one row of bytes."""
     sizes = torch.tensor([[8, 8 + index] for index in range(count)])
@@ -127,6 +150,9 @@ def flat(count: int = 6) -> FlatStore:
 STORES: dict[str, Callable[[Path], PixelStore]] = {
     "in memory": lambda path: DenseStore(torch.zeros(6, 1, 8, 8, dtype=torch.uint8)),
     "resident": lambda path: flat(),
+    "resident, of one size": lambda path: resident(packed(path), torch.device("cpu")),
+    "packed": lambda path: packed(path),
+    "a view of two": lambda path: joined([flat(3), DenseStore(torch.zeros(3, 1, 8, 8, dtype=torch.uint8))]),
 }
 
 
@@ -172,6 +198,22 @@ def thefts(store: PixelStore) -> list[Callable[[], object]]:
         lambda: Feed(some, cpu, resident=True).gather(first),
         lambda: next(Feed(some, cpu, resident=False).batches(first, [(0, 1)])),
     ]
+
+
+class SealedPack(PackSource):
+    """A pack whose test images are sealed."""
+
+    def test(self) -> ImageSet:
+        return seal_set(super().test())
+
+
+def test_neither_does_learning_from_a_pack(tmp_path: Path) -> None:
+    packed(tmp_path)
+    keys = {"net": "small", "memory": 2, "epochs": 1, "batch": 4, "setting": "groups", "groups": [1, 1]}
+    recipe = make_recipe({**keys, "policy": "grid", "space": {"lr": [0.1, 0.02]}}, [])
+    stream = make_stream("groups", order=[0, 1], groups=[1, 1])
+    job = Plan("sealed", recipe, SealedPack(tmp_path / "some.pack"), stream)
+    assert Run(job, RunFolder(tmp_path / "run")).start()["curve"][-1]["classes"] == 2
 
 
 @pytest.mark.parametrize(

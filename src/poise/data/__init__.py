@@ -5,7 +5,7 @@ from poise.data.budget import ALL_IMAGES, Budget, Stored, on_arrival, per_class
 from poise.data.class_sizes import class_sizes, keep_some
 from poise.data.clusters import cluster_centres, load_clustering
 from poise.data.features import FeatureViews
-from poise.data.feed import Feed, batch_bounds, fits
+from poise.data.feed import Feed, batch_bounds, fits, free_on
 from poise.data.herding import herd
 from poise.data.images import ImageSet
 from poise.data.inputs import decode_each, to_pixels
@@ -13,7 +13,7 @@ from poise.data.kernels import usable_kernels
 from poise.data.memory import Memory, draw_reserve
 from poise.data.orders import class_order
 from poise.data.resampling import Crops
-from poise.data.stores import DenseStore, FlatStore, PixelStore, as_store, chunks
+from poise.data.stores import DenseStore, FlatStore, PixelStore, as_store, chunks, resident
 from poise.data.streams import Stream, make_stream
 from poise.data.suitable import FEW_IMAGES, LARGEST_SIZE, LEAST_SIZE, suitable_augmentation, suitable_net
 
@@ -46,6 +46,7 @@ __all__ = [
     "decode_each",
     "draw_reserve",
     "fits",
+    "free_on",
     "herd",
     "keep_some",
     "load_clustering",
@@ -53,6 +54,7 @@ __all__ = [
     "mirror",
     "on_arrival",
     "per_class",
+    "resident",
     "suitable_augmentation",
     "suitable_net",
     "to_pixels",

@@ -20,7 +20,8 @@ from torch import Tensor
 from poise.data.augment import Augmentation, Draws
 from poise.data.images import ImageSet
 from poise.data.resampling import Crops
-from poise.data.stores import DenseStore, FlatStore, PixelStore, View, resident
+from poise.data.stores import DenseStore, FlatStore, PixelStore, resident
+from poise.data.views import View
 
 AHEAD: Final = 3  # batches prepared in advance by each thread when images stream from the host
 MOST_THREADS: Final = 8  # that read images from a file
@@ -185,10 +186,12 @@ def _sent(store: DenseStore | FlatStore, device: torch.device) -> DenseStore | F
 
 def fits(nbytes: int, device: torch.device) -> bool:
     """Whether images of this size should live on the device: in at most half of its free memory."""
-    if device.type != "cuda":
-        return True
-    free, _ = torch.cuda.mem_get_info(device)
-    return nbytes <= free // 2
+    return device.type != "cuda" or nbytes <= free_on(device) // 2
+
+
+def free_on(device: torch.device) -> int:
+    """Bytes of free memory on a CUDA device."""
+    return int(torch.cuda.mem_get_info(device)[0])
 
 
 def batch_bounds(count: int, size: int) -> list[tuple[int, int]]:

@@ -14,7 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from poise.data.stores import PixelStore, as_store, chunks, describe, joined
+from poise.data.stores import PixelStore, as_store, chunks, describe
+from poise.data.views import joined
 from poise.errors import UserError
 
 

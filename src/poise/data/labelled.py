@@ -13,11 +13,12 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, SequentialSampler
 
 from poise.data.images import ImageSet
-from poise.data.inputs import Size, fit_picture, median_side, suitable_square, to_pixels
+from poise.data.inputs import Size, decode_store, fit_picture, median_side, suitable_size, suitable_square, to_pixels
+from poise.data.packs import TRAIN, Pack
 from poise.data.sources import image_files, labelled_files
 from poise.data.stores import PixelStore, as_store
 from poise.errors import UserError
-from poise.places import expand_user
+from poise.places import ENDING, expand_user
 
 LOADER_HINT: Final = "give (image, label) pairs"
 
@@ -42,14 +43,16 @@ def read_labelled(
 ) -> Read:
     """Images in any accepted form, and their labels: those that are given, else those that the images bring along.
 
-    Besides everything that `to_pixels` takes: a folder of class folders, a torch `Dataset` or `DataLoader` of
+    Besides everything that `to_pixels` takes: a folder of class folders, a pack, a torch `Dataset` or `DataLoader` of
     (image, label), a list of such pairs, and a column of paths or of images.
     """
     if isinstance(images, str | Path) and expand_user(images).is_dir():
         if labels is not None:
             raise UserError(f"in {images} the names of the class folders are the labels; leave labels out")
         files, names = labelled_files(expand_user(images))
-        return Read(as_store(to_pixels(files, size, channels)), names)
+        return Read(decode_store(files, size, channels), names)
+    if isinstance(images, str | Path) and expand_user(images).suffix == ENDING:
+        return _read_pack(expand_user(images), size, labels)
     if labels is not None:
         _refuse_shuffled(images, "image has which label")
     found = _read(images, size, channels)
@@ -63,7 +66,9 @@ def read_unlabelled(
 ) -> PixelStore:
     """The images alone, in any accepted form; of a folder, all image files in it and below it, sorted by path."""
     if isinstance(images, str | Path) and expand_user(images).is_dir():
-        return as_store(to_pixels(image_files(expand_user(images)), size, channels))
+        return decode_store(image_files(expand_user(images)), size, channels)
+    if isinstance(images, str | Path) and expand_user(images).suffix == ENDING:
+        return _read_pack(expand_user(images), size, None).store
     _refuse_shuffled(images, "prediction is whose")
     return _read(images, size, channels).store
 
@@ -94,7 +99,17 @@ def _read(images: Any, size: Size | None, channels: int) -> Read:  # noqa: ANN40
         images = _column(images)
     if isinstance(images, Sequence) and len(images) and all(map(_is_pair, images)):
         return _read_items(images, size, channels)
-    return Read(as_store(to_pixels(images, size, channels)))
+    files = isinstance(images, Sequence) and len(images) and all(isinstance(entry, str | Path) for entry in images)
+    return Read(decode_store(images, size, channels) if files else as_store(to_pixels(images, size, channels)))
+
+
+def _read_pack(path: Path, size: Size | None, labels: Any) -> Read:  # noqa: ANN401 - refused here
+    """The training part of a pack, mapped; the names of its classes are the labels."""
+    if labels is not None:
+        raise UserError(f"in {path} the names of the classes are the labels; leave labels out")
+    pack = Pack.open(path)
+    store = pack.store(TRAIN, min(size) if size is not None else suitable_size(pack.size))
+    return Read(store, [pack.class_names[label] for label in pack.labels(TRAIN).tolist()])
 
 
 # Datasets and loaders -------------------------------------------------------------------------------------------------

@@ -244,7 +244,7 @@ class _Unfinished:
         self._blocks: list[Block] = []
         self._images: list[Described] = []
         self.skipped = 0
-        self._place = 0
+        self._place = PAGE
         self._file: BinaryIO = files.open_to_append(path)
         self._journal: BinaryIO = files.open_to_append(journal)
 
@@ -274,13 +274,13 @@ class _Unfinished:
                     break
                 self._blocks.append(found[0])
                 self._images.append(found[1])
+                self._place = found[0].place + found[0].length
                 self.skipped = int(record["skipped"])
                 kept += 1
             bytes_of_journal += len(line)
         self._journal.truncate(bytes_of_journal)
         if not bytes_of_journal:
             self._note(self._values)
-        self._place = self._blocks[-1].place + self._blocks[-1].length if self._blocks else PAGE
         self._file.truncate(self._place if self._blocks else 0)
         if not self._blocks:
             self._file.write(MAGIC.ljust(PAGE, b"\0"))
@@ -295,18 +295,24 @@ class _Unfinished:
         try:
             block = Block.from_json(record)
             images = Described.unpacked(bytes.fromhex(record["described"]), block.images)
+            length = int(images.sizes.astype(np.int64).prod(axis=1).sum()) * self._values["channels"]
             same = task == (block.part, block.name, record["listing"]) and block_digest(images) == block.digest
+            fits = (block.place, block.length) == (self._next_place(block.part), length)
+            there = fits and block.place + length <= end
         except (KeyError, TypeError, ValueError):
             return None
-        return (block, images) if same and block.place + block.length <= end else None
+        return (block, images) if same and there else None
+
+    def _next_place(self, part: str) -> int:
+        """Where a class of this part begins after those that are finished."""
+        follows = not self._blocks or self._blocks[-1].part == part
+        return self._place if follows else -(-self._place // PAGE) * PAGE
 
     def begin(self, part: str) -> None:
         """A class of this part follows; a part begins at a page."""
-        if self._blocks and self._blocks[-1].part != part:
-            gap = -self._place % PAGE
-            self._file.write(bytes(gap))
-            self._place += gap
-        self._start = self._place
+        self._start = self._next_place(part)
+        self._file.write(bytes(self._start - self._place))
+        self._place = self._start
 
     def write(self, pixels: bytes) -> None:
         """More images of the class."""

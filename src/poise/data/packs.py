@@ -190,6 +190,8 @@ class Pack:
 class PackedStore(FlatStore):
     """The images of one part of a pack, mapped from the file."""
 
+    lasting = True
+
     def __init__(self, pack: Pack, part: str, shape: Shape) -> None:
         self._pack, self._part = pack, part
         blocks = [block for block in pack.blocks if block.part == part]

@@ -6,7 +6,7 @@ few others (`Evaluator.extract`, digests, a learner's own exemplars when it is s
 
 There are three kinds. `DenseStore` is one tensor [N, C, H, W], in memory or on a device. `FlatStore` is one long row
 of bytes with the place, height and width of every image, [C, H, W] each: on a device, in memory, or mapped from a file
-(`poise.data.packs`); its images may have different sizes. `View` is a list of indices into others.
+(`poise.data.packs`); its images may have different sizes. `View` (`poise.data.views`) is a list of indices into others.
 
 What a store must do:
 
@@ -20,7 +20,7 @@ What a store must do:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, Final
 
 import torch
@@ -40,10 +40,15 @@ class PixelStore(ABC):
     Attributes:
         shape: channels, height and width of an image as `gather` gives it without crops.
         in_memory: whether the pixels take memory of the process already; if not, they are read when they are gathered.
+        lasting: whether they are in a file of the user's: then whoever keeps some of them need not copy them.
+        host: where the same images lie on the host, if these are a copy on a device. What is known of them, and what is
+            sent to other processes, is of those.
     """
 
     shape: Shape
     in_memory: bool = True
+    lasting: bool = False
+    host: PixelStore | None = None
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -104,6 +109,8 @@ class PixelStore(ABC):
 
     def select(self, indices: Tensor) -> PixelStore:
         """The images at these indices, in this order, as a view."""
+        from poise.data.views import View  # which is made of stores
+
         return View.of([(self, indices.cpu())])
 
     def to(self, device: torch.device | str) -> PixelStore:
@@ -115,7 +122,30 @@ class PixelStore(ABC):
         return self
 
 
-class DenseStore(PixelStore):
+class _Held(PixelStore):
+    """What has its bytes itself; on a device perhaps as a copy."""
+
+    def identity(self) -> Iterator[bytes]:
+        """What these images are known by on the host."""
+        return super().identity() if self.host is None else self.host.identity()
+
+    @property
+    def known_by_pixels(self) -> bool:
+        """Whether `identity` reads pixels."""
+        return self.host is None or self.host.known_by_pixels
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Sent to other processes, it is what lies on the host."""
+        if self.device.type == "cpu":
+            return super().__reduce__()  # type: ignore[return-value]
+        return _itself, (self.host if self.host is not None else self.to("cpu"),)
+
+
+def _itself(store: PixelStore) -> PixelStore:
+    return store
+
+
+class DenseStore(_Held):
     """Images of one size in one tensor, uint8 [N, C, H, W]; where features stand for images, float32 [N, d, 1, views].
 
     `mapped` says that the tensor lies in a file, and takes no memory of the process.
@@ -191,7 +221,7 @@ class DenseStore(PixelStore):
         return self.pixels.reshape(-1), each * (channels * height * width), heights, widths
 
 
-class FlatStore(PixelStore):
+class FlatStore(_Held):
     """Images of different sizes in one row of bytes.
 
     Args:
@@ -295,131 +325,6 @@ class FlatStore(PixelStore):
         return flat.take(planes[:, :, None, None] + inside[:, None])
 
 
-class View(PixelStore):
-    """Images of other stores in any order: for each which store, and its index there."""
-
-    def __init__(self, bases: Sequence[PixelStore], which: Tensor, index: Tensor) -> None:
-        self.bases, self.which, self.index = tuple(bases), which, index
-        self.shape = self.bases[0].shape
-        self.in_memory = all(base.in_memory for base in self.bases)
-        self._there: dict[torch.device, Tensor] = {}
-
-    @staticmethod
-    def of(parts: Sequence[tuple[PixelStore, Tensor]]) -> PixelStore:
-        """The images at some indices of several stores, one part after the other. A view of views is one of stores."""
-        bases: list[PixelStore] = []
-        which, index = [], []
-        for store, indices in parts:
-            if isinstance(store, View):
-                numbers = torch.tensor([_number(bases, base) for base in store.bases])
-                which.append(numbers[store.which[indices]])
-                index.append(store.index[indices])
-            else:
-                which.append(torch.full_like(indices, _number(bases, store)))
-                index.append(indices)
-        return _without_unused(bases, torch.cat(which), torch.cat(index))
-
-    def __len__(self) -> int:
-        return len(self.index)
-
-    @property
-    def device(self) -> torch.device:
-        """That of the stores."""
-        return self.bases[0].device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """That of the stores."""
-        return self.bases[0].dtype
-
-    @property
-    def sizes(self) -> Tensor:
-        """Height and width of every image."""
-        found = torch.empty(len(self), 2, dtype=torch.int64)
-        for base, places in self._parts(torch.arange(len(self))):
-            found[places] = base.sizes[self.index[places]]
-        return found
-
-    def gather(self, indices: Tensor, crops: Crops | None = None) -> Tensor:
-        """The images at these indices; of each the part that `crops` says."""
-        if len(self.bases) == 1:
-            return self.bases[0].gather(self._index_on(indices.device).index_select(0, indices), crops)
-        indices = indices.cpu()
-        shape = self.shape if crops is None else (self.shape[0], *crops.size)
-        found = torch.empty(len(indices), *shape, dtype=self.dtype, device=self.device)
-        for base, places in self._parts(indices):
-            some = None if crops is None else crops.changed(lambda values, at=places: values[at.to(values.device)])  # type: ignore[misc]
-            found[places.to(self.device)] = base.gather(self.index[indices[places]], some)
-        return found
-
-    def loaded(self, indices: Tensor) -> DenseStore | FlatStore:
-        """Whole images in memory of their own."""
-        indices = indices.cpu()
-        if len(self.bases) == 1:
-            return self.bases[0].loaded(self.index[indices])
-        chosen = View.of([(self, indices)])
-        if chosen.is_even:
-            return DenseStore(chosen.all())
-        parts = [(base.select(self.index[indices[places]]), places) for base, places in self._parts(indices)]
-        return _in_a_row(parts, len(indices))
-
-    def expect(self, indices: Tensor) -> None:
-        """Say that these images are gathered next."""
-        indices = indices.cpu()
-        for base, places in self._parts(indices):
-            base.expect(self.index[indices[places]])
-
-    def identity(self) -> Iterator[bytes]:
-        """What these images are known by: pixels, or what the file that they are in says of them."""
-        if self.known_by_pixels:
-            yield from super().identity()
-        else:
-            yield from self.bases[0].identity()
-            yield self.index.numpy().tobytes()
-
-    @property
-    def known_by_pixels(self) -> bool:
-        """Whether `identity` reads pixels: unless all of them are of one file."""
-        return len(self.bases) > 1 or self.bases[0].known_by_pixels
-
-    def compacted(self) -> PixelStore:
-        """The same images; those in memory are copied, so that others of their stores can be forgotten."""
-        bases, index = list(self.bases), self.index.clone()
-        for number, base in enumerate(bases):
-            places = (self.which == number).nonzero().flatten()
-            if base.in_memory and len(places) < len(base):
-                bases[number] = base.loaded(self.index[places])
-                index[places] = torch.arange(len(places))
-        return _without_unused(bases, self.which, index)
-
-    def _parts(self, indices: Tensor) -> Iterator[tuple[PixelStore, Tensor]]:
-        """Every store that some of these images are in, and which of `indices` that is."""
-        numbers = self.which[indices]
-        for number, base in enumerate(self.bases):
-            places = (numbers == number).nonzero().flatten()
-            if len(places):
-                yield base, places
-
-    def _index_on(self, device: torch.device) -> Tensor:
-        """The list of indices where the indices into it are: a captured step must not copy it."""
-        if device.type == "cpu":
-            return self.index
-        if device not in self._there:
-            self._there[device] = self.index.to(device)
-        return self._there[device]
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return View, (self.bases, self.which, self.index)
-
-
-def joined(stores: Sequence[PixelStore]) -> PixelStore:
-    """The images of several stores, one store after the other."""
-    filled = [store for store in stores if len(store)] or stores[:1]
-    if len(filled) == 1:
-        return filled[0]
-    return View.of([(store, torch.arange(len(store))) for store in filled])
-
-
 def as_store(pixels: Tensor | PixelStore) -> PixelStore:
     """A store of these pixels."""
     return DenseStore(pixels) if isinstance(pixels, Tensor) else pixels
@@ -427,6 +332,13 @@ def as_store(pixels: Tensor | PixelStore) -> PixelStore:
 
 def resident(store: PixelStore, device: torch.device) -> DenseStore | FlatStore:
     """All images of a store on a device, sent there piece by piece: the host holds no second copy of them."""
+    found = _resident(store, device)
+    if device.type != "cpu" and store.device.type == "cpu":
+        found.host = store
+    return found
+
+
+def _resident(store: PixelStore, device: torch.device) -> DenseStore | FlatStore:
     if store.is_even:
         pixels = torch.empty(len(store), *store.shape, dtype=store.dtype, device=device)
         for start, stop in chunks(store):
@@ -470,40 +382,3 @@ def gather_boxes(store: DenseStore | FlatStore, indices: Tensor, crops: Crops) -
 def describe(values: Tensor) -> str:
     """Type and shape, as messages show them."""
     return f"{str(values.dtype).removeprefix('torch.')} {list(values.shape)}"
-
-
-def _number(bases: list[PixelStore], store: PixelStore) -> int:
-    """The place of a store in a list, to which it is added where it is not there yet."""
-    for number, base in enumerate(bases):
-        if base is store:
-            return number
-    bases.append(store)
-    return len(bases) - 1
-
-
-def _without_unused(bases: Sequence[PixelStore], which: Tensor, index: Tensor) -> PixelStore:
-    """A view that holds only the stores that its images are in: a store itself, where it is all of one."""
-    used: list[int] = torch.unique(which).tolist() or [0]
-    numbers = torch.zeros(len(bases), dtype=torch.int64)
-    numbers[used] = torch.arange(len(used))
-    kept = [bases[number] for number in used]
-    if len(kept) == 1 and len(index) == len(kept[0]) and torch.equal(index, torch.arange(len(index))):
-        return kept[0]
-    return View(kept, numbers[which], index)
-
-
-def _in_a_row(parts: Sequence[tuple[PixelStore, Tensor]], count: int) -> FlatStore:
-    """The images of several stores one after the other, in the order of the places that come with each store."""
-    sizes = torch.empty(count, 2, dtype=torch.int64)
-    for store, where in parts:
-        sizes[where] = store.sizes
-    channels = parts[0][0].shape[0]
-    lengths = sizes.prod(dim=1) * channels
-    places = lengths.cumsum(0) - lengths
-    flat = torch.empty(int(lengths.sum()), dtype=torch.uint8, device=parts[0][0].device)
-    for store, where in parts:
-        row, starts, _, _ = store.loaded(torch.arange(len(store))).rows()
-        for source, place in zip(starts.tolist(), where.tolist(), strict=True):
-            start, length = int(places[place]), int(lengths[place])
-            flat[start : start + length] = row[source : source + length]
-    return FlatStore(flat, places, sizes, parts[0][0].shape)

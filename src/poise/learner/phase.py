@@ -128,7 +128,9 @@ class Phase:
         situation = self._situation(around)
         material = Material(situation, self.kept, self.new, self.reserve, self.unstored)
         still = all(action.backbone_rate == 0 for action in self._possible_actions())
-        return material.as_features() if features_suffice(situation, self.stored.shape, still=still) else material
+        if features_suffice(situation, self.stored.shape, still=still):
+            return material.as_features()
+        return material.on_device()
 
     def _witness(self, reward: Reward) -> Witness | None:
         """The reward's, which looks at models that take images."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from poise.data import FeatureViews, ImageSet, Memory
+from poise.data import FeatureViews, ImageSet, Memory, fits, resident
 from poise.nets import Features, Model
 from poise.training.situation import Situation
 
@@ -27,7 +27,7 @@ class Material:
         new: what arrived and may be trained on.
         reserve: what arrived and may not.
         unstored: what arrived and is only looked at while the model grows and when exemplars are chosen.
-        pictures: all of the images, where features stand for them; origins then are places in it.
+        pictures: all of the images, where features or copies on a device stand for them; origins are places in it.
         whole: the model with its backbone, where the one of the situation has none.
     """
 
@@ -52,6 +52,21 @@ class Material:
         exemplars, reserved, new, reserve, unstored = _split(features, [len(part) for part in parts])
         situation = replace(self.situation, model=model.without_backbone(), preprocessing=views)
         return Material(situation, Memory(exemplars, reserved), new, reserve, unstored, pictures, model)
+
+    def on_device(self) -> Material:
+        """The same with its images on the device, once for all trainings of the phase, where a file has them.
+
+        Only where they fit; else every training streams its own. What is in memory is sent by each training as ever.
+        """
+        parts = [self.kept.exemplars, self.kept.reserve, self.new, self.reserve, self.unstored]
+        pictures, device = ImageSet.joined(parts), self.situation.backend.device
+        if device.type == "cpu" or pictures.store.in_memory or not fits(pictures.store.nbytes, device):
+            return self
+        there = ImageSet(resident(pictures.store, device), pictures.labels, torch.arange(len(pictures)))
+        exemplars, reserved, new, reserve, unstored = _split(there, [len(part) for part in parts])
+        return replace(
+            self, kept=Memory(exemplars, reserved), new=new, reserve=reserve, unstored=unstored, pictures=pictures
+        )
 
     def complete(self, model: Model) -> Model:
         """A model of this phase as one that takes images."""
