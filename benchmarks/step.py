@@ -80,7 +80,8 @@ def make_trainer(  # noqa: PLR0913 - what a step can be
             model.placed(backend.device), method, growth, preprocessing, schedule, backend, seed, phase=1
         )
         arrived = large_images(images, size, generator) if size > LARGE else small_images(images, size, generator)
-        feed, student = Feed(arrived, backend.device, resident), situation.grown(arrived.select(torch.arange(128)))
+        some = arrived.select(torch.arange(min(images, 20 * sum(CLASSES))))  # enough to make rows of
+        feed, student = Feed(arrived, backend.device, resident), situation.grown(some)
         return Trainer(situation, student, situation.teacher(), method.default_action, feed)
 
 

@@ -63,7 +63,7 @@ def _crop(
     for number in range(0, taps_y):
         sum_y += _weight(first_y + number, centre_y, support_y, height)
     for channel in tl.static_range(channels):
-        plane = flat + start + tl.cast(channel * height * width, tl.int64)
+        plane = flat + start + (height * width * channel).to(tl.int64)
         total = tl.zeros([block], tl.float32)
         for down in range(0, taps_y):
             y = first_y + down
@@ -77,7 +77,7 @@ def _crop(
             total += by_row * tl.floor(line / sum_x + 0.5)
         value = tl.minimum(tl.maximum(tl.floor(total / sum_y + 0.5), 0.0), 255.0)
         place = (image * channels + channel) * (new_height * new_width) + at
-        tl.store(found + place, value.to(tl.uint8), mask=inside)
+        tl.store(found + place, value.to(tl.int32).to(tl.uint8), mask=inside)
 
 
 def cropped(rows: Rows, indices: Tensor, crops: Crops) -> Tensor:
