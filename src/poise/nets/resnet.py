@@ -122,7 +122,8 @@ def _unit(conv: nn.Module, norm: nn.Module, x: Tensor, shortcut: Tensor | None, 
         if kernels is not None:
             through: Tensor = kernels.convolved_through(x, conv.weight, conv.bias, shortcut, relu=relu)
             return through
-        if relu and not torch.are_deterministic_algorithms_enabled():
+        aligned = conv.in_channels % 8 == 0  # as cuDNN's fused kernels want it
+        if relu and aligned and not torch.are_deterministic_algorithms_enabled():
             shape = conv.stride, conv.padding, conv.dilation, conv.groups
             if shortcut is None:
                 return torch.cudnn_convolution_relu(x, conv.weight, conv.bias, *shape)  # type: ignore[arg-type]
