@@ -81,7 +81,7 @@ def _taps(numbers: Tensor, start: Tensor, scale: Tensor, lengths: Tensor, most: 
     least as wide as a stored pixel.
     """
     support = scale.clamp(min=1)[:, None]
-    centres = start[:, None] + (numbers + 0.5) * scale[:, None]
+    centres = start[:, None] + (numbers.to(torch.float32) + 0.5) * scale[:, None]
     first = (centres - support + 0.5).floor()
     weights = []
     for number in range(most):
