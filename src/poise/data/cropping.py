@@ -60,8 +60,8 @@ def crop_plainly(rows: Rows, indices: Tensor, crops: Crops) -> Tensor:
     columns = torch.arange(width, device=indices.device).expand(len(indices), width)
     columns = torch.where(crops.mirrored[:, None], width - 1 - columns, columns)
     lines = torch.arange(height, device=indices.device).expand(len(indices), height)
-    across = _taps(columns, left, wide / width, widths, _most_taps(rows.longest, width))
-    down = _taps(lines, top, high / height, heights, _most_taps(rows.longest, height))
+    across, across_sum = _taps(columns, left, wide / width, widths, _most_taps(rows.longest, width))
+    down, down_sum = _taps(lines, top, high / height, heights, _most_taps(rows.longest, height))
     planes = torch.arange(rows.channels, device=indices.device) * (heights * widths)[:, None]
     starts = (places[:, None] + planes)[:, :, None, None]
     total = torch.zeros(len(indices), rows.channels, height, width, dtype=torch.float32, device=indices.device)
@@ -70,15 +70,17 @@ def crop_plainly(rows: Rows, indices: Tensor, crops: Crops) -> Tensor:
         line = torch.zeros_like(total)
         for x, across_weights in across:
             line += across_weights[:, None, None, :] * rows.flat.take(begins + x[:, None, None, :])
-        total += down_weights[:, None, :, None] * (line + 0.5).floor()
-    return (total + 0.5).floor().clamp(0, 255).to(torch.uint8)
+        total += down_weights[:, None, :, None] * (line / across_sum[:, None, None, :] + 0.5).floor()
+    return (total / down_sum[:, None, :, None] + 0.5).floor().clamp(0, 255).to(torch.uint8)
 
 
-def _taps(numbers: Tensor, start: Tensor, scale: Tensor, lengths: Tensor, most: int) -> list[tuple[Tensor, Tensor]]:
+def _taps(
+    numbers: Tensor, start: Tensor, scale: Tensor, lengths: Tensor, most: int
+) -> tuple[list[tuple[Tensor, Tensor]], Tensor]:
     """Along one side, the stored pixels [n, size] that new pixels are made of, and how much of each; `most` of them.
 
-    They lie around the centre of the new pixel, weighted by a triangle that is as wide as it to each side, and at
-    least as wide as a stored pixel.
+    Beside them the sum of the weights. They lie around the centre of the new pixel, weighted by a triangle that is as
+    wide as it to each side, and at least as wide as a stored pixel.
     """
     support = scale.clamp(min=1)[:, None]
     centres = start[:, None] + (numbers.to(torch.float32) + 0.5) * scale[:, None]
@@ -88,10 +90,9 @@ def _taps(numbers: Tensor, start: Tensor, scale: Tensor, lengths: Tensor, most: 
         weight = (1 - (first + number + 0.5 - centres).abs() / support).clamp(min=0)
         inside = (first + number >= 0) & (first + number < lengths[:, None])
         weights.append(weight * inside)
-    total = torch.stack(weights).sum(dim=0)
     most_at = (lengths[:, None] - 1).expand_as(numbers)
     places = [torch.minimum((first.long() + number).clamp(min=0), most_at) for number in range(most)]
-    return [(place, weight / total) for place, weight in zip(places, weights, strict=True)]
+    return list(zip(places, weights, strict=True)), torch.stack(weights).sum(dim=0)
 
 
 def _most_taps(longest: int, size: int) -> int:

@@ -89,10 +89,10 @@ def cropped(rows: Rows, indices: Tensor, crops: Crops) -> Tensor:
     with torch.cuda.device_of(found):
         _crop[(len(indices), triton.cdiv(height * width, BLOCK))](
             rows.flat,
-            rows.places,
-            rows.heights,
-            rows.widths,
-            indices,
+            rows.places.contiguous(),
+            rows.heights.contiguous(),
+            rows.widths.contiguous(),
+            indices.contiguous(),
             crops.boxes.contiguous(),
             crops.mirrored.contiguous().view(torch.uint8),
             found,

@@ -296,7 +296,7 @@ class FlatStore(_Held):
     def rows(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """All bytes, and of every image the place, height and width, on the store's device: for what must be fast."""
         if self._rows is None:
-            heights, widths = self._sizes.to(self.device).unbind(1)
+            heights, widths = self._sizes.to(self.device).T.contiguous()
             self._rows = self.flat, self._places.to(self.device), heights, widths
         return self._rows
 

@@ -46,17 +46,17 @@ def _sum_forward(x, centre, sums, count, groups: tl.constexpr, width: tl.constex
         tl.store(sums + 2 * groups * width + columns, middle)
 
 
-@triton.jit(do_not_specialize=["centred"])
-def _merge(sums, merged, centred, groups: tl.constexpr, parts: tl.constexpr, width: tl.constexpr):
+@triton.jit
+def _merge(sums, merged, groups: tl.constexpr, parts: tl.constexpr, width: tl.constexpr, centred: tl.constexpr):
     """Both sums over all programs as `parts` sums each, in a fixed order; if `centred`, what lies behind is kept."""
     program = tl.program_id(0)
     columns = tl.arange(0, width)
     each: tl.constexpr = groups // parts
     places = (program * each + tl.arange(0, each))[:, None] * width + columns[None, :]
     tl.store(merged + program * width + columns, tl.sum(tl.load(sums + places), 0))
-    behind = (columns < width) & (program == 0) & (centred != 0)
-    middle = tl.load(sums + 2 * groups * width + columns, mask=behind, other=0.0)
-    tl.store(merged + 2 * parts * width + columns, middle, mask=behind)
+    if centred:  # noqa: SIM102 - known when it is compiled, the other one is not
+        if program == 0:
+            tl.store(merged + 2 * parts * width + columns, tl.load(sums + 2 * groups * width + columns))
 
 
 def _few_sums(sums: Tensor, groups: int, width: int, *, centred: bool) -> tuple[Tensor, int]:
@@ -64,7 +64,7 @@ def _few_sums(sums: Tensor, groups: int, width: int, *, centred: bool) -> tuple[
     if groups * width <= PARTIAL:
         return sums, groups
     merged = torch.empty((2 * MERGED + centred) * width, dtype=torch.float32, device=sums.device)
-    _merge[(2 * MERGED,)](sums, merged, int(centred), groups, MERGED, width)
+    _merge[(2 * MERGED,)](sums, merged, groups, MERGED, width, centred)
     return merged, MERGED
 
 
