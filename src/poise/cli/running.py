@@ -19,6 +19,7 @@ from poise.experiment import (
     make_plan,
     make_tracker,
     make_watcher,
+    parse_once,
 )
 from poise.recipes import DEFAULT_RECIPE
 from poise.report import load_result, run_of_result, run_table
@@ -34,6 +35,7 @@ def words_to_plan(
     if "=" in recipe:  # no recipe given: the first word is an override
         words, recipe = [recipe, *words], DEFAULT_RECIPE
     words += [f"seed={seed}"] if seed is not None else []
+    parse_once(words)
     return make_plan(recipe, load_recipe(recipe, words), outlined=outlined)
 
 

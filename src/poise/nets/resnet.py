@@ -29,8 +29,8 @@ from poise.nets.outputs import Features
 FUSED_WIDTHS = (8, 16, 32, 64, 128, 256, 512, 1024)  # numbers of channels that the fused kernels support
 FUSED_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 INDEX_LIMIT = 2**31  # a tensor this large cannot be indexed by the kernels
-#: Widths of convolutions for which poise has kernels of its own, and on maps of up to how many pixels these are used:
-#: on the larger maps of ImageNet's networks cuDNN's are the better ones (`benchmarks/step.py --kernels`).
+#: Widths of convolutions for which poise has kernels of its own, and on maps of up to how many pixels these are used.
+#: They were tuned for CIFAR's maps; `benchmarks/step.py --kernels` says what they bring on others.
 THIN = {16: INDEX_LIMIT, 32: INDEX_LIMIT, 64: 32 * 32}
 #: Up to how many values batch norm is trained in fused kernels.
 LARGEST_NORM = INDEX_LIMIT
