@@ -38,6 +38,11 @@ def whole(store: PixelStore, index: int) -> torch.Tensor:
     return found.pixels[0] if isinstance(found, DenseStore) else found.image(0)
 
 
+def close(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether bytes are the same but for rounding."""
+    return int((one.int() - other.int()).abs().max()) <= 1
+
+
 def crops_for(store: PixelStore, indices: list[int], seed: int = 0) -> Crops:
     generator = np.random.default_rng(seed)
     boxes = []
@@ -71,7 +76,7 @@ def test_crops_are_cut_out_of_the_whole_image_scaled_and_mirrored(store: PixelSt
     assert found.shape == (4, 3, 6, 5)
     for row, index in enumerate(indices):
         image = resize_box(whole(store, index), tuple(crops.boxes[row].tolist()), (6, 5))
-        assert torch.equal(found[row], image.flip(-1) if crops.mirrored[row] else image)
+        assert close(found[row], image.flip(-1) if crops.mirrored[row] else image)
 
 
 def test_the_whole_image_as_a_box_is_the_image() -> None:
@@ -118,7 +123,7 @@ def test_a_view_of_several_stores_crops_each_image_as_asked() -> None:
     images = [whole(second, 0), whole(first, 1), whole(second, 2), whole(first, 2)]
     for row, image in enumerate(images):
         scaled = resize_box(image, tuple(crops.boxes[row].tolist()), (6, 5))
-        assert torch.equal(found[row], scaled.flip(-1) if crops.mirrored[row] else scaled)
+        assert close(found[row], scaled.flip(-1) if crops.mirrored[row] else scaled)
 
 
 def test_a_view_of_all_is_the_store_and_a_view_of_views_names_each_store_once() -> None:

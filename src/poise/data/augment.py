@@ -162,7 +162,7 @@ class Augmentation:
             torch.ones(count, dtype=torch.float32),
             torch.zeros_like(offsets) if self.autoaugment else None,
             torch.zeros(count, 2, dtype=torch.float32) if self.cutout else None,
-            torch.cat([offsets * 0, _of_each(count, sizes).flip(1)], dim=1).float() if self.resized else None,
+            _whole(_of_each(count, sizes)) if self.resized else None,
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -269,6 +269,11 @@ def _of_each(count: int, sizes: Tensor | None) -> Tensor:
     if sizes is None or sizes.shape != (count, 2):
         raise UserError(f"resized crops of {count} images need the height and width of each")
     return sizes.cpu()
+
+
+def _whole(sizes: Tensor) -> Tensor:
+    """The boxes that are all of these images."""
+    return torch.cat([torch.zeros_like(sizes), sizes.flip(1)], dim=1).to(torch.float32)
 
 
 def _numbers(name: str, values: object) -> tuple[float, ...]:

@@ -77,7 +77,7 @@ class Feed:
     def images(self) -> ImageSet:
         """The images as a set, where they live; their origins are not known here."""
         store = self.store if self.index is None else self.store.select(self.index)
-        return ImageSet(store, self.labels.cpu(), torch.full((len(self),), -1))
+        return ImageSet(store, self.labels.cpu(), torch.full((len(self),), -1, device="cpu"))
 
     def selected(self, picks: Tensor) -> Feed:
         """Some of the images, where they live."""
@@ -85,14 +85,14 @@ class Feed:
 
     def new_images(self) -> tuple[PixelStore, Tensor]:
         """The new images, where they live, and their labels."""
-        places = torch.arange(*self.fresh)
+        places = torch.arange(*self.fresh, device="cpu")
         return self.images().select(places).store, self.labels[slice(*self.fresh)]
 
     def copy(self) -> Feed:
         """The same images for another reader, which may replace them by others."""
-        copied = self.selected(torch.arange(len(self)))
+        copied = self.selected(torch.arange(len(self), device="cpu"))
         if copied.store is self.store and copied.index is None:
-            copied.store = self.store.loaded(torch.arange(len(self)))
+            copied.store = self.store.loaded(torch.arange(len(self), device="cpu"))
         copied.labels, copied.fresh = self.labels.clone(), self.fresh
         return copied
 
@@ -194,7 +194,7 @@ def _placed(store: PixelStore, device: torch.device) -> tuple[PixelStore, Tensor
         base = store = resident(store, device)
         if isinstance(base, DenseStore):
             return base, None
-    chosen = store.index if isinstance(store, View) else torch.arange(len(store))
+    chosen = store.index if isinstance(store, View) else torch.arange(len(store), device="cpu")
     return base, chosen.to(device, copy=True)
 
 

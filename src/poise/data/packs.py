@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import mmap
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -163,8 +164,9 @@ class Pack:
         """Of every image of a part."""
         names = {name: label for label, name in enumerate(self.class_names)}
         chosen = [block for block in self.blocks if block.part == part]
-        values = torch.tensor([names[block.name] for block in chosen], dtype=torch.int64)
-        return values.repeat_interleave(torch.tensor([block.images for block in chosen], dtype=torch.int64))
+        values = torch.tensor([names[block.name] for block in chosen], dtype=torch.int64, device="cpu")
+        counts = torch.tensor([block.images for block in chosen], dtype=torch.int64, device="cpu")
+        return values.repeat_interleave(counts)
 
     def store(self, part: str, side: int | None = None) -> PackedStore:
         """The images of a part; the centre of so many pixels is gathered where nothing else is asked for."""
@@ -198,12 +200,13 @@ class PackedStore(FlatStore):
         self._described = pack.described(part)
         first, stop = blocks[0].place, blocks[-1].place + blocks[-1].length
         with files.open_plain(pack.path) as file:
-            self._map = mmap.mmap(file.fileno(), stop - first, access=mmap.ACCESS_COPY, offset=first)
+            self._map = mmap.mmap(file.fileno(), stop - first, access=mmap.ACCESS_READ, offset=first)
         sizes = torch.from_numpy(self._described.sizes.astype(np.int64))
         lengths = sizes.prod(dim=1) * pack.channels
-        super().__init__(
-            torch.frombuffer(self._map, dtype=torch.uint8), lengths.cumsum(0) - lengths, sizes, shape, in_memory=False
-        )
+        with warnings.catch_warnings():  # that it must not be written to, which nobody does
+            warnings.simplefilter("ignore")
+            flat = torch.frombuffer(self._map, dtype=torch.uint8)
+        super().__init__(flat, lengths.cumsum(0) - lengths, sizes, shape, in_memory=False)
         self._checked = np.zeros(len(sizes), dtype=bool)
 
     def __reduce__(self) -> tuple[Any, ...]:

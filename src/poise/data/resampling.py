@@ -1,6 +1,6 @@
 """Boxes of images scaled to one size: bilinear, and antialiased where they shrink, as Pillow's `resize(box=…)` does it.
 
-This is the plain reading, image by image, on any device. What must be fast is tested against it.
+`resize_box` is the plain reading, image by image, on any device. What must be fast is tested against it.
 """
 
 from __future__ import annotations
@@ -8,7 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from PIL import Image
 from torch import Tensor
 
 from poise.errors import UserError
@@ -63,6 +66,14 @@ def resize_box(image: Tensor, box: tuple[float, float, float, float], size: tupl
     return (down @ rows + 0.5).floor().clamp(0, 255).to(torch.uint8)
 
 
+def resize_box_on_host(image: NDArray[np.uint8], box: tuple[float, ...], size: tuple[int, int]) -> NDArray[np.uint8]:
+    """The same by Pillow itself, which is ten times faster on a host: an image [C, H, W], plane by plane."""
+    left, top, width, height = box
+    inside = left, top, min(left + width, image.shape[2]), min(top + height, image.shape[1])
+    planes = (Image.fromarray(plane).resize(size[::-1], Image.Resampling.BILINEAR, box=inside) for plane in image)
+    return np.stack([np.asarray(plane) for plane in planes])
+
+
 def _weights(length: int, start: float, extent: float, count: int) -> Tensor:
     """[count, length]: how much of each stored pixel is in each of `count` pixels of [start, start + extent).
 
@@ -70,7 +81,7 @@ def _weights(length: int, start: float, extent: float, count: int) -> Tensor:
     """
     scale = extent / count
     wide = max(scale, 1.0)
-    centres = start + (torch.arange(count, dtype=torch.float64) + 0.5) * scale
-    distances = torch.arange(length, dtype=torch.float64) + 0.5 - centres[:, None]
+    centres = start + (torch.arange(count, dtype=torch.float64, device="cpu") + 0.5) * scale
+    distances = torch.arange(length, dtype=torch.float64, device="cpu") + 0.5 - centres[:, None]
     weights = (1 - distances.abs() / wide).clamp(min=0)
     return (weights / weights.sum(dim=1, keepdim=True)).float()

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from poise.data.cropping import Rows, crop_batch
-from poise.data.resampling import Crops, resize_box
+from poise.data.resampling import Crops, resize_box_on_host
 from poise.errors import UserError
 
 Shape = tuple[int, int, int]  # channels, height and width
@@ -97,11 +97,11 @@ class PixelStore(ABC):
     @property
     def is_even(self) -> bool:
         """Whether every stored image has the size of `shape`."""
-        return bool((self.sizes == torch.tensor(self.shape[1:])).all())
+        return bool((self.sizes == torch.tensor(self.shape[1:], device="cpu")).all())
 
     def part(self, start: int, stop: int) -> Tensor:
         """The images from `start` up to, not including, `stop`."""
-        return self.gather(torch.arange(start, min(stop, len(self))))
+        return self.gather(torch.arange(start, min(stop, len(self)), device="cpu"))
 
     def all(self) -> Tensor:
         """All images as one tensor: for few of them."""
@@ -176,7 +176,7 @@ class DenseStore(_Held):
     @property
     def sizes(self) -> Tensor:
         """The same for every image."""
-        return torch.tensor(self.shape[1:]).expand(len(self), 2)
+        return torch.tensor(self.shape[1:], device="cpu").expand(len(self), 2)
 
     @property
     def nbytes(self) -> int:
@@ -238,8 +238,8 @@ class FlatStore(_Held):
         self.flat, self.shape, self.in_memory = flat, shape, in_memory
         self._sizes = sizes.cpu()
         self._places = places.cpu()
-        self._even = bool((self._sizes == torch.tensor(shape[1:])).all())
-        if not self._even and bool((self._sizes < torch.tensor(shape[1:])).any()):
+        self._even = bool((self._sizes == torch.tensor(shape[1:], device="cpu")).all())
+        if not self._even and bool((self._sizes < torch.tensor(shape[1:], device="cpu")).any()):
             raise UserError(f"an image is smaller than {shape[1]}×{shape[2]} pixels; gather needs crops for it")
         self._rows: tuple[Tensor, Tensor, Tensor, Tensor] | None = None
         self.longest = int(self._sizes.max()) if len(self._sizes) else max(shape[1:])
@@ -303,7 +303,7 @@ class FlatStore(_Held):
     def _copied_centres(self, indices: Tensor) -> Tensor:
         """In numpy, whose loops over many small images are short, and leave other threads alone while they copy."""
         channels, height, width = self.shape
-        found = torch.empty(len(indices), *self.shape, dtype=torch.uint8)
+        found = torch.empty(len(indices), *self.shape, dtype=torch.uint8, device="cpu")
         flat, images = self.flat.numpy(), found.numpy()
         starts, sizes = self._places[indices].tolist(), self._sizes[indices].tolist()
         for place, (start, (tall, wide)) in enumerate(zip(starts, sizes, strict=True)):
@@ -349,7 +349,7 @@ def _resident(store: PixelStore, device: torch.device) -> DenseStore | FlatStore
     places = lengths.cumsum(0) - lengths
     flat = torch.empty(int(lengths.sum()), dtype=torch.uint8, device=device)
     for start, stop in chunks(store):
-        piece = store.loaded(torch.arange(start, stop)).rows()[0]
+        piece = store.loaded(torch.arange(start, stop, device="cpu")).rows()[0]
         first = int(places[start])
         flat[first : first + len(piece)] = piece
     return FlatStore(flat, places, sizes, store.shape)
@@ -374,7 +374,7 @@ def gather_boxes(store: DenseStore | FlatStore, indices: Tensor, crops: Crops) -
     for row, index in enumerate(indices.tolist()):
         start, height, width = int(places[index]), int(heights[index]), int(widths[index])
         image = flat[start : start + channels * height * width].view(channels, height, width)
-        scaled = resize_box(image, tuple(boxes[row]), crops.size)
+        scaled = torch.from_numpy(resize_box_on_host(image.numpy(), tuple(boxes[row]), crops.size))
         found[row] = scaled.flip(-1) if mirrored[row] else scaled
     return found
 

@@ -28,7 +28,7 @@ class View(PixelStore):
         which, index = [], []
         for store, indices in parts:
             if isinstance(store, View):
-                numbers = torch.tensor([_number(bases, base) for base in store.bases])
+                numbers = torch.tensor([_number(bases, base) for base in store.bases], device="cpu")
                 which.append(numbers[store.which[indices]])
                 index.append(store.index[indices])
             else:
@@ -52,8 +52,8 @@ class View(PixelStore):
     @property
     def sizes(self) -> Tensor:
         """Height and width of every image."""
-        found = torch.empty(len(self), 2, dtype=torch.int64)
-        for base, places in self._parts(torch.arange(len(self))):
+        found = torch.empty(len(self), 2, dtype=torch.int64, device="cpu")
+        for base, places in self._parts(torch.arange(len(self), device="cpu")):
             found[places] = base.sizes[self.index[places]]
         return found
 
@@ -109,7 +109,7 @@ class View(PixelStore):
             places = (self.which == number).nonzero().flatten()
             if not base.lasting and len(places) < len(base):
                 bases[number] = base.loaded(self.index[places])
-                index[places] = torch.arange(len(places))
+                index[places] = torch.arange(len(places), device="cpu")
         return _without_unused(bases, self.which, index)
 
     def _parts(self, indices: Tensor) -> Iterator[tuple[PixelStore, Tensor]]:
@@ -137,7 +137,7 @@ def joined(stores: Sequence[PixelStore]) -> PixelStore:
     filled = [store for store in stores if len(store)] or stores[:1]
     if len(filled) == 1:
         return filled[0]
-    return View.of([(store, torch.arange(len(store))) for store in filled])
+    return View.of([(store, torch.arange(len(store), device="cpu")) for store in filled])
 
 
 def _number(bases: list[PixelStore], store: PixelStore) -> int:
@@ -152,17 +152,17 @@ def _number(bases: list[PixelStore], store: PixelStore) -> int:
 def _without_unused(bases: Sequence[PixelStore], which: Tensor, index: Tensor) -> PixelStore:
     """A view that holds only the stores that its images are in: a store itself, where it is all of one."""
     used: list[int] = torch.unique(which).tolist() or [0]
-    numbers = torch.zeros(len(bases), dtype=torch.int64)
-    numbers[used] = torch.arange(len(used))
+    numbers = torch.zeros(len(bases), dtype=torch.int64, device="cpu")
+    numbers[used] = torch.arange(len(used), device="cpu")
     kept = [bases[number] for number in used]
-    if len(kept) == 1 and len(index) == len(kept[0]) and torch.equal(index, torch.arange(len(index))):
+    if len(kept) == 1 and len(index) == len(kept[0]) and torch.equal(index, torch.arange(len(index), device="cpu")):
         return kept[0]
     return View(kept, numbers[which], index)
 
 
 def _in_a_row(parts: Sequence[tuple[PixelStore, Tensor]], count: int) -> FlatStore:
     """The images of several stores one after the other, in the order of the places that come with each store."""
-    sizes = torch.empty(count, 2, dtype=torch.int64)
+    sizes = torch.empty(count, 2, dtype=torch.int64, device="cpu")
     for store, where in parts:
         sizes[where] = store.sizes
     channels = parts[0][0].shape[0]
@@ -170,7 +170,7 @@ def _in_a_row(parts: Sequence[tuple[PixelStore, Tensor]], count: int) -> FlatSto
     places = lengths.cumsum(0) - lengths
     flat = torch.empty(int(lengths.sum()), dtype=torch.uint8, device=parts[0][0].device)
     for store, where in parts:
-        row, starts, _, _ = store.loaded(torch.arange(len(store))).rows()
+        row, starts, _, _ = store.loaded(torch.arange(len(store), device="cpu")).rows()
         for source, place in zip(starts.tolist(), where.tolist(), strict=True):
             start, length = int(places[place]), int(lengths[place])
             flat[start : start + length] = row[source : source + length]

@@ -55,7 +55,7 @@ class Evaluator:
         size = batch_size(GPU_BATCH if on_gpu else BATCH, *store.shape[1:])
         for start in range(0, len(store), size):
             part = store.part(start, start + size).to(device)
-            store.expect(torch.arange(len(store))[start + size : start + 2 * size])
+            store.expect(torch.arange(len(store), device="cpu")[start + size : start + 2 * size])
             if mirrored:
                 part = mirror(part)
             plain = self.preprocessing.plain(filled(part) if on_gpu else part)

@@ -94,7 +94,7 @@ class PackedCollection(PackSource):
         if len(self._rows) == len(self.pack.class_names):
             return images
         chosen = images.of_labels(self._rows).relabelled(self._rows)
-        return ImageSet(chosen.store, chosen.labels, torch.arange(len(chosen)))
+        return ImageSet(chosen.store, chosen.labels, torch.arange(len(chosen), device="cpu"))
 
 
 class TinySource(FolderSource):
@@ -140,13 +140,13 @@ class OutlinedSource(Source):
 
     def _blank(self, counts: list[int]) -> ImageSet:
         """One black image many times, as large as most are when they are stored: 4 to 3 where the aspect is kept."""
-        labels = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
+        labels = torch.arange(len(counts), device="cpu").repeat_interleave(torch.tensor(counts, device="cpu"))
         short, shape = self._collection.stored, self.outline()[1]
         long = short if short == shape[1] else short * 4 // 3
-        nothing = torch.zeros(3 * short * long, dtype=torch.uint8)
-        sizes = torch.tensor([short, long]).expand(len(labels), 2)
+        nothing = torch.zeros(3 * short * long, dtype=torch.uint8, device="cpu")
+        sizes = torch.tensor([short, long], device="cpu").expand(len(labels), 2)
         store = _BlankStore(nothing, torch.zeros_like(labels), sizes, shape, in_memory=False)
-        return ImageSet(store, labels, torch.arange(len(labels)))
+        return ImageSet(store, labels, torch.arange(len(labels), device="cpu"))
 
 
 class _BlankStore(FlatStore):

@@ -53,4 +53,4 @@ class PackSource(Source):
 
     def _images(self, part: str) -> ImageSet:
         labels = self.pack.labels(part)
-        return ImageSet(self.pack.store(part, self._side), labels, torch.arange(len(labels)))
+        return ImageSet(self.pack.store(part, self._side), labels, torch.arange(len(labels), device="cpu"))
