@@ -90,6 +90,15 @@ def test_a_store_gives_the_same_image_by_image() -> None:
     assert (store.gather(picks, crops).int() - together).abs().max() <= 1
 
 
+def test_nothing_on_the_device_is_read_back() -> None:
+    """Tensors that have a shape and no values suffice, so the step can be captured."""
+    store = in_rows(some_images(3))
+    rows, crops = all_rows(store), some_crops(store).to("meta")
+    on_meta = Rows(*(values.to("meta") for values in rows[:4]), rows.channels, rows.longest)
+    found = crop_plainly(on_meta, torch.arange(3, device="meta"), crops)
+    assert (found.shape, found.dtype) == ((3, 3, *SIZE), torch.uint8)
+
+
 def test_what_a_kernel_reads_lies_side_by_side() -> None:
     for store in (in_rows(some_images(3)), DenseStore(torch.zeros(3, 1, 8, 8, dtype=torch.uint8))):
         assert all(values.is_contiguous() for values in store.rows())
