@@ -53,7 +53,7 @@ demo-pretrained: $(RUNTIME)
 	@echo "such classes before, so the first row is no result of class-incremental learning from scratch."
 
 test: setup
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 # The long fuzzer: so many recipes, command lines and files, other ones each time (about a quarter of an hour).
 fuzz: CASES = 2000

@@ -1,10 +1,12 @@
 """How long a whole job takes, part by part: LUCIR in the paper's TFH setting with five phases, or any other recipe.
 
-First the fixed policy as `poise run` does it, journal and checkpoints included; then the others, from the same phase 0.
-Training, policy, herding (with class means) and exams are timed apart; capturing is part of what it serves, and what
-is judged beside a training is part of that. Prints one JSON line.
+First the fixed policy as `poise run` does it, journal and checkpoints included; then the others, from the same phase 0
+unless they learn something before it (`offline-rl`). Training, policy, herding (with class means) and exams are timed
+apart; capturing is part of what it serves, and what is judged beside a training is part of that. Prints one JSON line.
 
-    python benchmarks/job.py [cifar100/lucir] [key=value …] [--policy online] [--out DIR]
+    python benchmarks/job.py [cifar100/lucir] [key=value …] [--policy online …] [--out DIR]
+
+One incremental phase of each is timed with `'groups=[50,10]'`.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import torch
 from poise.experiment import Exam, Quiet, Run, RunFolder, load_recipe, make_plan
 from poise.progress import Done
 from poise.training import Event, PhaseDone, TrialDone, TuningDone
+from poise.tuning import tuner_kind
 
 PARTS = ("train", "policy", "herding", "exams")
 
@@ -70,7 +73,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("recipe", nargs="?", default="cifar100/lucir")
-    parser.add_argument("overrides", nargs="*")
+    parser.add_argument("overrides", nargs="*", default=[])
     parser.add_argument("--policy", nargs="*", default=["online"], help="what is timed besides the fixed policy")
     parser.add_argument("--out", type=Path, help="where the runs go; by default they are thrown away")
     arguments = parser.parse_args()
@@ -79,11 +82,10 @@ def main() -> None:
         out = arguments.out or Path(passing)
         found = {"fixed": run(arguments.recipe, [*words, "policy=fixed"], out / "fixed")}
         for policy in arguments.policy:
-            more = [f"policy={policy}", f"start={out / 'fixed'}"]
+            more = [f"policy={policy}", *([] if tuner_kind(policy).before_phase_0 else [f"start={out / 'fixed'}"])]
             found[policy] = run(arguments.recipe, [*words, *more], out / policy)
-            pairs = zip(
-                found[policy]["phases"][-len(found["fixed"]["phases"]) + 1 :], found["fixed"]["phases"][1:], strict=True
-            )
+            later = len(found["fixed"]["phases"]) - 1
+            pairs = zip(found[policy]["phases"][-later:], found["fixed"]["phases"][1:], strict=True)
             found[policy]["adds_per_phase"] = [round(one - other, 2) for one, other in pairs]
     on_gpu = torch.cuda.is_available()
     hardware = torch.cuda.get_device_name() if on_gpu else f"{torch.get_num_threads()} CPU threads"

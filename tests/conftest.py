@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import importlib.util
 import json
 import os
@@ -10,6 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Generator, Iterator
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -54,6 +56,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if missing and item.get_closest_marker(marker):
                 item.add_marker(pytest.mark.skip(reason=missing))
+
+
+def pytest_collection_finish() -> None:
+    """What is there now stays to the end: whoever collects garbage need not look through all of it again.
+
+    Poise does so around the trials of a phase, to give memory back.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -117,7 +128,19 @@ def make_images() -> Callable[..., ImageSet]:
 
 
 @pytest.fixture
-def stop_and_resume(tmp_path: Path) -> Callable[..., tuple[list[Event], Learner]]:
+def go_on(tmp_path: Path) -> Callable[..., Learner]:
+    """Another learner that goes on from a checkpoint of this one; `net` is the learner's, if it has its own."""
+
+    def made(learner: Learner, net: nn.Module | None = None) -> Learner:
+        store.write_tensors(tmp_path / "middle", *learner.state().tensors(images=True), kind="checkpoint")
+        tensors, meta = store.read_tensors(tmp_path / "middle", kind="checkpoint")
+        return Learner.from_state(LearnerState.from_tensors(tensors, meta, net=net), device="cpu", net=net)
+
+    return made
+
+
+@pytest.fixture
+def stop_and_resume(go_on: Callable[..., Learner]) -> Callable[..., tuple[list[Event], Learner]]:
     """Stop a learner in a phase after so many events, and let another one go on from the checkpoint.
 
     Returns what both told, one after the other, and the one that went on. `net` is the learner's, if it has its own.
@@ -134,55 +157,100 @@ def stop_and_resume(tmp_path: Path) -> Callable[..., tuple[list[Event], Learner]
     ) -> tuple[list[Event], Learner]:
         running = learner.fitting(pixels, labels, known=known)
         told = list(islice(running, stop))
-        store.write_tensors(tmp_path / "middle", *learner.state().tensors(images=True), kind="checkpoint")
-        tensors, meta = store.read_tensors(tmp_path / "middle", kind="checkpoint")
-        resumed = Learner.from_state(LearnerState.from_tensors(tensors, meta, net=net), device="cpu", net=net)
+        resumed = go_on(learner, net)
         return told + list(resumed.fitting(pixels, labels, known=known)), resumed
 
     return gone_on
 
 
 @pytest.fixture
-def stop_learners_anywhere(
-    stop_and_resume: Callable[..., tuple[list[Event], Learner]], tmp_path: Path
-) -> Callable[[Learner, ImageSet, int], None]:
-    """Stop a learner in its next phase, at every so many events, and resume it: the same events, the same file."""
+def stop_anywhere(go_on: Callable[..., Learner], tmp_path: Path) -> Callable[..., list[Event]]:
+    """Stop a learner in a phase, at every so many events, and resume it: the same events, which it returns, and bytes.
 
-    def stopped_anywhere(learner: Learner, images: ImageSet, every: int) -> None:
-        learner.save(tmp_path / "first")
-        whole = Learner.load(tmp_path / "first", device="cpu")
-        events = list(whole.fitting(images.pixels, images.labels))
+    One learner resumes where the one before was stopped, to the next stop. What would only go wrong later is seen by
+    one that resumes in the middle and goes on to the end. `make` gives learners that stand before the phase.
+    """
+
+    def stopped(
+        make: Callable[[], Learner],
+        images: Images,
+        labels: Labels,
+        every: int = 1,
+        *,
+        first: int = 1,
+        net: nn.Module | None = None,
+        known: str = "refuse",
+    ) -> list[Event]:
+        whole = make()
+        events = list(whole.fitting(images, labels, known=known))
         whole.save(tmp_path / "whole")
-        for stop in range(1, len(events) - 1, every):
-            stopped = Learner.load(tmp_path / "first", device="cpu")
-            told, resumed = stop_and_resume(stopped, images.pixels, images.labels, stop)
-            assert told == events
+
+        def ends_alike(resumed: Learner, told: list[Event]) -> None:
+            assert told + list(resumed.fitting(images, labels, known=known)) == events
             resumed.save(tmp_path / "resumed")
             assert (tmp_path / "whole").read_bytes() == (tmp_path / "resumed").read_bytes()
 
-    return stopped_anywhere
+        current, told = make(), list[Event]()
+        stops = range(min(first, len(events) - 1), len(events), every)
+        for stop in stops:
+            running = current.fitting(images, labels, known=known)  # named, so that it stands there meanwhile
+            told += islice(running, stop - len(told))
+            current = go_on(current, net)
+            if stop == stops[len(stops) // 2]:
+                ends_alike(go_on(current, net), told)
+        ends_alike(current, told)
+        return events
+
+    return stopped
+
+
+@pytest.fixture
+def stop_learners_anywhere(
+    stop_anywhere: Callable[..., list[Event]], tmp_path: Path
+) -> Callable[[Learner, ImageSet, int], None]:
+    """Do that with a learner that stands before its next phase."""
+
+    def stopped(learner: Learner, images: ImageSet, every: int) -> None:
+        learner.save(tmp_path / "first")
+        stop_anywhere(partial(Learner.load, tmp_path / "first", device="cpu"), images.pixels, images.labels, every)
+
+    return stopped
 
 
 @pytest.fixture
 def stop_trainers_anywhere(tmp_path: Path) -> Callable[[Callable[[], Trainer]], None]:
-    """Stop a training after every event and let another trainer resume it: the same events, the same students."""
+    """Stop a training after every event and let another trainer resume it: the same events, the same students.
+
+    One trainer resumes where the one before was stopped, for one event. What would only go wrong later is seen by one
+    that resumes in the middle and goes on to the end.
+    """
 
     def stopped_anywhere(make: Callable[[], Trainer]) -> None:
         whole = make()
         events = list(whole.run())
-        for stop in range(len(events) + 1):
-            stopped = make()
-            running = stopped.run()
-            before = [next(running) for _ in range(stop)]
+
+        def resumed(stopped: Trainer) -> Trainer:
             store.write_tensors(tmp_path / "trainer", *stopped.state(), kind="state")
-            resumed = make()
-            resumed.restore(*store.read_tensors(tmp_path / "trainer", kind="state"))
-            assert before + list(resumed.run()) == events
-            assert resumed.students.keys() == whole.students.keys()
+            made = make()
+            made.restore(*store.read_tensors(tmp_path / "trainer", kind="state"))
+            return made
+
+        def ends_alike(trainer: Trainer, told: list[Event]) -> None:
+            assert told + list(trainer.run()) == events
+            assert trainer.students.keys() == whole.students.keys()
             for student, model in whole.students.items():
-                found, wanted = resumed.students[student].state_dict(), model.state_dict()
+                found, wanted = trainer.students[student].state_dict(), model.state_dict()
                 assert found.keys() == wanted.keys()
                 assert all(torch.equal(found[name], value) for name, value in wanted.items()), student
+
+        trainer, told = resumed(make()), list[Event]()
+        for stop in range(1, len(events) + 1):
+            running = trainer.run()  # named, so that it stands there meanwhile
+            told.append(next(running))
+            trainer = resumed(trainer)
+            if stop == len(events) // 2:
+                ends_alike(resumed(trainer), told)
+        ends_alike(trainer, told)
 
     return stopped_anywhere
 

@@ -18,6 +18,16 @@ from poise import files, store
 from poise.errors import Damaged, UserError
 
 ZERO = Path("/dev/zero")
+WRITE_WITHOUT_SPACE = """
+import resource, sys
+from pathlib import Path
+from poise import files
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+try:
+    files.write_bytes(Path(sys.argv[1]), bytes(100_000))
+except OSError as error:
+    print(error.errno)
+"""
 
 
 def socket_at(path: Path) -> None:
@@ -123,6 +133,31 @@ def victim(tmp_path: Path) -> Path:
     path.parent.mkdir()
     path.write_bytes(b"precious")
     return path
+
+
+def test_a_write_that_fails_midway_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "some.json"
+    path.write_bytes(b"old")
+    done = subprocess.run(
+        [sys.executable, "-c", WRITE_WITHOUT_SPACE, str(path)], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip(), "the write was meant to fail"
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["some.json"]  # noqa: PTH208
+
+
+def test_what_a_killed_writer_left_behind_is_no_obstacle(tmp_path: Path) -> None:
+    (tmp_path / f".some.json.{7:016x}.poise.tmp").write_bytes(b"half of a long docum")
+    files.write_bytes(tmp_path / "some.json", b"new")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["some.json"]
+    assert (tmp_path / "some.json").read_bytes() == b"new"
+
+
+def test_a_rename_that_fails_leaves_no_temporary_file(tmp_path: Path) -> None:
+    (tmp_path / "taken" / "inside").mkdir(parents=True)
+    with pytest.raises(OSError, match="taken"):
+        files.write_bytes(tmp_path / "taken", b"new")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["taken"]
 
 
 def test_a_link_is_replaced_and_not_followed(victim: Path, tmp_path: Path) -> None:

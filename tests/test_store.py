@@ -28,16 +28,6 @@ from poise import store
 tensors = {name: torch.arange(6.0).view(2, 3) + i for i, name in enumerate("zyxab")}
 store.write_tensors(Path(sys.argv[1]), tensors, {name: i for i, name in enumerate("qwertz")}, kind="checkpoint")
 """
-WRITE_WITHOUT_SPACE = """
-import resource, sys
-from pathlib import Path
-from poise import store
-resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
-try:
-    store.write_bytes(Path(sys.argv[1]), bytes(100_000))
-except OSError as error:
-    print(error.errno)
-"""
 
 
 def various() -> dict[str, Tensor]:
@@ -146,30 +136,6 @@ class TestTensors:
         with pytest.raises(ValueError, match="not JSON compliant"):
             store.write_tensors(file, {}, {"loss": float("nan")}, kind="checkpoint")
         assert file.read_bytes() == before
-
-
-class TestBytes:
-    def test_a_write_that_fails_midway_leaves_the_old_file(self, tmp_path: Path) -> None:
-        path = tmp_path / "some.json"
-        path.write_bytes(b"old")
-        done = subprocess.run(
-            [sys.executable, "-c", WRITE_WITHOUT_SPACE, str(path)], capture_output=True, text=True, check=True
-        )
-        assert done.stdout.strip(), "the write was meant to fail"
-        assert path.read_bytes() == b"old"
-        assert os.listdir(tmp_path) == ["some.json"]  # noqa: PTH208
-
-    def test_what_a_killed_writer_left_behind_is_no_obstacle(self, tmp_path: Path) -> None:
-        (tmp_path / f".some.json.{7:016x}.poise.tmp").write_bytes(b"half of a long docum")
-        store.write_bytes(tmp_path / "some.json", b"new")
-        assert [entry.name for entry in tmp_path.iterdir()] == ["some.json"]
-        assert (tmp_path / "some.json").read_bytes() == b"new"
-
-    def test_a_rename_that_fails_leaves_no_temporary_file(self, tmp_path: Path) -> None:
-        (tmp_path / "taken" / "inside").mkdir(parents=True)
-        with pytest.raises(OSError, match="taken"):
-            store.write_bytes(tmp_path / "taken", b"new")
-        assert [entry.name for entry in tmp_path.iterdir()] == ["taken"]
 
 
 class TestJson:

@@ -47,9 +47,9 @@ class Malformed(Damaged):
 
 
 class Interrupted(PoiseError):
-    """Ctrl-C or another signal arrived and a checkpoint was written."""
+    """Ctrl-C or another signal arrived and a checkpoint was written. The exit code says which signal."""
 
-    def __init__(self, message: str, exit_code: int = 130) -> None:
+    def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
         self.exit_code = exit_code
 

@@ -21,7 +21,7 @@ from typing import BinaryIO, Final
 
 from poise.errors import UserError
 
-#: The most bytes that are read of a recipe, a sweep file or a network's source.
+#: The most bytes that are read of a text without a limit of its own, such as a network's source.
 MOST_TEXT: Final = 4 << 20
 #: The most bytes that are read of a JSON document, and of one line of a journal.
 MOST_DOCUMENT: Final = 128 << 20

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from poise.policies import PRESETS, UNTUNED, named_now
+from poise.policies import PRESETS, UNTUNED, WRAPPER_OPTIONS, named_now
 from poise.recipes import saved_memory
 
 #: What is run: the resolved recipe, and what the data were.
@@ -48,7 +48,8 @@ TRAINING_KEYS: Final = (
 )
 #: What a result repeats of its recipe.
 RESULT_KEYS: Final = (
-    *("data", "augmentation", "method", "policy", "setting", "phases", "order", "memory", "epochs", "exam", "seed"),
+    *("data", "images_per_class", "augmentation", "method", "options", "policy", "setting", "phases", "order"),
+    *("memory", "epochs", "exam", "seed"),
 )
 #: The parts of a result's `seconds`.
 SECONDS: Final = ("train", "policy", "evaluate", "total")
@@ -74,6 +75,21 @@ def saved_recipe(recipe: Mapping[str, Any]) -> dict[str, Any]:
     return {**named_now(recipe), **unused, **({"memory": saved_memory(memory)} if isinstance(memory, Mapping) else {})}
 
 
+def recipe_of_result(result: Mapping[str, Any]) -> dict[str, Any]:
+    """What a kept result says of its recipe: what it repeats, and what its policy says of itself.
+
+    >>> kept = {"policy": "online", "resolved_policy": {"name": "online", "every": 2, "trials": {"even": False}}}
+    >>> {name: value for name, value in recipe_of_result(kept).items() if value}
+    {'policy': 'online', 'trials': {'even': False}, 'policy_options': {'every': 2}}
+    """
+    resolved = result.get("resolved_policy")
+    own = resolved if isinstance(resolved, Mapping) else {}
+    known = {"trials": own["trials"]} if "trials" in own else {}
+    if around := {name: own[name] for name in WRAPPER_OPTIONS if name in own}:
+        known["policy_options"] = around
+    return {**{key: result.get(key) for key in RESULT_KEYS}, **known}
+
+
 def holds_more_after_phase_0(memory: object) -> bool:
     """Whether a memory, by its saved keys, holds more after phase 0 than the plain rule keeps, without being told why.
 
@@ -84,6 +100,18 @@ def holds_more_after_phase_0(memory: object) -> bool:
         return False
     shares = memory.get("allocation")
     return (shares[0] if isinstance(shares, list) else shares) != 0
+
+
+def backward_transfer(matrix: Sequence[Sequence[float]]) -> float:
+    """Mean over all phases but the last of (accuracy in the last exam − in the one after the phase) on their classes.
+
+    `matrix` is a result's accuracy matrix: a row for each exam, a column for the classes of each phase up to there.
+
+    >>> backward_transfer([[80.0], [60.0, 90.0], [50.0, 95.0, 70.0]])
+    -12.5
+    """
+    moved = [last - matrix[phase][phase] for phase, last in enumerate(matrix[-1][:-1])]
+    return sum(moved) / max(1, len(moved))
 
 
 def without_empty_keys(value: object) -> object:

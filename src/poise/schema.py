@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NoReturn
 
-from poise.errors import Damaged, Malformed, PoiseError
+from poise.errors import Damaged, Malformed, PoiseError, shown
 
 #: Refuses a value that is not as it must be; the word says where it stands.
 Check = Callable[[object, str], None]
@@ -46,10 +46,7 @@ def fitting_together() -> Iterator[None]:
 
 def refuse(where: str, wanted: str, value: object) -> NoReturn:
     """Say what is wrong, in one line."""
-    shown = repr(value) if not isinstance(value, int) or abs(value) < 10**30 else "a number of many digits"
-    raise Malformed(
-        f"is not as poise writes it: {where} must be {wanted}, not {shown[:60]}{'…' if len(shown) > 60 else ''}"
-    )
+    raise Malformed(f"is not as poise writes it: {where} must be {wanted}, not {shown(value, 60)}")
 
 
 def check(fits: object, where: str, wanted: str, value: object) -> None:

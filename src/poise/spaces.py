@@ -7,6 +7,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 from typing import Final, NamedTuple, cast
 
 import numpy as np
@@ -90,6 +91,10 @@ SPACES: Final[Mapping[str, Grids]] = {
     },
 }
 
+#: What a name of a space may end with: RMM's ρ is then one more axis of it, with these values.
+WITH_ALLOCATION: Final = "+allocation"
+ALLOCATIONS: Final = (0.2, 0.5, 0.8)
+
 #: In the space `joint` the margin term goes with the classifier (methods.md A13).
 _JOINT_MARGIN: Final[Mapping[AxisValue, float]] = {"fc": 1.0, "ncm": 0.0}
 
@@ -106,7 +111,8 @@ class ActionSpace:
     leaving it alone is always possible: where it is not on the grid it is appended as one more arm.
 
     Attributes:
-        name: `paper`, `joint`, `wide`, `paper3`, `wide3`, `full`, `online`, `online-1`, or `grid` for one's own.
+        name: `paper`, `joint`, `wide`, `paper3`, `wide3`, `full`, `online`, `online-1`, all also with `+allocation`,
+            or `grid` for one's own.
         grids: the tuned axes of each grid with their values, in the order in which its product runs (the last one
             fastest).
         actions: the arms.
@@ -210,8 +216,8 @@ def make_space(
     then stays as in the base action. `choices` are the words of an axis that mean something to the method; of an axis
     without any, nothing is tuned in a named space. An empty grid is the space of the base action alone.
     """
-    known, kinds = choices or {}, _kinds(tune)
-    named = _known(space) if isinstance(space, str) else space
+    known, kinds = choices or {}, check_tuned(tune)
+    named = named_space(space) if isinstance(space, str) else space
     if isinstance(named, Named):
         name, given, favourite = named.name, _meaningful(all_grids(named.grids), base, known), named.favourite
     else:
@@ -295,29 +301,40 @@ def tuned_space(
     (None means that its rule has none); and `backbone_rate`, which starts from 1 unless the method has its own. A space
     by name leaves out what is not there.
     """
-    known = _known(space) if isinstance(space, str) else space  # refuses a wrong word, tuned or not
+    known = named_space(space) if isinstance(space, str) else space  # refuses a wrong word, tuned or not
     grids = all_grids(known.grids if isinstance(known, Named) else known)
     named = {axis for grid in grids for axis in grid}
-    asked = {*changes, *(named if tuned and not isinstance(known, Named) else ())}
+    asked = {*changes, *((named & {"allocation"} if isinstance(known, Named) else named) if tuned else ())}
     if "allocation" in asked and allocation is None:
         raise UserError("an action with an allocation needs memory.rule=rmm without knows_increment; see the docs")
     optional = {"epochs": float(epochs), "allocation": allocation, "backbone_rate": AXES["backbone_rate"].default}
     more = {axis: value for axis, value in optional.items() if axis in asked and value is not None and axis not in own}
     base = Action(**own, **more).replace(**changes)
-    kinds = _kinds(tune)
+    kinds = check_tuned(tune)
     apart = "classifier" in own and "classifier" not in changes and "classifier" not in named
     if tuned and apart and (kinds is None or "classifier" in kinds):
         base = base.replace(classifier="auto")
     return make_space(known if tuned else {}, base, tune, choices)
 
 
-def _known(space: str) -> Named:
-    if space not in SPACES:
-        raise UserError(f"unknown action space '{space}'; {suggestion(space, SPACES)}")
-    return Named(space, SPACES[space])
+def named_space(word: str, versions: Mapping[str, Named] = MappingProxyType({})) -> Named:
+    """The space of that name, in a method's own version where there is one; `NAME+allocation` has ρ as an axis too.
+
+    >>> named_space("online+allocation", {"online": Named("online", {"lr": (0.1, 0.05)})}).grids
+    ({'lr': (0.1, 0.05), 'allocation': (0.2, 0.5, 0.8)},)
+    """
+    name = word.removesuffix(WITH_ALLOCATION)
+    if name not in SPACES:
+        raise UserError(f"unknown action space '{word}'; {suggestion(name, SPACES)}")
+    found = versions.get(name) or Named(name, SPACES[name])
+    if name == word:
+        return found
+    grids = tuple({**grid, "allocation": ALLOCATIONS} for grid in all_grids(found.grids))
+    return found._replace(name=word, grids=grids)
 
 
-def _kinds(tune: str | Collection[str] | None) -> tuple[str, ...] | None:
+def check_tuned(tune: str | Collection[str] | None) -> tuple[str, ...] | None:
+    """The kinds of axes that `tune` names, None for all; refuses other words, and one that is named twice."""
     if tune is None:
         return None
     if not isinstance(tune, Collection) or isinstance(tune, Mapping):
@@ -327,6 +344,8 @@ def _kinds(tune: str | Collection[str] | None) -> tuple[str, ...] | None:
     for word in kinds:
         if not isinstance(word, str) or word not in tunable:
             raise UserError(f"tune cannot be {shown(word)}; {suggestion(word, tunable)}")
+    if len(set(kinds)) < len(kinds):
+        raise UserError(f"tune={shown(tune)} names a word twice; leave one out")
     return kinds
 
 

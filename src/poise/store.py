@@ -11,6 +11,7 @@ import errno
 import fcntl
 import hashlib
 import json
+import lzma
 import os
 import re
 import socket
@@ -32,6 +33,9 @@ FORMAT = 2  # of tensor files, which hold the state of a learner; others are ref
 CHECKPOINT_SECONDS = 60.0  # between two checkpoints of a job that was not told otherwise
 PLAIN_FORMAT = 1  # of JSON documents and journals; raised when an older poise could not read them
 _CHUNK = 2**20  # bytes of a journal read at once
+PACKED = ".xz"  # what the name of a journal ends with that was compressed to be kept
+_MOST_UNPACKED = 2**30  # bytes of such a journal
+_MOST_UNPACKING = 2**28  # bytes of memory that unpacking it may take
 DIGEST = "digest"  # the last key of a document that has one
 
 
@@ -100,11 +104,6 @@ def refuse_bad_place(path: Path) -> None:
         raise UserError(f"{path} is a folder; give the name of a file in it")
 
 
-def write_bytes(path: Path, data: bytes) -> None:
-    """Put `data` at `path` atomically: temporary file, fsync, rename, fsync of the folder."""
-    files.write_bytes(path, data)
-
-
 def write_json(path: Path, value: Mapping[str, Any], *, digest: bool = False) -> None:
     """Write a document with its format version, human-readable, in a fixed byte layout.
 
@@ -113,7 +112,7 @@ def write_json(path: Path, value: Mapping[str, Any], *, digest: bool = False) ->
     document = {"format": PLAIN_FORMAT, **value}
     own = {DIGEST: digest_of(document)} if digest else {}
     text = json.dumps({**document, **own}, indent=1, ensure_ascii=False, allow_nan=False)
-    write_bytes(path, _encode_line(text))
+    files.write_bytes(path, _encode_line(text))
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -155,7 +154,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, 
     document = json.dumps({"kind": kind, "format": FORMAT, "meta": meta}, allow_nan=False)
     header = {"sum": _checksum(plain, document), "document": document}
     # One entry only: safetensors writes its metadata in the order of a hash table, anew in every process.
-    write_bytes(path, to_bytes(plain, {"poise": json.dumps(header)}))
+    files.write_bytes(path, to_bytes(plain, {"poise": json.dumps(header)}))
 
 
 def read_tensors(path: Path, *, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -248,6 +247,22 @@ def _hash_bytes(found: hashlib.blake2b, path: Path, start: int, stop: int) -> ha
     return found
 
 
+def _unpacked(path: Path, file: BinaryIO) -> Iterator[bytes]:
+    """The lines of a compressed journal, unpacked a few at a time: whatever it holds, no memory is filled with it."""
+    unpacker, rest, total = lzma.LZMADecompressor(memlimit=_MOST_UNPACKING), b"", 0
+    try:
+        while not unpacker.eof:
+            some = file.read(_CHUNK) if unpacker.needs_input else b""
+            more = unpacker.decompress(some, _CHUNK)
+            total += len(more)
+            if total > _MOST_UNPACKED or len(rest) > files.MOST_DOCUMENT or not (some or more):
+                raise Damaged(f"{path} is cut off, or more than a journal")
+            *lines, rest = (rest + more).split(b"\n")
+            yield from (line + b"\n" for line in lines)
+    except lzma.LZMAError as error:
+        raise Damaged(f"{path} is not a compressed journal") from error
+
+
 class Journal:
     """An append-only file of JSON lines. Its length in bytes is a position one can return to."""
 
@@ -314,14 +329,17 @@ class Journal:
 def read_journal(path: Path, brief: str | None = None) -> Iterator[dict[str, Any]]:
     """The events of a journal, finished or still growing; a torn last line and the header are left out.
 
-    Of events of the kind `brief` nothing but the kind is told, which is quick where there are thousands of them.
+    Of events of the kind `brief` nothing but the kind is told, which is quick where there are thousands of them. One
+    that was compressed to be kept (`.xz`) is unpacked on the way.
     """
     if not path.exists():
         return
     short = {"event": brief}
     begins = json.dumps(short)[:-1].encode()
     with files.open_plain(path, files.MOST_JOURNAL) as file:
-        for number, line in enumerate(iter(partial(file.readline, files.MOST_DOCUMENT), b""), start=1):
+        packed = path.suffix == PACKED
+        lines = _unpacked(path, file) if packed else iter(partial(file.readline, files.MOST_DOCUMENT), b"")
+        for number, line in enumerate(lines, start=1):
             if not line.endswith(b"\n"):
                 if len(line) == files.MOST_DOCUMENT:
                     raise Damaged(f"{path}, line {number} has no end; poise wrote no such line")

@@ -9,6 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image
 
+TINY = ("groups=[2,1]", "epochs=1", "batch=64")  # a run of two short phases
+
 
 class Done(NamedTuple):
     """How a command ended."""

@@ -18,11 +18,10 @@ import pytest
 from poise import __version__, files
 from poise.runfolder import JOURNAL
 
-from .samples import Command, Done, pictures
+from .samples import TINY, Command, Done, pictures
 
 FULL = Path("/dev/full")
 SCRIPT = Path(sys.executable).with_name("poise")
-TINY = ("groups=[2,1]", "epochs=1", "batch=64")
 
 
 # Typing mistakes ----------------------------------------------------------------------------------------------------
@@ -347,7 +346,7 @@ def failure(done: Done) -> str:
 
 
 def test_a_diverged_loss_keeps_the_last_good_checkpoint(poise: Command) -> None:
-    line = failure(poise("run", *TINY, "epochs=3", "action.lr=1e9", "--out", "run"))
+    line = failure(poise("run", "groups=[2,1]", "epochs=3", "batch=64", "action.lr=1e9", "--out", "run"))
     assert "diverged in phase 1" in line
     assert "lower the learning rate" in line
     assert list(Path("run/checkpoints").iterdir())

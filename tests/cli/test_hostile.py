@@ -15,9 +15,8 @@ import pytest
 from poise import store
 from poise.experiment import Run, RunFolder, load_recipe, make_plan
 
-from .samples import Command, Done, pictures
+from .samples import TINY, Command, Done, pictures
 
-TINY = ("groups=[2,1]", "epochs=1", "batch=64")
 NAME = os.fsdecode(b"caf\xe9\x1b[31m")  # no UTF-8, and red from there on
 
 

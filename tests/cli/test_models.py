@@ -20,9 +20,8 @@ from poise.experiment import Lesson, ModelFile, prediction
 from poise.nets import Model
 from poise.training import Evaluator, Extracted
 
-from .samples import Command, Done, pictures
+from .samples import TINY, Command, Done, pictures
 
-TINY = ("groups=[2,1]", "epochs=1", "batch=64")
 SMALL = ("--epochs", "2", "--batch", "4", "--memory", "3", "--image-size", "8", "--policy", "fixed")
 TUNED = (*SMALL[:-1], "random")
 

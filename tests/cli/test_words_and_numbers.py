@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from .samples import Command, pictures
+from .samples import TINY, Command, pictures
 
-TINY = ("groups=[2,1]", "epochs=1", "batch=64")
 DIGITS = "1" * 5000
 BRACKETS = "[" * 5000 + "]" * 5000
 GRID = ",".join(f"{number / 1e4:g}" for number in range(1, 209))
@@ -60,6 +59,8 @@ SPACE = f"space={{lr=[{GRID}],logit_kd=[{GRID}],feature_kd=[{GRID}]}}"
         (["seed=1\nepochs=3"], "must be one key=value, on one line"),
         (["--out", ""], "the value of --out is empty"),
         (["--out="], "the value of --out is empty"),
+        (["--out", " "], "the value of --out is empty (' ', perhaps"),
+        (["--out= "], "the value of --out is empty"),
         (["--out", "~nosuchuser/run"], "there is no such user"),
         ([""], "is empty"),
         (["policy=race", "policy_options.rungs=1000000"], "rungs=1000000 must be a whole number, at most 10000"),
@@ -67,6 +68,10 @@ SPACE = f"space={{lr=[{GRID}],logit_kd=[{GRID}],feature_kd=[{GRID}]}}"
         (["epochs=1000000000"], "at most 1000000"),
         (["trials.horizon=1000000", "policy=race"], "at most 100"),
         (["--checkpoint-every", "nan"], "--checkpoint-every"),
+        (["epochs=1", "epochs=2"], "epochs is given twice, as 1 and 2; give it once"),
+        (["memory.total=30", "memory.total=40"], "memory.total is given twice, as 30 and 40"),
+        (["seed=1", "--seed", "2"], "seed is given twice, as 1 and 2"),
+        (['tune=["lr","kd","lr"]'], "names a word twice; leave one out"),
     ],
 )
 def test_a_run_is_refused_before_anything_is_trained(words: list[str], line: str, refusal: Callable[..., str]) -> None:
@@ -84,6 +89,7 @@ def test_a_run_is_refused_before_anything_is_trained(words: list[str], line: str
         (["simulate", "x.json", "--policy", "race", "--runs", "1000000000"], "--runs"),
         (["simulate", "x.json", "--policy", "race", "--runs", "99999", "--phases", "999"], "take days"),
         (["simulate", "x.json", "--policy", "fixed", "safe=1"], "chooses nothing"),
+        (["simulate", "x.json", "--policy", "race", "rungs=1", "rungs=2"], "rungs is given twice, as 1 and 2"),
         (["sweep", "/dev/zero"], "/dev/zero is a device, not a file"),
         (["sweep", "x.toml", "--lanes", "1000000000"], "--lanes"),
         (["report", "x", "--every", "9" * 30], "--every"),

@@ -17,7 +17,7 @@ from poise.actions import is_weight
 from poise.data import ALL_IMAGES, ImageSet
 from poise.methods import METHODS, Arrivals, Growth, make_method
 from poise.nets import Model, Output, torch_generator
-from poise.training import Event, StageDone
+from poise.training import StageDone
 
 MakeImages = Callable[..., ImageSet]
 Options = Mapping[str, float | str]
@@ -208,26 +208,13 @@ class TestExactness:
             learner.partial_fit(arriving[0].pixels, arriving[0].labels)
         assert not same(one.state().tensors(images=True)[0], other.state().tensors(images=True)[0])
 
-    @pytest.mark.parametrize("stop", [1, 2, 4, 8])
     def test_a_phase_stopped_anywhere_goes_on_to_the_same_bytes(
         self,
-        stop: int,
         case: tuple[str, Options],
         arriving: list[ImageSet],
-        stop_and_resume: Callable[..., tuple[list[Event], Learner]],
-        tmp_path: Path,
+        stop_learners_anywhere: Callable[[Learner, ImageSet, int], None],
     ) -> None:
-        first, images = learned(case, arriving[:1]), arriving[1]
-        first.save(tmp_path / "first")
-        whole = Learner.load(tmp_path / "first", device="cpu")
-        events = list(whole.fitting(images.pixels, images.labels))
-        if stop >= len(events):
-            pytest.skip("a phase in which nothing is trained has few events")
-        told, resumed = stop_and_resume(first, images.pixels, images.labels, stop)
-        assert told == events
-        for learner, name in ((whole, "whole"), (resumed, "resumed")):
-            learner.save(tmp_path / name)
-        assert (tmp_path / "whole").read_bytes() == (tmp_path / "resumed").read_bytes()
+        stop_learners_anywhere(learned(case, arriving[:1]), arriving[1], 1)
 
     def test_the_global_generator_is_left_alone(
         self, case: tuple[str, Options], arriving: list[ImageSet], tmp_path: Path

@@ -143,11 +143,17 @@ def test_every_operation_is_pillows(name: str, digits: Tensor) -> None:
         check_against_pillow(digits, name)
 
 
+@pytest.fixture(scope="module")
+def photos(cifar100: Source) -> Tensor:
+    """200 images of CIFAR-100, read once."""
+    pixels = cifar100.train().pixels
+    return pixels[torch.linspace(0, len(pixels) - 1, 200).long()]
+
+
 @pytest.mark.cifar100
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_every_operation_is_pillows_on_200_images_of_cifar_100(name: str, cifar100: Source) -> None:
-    pixels = cifar100.train().pixels
-    check_against_pillow(pixels[torch.linspace(0, len(pixels) - 1, 200).long()], name)
+def test_every_operation_is_pillows_on_200_images_of_cifar_100(name: str, photos: Tensor) -> None:
+    check_against_pillow(photos, name)
 
 
 @pytest.mark.gpu

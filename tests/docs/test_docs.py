@@ -27,7 +27,7 @@ from poise.errors import LARGEST_NUMBER, MOST, SMALLEST_NUMBER
 from poise.experiment import Recipe, dryrun, load_recipe, make_recipe
 from poise.experiment.recipe import MemoryKeys, TrialKeys
 from poise.experiment.sweep import MOST_CELLS
-from poise.learner import Settings
+from poise.learner import Settings, defaults
 from poise.methods import METHODS, make_method
 from poise.policies import MOST_TRIALS
 from poise.policies.catalog import MOST_MODELLED
@@ -39,7 +39,7 @@ ROOT = Path(__file__).parents[2]
 MISTAKES = ("troubleshooting.md", "reliability.md")  # pages that show mistakes, and the lines that they end with
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-SHORT = "epochs=1"  # added to every run that a page shows, so that it ends in a second
+SHORT = {"epochs": 1, "images_per_class": 20}  # added to every run that a page shows, so that it ends in a second
 RUNS = ("run", "crossval", "audit")
 
 
@@ -81,6 +81,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.delenv("POISE_DATA", raising=False)
     monkeypatch.setattr(dryrun, "MEASURED_SECONDS", 0.01)
+    monkeypatch.setattr(defaults, "suitable_epochs", lambda *args, **more: 4)
     generator = np.random.default_rng(0)
     animals = ("cat", "dog", "bear", "elephant")
     months = ("january/cat", "january/dog", "february/bear")
@@ -128,8 +129,7 @@ def follow(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     elif program == "python":
         script = Path(words[0])
         assert words[1] in ("run", "resume")
-        short = [SHORT] if words[1] == "run" else []
-        monkeypatch.setattr(sys, "argv", [*words, *short])
+        monkeypatch.setattr(sys, "argv", shortened(words) if words[1] == "run" else words)
         with pytest.raises(SystemExit) as left:
             runpy.run_path(str(script), run_name="__main__")
         assert not left.value.code, command
@@ -147,10 +147,22 @@ def follow_poise(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
         recipe = load_recipe(words[1], keys)
         make_stream(recipe.setting, order=class_order(recipe.order, 100), phases=recipe.phases, groups=recipe.groups)
         return
-    short = [SHORT] if words[0] in RUNS else []
+    if words[0] in RUNS:
+        words = shortened(words)
+    elif words[0] == "probe" and not Path(words[1]).exists():  # of a recipe; its trials are as long as the page says
+        words = [*words, f"images_per_class={SHORT['images_per_class']}"]
     if words[0] == "learn" and "--epochs" not in words and not Path(words[1]).exists():
-        short = ["--epochs", "1"]
-    assert exit_code([*words, *short], monkeypatch) == 0, words
+        words = [*words, "--epochs", "1"]
+    assert exit_code(words, monkeypatch) == 0, words
+
+
+def shortened(words: list[str]) -> list[str]:
+    """A command that runs for a second; where it names its own images, it keeps them."""
+    short = {
+        key: value for key, value in SHORT.items() if key == "epochs" or not any("data=" in word for word in words)
+    }
+    others = [word for word in words if word.partition("=")[0] not in short]
+    return [*others, *(f"{key}={value}" for key, value in short.items())]
 
 
 def follow_page(page: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
@@ -246,7 +258,7 @@ def test_recipes_and_the_run_folder_are_as_described(folder: Path, monkeypatch: 
     result = json.loads((run / "result.json").read_text())
     documented = [row[0].strip("`") for row in table(section("recipes.md", "result.json"))]
     documented.remove("curve[].accuracy_compressed")  # a method's own
-    assert documented == list(flat_keys(result))
+    assert documented == [key for key in flat_keys(result) if key != "images_per_class"]  # which made the run short
     files = {row[0].strip("`").rstrip("/") for row in table(section("recipes.md", "The run folder"))}
     assert files == {entry.name for entry in run.iterdir()}
     events = {event["event"] for event in store.read_journal(run / "journal.jsonl")}

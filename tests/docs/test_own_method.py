@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -97,13 +98,11 @@ def test_stopped_in_a_phase_and_resumed_it_ends_with_the_same_bytes(
 ) -> None:
     first, second, third = phases()
 
-    def made() -> Learner:
-        return Learner("my-expansion", **{**SETTINGS, **changes}).partial_fit(*first).partial_fit(*second)
-
-    whole = made()
+    whole = Learner("my-expansion", **{**SETTINGS, **changes}).partial_fit(*first).partial_fit(*second)
+    stopped = copy.deepcopy(whole)
     events = list(whole.fitting(*third))
     places = [place for place, event in enumerate(events) if isinstance(event, moment)]
-    told, resumed = stop_and_resume(made(), *third, places[len(places) // 2] + 1)
+    told, resumed = stop_and_resume(stopped, *third, places[len(places) // 2] + 1)
     assert told == events
     assert whole.model is not None
     assert resumed.model is not None

@@ -48,7 +48,7 @@ def test_images_of_ones_own_are_augmented_too(tmp_path: Path) -> None:
 
 
 def test_it_is_written_and_resumed_anywhere_with_its_trials(plan: Plans, outcome: Outcome, tmp_path: Path) -> None:
-    words = (STRONG, "policy=online", "space={lr=[0.1,0.05]}", "groups=[2,2]")
+    words = (STRONG, "policy=online", "space={lr=[0.1,0.05]}", "groups=[2,2]", "images_per_class=30", "batch=16")
     whole = Run(plan(*words), RunFolder(tmp_path / "whole")).start()
     assert whole["augmentation"] == "autoaugment+cutout"
     assert (

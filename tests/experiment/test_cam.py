@@ -96,8 +96,8 @@ def test_equal_runs_are_told_apart(reference: Path, pictures: Path) -> None:
     assert [row["run"] for row in figure.data[:2]] == [f"lucir, groups 3, fixed, seed 0, {number}" for number in (1, 2)]
 
 
-def test_a_report_shows_the_lowest_seed_of_each_kind(
-    reference: Path, plan: Callable[..., Plan], tmp_path: Path
+def test_a_report_shows_the_lowest_seed_of_each_kind_that_can_be_read(
+    reference: Path, plan: Callable[..., Plan], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     others = {"later": "seed=3", "icarl": "method=icarl", "dev": "exam=dev"}
     for name, word in others.items():
@@ -108,6 +108,12 @@ def test_a_report_shows_the_lowest_seed_of_each_kind(
     assert runs == [["lucir, groups 3, fixed"], ["icarl, groups 3, fixed", "lucir, groups 3, fixed"]]
     lucir = [row for row in found[1].data if row["run"] == "lucir, groups 3, fixed"]
     assert lucir == activation_maps([reference]).data
+    assert not caplog.messages
+    broken = shutil.copytree(reference, tmp_path / "broken")
+    (broken / "model.safetensors").write_bytes(b"nothing")
+    (figure,) = report_maps([broken, tmp_path / "later"])
+    assert figure.data == activation_maps([tmp_path / "later"]).data
+    assert [line.split(": ")[0] for line in caplog.messages] == [f"no activation maps of {broken}"]
 
 
 def test_what_cannot_be_shown_is_refused(

@@ -16,7 +16,8 @@ from poise.data import ImageSet, Stream, make_stream
 from poise.data.sources import ArraySource, DigitsSource, Source
 from poise.errors import UserError
 from poise.experiment import Exam, Examiner, Plan, Run, RunFolder, make_recipe, split_for_development
-from poise.experiment.examiner import average_forgetting
+from poise.experiment.examiner import accuracy_matrix, average_forgetting
+from poise.runfolder import backward_transfer
 
 
 def exam(phase: int, classifier: str, classes: list[int], fc: list[int], ncm: list[int]) -> Exam:
@@ -49,6 +50,19 @@ def test_forgetting_is_the_fall_from_the_best_earlier_exam() -> None:
     assert average_forgetting(THREE, STREAM) == pytest.approx((85 - 40 + 40 - 60) / 2)
     assert average_forgetting(THREE[:2], STREAM) == pytest.approx(80 - 85)
     assert average_forgetting(THREE[:1], STREAM) == 0
+
+
+def test_the_accuracy_matrix_has_a_row_for_each_exam_by_the_classifier_that_counted_there() -> None:
+    found = accuracy_matrix(THREE, STREAM)
+    assert [[round(cell) for cell in row] for row in found] == [[80], [85, 40], [40, 60, 100]]
+    weighed = [sum(cell * size for cell, size in zip(row, (2, 1, 1), strict=False)) for row in found]
+    assert weighed == pytest.approx([80 * 2, 70 * 3, 60 * 4]), "weighed by its classes a row gives the exam's accuracy"
+
+
+def test_backward_transfer_is_the_mean_change_since_classes_were_learned() -> None:
+    assert backward_transfer(accuracy_matrix(THREE, STREAM)) == pytest.approx((40 - 80 + 60 - 40) / 2)
+    assert backward_transfer(accuracy_matrix(THREE[:2], STREAM)) == pytest.approx(85 - 80)
+    assert backward_transfer(accuracy_matrix(THREE[:1], STREAM)) == 0
 
 
 class Oracle(Learner):

@@ -17,7 +17,7 @@ from poise.store import read_journal
 Plans = Callable[..., Plan]
 Outcome = Callable[[Path], tuple[dict[str, Any], bytes, bytes]]
 RECIPES = {"digits/der": {"main", "balance"}, "digits/foster": {"main", "compression"}}
-WORDS = ("groups=[2,1,1]", "epochs=2", "batch=64")
+WORDS = ("groups=[2,1,1]", "epochs=2", "batch=16", "images_per_class=30")
 
 
 @pytest.mark.parametrize("name", RECIPES)

@@ -114,8 +114,8 @@ class SealedDigits(DigitsSource):
 
 
 def plan(*words: str, groups: tuple[int, ...] = (3, 2, 1)) -> Plan:
-    keys = {"net": "small", "memory": 8, "epochs": 2, "batch": 64, "setting": "groups", "groups": list(groups)}
-    recipe = make_recipe({**keys, "space": {"feature_kd": [0, 1], "lr": [0.1, 0.02]}}, words)
+    keys = {"net": "small", "memory": 8, "epochs": 2, "batch": 32, "setting": "groups", "groups": list(groups)}
+    recipe = make_recipe({**keys, "images_per_class": 24, "space": {"feature_kd": [0, 1], "lr": [0.1, 0.02]}}, words)
     return Plan("sealed", recipe, SealedDigits(), make_stream("groups", order=range(10), groups=list(groups)))
 
 

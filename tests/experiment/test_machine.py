@@ -55,16 +55,15 @@ def test_the_commit_is_that_of_the_checkout() -> None:
 
 
 def test_the_digest_is_that_of_the_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for place in ("one", "two"):
-        (tmp_path / place).mkdir()
-        (tmp_path / place / "__init__.py").write_text("a = 1\n")
     digests = []
-    for place, more in (("one", ""), ("two", ""), ("two", "a = 2\n")):
-        with (tmp_path / place / "__init__.py").open("a") as file:
-            file.write(more)
+    for place, code in (("one", "a = 1\n"), ("two", "a = 1\n"), ("other", "a = 2\n")):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / "__init__.py").write_text(code)
         monkeypatch.setattr("poise.__file__", str(tmp_path / place / "__init__.py"))
         digests.append(source_digest())
     assert digests[0] == digests[1] != digests[2]
+    (tmp_path / "other" / "__init__.py").write_text("a = 3\n")
+    assert source_digest() == digests[2], "the code that is loaded is that of the start"
 
 
 def test_packages_of_networks_are_named_too() -> None:

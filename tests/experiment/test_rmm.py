@@ -20,7 +20,10 @@ Plans = Callable[..., Plan]
 Outcome = Callable[[Path], tuple[dict[str, Any], bytes, bytes]]
 SHORT = ("epochs=1", "batch=64")  # as in `plan`
 STREAM = "groups=[3,2,2]"
-TRYING = ("policy=race", "space={allocation=[0.0,0.9]}", "trials.environment=lookahead")
+TRYING = (
+    *("policy=race", "space={allocation=[0.0,0.9]}", "trials.environment=lookahead"),
+    *("images_per_class=40", "batch=16"),
+)
 
 
 class Killer(Quiet):
@@ -158,6 +161,8 @@ def test_what_a_recipe_says_of_it() -> None:
     shares = (0.8, 0.8, 0.6, 0.6, 0.6, 0.6)
     assert recipe.memory.budget() == Budget(5, rule="rmm", allocation=shares)
     assert load_recipe("cifar100/rmm").memory.budget() == Budget(20, rule="rmm", allocation=shares)
+    longer = (*[0.7] * 10, *[0.8] * 5, *[0.9] * 11)
+    assert load_recipe("cifar100/rmm-25").memory.budget() == Budget(20, rule="rmm", allocation=longer)
     assert load_recipe("digits/rmm", ["memory.allocation=0.5"]).memory.budget().rho(3) == 0.5
     plain = load_recipe("digits/lucir").model_dump(mode="json")["memory"]
     assert plain == {"per_class": 5, "total": None, "reserve": 0}  # as it always was written

@@ -27,7 +27,7 @@ Outcome = Callable[[Path], tuple[dict[str, Any], bytes, bytes]]
 KEYS = [
     *("format", "recipe", "data", "method", "policy", "resolved_policy", "setting", "phases", "order", "memory"),
     *("epochs", "space", "exam", "seed", "average_accuracy", "average_accuracy_after_phase_0", "last_accuracy"),
-    *("average_forgetting", "seconds", "curve", "digest"),
+    *("average_forgetting", "backward_transfer", "accuracy_matrix", "seconds", "curve", "digest"),
 ]
 
 
@@ -52,6 +52,15 @@ def test_the_average_includes_phase_0(result: dict[str, Any]) -> None:
     assert result["average_accuracy"] == pytest.approx(np.mean(accuracies), abs=1e-3)
     assert result["average_accuracy_after_phase_0"] == pytest.approx(np.mean(accuracies[1:]), abs=1e-3)
     assert result["last_accuracy"] == accuracies[-1]
+
+
+def test_the_last_row_of_the_accuracy_matrix_is_the_last_exam(result: dict[str, Any]) -> None:
+    matrix, sizes = result["accuracy_matrix"], (2, 1, 1)  # the digits' classes have about the same number of images
+    assert [len(row) for row in matrix] == [1, 2, 3]
+    assert matrix[0] == [result["curve"][0]["accuracy"]]
+    assert np.average(matrix[-1], weights=sizes) == pytest.approx(result["last_accuracy"], abs=1)
+    moved = [last - matrix[phase][phase] for phase, last in enumerate(matrix[-1][:-1])]
+    assert result["backward_transfer"] == pytest.approx(np.mean(moved), abs=1e-3)
 
 
 def test_the_model_in_the_folder_predicts_what_the_last_exam_counted(reference: Path, result: dict[str, Any]) -> None:
@@ -271,7 +280,8 @@ def test_tensorboard_of_a_refused_run_writes_nothing(plan: Plans, tmp_path: Path
 
 @pytest.mark.cifar100
 def test_cifar100_works_end_to_end_on_a_cpu(tmp_path: Path) -> None:
-    plan = make_plan("cifar100/lucir", load_recipe("cifar100/lucir", ["groups=[2,2]", "epochs=1", "device=cpu"]))
+    words = ["groups=[2,2]", "epochs=1", "images_per_class=100", "batch=16", "device=cpu"]
+    plan = make_plan("cifar100/lucir", load_recipe("cifar100/lucir", words))
     result = Run(plan, RunFolder(tmp_path / "run")).start()
     assert plan.stream.classes == (68, 56, 78, 8)
     assert [point["classes"] for point in result["curve"]] == [2, 4]

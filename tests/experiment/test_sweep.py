@@ -40,6 +40,7 @@ recipe = ["digits/lucir", "digits/lwf"]
 [set]
 epochs = 1
 groups = [2, 1]
+images_per_class = 32
 [grid]
 seed = [0, 1]
 """

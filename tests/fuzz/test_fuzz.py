@@ -17,8 +17,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from .commands import CommandLine, command_lines
+from .documents import changed, damaged
 from .driving import check, draw_photos, drive, empty_place
-from .grammar import TINY, Case, CommandLine, changed, command_lines, damaged, recipes, toml
+from .grammar import TINY, Case, recipes, toml
 
 #: Cases of the long one; 0: the short one.
 CASES = int(os.environ.get("POISE_FUZZ", "0"))

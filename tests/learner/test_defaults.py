@@ -324,22 +324,23 @@ def test_a_network_of_ones_own_is_named_so() -> None:
 
 def test_too_few_steps_of_ones_own_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        Learner(epochs=1, policy="fixed", device="cpu").partial_fit(*digits(0, 1, count=20))
+        Learner(net="small", epochs=1, policy="fixed", device="cpu").partial_fit(*digits(0, 1, count=20))
     assert [line for line in caplog.messages if "epochs=1 makes only 2 training steps for 40 images" in line]
     caplog.clear()
     with caplog.at_level(logging.WARNING):
-        Learner(policy="fixed", batch=8, epochs=60, device="cpu").partial_fit(*digits(0, 1, count=20))
+        Learner(net="small", policy="fixed", batch=8, epochs=41, device="cpu").partial_fit(*digits(0, 1, count=20))
     assert not [line for line in caplog.messages if "steps" in line]
 
 
 def test_too_few_steps_of_a_later_phase_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
-    made = Learner(epochs=30, batch=32, policy="fixed", memory=2, device="cpu").partial_fit(*digits(0, 1, count=120))
+    small: dict[str, Any] = {"net": "small", "policy": "fixed", "memory": 2, "device": "cpu"}
+    made = Learner(epochs=30, batch=32, **small).partial_fit(*digits(0, 1, count=112))
     assert not [line for line in caplog.messages if "steps" in line], "enough for the first phase"
     made.partial_fit(*digits(2, 3, count=10))
     (line,) = (line for line in caplog.messages if "steps" in line)
     assert "epochs=30 and batch=32 make only 30 training steps for the 24 images of phase 1" in line
     caplog.clear()
-    Learner(policy="fixed", memory=2, device="cpu").partial_fit(*digits(0, 1, count=3)).partial_fit(*digits(2, count=3))
+    Learner(**small).partial_fit(*digits(0, 1, count=3)).partial_fit(*digits(2, count=3))
     still = Flat().requires_grad_(False).eval()
     Learner(net=still, epochs=1, policy="fixed", device="cpu").partial_fit(*digits(0, 1)).partial_fit(*digits(2))
     assert not [line for line in caplog.messages if "steps" in line], "a length that was left open suits every phase"

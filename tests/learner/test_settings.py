@@ -60,7 +60,7 @@ from .samples import Flat, refusal
         ({"first_lr": 1e39}, "first_lr=1e+39 is too large"),
         ({"action": {"lr": "0.1"}}, "action lr='0.1' must be a number"),
         ({"action": {"feature_kd": True}}, "action feature_kd=True must be a number"),
-        ({"action": {1: 2}}, "action has the key 1, which is no name"),
+        ({"action": {1: 2}}, "action={1: 2} must be a mapping of names"),
         ({"trials": {"length": True}}, "trials.length=True must be a number"),
         ({"policy": "fixed", "policy_options": {"every": 2}}, "policy fixed chooses nothing; leave every out"),
         ({"policy": "race", "policy_options": {"safe": True}}, "safe=True must be a number of standard errors"),
@@ -187,15 +187,22 @@ def test_a_run_resolves_its_settings_once(monkeypatch: pytest.MonkeyPatch) -> No
     assert len(resolved) == 1
 
 
+def test_a_set_of_words_to_tune_can_be_written() -> None:
+    settings = Settings.resolve(method="lucir", tune={"lr", "kd"})
+    assert settings.as_json()["tune"] == ["kd", "lr"]
+
+
 @pytest.mark.parametrize(
     ("settings", "line"),
     [
         ({"memory": np.array([1, 2])}, "memory is an array of shape [2]; give plain values"),
         ({"tune": torch.tensor(3)}, "tune is a tensor of shape []; give plain values"),
-        ({"tune": [["kd"]]}, "must be a list of words"),
+        ({"tune": [["kd"]]}, "tune cannot be ['kd']; known: "),
+        ({"tune": ["lr", "kd", "lr"]}, "tune=['lr', 'kd', 'lr'] names a word twice; leave one out"),
+        ({"tune": (word for word in ["kd"])}, "must be a list of words"),
         ({"tune": {"kd": 1}}, "must be a list of words"),
-        ({"action": {1: 2}}, "action has the key 1, which is no name"),
-        ({"options": {1: 2}}, "options has the key 1, which is no name"),
+        ({"action": {1: 2}}, "action={1: 2} must be a mapping of names"),
+        ({"options": {1: 2}}, "options={1: 2} must be a mapping of names"),
         ({"preprocessing": "none"}, "preprocessing='none' must be a poise.Preprocessing"),
         ({"preprocessing": {"mean": 1}}, "must be a poise.Preprocessing"),
         ({"augmentation": 3}, "augmentation=3"),

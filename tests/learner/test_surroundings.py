@@ -159,7 +159,7 @@ def forbidden(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     "settings",
     [
         {"policy": "online", "epochs": 2},
-        {"policy": "bilevel"},
+        {"policy": "bilevel", "policy_options": {"rounds": 2, "steps": 2}},
         {"method": "podnet"},
         {"method": "aanets"},
         {"method": "ranpac"},

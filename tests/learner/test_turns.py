@@ -111,11 +111,11 @@ def test_other_threads_predict_meanwhile_as_before_the_phase() -> None:
 
 
 def test_what_another_thread_saves_meanwhile_can_be_continued_to_the_same_bytes(tmp_path: Path) -> None:
-    mine, stop = learner(epochs=8).partial_fit(*digits(0, 1)), threading.Event()
+    mine, stop = learner(epochs=4).partial_fit(*digits(0, 1)), threading.Event()
     paths: list[Path] = []
 
     def save() -> None:
-        while not stop.is_set() and len(paths) < 12:
+        while not stop.is_set() and len(paths) < 5:
             path = tmp_path / f"{len(paths)}.safetensors"
             mine.save(path)
             paths.append(path)

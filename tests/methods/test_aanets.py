@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,12 @@ from torch import Tensor, nn
 from poise import Learner, draws
 from poise.data import Augmentation, ImageSet, Preprocessing
 from poise.errors import UserError
-from poise.methods import AANets, Growth, Method, make_method
+from poise.methods import AANets, Arrivals, Growth, Method, make_method
 from poise.methods.aanets import BASES
-from poise.nets import Branches, Model, ScaledConv
+from poise.nets import Branches, Model, ScaledConv, ScaledHead
 from poise.training import EpochDone, Event, LocalPhase, StepDone, Trainer
+
+from .conftest import SETTINGS
 
 MakeImages = Callable[..., ImageSet]
 MakeTrainer = Callable[..., Trainer]
@@ -24,13 +27,7 @@ bases = pytest.mark.parametrize("base", sorted(BASES))
 
 
 def learner_of(**options: float | str) -> Learner:
-    return Learner("aanets", options=options, policy="fixed", net="small", epochs=2, batch=8, memory=3, device="cpu")
-
-
-@pytest.fixture
-def arriving(make_images: MakeImages) -> list[ImageSet]:
-    phases = ([0, 1], [2, 3], [4, 5])
-    return [make_images(classes * 6, seed=number) for number, classes in enumerate(phases)]
+    return Learner("aanets", options=options, **SETTINGS)
 
 
 def learned(arriving: list[ImageSet], **options: float | str) -> list[Model]:
@@ -222,6 +219,28 @@ def _gradient(model: Model, method: Method, alpha: Tensor, batch: Tensor, labels
 
 
 @bases
+def test_the_learned_scale_starts_again_where_the_branches_are_made_and_only_there(
+    base: str, arriving: list[ImageSet]
+) -> None:
+    for eta, scales in (("kept", [14.6, 14.6]), ("restarted", [1.0, 14.6])):
+        method, model, found = AANets(base=base, eta=eta), learned(arriving[:1], base=base)[0].copy(), list[float]()
+        for growth in (Growth(2, 2), Growth(4, 2)):
+            assert isinstance(model.head, ScaledHead)
+            nn.init.constant_(model.head.scale, 14.6)
+            model.expand(partial(method.expanded, growth=growth), growth, arriving[0].shape)
+            features = torch.rand(24, model.head.width), torch.arange(24) % 2
+            method.grow(model, Arrivals(growth, torch.Generator(), lambda seen=features: seen))  # type: ignore[misc]
+            found.append(model.head.scale.item())
+        assert found == pytest.approx(scales)
+
+
+def test_a_restarted_scale_is_learned_from_there(arriving: list[ImageSet]) -> None:
+    kept, restarted = (learned(arriving[:2], eta=eta) for eta in ("kept", "restarted"))
+    assert torch.equal(kept[0].head.rows(), restarted[0].head.rows()), "phase 0 is the same"
+    assert not torch.equal(kept[1].head.rows(), restarted[1].head.rows())
+
+
+@bases
 def test_it_is_its_base_apart_from_the_branches(base: str) -> None:
     method, other = AANets(base=base), BASES[base]()
     assert (method.variant, method.head, method.brightness) == (other.variant, other.head, other.brightness)
@@ -238,7 +257,7 @@ def test_options_of_the_base_are_its_own_too() -> None:
     method = AANets(base="lucir", lambda_base=10.0)
     assert isinstance(method.base, BASES["lucir"])
     assert method.base.settings == {"lambda_base": 10.0}
-    assert {"base", "alpha", "alpha_lr", "lambda_base"} == set(method.settings)
+    assert {"base", "alpha", "alpha_lr", "eta", "lambda_base"} == set(method.settings)
 
 
 @pytest.mark.parametrize(
@@ -249,6 +268,8 @@ def test_options_of_the_base_are_its_own_too() -> None:
         ({"alpha": 1.5}, "alpha=1.5 must be a share between 0 and 1, or 'learned'"),
         ({"alpha": "learn"}, "must be a share between 0 and 1, or 'learned'"),
         ({"alpha_lr": 0.0}, "alpha_lr=0.0 must be a number above 0"),
+        ({"eta": "restart"}, "eta='restart'; did you mean 'restarted'"),
+        ({"eta": 1.0}, "eta=1.0; known: kept, restarted"),
         ({"alhpa": 0.5}, "method aanets has no option 'alhpa'; did you mean 'alpha'"),
         ({"base": "lucir", "lambda_base": -1.0}, "lambda_base=-1.0 must be a number above 0"),
     ],

@@ -19,20 +19,10 @@ from poise.nets import Concatenated, Model, Output
 from poise.training import EpochDone, LocalPhase, StageDone, StepDone, Trainer
 from poise.training.balanced import drawn_picks
 
+from .conftest import SETTINGS, learned
+
 MakeImages = Callable[..., ImageSet]
 MakeTrainer = Callable[..., Trainer]
-SETTINGS: dict[str, Any] = {"policy": "fixed", "net": "small", "epochs": 2, "batch": 8, "memory": 3, "device": "cpu"}
-
-
-@pytest.fixture
-def arriving(make_images: MakeImages) -> list[ImageSet]:
-    return [make_images(classes * 6, seed=number) for number, classes in enumerate(([0, 1], [2, 3], [4, 5]))]
-
-
-def learned(learner: Learner, *phases: ImageSet) -> Learner:
-    for images in phases:
-        learner.partial_fit(images.pixels, images.labels)
-    return learner
 
 
 def model_of(learner: Learner) -> Model:

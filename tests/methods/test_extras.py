@@ -17,6 +17,8 @@ from poise.methods import METHODS, Arrivals, Growth, ICaRL
 from poise.nets import Model, Output, build_backbone, build_head, torch_generator
 from poise.training import EpochDone, StageDone, Trainer
 
+from .conftest import SETTINGS, learned
+
 MakeImages = Callable[..., ImageSet]
 MakeTrainer = Callable[..., Trainer]
 
@@ -48,12 +50,6 @@ def known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(METHODS, Assisted.name, Assisted)
 
 
-@pytest.fixture
-def arriving(make_images: MakeImages) -> list[ImageSet]:
-    return [make_images(classes * 6, seed=number) for number, classes in enumerate(([0, 1], [2, 3], [4, 5]))]
-
-
-SETTINGS: dict[str, Any] = {"policy": "fixed", "net": "small", "epochs": 2, "batch": 8, "memory": 3, "device": "cpu"}
 TRYING: dict[str, Any] = {"policy": "grid", "space": {"auxiliary": [0.5, 1]}, "trials": {"validation": 2}}
 
 
@@ -150,7 +146,7 @@ class TestLearner:
         stop_learners_anywhere: Callable[[Learner, ImageSet, int], None],
     ) -> None:
         learner = Learner("assisted", **{**SETTINGS, **changes})
-        stop_learners_anywhere(learner.partial_fit(arriving[0].pixels, arriving[0].labels), arriving[1], 2)
+        stop_learners_anywhere(learned(learner, arriving[0]), arriving[1], 2)
 
     def test_a_local_phase_begins_without_those_of_the_one_before(
         self, arriving: list[ImageSet], monkeypatch: pytest.MonkeyPatch
@@ -167,7 +163,5 @@ class TestLearner:
 
         monkeypatch.setattr(Assisted, "terms", noted)
         changes = {**TRYING, "trials": {"validation": 2, "horizon": 1}}
-        learner = Learner("assisted", **{**SETTINGS, **changes})
-        for images in arriving[:2]:
-            learner.partial_fit(images.pixels, images.labels)
+        learned(Learner("assisted", **{**SETTINGS, **changes}), *arriving[:2])
         assert set(seen) == {(2, True), (0, False)}

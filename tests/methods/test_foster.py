@@ -19,20 +19,10 @@ from poise.methods import FOSTER, Growth
 from poise.nets import BoostedHead, Concatenated, Model, Output, ResNet
 from poise.training import EpochDone, StageDone, StepDone, Trainer
 
+from .conftest import SETTINGS, learned
+
 MakeImages = Callable[..., ImageSet]
-SETTINGS: dict[str, Any] = {"policy": "fixed", "net": "small", "epochs": 2, "batch": 8, "memory": 3, "device": "cpu"}
 STILL = {"action": {"lr": 1e-12}, "first_lr": 0.1}
-
-
-@pytest.fixture
-def arriving(make_images: MakeImages) -> list[ImageSet]:
-    return [make_images(classes * 6, seed=number) for number, classes in enumerate(([0, 1], [2, 3], [4, 5]))]
-
-
-def learned(learner: Learner, *phases: ImageSet) -> Learner:
-    for images in phases:
-        learner.partial_fit(images.pixels, images.labels)
-    return learner
 
 
 def models(learner: Learner) -> tuple[Model, Model]:

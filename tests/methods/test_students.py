@@ -17,6 +17,8 @@ from poise.methods import METHODS, MODEL, PREVIOUS, Arrivals, Finished, Growth, 
 from poise.nets import Model, Output
 from poise.training import EpochDone, LocalPhase, StageDone, Trainer
 
+from .conftest import SETTINGS, learned
+
 MakeImages = Callable[..., ImageSet]
 MakeTrainer = Callable[..., Trainer]
 StopAnywhere = Callable[[Callable[[], Trainer]], None]
@@ -190,18 +192,11 @@ class TestTrainer:
             list(make_trainer(Careless()).run())
 
 
-SETTINGS: dict[str, Any] = {"policy": "fixed", "net": "small", "epochs": 2, "batch": 8, "memory": 3, "device": "cpu"}
 TRYING: dict[str, Any] = {
     "policy": "grid",
     "space": {"lr": [0.1, 0.05]},
     "trials": {"length": 0.5, "validation": 2, "horizon": 1},
 }
-
-
-@pytest.fixture
-def arriving(make_images: MakeImages) -> list[ImageSet]:
-    phases = ([0, 1], [2, 3], [4, 5])
-    return [make_images(classes * 6, seed=number) for number, classes in enumerate(phases)]
 
 
 class TestLearner:
@@ -224,9 +219,7 @@ class TestLearner:
         assert phase.situation.model is start
 
     def test_exemplars_and_class_means_are_those_of_the_model_that_predicts(self, arriving: list[ImageSet]) -> None:
-        learner = Learner("compressing", **SETTINGS)
-        for images in arriving[:2]:
-            learner.partial_fit(images.pixels, images.labels)
+        learner = learned(Learner("compressing", **SETTINGS), *arriving[:2])
         assert learner.model is not None
         assert learner.memory is not None
         means = learner.evaluator.class_means(learner.model, learner.memory.exemplars, 4)
@@ -234,9 +227,7 @@ class TestLearner:
         assert torch.equal(means, learner.means_)
 
     def test_saved_and_loaded_it_learns_on_to_the_same_bytes(self, arriving: list[ImageSet], tmp_path: Path) -> None:
-        learner = Learner("compressing", **SETTINGS)
-        for images in arriving[:2]:
-            learner.partial_fit(images.pixels, images.labels)
+        learner = learned(Learner("compressing", **SETTINGS), *arriving[:2])
         learner.save(tmp_path / "two")
         tensors, _ = store.read_tensors(tmp_path / "two", kind="learner")
         assert {name.split(".")[0] for name in tensors} == {"predictor", "start", "means", "memory"}

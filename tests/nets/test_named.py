@@ -301,18 +301,9 @@ class TestSaved:
         np.testing.assert_array_equal(loaded.predict_proba(some_images[0]), learner.predict_proba(some_images[0]))
 
     def test_stopped_anywhere_it_goes_on_to_the_same_bytes(
-        self, file: Path, some_images: tuple[Any, Any], stop_and_resume: Callable[..., Any], tmp_path: Path
+        self, file: Path, some_images: tuple[Any, Any], stop_anywhere: Callable[..., Any]
     ) -> None:
-        pixels, labels = some_images
-        whole = Learner("lucir", net=f"{file}:own", **SETTINGS)
-        events = list(whole.fitting(pixels, labels))
-        whole.save(tmp_path / "whole")
-        for stop in range(1, len(events) - 1, 2):
-            stopped = Learner("lucir", net=f"{file}:own", **SETTINGS)
-            told, resumed = stop_and_resume(stopped, pixels, labels, stop)
-            assert told == events
-            resumed.save(tmp_path / "resumed")
-            assert (tmp_path / "whole").read_bytes() == (tmp_path / "resumed").read_bytes()
+        stop_anywhere(lambda: Learner("lucir", net=f"{file}:own", **SETTINGS), *some_images)
 
 
 class TestRuns:

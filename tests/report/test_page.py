@@ -86,11 +86,12 @@ def test_numbers_on_the_page_equal_those_of_the_results(pairs: Path, real: Path,
     assert len(rows) == len(report.runs) == 14
     for run in report.runs:
         result = json.loads((run.path / "result.json").read_bytes())
-        shown = [value for _, value in rows[run.name][8:12]]
+        shown = [value for _, value in rows[run.name][8:13]]
         expected = [result[key] for key in ("average_accuracy", "last_accuracy", "average_forgetting")]
-        assert shown == [*expected, result["seconds"]["total"]]
+        assert shown == [*expected, run.backward_transfer, result["seconds"]["total"]]
         section = page.results[f"run-{run.name}"]
         assert section["average_accuracy"] == str(result["average_accuracy"])
+        assert float(section["backward_transfer"]) == pytest.approx(run.backward_transfer, abs=1e-3)
         assert section["seconds.total"] == str(result["seconds"]["total"])
         curve = page.phases[f"run-{run.name}"][1:]
         assert [row[2] for row in curve] == [point["accuracy"] for point in result["curve"]]
@@ -258,5 +259,6 @@ def test_two_hundred_runs_make_a_light_page(write: Write, tmp_path: Path) -> Non
     drawn = {figure.name.split("-")[0]: figure.data for figure in describe_figures(report.runs)}
     assert len({row["row"] for row in drawn["accuracy"]}) == 10
     assert all(
-        len({row["run"] for row in drawn[name]}) <= 12 for name in ("chances", "rewards", "classes", "confusion")
+        len({row["run"] for row in drawn[name]}) <= 12
+        for name in ("chances", "rewards", "classes", "matrix", "confusion")
     )

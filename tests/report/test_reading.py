@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import lzma
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,13 @@ from typing import Any
 import pytest
 
 from poise import store
+from poise.errors import Damaged, UserError
 from poise.report.figures import numbers
 from poise.report.reading import read_run, read_runs
 
 from .conftest import Write, dump
+
+TRANSFER = ("accuracy_matrix", "backward_transfer")
 
 
 def test_a_real_run_is_read_as_its_result_says_and_its_journal_adds(real: Path) -> None:
@@ -47,6 +51,65 @@ def test_forgetting_by_phase_averages_to_that_of_the_result(real: Path) -> None:
     classes = numbers.classes(run)
     assert [row["phase"] for row in classes] == [0, 0, 1, 2]
     assert sum(int(row["hits"] or 0) for row in classes) == sum(run.phases[-1].hits)
+
+
+def test_results_from_before_the_accuracy_matrix_have_it_from_their_journals(real: Path, tmp_path: Path) -> None:
+    whole, folder = read_run(real), tmp_path / "older"
+    shutil.copytree(real, folder)
+    result = store.read_json(folder / "result.json")
+    dump(folder / "result.json", {key: each for key, each in result.items() if key not in TRANSFER}, digest=True)
+    older = read_run(folder)
+    assert older.backward_transfer == pytest.approx(whole.backward_transfer, abs=1e-3)
+    for mine, theirs in zip(older.accuracy_matrix, whole.accuracy_matrix, strict=True):
+        assert mine == pytest.approx(theirs, abs=1e-3)
+    bare = read_run(folder / "result.json")
+    assert (bare.accuracy_matrix, bare.backward_transfer, bare.verified) == ((), None, True)
+    kept = read_run(real / "result.json")
+    assert (kept.accuracy_matrix, kept.backward_transfer) == (whole.accuracy_matrix, result["backward_transfer"])
+
+
+def test_a_kept_result_has_the_details_of_the_journal_beside_it(real: Path, tmp_path: Path) -> None:
+    kept, journal = tmp_path / "run.json", tmp_path / "run.journal.jsonl.xz"
+    shutil.copy(real / "result.json", kept)
+    packed = lzma.compress((real / "journal.jsonl").read_bytes())
+    journal.write_bytes(packed)
+    whole, run = read_run(real), read_run(kept)
+    assert (run.phases, run.trials, run.confusion, run.events) == (
+        whole.phases,
+        whole.trials,
+        whole.confusion,
+        whole.events,
+    )
+    journal.write_bytes(packed[: len(packed) // 2])
+    with pytest.raises(Damaged, match="is cut off"):
+        read_run(kept)
+    journal.write_bytes(b"no xz")
+    with pytest.raises(Damaged, match="is not a compressed journal"):
+        read_run(kept)
+    other = [json.loads(line) for line in (real / "journal.jsonl").read_text().splitlines()]
+    changed = [{**event, "accuracy": 1.0} if event.get("event") == "exam" else event for event in other]
+    journal.write_bytes(lzma.compress("".join(f"{json.dumps(event)}\n" for event in changed).encode()))
+    with pytest.raises(UserError, match="is the journal of another run"):
+        read_run(kept)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("accuracy_matrix", [[80.0], [60.0]]),
+        ("accuracy_matrix", [[80.0], [60.0, 90.0], [50.0, "95", 70.0]]),
+        ("accuracy_matrix", [[80.0], [60.0, 90.0]]),
+        ("accuracy_matrix", "none"),
+        ("backward_transfer", None),
+        ("backward_transfer", [1.0]),
+    ],
+)
+def test_a_wrong_accuracy_matrix_is_one_line(write: Write, key: str, value: object) -> None:
+    folder = write("run")
+    changed(folder, **{key: value})
+    with pytest.raises(UserError, match=key) as error:
+        read_run(folder)
+    assert "\n" not in str(error.value)
 
 
 def test_an_unfinished_run_tells_the_same_as_far_as_it_came(real: Path, tmp_path: Path) -> None:

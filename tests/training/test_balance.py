@@ -22,6 +22,8 @@ from poise.spaces import make_space
 from poise.training import Backend, EpochDone, Event, LocalPhase, Schedule, Situation, StageDone, StepDone, Trainer
 from poise.tuning import Attempt, TrialInputs, Trials, TrialSettings
 
+from .weights import assert_same, weights
+
 MakeImages = Callable[..., ImageSet]
 MakeTrainer = Callable[..., Trainer]
 Beginning = Callable[[Trainer], LocalPhase]
@@ -42,16 +44,6 @@ class TwoStages(ICaRL):
 def make_trainer(make_trainer: MakeTrainer, make_images: MakeImages) -> MakeTrainer:
     """A phase of a method: two old classes with few images, two new ones with many."""
     return partial(make_trainer, growth=GROWTH, images=make_images(UNEVEN), batch=8)
-
-
-def weights(trainer: Trainer) -> dict[str, Tensor]:
-    return {name: value.clone() for name, value in trainer.model.state_dict().items()}
-
-
-def assert_same(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
-    assert one.keys() == other.keys()
-    for name, value in one.items():
-        assert torch.equal(value, other[name]), name
 
 
 def moved(before: dict[str, Tensor], after: dict[str, Tensor]) -> set[str]:

@@ -121,10 +121,7 @@ def test_the_network_sees_every_image_and_its_mirror_once_per_phase(arriving: li
 
 @pytest.mark.parametrize("case", ["lucir, tried", "lwf, reserve"])
 def test_stopped_anywhere_it_goes_on_to_the_same_bytes(
-    case: str,
-    arriving: list[ImageSet],
-    stop_and_resume: Callable[..., tuple[list[Event], Learner]],
-    tmp_path: Path,
+    case: str, arriving: list[ImageSet], stop_anywhere: Callable[..., list[Event]], tmp_path: Path
 ) -> None:
     first = learner_of(case)
     learn(first, arriving[:1])
@@ -133,14 +130,7 @@ def test_stopped_anywhere_it_goes_on_to_the_same_bytes(
     def again() -> Learner:
         return Learner.load(tmp_path / "first", device="cpu", net=frozen_net())
 
-    whole, images = again(), arriving[1]
-    events = learn(whole, [images])
-    whole.save(tmp_path / "whole")
-    for stop in range(1, len(events) - 1, 3):
-        told, resumed = stop_and_resume(again(), images.pixels, images.labels, stop, net=frozen_net())
-        assert told == events
-        resumed.save(tmp_path / "resumed")
-        assert (tmp_path / "whole").read_bytes() == (tmp_path / "resumed").read_bytes()
+    stop_anywhere(again, arriving[1].pixels, arriving[1].labels, 3, net=frozen_net())
 
 
 def test_more_images_of_known_classes(arriving: list[ImageSet], make_images: MakeImages) -> None:

@@ -15,6 +15,8 @@ from poise.nets import Output, build_backbone
 from poise.training import EpochDone, StageDone, StepDone, Trainer
 from poise.training.capture import CapturedRunner
 
+from .weights import assert_same, weights
+
 MakeImages = Callable[..., ImageSet]
 StopAnywhere = Callable[[Callable[[], Trainer]], None]
 STEPS = 3  # 12 images in batches of 4
@@ -41,16 +43,6 @@ class Exploding(ICaRL):
             nothing = (student.logits * 0).sum()
             terms["ce"] = terms["ce"] + (nothing.sqrt() if self.gradient_only else nothing + torch.inf)
         return terms
-
-
-def weights(trainer: Trainer) -> dict[str, Tensor]:
-    return {name: value.clone() for name, value in trainer.model.state_dict().items()}
-
-
-def assert_same(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
-    assert one.keys() == other.keys()
-    for name, value in one.items():
-        assert torch.equal(value, other[name]), name
 
 
 class TestResume:

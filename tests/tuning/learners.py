@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from itertools import islice, pairwise
 from typing import Any, TypeVar
 
 import torch
@@ -60,10 +62,57 @@ def reopened(state: Saved) -> Learner:
 
 def assert_same(a: Learner, b: Learner) -> None:
     """Two learners are equal to the last bit, with all that they remember."""
-    (first, first_meta), (second, second_meta) = saved(a), saved(b)
+    assert_same_state(saved(a), saved(b))
+
+
+def assert_same_state(one: Saved, other: Saved) -> None:
+    """Two states are equal to the last bit."""
+    (first, first_meta), (second, second_meta) = one, other
     assert first.keys() == second.keys()
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert first_meta == second_meta
+
+
+def told_and_saved(learner: Learner, arriving: tuple[Tensor, Tensor]) -> tuple[list[Event], list[Saved]]:
+    """The events of the learner's next phase, and its state at each of them."""
+    events, states = list[Event](), list[Saved]()
+    for event in learner.fitting(*arriving):
+        events.append(event)
+        states.append(saved(learner))
+    return events, states
+
+
+def assert_resumes(
+    straight: Learner,
+    arriving: tuple[Tensor, Tensor],
+    events: list[Event],
+    states: list[Saved],
+    places: Sequence[int],
+) -> None:
+    """Killed after any of these events and resumed, it tells the same ones and is the same learner at the next place.
+
+    So it is at the end, too. What would only go wrong later is seen by those that go on to the end of the phase: from
+    the first place, the one in the middle, and the last.
+    """
+    to_the_end = {places[0], places[len(places) // 2], places[-1]}
+    for place, following in pairwise([*places, len(events) - 1]):
+        resumed = reopened(states[place])
+        going = resumed.fitting(*arriving)
+        told = list(islice(going, following - place))
+        assert told == events[place + 1 : following + 1], f"after {events[place]}"
+        assert_same_state(_without_names(saved(resumed)), _without_names(states[following]))
+        if place in to_the_end:
+            assert told + list(going) == events[place + 1 :], f"after {events[place]}"
+            assert_same(straight, resumed)
+
+
+def _without_names(state: Saved) -> Saved:
+    """The state without names of terms that no step has told yet: one that was resumed has those of the last stage."""
+    tensors, meta = state
+    position = (meta.get("pending") or {}).get("position") or {}
+    if "names" not in position or "pending.record" in tensors:
+        return state
+    return tensors, {**meta, "pending": {**meta["pending"], "position": {**position, "names": []}}}
 
 
 def of(kind: type[E], events: list[Event]) -> list[E]:

@@ -235,3 +235,19 @@ def test_an_allocation_needs_a_memory_that_has_one() -> None:
     assert (len(own), own.actions[own.default].allocation) == (2, 0.8)
     constant = tuned_space(OWN, {"allocation": 0.3}, tuned=False, space=space, allocation=0.8)
     assert constant.actions == (Action(**OWN, allocation=0.3),)
+
+
+def test_a_named_space_takes_the_allocation_along_where_it_is_asked_to() -> None:
+    memory = Budget(5, rule="rmm", allocation=0.8)
+    plain, more = (Learner("aanets", memory=memory, space=word).space for word in ("online", "online+allocation"))
+    assert (len(more), more.name) == (3 * len(plain), "online+allocation")
+    assert {action.allocation for action in more.actions} == {0.2, 0.5, 0.8}
+    assert {Action(**{**action, "allocation": 0.8}) for action in more.actions} == {
+        Action(**action, allocation=0.8) for action in plain.actions
+    }, "with every allocation all that the plain space has, in the method's own version"
+    assert more.actions[more.default].allocation == 0.8
+    assert more.favourite is not None
+    with pytest.raises(UserError, match=r"needs memory\.rule=rmm"):
+        Learner("aanets", space="online+allocation")
+    with pytest.raises(UserError, match=r"unknown action space 'onlin\+allocation'; did you mean 'online'"):
+        Learner("aanets", memory=memory, space="onlin+allocation")

@@ -14,7 +14,20 @@ from poise.actions import Action
 from poise.training import Event, Lane, PhaseDone, StageDone, TrialDone, Work
 from poise.tuning import Attempt, ClassifierRule, TrialResult, Trials, first_classifier
 
-from .learners import SMALL, assert_same, decided_in, digits, hits_of, of, reopened, saved, small, tried_in
+from .learners import (
+    SMALL,
+    assert_resumes,
+    assert_same,
+    decided_in,
+    digits,
+    hits_of,
+    of,
+    reopened,
+    saved,
+    small,
+    told_and_saved,
+    tried_in,
+)
 
 # The rule -----------------------------------------------------------------------------------------------------------
 
@@ -213,10 +226,7 @@ def test_the_trial_of_the_decided_action_judges_the_classifiers_and_hits_add_up(
 @pytest.mark.parametrize("case", BY_TRIALS)
 def test_killed_before_or_after_the_trials_that_judge_it_ends_with_the_same_bytes(case: str) -> None:
     straight, arriving = small(**BY_TRIALS[case]), digits([3, 4])
-    states, events = [], []
-    for event in straight.fitting(*arriving):
-        states.append(saved(straight))
-        events.append(event)
+    events, states = told_and_saved(straight, arriving)
     judged = straight.knowledge.hits
     assert judged == hits_of_the_decided(events)
     trials = len(straight.space)
@@ -227,12 +237,7 @@ def test_killed_before_or_after_the_trials_that_judge_it_ends_with_the_same_byte
         len(events) - 2,
     }
     assert len(places) >= trials + 3
-    for place in sorted(places):
-        resumed = reopened(states[place])
-        told = list(resumed.fitting(*arriving))
-        assert in_any_order(told) == in_any_order(events[place + 1 :])
-        assert resumed.knowledge.hits == judged
-        assert_same(straight, resumed)
+    assert_resumes(straight, arriving, events, states, sorted(places))
 
 
 def test_a_phase_without_trials_of_its_own_leaves_the_classifier() -> None:
@@ -305,10 +310,7 @@ def test_killed_with_a_judgement_beside_it_ends_with_the_same_bytes(
 ) -> None:
     straight, arriving = small(**BESIDE[case]), digits([3, 4])
     judge_beside(True)
-    states, events = [], []
-    for event in straight.fitting(*arriving):
-        states.append(saved(straight))
-        events.append(event)
+    events, states = told_and_saved(straight, arriving)
     assert isinstance(events[-2], StageDone)  # the judgement keeps up with the training, and ends before it
     for number, place in enumerate(range(0, len(events) - 1, 1 if case == "shorter than the training" else 3)):
         resumed = reopened(states[place])

@@ -20,7 +20,19 @@ from poise.training import ActionDecided, Event, StageDone, TrialDone
 from poise.tuning import Attempt, Entry, History, PolicyTuner, Reward, TrialResult
 from poise.tuning.history import told_to_policy
 
-from .learners import SMALL, assert_same, decided_in, digits, of, reopened, saved, small, tried_in
+from .learners import (
+    SMALL,
+    assert_resumes,
+    assert_same,
+    decided_in,
+    digits,
+    of,
+    reopened,
+    saved,
+    small,
+    told_and_saved,
+    tried_in,
+)
 
 OWN = make_method("lucir").default_action
 LONGER = {"epochs": 12, "memory": 6, "batch": 128, "trials": {}}  # than those of `small`
@@ -65,17 +77,15 @@ def test_nothing_is_tried_in_the_first_phase() -> None:
 @pytest.mark.parametrize("policy", ["race", "exp3", "gp"])
 def test_saved_after_any_trial_and_gone_on_it_ends_the_same(policy: str) -> None:
     settings = {"policy": policy, "policy_options": POLICIES[policy]}
-    straight = learned(**settings)
-    states = []
-    for event in straight.fitting(*phase([3])):
-        if isinstance(event, TrialDone | ActionDecided):
-            states.append(saved(straight))
-    straight.partial_fit(*phase([4]))
-    for state in states[:: max(1, len(states) // 3)]:
-        resumed = reopened(state)
-        list(resumed.fitting(*phase([3])))
-        resumed.partial_fit(*phase([4]))
-        assert_same(straight, resumed)
+    straight, arriving = small(**settings), digits([3])
+    events, states = told_and_saved(straight, arriving)
+    places = [place for place, event in enumerate(events) if isinstance(event, TrialDone | ActionDecided)]
+    assert_resumes(straight, arriving, events, states, places)
+    resumed = reopened(states[places[len(places) // 2]])
+    for each, phases in ((straight, [digits([4])]), (resumed, [arriving, digits([4])])):
+        for images in phases:
+            each.partial_fit(*images)
+    assert_same(straight, resumed)
 
 
 def test_a_resumed_phase_does_not_repeat_its_events() -> None:
@@ -309,21 +319,17 @@ KILLED: dict[str, dict[str, Any]] = {
 def test_killed_at_any_event_and_gone_on_it_ends_with_the_same_bytes(case: str) -> None:
     straight = small(**KILLED[case])
     arriving = digits([3, 4])
-    states, events = [], []
-    for event in straight.fitting(*arriving):
-        states.append(saved(straight))
-        events.append(event)
+    events, states = told_and_saved(straight, arriving)
     balanced = "action" in KILLED[case]
     stages = [event.stage for event in events if isinstance(event, StageDone)]
     assert stages == (["main", "balance"] if balanced else ["main"])
     assert straight.knowledge.hits != {"fc": 0, "ncm": 0}
-    for place, event in enumerate(events[:-1]):  # after the last one the phase is learned
-        if not balanced and not isinstance(event, TrialDone):
-            continue  # the training itself was killed everywhere in the other cases
-        resumed = reopened(states[place])
-        told = list(resumed.fitting(*arriving))
-        assert_same(straight, resumed)
-        assert told == events[place + 1 :]
+    places = [
+        place
+        for place, event in enumerate(events[:-1])  # after the last one the phase is learned
+        if balanced or isinstance(event, TrialDone)  # the training itself is killed everywhere in the other cases
+    ]
+    assert_resumes(straight, arriving, events, states, places)
 
 
 # The record ---------------------------------------------------------------------------------------------------------

@@ -16,10 +16,10 @@ from poise import Learner, UserError, cli
 from poise.actions import Action
 from poise.experiment import Plan, Run, RunFolder, load_recipe, make_plan, reopen
 from poise.store import read_journal
-from poise.training import ActionDecided, EpochDone, Event, PhaseDone, StepDone, TrialDone, TuningDone
+from poise.training import ActionDecided, EpochDone, Event, StepDone, TrialDone, TuningDone
 from poise.tuning.bilevel import tuned_axes
 
-from .learners import GRID, SETTINGS, Saved, assert_same, digits, of, reopened, saved
+from .learners import GRID, SETTINGS, assert_resumes, assert_same, digits, of, reopened, saved, told_and_saved
 
 SHORT: dict[str, Any] = {**SETTINGS, "memory": 4, "epochs": 2, "batch": 64}
 TUNERS: dict[str, dict[str, Any]] = {
@@ -100,22 +100,17 @@ def test_bilevel_without_anything_to_validate_on_leaves_the_action(caplog: pytes
 
 @pytest.mark.parametrize("tuner", TUNERS)
 def test_killed_at_any_event_and_gone_on_it_ends_with_the_same_bytes_and_events(tuner: str) -> None:
-    straight = made(tuner)
-    phases = (FIRST, SECOND)
-    told: list[tuple[int, Event, Saved]] = []
-    for number, labels in enumerate(phases):
-        told += [(number, event, saved(straight)) for event in straight.fitting(*phase(labels))]
-    kinds = {type(event) for _, event, _ in told}
+    straight, kinds = made(tuner), set[type[Event]]()
+    for labels in (FIRST, SECOND):
+        events, states = told_and_saved(straight, phase(labels))
+        kinds |= {type(event) for event in events}
+        places = [
+            place
+            for place, event in enumerate(events[:-1])  # the training itself is killed everywhere in the other cases
+            if tuner != "online" or not isinstance(event, StepDone | EpochDone)
+        ]
+        assert_resumes(straight, phase(labels), events, states, places)
     assert (TrialDone if tuner == "online" else TuningDone) in kinds
-    expected = [event for _, event, _ in told]
-    for place, (number, event, state) in enumerate(told):
-        if tuner == "online" and isinstance(event, StepDone | EpochDone):
-            continue  # the training itself was killed everywhere in the other cases
-        resumed = reopened(state)
-        left = phases[number + isinstance(event, PhaseDone) :]
-        after = [later for labels in left for later in resumed.fitting(*phase(labels))]
-        assert expected[: place + 1] + after == expected, f"after {event}"
-        assert_same(straight, resumed)
 
 
 @pytest.mark.parametrize("tuner", TUNERS)

@@ -13,7 +13,7 @@ from typing import NoReturn
 
 __all__ = ["main"]
 
-_INTERRUPTED = 128 + signal.SIGINT
+INTERRUPTED = 128 + signal.SIGINT  # the exit code after Ctrl-C
 _leaving: list[int] = []  # the signal that made this command leave
 
 
@@ -51,4 +51,4 @@ def _leave(signum: int, frame: FrameType | None) -> None:
 
 def _exit(line: str) -> NoReturn:
     os.write(2, f"\npoise: {line}\n".encode())
-    os._exit(_INTERRUPTED)
+    os._exit(INTERRUPTED)

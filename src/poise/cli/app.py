@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import signal
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stderr, suppress
@@ -12,11 +11,10 @@ from typing import Annotated, Any, NoReturn, TextIO, cast
 import typer
 
 from poise import __version__
-from poise.cli import lists, models, packs, reports, runs, studies
-from poise.errors import PoiseError, UserError
+from poise.cli import INTERRUPTED, lists, models, packs, reports, runs, studies
+from poise.errors import PoiseError, UserError, shown
 from poise.words import printable
 
-INTERRUPTED = 128 + signal.SIGINT
 #: What Typer raises for a wrong command line; newer versions bundle their own click.
 UsageError: Any = typer.BadParameter.__mro__[1]
 
@@ -129,17 +127,18 @@ def _run_app() -> NoReturn:
             _fail(f"{error}: a link that leads to itself; remove it", 2)
         raise
     except (KeyboardInterrupt, typer.Abort):
-        _fail("interrupted without a checkpoint; what was saved before is still there", 130)
+        _fail("interrupted without a checkpoint; what was saved before is still there", INTERRUPTED)
 
 
 def _refuse_empty_words(words: Sequence[str]) -> None:
-    """Refuse a word without a character, which a shell makes of a variable that is not set."""
+    """Refuse a word without a character to be seen, which a shell makes of a variable that is not set."""
     for before, word in zip(("", *words), words, strict=False):
         option, equals, value = word.partition("=")
-        if not word:
+        if not word.strip():
             what = f"the value of {before}" if before.startswith("--") else "a word of the command"
-            raise UserError(f"{what} is empty ('', perhaps a variable that is not set); give it or leave it out")
-        if option.startswith("--") and equals and not value:
+            why = f"{shown(word)}, perhaps a variable that is not set"
+            raise UserError(f"{what} is empty ({why}); give it or leave it out")
+        if option.startswith("--") and equals and not value.strip():
             raise UserError(f"the value of {option} is empty (perhaps a variable that is not set); give it")
 
 

@@ -19,6 +19,7 @@ from poise.experiment import (
     make_plan,
     make_tracker,
     make_watcher,
+    parse_once,
 )
 from poise.recipes import DEFAULT_RECIPE
 from poise.report import load_result, run_of_result, run_table
@@ -32,6 +33,7 @@ def words_to_plan(recipe: str, overrides: Sequence[str] | None, seed: int | None
     if "=" in recipe:  # no recipe given: the first word is an override
         words, recipe = [recipe, *words], DEFAULT_RECIPE
     words += [f"seed={seed}"] if seed is not None else []
+    parse_once(words)
     return make_plan(recipe, load_recipe(recipe, words))
 
 

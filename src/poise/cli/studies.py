@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -95,13 +95,14 @@ def simulate(
     seed: Annotated[int, typer.Option("--seed", help="Seed of the simulated runs.")] = 0,
 ) -> None:
     """Replay a policy on tables of rewards, one after the other as phases, many times."""
+    from poise.experiment import parse_once
     from poise.policies import make_policy, resolved_options
     from poise.policies.simulate import replay_on_table
     from poise.studies import load_probe, simulation_summary, simulation_table
 
     if runs * (phases or 1) > _MOST_REPLAYED:
         raise UserError(f"{runs} runs of {phases} phases take days; use at most {_MOST_REPLAYED} phases in all")
-    options = _options([word for word in tables if "=" in word])
+    options = parse_once([word for word in tables if "=" in word])
     resolved_options(policy, options)  # refuses what means nothing, before the tables are read
     probes = [load_probe(Path(word)) for word in tables if "=" not in word]
     judges = [load_probe(path) for path in truth_from or ()]
@@ -112,12 +113,6 @@ def simulate(
     found = replay_on_table(made, table, runs, seed, full=probes[0].long, paired=paired)
     named = " ".join([policy, *(f"{key}={value}" for key, value in options.items())])
     show(simulation_summary(found, f"{named} on {words}"))
-
-
-def _options(words: list[str]) -> dict[str, Any]:
-    from poise.experiment import parse_override
-
-    return {".".join(path): value for path, value in map(parse_override, words)}
 
 
 def _whole_numbers(text: str | None) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from poise.experiment.recipe import (
     Recipe,
     load_recipe,
     make_recipe,
-    parse_override,
+    parse_once,
 )
 from poise.experiment.run import Run, complete
 from poise.experiment.sweep import Cell, read_sweep, refuse_failed, sweep_cells
@@ -47,7 +47,7 @@ __all__ = [
     "make_recipe",
     "make_tracker",
     "make_watcher",
-    "parse_override",
+    "parse_once",
     "predict_files",
     "read_sweep",
     "refuse_failed",

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 
 from poise import store
@@ -54,36 +56,54 @@ def report_maps(paths: Sequence[Path]) -> list[Figure]:
     """The maps of a report's finished runs on exam images: one or more figures for each data set and exam.
 
     Of runs that differ only by their seed, the one with the lowest seed is shown. A run whose model cannot be read is
-    left out, with a warning.
+    left out, with a warning, and the next seed takes its place.
     """
-    groups: dict[tuple[str, str, str], dict[tuple[str, str], tuple[int, Path]]] = {}
+    groups: dict[tuple[str, str, str], dict[tuple[str, str], list[tuple[int, Path]]]] = {}
     for path in paths:
-        if (run := _readable(path)) is None:
-            continue
-        saved = store.read_json(RunFolder(path).recipe)
-        runs = groups.setdefault((run.data, run.exam, str(saved["fingerprint"])), {})
-        key = run.setting, _describe(run)
-        runs[key] = min(runs.get(key, (run.seed, path)), (run.seed, path))
+        with _telling_of(path):
+            run, saved = _finished_run(path), store.read_json(RunFolder(path).recipe)
+            runs = groups.setdefault((run.data, run.exam, str(saved["fingerprint"])), {})
+            runs.setdefault((run.setting, _describe(run)), []).append((run.seed, path))
     found: list[Figure] = []
     for (data, exam, _), runs in sorted(groups.items()):
-        chosen = [path for _, (_, path) in sorted(runs.items())]
-        for start in range(0, len(chosen), MOST_RUNS):
+        chosen = (_first_readable(path for _, path in sorted(alike)) for _, alike in sorted(runs.items()))
+        shown = (each for each in chosen if each is not None)
+        while some := list(islice(shown, MOST_RUNS)):
             name = "-".join(["activation-maps", data, *([exam] if exam != "test" else []), str(len(found) + 1)])
-            figure = exam_maps(chosen[start : start + MOST_RUNS])
+            figure = _exam_maps(some)
             found.append(replace(figure, name=name, title=f"{figure.title} ({data})"))
     return found
 
 
-def _readable(path: Path) -> RunRecord | None:
-    """The finished run in this folder, if maps of it can be drawn; else it is said why not."""
+@dataclass(frozen=True)
+class _Opened:
+    """A finished run with what its maps are drawn of."""
+
+    path: Path
+    run: RunRecord
+    plan: Plan
+    learner: Learner
+
+    @classmethod
+    def at(cls, path: Path) -> _Opened:
+        run, (folder, plan) = _finished_run(path), reopen(path)
+        return cls(path, run, plan, Learner.load(folder.model))
+
+
+@contextmanager
+def _telling_of(path: Path) -> Iterator[None]:
+    """Around what opens a run: that it cannot be opened is said, and stops nothing else."""
     try:
-        run = _finished_run(path)
-        reopen(path)
-        Learner.load(RunFolder(path).model)
+        yield
     except Exception as error:
         log.warning("no activation maps of %s: it %s", path, reason_for(path, error))
-        return None
-    return run
+
+
+def _first_readable(paths: Iterable[Path]) -> _Opened | None:
+    for path in paths:
+        with _telling_of(path):
+            return _Opened.at(path)
+    return None
 
 
 def exam_maps(paths: Sequence[Path]) -> Figure:
@@ -92,13 +112,16 @@ def exam_maps(paths: Sequence[Path]) -> Figure:
     The phases are those of the first run. Each phase is represented by its first class that all runs know, and that
     class by its first exam images.
     """
-    labels = _labels(paths)
-    folders, plans = zip(*map(reopen, paths), strict=True)
+    return _exam_maps([_Opened.at(path) for path in paths])
+
+
+def _exam_maps(opened: Sequence[_Opened]) -> Figure:
+    paths, plans = [each.path for each in opened], [each.plan for each in opened]
     _refuse_other_data(paths, plans)
     _, exam = plans[0].images()
     examiner = Examiner(exam, plans[0].stream)
-    for folder in folders:
-        refuse_other_exam(folder, examiner)
+    for path in paths:
+        refuse_other_exam(RunFolder(path), examiner)
     classes = chosen_classes([plan.stream for plan in plans])
     images = examiner.samples(classes, IMAGES_PER_CLASS)
     names = plans[0].source.class_names
@@ -106,9 +129,8 @@ def exam_maps(paths: Sequence[Path]) -> Figure:
         Subject(f"exam image {origin}", names[label], tuple(_phase_of(label, plan.stream) for plan in plans))
         for label, origin in zip(images.labels.tolist(), images.origins.tolist(), strict=True)
     ]
-    looks = {
-        label: look(Learner.load(folder.model), images.pixels) for label, folder in zip(labels, folders, strict=True)
-    }
+    labels = _labels(paths, [each.run for each in opened])
+    looks = {label: look(each.learner, images.pixels) for label, each in zip(labels, opened, strict=True)}
     part = "test images" if plans[0].recipe.exam == "test" else "images of the development exam"
     caption = (
         f"{HOW}; {RIGHT}. The first {part} of the first class of the first, middle and last phase, which no model was "
@@ -125,9 +147,10 @@ def image_maps(paths: Sequence[Path], images: Sequence[Path]) -> Figure:
     files = [file for path in images for file in image_files(path)]
     if len(files) > MOST_IMAGES:
         raise UserError(f"{len(files)} images are too many for one figure; give at most {MOST_IMAGES}")
+    runs = [None if path.is_file() else _finished_run(path) for path in paths]
     learners = {
         label: Learner.load(path if path.is_file() else RunFolder(path).model)
-        for label, path in zip(_labels(paths), paths, strict=True)
+        for label, path in zip(_labels(paths, runs), paths, strict=True)
     }
     known = {str(label) for learner in learners.values() for label in learner.classes_}
     truths = [file.absolute().parent.name for file in files]
@@ -161,9 +184,8 @@ def _phase_of(label: int, stream: Stream) -> int | None:
     return next((phase for phase, group in enumerate(stream) if label in group), None)
 
 
-def _labels(paths: Sequence[Path]) -> list[str]:
+def _labels(paths: Sequence[Path], runs: Sequence[RunRecord | None]) -> list[str]:
     """A label for each run or saved learner, with seeds and numbers only where labels would be equal."""
-    runs = [None if path.is_file() else _finished_run(path) for path in paths]
     plain = [path.stem if run is None else _describe(run) for path, run in zip(paths, runs, strict=True)]
     seeded = [
         f"{label}, seed {run.seed}" if run is not None and plain.count(label) > 1 else label

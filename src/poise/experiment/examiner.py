@@ -144,5 +144,11 @@ def average_forgetting(exams: list[Exam], stream: Stream) -> float:
     return float(np.mean(lost))
 
 
+def accuracy_matrix(exams: list[Exam], stream: Stream) -> list[list[float]]:
+    """Row i: percent right in exam i on the classes of each phase up to i, by the classifier that counted there."""
+    groups = [frozenset(group) for group in stream.groups]
+    return [[exam.accuracy(among=group) for group in groups[: exam.phase + 1]] for exam in exams]
+
+
 def _per_class(labels: NDArray[np.int64], classes: list[int]) -> list[int]:
     return [int((labels == label).sum()) for label in classes]

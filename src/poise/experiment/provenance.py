@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import subprocess
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
@@ -59,7 +60,23 @@ def libraries() -> list[dict[str, str | None]]:
 
 def commit() -> str | None:
     """Of poise: that of its checkout, with `+changed` where files of it differ; that it was installed from; or None."""
-    home = Path(poise.__file__).resolve().parent
+    return _commit_of(_home())
+
+
+def source_digest() -> str:
+    """Of poise's own source files, by name and content: the same wherever the same code is installed."""
+    return _digest_of(_home())
+
+
+def _home() -> Path:
+    return Path(poise.__file__).resolve().parent
+
+
+# Asked once: a process goes on with the code that it was started with, whatever happens to the files.
+
+
+@cache
+def _commit_of(home: Path) -> str | None:
     checkout = home.parent.parent
     if (checkout / ".git").exists() and home == checkout / "src" / "poise":
         found = _git(checkout, "rev-parse", "HEAD")
@@ -83,9 +100,9 @@ def _git(folder: Path, *words: str) -> subprocess.CompletedProcess[str] | None:
         return None
 
 
-def source_digest() -> str:
-    """Of poise's own source files, by name and content: the same wherever the same code is installed."""
-    home, digest = Path(poise.__file__).resolve().parent, hashlib.blake2b(digest_size=16)
+@cache
+def _digest_of(home: Path) -> str:
+    digest = hashlib.blake2b(digest_size=16)
     for file in sorted(home.rglob("*.py")):
         digest.update(f"{file.relative_to(home).as_posix()}\0".encode())
         digest.update(hashlib.blake2b(file.read_bytes()).digest())

@@ -268,6 +268,17 @@ def parse_override(text: str) -> tuple[list[str], Any]:
     return path, parsed
 
 
+def parse_once(overrides: Sequence[str]) -> dict[str, Any]:
+    """The values of a command line's overrides by their keys; a key that is given twice is refused."""
+    found: dict[str, Any] = {}
+    for path, value in map(parse_override, overrides):
+        key = ".".join(path)
+        if key in found:
+            raise UserError(f"{key} is given twice, as {shown(found[key])} and {shown(value)}; give it once")
+        found[key] = value
+    return found
+
+
 def tomllib_loads(text: str, name: str) -> dict[str, Any]:
     """Parse TOML; a syntax error is one line that names the recipe."""
     try:

@@ -17,7 +17,7 @@ from poise.data import ImageSet, Stream
 from poise.errors import OutOfMemory, PoiseError, UserError
 from poise.experiment.changes import changed_keys, differing_keys, pin, refuse_changed
 from poise.experiment.contents import check_progress
-from poise.experiment.examiner import Exam, Examiner, average_forgetting
+from poise.experiment.examiner import Exam, Examiner, accuracy_matrix, average_forgetting
 from poise.experiment.folder import Checkpoint, RunFolder
 from poise.experiment.machine import describe_machine, record_end, record_resume, started_threads
 from poise.experiment.plan import Plan, images_by_origin, refuse_other_exam
@@ -27,7 +27,7 @@ from poise.experiment.stopping import CheckpointClock, Stop, as_many_threads, st
 from poise.learner import Learner, LearnerState, save_state, try_step
 from poise.nets import named_info, named_modules
 from poise.progress import Meter
-from poise.runfolder import SECONDS
+from poise.runfolder import SECONDS, backward_transfer
 from poise.schema import contents_of
 from poise.training import Event, TrialDone, TuningDone, Work, trained_images
 from poise.tuning import Reward
@@ -296,6 +296,7 @@ class Run:
             "memory": recipe.memory.model_dump(exclude_none=True) or {"per_class": 20},
             **self.plan.stronger,
             **({"images_per_class": recipe.images_per_class} if self.plan.sizes else {}),
+            **({"options": dict(recipe.options)} if recipe.options else {}),
             **({"oracle_all_images": True} if self.plan.settings.memory.keeps_all else {}),
             **({"knows_increment": True} if recipe.memory.knows_increment else {}),
             "epochs": recipe.epochs,
@@ -304,6 +305,7 @@ class Run:
             "seed": recipe.seed,
             **_pretrained(learner),
             **figures(self.exams, self.plan.stream),
+            "accuracy_matrix": matrix_in_percent(self.exams, self.plan.stream),
             "seconds": {name: round(spent, 3) for name, spent in self.seconds.items()},
             "curve": [
                 {
@@ -350,7 +352,13 @@ def figures(exams: list[Exam], stream: Stream) -> dict[str, float]:
         "average_accuracy_after_phase_0": _percent(sum(later) / len(later)),
         "last_accuracy": _percent(accuracies[-1]),
         "average_forgetting": _percent(average_forgetting(exams, stream)),
+        "backward_transfer": _percent(backward_transfer(accuracy_matrix(exams, stream))),
     }
+
+
+def matrix_in_percent(exams: list[Exam], stream: Stream) -> list[list[float]]:
+    """The accuracy of every exam (rows) on the classes of every phase so far (columns), as a result has it."""
+    return [[_percent(accuracy) for accuracy in row] for row in accuracy_matrix(exams, stream)]
 
 
 def runner_of(folder: RunFolder) -> str:

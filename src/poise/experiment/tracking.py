@@ -20,7 +20,10 @@ log = logging.getLogger(__name__)
 #: Where a run folder says under which id it is known to each service.
 TRACKED = "tracking.json"
 #: What a result says in one number.
-SUMMARY = ("average_accuracy", "average_accuracy_after_phase_0", "last_accuracy", "average_forgetting")
+SUMMARY = (
+    *("average_accuracy", "average_accuracy_after_phase_0", "last_accuracy", "average_forgetting"),
+    "backward_transfer",
+)
 
 
 class Scalar(NamedTuple):
@@ -98,7 +101,7 @@ class Tracker(ABC):
         if self.folder.finished:
             result = store.read_json(self.folder.result)
             last = len(result["curve"]) - 1
-            self._write([Scalar(f"result/{name}", result[name], last) for name in SUMMARY])
+            self._write([Scalar(f"result/{name}", result[name], last) for name in SUMMARY if name in result])
         self._end(finished=self.folder.finished)
 
     def _open(self) -> None:

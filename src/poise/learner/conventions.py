@@ -16,10 +16,10 @@ from typing import Any, Final, Self
 from torch import nn
 
 from poise.data import Preprocessing
-from poise.errors import UserError, suggestion
+from poise.errors import UserError, shown, suggestion
 from poise.learner.arrival import Images, Labels
 from poise.learner.defaults import warn_of_short_phase
-from poise.learner.given import checked_callbacks, shortened
+from poise.learner.given import checked_callbacks
 from poise.learner.phase import Surroundings
 from poise.learner.saving import Saving
 from poise.learner.settings import Settings, copy_plain
@@ -105,7 +105,7 @@ class Conventions(Saving):
     def __repr__(self) -> str:
         defaults = self._defaults()
         given = [
-            f"{name}={shortened(value)}"
+            f"{name}={f'{type(value).__name__}(…)' if isinstance(value, nn.Module) else shown(value, 60)}"
             for name, value in self.get_params().items()
             if not _is_same(value, defaults[name])
         ]
@@ -142,9 +142,9 @@ class Conventions(Saving):
         """Run a phase to its end, show it, tell the callbacks; an error of theirs stops it, and nothing is learned."""
         told = checked_callbacks(self._given.get("callbacks"))
         if self._is_watched:
-            from poise.progress import shown  # nobody who watches nothing has to wait for rich
+            from poise import progress  # nobody who watches nothing has to wait for rich
 
-            phase = shown(self, phase)
+            phase = progress.shown(self, phase)
         made = self.settings, self._around  # before anything was chosen for these images
         knowledge, pending = self.knowledge, self._pending
         try:

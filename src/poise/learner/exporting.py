@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from poise import store
+from poise import files, store
 from poise._version import __version__
 from poise.errors import UserError
 from poise.learner.views import Views
@@ -52,7 +52,7 @@ class Exporting(Views):
             raise UserError("an ONNX file needs the extra: pip install 'poise[export]'; or write a .pt2 file")
         program = _Program(self.model, self.means_, self.preprocessing.scale_and_shift(), self.classifier_).eval()
         with _quietly(), torch.no_grad():
-            store.write_bytes(place, WRITERS[place.suffix](_traced(program, self.shape_), self._document()))
+            files.write_bytes(place, WRITERS[place.suffix](_traced(program, self.shape_), self._document()))
 
     def _document(self) -> dict[str, Any]:
         """What a program that predicts has to know besides the numbers."""

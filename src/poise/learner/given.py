@@ -16,7 +16,6 @@ from poise.training import Event
 Callback = Callable[[Event], object]
 
 _LONGEST: Final = 200  # characters of a word; longer ones are not names of anything
-_MAPPINGS: Final = {"options": "lambda_base", "action": "lr", "policy_options": "safe"}
 
 
 def check_given(given: Mapping[str, Any]) -> None:
@@ -26,38 +25,25 @@ def check_given(given: Mapping[str, Any]) -> None:
             raise UserError(f"{name} is {_kind(value)} of shape {list(value.shape)}; give plain values")
         name_like = isinstance(value, str) and not value.isdigit()  # digits are told apart where a number is meant
         if name_like and (len(value) > _LONGEST or not value.isprintable()):
-            raise UserError(f"{name}={shortened(value)} is no name; give a short word on one line")
-    for name, example in _MAPPINGS.items():
-        for key in given[name] if isinstance(given.get(name), Mapping) else ():
-            if not isinstance(key, str):
-                raise UserError(f"{name} has the key {shortened(key)}, which is no name; give {{{example!r}: 1.0}}")
+            raise UserError(f"{name}={shown(value)} is no name; give a short word on one line")
     _check_net(given.get("net"))
-    _check_tune(given.get("tune"))
     if not isinstance(given.get("preprocessing"), Preprocessing | None):
-        raise UserError(f"preprocessing={shortened(given['preprocessing'])} must be a poise.Preprocessing, or left out")
+        raise UserError(f"preprocessing={shown(given['preprocessing'])} must be a poise.Preprocessing, or left out")
     if not isinstance(given.get("device", "auto"), str | torch.device):
-        raise UserError(f"device={shortened(given['device'])} is no device; use auto, cpu, cuda or cuda:N")
+        raise UserError(f"device={shown(given['device'])} is no device; use auto, cpu, cuda or cuda:N")
     for name, kinds in (("deterministic", bool), ("verbose", bool | int)):  # scikit-learn's users say verbose=1
         if not isinstance(given.get(name, False), kinds):
-            raise UserError(f"{name}={shortened(given[name])} must be True or False")
+            raise UserError(f"{name}={shown(given[name])} must be True or False")
     checked_callbacks(given.get("callbacks"))
 
 
 def _check_net(net: object) -> None:
     if not isinstance(net, str | nn.Module | None):
         raise UserError(
-            f"net={shortened(net)} is neither a name nor a module; a class of your own must be made first: net=Net()"
+            f"net={shown(net)} is neither a name nor a module; a class of your own must be made first: net=Net()"
         )
     if isinstance(net, nn.Module) and any(each.is_meta for each in (*net.parameters(), *net.buffers())):
         raise UserError("net was made on the device 'meta' and has no values; make it on the CPU")
-
-
-def _check_tune(tune: object) -> None:
-    if isinstance(tune, str | None):
-        return
-    words = list(tune) if isinstance(tune, Sequence | set | frozenset) else None
-    if words is None or not all(isinstance(word, str) for word in words):
-        raise UserError(f"tune={shortened(tune)} must be a list of words, such as ['kd', 'lr']")
 
 
 def checked_callbacks(callbacks: Any) -> tuple[Callback, ...]:  # noqa: ANN401 - checked here
@@ -65,18 +51,11 @@ def checked_callbacks(callbacks: Any) -> tuple[Callback, ...]:  # noqa: ANN401 -
     if callable(callbacks):
         raise UserError("callbacks must be a list of callables; pass callbacks=[callback]")
     if callbacks is not None and (isinstance(callbacks, str | bytes) or not isinstance(callbacks, Sequence)):
-        raise UserError(f"callbacks={shortened(callbacks)} must be a list of callables; pass callbacks=[callback]")
+        raise UserError(f"callbacks={shown(callbacks)} must be a list of callables; pass callbacks=[callback]")
     for callback in callbacks or ():
         if not callable(callback):
             raise UserError(f"callbacks has {shown(callback)}, which cannot be called with an event; pass functions")
     return tuple(callbacks or ())
-
-
-def shortened(value: object, longest: int = 60) -> str:
-    """A value in a line for the user."""
-    if isinstance(value, nn.Module):
-        return f"{type(value).__name__}(…)"
-    return shown(value, longest)
 
 
 def _kind(value: object) -> str:

@@ -14,7 +14,7 @@ from poise.errors import LARGEST_WHOLE, UserError, check_flag, check_number, che
 from poise.methods import Growth, Method, is_registered, make_method
 from poise.nets import absolute_word, check_backbone
 from poise.policies import named_now
-from poise.spaces import ActionSpace, Grids, Named, all_grids, make_space, tuned_space
+from poise.spaces import ActionSpace, Grids, all_grids, check_tuned, make_space, named_space, tuned_space
 from poise.training import Schedule
 from poise.tuning import (
     DEFAULT_POLICY,
@@ -87,11 +87,14 @@ class Settings:
         optional = OPTIONAL.union(left_open)
         for name, value in given.items():
             check_plain(name, value)
-        keys = {name: copy_plain(value) for name, value in given.items() if value is not None or name not in optional}
         for name, example in (("options", "lambda_base"), ("action", "lr"), ("policy_options", "safe")):
-            table = keys.get(name, {})
+            table = {} if given.get(name) is None else given[name]
             if not isinstance(table, Mapping) or not all(isinstance(key, str) for key in table):
-                raise UserError(f"{name}={shown(table)} must be a mapping, such as {{{example!r}: 1.0}}")
+                raise UserError(f"{name}={shown(table)} must be a mapping of names, such as {{{example!r}: 1.0}}")
+        check_tuned(given.get("tune"))
+        if isinstance(given.get("tune"), set | frozenset):
+            given["tune"] = sorted(given["tune"])  # a file holds lists, and no order but this one is always the same
+        keys = {name: copy_plain(value) for name, value in given.items() if value is not None or name not in optional}
         kind = tuner_kind(keys.get("policy", DEFAULT_POLICY))
         method = make_method(keys.get("method", cls.method), keys.get("options"))
         keys["policy"] = kind.name
@@ -190,20 +193,15 @@ class Settings:
         words = choices.get("balance", AXES["balance"].words)
         return {**choices, "balance": tuple(word for word in words if word != BALANCED)}
 
-    @property
-    def _named_space(self) -> Named | None:
-        """The method's own version of a space that goes by a name, if it has one."""
-        return self.made_method.spaces.get(self.space) if isinstance(self.space, str) else None
-
     @cached_property
     def action_space(self) -> ActionSpace:
         """The actions that the policy chooses from."""
-        method = self.made_method
+        method, space = self.made_method, self.space
         return tuned_space(
             method.default_action,
             self.action,
             tuned=self.kind.tunes,
-            space=self._named_space or self.space,
+            space=named_space(space, method.spaces) if isinstance(space, str) else space,
             tune=self.tune,
             choices=self.choices,
             epochs=self.schedule.epochs,

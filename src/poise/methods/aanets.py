@@ -11,9 +11,10 @@ from poise.errors import UserError, check_number, suggestion
 from poise.methods.base import Arrivals, Growth, Method, Stage, register
 from poise.methods.lucir import Lucir
 from poise.methods.podnet import PODNet
-from poise.nets import Branches, Model, Output, ResNet
+from poise.nets import Branches, Model, Output, ResNet, ScaledHead
 
 BASES: Mapping[str, type[Method]] = {"podnet": PODNet, "lucir": Lucir}
+ETAS = ("kept", "restarted")
 FUSION = Stage("fusion", balanced=True, trains="fusion", moves_statistics=False, teacher=None)
 
 
@@ -23,11 +24,12 @@ class AANets(Method):
 
     Both start as copies of the first phase's network. `alpha` is the share of the stable one at every level, or
     `learned`: then the share of each level starts at 0.5 and is trained after each epoch, on a class-balanced set,
-    with the learning rate `alpha_lr` and within [0, 1]. Options of `base` are options of this method too.
+    with the learning rate `alpha_lr` and within [0, 1]. `eta` says what becomes of the head's learned scale when the
+    branches are made: it is `kept`, or `restarted` at 1. Options of `base` are options of this method too.
     """
 
     name = "aanets"
-    options: Mapping[str, float | str] = {"base": "podnet", "alpha": 0.5, "alpha_lr": 1e-4}
+    options: Mapping[str, float | str] = {"base": "podnet", "alpha": 0.5, "alpha_lr": 1e-4, "eta": "kept"}
 
     def __init__(self, **options: float | str) -> None:
         word = str(options.get("base", self.options["base"]))
@@ -40,6 +42,9 @@ class AANets(Method):
         self.learned = self.settings["alpha"] == "learned"
         self.alpha = 0.5 if self.learned else _share(self.settings["alpha"])
         check_number("option alpha_lr", self.settings["alpha_lr"], positive=True)
+        if self.settings["eta"] not in ETAS:
+            raise UserError(f"option eta={self.settings['eta']!r}; {suggestion(str(self.settings['eta']), ETAS)}")
+        self.restarts = self.settings["eta"] == "restarted"
         self.variant, self.head, self.brightness = self.base.variant, self.base.head, self.base.brightness
         self.default_action, self.choices = self.base.default_action, self.base.choices
         self.spaces = self.base.spaces
@@ -54,6 +59,8 @@ class AANets(Method):
         if not isinstance(model.backbone, ResNet | Branches):
             raise UserError(f"{self.name} makes two branches of one of poise's own networks; leave net out or name one")
         self.base.grow(model, arrivals)
+        if self.restarts and len(model.grown) == 1 and isinstance(model.head, ScaledHead):  # the branches are new
+            model.head.restart_scale()
 
     def terms(self, student: Output, teacher: Output | None, labels: Tensor, growth: Growth) -> dict[str, Tensor]:
         """Those of `base`."""

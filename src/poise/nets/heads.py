@@ -129,6 +129,11 @@ class ScaledHead(Head):
         self.scale.requires_grad_(not frozen)
 
     @torch.no_grad()
+    def restart_scale(self) -> None:
+        """Set σ to 1 again, in place."""
+        self.scale.fill_(1.0)
+
+    @torch.no_grad()
     def imprint(self, rows: Tensor) -> None:
         """Set the new rows to these, times the mean length of old rows."""
         self.new.copy_(rows * self.old.norm(dim=-1).mean())

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 from urllib.parse import quote
 
-from poise import files, store
+from poise import files
 from poise.errors import UserError
 from poise.report.figures import Figure, describe_figures
 from poise.report.figures.print import save_all
@@ -89,7 +89,7 @@ class Report:
                 _write(out / "figures", f"{figure.name}.csv", csv_of_rows(figure.data))
             links = {run.name: _relative_address(run.path, out) for run in self.runs}
             contents = Contents(self.runs, self.unread, tables, self.texts, figures, printed, links)
-            store.write_bytes(out / PAGE, make_page(contents, refresh).encode())
+            files.write_bytes(out / PAGE, make_page(contents, refresh).encode())
         return out / PAGE
 
     def without_failing(

@@ -17,7 +17,7 @@ from poise.experiment.examiner import Exam
 from poise.experiment.folder import RunFolder
 from poise.experiment.plan import Plan
 from poise.experiment.progress import Lines, Quiet
-from poise.experiment.run import figures
+from poise.experiment.run import figures, matrix_in_percent
 from poise.experiment.sweep import Cell, sweep_cells
 from poise.policies import UNTUNED
 from poise.report import load_result
@@ -26,7 +26,10 @@ from poise.spaces import ActionSpace
 from poise.studies.probe import reach, trying
 
 NAME = "crossval"
-FIGURES = ("average_accuracy", "average_accuracy_after_phase_0", "last_accuracy", "average_forgetting")
+FIGURES = (
+    *("average_accuracy", "average_accuracy_after_phase_0", "last_accuracy", "average_forgetting"),
+    "backward_transfer",
+)
 
 
 @dataclass(frozen=True)
@@ -135,7 +138,9 @@ def _candidates(plan: Plan, folder: RunFolder, action: Action) -> Iterator[Candi
             }
             for point in result["curve"]
         ]
-        yield Candidate(chosen, {**result, "curve": curve}, figures(counted, plan.stream))
+        matrix = matrix_in_percent(counted, plan.stream)
+        own = {**result, "accuracy_matrix": matrix, "curve": curve}
+        yield Candidate(chosen, own, figures(counted, plan.stream))
 
 
 def _seconds(first: RunFolder, folders: Sequence[RunFolder]) -> dict[str, float]:

@@ -26,7 +26,7 @@ from poise.experiment.folder import Checkpoint, RunFolder
 from poise.experiment.machine import started_threads
 from poise.experiment.plan import Plan, images_by_origin, make_plan, reopen
 from poise.experiment.progress import Watcher
-from poise.experiment.recipe import make_recipe, parse_override
+from poise.experiment.recipe import make_recipe, parse_once
 from poise.experiment.run import Run
 from poise.experiment.stopping import Stop, as_many_threads, stopping
 from poise.learner import Learner, LearnerState, Settings
@@ -104,8 +104,8 @@ def refuse_phase(plan: Plan, phase: int) -> None:
 def reopened(path: Path, overrides: Sequence[str]) -> tuple[Plan, RunFolder]:
     """The plan of a run with keys changed that do not touch what was learned, and its folder."""
     folder, plan = reopen(path)
-    for text in overrides:
-        (key, *_), _ = parse_override(text)
+    for words in parse_once(overrides):
+        key = words.partition(".")[0]
         if key not in FREE:
             raise UserError(f"{key} cannot be changed for a run that exists; probe the recipe instead of {path}")
     if overrides:

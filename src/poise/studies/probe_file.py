@@ -119,13 +119,19 @@ def _counted(hits: Mapping[str, Mapping[str, list[int]]], images: list[int]) -> 
     )
 
 
-def read_probe(path: Path) -> dict[str, Any]:
-    """The table that `poise probe` wrote, with everything in it that is used later."""
+def read_probe(path: Path) -> tuple[dict[str, Any], bool]:
+    """The table that `poise probe` wrote, with everything in it that is used later; and whether it has a digest."""
     if not path.is_file():
         raise UserError(f"{path} is not a file; give a table that 'poise probe' wrote")
-    table = store.read_json(path)
+    table, verified = store.read_verified(path)
     if table.get("kind") != PROBE:
         raise UserError(f"{path} is not a table of 'poise probe'")
+    check_probe(path, table)
+    return table, verified
+
+
+def check_probe(path: Path, table: Mapping[str, Any]) -> None:
+    """Refuse a table of a probe, read from that file, that lacks something or does not fit together."""
     try:
         _Table.model_validate(table)
     except ValidationError as error:
@@ -134,4 +140,3 @@ def read_probe(path: Path) -> dict[str, Any]:
         raise Damaged(f"{path} is not as 'poise probe' wrote it ({where}: {first['msg'].lower()})") from error
     except UserError as error:  # an action that cannot be
         raise Damaged(f"{path} is not as 'poise probe' wrote it ({error})") from error
-    return table

@@ -32,10 +32,12 @@ TrialLength = int | str  # epochs of a short trial, or FULL
 class ProbeTable:
     """A probe's table. Accuracies are shares; means over rounds; those of a diverged trial are 0.
 
-    `classifier` is `fc` or `ncm`, or `own`: of each action the one that counts with it.
+    `classifier` is `fc` or `ncm`, or `own`: of each action the one that counts with it. A table is `verified` unless it
+    comes from a file without a digest.
     """
 
     table: Mapping[str, Any]
+    verified: bool = True
 
     @cached_property
     def space(self) -> ActionSpace:
@@ -140,7 +142,7 @@ def _seen_after(entry: Mapping[str, Any], what: str, share: float) -> Mapping[st
 
 def load_probe(path: Path) -> ProbeTable:
     """The table that `poise probe` wrote."""
-    return ProbeTable(read_probe(path))
+    return ProbeTable(*read_probe(path))
 
 
 # Does the reward tell the truth? --------------------------------------------------------------------------------------

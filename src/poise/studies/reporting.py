@@ -15,7 +15,8 @@ from poise.errors import PoiseError
 from poise.report import Hindsight, Report, RunRecord, UnreadPath, gather, reason_for
 from poise.runfolder import FULL, PROBE, TRAINING_KEYS
 from poise.studies.assumptions import assumptions, beginnings
-from poise.studies.probe_table import ProbeTable, load_probe, probe_summary
+from poise.studies.probe_file import check_probe
+from poise.studies.probe_table import ProbeTable, probe_summary
 
 _NO_DIGEST = "\nunverified: this table has no digest by which a change could be seen; 'poise digest' adds it"
 
@@ -25,14 +26,14 @@ def gather_with_studies(paths: Sequence[Path]) -> Report:
 
     What cannot be read, or shown, is listed with the reason and stops nothing else.
     """
-    files = [path for path in paths if _is_probe(path)]
-    report, probes, summaries = gather([path for path in paths if path not in files]), list[ProbeTable](), list[str]()
-    unread = list[UnreadPath]()
-    for path in files:
+    tables = {path: table for path in paths if (table := _table_in(path)) is not None}
+    report, probes, summaries = gather([path for path in paths if path not in tables]), list[ProbeTable](), list[str]()
+    unread, together = list[UnreadPath](), ""
+    for path, probe in tables.items():
         try:
-            probe = load_probe(path)
-            summary = f"{probe_summary(probe)}{'' if store.read_verified(path)[1] else _NO_DIGEST}"
-            beginnings([*probes, probe])
+            check_probe(path, probe.table)
+            summary = f"{probe_summary(probe)}{'' if probe.verified else _NO_DIGEST}"
+            together = beginnings([*probes, probe])
             probes, summaries = [*probes, probe], [*summaries, summary]
         except Exception as error:
             unread.append(UnreadPath(path, reason_for(path, error)))
@@ -40,7 +41,7 @@ def gather_with_studies(paths: Sequence[Path]) -> Report:
     report, hindsight = report.without_failing(lambda it: _hindsight(it.runs, probes))
     texts = [("How far the paper's assumptions held", held)]
     texts += [(f"Probe of phase {probe.table['phase']}", text) for probe, text in zip(probes, summaries, strict=True)]
-    texts.append(("Probes after different beginnings", beginnings(probes)))
+    texts.append(("Probes after different beginnings", together))
     report = replace(report, texts=[each for each in texts if each[1]], hindsight=hindsight)
     return report.without_failing(Report.text)[0]
 
@@ -49,11 +50,13 @@ def _hindsight(runs: Sequence[RunRecord], probes: Sequence[ProbeTable]) -> dict[
     return {run.name: found for run in runs if (found := judge_by_probes(run, probes)) is not None}
 
 
-def _is_probe(path: Path) -> bool:
+def _table_in(path: Path) -> ProbeTable | None:
+    """What a file says to be the table of a probe, not yet checked; None for runs and all else."""
     try:
-        return path.is_file() and store.read_json(path).get("kind") == PROBE
+        found = ProbeTable(*store.read_verified(path)) if path.is_file() else None
     except (PoiseError, OSError):
-        return False
+        return None
+    return found if found is not None and found.table.get("kind") == PROBE else None
 
 
 def judge_by_probes(run: RunRecord, probes: Sequence[ProbeTable]) -> Hindsight | None:

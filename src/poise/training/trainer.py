@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, TypeVar
 
 import torch
@@ -109,7 +109,7 @@ class Trainer:
         on_gpu = backend.device.type == "cuda" and self.feed.resident
         return on_gpu and backend.capture and not self._drawn_from
 
-    @property
+    @cached_property
     def _drawn_from(self) -> frozenset[str]:
         """The global generators that networks of one's own draw from: a captured step cannot follow their addresses."""
         return drawn_in_training(self.situation, self.model, self.teacher, self.feed)

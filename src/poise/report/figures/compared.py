@@ -187,7 +187,10 @@ def _make_values(rows: Rows, styles: Styles) -> Figure:
     settings = split(rows, "setting")
     panels = []
     for axis, inside in sorted(split(rows, "axis").items(), key=lambda item: numbers.rank(item[0])):
-        y = Scale.spanning("", (row[name] for row in inside for name in ("value", "smoothed")), count=4)
+        found = [row[name] for row in inside for name in ("value", "smoothed")]
+        y = Scale.spanning(
+            "", found, least=max(map(abs, found)) / 2, count=4
+        )  # a constant is not drawn in a wide range
         if axis == "classifier":
             y = Scale("", (-0.1, 1.1), {0.0: "FC", 1.0: "NCM"})
         there = split(inside, "setting")

@@ -190,6 +190,15 @@ def classes(run: RunRecord) -> Rows:
     ]
 
 
+def matrix(run: RunRecord) -> Rows:
+    """The accuracy matrix: every exam on the classes of every phase so far."""
+    return [
+        {"run": run.name, "exam": exam, "phase": phase, "accuracy": accuracy}
+        for exam, row in enumerate(run.accuracy_matrix)
+        for phase, accuracy in enumerate(row)
+    ]
+
+
 def confusion(run: RunRecord) -> Rows:
     """The last exam's confusion matrix, indexed in the order in which classes arrived; only non-zero entries."""
     if not run.phases:

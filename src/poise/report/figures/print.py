@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from poise import files, store
+from poise import files
 from poise.errors import UserError
 from poise.report.figures.description import GREY, Figure, Mark, Panel, Style
 
@@ -49,7 +49,7 @@ def save(figure: Figure, path: Path) -> None:
     """Write the figure; the ending of the path sets the format."""
     check_picture(path)
     with matplotlib_style():
-        store.write_bytes(path, _encode(draw(figure), path.suffix.lower()))
+        files.write_bytes(path, _encode(draw(figure), path.suffix.lower()))
 
 
 def save_all(figure: Figure, folder: Path) -> None:

@@ -35,6 +35,11 @@ CLASSES: Final = (
     "Accuracy of the classifier that counts on each class after the last examined phase, classes in the order in which "
     f"they came; lines part the phases. {ONE_RUN}."
 )
+MATRIX: Final = (
+    "Accuracy on the classes of each phase (columns) in the exam after each phase (rows), by the classifier that "
+    "counted there. Down a column one sees what became of the classes of a phase: their last row minus their first "
+    f"one, as the mean over all phases but the last, is the backward transfer. {ONE_RUN}."
+)
 CONFUSION: Final = (
     "Of the exam images of each class (rows), the share that was taken for each class (columns) after the last "
     "examined phase, by the classifier that counts, from none (palest) to all (strongest); classes in the order in "
@@ -64,6 +69,7 @@ def run_panels(run: RunRecord, colour: str) -> list[Panel]:
     wanted: tuple[tuple[str, Rows, PanelMaker], ...] = (
         ("Reward of every trial", numbers.rewards(run), _reward_panels),
         ("Accuracy on each class in the last exam", numbers.classes(run), _class_panels),
+        ("Accuracy by exam and phase", numbers.matrix(run), _matrix_panels),
         ("Confusion in the last exam", numbers.confusion(run), _confusion_panels),
     )
     return [replace(make({run.name: rows}, style)[0], title=title) for title, rows, make in wanted if rows]
@@ -174,6 +180,21 @@ def _class_panels(runs: Mapping[str, Rows], styles: Styles) -> list[Panel]:
     ]
 
 
+def _matrix_panel(label: str, rows: Rows, colour: str) -> Panel:
+    count = 1 + max(row["exam"] for row in rows)
+    table, tips = np.full((count, count), np.nan), {}
+    for row in rows:
+        place = row["exam"], row["phase"]
+        table[place] = row["accuracy"]
+        tips[place] = f"exam {row['exam']}, classes of phase {row['phase']}: {row['accuracy']:.2f} %"
+    low, high = float(np.nanmin(table)), float(np.nanmax(table))
+    names = [str(place) for place in range(count)]
+    x = Scale.naming("phase in which classes arrived", names)
+    y = Scale.naming("exam after phase", names, down=True)
+    scale = f"palest {low:.1f} %, strongest {high:.1f} %"
+    return Panel(f"{label}\n{scale}", x, y, (3.2, 3.2), heat=Heat(table, colour, low, high, tips))
+
+
 def _confusion_panel(label: str, rows: Rows, colour: str) -> Panel:
     names = {row[key]: str(row[f"{key}_name"]) for row in rows for key in ("true", "predicted")}
     ordered = [names.get(place, "") for place in range(1 + max(names))]
@@ -191,20 +212,14 @@ def _confusion_panel(label: str, rows: Rows, colour: str) -> Panel:
     return Panel(label, x, y, (3.2, 3.2), heat=Heat(table, colour, 0.0, 1.0, tips))
 
 
-_chance_panels, _reward_panels, _confusion_panels = (
-    partial(_panel_each, make) for make in (_chance_panel, _reward_panel, _confusion_panel)
+_chance_panels, _reward_panels, _matrix_panels, _confusion_panels = (
+    partial(_panel_each, make) for make in (_chance_panel, _reward_panel, _matrix_panel, _confusion_panel)
 )
 #: Name, title, numbers of a run, caption, panels, and how many panels stand side by side in print.
 _KINDS: Final[tuple[tuple[str, str, Callable[[RunRecord], Rows], str, PanelMaker, int], ...]] = (
     ("chances", "The policy over its actions", numbers.chances, CHANCES, _chance_panels, 1),
     ("rewards", "Rewards of all trials", numbers.rewards, REWARDS, _reward_panels, 1),
     ("classes", "Accuracy by class after the last phase", numbers.classes, CLASSES, _class_panels, 1),
-    (
-        "confusion",
-        "Confusion after the last phase",
-        numbers.confusion,
-        CONFUSION,
-        partial(_panel_each, _confusion_panel),
-        3,
-    ),
+    ("matrix", "Accuracy by exam and phase", numbers.matrix, MATRIX, _matrix_panels, 3),
+    ("confusion", "Confusion after the last phase", numbers.confusion, CONFUSION, _confusion_panels, 3),
 )

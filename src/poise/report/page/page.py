@@ -111,6 +111,7 @@ def _result(run: RunRecord) -> Iterator[tuple[str, object]]:
         return
     for key in ("average_accuracy", "average_accuracy_after_phase_0", "last_accuracy", "average_forgetting"):
         yield key, run.result.get(key, "–")
+    yield "backward_transfer", "–" if run.backward_transfer is None else round(run.backward_transfer, 4)
     if "pretrained_on" in run.result:
         yield "pretrained on", run.result["pretrained_on"]
     for part, spent in run.seconds.items():

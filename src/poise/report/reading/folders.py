@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from poise import store
 from poise.errors import PoiseError, UserError, shown
@@ -22,13 +22,18 @@ from poise.runfolder import (
     PAGE,
     RECIPE,
     RESULT,
-    RESULT_KEYS,
     SECONDS,
     holds_more_after_phase_0,
+    recipe_of_result,
     saved_recipe,
 )
 from poise.schema import LARGEST
 from poise.words import one_line, one_line_each
+
+#: What the journal of a kept result is called: `NAME.journal.jsonl.xz` beside `NAME.json`.
+KEPT_JOURNAL: Final = f".{JOURNAL}{store.PACKED}"
+#: By how much the accuracies of a journal and of its result may differ, in percent.
+ROUNDING: Final = 1e-3
 
 
 @dataclass(frozen=True)
@@ -98,9 +103,16 @@ def read_run(path: Path, name: str | None = None) -> RunRecord:
 
 
 def _read_result(path: Path, name: str) -> RunRecord:
-    """The run of a result that was kept."""
+    """The run of a result that was kept, with its journal where that lies beside it, compressed."""
     result, verified = store.read_verified(path)
-    return replace(run_of_result(result, path, name), verified=verified)
+    check_result(path, result)
+    journal, events = path.with_suffix(KEPT_JOURNAL), _Events()
+    for event in store.read_journal(journal, brief="epoch"):
+        events.add(event)
+    exams = zip(events.phases, result["curve"], strict=False)
+    if any(abs(exam.accuracy - point["accuracy"]) > ROUNDING for exam, point in exams):
+        raise UserError(f"{journal} is the journal of another run than {path}")
+    return replace(_make_record(path, name, {}, result, events), verified=verified)
 
 
 def run_of_result(result: Mapping[str, Any], path: Path = Path(), name: str = "") -> RunRecord:
@@ -247,7 +259,7 @@ def _make_record(
         details = {phase.phase: phase for phase in events.phases}
         phases = [_finished_phase(point, details.get(point["phase"])) for point in result["curve"]]
         marks = dict(result)
-    recipe = saved_recipe(saved.get("recipe") or {key: (result or {}).get(key) for key in RESULT_KEYS})
+    recipe = saved_recipe(saved.get("recipe") or recipe_of_result(result or {}))
     marks |= {str(marks.get("augmentation") or recipe.get("augmentation")): True}
     marks["more_after_phase_0"] = holds_more_after_phase_0(recipe.get("memory"))
     for needed in ("method", "setting", "seed", "phases", "policy"):
@@ -281,11 +293,28 @@ def check_result(path: Path, result: Mapping[str, Any]) -> None:
     names += [("phase", "classes", "accuracy", "accuracy_fc", "accuracy_ncm")] * len(curve)
     for part, needed in zip(parts, names, strict=True):
         for name in needed:
-            found = part.get(name)
-            if isinstance(found, bool) or not isinstance(found, int | float) or not abs(found) <= LARGEST:
+            if not _is_number(found := part.get(name)):
                 raise UserError(f"{path} holds a result in which {name} is {shown(found)}, which is not a number")
+    _check_transfer(path, result)
     if not all(isinstance(point.get("action"), Mapping) and "classifier" in point["action"] for point in curve):
         raise UserError(f"{path} holds a result that does not say which classifier counted")
+
+
+def _check_transfer(path: Path, result: Mapping[str, Any]) -> None:
+    """Refuse a backward transfer or an accuracy matrix that is none; results of before there was one have neither."""
+    if "backward_transfer" in result and not _is_number(found := result["backward_transfer"]):
+        raise UserError(f"{path} holds a result in which backward_transfer is {shown(found)}, which is not a number")
+    matrix = result.get("accuracy_matrix", [])
+    rows = matrix if isinstance(matrix, list) and all(isinstance(row, list) for row in matrix) else [[]]
+    triangle = not rows or [*map(len, rows)] == [*range(1, len(result["curve"]) + 1)]
+    if not triangle or not all(_is_number(cell) for row in rows for cell in row):
+        raise UserError(
+            f"{path} holds a result whose accuracy_matrix is no triangle of numbers with a row for each exam"
+        )
+
+
+def _is_number(found: object) -> bool:
+    return not isinstance(found, bool) and isinstance(found, int | float) and abs(found) <= LARGEST
 
 
 def _finished_phase(point: Mapping[str, Any], journal: PhaseRecord | None) -> PhaseRecord:

@@ -14,7 +14,9 @@ from typing import Any, Final
 
 from poise.actions import Action, AxisValue
 from poise.files import file_word
-from poise.runfolder import CHANCE_KEYS, is_tuned, method_name, without_empty_keys
+from poise.policies import DEFAULT_POLICY
+from poise.runfolder import CHANCE_KEYS, backward_transfer, is_tuned, method_name, without_empty_keys
+from poise.spaces import FIRST_ONLINE
 
 #: What is done to training images beyond the augmentation of most methods, by the word of the recipe, as a label.
 AUGMENTATIONS: Final = {
@@ -178,8 +180,9 @@ class RunRecord:
 
     @property
     def policy(self) -> str:
-        """The policy's name; `crossval` for that oracle."""
-        return str(self.result["policy"] if self.result else self.recipe["policy"])
+        """The policy's name; `crossval` for that oracle, `online-1` for a result of the first `online`."""
+        named = str(self.result["policy"] if self.result else self.recipe["policy"])
+        return FIRST_ONLINE if named == DEFAULT_POLICY and self.recipe.get("policy") == FIRST_ONLINE else named
 
     @property
     def policy_label(self) -> str:
@@ -248,6 +251,28 @@ class RunRecord:
     def forgetting(self) -> float | None:
         """Average forgetting, percent; None while it is unfinished."""
         return float(self.result["average_forgetting"]) if self.result else None
+
+    @cached_property
+    def accuracy_matrix(self) -> tuple[tuple[float, ...], ...]:
+        """Row: exam, column: the classes of a phase; percent, by the classifier that counted. Empty where not known.
+
+        A result of before it was part of one has it from its journal, and so has a run that is not finished.
+        """
+        if self.result and self.result.get("accuracy_matrix"):
+            return tuple(tuple(map(float, row)) for row in self.result["accuracy_matrix"])
+        if not all(phase.labels for phase in self.phases):
+            return ()
+        return tuple(
+            tuple(exam.accuracy_of(phase.arrived) for phase in self.phases[: place + 1])
+            for place, exam in enumerate(self.phases)
+        )
+
+    @property
+    def backward_transfer(self) -> float | None:
+        """Mean change of earlier phases' classes since they were learned, in points; None where it is not known."""
+        if not self.result or not (matrix := self.accuracy_matrix):
+            return None
+        return float(self.result.get("backward_transfer", backward_transfer(matrix)))
 
     @property
     def seconds(self) -> Mapping[str, float]:

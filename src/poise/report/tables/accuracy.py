@@ -170,10 +170,11 @@ def all_runs_table(runs: Sequence[RunRecord]) -> ReportTable:
     """One row for each run."""
     words = "run method data setting policy exam state"
     columns = {word: Column(word, numeric=False) for word in words.split()}
-    columns |= {word: Column(word) for word in ("seed", "average", "last", "forgetting")}
+    columns |= {word: Column(word) for word in ("seed", "average", "last", "forgetting", "transfer")}
     columns["seconds_total"] = Column("seconds", digits=1)
     caption = (
-        "Average and last accuracy and average forgetting in percent; a run that is not finished has none of them yet."
+        "Average and last accuracy, average forgetting and backward transfer in percent; a run that is not finished "
+        "has none of them yet, and a kept result of an older version no transfer."
     )
     lines = [(_describe_run(run), {"run": text_cell(run.name, [run.name])}) for run in runs]
     return ReportTable.of_records(("runs", "All runs", caption), columns, lines)
@@ -192,5 +193,6 @@ def _describe_run(run: RunRecord) -> dict[str, Value]:
         "average": run.average,
         "last": run.last,
         "forgetting": run.forgetting,
+        "transfer": run.backward_transfer,
         **{f"seconds_{part}": run.seconds.get(part) for part in sorted(SECONDS)},
     }

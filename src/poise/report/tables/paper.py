@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from typing import Any, Final
@@ -48,12 +48,29 @@ def published_accuracy(run: RunRecord, phases: int, setting: str) -> Published |
         return None
     if not is_tuned(run.policy) and side == "policy":  # other hyperparameters than the paper's baseline
         return None
-    place = _SETTINGS.index(setting)
-    unlike = _differences(run, entry, cell, place)
-    if unlike is None:
-        return None
+    unlike = _differences(run, entry, cell, _SETTINGS.index(setting))
+    name = ROWS.get(run.method, run.method)
+    printed = printed_accuracy(name, run.data, phases, setting, tuned=side == "policy")
+    return None if unlike is None or printed is None else replace(printed, unlike="; ".join(unlike))
+
+
+def printed_accuracy(method: str, data: str, phases: int, setting: str, *, tuned: bool = False) -> Published | None:
+    """Tables 1 and 2 as they are printed, whether anything was run or not: a method by its name in the paper."""
+    cell = _table().get(method, {}).get(data, {}).get(str(phases), {})
+    side, place = "policy" if tuned else "fixed", _SETTINGS.index(setting)
     deviation = cell.get(f"{side}_deviation")
-    return Published(cell[side][place], deviation[place] if deviation else None, "; ".join(unlike))
+    return Published(cell[side][place], deviation[place] if deviation else None) if side in cell else None
+
+
+def printed_ablation(table: str, key: str, stream: StreamKind) -> float | None:
+    """Tables 3 (`ablation`, by the number of the row) and S1 (`every`) as they are printed, in one stream."""
+    found = _figures()[table].get(key)
+    return float(found[_ABLATED.index(stream)]) if found and stream in _ABLATED else None
+
+
+def printed_hours() -> dict[str, float]:
+    """Table S2 as it is printed: hours of LUCIR in TFH 5 by tuner, or by how seldom the paper's policy decides."""
+    return {name: float(hours) for name, hours in _figures()["hours"].items()}
 
 
 def ablation_number(run: RunRecord) -> int | None:
@@ -101,8 +118,8 @@ def tuned_kinds(run: RunRecord) -> set[str]:
 def _ablation_figure(table: str, number: int | str | None, run: RunRecord, stream: StreamKind) -> Published | None:
     if run.method != "lucir" or run.data != "cifar100" or not _comparable(run) or stream not in _ABLATED:
         return None
-    found = _figures()[table].get(str(number))
-    return Published(found[_ABLATED.index(stream)]) if found else None
+    found = printed_ablation(table, str(number), stream)
+    return Published(found) if found is not None else None
 
 
 def _comparable(run: RunRecord) -> bool:

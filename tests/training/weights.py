@@ -1,0 +1,18 @@
+"""The weights of a trainer's model, and whether they are those of another."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from poise.training import Trainer
+
+
+def weights(trainer: Trainer) -> dict[str, Tensor]:
+    return {name: value.clone() for name, value in trainer.model.state_dict().items()}
+
+
+def assert_same(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
+    assert one.keys() == other.keys()
+    for name, value in one.items():
+        assert torch.equal(value, other[name]), name
