@@ -108,7 +108,7 @@ class Packing:
             total = sum(len(members) for _, _, members, _ in tasks)
             left = unfinished.go_on([(part, name, listing) for part, name, _, listing in tasks])
             done = resumed = total - sum(len(members) for _, _, members, _ in tasks[left:])
-            with _workers(self.jobs) as pool:
+            with _workers(min(self.jobs, -(-(total - done) // CHUNK) or 1)) as pool:
                 for part, name, members, listing in tasks[left:]:
                     unfinished.begin(part)
                     scaled = []
