@@ -94,7 +94,8 @@ def test_nothing_on_the_device_is_read_back() -> None:
     """Tensors that have a shape and no values suffice, so the step can be captured."""
     store = in_rows(some_images(3))
     rows, crops = all_rows(store), some_crops(store).to("meta")
-    on_meta = Rows(*(values.to("meta") for values in rows[:4]), rows.channels, rows.longest)
+    flat, places, heights, widths = (values.to("meta") for values in rows[:4])
+    on_meta = Rows(flat, places, heights, widths, rows.channels, rows.longest)
     found = crop_plainly(on_meta, torch.arange(3, device="meta"), crops)
     assert (found.shape, found.dtype) == ((3, 3, *SIZE), torch.uint8)
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from poise.data import Draws, Feed
 from poise.training.optimiser import kept_tensors
 from poise.training.step import Step
+from poise.training.world import Share
 
 STRETCH = 32  # replays queued per stretch: enough to hide the host's work, few enough to stop soon
 WARM_UP = 3
@@ -101,7 +102,9 @@ class CapturedRunner:
         self._position.fill_(self._bounds[first][0])
         self._row.fill_(first)
         done, left = first, self._bounds[first:]
-        batches = None if self._batch is None else self._feed.batches(order, left, draws.crops(self._feed.shape[1:]))
+        world = self._step.situation.backend.world
+        own = left if world is None else [world.part_of(start, stop)[:2] for start, stop in left]
+        batches = None if self._batch is None else self._feed.batches(order, own, draws.crops(self._feed.shape[1:]))
         for start, stop in left:
             if self._batch is not None and batches is not None:
                 self._batch.fill(*next(batches))
@@ -169,15 +172,21 @@ class CapturedRunner:
         )
 
     def _train_batch(self, size: int) -> Tensor:
+        world, share = self._step.situation.backend.world, None
         window = self._position + torch.arange(size, device=self._feed.device)
+        start, stop = 0, size
+        if world is not None:
+            labels = self._feed.labels.index_select(0, self._order.index_select(0, window))
+            start, stop, weight = world.part_of(0, size)
+            window, share = window[start:stop], Share(labels, weight)
         draws = self._draws.changed(lambda values: values.index_select(0, window))
         if self._batch is not None:
-            pixels, labels = self._batch.first(size)
+            pixels, labels = self._batch.first(stop - start)
         else:
             picks = self._order.index_select(0, window)
             pixels = self._feed.gather(picks, draws.crops(self._feed.shape[1:]))
             labels = self._feed.labels.index_select(0, picks)
-        values = self._step(pixels, labels, draws)
+        values = self._step(pixels, labels, draws, share)
         self._position += size
         return values
 
