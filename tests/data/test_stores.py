@@ -220,3 +220,35 @@ def test_a_feed_of_images_of_different_sizes_is_loaded_by_index() -> None:
     assert torch.equal(copied.gather(torch.arange(2)), other.gather(torch.arange(2)))
     assert torch.equal(one.gather(torch.arange(2)), store.gather(torch.tensor([0, 1])))
     assert copied.labels.tolist() == [4, 3]
+
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("make", [dense, flat])
+def test_a_copy_on_a_device_shows_the_same_images_and_is_sent_elsewhere_as_what_the_host_has(
+    make: Callable[..., PixelStore], device: str
+) -> None:
+    store = make(6)
+    there, picks = resident(store, torch.device(device)), torch.tensor([5, 0, 2])
+    assert torch.equal(there.gather(picks).cpu(), store.gather(picks))
+    crops = crops_for(store, picks.tolist())
+    assert close(there.gather(picks, crops.to(device)).cpu(), store.gather(picks, crops))
+    assert b"".join(there.select(picks).identity()) == b"".join(store.select(picks).identity())
+    sent = pickle.loads(pickle.dumps(there.select(picks)))
+    assert sent.device.type == "cpu"
+    assert torch.equal(sent.all(), store.gather(picks))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("here", [True, False])
+def test_images_of_different_sizes_come_in_the_same_batches_from_everywhere(device: str, here: bool) -> None:
+    store, labels = flat(9), torch.arange(9)
+    feed = Feed(ImageSet(store, labels, labels), torch.device(device), resident=here)
+    order, bounds = torch.tensor([8, 1, 3, 0, 7, 2, 6, 5, 4]), batch_bounds(9, 4)
+    found = torch.cat([pixels.cpu() for pixels, _ in feed.batches(order, bounds)])
+    assert torch.equal(found, store.gather(order))
+    crops = crops_for(store, order.tolist())
+    found = torch.cat([pixels.cpu() for pixels, _ in feed.batches(order, bounds, crops)])
+    assert close(found, store.gather(order, crops))
