@@ -324,12 +324,14 @@ def test_a_folder_that_does_not_fit_into_memory_is_refused_with_the_command(
         FolderSource(folder, size=16).train()
 
 
-def test_a_learner_learns_the_same_from_a_pack_and_from_memory(folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_a_learner_learns_the_same_from_a_pack_and_from_memory(device: str, folder: Path, tmp_path: Path) -> None:
     pack = make(folder, tmp_path / "some.pack")
     store = pack.store(TRAIN)
     assert isinstance(store, PackedStore)
     preprocessing = Preprocessing((0.5,) * 3, (0.25,) * 3, Augmentation(pad=1))
-    options = {"net": "small", "epochs": 2, "batch": 4, "policy": "fixed", "memory": 2, "device": "cpu"}
+    options = {"net": "small", "epochs": 2, "batch": 4, "policy": "fixed", "memory": 2}
+    options |= {"device": device, "deterministic": True}
     learners = []
     for images in (store, store.all()):
         learner = Learner("lucir", preprocessing=preprocessing, **options)  # type: ignore[arg-type]

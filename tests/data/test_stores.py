@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import pickle
+import re
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from poise.data import Crops, DenseStore, Feed, FlatStore, ImageSet, PixelStore, batch_bounds
+from poise.data import Crops, DenseStore, Feed, FlatStore, ImageSet, PixelStore, batch_bounds, stores
 from poise.data.resampling import resize_box
 from poise.data.stores import resident
 from poise.data.views import View, joined
@@ -102,17 +104,17 @@ def test_what_a_captured_step_reads_is_the_same() -> None:
 def test_views_of_joined_and_selected_stores_show_the_images_that_copies_would(
     chosen: list[tuple[bool, int]], data: st.DataObject
 ) -> None:
-    stores = (dense(), flat())
-    view = joined([stores[other].select(torch.tensor([index])) for other, index in chosen])
-    expected = torch.stack([stores[other].gather(torch.tensor([index]))[0] for other, index in chosen])
+    both = (dense(), flat())
+    view = joined([both[other].select(torch.tensor([index])) for other, index in chosen])
+    expected = torch.stack([both[other].gather(torch.tensor([index]))[0] for other, index in chosen])
     assert torch.equal(view.all(), expected)
-    assert view.sizes.tolist() == [stores[other].sizes[index].tolist() for other, index in chosen]
+    assert view.sizes.tolist() == [both[other].sizes[index].tolist() for other, index in chosen]
     picks = torch.tensor(data.draw(st.lists(st.integers(0, len(chosen) - 1), max_size=6)), dtype=torch.int64)
     assert torch.equal(view.select(picks).all(), expected[picks])
     assert torch.equal(view.select(picks).compacted().all(), expected[picks])
     assert torch.equal(resident(view, torch.device("cpu")).all(), expected)
     for place, (other, index) in enumerate(chosen):
-        assert torch.equal(whole(view, place), whole(stores[other], index))
+        assert torch.equal(whole(view, place), whole(both[other], index))
 
 
 def test_a_view_of_several_stores_crops_each_image_as_asked() -> None:
@@ -146,6 +148,34 @@ def test_selecting_and_joining_reads_no_pixel() -> None:
     assert some.first_of_each_label(1).labels.tolist() == [1, 2, 3, 0]
     with pytest.raises(AssertionError, match="was read"):
         some.pixels  # noqa: B018
+
+
+#: Who reads pixels besides the stores themselves, and what for.
+READERS = {
+    "data/feed.py": "batches",
+    "data/images.py": "digests of single images",
+    "data/labelled.py": "few images of a user",
+    "data/augment.py": "mean and standard deviation",
+    "training/step.py": "two images, through the feed",
+    "training/capture.py": "batches, through the feed",
+    "training/evaluate.py": "batches to look at",
+    "tuning/bilevel.py": "batches of the validation part",
+    "learner/judging.py": "whether left and right matter",
+    "learner/state.py": "exemplars that are saved",
+    "learner/upkeep.py": "exemplars and their ids",
+    "experiment/cam.py": "a few exam images in a figure",
+}
+
+
+def test_pixels_are_read_in_few_places() -> None:
+    source = Path(stores.__file__).parents[1]
+    named = r"(images|kept|exemplars|reserve|new|valid)"
+    pattern = re.compile(rf"(store|feed)\.(gather|part|loaded|all)\(|{named}\.pixels\b")
+    readers = {
+        path.relative_to(source).as_posix() for path in source.rglob("*.py") if pattern.search(path.read_text("utf-8"))
+    }
+    own = {f"data/{name}.py" for name in ("stores", "views", "packs")}
+    assert readers - own == set(READERS)
 
 
 def test_what_is_kept_does_not_hold_the_rest_in_memory() -> None:
@@ -190,3 +220,35 @@ def test_a_feed_of_images_of_different_sizes_is_loaded_by_index() -> None:
     assert torch.equal(copied.gather(torch.arange(2)), other.gather(torch.arange(2)))
     assert torch.equal(one.gather(torch.arange(2)), store.gather(torch.tensor([0, 1])))
     assert copied.labels.tolist() == [4, 3]
+
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("make", [dense, flat])
+def test_a_copy_on_a_device_shows_the_same_images_and_is_sent_elsewhere_as_what_the_host_has(
+    make: Callable[..., PixelStore], device: str
+) -> None:
+    store = make(6)
+    there, picks = resident(store, torch.device(device)), torch.tensor([5, 0, 2])
+    assert torch.equal(there.gather(picks).cpu(), store.gather(picks))
+    crops = crops_for(store, picks.tolist())
+    assert close(there.gather(picks, crops.to(device)).cpu(), store.gather(picks, crops))
+    assert b"".join(there.select(picks).identity()) == b"".join(store.select(picks).identity())
+    sent = pickle.loads(pickle.dumps(there.select(picks)))
+    assert sent.device.type == "cpu"
+    assert torch.equal(sent.all(), store.gather(picks))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("here", [True, False])
+def test_images_of_different_sizes_come_in_the_same_batches_from_everywhere(device: str, here: bool) -> None:
+    store, labels = flat(9), torch.arange(9)
+    feed = Feed(ImageSet(store, labels, labels), torch.device(device), resident=here)
+    order, bounds = torch.tensor([8, 1, 3, 0, 7, 2, 6, 5, 4]), batch_bounds(9, 4)
+    found = torch.cat([pixels.cpu() for pixels, _ in feed.batches(order, bounds)])
+    assert torch.equal(found, store.gather(order))
+    crops = crops_for(store, order.tolist())
+    found = torch.cat([pixels.cpu() for pixels, _ in feed.batches(order, bounds, crops)])
+    assert close(found, store.gather(order, crops))

@@ -182,15 +182,15 @@ class _Sent(NamedTuple):
 
 def stays_on(store: PixelStore, device: torch.device) -> bool:
     """Whether images should live on the device: where they fit; on a CPU, where they are in memory already."""
-    return store.in_memory if device.type == "cpu" else store.device == device or fits(store.nbytes, device)
+    return store.in_memory if device.type == "cpu" else store.lies_on(device) or fits(store.nbytes, device)
 
 
 def _placed(store: PixelStore, device: torch.device) -> tuple[PixelStore, Tensor | None]:
     """The images on the device; and which ones, where others read the same store."""
     base = store.bases[0] if isinstance(store, View) and len(store.bases) == 1 else store
-    if base.device == device and device.type == "cpu" and isinstance(store, DenseStore):
+    if base.lies_on(device) and device.type == "cpu" and isinstance(store, DenseStore):
         return store, None
-    if base.device != device or (device.type == "cpu" and not isinstance(base, FlatStore)):
+    if not base.lies_on(device) or (device.type == "cpu" and not isinstance(base, FlatStore)):
         base = store = resident(store, device)
         if isinstance(base, DenseStore):
             return base, None

@@ -115,7 +115,11 @@ class PixelStore(ABC):
 
     def to(self, device: torch.device | str) -> PixelStore:
         """The same images on another device."""
-        return self if torch.device(device) == self.device else resident(self, torch.device(device))
+        return self if self.lies_on(torch.device(device)) else resident(self, torch.device(device))
+
+    def lies_on(self, device: torch.device) -> bool:
+        """Whether the pixels are on this device; `cuda` is any of them."""
+        return self.device.type == device.type and device.index in (None, self.device.index)
 
     def compacted(self) -> PixelStore:
         """The same images without holding others in memory."""
@@ -205,7 +209,7 @@ class DenseStore(_Held):
 
     def to(self, device: torch.device | str) -> DenseStore:
         """The same images on another device."""
-        return self if torch.device(device) == self.device else DenseStore(self.pixels.to(device))
+        return self if self.lies_on(torch.device(device)) else DenseStore(self.pixels.to(device))
 
     @property
     def longest(self) -> int:
