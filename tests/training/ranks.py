@@ -63,7 +63,7 @@ def train(method: str, options: Options, net: str | nn.Module, world: World | No
     plan = make_plan("digits/lucir", load_recipe("digits/lucir", ["groups=[3,2,5]"]))
     learner = Learner(
         method, net=net, options=options, policy="fixed", epochs=1, batch=31, first_lr=0.01, action={"lr": 0.01},
-        memory=9, augmentation=Augmentation(pad=1, flip=False), device="cpu", weight_decay=5e-4, momentum=0.9,
+        memory=9, augmentation=Augmentation(pad=1, flip=False), device="cpu", weight_decay=5e-4, momentum=0.9, seed=1,
     )  # fmt: skip
     for group, count in zip(plan.stream.groups[:2], (32, 24), strict=True):
         images = plan.training_images().of_labels(group).first_of_each_label(count)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -26,7 +27,7 @@ from poise.training.world import Reduction
 from .ranks import CASES, RUN, difference
 
 WORKER = Path(__file__).with_name("ranks.py")
-PATIENCE = 120  # seconds for what takes a few
+PATIENCE = 300  # seconds for what takes a few
 
 
 def seen_from(rank: int, size: int) -> World:
@@ -229,7 +230,9 @@ def test_other_commands_are_refused_with_one_line(tmp_path: Path) -> None:
     log = tmp_path / "log"
     assert torchrun(log, "-m", "poise", "sweep", "grid.toml").wait(PATIENCE)
     assert said(log) == ["poise: 'poise sweep' does not run under torchrun; start it without (run and resume do)"]
-    assert log.read_text().count("exitcode  : 2") == 2
+    codes = re.findall(r"exitcode  : (-?\d+)", log.read_text())  # torchrun ends a rank that has not yet come so far
+    assert "2" in codes
+    assert set(codes) <= {"2", str(-signal.SIGTERM)}
 
 
 @pytest.mark.parametrize("command", ["learn", "predict", "crossval", "report", "data"])
