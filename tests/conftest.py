@@ -56,6 +56,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         ("cifar100", _cifar100_missing()),
         ("tinyimagenet", _tinyimagenet_missing()),
         ("pretrained", _pretrained_missing()),
+        ("ray", _ray_missing()),
     )
     for marker, missing in absences:
         for item in items:
@@ -103,6 +104,12 @@ def _pretrained_missing() -> str:
     if all(importlib.util.find_spec(name) is not None for name in packages):
         return ""
     return "the extra pretrained is not installed: the tests with real pretrained weights did not run"
+
+
+def _ray_missing() -> str:
+    if importlib.util.find_spec("ray") is not None:
+        return ""
+    return "the extra ray is not installed: the tests on a simulated cluster did not run"
 
 
 @pytest.fixture(autouse=True)
