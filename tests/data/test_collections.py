@@ -15,7 +15,7 @@ from poise.data import Augmentation
 from poise.data.packing import Packing
 from poise.data.sources import open_source
 from poise.errors import UserError
-from poise.experiment import Run, RunFolder, describe_plan, load_recipe, make_plan, open_or_outline, reopen
+from poise.experiment import Run, RunFolder, describe_plan, load_recipe, make_plan, open_outlined, reopen
 from poise.places import COLLECTIONS, listing
 
 LUCIRS, PODNETS = COLLECTIONS["imagenet-subset-lucir"], COLLECTIONS["imagenet-subset-podnet"]
@@ -83,7 +83,7 @@ class TestWhereNothingIs:
     )
     def test_a_dry_run_counts_as_published(self, name: str, words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("poise.experiment.dryrun._times", lambda *_: [])  # hours on a CPU, for steps of this size
-        text = describe_plan(make_plan(name, load_recipe(name), open_or_outline))
+        text = describe_plan(make_plan(name, load_recipe(name), open_outlined))
         assert all(word in text for word in words), text
         assert "is not here: counted as published" in text
 

@@ -22,7 +22,7 @@ from poise.experiment import (
     make_plan,
     make_tracker,
     make_watcher,
-    open_or_outline,
+    open_outlined,
     open_ranks,
     parse_once,
     reopen,
@@ -37,14 +37,13 @@ from poise.training import Executor, World
 def words_to_plan(
     recipe: str, overrides: Sequence[str] | None, seed: int | None = None, *, outlined: bool = False
 ) -> Plan:
-    """The plan that the words of a command describe; with `outlined` for an estimate, perhaps without the data."""
+    """The plan that the words of a command describe; `outlined`, for an estimate: see `open_outlined`."""
     words = list(overrides or [])
     if "=" in recipe:  # no recipe given: the first word is an override
         words, recipe = [recipe, *words], DEFAULT_RECIPE
     words += [f"seed={seed}"] if seed is not None else []
     parse_once(words)
-    chosen = load_recipe(recipe, words)
-    return make_plan(recipe, chosen, open_or_outline) if outlined else make_plan(recipe, chosen)
+    return make_plan(recipe, load_recipe(recipe, words), open_outlined if outlined else None)
 
 
 @contextmanager

@@ -156,14 +156,14 @@ def _open(data: str, size: int | None) -> Source:
     return open_source(data, size=size)
 
 
-def open_or_outline(data: str, size: int | None) -> Source:
-    """The data of this name; one of ImageNet's data sets need not be here: its published numbers do for an estimate."""
+def open_outlined(data: str, size: int | None) -> Source:
+    """Open data for an estimate: of ImageNet's data sets, which need not be here, the published numbers do."""
     return open_source(data, size=size, outlined=True)
 
 
-def make_plan(name: str, recipe: Recipe, opening: Opening = _open) -> Plan:
+def make_plan(name: str, recipe: Recipe, opening: Opening | None = None) -> Plan:
     """Open the data and lay out the stream; every mistake in them is found here."""
-    source = opening(recipe.data, recipe.image_size)
+    source = (opening or _open)(recipe.data, recipe.image_size)
     order = class_order(recipe.order, len(source.class_names))
     phases = None if recipe.setting == "groups" else recipe.phases
     stream = make_stream(recipe.setting, order=order, phases=phases, groups=recipe.groups)
@@ -196,7 +196,7 @@ def _absolute_paths(recipe: Recipe, source: Source) -> dict[str, str]:
     return {**{key: str(expand_user(path).resolve()) for key, path in paths.items()}, **net}
 
 
-def plan_of_words(words: Mapping[str, Any], opening: Opening = _open) -> Plan:
+def plan_of_words(words: Mapping[str, Any], opening: Opening | None = None) -> Plan:
     """The plan that was described by `Plan.as_json`, its data opened here; `fingerprint` may be that of others."""
     return make_plan(words["name"], make_recipe(saved_recipe(words["recipe"])), opening)
 
