@@ -91,6 +91,20 @@ def main_memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
+def free_memory() -> int:
+    """How many bytes of memory a process could take now, as far as the system says it; else all there are."""
+    try:
+        lines = read_text("/proc/meminfo").splitlines()
+        found = next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration, ValueError):
+        return main_memory()
+    try:  # in a container that may have less
+        limit, used = (int(read_text(f"/sys/fs/cgroup/memory.{word}")) for word in ("max", "current"))
+    except (OSError, ValueError):
+        return found
+    return max(0, min(found, limit - used))
+
+
 def describe(path: str | Path) -> str:
     """What there is at a path, in words: `a plain file`, `a folder`, `a FIFO`, `a broken link`, `nothing` and so on."""
     try:

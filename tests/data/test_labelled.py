@@ -75,8 +75,8 @@ class TestFolders:
         )
 
     def test_without_labels_any_folder_of_images_will_do(self, folder: Path) -> None:
-        assert torch.equal(read_unlabelled(folder), read_labelled(folder).pixels)
-        assert torch.equal(read_unlabelled(folder / "fox"), to_pixels(sorted((folder / "fox").glob("*"))))
+        assert torch.equal(read_unlabelled(folder).all(), read_labelled(folder).pixels)
+        assert torch.equal(read_unlabelled(folder / "fox").all(), to_pixels(sorted((folder / "fox").glob("*"))))
 
     def test_what_is_no_such_folder_is_refused(self, folder: Path) -> None:
         assert "leave labels out" in refusal(folder, ["cat"] * 5)
@@ -111,7 +111,7 @@ class TestDatasets:
     def test_images_alone_have_no_labels(self) -> None:
         for alone in (Listed(list(tensors())), TensorDataset(tensors())):
             assert read_labelled(alone).labels is None
-            assert torch.equal(read_unlabelled(alone), tensors())
+            assert torch.equal(read_unlabelled(alone).all(), tensors())
 
     def test_other_items_are_refused(self) -> None:
         assert "a dict of image, label; give (image, label) pairs" in refusal(Listed([{"image": 1, "label": 2}]))
@@ -129,7 +129,7 @@ class TestLoaders:
         found = read_labelled(loader)
         assert torch.equal(found.pixels, tensors())
         assert [int(label) for label in found.labels] == TRUTH
-        assert torch.equal(read_unlabelled(loader), tensors())
+        assert torch.equal(read_unlabelled(loader).all(), tensors())
 
     def test_pictures_and_names_from_a_collation_of_ones_own(self, folder: Path) -> None:
         files = sorted(folder.glob("*/*.png"))
@@ -175,7 +175,7 @@ class TestColumns:
         files = sorted(folder.glob("*/*.png"))
         for paths in (files, [str(file) for file in files]):
             assert torch.equal(read_labelled(Column(paths), [1] * 5).pixels, to_pixels(files))
-        assert torch.equal(read_unlabelled(Column([str(file) for file in files], "U")), to_pixels(files))
+        assert torch.equal(read_unlabelled(Column([str(file) for file in files], "U")).all(), to_pixels(files))
 
     def test_a_real_table_of_pandas(self, folder: Path) -> None:
         pandas = pytest.importorskip("pandas")

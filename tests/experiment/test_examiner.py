@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from poise import Learner
-from poise.data import ImageSet, Stream, make_stream
+from poise.data import ImageSet, PixelStore, Stream, make_stream
 from poise.data.sources import ArraySource, DigitsSource, Source
 from poise.errors import UserError
 from poise.experiment import Exam, Examiner, Plan, Run, RunFolder, make_recipe, split_for_development
@@ -69,8 +69,8 @@ class Oracle(Learner):
     """Knows the answer from the first pixel; its other classifier always says the first class."""
 
     def predictions(self, images: object) -> dict[str, NDArray[Any]]:
-        assert isinstance(images, torch.Tensor)
-        return {"fc": images[:, 0, 0, 0].numpy().astype(np.int64), "ncm": np.full(len(images), 3)}
+        assert isinstance(images, PixelStore)
+        return {"fc": images.all()[:, 0, 0, 0].numpy().astype(np.int64), "ncm": np.full(len(images), 3)}
 
 
 def test_an_exam_covers_the_classes_seen_so_far_and_nothing_else() -> None:

@@ -3,48 +3,114 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor
 
 from poise import store
-from poise.data import ImageSet, make_stream
-from poise.data.sources import DigitsSource
+from poise.data import Crops, DenseStore, Feed, FlatStore, ImageSet, PixelStore, make_stream
+from poise.data.packing import Packing
+from poise.data.packs import PackedStore
+from poise.data.sources import DigitsSource, PackSource
+from poise.data.stores import resident
+from poise.data.views import View, joined
 from poise.experiment import Examiner, Plan, Run, RunFolder, make_recipe
 from poise.studies import Audit
 
 #: The rooms in which nothing may look at an exam image.
 LEARNS = ("poise.learner", "poise.tuning", "poise.training", "poise.policies", "poise.methods")
+#: What gives pixels of a store, or something that is made of them.
+PIXELS = ("gather", "part", "all", "loaded", "identity", "to", "image", "rows", "pixels", "flat")
+
+
+def frames() -> Iterator[tuple[object, str]]:
+    """Who called, from the inside out: the object whose method it is, and the module."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        yield frame.f_locals.get("self"), frame.f_globals.get("__name__", "")
+        frame = frame.f_back
 
 
 class Sealed(ImageSet):
-    """Images that raise when anybody but the examiner looks at them, or while a learner is learning."""
+    """Labels and origins that raise when anybody but the examiner looks at them, or while a learner is at work."""
 
     def __getattribute__(self, name: str) -> object:
-        if name in ("pixels", "labels", "origins"):
-            frame = sys._getframe(1)
-            by_examiner = in_learner = False
-            while frame is not None:
-                owner = frame.f_locals.get("self")
-                by_examiner |= isinstance(owner, Examiner)
-                in_learner |= frame.f_globals.get("__name__", "").startswith(LEARNS)
-                frame = frame.f_back  # type: ignore[assignment]
-            if in_learner or not by_examiner:
+        if name in ("store", "labels", "origins"):
+            callers = list(frames())
+            if any(module.startswith(LEARNS) for _, module in callers) or not any(
+                isinstance(owner, Examiner) for owner, _ in callers
+            ):
                 raise AssertionError(f"exam {name} were touched")
         return super().__getattribute__(name)
+
+
+class SealedStore(PixelStore):
+    """Pixels that raise unless the examiner asked for them, and nobody who learns asked the examiner.
+
+    The examiner hands its images to a learner that predicts: between the two, the rooms that learn may look at them.
+    """
+
+    def __getattribute__(self, name: str) -> object:
+        if name not in PIXELS or sys._getframe(1).f_code.co_name in ("__len__", "device", "dtype", "nbytes"):
+            return super().__getattribute__(name)
+        callers = frames()
+        asked = any(isinstance(owner, Examiner) for owner, _ in callers)  # from there on outwards:
+        if not asked or any(module.startswith(LEARNS) for _, module in callers):
+            raise AssertionError(f"exam images were touched by {name}")
+        found: Any = super().__getattribute__(name)
+        return found if name not in ("loaded", "to") else lambda *given: seal(found(*given))
+
+
+class SealedDense(SealedStore, DenseStore):
+    """One tensor."""
+
+
+class SealedFlat(SealedStore, FlatStore):
+    """A row of bytes."""
+
+
+class SealedPacked(SealedStore, PackedStore):
+    """Mapped from a pack."""
+
+
+SEALED: dict[type[PixelStore], type[SealedStore]] = {
+    DenseStore: SealedDense,
+    FlatStore: SealedFlat,
+    PackedStore: SealedPacked,
+}
+
+
+def seal(store: PixelStore) -> PixelStore:
+    """The same store, and every copy and view of it that is made from now on, sealed."""
+    if isinstance(store, View):
+        for base in store.bases:
+            seal(base)
+    elif type(store) in SEALED:
+        store.__class__ = SEALED[type(store)]
+    return store
+
+
+def seal_set(images: ImageSet) -> ImageSet:
+    """The same images, sealed with their labels."""
+    sealed = object.__new__(Sealed)
+    for name in ("store", "labels", "origins"):
+        object.__setattr__(sealed, name, getattr(images, name))
+    seal(object.__getattribute__(sealed, "store"))
+    return sealed
 
 
 class SealedDigits(DigitsSource):
     """Digits whose test images are sealed."""
 
     def test(self) -> ImageSet:
-        images = super().test()
-        sealed = object.__new__(Sealed)
-        for name in ("pixels", "labels", "origins"):
-            object.__setattr__(sealed, name, getattr(images, name))
-        return sealed
+        return seal_set(super().test())
 
 
 def plan(*words: str, groups: tuple[int, ...] = (3, 2, 1)) -> Plan:
@@ -55,11 +121,100 @@ def plan(*words: str, groups: tuple[int, ...] = (3, 2, 1)) -> Plan:
 
 def test_the_seal_holds() -> None:
     images = SealedDigits().test()
-    with pytest.raises(AssertionError, match="were touched"):
-        len(images)
-    with pytest.raises(AssertionError, match="were touched"):
-        images.of_labels([1])
+    for look in (len, lambda images: images.of_labels([1]), lambda images: images.pixels):
+        with pytest.raises(AssertionError, match="were touched"):
+            look(images)
     assert len(Examiner(images, make_stream("groups", order=range(10), groups=[2])).fingerprint) == 32
+
+
+def packed(path: Path) -> PixelStore:
+    """Images in a pack, three of each of two classes, with test images of their own."""
+    for part, name in ((part, name) for part in ("train", "test") for name in "ab"):
+        (path / "images" / part / name).mkdir(parents=True)
+        for number in range(3):
+            pixels = np.random.default_rng([number, ord(name), len(part)]).integers(0, 256, (8, 9, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(path / "images" / part / name / f"{number}.png")
+    list(Packing(path / "images", path / "some.pack", size=8).run())
+    return PackSource(path / "some.pack").test().store
+
+
+def flat(count: int = 6) -> FlatStore:
+    """Images of different widths in one row of bytes."""
+    sizes = torch.tensor([[8, 8 + index] for index in range(count)])
+    lengths = sizes.prod(dim=1)
+    generator = torch.Generator().manual_seed(0)
+    values = torch.randint(0, 256, (int(lengths.sum()),), dtype=torch.uint8, generator=generator)
+    return FlatStore(values, lengths.cumsum(0) - lengths, sizes, (1, 8, 8))
+
+
+STORES: dict[str, Callable[[Path], PixelStore]] = {
+    "in memory": lambda path: DenseStore(torch.zeros(6, 1, 8, 8, dtype=torch.uint8)),
+    "resident": lambda path: flat(),
+    "resident, of one size": lambda path: resident(packed(path), torch.device("cpu")),
+    "packed": packed,
+    "a view of two": lambda path: joined([flat(3), DenseStore(torch.zeros(3, 1, 8, 8, dtype=torch.uint8))]),
+}
+
+
+class Thief:
+    """Keeps what it is asked to predict, to look at it later."""
+
+    classifier_ = "fc"
+
+    def predictions(self, images: PixelStore) -> dict[str, np.ndarray[Any, Any]]:
+        self.kept = images
+        guessed = images.gather(torch.arange(len(images))).flatten(1).sum(dim=1)  # which is what it is handed for
+        return dict.fromkeys(("fc", "ncm"), guessed.numpy() * 0)
+
+    def start_predictions(self, images: PixelStore) -> dict[str, np.ndarray[Any, Any]]:
+        self.view, self.copy = images.select(torch.tensor([0])), images.loaded(torch.tensor([1]))
+        return {}
+
+
+@pytest.mark.parametrize("kind", STORES)
+def test_the_seal_covers_every_store_and_bites_whoever_keeps_one(kind: str, tmp_path: Path) -> None:
+    labels = torch.tensor([0, 1] * 3)
+    examiner = Examiner(
+        seal_set(ImageSet(STORES[kind](tmp_path), labels, labels)), make_stream("groups", order=[0, 1], groups=[2])
+    )
+    thief = Thief()
+    assert examiner.examine(thief, 0).images == [3, 3]  # type: ignore[arg-type]
+    copied = [thief.copy] if kind != "a view of two" else []  # of several stores it is made of gathered pixels
+    for kept in (thief.kept, thief.view, *copied):
+        for steal in thefts(kept):
+            with pytest.raises(AssertionError, match="were touched"):
+                steal()
+
+
+def thefts(store: PixelStore) -> list[Callable[[], object]]:
+    """Ways to the first image of a store."""
+    first, cpu = torch.tensor([0]), torch.device("cpu")
+    crops = Crops(torch.tensor([[0.0, 0, 4, 4]]), torch.tensor([False]), (4, 4))
+    some = ImageSet(store.select(first), first, first)
+    return [
+        lambda: store.gather(first),
+        lambda: store.gather(first, crops),
+        lambda: store.part(0, 1),
+        lambda: store.loaded(first),
+        lambda: Feed(some, cpu, resident=True).gather(first),
+        lambda: next(Feed(some, cpu, resident=False).batches(first, [(0, 1)])),
+    ]
+
+
+class SealedPack(PackSource):
+    """A pack whose test images are sealed."""
+
+    def test(self) -> ImageSet:
+        return seal_set(super().test())
+
+
+def test_neither_does_learning_from_a_pack(tmp_path: Path) -> None:
+    packed(tmp_path)
+    keys = {"net": "small", "memory": 2, "epochs": 1, "batch": 4, "setting": "groups", "groups": [1, 1]}
+    recipe = make_recipe({**keys, "policy": "grid", "space": {"lr": [0.1, 0.02]}}, [])
+    stream = make_stream("groups", order=[0, 1], groups=[1, 1])
+    job = Plan("sealed", recipe, SealedPack(tmp_path / "some.pack"), stream)
+    assert Run(job, RunFolder(tmp_path / "run")).start()["curve"][-1]["classes"] == 2
 
 
 @pytest.mark.parametrize(

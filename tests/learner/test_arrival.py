@@ -100,7 +100,7 @@ def trained_on(learned: Learner) -> Tensor:
     """The images that are being trained on."""
     assert learned._phase is not None
     assert learned._phase.trainer is not None
-    return learned._phase.trainer.feed.pixels
+    return learned._phase.trainer.feed.images().pixels
 
 
 def test_the_reserve_is_inside_the_budget_and_apart_from_the_exemplars() -> None:

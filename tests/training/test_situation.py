@@ -113,10 +113,10 @@ def test_a_local_phase_has_all_that_a_training_needs(
     assert begun.teacher.head.classes == 2
     assert not any(parameter.requires_grad for parameter in begun.teacher.parameters())
     assert begun.feed.labels.tolist() == [*kept.labels.tolist(), *new.labels.tolist()]
-    assert torch.equal(begun.feed.pixels, torch.cat([kept.pixels, new.pixels]))
+    assert torch.equal(begun.feed.images().pixels, torch.cat([kept.pixels, new.pixels]))
 
 
 def test_a_single_image_is_fed_twice(situation: Callable[..., Situation], make_images: MakeImages) -> None:
     one = make_images([2])
     feed = situation(ICaRL()).feed(one.select(torch.empty(0, dtype=torch.long)), one)
-    assert torch.equal(feed.pixels, one.pixels.repeat(2, 1, 1, 1))
+    assert torch.equal(feed.images().pixels, one.pixels.repeat(2, 1, 1, 1))

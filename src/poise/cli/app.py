@@ -11,7 +11,7 @@ from typing import Annotated, Any, NoReturn, TextIO, cast
 import typer
 
 from poise import __version__
-from poise.cli import INTERRUPTED, lists, models, ranks, reports, runs, studies
+from poise.cli import INTERRUPTED, lists, models, packs, ranks, reports, runs, studies
 from poise.errors import PoiseError, RankLost, UserError, shown
 from poise.words import printable
 
@@ -56,9 +56,10 @@ for _command in (
     lists.recipes,
 ):
     app.command()(_command)
-data_app = typer.Typer(invoke_without_command=True, help="List data sets, or add one.")
+data_app = typer.Typer(invoke_without_command=True, help="List data sets, add one, or pack one.")
 data_app.callback()(lists.data)
 data_app.command("add")(lists.data_add)
+data_app.command("pack")(packs.data_pack)
 app.add_typer(data_app, name="data")
 
 

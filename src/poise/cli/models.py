@@ -20,7 +20,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 def learn(
     model: Annotated[Path, typer.Argument(help="The learner's file; made if it is not there.")],
-    folder: Annotated[Path, typer.Argument(help="A folder with one folder of images per class.")],
+    folder: Annotated[Path, typer.Argument(help="A folder with one folder of images per class, or a pack.")],
     method: Annotated[str | None, typer.Option(help="For a new learner: lucir, icarl, ranpac, …")] = None,
     epochs: Annotated[int | None, typer.Option(help="For a new learner.", min=1)] = None,
     batch: Annotated[int | None, typer.Option(help="For a new learner: images in a training step.", min=2)] = None,

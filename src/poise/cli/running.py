@@ -22,6 +22,7 @@ from poise.experiment import (
     make_plan,
     make_tracker,
     make_watcher,
+    open_outlined,
     open_ranks,
     parse_once,
     reopen,
@@ -33,14 +34,16 @@ from poise.studies import gather_with_studies, runner_in
 from poise.training import Executor, World
 
 
-def words_to_plan(recipe: str, overrides: Sequence[str] | None, seed: int | None = None) -> Plan:
-    """The plan that the words of a command describe."""
+def words_to_plan(
+    recipe: str, overrides: Sequence[str] | None, seed: int | None = None, *, outlined: bool = False
+) -> Plan:
+    """The plan that the words of a command describe; `outlined`, for an estimate: see `open_outlined`."""
     words = list(overrides or [])
     if "=" in recipe:  # no recipe given: the first word is an override
         words, recipe = [recipe, *words], DEFAULT_RECIPE
     words += [f"seed={seed}"] if seed is not None else []
     parse_once(words)
-    return make_plan(recipe, load_recipe(recipe, words))
+    return make_plan(recipe, load_recipe(recipe, words), open_outlined if outlined else None)
 
 
 @contextmanager

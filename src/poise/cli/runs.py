@@ -44,7 +44,7 @@ def run(
     from poise.experiment import Run, RunFolder, describe_plan
 
     with joined() as world:
-        plan = words_to_plan(recipe, overrides, seed)
+        plan = words_to_plan(recipe, overrides, seed, outlined=dry_run)
         if dry_run:
             refuse_dry_run(world)
             show(describe_plan(plan))

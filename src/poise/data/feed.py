@@ -1,28 +1,40 @@
 """The feed: batches of uint8 images on the device, from where they live.
 
-Images that fit stay on the device and are gathered there by index. Others stay in host memory; the next
-batches are gathered and sent ahead by one thread while the current one is trained on. Both give the same
+Images that fit stay on the device and are gathered there by index. Others stay in host memory or in their file; the
+next batches are gathered and sent ahead by other threads while the current one is trained on. Both give the same
 batches.
 """
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Final, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from poise.data.augment import Augmentation, Draws
 from poise.data.images import ImageSet
+from poise.data.resampling import Crops
+from poise.data.stores import DenseStore, FlatStore, PixelStore, resident
+from poise.data.views import View
 
-AHEAD = 3  # batches prepared in advance when images stream from the host
+AHEAD: Final = 3  # batches prepared in advance by each thread when images stream from the host
+MOST_THREADS: Final = 8  # that read images from a file
+
+Batch = tuple[Tensor, Tensor]  # pixels and labels
 
 
 class Feed:
     """Images with their labels, ready to be read in any order.
 
     `fresh` says which of them are new and not kept: from where, and up to where.
+
+    On a device the images are a copy of the feed's own, or `index` says which ones of a store that others read, too.
     """
 
     def __init__(
@@ -33,72 +45,176 @@ class Feed:
         fresh: tuple[int, int] | None = None,
     ) -> None:
         self.device, self.fresh = device, fresh or (0, len(images))
-        self.resident = fits(images.pixels.nbytes, device) if resident is None else resident
+        self.resident = stays_on(images.store, device) if resident is None else resident
         self.labels = images.labels.to(device)
-        self.pixels = images.pixels.to(device) if self.resident else images.pixels.cpu()
+        self.index: Tensor | None = None
+        self.store = images.store
+        if self.resident:
+            self.store, self.index = _placed(images.store, device)
 
     def __len__(self) -> int:
         return len(self.labels)
 
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of an image as it is gathered."""
+        return self.store.shape
+
+    def gather(self, picks: Tensor, crops: Crops | None = None) -> Tensor:
+        """The images at these places, where they live; of each the part that `crops` says."""
+        return self.store.gather(picks if self.index is None else self.index.index_select(0, picks), crops)
+
+    def draw(self, augmentation: Augmentation, order: Tensor, generator: np.random.Generator) -> Draws:
+        """The random choices of an epoch in this order."""
+        sizes = self.sizes[order] if augmentation.resized else None
+        return augmentation.draw(len(order), generator, sizes)
+
+    @property
+    def sizes(self) -> Tensor:
+        """int64 [n, 2] on the host: height and width of every image as it is stored."""
+        return self.store.sizes if self.index is None else self.store.sizes[self.index.cpu()]
+
     def images(self) -> ImageSet:
         """The images as a set, where they live; their origins are not known here."""
-        labels = self.labels.to(self.pixels.device)
-        return ImageSet(self.pixels, labels, torch.full_like(labels, -1))
+        store = self.store if self.index is None else self.store.select(self.index)
+        return ImageSet(store, self.labels.cpu(), torch.full((len(self),), -1, device="cpu"))
 
     def selected(self, picks: Tensor) -> Feed:
         """Some of the images, where they live."""
-        pixels, labels = self.pixels[picks.to(self.pixels.device)], self.labels[picks.to(self.device)]
-        return Feed(ImageSet(pixels, labels.to(pixels.device), labels.to(pixels.device)), self.device, self.resident)
+        return Feed(self.images().select(picks.cpu()), self.device, self.resident)
 
-    def new_images(self) -> tuple[Tensor, Tensor]:
-        """Pixels and labels of the new images, where they live."""
-        return self.pixels[slice(*self.fresh)], self.labels[slice(*self.fresh)]
+    def new_images(self) -> tuple[PixelStore, Tensor]:
+        """The new images, where they live, and their labels."""
+        places = torch.arange(*self.fresh, device="cpu")
+        return self.images().select(places).store, self.labels[slice(*self.fresh)]
 
     def copy(self) -> Feed:
-        """The same images in memory of their own."""
-        copied = self.selected(torch.arange(len(self)))
-        copied.fresh = self.fresh
+        """The same images for another reader, which may replace them by others."""
+        copied = self.selected(torch.arange(len(self), device="cpu"))
+        if copied.store is self.store and copied.index is None:
+            copied.store = self.store.loaded(torch.arange(len(self), device="cpu"))
+        copied.labels, copied.fresh = self.labels.clone(), self.fresh
         return copied
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """What another feed must have in common with this one to be loaded into it."""
+        return (len(self), *(() if self.index is None else (id(self.store),)))
 
     def load(self, other: Feed) -> None:
         """Replace the images by an equal number of others, in place: a captured step keeps reading from here."""
-        self.pixels.copy_(other.pixels)
+        if self.index is not None and other.index is not None:
+            self.index.copy_(other.index)
+        elif isinstance(self.store, DenseStore) and self.resident and self.device.type != "cpu":
+            self.store.pixels.copy_(other.store.all())
+        else:
+            self.store = other.store
         self.labels.copy_(other.labels)
         self.fresh = other.fresh
 
-    def batches(self, order: Tensor, bounds: list[tuple[int, int]]) -> Iterator[tuple[Tensor, Tensor]]:
-        """Pixels and labels of `order[start:stop]` for each of `bounds`, on the device."""
-        if self.resident:
-            order = order.to(self.device)
-            for start, stop in bounds:
-                picks = order[start:stop]
-                yield self.pixels.index_select(0, picks), self.labels.index_select(0, picks)
-            return
-        # On a stream of its own, the other thread would copy without ours waiting for it.
-        stream = torch.cuda.current_stream(self.device) if self.device.type == "cuda" else None
-        with ThreadPoolExecutor(max_workers=1) as ahead:
-            waiting: deque[Future[tuple[Tensor, Tensor]]] = deque()
-            for start, stop in bounds:
-                waiting.append(ahead.submit(self._send, order[start:stop], stream))
-                if len(waiting) > AHEAD:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
+    def batches(self, order: Tensor, bounds: list[tuple[int, int]], crops: Crops | None = None) -> Iterator[Batch]:
+        """Pixels and labels of `order[start:stop]` for each of `bounds`, on the device.
 
-    def _send(self, picks: Tensor, stream: torch.cuda.Stream | None) -> tuple[Tensor, Tensor]:
-        pixels = self.pixels.index_select(0, picks)
-        if self.device.type == "cuda":
-            pixels = pixels.pin_memory()
-        with torch.cuda.stream(stream):
-            return pixels.to(self.device, non_blocking=True), self.labels.index_select(0, picks.to(self.device))
+        `crops` has one entry for each place in the order, as an epoch's draws have.
+        """
+        if not self.resident:
+            yield from self._streamed(order, bounds, crops)
+            return
+        order, crops = order.to(self.device), crops.to(self.device) if crops is not None else None
+        for start, stop in bounds:
+            picks = order[start:stop]
+            some = crops.batch(start, stop) if crops is not None else None
+            yield self.gather(picks, some), self.labels.index_select(0, picks)
+
+    def _streamed(self, order: Tensor, bounds: list[tuple[int, int]], crops: Crops | None) -> Iterator[Batch]:
+        ours = torch.cuda.current_stream(self.device) if self.device.type == "cuda" else None
+        begun = ours.record_event() if ours is not None else None
+        workers = 1 if self.store.in_memory else min(MOST_THREADS, os.cpu_count() or 1)
+        with ThreadPoolExecutor(max_workers=workers) as ahead:
+            waiting: deque[Future[_Sent]] = deque()
+            try:
+                for start, stop in bounds:
+                    some = crops.batch(start, stop) if crops is not None else None
+                    waiting.append(ahead.submit(self._send, order[start:stop], some, begun))
+                    if len(waiting) > AHEAD * workers:
+                        yield waiting.popleft().result().received(ours)
+                while waiting:
+                    yield waiting.popleft().result().received(ours)
+            finally:
+                for each in waiting:  # left in the middle: nobody waits for them
+                    each.cancel()
+
+    def _send(self, picks: Tensor, crops: Crops | None, begun: torch.cuda.Event | None) -> _Sent:
+        """A batch on the device. What is cropped is cropped there, of whole images: the host only copies bytes.
+
+        Each on a stream of its own, so that nothing waits for the training that goes on meanwhile.
+        """
+        if self.device.type != "cuda" or begun is None:
+            return _Sent(self.store.gather(picks, crops), self.labels.index_select(0, picks.to(self.device)))
+        found = DenseStore(self.store.gather(picks)) if crops is None else self.store.loaded(picks)
+        stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+        with torch.cuda.device(self.device), torch.cuda.stream(stream):
+            stream.wait_event(begun)
+            sent = _on_device(found, self.device)
+            labels = self.labels.index_select(0, picks.to(self.device))
+            if crops is None:
+                pixels = sent.all()
+            else:
+                pixels = sent.gather(torch.arange(len(picks), device=self.device), crops.to(self.device))
+            return _Sent(pixels, labels, stream.record_event())
+
+
+class _Sent(NamedTuple):
+    """A batch on its way to a device, and what says that it is there."""
+
+    pixels: Tensor
+    labels: Tensor
+    done: torch.cuda.Event | None = None
+
+    def received(self, stream: torch.cuda.Stream | None) -> Batch:
+        """Pixels and labels, for which this stream waits."""
+        if self.done is not None and stream is not None:
+            stream.wait_event(self.done)
+            for tensor in (self.pixels, self.labels):
+                tensor.record_stream(stream)  # its memory is not used again before that stream is done with it
+        return self.pixels, self.labels
+
+
+def stays_on(store: PixelStore, device: torch.device) -> bool:
+    """Whether images should live on the device: where they fit; on a CPU, where they are in memory already."""
+    return store.in_memory if device.type == "cpu" else store.lies_on(device) or fits(store.nbytes, device)
+
+
+def _placed(store: PixelStore, device: torch.device) -> tuple[PixelStore, Tensor | None]:
+    """The images on the device; and which ones, where others read the same store."""
+    base = store.bases[0] if isinstance(store, View) and len(store.bases) == 1 else store
+    if base.lies_on(device) and device.type == "cpu" and isinstance(store, DenseStore):
+        return store, None
+    if not base.lies_on(device) or (device.type == "cpu" and not isinstance(base, FlatStore)):
+        base = store = resident(store, device)
+        if isinstance(base, DenseStore):
+            return base, None
+    chosen = store.index if isinstance(store, View) else torch.arange(len(store), device="cpu")
+    return base, chosen.to(device, copy=True)
+
+
+def _on_device(store: DenseStore | FlatStore, device: torch.device) -> DenseStore | FlatStore:
+    """A few images on the device, sent there while the host goes on."""
+    if isinstance(store, DenseStore):
+        return DenseStore(store.pixels.pin_memory().to(device, non_blocking=True))
+    return FlatStore(
+        store.flat.pin_memory().to(device, non_blocking=True), store.rows()[1].cpu(), store.sizes, store.shape
+    )
 
 
 def fits(nbytes: int, device: torch.device) -> bool:
     """Whether images of this size should live on the device: in at most half of its free memory."""
-    if device.type != "cuda":
-        return True
-    free, _ = torch.cuda.mem_get_info(device)
-    return nbytes <= free // 2
+    return device.type != "cuda" or nbytes <= free_on(device) // 2
+
+
+def free_on(device: torch.device) -> int:
+    """Bytes of free memory on a CUDA device."""
+    return int(torch.cuda.mem_get_info(device)[0])
 
 
 def batch_bounds(count: int, size: int) -> list[tuple[int, int]]:

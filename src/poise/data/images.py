@@ -1,4 +1,4 @@
-"""Image sets: uint8 pixels, labels, and where each image came from.
+"""Image sets: labels, where each image came from, and a store of their pixels (`poise.data.stores`).
 
 In front of a frozen network the features of an image stand for its pixels (`poise.data.features`).
 """
@@ -6,7 +6,7 @@ In front of a frozen network the features of an image stand for its pixels (`poi
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,48 +14,56 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from poise.data.stores import PixelStore, as_store, chunks, describe
+from poise.data.views import joined
 from poise.errors import UserError
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, init=False)
 class ImageSet:
-    """Images that belong together, all of one size, on one device.
+    """Images that belong together: their labels, where each came from, and a store that has their pixels.
+
+    What selects and joins makes views of the store: no pixel is copied or read for it.
 
     Attributes:
-        pixels: uint8 [N, C, H, W]; where features stand for them, float32 [N, d, 1, views].
+        store: of the N images; all of them have one shape where they are gathered.
         labels: int64 [N].
         origins: int64 [N], the index of each image in its source's own training (or test) images; -1 when unknown.
     """
 
-    pixels: Tensor
+    store: PixelStore
     labels: Tensor
     origins: Tensor
 
-    def __post_init__(self) -> None:
-        stored = self.pixels.dtype == torch.float32 and self.pixels.ndim == 4 and self.pixels.shape[2] == 1
-        if (self.pixels.dtype != torch.uint8 or self.pixels.ndim != 4) and not stored:
-            raise UserError(f"pixels must be uint8 [N, C, H, W], not {_describe(self.pixels)}; see to_pixels")
-        for name, values in (("labels", self.labels), ("origins", self.origins)):
+    def __init__(self, store: Tensor | PixelStore, labels: Tensor, origins: Tensor) -> None:
+        together, store = isinstance(store, Tensor), as_store(store)
+        for name, values in (("labels", labels), ("origins", origins)):
             if values.dtype != torch.int64 or values.ndim != 1:
-                raise UserError(f"{name} must be int64 [N], not {_describe(values)}; convert them first")
-            if len(values) != len(self.pixels):
-                raise UserError(f"{len(self.pixels)} images came with {len(values)} {name}; give one for each image")
-            if values.device != self.pixels.device:
-                raise UserError(f"pixels are on {self.pixels.device}, {name} on {values.device}; move them together")
+                raise UserError(f"{name} must be int64 [N], not {describe(values)}; convert them first")
+            if len(values) != len(store):
+                raise UserError(f"{len(store)} images came with {len(values)} {name}; give one for each image")
+            if together and values.device != store.device:
+                raise UserError(f"pixels are on {store.device}, {name} on {values.device}; move them together")
+        for name, value in (("store", store), ("labels", labels), ("origins", origins)):
+            object.__setattr__(self, name, value)
 
     def __len__(self) -> int:
-        return len(self.pixels)
+        return len(self.labels)
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Channels, height and width of every image."""
-        channels, height, width = self.pixels.shape[1:]
-        return channels, height, width
+        """Channels, height and width of every image as it is gathered."""
+        return self.store.shape
+
+    @property
+    def pixels(self) -> Tensor:
+        """All pixels as one tensor [N, C, H, W], gathered anew each time: for few images."""
+        return self.store.all()
 
     def select(self, indices: Tensor) -> ImageSet:
         """The images at these positions, in this order; an index may appear twice."""
-        indices = indices.to(self.pixels.device)
-        return ImageSet(self.pixels[indices], self.labels[indices], self.origins[indices])
+        indices = indices.to(self.labels.device)
+        return ImageSet(self.store.select(indices), self.labels[indices], self.origins[indices])
 
     def of_labels(self, labels: Iterable[int]) -> ImageSet:
         """The images of these classes, in their present order."""
@@ -72,11 +80,15 @@ class ImageSet:
         """The images, each labelled with the position of its label in `rows`."""
         places = torch.full((max(rows) + 1,), -1, dtype=torch.long)
         places[torch.tensor(rows)] = torch.arange(len(rows))
-        return ImageSet(self.pixels, places.to(self.labels.device)[self.labels], self.origins)
+        return ImageSet(self.store, places.to(self.labels.device)[self.labels], self.origins)
 
     def to(self, device: torch.device | str) -> ImageSet:
         """The same images on another device."""
-        return ImageSet(self.pixels.to(device), self.labels.to(device), self.origins.to(device))
+        return ImageSet(self.store.to(device), self.labels.to(device), self.origins.to(device))
+
+    def compacted(self) -> ImageSet:
+        """The same images without others of their stores in memory: what is kept when the rest is forgotten."""
+        return ImageSet(self.store.compacted(), self.labels, self.origins)
 
     @staticmethod
     def joined(sets: Sequence[ImageSet]) -> ImageSet:
@@ -86,7 +98,7 @@ class ImageSet:
             what = f"sets of images of different shapes ({shapes})" if shapes else "no image sets"
             raise UserError(f"cannot join {what}; give at least one set, all of the same channels, height and width")
         return ImageSet(
-            torch.cat([images.pixels for images in sets]),
+            joined([images.store for images in sets]),
             torch.cat([images.labels for images in sets]),
             torch.cat([images.origins for images in sets]),
         )
@@ -97,5 +109,7 @@ def image_digest(image: NDArray[Any]) -> bytes:
     return hashlib.blake2b(image.tobytes(), digest_size=16).digest()
 
 
-def _describe(values: Tensor) -> str:
-    return f"{str(values.dtype).removeprefix('torch.')} {list(values.shape)}"
+def image_digests(store: PixelStore) -> Iterator[bytes]:
+    """What each of these images is known by."""
+    for start, stop in chunks(store):
+        yield from map(image_digest, store.part(start, stop).cpu().numpy())

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
+import mmap
+import os
+import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
+from io import BytesIO
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,12 +21,16 @@ import torch
 from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
-from poise.data.decoding import open_image, room_for
+from poise.data.decoding import known_formats, open_image, room_for
+from poise.data.stores import DenseStore
 from poise.data.suitable import check_room
 from poise.errors import UserError
+from poise.files import MOST_IMAGE, free_memory, read_bytes
 
 SIZES: Final = (32, 64, 96, 128, 224)  # the square sizes that `choose_size` chooses from
 _ACCEPTED: Final = "pass an array or tensor, or a list of paths or PIL images"
+LONGEST: Final = 4  # the long side of an image in a pack, as a multiple of the short one
+SPILL_SHARE: Final = 0.25  # of the free memory: images that take more are put into a temporary file
 _LOOKED_AT = 200  # files whose size is read before one is chosen for all
 
 Pixels = npt.NDArray[np.uint8]
@@ -64,10 +73,43 @@ def decode_all(pictures: Sequence[Picture], size: Size, channels: int = 3) -> Te
     """These files or PIL images as uint8 [N, channels, H, W]; the first that cannot be decoded is named."""
     check_room(len(pictures), (channels, *size))
     pixels = torch.empty(len(pictures), channels, *size, dtype=torch.uint8)
+    _decode_into(pixels, pictures)
+    return pixels
+
+
+def decode_store(pictures: Sequence[Picture], size: Size | None = None, channels: int = 3) -> DenseStore:
+    """The same as a store: in memory or, where they would take much of it, in a file that nobody else sees.
+
+    Each picture is reduced as soon as it is decoded: large ones never lie in memory together.
+    """
+    shape = (len(pictures), channels, *(size or choose_size(pictures)))
+    mapped = math.prod(shape) > SPILL_SHARE * free_memory()
+    pixels = _mapped(shape) if mapped else torch.empty(shape, dtype=torch.uint8)
+    _decode_into(pixels, pictures)
+    return DenseStore(pixels, mapped=mapped)
+
+
+def _mapped(shape: tuple[int, ...]) -> Tensor:
+    """A tensor in a temporary file, which is gone when the tensor is."""
+    folder = next((each for each in (os.environ.get("TMPDIR"), "/var/tmp") if each and os.access(each, os.W_OK)), None)
+    count = math.prod(shape)
+    with tempfile.TemporaryFile(dir=folder) as file:
+        there = os.fstatvfs(file.fileno())
+        if count > there.f_bavail * there.f_frsize:
+            raise UserError(
+                f"{shape[0]} images of {shape[2]}×{shape[3]} pixels take {count / 1e9:.3g} GB, more than there is of "
+                "memory, and than is free on the disk for temporary files; set TMPDIR to a folder on a larger one, or "
+                "use a smaller image_size"
+            )
+        file.truncate(count)
+        return torch.frombuffer(mmap.mmap(file.fileno(), count), dtype=torch.uint8).view(shape)
+
+
+def _decode_into(pixels: Tensor, pictures: Sequence[Picture]) -> None:
+    channels, size = pixels.shape[1], (pixels.shape[2], pixels.shape[3])
     with _no_warnings(), ThreadPoolExecutor() as pool:
         for index, image in enumerate(pool.map(partial(fit_picture, size=size, channels=channels), pictures)):
             pixels[index] = torch.from_numpy(image).permute(2, 0, 1)
-    return pixels
 
 
 def choose_size(pictures: Sequence[Picture]) -> Size:
@@ -127,14 +169,46 @@ def fit_picture(picture: Picture, size: Size, channels: int = 3) -> Pixels:
     return np.array(fitted, dtype=np.uint8).reshape(*size, channels)
 
 
-def _fit(image: Image.Image, size: Size, mode: str, *, ours: bool) -> Image.Image:
-    """The image rotated as its EXIF data says, scaled and cropped; one of our own is not copied before that."""
+def scale_picture(path: Path, side: int, *, square: bool) -> tuple[Pixels, bytes]:
+    """One image file as uint8 [3, H, W] with this short side, as a pack stores it, and all bytes of the file.
+
+    It is scaled (bilinear, antialiased) with its aspect kept, of very long images the middle `LONGEST` : 1; or to a
+    square around its centre.
+    """
+    with _undecodable(path), _no_warnings():
+        data = read_bytes(path, MOST_IMAGE)
+        with Image.open(BytesIO(data), formats=known_formats()) as image:
+            whole = image.size
+            image.draft(None, (2 * side, 2 * side))
+            with room_for(image, whole):
+                upright = _upright(image, "RGB", ours=True)
+                fitted = _scale(upright, side, square=square)
+    return np.ascontiguousarray(np.asarray(fitted, dtype=np.uint8).transpose(2, 0, 1)), data
+
+
+def _scale(image: Image.Image, side: int, *, square: bool) -> Image.Image:
+    short, long = min(image.size), max(image.size)
+    if square:
+        return ImageOps.fit(image, (side, side), Image.Resampling.BILINEAR)
+    scaled = min(int(side * long / short), LONGEST * side)
+    wanted = (side, scaled) if image.width <= image.height else (scaled, side)
+    if long > LONGEST * short:
+        return ImageOps.fit(image, wanted, Image.Resampling.BILINEAR)
+    return image.resize(wanted, Image.Resampling.BILINEAR)
+
+
+def _upright(image: Image.Image, mode: str, *, ours: bool) -> Image.Image:
+    """The image rotated as its EXIF data says, in this mode; one of our own is not copied before that."""
     image.load()
     if ours:
         ImageOps.exif_transpose(image, in_place=True)
     upright = _eight_bit(image if ours else ImageOps.exif_transpose(image))
-    converted = upright if upright.mode == mode else upright.convert(mode)
-    return ImageOps.fit(converted, (size[1], size[0]), Image.Resampling.BICUBIC)
+    return upright if upright.mode == mode else upright.convert(mode)
+
+
+def _fit(image: Image.Image, size: Size, mode: str, *, ours: bool) -> Image.Image:
+    """The image rotated as its EXIF data says, scaled and cropped."""
+    return ImageOps.fit(_upright(image, mode, ours=ours), (size[1], size[0]), Image.Resampling.BICUBIC)
 
 
 @contextmanager

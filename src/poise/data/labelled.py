@@ -12,19 +12,27 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, SequentialSampler
 
-from poise.data.inputs import Size, fit_picture, median_side, suitable_square, to_pixels
+from poise.data.images import ImageSet
+from poise.data.inputs import Size, decode_store, fit_picture, median_side, suitable_size, suitable_square, to_pixels
+from poise.data.packs import TRAIN, Pack
 from poise.data.sources import image_files, labelled_files
+from poise.data.stores import PixelStore, as_store
 from poise.errors import UserError
-from poise.places import expand_user
+from poise.places import ENDING, expand_user
 
 LOADER_HINT: Final = "give (image, label) pairs"
 
 
 class Read(NamedTuple):
-    """Images as uint8 [N, C, H, W], and the labels that came with them, if any did."""
+    """A store of the images, and the labels that came with them, if any did."""
 
-    pixels: Tensor
+    store: PixelStore
     labels: Any = None
+
+    @property
+    def pixels(self) -> Tensor:
+        """The images as uint8 [N, C, H, W]: for few of them."""
+        return self.store.all()
 
 
 def read_labelled(
@@ -35,30 +43,34 @@ def read_labelled(
 ) -> Read:
     """Images in any accepted form, and their labels: those that are given, else those that the images bring along.
 
-    Besides everything that `to_pixels` takes: a folder of class folders, a torch `Dataset` or `DataLoader` of
+    Besides everything that `to_pixels` takes: a folder of class folders, a pack, a torch `Dataset` or `DataLoader` of
     (image, label), a list of such pairs, and a column of paths or of images.
     """
     if isinstance(images, str | Path) and expand_user(images).is_dir():
         if labels is not None:
             raise UserError(f"in {images} the names of the class folders are the labels; leave labels out")
         files, names = labelled_files(expand_user(images))
-        return Read(to_pixels(files, size, channels), names)
+        return Read(decode_store(files, size, channels), names)
+    if isinstance(images, str | Path) and expand_user(images).suffix == ENDING:
+        return _read_pack(expand_user(images), size, labels)
     if labels is not None:
         _refuse_shuffled(images, "image has which label")
     found = _read(images, size, channels)
-    return found if labels is None else Read(found.pixels, labels)
+    return found if labels is None else Read(found.store, labels)
 
 
 def read_unlabelled(
     images: Any,  # noqa: ANN401 - checked here
     size: Size | None = None,
     channels: int = 3,
-) -> Tensor:
+) -> PixelStore:
     """The images alone, in any accepted form; of a folder, all image files in it and below it, sorted by path."""
     if isinstance(images, str | Path) and expand_user(images).is_dir():
-        return to_pixels(image_files(expand_user(images)), size, channels)
+        return decode_store(image_files(expand_user(images)), size, channels)
+    if isinstance(images, str | Path) and expand_user(images).suffix == ENDING:
+        return _read_pack(expand_user(images), size, None).store
     _refuse_shuffled(images, "prediction is whose")
-    return _read(images, size, channels).pixels
+    return _read(images, size, channels).store
 
 
 def _refuse_shuffled(images: Any, unknown: str) -> None:  # noqa: ANN401 - whatever a user gives
@@ -71,6 +83,8 @@ def _refuse_shuffled(images: Any, unknown: str) -> None:  # noqa: ANN401 - whate
 
 
 def _read(images: Any, size: Size | None, channels: int) -> Read:  # noqa: ANN401 - checked here
+    if isinstance(images, ImageSet | PixelStore):
+        return Read(images if isinstance(images, PixelStore) else images.store)
     if isinstance(images, DataLoader):
         return _read_loader(images, size, channels)
     if isinstance(images, IterableDataset):
@@ -85,7 +99,17 @@ def _read(images: Any, size: Size | None, channels: int) -> Read:  # noqa: ANN40
         images = _column(images)
     if isinstance(images, Sequence) and len(images) and all(map(_is_pair, images)):
         return _read_items(images, size, channels)
-    return Read(to_pixels(images, size, channels))
+    files = isinstance(images, Sequence) and len(images) and all(isinstance(entry, str | Path) for entry in images)
+    return Read(decode_store(images, size, channels) if files else as_store(to_pixels(images, size, channels)))
+
+
+def _read_pack(path: Path, size: Size | None, labels: Any) -> Read:  # noqa: ANN401 - refused here
+    """The training part of a pack, mapped; the names of its classes are the labels."""
+    if labels is not None:
+        raise UserError(f"in {path} the names of the classes are the labels; leave labels out")
+    pack = Pack.open(path)
+    store = pack.store(TRAIN, min(size) if size is not None else suitable_size(pack.size))
+    return Read(store, [pack.class_names[label] for label in pack.labels(TRAIN).tolist()])
 
 
 # Datasets and loaders -------------------------------------------------------------------------------------------------
@@ -104,7 +128,7 @@ def _read_dataset(dataset: Any, size: Size | None, channels: int) -> Read:  # no
         picture, label = _split(dataset[place])
         pixels[place] = torch.from_numpy(fit_picture(picture, wanted, channels)).permute(2, 0, 1)
         labels.append(label)
-    return Read(pixels, _all_or_none(labels))
+    return Read(as_store(pixels), _all_or_none(labels))
 
 
 class _Pictures(Sequence[Any]):
@@ -126,7 +150,7 @@ def _read_items(items: Iterable[Any], size: Size | None, channels: int) -> Read:
         image, label = _split(item)
         images.append(image)
         labels.append(label)
-    return Read(to_pixels(images, size, channels), _all_or_none(labels))
+    return Read(as_store(to_pixels(images, size, channels)), _all_or_none(labels))
 
 
 def _read_loader(loader: DataLoader[Any], size: Size | None, channels: int) -> Read:
@@ -149,7 +173,7 @@ def _read_loader(loader: DataLoader[Any], size: Size | None, channels: int) -> R
     if len(shapes) != 1:
         found = f"batches of different shapes, such as {shapes[0]} and {shapes[-1]}" if shapes else "no batch"
         raise UserError(f"the DataLoader gave {found}; its images must all have one size, and there must be some")
-    return Read(torch.cat(parts), _all_or_none(labels))
+    return Read(as_store(torch.cat(parts)), _all_or_none(labels))
 
 
 def _is_pair(item: object) -> bool:

@@ -43,6 +43,10 @@ class Memory:
         """The images of the classes of these rows, given in ascending order, which become the rows 0, 1, …."""
         return Memory(*(part.of_labels(rows).relabelled(rows) for part in (self.exemplars, self.reserve)))
 
+    def compacted(self) -> Memory:
+        """The same images without others in memory that they were chosen from."""
+        return Memory(self.exemplars.compacted(), self.reserve.compacted())
+
     def cut(self, quota: int) -> Memory:
         """The memory with at most `quota` images of each class: its reserve, and its first exemplars."""
         room = {

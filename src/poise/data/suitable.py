@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-import os
 from typing import Final
 
 from poise.data.augment import Augmentation
 from poise.errors import UserError
+from poise.files import free_memory
 
 #: The smallest side of an image that the backbones can take: they halve it twice.
 LEAST_SIZE: Final = 8
@@ -19,14 +19,13 @@ LARGEST_SIZE: Final = 4096
 FEW_IMAGES: Final = 20_000
 
 
-def check_room(count: int, shape: tuple[int, int, int]) -> None:
-    """Refuse so many images of this shape, if decoded they take more memory than the machine has."""
-    needed = count * math.prod(shape)
-    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+def check_room(count: int, shape: tuple[int, int, int], todo: str = "use a smaller image_size") -> None:
+    """Refuse so many images of this shape, if decoded they take more memory than is free, and say what to do."""
+    needed, there = count * math.prod(shape), free_memory()
     if needed > there:
         raise UserError(
             f"{count} images of {shape[1]}×{shape[2]} pixels take {needed / 1e9:.3g} GB, and this machine has "
-            f"{there / 1e9:.3g} GB of memory; use a smaller image_size"
+            f"{there / 1e9:.3g} GB of memory free; {todo}"
         )
 
 

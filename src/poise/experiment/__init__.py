@@ -5,7 +5,7 @@ from poise.experiment.dryrun import describe_plan
 from poise.experiment.examiner import Exam, Examiner, split_for_development
 from poise.experiment.folder import RunFolder
 from poise.experiment.model_file import Lesson, ModelFile
-from poise.experiment.plan import Plan, make_plan, reopen
+from poise.experiment.plan import Plan, make_plan, open_outlined, reopen
 from poise.experiment.prediction import FolderScore, Prediction, predict_files, score_folder, set_reject
 from poise.experiment.progress import Lines, Quiet, Watcher, make_watcher
 from poise.experiment.ranks import Follower, open_ranks
@@ -50,6 +50,7 @@ __all__ = [
     "make_recipe",
     "make_tracker",
     "make_watcher",
+    "open_outlined",
     "open_ranks",
     "parse_once",
     "pick_cell",

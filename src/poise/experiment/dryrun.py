@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from poise.data import ImageSet
+from poise.data import ImageSet, fits, free_on
 from poise.experiment.plan import Plan
+from poise.files import free_memory
 from poise.learner import STEP_COST, TEACHER_COST, Learner, build_model, is_computed, judging_work, speed_of
 from poise.nets import is_named
 from poise.words import duration
@@ -38,10 +39,27 @@ def describe_plan(plan: Plan) -> str:
     lines += [
         "",
         *_times(plan, learner, train),
-        f"memory  {_size(train.pixels.nbytes)} of images, {_size(8 * model)} for model, teacher and momentum",
+        _where_images_live(plan, learner, train),
+        f"memory  {_size(train.store.nbytes)} of images, {_size(8 * model)} for model, teacher and momentum",
         f"disk    about {_size(10 * model + 2**20)} (two checkpoints, two models, the journal)",
     ]
     return "\n".join(lines)
+
+
+def _where_images_live(plan: Plan, learner: Learner, train: ImageSet) -> str:
+    """Whether the images of the largest phase stay on the device, by what is free at this moment."""
+    device, counts = learner.backend.device, [kept + new for kept, new in plan.planned(train)]
+    needed = train.store.nbytes * max(counts) // max(len(train), 1)
+    phase = f"images  {_size(needed)} in the largest phase"
+    if train.store.in_memory and device.type == "cpu":
+        return f"{phase}, in memory"
+    if device.type == "cpu":
+        return f"{phase}, streamed from the pack ({_size(free_memory())} of memory are free)"
+    room = _size(free_on(device))
+    if fits(needed, device):
+        return f"{phase}, resident on {device} ({room} are free there)"
+    origin = "memory" if train.store.in_memory else "the pack"
+    return f"{phase}, streamed from {origin} to {device} ({room} are free there, of which images may take half)"
 
 
 def _times(plan: Plan, learner: Learner, train: ImageSet) -> list[str]:
@@ -78,7 +96,7 @@ def _measured(purpose: str, seconds: float, each: float, how: str = "") -> list[
 def _head_bytes(learner: Learner, images: ImageSet) -> int:
     """The size of the head once it knows all classes; of some methods it is larger than the network."""
     some = images.first_of_each_label(1)
-    phase = learner.phase_of(some.pixels, some.labels)
+    phase = learner.phase_of(some, some.labels)
     grown = phase.situation.grown(phase.material.arrived)
     return sum(value.nbytes for value in grown.head.state_dict().values())
 

@@ -68,14 +68,14 @@ class Examiner:
     @property
     def fingerprint(self) -> str:
         """A stable id of the exam images, so that a resumed run is examined with the same ones."""
-        return digest([self._images.pixels, self._images.labels])
+        return digest([self._images.store, self._images.labels])
 
     def examine(self, learner: Learner, phase: int) -> Exam:
         """Both classifiers on the images of all classes seen up to this phase."""
         classes = [label for group in self._stream.groups[: phase + 1] for label in group]
         images = self._images.of_labels(classes)
         truth = images.labels.cpu().numpy()
-        predicted = learner.predictions(images.pixels)
+        predicted = learner.predictions(images.store)
         counted = predicted[learner.classifier_]
         pairs, counts = np.unique(np.stack([truth, counted]), axis=1, return_counts=True)
         return Exam(
@@ -88,7 +88,7 @@ class Examiner:
             confusion=[[int(a), int(b), int(n)] for a, b, n in zip(pairs[0], pairs[1], counts, strict=True)],
             hits_of_start={
                 name: _per_class(truth[labels == truth], classes)
-                for name, labels in learner.start_predictions(images.pixels).items()
+                for name, labels in learner.start_predictions(images.store).items()
             },
         )
 
@@ -111,7 +111,7 @@ class Examiner:
         """
         labels = [int(label) for label in classes]
         images = self._images.of_labels(labels)
-        found = evaluator.guesses(model, means, images.pixels)
+        found = evaluator.guesses(model, means, images.store)
         truth, known = images.labels.cpu().numpy(), np.array(labels)
         return {name: _per_class(truth[known[rows.cpu().numpy()] == truth], labels) for name, rows in found.items()}
 

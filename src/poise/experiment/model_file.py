@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,11 +14,12 @@ from typing import Any, Final
 import torch
 
 from poise import files, store
+from poise.data.packs import Pack
 from poise.errors import Damaged, OtherImages, OutOfMemory, UserError
 from poise.experiment.contents import check_unfinished
 from poise.experiment.stopping import CheckpointClock, Stop, as_many_threads, stopping
-from poise.learner import Learner, LearnerState, warn_of_short_phase
-from poise.places import labelled_files
+from poise.learner import Images, Learner, LearnerState, warn_of_short_phase
+from poise.places import ENDING, labelled_files
 from poise.progress import watch_phase
 from poise.schema import contents_of
 from poise.training import Event, JudgingStep, PhaseDone, TimeExpected
@@ -37,7 +38,7 @@ class Lesson:
     """One phase as the user asks for it.
 
     Attributes:
-        folder: with one folder of images for each class.
+        folder: with one folder of images for each class; or a pack.
         settings: of a new learner, those that were given; the others are the learner's own defaults.
         update: whether images of known classes are trained on.
         device: where it is learned.
@@ -122,12 +123,16 @@ class ModelFile:
 
     def _begin(self, learner: Learner, lesson: Lesson, saved: Saved | None) -> Iterator[Event]:
         """The phase, its images read and checked."""
-        paths, labels = labelled_files(lesson.folder)
-        known = sorted({label for label in labels if label in learner.classes_})
+        images: Images = lesson.folder
+        labels: Sequence[str] | None = None
+        if lesson.folder.suffix != ENDING:
+            images, labels = labelled_files(lesson.folder)
+        names = Pack.open(lesson.folder).class_names if labels is None else labels
+        known = sorted({label for label in names if label in learner.classes_})
         if known and not lesson.update:
             raise UserError(f"class '{known[0]}' is known already; --update trains on new images of known classes")
         try:
-            events = learner.fitting(paths, labels, known="update" if lesson.update else "refuse", forecast=True)
+            events = learner.fitting(images, labels, known="update" if lesson.update else "refuse", forecast=True)
         except OtherImages as error:
             begun = saved[1]["folder"] if saved else lesson.folder
             raise UserError(

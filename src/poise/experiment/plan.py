@@ -12,13 +12,23 @@ import torch
 from torch import Tensor
 
 from poise import store
-from poise.data import STRONGER, Augmentation, ImageSet, Stream, class_order, class_sizes, keep_some, make_stream
-from poise.data.sources import FolderSource, Source, digest, open_source
+from poise.data import (
+    STRONGER,
+    Augmentation,
+    ImageSet,
+    PixelStore,
+    Stream,
+    class_order,
+    class_sizes,
+    keep_some,
+    make_stream,
+)
+from poise.data.sources import FolderSource, PackSource, Source, digest, open_source
 from poise.errors import UserError
 from poise.experiment.examiner import Examiner, split_for_development
 from poise.experiment.folder import RunFolder
 from poise.experiment.recipe import Recipe, make_recipe
-from poise.learner import Learner, LearnerState, Settings, Surroundings, planned_work
+from poise.learner import Learner, LearnerState, Lookup, Settings, Surroundings, planned_work
 from poise.methods import Growth
 from poise.nets import absolute_word, named_info
 from poise.places import expand_user
@@ -55,8 +65,9 @@ class Plan:
     @property
     def stronger(self) -> dict[str, str]:
         """The name of what is done to training images beyond shifts, mirroring and brightness, if anything is."""
-        name = self.augmentation.name if self.augmentation is not None else ""
-        return {"augmentation": name} if name else {}
+        word = self.augmentation.name if self.augmentation is not None else ""
+        word = self.recipe.augmentation if self.recipe.augmentation in STRONGER else word
+        return {"augmentation": word} if word else {}
 
     @property
     def notes(self) -> list[str]:
@@ -145,9 +156,14 @@ def _open(data: str, size: int | None) -> Source:
     return open_source(data, size=size)
 
 
-def make_plan(name: str, recipe: Recipe, opening: Opening = _open) -> Plan:
+def open_outlined(data: str, size: int | None) -> Source:
+    """Open data for an estimate: of ImageNet's data sets, which need not be here, the published numbers do."""
+    return open_source(data, size=size, outlined=True)
+
+
+def make_plan(name: str, recipe: Recipe, opening: Opening | None = None) -> Plan:
     """Open the data and lay out the stream; every mistake in them is found here."""
-    source = opening(recipe.data, recipe.image_size)
+    source = (opening or _open)(recipe.data, recipe.image_size)
     order = class_order(recipe.order, len(source.class_names))
     phases = None if recipe.setting == "groups" else recipe.phases
     stream = make_stream(recipe.setting, order=order, phases=phases, groups=recipe.groups)
@@ -175,12 +191,12 @@ def _absolute_paths(recipe: Recipe, source: Source) -> dict[str, str]:
     """Folders by their full path, so that a run can be resumed from anywhere."""
     paths = {"start": recipe.start} if recipe.start is not None else {}
     net = {"net": absolute_word(recipe.net)} if recipe.net is not None else {}
-    if isinstance(source, FolderSource) and source.name != recipe.data:
+    if isinstance(source, FolderSource | PackSource) and source.name != recipe.data:
         paths["data"] = recipe.data
     return {**{key: str(expand_user(path).resolve()) for key, path in paths.items()}, **net}
 
 
-def plan_of_words(words: Mapping[str, Any], opening: Opening = _open) -> Plan:
+def plan_of_words(words: Mapping[str, Any], opening: Opening | None = None) -> Plan:
     """The plan that was described by `Plan.as_json`, its data opened here; `fingerprint` may be that of others."""
     return make_plan(words["name"], make_recipe(saved_recipe(words["recipe"])), opening)
 
@@ -210,14 +226,14 @@ def refuse_other_exam(folder: RunFolder, examiner: Examiner) -> None:
         raise UserError(f"the exam images are not those {folder.path} was started with; restore them first")
 
 
-def images_by_origin(train: ImageSet) -> Callable[[Tensor], Tensor]:
-    """From origins to pixels."""
+def images_by_origin(train: ImageSet) -> Lookup:
+    """From origins to images."""
     where = torch.full((int(train.origins.max()) + 1,), -1, dtype=torch.long)
     where[train.origins] = torch.arange(len(train))
 
-    def look_up(origins: Tensor) -> Tensor:
+    def look_up(origins: Tensor) -> PixelStore:
         known = bool(((origins >= 0) & (origins < len(where))).all()) and bool((where[origins] >= 0).all())
         check(known, "the memory", "of training images", "of images that are not among them")
-        return train.pixels[where[origins]]
+        return train.store.select(where[origins])
 
     return look_up

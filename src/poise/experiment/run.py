@@ -184,7 +184,7 @@ class Run:
     ) -> Generator[int, None, None]:
         arrived = train.of_labels(self.plan.stream[phase])
         events = learner.fitting(
-            arrived.pixels,
+            arrived,
             arrived.labels,
             origins=arrived.origins,
             next_images=self._next_images(phase, train),

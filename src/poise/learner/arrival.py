@@ -18,8 +18,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from poise import draws
 from poise.actions import Action
-from poise.data import Budget, ImageSet, Memory, draw_reserve
-from poise.data.images import image_digest
+from poise.data import Budget, ImageSet, Memory, PixelStore, draw_reserve
+from poise.data.images import image_digests
 from poise.data.labelled import read_labelled, read_unlabelled
 from poise.errors import UserError, check_whole
 from poise.learner.labels import Label
@@ -38,7 +38,9 @@ class Column(Protocol):
 
 
 Labels = Sequence[Label] | NDArray[Any] | Tensor | Column
-Images = NDArray[Any] | Tensor | Sequence[Any] | str | Path | Dataset[Any] | DataLoader[Any] | Column
+Images = (
+    NDArray[Any] | Tensor | Sequence[Any] | str | Path | Dataset[Any] | DataLoader[Any] | Column | ImageSet | PixelStore
+)
 
 
 @dataclass(frozen=True)
@@ -81,13 +83,15 @@ def receive(
     settings.refuse_unregistered()
     if knowledge.phases and knowledge.memory is None:
         raise UserError("this learner was saved without its memory: it can predict but not learn further")
-    pixels, plain = labelled_pixels(images, labels, settings, knowledge)
+    store, plain = labelled_store(images, labels, settings, knowledge)
     classes = _all_classes(plain, knowledge.classes, known)
     settings.memory.quota(len(classes))
     rows = {label: row for row, label in enumerate(classes)}
     where = torch.full((len(plain),), -1, dtype=torch.long) if origins is None else origins.cpu()
-    arrived = ImageSet(pixels, torch.tensor([rows[label] for label in plain]), where)
-    digest = hashlib.blake2b(pixels.numpy().tobytes(), digest_size=16)
+    arrived = ImageSet(store, torch.tensor([rows[label] for label in plain]), where)
+    digest = hashlib.blake2b(digest_size=16)
+    for part in store.identity():
+        digest.update(part)
     digest.update(json.dumps([list(classes), arrived.labels.tolist()]).encode())
     growth = Growth(len(knowledge.classes), len(classes) - len(knowledge.classes))
     return Arrival(knowledge.phases, arrived, len(arrived), classes, growth, digest.hexdigest())
@@ -117,20 +121,20 @@ def check_foresight(budget: Budget, next_images: int | None) -> int | None:
     raise UserError("only a memory with knows_increment may be told what comes next; leave next_images out")
 
 
-def labelled_pixels(
+def labelled_store(
     images: Images, labels: Labels | None, settings: Settings, knowledge: Knowledge
-) -> tuple[Tensor, list[Label]]:
+) -> tuple[PixelStore, list[Label]]:
     """The images as this learner takes them, and one label for each: as given, else as the images bring them along."""
-    pixels, found = read_labelled(images, labels, *_wanted(settings, knowledge))
+    store, found = read_labelled(images, labels, *_wanted(settings, knowledge))
     if found is None:
         raise UserError(f"images came as {type(images).__name__} without labels; pass labels, one per image")
-    pixels, plain = _checked(pixels, knowledge).cpu(), plain_labels(found)
-    if len(pixels) != len(plain):
-        raise UserError(f"{len(pixels)} images and {len(plain)} labels; give one label per image")
-    return pixels, plain
+    store, plain = _checked(store, knowledge).to("cpu"), plain_labels(found)
+    if len(store) != len(plain):
+        raise UserError(f"{len(store)} images and {len(plain)} labels; give one label per image")
+    return store, plain
 
 
-def pixels_for(images: Images, settings: Settings, knowledge: Knowledge) -> Tensor:
+def store_of(images: Images, settings: Settings, knowledge: Knowledge) -> PixelStore:
     """The images as this learner takes them; another size or number of channels is refused."""
     return _checked(read_unlabelled(images, *_wanted(settings, knowledge)), knowledge)
 
@@ -143,11 +147,10 @@ def _wanted(settings: Settings, knowledge: Knowledge) -> tuple[tuple[int, int] |
     return None if side is None else (side, side), 3
 
 
-def _checked(pixels: Tensor, knowledge: Knowledge) -> Tensor:
-    if knowledge.shape is not None and pixels.shape[1:] != knowledge.shape:
-        found, known = tuple(pixels.shape[1:]), knowledge.shape
-        raise UserError(f"images of shape {found}, but this learner was trained on {known}")
-    return pixels
+def _checked(store: PixelStore, knowledge: Knowledge) -> PixelStore:
+    if knowledge.shape is not None and store.shape != knowledge.shape:
+        raise UserError(f"images of shape {store.shape}, but this learner was trained on {knowledge.shape}")
+    return store
 
 
 def share_right(wanted: Sequence[Label], predicted: Sequence[Label]) -> float:
@@ -191,9 +194,10 @@ def _in_reserve(images: ImageSet, old: int, memory: Memory) -> list[int]:
     """Which images of known classes are copies of reserve images: those must not be trained on."""
     if len(memory.reserve) == 0:
         return []
-    stored = {image_digest(image) for image in memory.reserve.pixels.cpu().numpy()}
-    known = (images.labels < old).nonzero().flatten().tolist()
-    found = [index for index in known if image_digest(images.pixels[index].numpy()) in stored]
+    stored = set(image_digests(memory.reserve.store))
+    known = (images.labels < old).nonzero().flatten()
+    digests = zip(known.tolist(), image_digests(images.store.select(known)), strict=True)
+    found = [index for index, digest in digests if digest in stored]
     if found:
         log.warning("%d images are in the reserve already and are not trained on", len(found))
     return found
@@ -204,16 +208,18 @@ def without_copies(images: ImageSet, kept: ImageSet) -> Tensor:
 
     Images of which a caller said where they come from are different images of a data set, and stay.
     """
-    seen = {(label, image_digest(image)) for label, image in _labelled(kept)} if (images.origins < 0).any() else set()
-    places = list[int]()
-    for place, ((label, image), origin) in enumerate(zip(_labelled(images), images.origins.tolist(), strict=True)):
-        key = (label, image_digest(image)) if origin < 0 else None
-        if key is None or key not in seen:
-            places.append(place)
-        if key is not None:
-            seen.add(key)
-    return torch.tensor(places, dtype=torch.long)
+    unknown = (images.origins < 0).nonzero().flatten()
+    if not len(unknown):
+        return torch.arange(len(images))
+    seen, copies = set(_labelled_digests(kept)), list[int]()
+    for place, key in zip(unknown.tolist(), _labelled_digests(images.select(unknown)), strict=True):
+        if key in seen:
+            copies.append(place)
+        seen.add(key)
+    stays = torch.ones(len(images), dtype=torch.bool)
+    stays[copies] = False
+    return stays.nonzero().flatten()
 
 
-def _labelled(images: ImageSet) -> Iterator[tuple[int, NDArray[Any]]]:
-    return zip(images.labels.tolist(), images.pixels.cpu().numpy(), strict=True)
+def _labelled_digests(images: ImageSet) -> Iterator[tuple[int, bytes]]:
+    return zip(images.labels.tolist(), image_digests(images.store), strict=True)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from poise import draws
-from poise.data import Augmentation, ImageSet, mirror, suitable_augmentation
+from poise.data import Augmentation, ImageSet, chunks, mirror, suitable_augmentation
 from poise.learner.networks import build_model
 from poise.learner.phase import Surroundings, first_preprocessing, is_given
 from poise.learner.settings import Settings
@@ -125,9 +125,10 @@ class Judging:
             if isinstance(event, StepDone):
                 trained += event.images
                 yield JudgingStep(0, number, TRAININGS, trained, planned, event.images)
+        extract = trainer.situation.evaluator.extract
         found = [
-            trainer.situation.evaluator.extract(trainer.predictor, pixels).logits.argmax(dim=1).cpu() == held.labels
-            for pixels in (held.pixels, mirror(held.pixels))
+            extract(trainer.predictor, held, mirrored=mirrored).logits.argmax(dim=1).cpu() == held.labels
+            for mirrored in (False, True)
         ]
         return found[0], found[1]
 
@@ -196,7 +197,7 @@ def told_from_mirror_image(images: ImageSet, seed: int) -> float:
     """
     generator = draws.generator(seed, "mirror images", 0)
     picks = torch.from_numpy(generator.permutation(len(images))[:MOST_COMPARED])
-    pixels = images.pixels[picks].double().mean(dim=1)
+    pixels = images.store.gather(picks).double().mean(dim=1)
     pixels = torch.nn.functional.adaptive_avg_pool2d(pixels[:, None], min(16, *pixels.shape[1:]))[:, 0]
     differences = (pixels - mirror(pixels)).flatten(1)
     differences = differences / differences.norm(dim=1, keepdim=True).clamp(min=1e-9)
@@ -214,7 +215,8 @@ def told_from_mirror_image(images: ImageSet, seed: int) -> float:
 
 def is_grey(images: ImageSet) -> bool:
     """Whether the images have one channel, or three that are equal, as grey files have."""
-    return bool((images.pixels == images.pixels[:, :1]).all())
+    pieces = (images.store.part(start, stop) for start, stop in chunks(images.store))
+    return all(bool((piece == piece[:, :1]).all()) for piece in pieces)
 
 
 def is_handed(share: float, images: int) -> bool:

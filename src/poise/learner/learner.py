@@ -19,10 +19,10 @@ from poise.learner.arrival import (
     Images,
     Labels,
     check_foresight,
-    labelled_pixels,
-    pixels_for,
+    labelled_store,
     receive,
     share_right,
+    store_of,
 )
 from poise.learner.conventions import Conventions
 from poise.learner.exporting import Exporting
@@ -52,10 +52,10 @@ class Learner(Conventions, Upkeep, Rejecting, Exporting):
     Args:
         method: name of a method (`lucir`, `icarl`, `lwf`, `podnet`, `aanets`, `der`, `foster`; on a pretrained network
             `simplecil`, `ranpac`, `slca`; or one registered by you), or of a yardstick (`replay`, `finetune`, `joint`).
-        net: backbone name (`small`, `small2`, `small4`, `resnet32`, `resnet18`, `cifar-resnet18`); a word for
-            another network (`efficientnet-lite0`, `package:name`, `file.py:function`); or a module of your own that
-            maps float images [B, C, H, W] to features [B, d], such as `poise.nets.adapt` makes. What is frozen in it
-            stays frozen.
+        net: backbone name (`small`, `small2`, `small4`, `resnet32`, `resnet18`, `pod-resnet18`, `cifar-resnet18`); a
+            word for another network (`efficientnet-lite0`, `package:name`, `file.py:function`); or a module of your own
+            that maps float images [B, C, H, W] to features [B, d], such as `poise.nets.adapt` makes. What is frozen in
+            it stays frozen.
         memory: images kept per class (0: none), `all`, or a `Budget` (a fixed total, a reserve, RMM's rule); if not
             given, what the method keeps itself: nearly always 20 per class.
         epochs: training length of each phase. This and whatever else is None is chosen when the first images arrive
@@ -281,11 +281,11 @@ class Learner(Conventions, Upkeep, Rejecting, Exporting):
         if name is None or start is None or start is self.knowledge.predictor:
             return {}
         with self.backend.active():
-            found = self.evaluator.extract(start, pixels_for(images, self.settings, self.knowledge)).logits
+            found = self.evaluator.extract(start, store_of(images, self.settings, self.knowledge)).logits
             return {name: np.asarray(self.classes_)[found.argmax(dim=1).cpu().numpy()]}
 
     @undisturbed()
     def score(self, images: Images, labels: Labels | None = None) -> float:
         """The share of images whose label is predicted, in [0, 1]; labels of another kind are refused."""
-        pixels, wanted = labelled_pixels(images, labels, self.settings, self.knowledge)
-        return share_right(wanted, self.predict(pixels).tolist())
+        store, wanted = labelled_store(images, labels, self.settings, self.knowledge)
+        return share_right(wanted, self.predict(store).tolist())

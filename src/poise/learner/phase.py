@@ -111,6 +111,8 @@ class Phase:
         self.kept, self.stored, self.unstored = settings.memory.arriving(
             kept, arrival.images, arrival.phase, arrival.growth.old, knowledge.rho, generator
         )
+        if len(self.stored) < len(arrival.images):  # a view would still hold what was discarded
+            self.kept, self.stored = self.kept.compacted(), self.stored.compacted()
         self.new, self.reserve = hold_out(arrival, self.stored, settings, kept)
         # without the images that were discarded: nothing may hold those any longer
         self.before, self.arrival = replace(knowledge, memory=self.kept), replace(arrival, images=self.stored)
@@ -128,7 +130,9 @@ class Phase:
         situation = self._situation(around)
         material = Material(situation, self.kept, self.new, self.reserve, self.unstored)
         still = all(action.backbone_rate == 0 for action in self._possible_actions())
-        return material.as_features() if features_suffice(situation, self.stored.shape, still=still) else material
+        if features_suffice(situation, self.stored.shape, still=still):
+            return material.as_features()
+        return material.on_device()
 
     def _witness(self, reward: Reward) -> Witness | None:
         """The reward's, which looks at models that take images."""
@@ -283,7 +287,7 @@ class Phase:
         hits = {name: count + judged_hits(self.task.history)[name] for name, count in self.before.hits.items()}
         if len(memory.reserve):
             truth = memory.reserve.labels.to(evaluator.backend.device)
-            for name, rows in evaluator.guesses(predictor, means, memory.reserve.pixels).items():
+            for name, rows in evaluator.guesses(predictor, means, memory.reserve).items():
                 hits[name] += int((rows == truth).sum())
         shown = material.complete(predictor)
         return Knowledge(
@@ -297,7 +301,7 @@ class Phase:
             start=shown if start is predictor else material.complete(start),
             means=means,
             mean_images=mean_images,
-            memory=material.images(memory),
+            memory=material.images(memory).compacted(),
             hits=hits,
             history=(*self.before.history, *self.task.history),
             held=len(self.kept) + len(self.stored) + len(self.unstored),
@@ -358,7 +362,7 @@ def first_preprocessing(
     """
     augmentation = augmentation or suitable_augmentation(min(images.shape[1:]))
     own = info.preprocessing(augmentation) if info is not None else None
-    return with_jitter(method, own or Preprocessing.measured(images.pixels, augmentation))
+    return with_jitter(method, own or Preprocessing.measured(images.store, augmentation))
 
 
 def with_jitter(method: Method, preprocessing: Preprocessing) -> Preprocessing:

@@ -12,8 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from poise.data import ImageSet
 from poise.errors import UserError, check_number
-from poise.learner.arrival import Images, pixels_for
+from poise.learner.arrival import Images, store_of
 from poise.learner.labels import Label
 from poise.learner.turns import one_at_a_time
 from poise.learner.views import Views
@@ -43,13 +44,13 @@ class Rejecting(Views):
         self.knowledge = replace(self.knowledge, reject=thresholds)
         return self
 
-    def _images_to_calibrate(self) -> Tensor:
+    def _images_to_calibrate(self) -> ImageSet:
         if not self.memory:
             raise UserError("this learner keeps no images to set a reject threshold with; give some: images=…")
         if len(self.memory.reserve):
-            return self.memory.reserve.pixels
+            return self.memory.reserve
         log.warning("the reject threshold is set with images that were trained on: more than asked will be rejected")
-        return self.memory.exemplars.pixels
+        return self.memory.exemplars
 
     def proba_and_rejected(
         self, images: Images, *, classifier: str | None = None
@@ -87,8 +88,8 @@ class Rejecting(Views):
         """One score per image and class from each classifier: logits, and cosines to the means."""
         self._refuse_unlearned()
         assert self.model is not None and self.means_ is not None  # noqa: PT018 - both are learned together
-        pixels = pixels_for(images, self.settings, self.knowledge)
-        return both_classifiers(self.evaluator.extract(self.model, pixels), self.means_)
+        store = store_of(images, self.settings, self.knowledge)
+        return both_classifiers(self.evaluator.extract(self.model, store), self.means_)
 
     def _refuse_unlearned(self) -> None:
         if self.model is None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from poise import store
 from poise._version import __version__
 from poise.actions import Action
-from poise.data import Augmentation, ImageSet, Memory, Preprocessing
+from poise.data import Augmentation, ImageSet, Memory, PixelStore, Preprocessing
 from poise.errors import Malformed, UserError
 from poise.learner.contents import check_learner, check_models
 from poise.learner.labels import ClassLabels, Label
@@ -35,7 +35,7 @@ from poise.tuning import CLASSIFIERS, Entry, History, entry_as_json, entry_from_
 log = logging.getLogger(__name__)
 
 Tensors = dict[str, Tensor]
-Lookup = Callable[[Tensor], Tensor]  # from origins to pixels
+Lookup = Callable[[Tensor], Tensor | PixelStore]  # from origins to images
 
 
 @dataclass(frozen=True)
@@ -349,7 +349,7 @@ def save_state(state: LearnerState, path: Path, *, memory: bool) -> None:
 
 
 def _stored_images(stored: Mapping[str, Tensor], lookup: Lookup | None) -> ImageSet:
-    pixels = stored.get("pixels")
+    pixels: Tensor | PixelStore | None = stored.get("pixels")
     if pixels is None:
         if lookup is None:
             raise Malformed("is not as poise writes it: its kept images are missing")

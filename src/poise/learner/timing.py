@@ -6,6 +6,7 @@ What is measured here is told and never saved: the same run gives the same bytes
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -29,6 +30,7 @@ log = logging.getLogger(__name__)
 
 SECONDS: Final = 0.4  # for which steps are timed,
 STEPS: Final = 20  # but no more than so many
+STEP_PIXELS: Final = 2**18  # of the images of a step that is timed on a CPU, at most
 BATCHES: Final = 2  # of images that these steps are made with
 STEP_COST: Final = 3  # of a step, in passes forward: one forward, and two for the way back
 TEACHER_COST: Final = (STEP_COST + 1) / STEP_COST  # a teacher adds one
@@ -119,7 +121,7 @@ def measure_speed(
 def speed_of(learner: Views, images: ImageSet, seconds: float = SECONDS) -> Speed:
     """How fast this learner would learn these images, labelled by their classes."""
     with learner.backend.active():
-        arrival = receive(images.pixels, images.labels, learner.settings, learner.knowledge)
+        arrival = receive(images, images.labels, learner.settings, learner.knowledge)
         return measure_speed(learner.settings, learner.knowledge, arrival, learner._around, seconds=seconds)
 
 
@@ -127,18 +129,22 @@ def try_step(learner: Views, images: ImageSet) -> None:
     """Train one step on a few of these images and throw it away: a network that the method cannot use is refused."""
     settings, knowledge, some = learner.settings, learner.knowledge, images.first_of_each_label(1)
     with learner.backend.active():
-        arrival = receive(some.pixels, some.labels, settings, knowledge)
+        arrival = receive(some, some.labels, settings, knowledge)
         phase = _small_phase(settings, knowledge, arrival, learner._around)
         next(phase.make_trainer(phase.usual_action).run(), None)
 
 
 def _small_phase(settings: Settings, knowledge: Knowledge, arrival: Arrival, around: Surroundings) -> Phase:
     """The phase with a few of its images and of the memory; preprocessed somehow, where nothing was measured yet."""
-    images = BATCHES * settings.schedule.batch
+    batch = settings.schedule.batch
+    if around.backend.device.type == "cpu":  # a step on many large images would take minutes
+        batch = min(batch, max(2, STEP_PIXELS // math.prod(arrival.images.shape[1:])))
+        settings = replace(settings, schedule=replace(settings.schedule, batch=batch))
+    images = BATCHES * batch
     some, known = _some(arrival.images, images), _with_less_memory(knowledge, images)
     if known.preprocessing is None:
         augmentation = around.augmentation or suitable_augmentation(min(some.shape[1:]))
-        known = replace(known, preprocessing=Preprocessing.measured(some.pixels, augmentation))
+        known = replace(known, preprocessing=Preprocessing.measured(some.store, augmentation))
     alone = replace(around, backend=around.backend.alone)  # ranks would not stop at the same step
     return Phase(settings, known, replace(arrival, images=some, count=len(some)), alone)
 
@@ -178,7 +184,7 @@ def _time_steps(phase: Phase, seconds: float, clock: Callable[[], float]) -> flo
 
 def _time_features(phase: Phase, clock: Callable[[], float]) -> float:
     """Seconds for the features of an image, and of its mirror image, where they are computed once in a phase."""
-    network, images = phase.material.whole, phase.stored.pixels
+    network, images = phase.material.whole, phase.stored
     if network is None:
         return 0.0
     evaluator = Evaluator(phase.preprocessing, phase.situation.backend)

@@ -12,9 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from poise.data import ImageSet, Memory
+from poise.data import ImageSet, Memory, PixelStore, chunks
 from poise.errors import UserError, suggestion
-from poise.learner.arrival import Images, Labels, pixels_for, plain_labels
+from poise.learner.arrival import Images, Labels, plain_labels, store_of
 from poise.learner.labels import Label
 from poise.learner.saving import Saving
 from poise.learner.turns import one_at_a_time
@@ -83,7 +83,7 @@ class Upkeep(Saving):
         memory, counts, found = self._kept_images(), dict.fromkeys(self.classes_, 0), list[Exemplar]()
         for images, reserve in ((memory.exemplars, False), (memory.reserve, True)):
             for key, row, origin, pixels in zip(
-                _ids(images.pixels), images.labels.tolist(), images.origins.tolist(), images.pixels, strict=True
+                _ids(images.store), images.labels.tolist(), images.origins.tolist(), images.pixels, strict=True
             ):
                 label = self.classes_[row]
                 where = int(origin) if origin >= 0 else None
@@ -94,7 +94,7 @@ class Upkeep(Saving):
     @undisturbed()
     def image_ids(self, images: Images) -> list[str]:
         """The ids that these images have, or would have, among the kept ones: how to find one by its file."""
-        return _ids(pixels_for(images, self.settings, self.knowledge))
+        return _ids(store_of(images, self.settings, self.knowledge))
 
     @one_at_a_time
     @undisturbed()
@@ -129,11 +129,11 @@ class Upkeep(Saving):
         changed = []
         for images in (memory.exemplars, memory.reserve):
             before = images.labels.tolist()
-            after = [rows.get(key, row) for key, row in zip(_ids(images.pixels), before, strict=True)]
+            after = [rows.get(key, row) for key, row in zip(_ids(images.store), before, strict=True)]
             moved = torch.tensor([one != other for one, other in zip(before, after, strict=True)], dtype=torch.bool)
             touched |= {row for pair in zip(before, after, strict=True) if pair[0] != pair[1] for row in pair}
             order = torch.cat([(~moved).nonzero().flatten(), moved.nonzero().flatten()])
-            relabelled = ImageSet(images.pixels, torch.tensor(after, dtype=torch.long), images.origins).select(order)
+            relabelled = ImageSet(images.store, torch.tensor(after, dtype=torch.long), images.origins).select(order)
             changed.append(relabelled.select(torch.argsort(relabelled.labels, stable=True)))
         return self._keep_instead(Memory(*changed), touched)
 
@@ -209,13 +209,13 @@ def _words(ids: str | Iterable[str]) -> list[str]:
     return words
 
 
-def _ids(pixels: Tensor) -> list[str]:
-    arrays = pixels.cpu().contiguous().numpy()
-    return [hashlib.blake2b(image.tobytes(), digest_size=8).hexdigest() for image in arrays]
+def _ids(store: PixelStore) -> list[str]:
+    pieces = (store.part(start, stop).cpu().contiguous().numpy() for start, stop in chunks(store))
+    return [hashlib.blake2b(image.tobytes(), digest_size=8).hexdigest() for piece in pieces for image in piece]
 
 
 def _which(images: ImageSet, ids: set[str]) -> Tensor:
-    return torch.tensor([key in ids for key in _ids(images.pixels)], dtype=torch.bool, device=images.labels.device)
+    return torch.tensor([key in ids for key in _ids(images.store)], dtype=torch.bool, device=images.labels.device)
 
 
 def _plain_image(pixels: Tensor) -> NDArray[np.uint8]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from poise.errors import UserError
 
 ENDINGS: Final = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 _SPLIT_SEED = 1993
+_SYNSET: Final = re.compile(r"n\d{8}")
 
 Files = Mapping[str, tuple[Path, ...]]  # the image files of each class
 
@@ -45,6 +47,16 @@ def scan(folder: Path) -> Layout:
         named = (folder / name for name in ("test", "val"))  # some data sets publish no labels of their test part
         return _read_parts(folder / "train", next((part for part in named if part.is_dir()), folder / "test"))
     return _split(folder, _classes(folder))
+
+
+def has_imagenet_names(folder: Path) -> bool:
+    """Whether a folder has ImageNet's layout: `train/n01440764/*` and so on; no file of a class is listed."""
+    try:
+        with os.scandir(folder / "train") as found:
+            names = [entry.name for entry in found if not entry.name.startswith(".")]
+            return bool(names) and all(_SYNSET.fullmatch(name) for name in names)
+    except OSError:
+        return False
 
 
 def labelled_files(folder: Path) -> tuple[list[Path], list[str]]:

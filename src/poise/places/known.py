@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from poise import store
 from poise.errors import Damaged, UserError, suggestion
-from poise.places.folders import expand_user, scan
+from poise.places.collections import COLLECTIONS, Collection
+from poise.places.folders import expand_user, has_imagenet_names, scan
+from poise.places.packfile import ENDING, is_pack
 from poise.places.releases import RELEASES, Release
 
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
@@ -31,7 +32,7 @@ class KnownSource:
 
     Attributes:
         name: what to write after `data=`.
-        kind: `embedded`, `CIFAR files` or `class folders`.
+        kind: `embedded`, `CIFAR files`, `class folders`, `ImageNet` (class folders with its names) or `pack`.
         where: where it was found; None if it was not.
         hint: how to get it; empty if it was found.
     """
@@ -43,18 +44,27 @@ class KnownSource:
 
 
 def listing() -> list[KnownSource]:
-    """All known data sets: the embedded one, the CIFAR ones, those in POISE_DATA and the registered ones."""
+    """All known data sets: the embedded one, CIFAR and ImageNet's, those in POISE_DATA and the registered ones."""
     entries = [KnownSource(EMBEDDED, "embedded", "comes with scikit-learn")]
     entries += [_find_cifar(release) for release in RELEASES.values()]
-    searched = {folder.name: folder for folder in _find_data_sets()}
-    entries += [KnownSource(name, "class folders", str(folder)) for name, folder in searched.items()]
-    for name, folder in sorted(_read_registered().items()):
-        if name in RELEASES or name in searched:
+    entries += [_find_collection(collection) for collection in COLLECTIONS.values()]
+    taken = {*RELEASES, *COLLECTIONS, *(collection.folder for collection in COLLECTIONS.values())}
+    searched = {name: place for name, place in _find_data_sets().items() if name not in taken}
+    entries += [KnownSource(name, _kind(place), str(place)) for name, place in searched.items()]
+    for name, place in sorted(_read_registered().items()):
+        if name in taken or name in searched:
             continue
-        there = folder.is_dir()
-        hint = "" if there else f"{folder} is gone; {_ADD.format(name)}"
-        entries.append(KnownSource(name, "class folders", str(folder) if there else None, hint))
+        there = place.exists()
+        hint = "" if there else f"{place} is gone; {_ADD.format(name)}"
+        entries.append(KnownSource(name, _kind(place), str(place) if there else None, hint))
     return entries
+
+
+def _kind(place: Path) -> str:
+    """What lies there, in words."""
+    if place.suffix == ENDING and not place.is_dir():
+        return "pack"
+    return "ImageNet" if has_imagenet_names(place) else "class folders"
 
 
 def is_name(word: str) -> bool:
@@ -84,6 +94,40 @@ def _find_cifar(release: Release) -> KnownSource:
     return KnownSource(release.name, "CIFAR files", str(folder))
 
 
+def collection_place(collection: Collection) -> Path | None:
+    """Where it lies, in POISE_DATA or registered: a pack or class folders, its own or those of all of ImageNet."""
+    searched, registered = _data_folder(), _read_registered()
+    names = [(collection.name, collection.folder)]
+    if collection.part:
+        names.append(("imagenet", "imagenet"))
+    for name, folder in names:
+        candidates = [searched / f"{folder}{ENDING}", searched / folder] if searched is not None else []
+        found = next((path for path in candidates if path.is_dir() or is_pack(path)), registered.get(name))
+        if found is not None and not found.exists():
+            raise UserError(_explain_vanished(name, found))
+        if found is not None:
+            return found
+    return None
+
+
+def _find_collection(collection: Collection) -> KnownSource:
+    try:
+        place = collection_place(collection)
+    except UserError as error:
+        return KnownSource(collection.name, "ImageNet", None, str(error))
+    hint = "" if place is not None else explain_collection(collection)
+    return KnownSource(collection.name, "ImageNet", None if place is None else str(place), hint)
+
+
+def explain_collection(collection: Collection) -> str:
+    """How to get a data set of ImageNet's line that was not found."""
+    whole = " or with all of ImageNet's classes" if collection.part and collection.name != "imagenet" else ""
+    return (
+        f"put train/CLASS/* and val/CLASS/* of {collection.title}{whole} into a folder and run "
+        f"{_ADD.format(collection.name)}, or set POISE_DATA to the folder that {collection.folder} is in"
+    )
+
+
 def explain_getting(release: Release) -> str:
     """How to get a data set that was not found."""
     add = _ADD.format(release.name)
@@ -93,15 +137,16 @@ def explain_getting(release: Release) -> str:
     )
 
 
-def named_folder(name: str) -> Path | None:
-    """The folder of class folders of this name, in POISE_DATA or registered."""
+def named_place(name: str) -> Path | None:
+    """The pack, or the folder of class folders, of this name, in POISE_DATA or registered."""
     searched = _data_folder()
-    if searched is not None and (searched / name).is_dir():
-        return searched / name
-    folder = _read_registered().get(name)
-    if folder is not None and not folder.is_dir():
-        raise UserError(_explain_vanished(name, folder))
-    return folder
+    for place in (searched / f"{name}{ENDING}", searched / name) if searched is not None else ():
+        if place.is_dir() or (place.suffix == ENDING and is_pack(place)):
+            return place
+    registered = _read_registered().get(name)
+    if registered is not None and not registered.exists():
+        raise UserError(_explain_vanished(name, registered))
+    return registered
 
 
 def _data_folder() -> Path | None:
@@ -109,19 +154,25 @@ def _data_folder() -> Path | None:
     return expand_user(value) if value else None
 
 
-def _find_data_sets() -> Iterator[Path]:
-    """The folders in POISE_DATA that are data sets of class folders."""
-    searched = _data_folder()
+def _find_data_sets() -> dict[str, Path]:
+    """The packs and the folders of class folders in POISE_DATA by their names; a pack comes before a folder."""
+    searched, found = _data_folder(), dict[str, Path]()
     if searched is None or not searched.is_dir():
-        return
-    for folder in sorted(searched.iterdir()):
-        if folder.is_dir() and _NAME.fullmatch(folder.name) and _is_data_set(folder):
-            yield folder
+        return found
+    for place in sorted(searched.iterdir()):
+        name = place.stem if place.suffix == ENDING else place.name
+        if not _NAME.fullmatch(name) or name == EMBEDDED or name in RELEASES:
+            continue
+        if is_pack(place) if place.suffix == ENDING else name not in found and _is_data_set(place):
+            found[name] = place
+    return found
 
 
 def _is_data_set(folder: Path) -> bool:
-    if folder.name == EMBEDDED or folder.name in RELEASES:
+    if not folder.is_dir():
         return False
+    if has_imagenet_names(folder):  # whose files are too many to be listed here
+        return True
     try:
         scan(folder)
     except UserError:
@@ -137,9 +188,9 @@ def explain_unknown(data: str) -> str:
     """The line about a word that is neither a data set nor a folder."""
     if data == UNNAMED:
         return "say which images: data=FOLDER, a folder with one folder of images for each class"
-    known = {EMBEDDED, *RELEASES, *_read_registered(), *(folder.name for folder in _find_data_sets())}
+    known = {EMBEDDED, *RELEASES, *COLLECTIONS, *_read_registered(), *_find_data_sets()}
     add = _ADD.format("NAME")
-    return f"unknown data '{data}', neither a name nor a folder; {suggestion(data, known)} (to add one: {add})"
+    return f"unknown data '{data}', neither a name, a folder nor a pack; {suggestion(data, known)} (to add one: {add})"
 
 
 def _config() -> Path:

@@ -113,7 +113,7 @@ def open_letter(letter: Letter, opening: Callable[[str, int | None], Source]) ->
 def _from_places(train: ImageSet, labels: Tensor, origins: Tensor) -> ImageSet:
     if not torch.equal(train.origins[origins], origins):
         raise UserError("the images there are in another order than here")
-    return ImageSet(train.select(origins).pixels, labels, origins)
+    return ImageSet(train.select(origins).store, labels, origins)
 
 
 def _as_it_lies(array: NDArray[Any]) -> Tensor:

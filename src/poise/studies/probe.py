@@ -182,7 +182,7 @@ class Probe:
         arrived = train.of_labels(self.plan.stream[self.question.phase])
         witnessed = Reward()
         witnessed.witness = lambda model, means, classes: examiner.score(model, means, classes, learner.evaluator)
-        phase = learner.phase_of(arrived.pixels, arrived.labels, witnessed)
+        phase = learner.phase_of(arrived, arrived.labels, witnessed)
         if not phase.task.trials.possible:
             raise UserError(f"phase {self.question.phase} has nothing to validate on; keep more images (memory=…)")
         return phase

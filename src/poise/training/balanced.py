@@ -13,7 +13,7 @@ from poise.training.evaluate import Evaluator
 
 def herded_picks(feed: Feed, model: Model, evaluator: Evaluator) -> Tensor:
     """Those that herding chooses, by the features of this model."""
-    ranks = herd(evaluator.extract(model, feed.pixels).features, feed.labels, _smallest(feed.labels))
+    ranks = herd(evaluator.extract(model, feed.images()).features, feed.labels, _smallest(feed.labels))
     return _at_least_two(torch.cat([ranks[label] for label in sorted(ranks)]))
 
 

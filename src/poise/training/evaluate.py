@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize, one_hot
 
-from poise.data import ImageSet, Preprocessing, mirror
+from poise.data import ImageSet, PixelStore, Preprocessing, as_store, mirror
 from poise.nets import Model
 from poise.training.backend import Backend
 from poise.training.noise import drawn_from, seeding
@@ -42,17 +42,24 @@ class Evaluator:
     backend: Backend
 
     @torch.no_grad()
-    def extract(self, model: Model, pixels: Tensor) -> Extracted:
-        """Features and logits of uint8 images without augmentation, the model in eval mode."""
+    def extract(self, model: Model, images: ImageSet | PixelStore | Tensor, *, mirrored: bool = False) -> Extracted:
+        """Features and logits of uint8 images, or of their mirror images, without augmentation; the model in eval mode.
+
+        They are gathered batch by batch, from wherever they lie.
+        """
+        store = images.store if isinstance(images, ImageSet) else as_store(images)
         training = model.training
         model.eval()
         features, logits = [], []
         device, on_gpu = self.backend.device, self.backend.device.type == "cuda"
-        size = batch_size(GPU_BATCH if on_gpu else BATCH, *pixels.shape[2:])
-        world, starts = self.backend.world, range(0, len(pixels), size)
+        size = batch_size(GPU_BATCH if on_gpu else BATCH, *store.shape[1:])
+        world, starts = self.backend.world, range(0, len(store), size)
         stretches = [(0, len(starts))] if world is None else world.stretches(len(starts))
         for start in starts[slice(*stretches[0 if world is None else world.rank])]:
-            part = pixels[start : start + size].to(device)
+            part = store.part(start, start + size).to(device)
+            store.expect(torch.arange(len(store), device="cpu")[start + size : start + 2 * size])
+            if mirrored:
+                part = mirror(part)
             plain = self.preprocessing.plain(filled(part) if on_gpu else part)
             plain = plain.contiguous(memory_format=torch.channels_last)
             with self.backend.autocast, seeding(drawn_from(model, plain, training=False), start, device):
@@ -60,9 +67,9 @@ class Evaluator:
             features.append(output.features[: len(part)])
             logits.append(output.logits[: len(part)])
         model.train(training)
-        if world is not None and len(pixels):
+        if world is not None and len(store):
             shapes = (model.head.width, features), (model.head.classes, logits)
-            rows = [(first * size, min(last * size, len(pixels))) for first, last in stretches]
+            rows = [(first * size, min(last * size, len(store))) for first, last in stretches]
             return Extracted(*(self._complete(width, found, rows) for width, found in shapes))
         if not features:  # no image: a trial may hold out all that are new
             return Extracted(
@@ -89,17 +96,17 @@ class Evaluator:
         the mean over their mirror images. These are true left-right mirrors; the released code of LUCIR's line
         reverses the last axis of channels-last arrays there and so swaps red and blue instead.
         """
-        views = [exemplars.pixels]
-        if self.preprocessing.augmentation.flip:
-            views.append(mirror(exemplars.pixels))
+        views = [False, True] if self.preprocessing.augmentation.flip else [False]
         members = one_hot(exemplars.labels.to(self.backend.device), classes).to(torch.float32)
         weights = members / members.sum(dim=0).clamp(min=1)
-        means = [weights.T @ normalize(self.extract(model, view).features) for view in views]
+        means = [weights.T @ normalize(self.extract(model, exemplars, mirrored=view).features) for view in views]
         return normalize(torch.stack(means).mean(dim=0))
 
-    def guesses(self, model: Model, means: Tensor, pixels: Tensor, among: Tensor | None = None) -> dict[str, Tensor]:
+    def guesses(
+        self, model: Model, means: Tensor, images: ImageSet | PixelStore | Tensor, among: Tensor | None = None
+    ) -> dict[str, Tensor]:
         """The row that each classifier gives to every image; if `among` is given, one of these rows."""
-        scores = both_classifiers(self.extract(model, pixels), means)
+        scores = both_classifiers(self.extract(model, images), means)
         if among is None:
             return {name: found.argmax(dim=1) for name, found in scores.items()}
         return {name: among[found[:, among].argmax(dim=1)] for name, found in scores.items()}

@@ -36,7 +36,7 @@ def keep_memory(
     """The same with a reserve: new images that are never trained on, at most `reserved` of every class's quota."""
     arrived = set(new.labels.tolist())
     candidates = ImageSet.joined([kept.exemplars.of_labels(arrived), new])
-    features = evaluator.extract(model, candidates.pixels).features
+    features = evaluator.extract(model, candidates).features
     if not bool(torch.isfinite(features).all()):
         raise Diverged("the features of the trained model are not finite; lower the learning rate")
     if reserve is None:

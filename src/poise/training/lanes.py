@@ -38,7 +38,7 @@ class Lane:
     def trainer(self, begun: LocalPhase, action: Action, epochs: int, address: tuple[int | str, ...]) -> Trainer:
         """A training of that local phase, ready to run."""
         networks = [tuple(model.state_dict()) for model in (begun.model, begun.teacher) if model is not None]
-        shape = (begun.situation.growth, len(begun.feed), begun.follows, *action.step_key, *networks)
+        shape = (begun.situation.growth, begun.feed.kind, begun.follows, *action.step_key, *networks)
         known = self._trainers.get(shape)
         if known is not None:
             known.restart(begun, action, epochs, address)

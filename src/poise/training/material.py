@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from poise.data import FeatureViews, ImageSet, Memory, mirror
+from poise.data import FeatureViews, ImageSet, Memory, fits, resident
 from poise.nets import Features, Model
 from poise.training.situation import Situation
 
@@ -27,7 +27,7 @@ class Material:
         new: what arrived and may be trained on.
         reserve: what arrived and may not.
         unstored: what arrived and is only looked at while the model grows and when exemplars are chosen.
-        pictures: all of the images, where features stand for them; origins then are places in it.
+        pictures: all of the images, where features or copies on a device stand for them; origins are places in it.
         whole: the model with its backbone, where the one of the situation has none.
     """
 
@@ -45,13 +45,28 @@ class Material:
         parts = [self.kept.exemplars, self.kept.reserve, self.new, self.reserve, self.unstored]
         pictures = ImageSet.joined(parts)
         views = FeatureViews.of(self.situation.preprocessing)
-        shown = [pictures.pixels, *([mirror(pictures.pixels)] if views.augmentation.flip else [])]
-        extract = self.situation.evaluator.extract
-        stored = torch.stack([extract(model, pixels).features for pixels in shown], dim=-1)[:, :, None].cpu()
+        sides, extract = [False, True] if views.augmentation.flip else [False], self.situation.evaluator.extract
+        found = [extract(model, pictures, mirrored=side).features for side in sides]
+        stored = torch.stack(found, dim=-1)[:, :, None].cpu()
         features = ImageSet(stored, pictures.labels, torch.arange(len(pictures)))
         exemplars, reserved, new, reserve, unstored = _split(features, [len(part) for part in parts])
         situation = replace(self.situation, model=model.without_backbone(), preprocessing=views)
         return Material(situation, Memory(exemplars, reserved), new, reserve, unstored, pictures, model)
+
+    def on_device(self) -> Material:
+        """The same with its images on the device, once for all trainings of the phase, where a file has them.
+
+        Only where they fit; else every training streams its own. What is in memory is sent by each training as ever.
+        """
+        parts = [self.kept.exemplars, self.kept.reserve, self.new, self.reserve, self.unstored]
+        pictures, device = ImageSet.joined(parts), self.situation.backend.device
+        if device.type == "cpu" or pictures.store.in_memory or not fits(pictures.store.nbytes, device):
+            return self
+        there = ImageSet(resident(pictures.store, device), pictures.labels, torch.arange(len(pictures)))
+        exemplars, reserved, new, reserve, unstored = _split(there, [len(part) for part in parts])
+        return replace(
+            self, kept=Memory(exemplars, reserved), new=new, reserve=reserve, unstored=unstored, pictures=pictures
+        )
 
     def complete(self, model: Model) -> Model:
         """A model of this phase as one that takes images."""

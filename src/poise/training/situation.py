@@ -76,7 +76,7 @@ class Situation:
         fresh = new.select((new.labels >= self.growth.old).nonzero().flatten())
 
         def features() -> tuple[torch.Tensor, torch.Tensor]:
-            found = self.evaluator.extract(self.model, fresh.pixels).features
+            found = self.evaluator.extract(self.model, fresh).features
             return found, fresh.labels.to(self.backend.device) - self.growth.old
 
         return Arrivals(self.growth, torch_generator(self.seed, purpose, self.phase, *address), features)

@@ -200,10 +200,11 @@ class EagerRunner:
 
     def epoch(self, order: Tensor, draws: Draws, first: int, noise: int) -> Iterator[Tensor]:
         """Run the steps from `first` on, yielding after each."""
-        draws, world = draws.to(self._feed.device), self._step.situation.backend.world
-        left = self._bounds[first:]
+        world, crops = self._step.situation.backend.world, draws.crops(self._feed.shape[1:])
+        draws, left = draws.to(self._feed.device), self._bounds[first:]
         own = left if world is None else [world.part_of(start, stop)[:2] for start, stop in left]
-        for whole, (start, stop), (pixels, labels) in zip(left, own, self._feed.batches(order, own), strict=True):
+        batches = self._feed.batches(order, own, crops)
+        for whole, (start, stop), (pixels, labels) in zip(left, own, batches, strict=True):
             share = None if world is None else self._share(world, order, whole)
             with seeding(self._drawn, noise + start, self._feed.device):
                 values = self._step(pixels, labels, draws.batch(start, stop), share)
@@ -218,7 +219,8 @@ def drawn_in_training(situation: Situation, model: Model, teacher: Model | None,
     """Which global generators a training of this model on these images draws from."""
     if isinstance(model.backbone, Backbone) and (teacher is None or isinstance(teacher.backbone, Backbone)):
         return NOTHING
-    few = feed.pixels[[0, -1]].to(situation.backend.device)  # two, for batch statistics
+    ends = torch.tensor([0, len(feed) - 1], device=feed.store.device)  # two, for batch statistics
+    few = feed.gather(ends).to(situation.backend.device)
     images = situation.preprocessing.plain(few).contiguous(memory_format=torch.channels_last)
     with situation.backend.autocast:
         drawn = drawn_from(model, images, training=True)

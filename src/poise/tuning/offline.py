@@ -254,7 +254,7 @@ class _Progress:
         judged, evaluator = valid.of_labels(range(self.known)), self.situation.evaluator
         known = self.situation.means
         means = known.vectors if known else evaluator.class_means(self.predictor, self.kept, self.known)
-        rows = evaluator.guesses(self.predictor, means, judged.pixels)[classifier]
+        rows = evaluator.guesses(self.predictor, means, judged)[classifier]
         return balanced_accuracy(rows.cpu(), judged.labels.cpu())
 
 

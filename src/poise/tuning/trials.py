@@ -320,7 +320,7 @@ class Trials:
         )
         labels = environment.valid.labels.to(evaluator.backend.device)
         among = None if environment.later is None else torch.unique(labels)  # see `look_ahead`
-        found = evaluator.guesses(model, means, environment.valid.pixels, among)
+        found = evaluator.guesses(model, means, environment.valid, among)
         hits = {name: count_hits(rows, labels) for name, rows in found.items()}
         if self._witness is None or environment.later is not None:
             return hits, None

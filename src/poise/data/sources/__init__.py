@@ -8,6 +8,7 @@ from poise.data.sources.catalog import add_source, open_source
 from poise.data.sources.cifar import CifarSource
 from poise.data.sources.digits import DigitsSource
 from poise.data.sources.folder import FolderSource
+from poise.data.sources.pack import PackSource
 from poise.places import KnownSource, image_files, labelled_files, listing
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "DigitsSource",
     "FolderSource",
     "KnownSource",
+    "PackSource",
     "Source",
     "add_source",
     "digest",

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from poise.data.augment import Augmentation
-from poise.data.images import ImageSet, image_digest
+from poise.data.images import ImageSet, image_digests
 from poise.data.inputs import to_pixels
 from poise.data.sources.base import Source, digest, warn_of_copies
 from poise.data.suitable import suitable_augmentation, suitable_net
@@ -59,7 +59,7 @@ class ArraySource(Source):
     @cached_property
     def fingerprint(self) -> str:
         """A hash of the class names, training pixels and labels."""
-        return digest([*self.class_names, self._train.pixels, self._train.labels])
+        return digest([*self.class_names, self._train.store, self._train.labels])
 
     def train(self) -> ImageSet:
         """The training images in the order in which they were given."""
@@ -73,8 +73,8 @@ class ArraySource(Source):
         tests = _label("test", to_pixels(images, self._train.shape[1:]), labels, self._classes)
         if tests.shape != self._train.shape:
             raise UserError(f"test images have {tests.shape[0]} channels, training images {self._train.shape[0]}")
-        trained = set(map(image_digest, self._train.pixels.numpy()))
-        copies = sum(image_digest(image) in trained for image in tests.pixels.numpy())
+        trained = set(image_digests(self._train.store))
+        copies = sum(each in trained for each in image_digests(tests.store))
         if copies:
             warn_of_copies(copies, len(tests))
         return tests

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from poise.data.augment import Augmentation, Preprocessing
 from poise.data.images import ImageSet
+from poise.data.stores import PixelStore
 
 log = logging.getLogger(__name__)
 
@@ -67,11 +68,15 @@ def warn_of_copies(copies: int, tests: int, example: str = "") -> None:
     )
 
 
-def digest(parts: Iterable[str | bytes | Tensor]) -> str:
+def digest(parts: Iterable[str | bytes | Tensor | PixelStore]) -> str:
     """A short hash of all parts, each with its length or shape, so that no two lists of parts look alike."""
     total = hashlib.blake2b(digest_size=16)
     for part in parts:
-        if isinstance(part, Tensor):
+        if isinstance(part, PixelStore):
+            total.update(f"{part.dtype} {(len(part), *part.shape)}\n".encode())
+            for each in part.identity():
+                total.update(each)
+        elif isinstance(part, Tensor):
             total.update(f"{part.dtype} {tuple(part.shape)}\n".encode())
             total.update(part.cpu().contiguous().numpy().data)
         else:

@@ -6,64 +6,85 @@ from pathlib import Path
 
 from poise.data.sources.base import Source
 from poise.data.sources.cifar import CifarSource
+from poise.data.sources.collection import OutlinedSource, open_collection
 from poise.data.sources.digits import DigitsSource
 from poise.data.sources.folder import FolderSource
+from poise.data.sources.pack import PackSource
 from poise.errors import UserError
 from poise.places import (
+    COLLECTIONS,
     EMBEDDED,
+    ENDING,
     RELEASES,
     Release,
     cifar_folder,
+    collection_place,
     expand_user,
     explain_getting,
     explain_unknown,
     is_name,
-    named_folder,
+    is_pack,
+    named_place,
     remember,
 )
 
 
-def open_source(data: str, *, size: int | None = None) -> Source:
-    """The data set of this name, or in this folder of class folders.
+def open_source(data: str, *, size: int | None = None, outlined: bool = False) -> Source:
+    """The data set of this name, or in this folder of class folders, or in this pack.
 
     Args:
-        data: a known or registered name, or the path of a folder. A name wins over a folder of the same name
-            in the working directory; write `./NAME` for the folder.
-        size: height and width to which the images of class folders are scaled; None: chosen.
+        data: a known or registered name, or the path of a folder or of a pack. A name wins over a folder of the same
+            name in the working directory; write `./NAME` for the folder.
+        size: height and width to which the images of class folders are scaled (None: chosen), and to which the centre
+            of those of a pack is cut out (None: all of it).
+        outlined: of one of ImageNet's data sets that is not here, give the numbers of classes and images.
     """
-    if data == EMBEDDED or data in RELEASES:
+    if data == EMBEDDED or data in RELEASES or data in COLLECTIONS:
         if size is not None:
             raise UserError(f"{data} has images of one fixed size; leave out size={size}, it is for class folders")
+        if data in COLLECTIONS:
+            place = collection_place(COLLECTIONS[data])
+            if place is None and outlined:
+                return OutlinedSource(COLLECTIONS[data])
+            return open_collection(COLLECTIONS[data], place)
         return DigitsSource() if data == EMBEDDED else _open_cifar(RELEASES[data])
-    folder = named_folder(data) if is_name(data) else None
-    if folder is not None:
-        return FolderSource(folder, name=data, size=size)
+    place = named_place(data) if is_name(data) else None
+    if place is not None:
+        return _open_place(place, data, size)
     path = expand_user(data)
-    if path.is_dir():
-        return FolderSource(path, size=size)
+    if path.is_dir() or path.suffix == ENDING:
+        return _open_place(path, None, size)
     raise UserError(explain_unknown(data))
 
 
-def add_source(name: str, folder: Path) -> Source:
-    """Verify the data set in a folder and remember where it is.
+def _open_place(path: Path, name: str | None, size: int | None) -> Source:
+    """A folder of class folders, or a pack."""
+    return FolderSource(path, name=name, size=size) if path.is_dir() else PackSource(path, name=name, size=size)
 
-    Every file of a CIFAR data set is checked by md5; any other name needs a valid folder of class folders.
+
+def add_source(name: str, folder: Path) -> Source:
+    """Verify the data set in a folder, or a pack, and remember where it is.
+
+    Every file of a CIFAR data set is checked by md5; any other name needs a valid folder of class folders, or a pack,
+    of which the index is checked.
     """
     if not is_name(name):
         raise UserError(f"'{name}' cannot name a data set; use letters, digits, '-' and '_' only")
     if name == EMBEDDED:
         raise UserError(f"'{EMBEDDED}' is the embedded data set; register the folder under another name")
     absolute = expand_user(folder).resolve()
-    if not absolute.is_dir():
-        raise UserError(f"{folder} is not a folder; give the folder that holds the data set")
+    if not absolute.is_dir() and (name in RELEASES or not is_pack(absolute)):
+        raise UserError(f"{folder} is not a folder; give the folder that holds the data set, or a pack")
     source, found = _verify(name, absolute)
     remember(name, found)
     return source
 
 
 def _verify(name: str, folder: Path) -> tuple[Source, Path]:
+    if name in COLLECTIONS:
+        return open_collection(COLLECTIONS[name], folder), folder
     if name not in RELEASES:
-        return FolderSource(folder, name=name), folder
+        return _open_place(folder, name, None), folder
     release = RELEASES[name]
     found = release.found_in(folder) or folder
     source = CifarSource(release, found)

@@ -28,7 +28,7 @@ class DigitsSource(Source):
     def fingerprint(self) -> str:
         """A hash of the training pixels and labels."""
         images = self.train()
-        return digest(["digits", images.pixels, images.labels])
+        return digest(["digits", images.store, images.labels])
 
     def train(self) -> ImageSet:
         """Two thirds of each class, in scikit-learn's order."""

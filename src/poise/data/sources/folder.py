@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shlex
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
@@ -12,9 +13,9 @@ import torch
 from poise.data.images import ImageSet
 from poise.data.inputs import decode_all, median_side, suitable_size
 from poise.data.sources.base import Source, digest, warn_of_copies
-from poise.data.suitable import LARGEST_SIZE, LEAST_SIZE, suitable_augmentation, suitable_net
+from poise.data.suitable import LARGEST_SIZE, LEAST_SIZE, check_room, suitable_augmentation, suitable_net
 from poise.errors import UserError, check_whole
-from poise.files import MOST_IMAGE, read_bytes
+from poise.files import MOST_IMAGE, file_word, read_bytes
 from poise.places import Files, list_files, scan
 
 
@@ -70,6 +71,10 @@ class FolderSource(Source):
 
     def _images(self, files: Files) -> ImageSet:
         listed = list(list_files(files))
+        name = file_word(self.name)
+        pack = f"pack them once: poise data pack {shlex.quote(str(self._folder))} --out {shlex.quote(name)}.pack"
+        todo = f"{pack} --size {self._side}, then use data={name}.pack; or use a smaller image_size"
+        check_room(len(listed), (3, self._side, self._side), todo)
         pixels = decode_all([file for _, file in listed], (self._side, self._side))
         index = {name: number for number, name in enumerate(self.class_names)}
         labels = torch.tensor([index[name] for name, _ in listed])

@@ -1,0 +1,367 @@
+"""Making a pack: every image file is decoded once, class by class, by several processes.
+
+What is written grows at its end and is made sure of after each class, so that a pack that was interrupted goes on with
+the class that it was at. Beside it lies a journal of what is finished. At the end the index is added, and the file
+gets its name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import multiprocessing
+import os
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO, Final, NamedTuple
+
+import numpy as np
+
+from poise import files, store
+from poise.data.inputs import scale_picture
+from poise.data.packs import DIGEST, TEST, TRAIN, Block, Described, block_digest, digest_of, write_index
+from poise.data.suitable import LARGEST_SIZE, LEAST_SIZE
+from poise.errors import UserError, check_whole, suggestion
+from poise.places import COLLECTIONS, Files, Layout, scan
+from poise.places.packfile import ENDING, MAGIC, PAGE, Footer
+
+log = logging.getLogger(__name__)
+
+SIZE: Final = 256
+CHUNK: Final = 16  # files that a process decodes before it hands them over
+_FORMAT: Final = 1
+
+
+class Packed(NamedTuple):
+    """How far a pack has come: images that are packed, all of them, and the class that is at work.
+
+    `resumed` counts those that were packed before this command.
+    """
+
+    images: int
+    total: int
+    name: str
+    resumed: int
+
+
+class _Scaled(NamedTuple):
+    """Some images of a class: their bytes one after the other, what is known of each, and the files that are bad."""
+
+    pixels: bytes
+    images: Described
+    bad: list[str]
+
+
+@dataclass(frozen=True)
+class Packing:
+    """What is to be packed, and how.
+
+    Attributes:
+        folder: with one folder of images per class, or `train` and `test` (or `val`) with such folders.
+        out: the pack to be made.
+        size: short side of the images in pixels.
+        square: whether they are cropped to squares.
+        classes: only these, if any are given.
+        skip_bad: leave files out that cannot be decoded; else the first one is refused.
+        jobs: processes that decode; one: this one.
+    """
+
+    folder: Path
+    out: Path
+    size: int = SIZE
+    square: bool = False
+    classes: tuple[str, ...] = ()
+    skip_bad: bool = False
+    jobs: int = 1
+
+    def run(self) -> Generator[Packed, None, None]:
+        """Make the pack, from where it was interrupted; what can be wrong with it is found first."""
+        check_whole("size", self.size, LEAST_SIZE, LARGEST_SIZE)
+        store.refuse_bad_place(self.out)
+        if self.out.suffix != ENDING:
+            raise UserError(f"{self.out} must end in {ENDING}, by which a pack is recognised")
+        if self.out.exists() or self.out.is_symlink():
+            raise UserError(f"{self.out} is there already; give another name, or remove it first")
+        layout = choose_classes(scan(self.folder), self.classes, self.folder)
+        with store.locked(self._beside("lock"), f"is packing {self.out}; wait for it", sign=True):
+            yield from self._pack(layout)
+
+    def _beside(self, word: str) -> Path:
+        return self.out.with_name(f"{self.out.name}.{word}")
+
+    def _pack(self, layout: Layout) -> Generator[Packed, None, None]:
+        with _Unfinished(self._beside("partial"), self._beside("journal"), self._described()) as unfinished:
+            tasks = [
+                (part, name, members, _listing(members))
+                for part, found in ((TRAIN, layout.train), (TEST, layout.test or {}))
+                for name, members in sorted(found.items())
+            ]
+            total = sum(len(members) for _, _, members, _ in tasks)
+            left = unfinished.go_on([(part, name, listing) for part, name, _, listing in tasks])
+            done = resumed = total - sum(len(members) for _, _, members, _ in tasks[left:])
+            with _workers(min(self.jobs, -(-(total - done) // CHUNK) or 1)) as pool:
+                for part, name, members, listing in tasks[left:]:
+                    unfinished.begin(part)
+                    scaled = []
+                    for some in self._scaled(pool, members):
+                        unfinished.write(some.pixels)
+                        scaled.append(some.images)
+                        done += len(some.images.sizes) + len(some.bad)
+                        unfinished.skipped += len(some.bad)
+                        yield Packed(done, total, name, resumed)
+                    unfinished.end(part, name, listing, Described.joined(scaled), self.folder)
+            unfinished.finish(self.out)
+
+    def _described(self) -> dict[str, Any]:
+        return {"format": _FORMAT, "size": self.size, "square": self.square, "channels": 3}
+
+    def _scaled(self, pool: Executor | None, members: Sequence[Path]) -> Iterator[_Scaled]:
+        """The images of a class, some at a time, in order; few are decoded ahead."""
+        work = partial(_scale_some, side=self.size, square=self.square)
+        pieces = [members[start : start + CHUNK] for start in range(0, len(members), CHUNK)]
+        for found in map(work, pieces) if pool is None else _ahead(pool, work, pieces, 2 * self.jobs):
+            for line in found.bad:
+                if not self.skip_bad:
+                    raise UserError(f"{line}, or leave out all such files with --skip-bad")
+                log.warning("%s; it is left out", line)
+            yield found
+
+
+def choose_classes(layout: Layout, wanted: Sequence[str], folder: Path) -> Layout:
+    """Only these classes of a folder, or all of them where none are named; one that is not there is refused.
+
+    The name of one of ImageNet's data sets stands for its classes.
+    """
+    if not wanted:
+        return layout
+    if len(wanted) == 1 and wanted[0] in COLLECTIONS and wanted[0] not in layout.train:
+        wanted = COLLECTIONS[wanted[0]].select(sorted(layout.train), str(folder))
+    for name in wanted:
+        if name not in layout.train:
+            raise UserError(f"{folder} has no class '{name}'; {suggestion(name, layout.train)}")
+    chosen = set(wanted)
+    if len(chosen) < 2:
+        raise UserError(f"--classes names {len(chosen)} class; a pack needs at least 2")
+
+    def some(found: Files) -> dict[str, tuple[Path, ...]]:
+        return {name: members for name, members in found.items() if name in chosen}
+
+    return replace(layout, train=some(layout.train), test=some(layout.test) if layout.test is not None else None)
+
+
+def read_classes(words: str) -> tuple[str, ...]:
+    """Class names from a file (the first word of each line) or from a list with commas; an empty word: none."""
+    path = Path(words)
+    if not words:
+        return ()
+    if files.describe(path) == "a plain file":
+        lines = (line.split() for line in files.read_text(path).splitlines() if not line.startswith("#"))
+        return tuple(dict.fromkeys(line[0] for line in lines if line))
+    return tuple(dict.fromkeys(word.strip() for word in words.split(",") if word.strip()))
+
+
+# Decoding -------------------------------------------------------------------------------------------------------------
+
+
+def _scale_some(members: Sequence[Path], side: int, square: bool) -> _Scaled:
+    pixels, sizes, digests, sources, bad = list[bytes](), [], list[bytes](), list[bytes](), list[str]()
+    for path in members:
+        try:
+            image, data = scale_picture(path, side, square=square)
+        except UserError as error:
+            bad.append(str(error))
+            continue
+        pixels.append(image.tobytes())
+        sizes.append(image.shape[1:])
+        digests.append(digest_of(pixels[-1]))
+        sources.append(digest_of(data))
+    count = len(sizes)
+    arrays = (np.frombuffer(b"".join(each), np.uint8).reshape(count, DIGEST) for each in (digests, sources))
+    return _Scaled(b"".join(pixels), Described(np.array(sizes, dtype=np.int32).reshape(count, 2), *arrays), bad)
+
+
+@contextlib.contextmanager
+def _workers(jobs: int) -> Iterator[Executor | None]:
+    """Processes that decode; none where one is enough."""
+    if jobs == 1:
+        yield None
+        return
+    pool = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), initializer=_follow_parent)
+    try:
+        yield pool
+    except BrokenProcessPool as error:
+        raise UserError(
+            "a process that decodes images was ended from outside, perhaps for lack of memory; "
+            "the same command goes on; with fewer --jobs it needs less"
+        ) from error
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _follow_parent() -> None:
+    """In a process that decodes: Ctrl-C is the parent's business, and when that one is gone, so are we."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+
+    def leave() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=leave, daemon=True).start()
+
+
+def _ahead(
+    pool: Executor, work: Callable[[Sequence[Path]], _Scaled], pieces: Sequence[Sequence[Path]], most: int
+) -> Iterator[_Scaled]:
+    """The results in order; at most so many pieces are at work or wait to be taken."""
+    waiting: deque[Future[_Scaled]] = deque()
+    for piece in pieces:
+        waiting.append(pool.submit(work, piece))
+        if len(waiting) >= most:
+            yield waiting.popleft().result()
+    while waiting:
+        yield waiting.popleft().result()
+
+
+# What is unfinished ---------------------------------------------------------------------------------------------------
+
+
+class _Unfinished:
+    """A pack in the making: a file that only grows, and a journal of its finished blocks."""
+
+    def __init__(self, path: Path, journal: Path, described: dict[str, Any]) -> None:
+        self._path, self._journal_path, self._values = path, journal, described
+        self._blocks: list[Block] = []
+        self._images: list[Described] = []
+        self.skipped = 0
+        self._place = PAGE
+        self._file: BinaryIO = files.open_to_append(path)
+        self._journal: BinaryIO = files.open_to_append(journal)
+
+    def __enter__(self) -> _Unfinished:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._file.close()
+        self._journal.close()
+
+    def go_on(self, tasks: Sequence[tuple[str, str, str]]) -> int:
+        """How many of these classes are finished; whatever follows them is cut off.
+
+        A class is finished if it was packed in the same way, of files with the same names, sizes and times.
+        """
+        kept, bytes_of_journal = 0, 0
+        self._journal.seek(0)
+        end = self._path.stat().st_size
+        for number, line in enumerate(self._journal):
+            record = _parsed(line)
+            if number == 0:
+                if record != self._values:
+                    break
+            else:
+                found = self._finished(record, tasks[kept] if kept < len(tasks) else None, end)
+                if found is None:
+                    break
+                self._blocks.append(found[0])
+                self._images.append(found[1])
+                self._place = found[0].place + found[0].length
+                self.skipped = int(record["skipped"])
+                kept += 1
+            bytes_of_journal += len(line)
+        self._journal.truncate(bytes_of_journal)
+        if not bytes_of_journal:
+            self._note(self._values)
+        self._file.truncate(self._place if self._blocks else 0)
+        if not self._blocks:
+            self._file.write(MAGIC.ljust(PAGE, b"\0"))
+        return kept
+
+    def _finished(
+        self,
+        record: Any,  # noqa: ANN401 - read from a file
+        task: tuple[str, str, str] | None,
+        end: int,
+    ) -> tuple[Block, Described] | None:
+        try:
+            block = Block.from_json(record)
+            images = Described.unpacked(bytes.fromhex(record["described"]), block.images)
+            length = int(images.sizes.astype(np.int64).prod(axis=1).sum()) * self._values["channels"]
+            same = task == (block.part, block.name, record["listing"]) and block_digest(images) == block.digest
+            fits = (block.place, block.length) == (self._next_place(block.part), length)
+            there = fits and block.place + length <= end
+        except (KeyError, TypeError, ValueError):
+            return None
+        return (block, images) if same and there else None
+
+    def _next_place(self, part: str) -> int:
+        """Where a class of this part begins after those that are finished."""
+        follows = not self._blocks or self._blocks[-1].part == part
+        return self._place if follows else -(-self._place // PAGE) * PAGE
+
+    def begin(self, part: str) -> None:
+        """A class of this part follows; a part begins at a page."""
+        self._start = self._next_place(part)
+        self._file.write(bytes(self._start - self._place))
+        self._place = self._start
+
+    def write(self, pixels: bytes) -> None:
+        """More images of the class."""
+        self._file.write(pixels)
+        self._place += len(pixels)
+
+    def end(self, part: str, name: str, listing: str, images: Described, folder: Path) -> None:
+        """The class is complete: made sure of on disk, then noted."""
+        if not len(images.sizes):
+            raise UserError(f"no image of class '{name}' in {folder} can be decoded; remove the class, or mend it")
+        block = Block(part, name, self._start, self._place - self._start, len(images.sizes), block_digest(images))
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        more = {"listing": listing, "skipped": self.skipped, "described": images.packed().hex()}
+        self._note({**block.as_json(), **more})
+        self._blocks.append(block)
+        self._images.append(images)
+
+    def _note(self, record: dict[str, Any]) -> None:
+        self._journal.write(json.dumps(record).encode() + b"\n")
+        self._journal.flush()
+        os.fsync(self._journal.fileno())
+
+    def finish(self, out: Path) -> None:
+        """Add the index, and give the file its name."""
+        values = {**self._values, "skipped": self.skipped}
+        index = write_index(values, self._blocks, Described.joined(self._images))
+        self._file.truncate(self._place)  # without an index that was added before it was killed
+        self._file.write(index + Footer(self._place, len(index), digest_of(index)).packed())
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._path.rename(out)
+        self._journal_path.unlink(missing_ok=True)
+
+
+def _parsed(line: bytes) -> Any:  # noqa: ANN401 - whatever a file holds
+    try:
+        return json.loads(line) if line.endswith(b"\n") else None
+    except ValueError:
+        return None
+
+
+def _listing(members: Sequence[Path]) -> str:
+    """Names, sizes and times of files: by which it is seen that they are the same."""
+    total = hashlib.blake2b(digest_size=DIGEST)
+    for path in members:
+        try:
+            found = path.stat()
+            total.update(f"{os.fsencode(path.name)!r} {found.st_size} {found.st_mtime_ns}\n".encode())
+        except OSError:
+            total.update(f"{os.fsencode(path.name)!r} gone\n".encode())
+    return total.hexdigest()

@@ -1,0 +1,388 @@
+"""Pixel stores: where the pixels of images lie, and the one way to them, `gather`.
+
+An image set (`poise.data.images`) has labels, origins and a store. Selecting, joining, splitting and drawing
+environments make views: lists of indices into stores, which copy and read nothing. Pixels are read by the feed and by
+few others (`Evaluator.extract`, digests, a learner's own exemplars when it is saved).
+
+There are three kinds. `DenseStore` is one tensor [N, C, H, W], in memory or on a device. `FlatStore` is one long row
+of bytes with the place, height and width of every image, [C, H, W] each: on a device, in memory, or mapped from a file
+(`poise.data.packs`); its images may have different sizes. `View` (`poise.data.views`) is a list of indices into others.
+
+What a store must do:
+
+- `gather(indices)` gives uint8 [n, C, H, W] of one size, the store's `shape`. Images of that size come as they are; of
+  larger ones (the aspect was kept) the centre is cut out, and nothing is scaled.
+- `gather(indices, crops)` gives the boxes of `crops`, entry i for image `indices[i]`, scaled to `crops.size` and
+  mirrored where it says so. Boxes are in pixels of the whole stored image, whose heights and widths are `sizes`.
+- Both give the result where the store lies (`device`), whatever the device of the indices.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from poise.data.cropping import Rows, crop_batch
+from poise.data.resampling import Crops, resize_box_on_host
+from poise.errors import UserError
+
+Shape = tuple[int, int, int]  # channels, height and width
+_CHUNK: Final = 1 << 26  # bytes of images that are read at once where all are needed one after the other
+
+
+class PixelStore(ABC):
+    """The pixels of some images; see above for `gather`.
+
+    Attributes:
+        shape: channels, height and width of an image as `gather` gives it without crops.
+        in_memory: whether the pixels take memory of the process already; if not, they are read when they are gathered.
+        lasting: whether they are in a file of the user's: then whoever keeps some of them need not copy them.
+        host: where the same images lie on the host, if these are a copy on a device. What is known of them, and what is
+            sent to other processes, is of those.
+    """
+
+    shape: Shape
+    in_memory: bool = True
+    lasting: bool = False
+    host: PixelStore | None = None
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def device(self) -> torch.device:
+        """Where `gather` puts its result."""
+
+    @property
+    @abstractmethod
+    def sizes(self) -> Tensor:
+        """int64 [N, 2] on the host: height and width of every stored image."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """uint8; float32 where features stand for images."""
+        return torch.uint8
+
+    @abstractmethod
+    def gather(self, indices: Tensor, crops: Crops | None = None) -> Tensor:
+        """The images at these indices; of each the part that `crops` says."""
+
+    @abstractmethod
+    def loaded(self, indices: Tensor) -> DenseStore | FlatStore:
+        """Whole images, in memory of their own on the store's device."""
+
+    def expect(self, indices: Tensor) -> None:  # noqa: B027 - nothing to do where pixels are in memory
+        """Say that these images are gathered next, so that a file is read ahead."""
+
+    def identity(self) -> Iterator[bytes]:
+        """What these images are known by, for a digest: their pixels, or what a file says of them."""
+        for start, stop in chunks(self):
+            yield self.part(start, stop).cpu().contiguous().numpy().tobytes()
+
+    @property
+    def known_by_pixels(self) -> bool:
+        """Whether `identity` reads pixels."""
+        return True
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all whole images."""
+        return int(self.sizes.prod(dim=1).sum()) * self.shape[0] * self.dtype.itemsize
+
+    @property
+    def is_even(self) -> bool:
+        """Whether every stored image has the size of `shape`."""
+        return bool((self.sizes == torch.tensor(self.shape[1:], device="cpu")).all())
+
+    def part(self, start: int, stop: int) -> Tensor:
+        """The images from `start` up to, not including, `stop`."""
+        return self.gather(torch.arange(start, min(stop, len(self)), device="cpu"))
+
+    def all(self) -> Tensor:
+        """All images as one tensor: for few of them."""
+        return self.part(0, len(self))
+
+    def select(self, indices: Tensor) -> PixelStore:
+        """The images at these indices, in this order, as a view."""
+        from poise.data.views import View  # which is made of stores
+
+        return View.of([(self, indices.cpu())])
+
+    def to(self, device: torch.device | str) -> PixelStore:
+        """The same images on another device."""
+        return self if self.lies_on(torch.device(device)) else resident(self, torch.device(device))
+
+    def lies_on(self, device: torch.device) -> bool:
+        """Whether the pixels are on this device; `cuda` is any of them."""
+        return self.device.type == device.type and device.index in (None, self.device.index)
+
+    def compacted(self) -> PixelStore:
+        """The same images without holding others in memory."""
+        return self
+
+
+class _Held(PixelStore):
+    """What has its bytes itself; on a device perhaps as a copy."""
+
+    def identity(self) -> Iterator[bytes]:
+        """What these images are known by on the host."""
+        return super().identity() if self.host is None else self.host.identity()
+
+    @property
+    def known_by_pixels(self) -> bool:
+        """Whether `identity` reads pixels."""
+        return self.host is None or self.host.known_by_pixels
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Sent to other processes, it is what lies on the host."""
+        if self.device.type == "cpu":
+            return super().__reduce__()  # type: ignore[return-value]
+        return _itself, (self.host if self.host is not None else self.to("cpu"),)
+
+
+def _itself(store: PixelStore) -> PixelStore:
+    return store
+
+
+class DenseStore(_Held):
+    """Images of one size in one tensor, uint8 [N, C, H, W]; where features stand for images, float32 [N, d, 1, views].
+
+    `mapped` says that the tensor lies in a file, and takes no memory of the process.
+    """
+
+    def __init__(self, pixels: Tensor, *, mapped: bool = False) -> None:
+        features = pixels.dtype == torch.float32 and pixels.ndim == 4 and pixels.shape[2] == 1
+        if (pixels.dtype != torch.uint8 or pixels.ndim != 4) and not features:
+            raise UserError(f"pixels must be uint8 [N, C, H, W], not {describe(pixels)}; see to_pixels")
+        self.pixels = pixels
+        self.in_memory = not mapped
+        channels, height, width = pixels.shape[1:]
+        self.shape = channels, height, width
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+    @property
+    def device(self) -> torch.device:
+        """That of the tensor."""
+        return self.pixels.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """That of the tensor."""
+        return self.pixels.dtype
+
+    @property
+    def sizes(self) -> Tensor:
+        """The same for every image."""
+        return torch.tensor(self.shape[1:], device="cpu").expand(len(self), 2)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all images."""
+        return self.pixels.numel() * self.pixels.itemsize
+
+    @property
+    def is_even(self) -> bool:
+        """They all have one size."""
+        return True
+
+    def gather(self, indices: Tensor, crops: Crops | None = None) -> Tensor:
+        """The images at these indices; of each the part that `crops` says."""
+        indices = indices.to(self.device)
+        if crops is None:
+            return self.pixels.index_select(0, indices)
+        return gather_boxes(self, indices, crops)
+
+    def part(self, start: int, stop: int) -> Tensor:
+        """The images from `start` up to, not including, `stop`, not copied."""
+        return self.pixels[start:stop]
+
+    def loaded(self, indices: Tensor) -> DenseStore:
+        """A copy of some images."""
+        return DenseStore(self.gather(indices))
+
+    def to(self, device: torch.device | str) -> DenseStore:
+        """The same images on another device."""
+        return self if self.lies_on(torch.device(device)) else DenseStore(self.pixels.to(device))
+
+    @property
+    def longest(self) -> int:
+        """The longest side of an image."""
+        return max(self.shape[1:])
+
+    def rows(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """As those of a `FlatStore`."""
+        count, (channels, height, width) = len(self), self.shape
+        each = torch.arange(count, device=self.device)
+        sides = (torch.full_like(each, side) for side in (height, width))
+        heights, widths = sides
+        return self.pixels.reshape(-1), each * (channels * height * width), heights, widths
+
+
+class FlatStore(_Held):
+    """Images of different sizes in one row of bytes.
+
+    Args:
+        flat: uint8 [bytes], in memory, mapped, or on a device.
+        places: int64 [N]: where each image begins in it.
+        sizes: int64 [N, 2]: height and width of each image; its bytes are [channels, height, width].
+        shape: of what `gather` gives without crops; no image may be smaller.
+
+    Attributes:
+        longest: the longest side of any image.
+    """
+
+    def __init__(self, flat: Tensor, places: Tensor, sizes: Tensor, shape: Shape, *, in_memory: bool = True) -> None:
+        self.flat, self.shape, self.in_memory = flat, shape, in_memory
+        self._sizes = sizes.cpu()
+        self._places = places.cpu()
+        self._even = bool((self._sizes == torch.tensor(shape[1:], device="cpu")).all())
+        if not self._even and bool((self._sizes < torch.tensor(shape[1:], device="cpu")).any()):
+            raise UserError(f"an image is smaller than {shape[1]}×{shape[2]} pixels; gather needs crops for it")
+        self._rows: tuple[Tensor, Tensor, Tensor, Tensor] | None = None
+        self.longest = int(self._sizes.max()) if len(self._sizes) else max(shape[1:])
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    @property
+    def device(self) -> torch.device:
+        """That of the bytes."""
+        return self.flat.device
+
+    @property
+    def sizes(self) -> Tensor:
+        """Height and width of every image."""
+        return self._sizes
+
+    @property
+    def is_even(self) -> bool:
+        """Whether every image has the size of `shape`."""
+        return self._even
+
+    def gather(self, indices: Tensor, crops: Crops | None = None) -> Tensor:
+        """The images at these indices: their centre, or the part that `crops` says."""
+        if crops is not None:
+            return gather_boxes(self, indices, crops)
+        if self.device.type != "cpu":
+            return self._gather_centres(indices.to(self.device))
+        return self._copied_centres(indices.cpu())
+
+    def image(self, index: int) -> Tensor:
+        """One whole image, uint8 [C, H, W], not copied."""
+        height, width = self._sizes[index].tolist()
+        start = int(self._places[index])
+        return self.flat[start : start + self.shape[0] * height * width].view(self.shape[0], height, width)
+
+    def loaded(self, indices: Tensor) -> DenseStore | FlatStore:
+        """Whole images in memory of their own; a `DenseStore` where all have one size."""
+        if self._even:
+            return DenseStore(self.gather(indices))
+        indices = indices.cpu()
+        sizes = self._sizes[indices]
+        lengths = sizes.prod(dim=1) * self.shape[0]
+        places = lengths.cumsum(0) - lengths
+        flat = torch.empty(int(lengths.sum()), dtype=torch.uint8, device=self.device)
+        into: Any = flat.numpy() if self.device.type == "cpu" else flat
+        out_of: Any = self.flat.numpy() if self.device.type == "cpu" else self.flat
+        for source, start, length in zip(
+            self._places[indices].tolist(), places.tolist(), lengths.tolist(), strict=True
+        ):
+            into[start : start + length] = out_of[source : source + length]
+        return FlatStore(flat, places, sizes, self.shape)
+
+    def rows(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """All bytes, and of every image the place, height and width, on the store's device: for what must be fast."""
+        if self._rows is None:
+            heights, widths = self._sizes.to(self.device).T.contiguous()
+            self._rows = self.flat, self._places.to(self.device), heights, widths
+        return self._rows
+
+    def _copied_centres(self, indices: Tensor) -> Tensor:
+        """In numpy, whose loops over many small images are short, and leave other threads alone while they copy."""
+        channels, height, width = self.shape
+        found = torch.empty(len(indices), *self.shape, dtype=torch.uint8, device="cpu")
+        flat, images = self.flat.numpy(), found.numpy()
+        starts, sizes = self._places[indices].tolist(), self._sizes[indices].tolist()
+        for place, (start, (tall, wide)) in enumerate(zip(starts, sizes, strict=True)):
+            image = flat[start : start + channels * tall * wide].reshape(channels, tall, wide)
+            top, left = (tall - height) // 2, (wide - width) // 2
+            images[place] = image[:, top : top + height, left : left + width]
+        return found
+
+    def _gather_centres(self, indices: Tensor) -> Tensor:
+        """The same without a look at any value, as a captured step needs it."""
+        flat, places, heights, widths = self.rows()
+        channels, height, width = self.shape
+        places, heights, widths = (values.index_select(0, indices) for values in (places, heights, widths))
+        tops, lefts = (heights - height) // 2, (widths - width) // 2
+        rows = tops[:, None] + torch.arange(height, device=self.device)
+        columns = lefts[:, None] + torch.arange(width, device=self.device)
+        inside = rows[:, :, None] * widths[:, None, None] + columns[:, None, :]
+        planes = places[:, None] + torch.arange(channels, device=self.device) * (heights * widths)[:, None]
+        return flat.take(planes[:, :, None, None] + inside[:, None])
+
+
+def as_store(pixels: Tensor | PixelStore) -> PixelStore:
+    """A store of these pixels."""
+    return DenseStore(pixels) if isinstance(pixels, Tensor) else pixels
+
+
+def resident(store: PixelStore, device: torch.device) -> DenseStore | FlatStore:
+    """All images of a store on a device, sent there piece by piece: the host holds no second copy of them."""
+    found = _resident(store, device)
+    if device.type != "cpu" and store.device.type == "cpu":
+        found.host = store
+    return found
+
+
+def _resident(store: PixelStore, device: torch.device) -> DenseStore | FlatStore:
+    if store.is_even:
+        pixels = torch.empty(len(store), *store.shape, dtype=store.dtype, device=device)
+        for start, stop in chunks(store):
+            pixels[start:stop] = store.part(start, stop)
+        return DenseStore(pixels)
+    sizes = store.sizes
+    lengths = sizes.prod(dim=1) * store.shape[0]
+    places = lengths.cumsum(0) - lengths
+    flat = torch.empty(int(lengths.sum()), dtype=torch.uint8, device=device)
+    for start, stop in chunks(store):
+        piece = store.loaded(torch.arange(start, stop, device="cpu")).rows()[0]
+        first = int(places[start])
+        flat[first : first + len(piece)] = piece
+    return FlatStore(flat, places, sizes, store.shape)
+
+
+def chunks(store: PixelStore) -> Iterator[tuple[int, int]]:
+    """Where pieces of a store start and stop that are small enough to be held in memory."""
+    step = max(1, _CHUNK * len(store) // max(store.nbytes, 1))
+    return ((start, min(start + step, len(store))) for start in range(0, len(store), step))
+
+
+def gather_boxes(store: DenseStore | FlatStore, indices: Tensor, crops: Crops) -> Tensor:
+    """The boxes of `crops` out of the images at these indices: on a device all at once, else one after the other."""
+    if len(crops) != len(indices):
+        raise UserError(f"{len(indices)} images came with {len(crops)} crops; give one for each image")
+    flat, places, heights, widths = store.rows()
+    channels = store.shape[0]
+    if store.device.type != "cpu":
+        return crop_batch(Rows(flat, places, heights, widths, channels, store.longest), indices.to(store.device), crops)
+    found = torch.empty(len(indices), channels, *crops.size, dtype=torch.uint8, device=store.device)
+    boxes, mirrored = crops.boxes.tolist(), crops.mirrored.tolist()
+    for row, index in enumerate(indices.tolist()):
+        start, height, width = int(places[index]), int(heights[index]), int(widths[index])
+        image = flat[start : start + channels * height * width].view(channels, height, width)
+        scaled = torch.from_numpy(resize_box_on_host(image.numpy(), tuple(boxes[row]), crops.size))
+        found[row] = scaled.flip(-1) if mirrored[row] else scaled
+    return found
+
+
+def describe(values: Tensor) -> str:
+    """Type and shape, as messages show them."""
+    return f"{str(values.dtype).removeprefix('torch.')} {list(values.shape)}"

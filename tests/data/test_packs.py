@@ -1,0 +1,360 @@
+"""Packs: made of folders, read as data, refused where they are damaged."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from poise import Learner
+from poise.data import Augmentation, Preprocessing
+from poise.data.inputs import LONGEST
+from poise.data.packing import Packed, Packing, read_classes
+from poise.data.packs import TEST, TRAIN, Described, Pack, PackedStore, digest_of, write_index
+from poise.data.sources import FolderSource, PackSource, add_source, listing, open_source
+from poise.errors import Damaged, UserError
+from poise.places.packfile import Footer, read_footer
+
+Driven = Callable[..., tuple[int, str]]
+
+
+def picture(seed: int, width: int = 24, height: int = 20) -> Image.Image:
+    """A random smooth image."""
+    small = np.random.default_rng(seed).integers(0, 256, (4, 4, 3), dtype=np.uint8)
+    return Image.fromarray(small).resize((width, height), Image.Resampling.BILINEAR)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Three classes with a training and a test part, images of different sizes."""
+    root, seed = tmp_path / "images", 0
+    for part, count in (("train", 5), ("val", 2)):
+        for name in ("ant", "bee", "cat"):
+            (root / part / name).mkdir(parents=True)
+            for number in range(count):
+                seed += 1
+                picture(seed, 20 + seed % 7, 18 + seed % 5).save(root / part / name / f"{number}.png")
+    return root
+
+
+def make(folder: Path, out: Path, *, size: int = 12, jobs: int = 1, **options: object) -> Pack:
+    list(Packing(folder, out, size=size, jobs=jobs, **options).run())  # type: ignore[arg-type]
+    return Pack.open(out)
+
+
+# Making one -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_pack_holds_every_image_with_its_short_side_at_the_size(folder: Path, tmp_path: Path) -> None:
+    pack = make(folder, tmp_path / "some.pack")
+    assert pack.class_names == ("ant", "bee", "cat")
+    assert (pack.counts(TRAIN), pack.counts(TEST)) == ([5, 5, 5], [2, 2, 2])
+    for part, name in ((TRAIN, "train"), (TEST, "val")):
+        store, files = pack.store(part), sorted((folder / name).glob("*/*"))
+        assert pack.labels(part).tolist() == [("ant", "bee", "cat").index(file.parent.name) for file in files]
+        for index, file in enumerate(files):
+            image = Image.open(file)
+            width, height = (max(12, int(12 * side / min(image.size))) for side in image.size)
+            expected = np.asarray(image.resize((width, height), Image.Resampling.BILINEAR)).transpose(2, 0, 1)
+            found = store.loaded(torch.tensor([index]))
+            stored = found.image(0) if not found.is_even else found.all()[0]  # type: ignore[union-attr]
+            assert stored.shape == expected.shape
+            np.testing.assert_array_equal(stored.numpy(), expected)
+            assert pack.described(part).sources[index].tobytes() == digest_of(file.read_bytes())
+    assert not list(tmp_path.glob("some.pack.*"))
+
+
+def test_squares_have_one_size(folder: Path, tmp_path: Path) -> None:
+    pack = make(folder, tmp_path / "square.pack", square=True)
+    assert pack.store(TRAIN).is_even
+    assert pack.store(TRAIN).all().shape == (15, 3, 12, 12)
+
+
+def test_images_of_the_size_are_stored_as_they_are(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / "images" / name).mkdir(parents=True)
+        for number in range(5):
+            picture(number, 16, 16).save(tmp_path / "images" / name / f"{number}.png")
+    store = make(tmp_path / "images", tmp_path / "same.pack", size=16).store(TRAIN)
+    files = FolderSource(tmp_path / "images", size=16)._layout.train["a"]
+    expected = [np.asarray(Image.open(file)).transpose(2, 0, 1) for file in files]
+    np.testing.assert_array_equal(store.part(0, 4).numpy(), np.stack(expected))
+
+
+def test_files_are_rotated_made_rgb_and_cut_where_they_are_very_long(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / "images" / "train" / name).mkdir(parents=True)
+    turned = Image.Exif()
+    turned[0x0112] = 6  # a quarter turn
+    picture(1, 40, 20).save(tmp_path / "images/train/a/turned.jpg", exif=turned)
+    Image.new("L", (400, 20), 77).save(tmp_path / "images/train/b/long.png")
+    pack = make(tmp_path / "images", tmp_path / "odd.pack", size=10)
+    assert pack.images.sizes.tolist() == [[20, 10], [10, 10 * LONGEST]]
+    assert set(pack.store(TRAIN).part(1, 2).flatten().tolist()) == {77}
+    with pytest.raises(UserError, match="no test part"):
+        PackSource(tmp_path / "odd.pack").test()
+
+
+def test_several_processes_make_the_same_bytes(folder: Path, tmp_path: Path) -> None:
+    make(folder, tmp_path / "one.pack")
+    make(folder, tmp_path / "two.pack", jobs=2)
+    assert (tmp_path / "one.pack").read_bytes() == (tmp_path / "two.pack").read_bytes()
+
+
+def test_only_some_classes(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "list").write_text("# two of them\ncat  the animal\nant\n")
+    assert read_classes(str(tmp_path / "list")) == ("cat", "ant")
+    assert read_classes("bee, cat") == ("bee", "cat")
+    pack = make(folder, tmp_path / "some.pack", classes=("cat", "ant"))
+    assert pack.class_names == ("ant", "cat")
+    with pytest.raises(UserError, match="no class 'bees'; did you mean"):
+        make(folder, tmp_path / "other.pack", classes=("ant", "bees"))
+
+
+def test_a_file_that_is_no_image_is_named_and_left_out_only_when_asked(folder: Path, tmp_path: Path) -> None:
+    bad = folder / "train" / "bee" / "2.png"
+    bad.write_bytes(b"no image")
+    with pytest.raises(UserError, match=r"bee/2\.png cannot be decoded.*--skip-bad"):
+        make(folder, tmp_path / "some.pack")
+    pack = make(folder, tmp_path / "some.pack", skip_bad=True)
+    assert (pack.counts(), pack.skipped) == ([5, 4, 5], 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("there.pack", "is there already"), ("pack", "must end in .pack"), ("no/a.pack", "not exist")]
+)
+def test_a_bad_place_is_refused_before_anything_is_decoded(folder: Path, tmp_path: Path, name: str, words: str) -> None:
+    (tmp_path / "there.pack").write_bytes(b"mine")
+    with pytest.raises(UserError, match=words):
+        make(folder, tmp_path / name)
+    assert (tmp_path / "there.pack").read_bytes() == b"mine"
+
+
+# Interrupted ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_pack_that_was_killed_goes_on_with_its_class(folder: Path, tmp_path: Path, driven: Driven) -> None:
+    make(folder, tmp_path / "whole.pack")
+    words = "data", "pack", str(folder), "--out", str(tmp_path / "some.pack"), "--size", "12", "--jobs", "1"
+    for number in (1, 3, 2):  # of what is written in each attempt
+        code, _ = driven("poise.data.packing:_Unfinished:end", number, signal.SIGKILL, *words)
+        assert code == -signal.SIGKILL
+    code, printed = driven("poise.data.packing:_Unfinished:end", 99, signal.SIGKILL, *words)
+    assert code == 0
+    assert "images were packed before" in printed
+    assert (tmp_path / "some.pack").read_bytes() == (tmp_path / "whole.pack").read_bytes()
+    assert sorted(path.name for path in tmp_path.glob("*pack*")) == ["some.pack", "whole.pack"]
+
+
+@pytest.mark.parametrize("change", ["file", "size", "journal", "data"])
+def test_what_was_packed_otherwise_is_packed_again(folder: Path, tmp_path: Path, change: str) -> None:
+    out, journal, partial = (tmp_path / f"some.pack{ending}" for ending in ("", ".journal", ".partial"))
+    steps = Packing(folder, out, size=12 if change != "size" else 16).run()
+    while next(steps).name != "cat":
+        pass
+    steps.close()
+    if change == "file":
+        picture(99).save(folder / "train" / "bee" / "1.png")
+    if change == "journal":
+        lines = journal.read_bytes().splitlines(keepends=True)
+        journal.write_bytes(lines[0] + lines[1].replace(b'"place": 65536', b'"place": 65537') + lines[2][:40])
+    if change == "data":
+        with partial.open("r+b") as file:
+            file.truncate(70000)
+    first: Packed = next(iter(Packing(folder, out, size=12).run()))
+    assert first.resumed == {"file": 5, "size": 0, "journal": 0, "data": 5}[change]
+    make(folder, out)
+    make(folder, tmp_path / "fresh.pack")
+    assert out.read_bytes() == (tmp_path / "fresh.pack").read_bytes()
+
+
+# Reading one ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_pack_is_a_data_set(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("POISE_DATA", str(tmp_path / "data"))
+    (tmp_path / "data").mkdir()
+    make(folder, tmp_path / "data" / "animals.pack")
+    by_path, by_name = open_source(str(tmp_path / "data" / "animals.pack")), open_source("animals")
+    assert by_path.fingerprint == by_name.fingerprint
+    assert by_name.outline() == ([5, 5, 5], (3, 12, 12))
+    assert open_source("animals", size=8).train().shape == (3, 8, 8)
+    with pytest.raises(UserError, match="fewer than image_size=13"):
+        open_source("animals", size=13).train()
+    assert (len(by_name.train()), len(by_name.test())) == (15, 6)
+    assert add_source("zoo", tmp_path / "data" / "animals.pack").class_names == ("ant", "bee", "cat")
+    known = {entry.name: entry.kind for entry in listing()}
+    assert (known["animals"], known["zoo"]) == ("pack", "pack")
+    (tmp_path / "data" / "imagenet" / "train" / "n01440764").mkdir(parents=True)
+    assert {entry.name: entry.kind for entry in listing()}["imagenet"] == "ImageNet"
+
+
+def test_the_fingerprint_is_that_of_the_training_images(folder: Path, tmp_path: Path) -> None:
+    first = make(folder, tmp_path / "first.pack").fingerprint
+    picture(98).save(folder / "val" / "ant" / "0.png")
+    assert make(folder, tmp_path / "second.pack").fingerprint == first
+    picture(99).save(folder / "train" / "ant" / "0.png")
+    assert make(folder, tmp_path / "third.pack").fingerprint != first
+    assert make(folder, tmp_path / "fourth.pack", size=13).fingerprint != first
+
+
+def test_test_images_that_are_training_images_are_warned_of(
+    folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (folder / "val" / "ant" / "0.png").write_bytes((folder / "train" / "bee" / "1.png").read_bytes())
+    make(folder, tmp_path / "some.pack")
+    PackSource(tmp_path / "some.pack").test()
+    assert "1 of the 6 test images are copies" in caplog.text
+
+
+def test_opening_reads_no_pixel_and_the_first_look_at_a_damaged_one_says_so(folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "some.pack"
+    block = make(folder, path).blocks[1]
+    data = bytearray(path.read_bytes())
+    data[block.place + 3] ^= 1
+    path.write_bytes(data)
+    source = PackSource(path)
+    images = source.train()
+    assert len(source.fingerprint) == 32
+    assert len(images.select(torch.tensor([0, 6])).pixels) == 2
+    for look in (images.store.gather, images.store.loaded):
+        with pytest.raises(Damaged, match=r"image 5 of its train part, of class 'bee'"):
+            look(torch.tensor([4, 5]))
+
+
+def test_only_the_part_that_is_asked_for_is_mapped(folder: Path, tmp_path: Path) -> None:
+    pack = make(folder, tmp_path / "some.pack")
+    store = pack.store(TRAIN)
+    assert store.flat.numel() == sum(block.length for block in pack.blocks if block.part == TRAIN)
+    assert pack.blocks[3].part == TEST
+    assert pack.blocks[3].place % (1 << 16) == 0
+
+
+@pytest.mark.parametrize("kept", [20, 70_000, -1, -60])
+def test_a_pack_that_is_cut_off_is_refused_at_the_start(folder: Path, tmp_path: Path, kept: int) -> None:
+    path = tmp_path / "some.pack"
+    make(folder, path)
+    path.write_bytes(path.read_bytes()[:kept])
+    with pytest.raises(Damaged, match="is cut off"):
+        PackSource(path)
+
+
+def test_a_damaged_index_is_refused_at_the_start(folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "some.pack"
+    make(folder, path)
+    data = bytearray(path.read_bytes())
+    data[read_footer(path).place + 40] ^= 4
+    path.write_bytes(data)
+    with pytest.raises(Damaged, match="damaged index"):
+        PackSource(path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"size": 400},
+        {"size": "12"},
+        {"blocks": []},
+        {"channels": 2},
+        {"format": 2},
+        lambda blocks: blocks[0].update(place=1 << 40),
+        lambda blocks: blocks[0].update(images=6),
+        lambda blocks: blocks[1].update({"class": "ant"}),
+        lambda blocks: blocks[0].update(part="other"),
+        lambda blocks: blocks.reverse(),
+    ],
+)
+def test_an_index_that_somebody_else_wrote_is_one_line(folder: Path, tmp_path: Path, change: object) -> None:
+    path = tmp_path / "some.pack"
+    pack, footer = make(folder, path), read_footer(path)
+    values = json.loads(json.dumps({"format": 1, "size": 12, "square": False, "channels": 3}))
+    values["blocks"] = [block.as_json() for block in pack.blocks]
+    change(values["blocks"]) if callable(change) else values.update(change)
+    document = json.dumps(values).encode()
+    index = len(document).to_bytes(8, "little") + document + pack.images.packed()
+    path.write_bytes(
+        path.read_bytes()[: footer.place] + index + Footer(footer.place, len(index), digest_of(index)).packed()
+    )
+    with pytest.raises(Damaged, match="is not as poise writes it"):
+        PackSource(path)
+
+
+def test_a_file_that_is_no_pack_and_a_missing_one_are_one_line(tmp_path: Path) -> None:
+    (tmp_path / "some.pack").write_bytes(b"something else")
+    with pytest.raises(UserError, match="is no pack; make one with 'poise data pack"):
+        open_source(str(tmp_path / "some.pack"))
+    with pytest.raises(UserError, match="No such file"):
+        open_source(str(tmp_path / "none.pack"))
+
+
+def test_a_store_of_a_pack_is_sent_by_its_path(folder: Path, tmp_path: Path) -> None:
+    store = make(folder, tmp_path / "some.pack").store(TRAIN)
+    sent = pickle.dumps(store.select(torch.tensor([3, 1])))
+    assert len(sent) < 2000
+    assert torch.equal(pickle.loads(sent).all(), store.gather(torch.tensor([3, 1])))
+    (tmp_path / "some.pack").unlink()
+    make(folder, tmp_path / "some.pack", size=16)
+    with pytest.raises(UserError, match="is another pack"):
+        pickle.loads(sent)
+
+
+def test_arrays_of_another_length_are_refused() -> None:
+    described = Described(np.zeros((1, 2), np.int32), np.zeros((1, 16), np.uint8), np.zeros((1, 16), np.uint8))
+    assert len(write_index({}, [], described)) > 40
+    with pytest.raises(ValueError, match="another length"):
+        Described.unpacked(described.packed(), 2)
+
+
+# Learning from one ----------------------------------------------------------------------------------------------------
+
+
+def test_a_folder_that_does_not_fit_into_memory_is_refused_with_the_command(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("poise.data.suitable.free_memory", lambda: 1000)
+    with pytest.raises(UserError, match=rf"pack them once: poise data pack {folder} --out images.pack --size 16"):
+        FolderSource(folder, size=16).train()
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_a_learner_learns_the_same_from_a_pack_and_from_memory(device: str, folder: Path, tmp_path: Path) -> None:
+    pack = make(folder, tmp_path / "some.pack")
+    store = pack.store(TRAIN)
+    assert isinstance(store, PackedStore)
+    preprocessing = Preprocessing((0.5,) * 3, (0.25,) * 3, Augmentation(pad=1))
+    options = {"net": "small", "epochs": 2, "batch": 4, "policy": "fixed", "memory": 2}
+    options |= {"device": device, "deterministic": True}
+    learners = []
+    for images in (store, store.all()):
+        learner = Learner("lucir", preprocessing=preprocessing, **options)  # type: ignore[arg-type]
+        for part in (slice(0, 10), slice(10, 15)):
+            chosen = torch.arange(15)[part]
+            some = images.select(chosen) if isinstance(images, PackedStore) else images[chosen]
+            learner.partial_fit(some, pack.labels(TRAIN)[part])
+        learners.append(learner)
+    packed, plain = learners
+    for name, value in plain.model.state_dict().items():  # type: ignore[union-attr]
+        assert torch.equal(packed.model.state_dict()[name], value)  # type: ignore[union-attr]
+    kept = [learner.memory.exemplars.pixels for learner in learners]  # type: ignore[union-attr]
+    assert torch.equal(*kept)
+    packed.save(tmp_path / "packed")
+    assert torch.equal(Learner.load(tmp_path / "packed").memory.exemplars.pixels, kept[0])  # type: ignore[union-attr]
+
+
+def test_a_learner_takes_the_path_of_a_pack(folder: Path, tmp_path: Path) -> None:
+    make(folder, tmp_path / "some.pack", size=32)
+    learner = Learner(net="small", epochs=1, batch=8, policy="fixed", memory=1, device="cpu")
+    learner.partial_fit(tmp_path / "some.pack")
+    assert list(learner.classes_) == ["ant", "bee", "cat"]
+    assert learner.shape_ == (3, 32, 32)
+    assert len(learner.predict(str(tmp_path / "some.pack"))) == 15
+    with pytest.raises(UserError, match="leave labels out"):
+        learner.partial_fit(tmp_path / "some.pack", [1] * 15)
