@@ -257,3 +257,16 @@ def test_distillation_does_not_pull_a_student_that_equals_its_teacher(term: str)
     assert student.grad is not None
     assert loss.item() == pytest.approx(0, abs=1e-9)
     assert student.grad.abs().max() < 1e-9
+
+
+def test_the_margin_of_a_batch_is_the_mean_of_its_parts_weighed_by_their_images() -> None:
+    generator = torch.Generator().manual_seed(0)
+    scores, labels = torch.randn(12, 5, generator=generator), torch.tensor([0, 1, 0, 1, 2, 3, 4, 2, 3, 4, 2, 0])
+    whole = losses.margin_ranking(scores, labels, 2)
+    for cut in (3, 6, 9):  # parts of other shares of old images, and without any
+        parts = [(scores[:cut], labels[:cut]), (scores[cut:], labels[cut:])]
+        mean = sum(len(part) / 12 * losses.margin_ranking(values, part, 2, batch=labels) for values, part in parts)
+        torch.testing.assert_close(mean, whole)
+    nothing = losses.margin_ranking(scores, torch.full((12,), 3), 2, batch=torch.full((24,), 3))
+    assert float(nothing) == 0
+    assert torch.equal(losses.margin_ranking(scores, labels, 2, batch=labels), whole)

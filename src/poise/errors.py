@@ -38,6 +38,10 @@ class OutOfMemory(RunFailed):
     """A GPU's memory did not suffice."""
 
 
+class RankLost(RunFailed):
+    """Another of the processes that train together has ended, so that nothing can be exchanged any more."""
+
+
 class Damaged(RunFailed):
     """A file that poise wrote is not as it was written."""
 

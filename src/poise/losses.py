@@ -73,11 +73,14 @@ def feature_kd(student: Tensor, teacher: Tensor) -> Tensor:
     return (1 - F.cosine_similarity(student, teacher)).mean()
 
 
-def margin_ranking(scores: Tensor, labels: Tensor, old: int, margin: float = 0.5, hardest: int = 2) -> Tensor:
+def margin_ranking(
+    scores: Tensor, labels: Tensor, old: int, margin: float = 0.5, hardest: int = 2, *, batch: Tensor | None = None
+) -> Tensor:
     """LUCIR's inter-class separation for images of old classes.
 
     L = mean over old images of max(0, m − cos_y + cos_k), averaged over the K new classes k with the
-    highest scores. A batch without old images gives 0.
+    highest scores. A batch without old images gives 0. Where these images are a part of a batch, `batch` are the labels
+    of all of it: then the mean over parts, weighed by their images, is the L of the whole batch.
     """
     new = scores.shape[1] - old
     if new == 0:
@@ -86,7 +89,10 @@ def margin_ranking(scores: Tensor, labels: Tensor, old: int, margin: float = 0.5
     truth = scores.gather(1, labels[:, None])
     rivals = scores[:, old:].topk(min(hardest, new), dim=1).values
     hinge = torch.relu(margin - truth + rivals).mean(dim=1)
-    return (hinge * is_old).sum() / is_old.sum().clamp(min=1)
+    count = is_old.sum().clamp(min=1)
+    if batch is not None:
+        count = (batch < old).to(scores.dtype).sum().clamp(min=1) * (len(labels) / len(batch))
+    return (hinge * is_old).sum() / count
 
 
 def nca(logits: Tensor, labels: Tensor, scale: Tensor | None = None, margin: float = 0.0) -> Tensor:

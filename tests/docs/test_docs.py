@@ -126,6 +126,9 @@ def follow(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     elif program == "pip":
         assert words in (["install", "poise"], ["install", "."]), command
         assert tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["name"] == "poise"
+    elif program == "torchrun":
+        assert words[1:3] == ["-m", "poise"], command
+        follow_poise(words[3:], monkeypatch)  # the same command for one process
     elif program == "python":
         script = Path(words[0])
         assert words[1] in ("run", "resume")

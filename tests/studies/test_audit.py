@@ -17,7 +17,10 @@ from poise.studies import Audit, audit_folder, runner_in
 
 Plans = Callable[..., Plan]
 Outcome = Callable[[Path], tuple[dict[str, Any], bytes, bytes]]
-WORDS = ("groups=[3,1,1]", "epochs=3", "trials.length=0.5", "space={feature_kd=[0,1],lr=[0.1,0.02]}", "policy=race")
+WORDS = (
+    *("groups=[3,1,1]", "images_per_class=30", "epochs=3"),
+    *("policy=race", "trials.length=0.5", "space={feature_kd=[0,1],lr=[0.1,0.02]}"),
+)
 
 
 def events(folder: RunFolder, kind: str) -> list[dict[str, Any]]:

@@ -23,7 +23,7 @@ from poise.learner import LearnerState, Settings, Surroundings
 SEEDS = range(5)
 FIRST, BAD, LATER = (0, 1, 2, 3), (4, 5), (6,)
 SECOND_NAME = 9  # of digits of class 5, in the case of duplicated labels
-SMALL: dict[str, Any] = {"method": "lucir", "epochs": 16, "batch": 32, "memory": 6}
+SMALL: dict[str, Any] = {"method": "lucir", "epochs": 10, "batch": 32, "memory": 6}
 HOPELESS = {"feature_kd": [0.0], "lr": [0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2]}  # forgets everything
 
 Arrivals = tuple[Tensor, Tensor]

@@ -11,8 +11,8 @@ from typing import Annotated, Any, NoReturn, TextIO, cast
 import typer
 
 from poise import __version__
-from poise.cli import INTERRUPTED, lists, models, packs, reports, runs, studies
-from poise.errors import PoiseError, UserError, shown
+from poise.cli import INTERRUPTED, lists, models, packs, ranks, reports, runs, studies
+from poise.errors import PoiseError, RankLost, UserError, shown
 from poise.words import printable
 
 #: What Typer raises for a wrong command line; newer versions bundle their own click.
@@ -35,6 +35,7 @@ def start(
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
         raise typer.Exit(2)
+    ranks.refuse_other_commands(context.invoked_subcommand)
 
 
 for _command in (
@@ -93,7 +94,8 @@ class _Lines(logging.Handler):
 
 def run_command() -> NoReturn:
     """Run the command that was typed; a user's mistake is one line on stderr."""
-    logging.basicConfig(level=logging.WARNING, format="poise: %(message)s", handlers=[_Lines()])
+    level = logging.CRITICAL if ranks.is_silent() else logging.WARNING
+    logging.basicConfig(level=level, format="poise: %(message)s", handlers=[_Lines()])
     sys.unraisablehook = _tell_unraisable
     with redirect_stderr(cast("TextIO", _Forgiving(sys.stderr))):
         _run_app()
@@ -111,9 +113,9 @@ def _run_app() -> NoReturn:
         code = app(standalone_mode=False) or 0
         if code == INTERRUPTED:  # what newer versions of Typer make of Ctrl-C
             raise KeyboardInterrupt
-        sys.exit(code)
+        ranks.end(code)
     except PoiseError as error:
-        _fail(str(error), error.exit_code)
+        _fail(str(error), error.exit_code, lost=isinstance(error, RankLost))
     except UsageError as error:
         _fail(f"{error.format_message().rstrip('.')}; see 'poise --help'", 2)
     except OSError as error:
@@ -128,6 +130,9 @@ def _run_app() -> NoReturn:
         raise
     except (KeyboardInterrupt, typer.Abort):
         _fail("interrupted without a checkpoint; what was saved before is still there", INTERRUPTED)
+    except Exception as error:
+        ranks.leave_note(f"{type(error).__name__}: {error}")
+        raise
 
 
 def _refuse_empty_words(words: Sequence[str]) -> None:
@@ -142,9 +147,12 @@ def _refuse_empty_words(words: Sequence[str]) -> None:
             raise UserError(f"the value of {option} is empty (perhaps a variable that is not set); give it")
 
 
-def _fail(message: str, code: int) -> NoReturn:
+def _fail(message: str, code: int, *, lost: bool = False) -> NoReturn:
     line = printable(" ".join(message.split()))
     if len(line) > _LONGEST_LINE:
         line = f"{line[: _LONGEST_LINE // 2]} … {line[-_LONGEST_LINE // 2 :]}"
+    ranks.fail(line, code, _say, lost=lost)
+
+
+def _say(line: str) -> None:
     print(f"poise: {line}", file=sys.stderr)  # noqa: T201 - the one line a user gets
-    sys.exit(code)

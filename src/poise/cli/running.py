@@ -9,6 +9,7 @@ from typing import Any
 from poise.cli.words import show
 from poise.errors import PoiseError, UserError
 from poise.experiment import (
+    Follower,
     Plan,
     Run,
     RunFolder,
@@ -19,12 +20,15 @@ from poise.experiment import (
     make_plan,
     make_tracker,
     make_watcher,
+    open_ranks,
     parse_once,
+    reopen,
 )
 from poise.recipes import DEFAULT_RECIPE
 from poise.report import load_result, run_of_result, run_table
 from poise.runfolder import PAGE, REPORT
-from poise.studies import gather_with_studies
+from poise.studies import gather_with_studies, runner_in
+from poise.training import World
 
 
 def words_to_plan(recipe: str, overrides: Sequence[str] | None, seed: int | None = None) -> Plan:
@@ -38,14 +42,67 @@ def words_to_plan(recipe: str, overrides: Sequence[str] | None, seed: int | None
 
 
 def start_run(job: Run, tensorboard: bool = False, track: str | None = None) -> None:
-    """Start a run, or say what its folder already holds."""
+    """Start a run, or say what its folder already holds. Under torchrun, one that is unfinished goes on.
+
+    torchrun itself gives the same command again after a failure, and so may a user.
+    """
     folder, plan = job.folder, job.plan
+    if job.world is not None:
+        open_ranks(job.world, plan)
+        _run_on_ranks(job, job.world.shared(lambda: _state_of(folder, job.described())), tensorboard, track)
+        return
     if folder.exists:
         _explain_existing(folder, job.described())
         return
     watcher = make_watcher(len(plan.stream), [*plan.notes, f"run folder {folder.path}"])
     job.watchers = make_watchers(folder, watcher, tensorboard, track)
     show_result(job.start(), folder.path)
+
+
+def resume_run(world: World, path: Path, every: float, tensorboard: bool, track: str | None) -> None:
+    """`poise resume` under torchrun: rank 0 opens the folder, and tells the others what is in it."""
+
+    def opened() -> tuple[Plan, str]:
+        folder, plan = reopen(path)
+        if runner_in(folder) is not Run:
+            raise UserError(f"{path} is not the folder of a run; resume it without torchrun")
+        return plan, _state_of(folder, Run(plan, folder).described())
+
+    plan, state = world.shared(opened)
+    open_ranks(world, plan)
+    _run_on_ranks(Run(plan, RunFolder(path), (), every, world=world), state, tensorboard, track)
+
+
+def _state_of(folder: RunFolder, wanted: dict[str, Any]) -> str:
+    """Whether a run in this folder is new, unfinished or finished; that of another run is refused."""
+    if not folder.exists:
+        return "new"
+    folder.refuse_other(wanted)
+    return "finished" if folder.finished else "unfinished"
+
+
+def _run_on_ranks(job: Run, state: str, tensorboard: bool, track: str | None) -> None:
+    """Run it on this rank, as all ranks do: rank 0 with its folder, the others following."""
+    world = job.world
+    assert world is not None
+    if state == "finished":
+        if world.leads:
+            finish_up(job.folder)
+        return
+    if not world.leads:
+        job = Follower(job.plan, job.folder, (), job.checkpoint_seconds, world=world)
+    else:
+        notes = [*job.plan.notes, f"run folder {job.folder.path}", f"{world.size} ranks"]
+        job.watchers = make_watchers(job.folder, make_watcher(len(job.plan.stream), notes), tensorboard, track)
+    result = job.start() if state == "new" else job.resume()
+    if result:
+        show_result(result, job.folder.path)
+
+
+def refuse_dry_run(world: World | None) -> None:
+    """Refuse `--dry-run` on several ranks: what it measures is one process."""
+    if world is not None:
+        raise UserError("--dry-run measures one process; start it without torchrun")
 
 
 def show_result(result: Mapping[str, Any], folder: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from poise.cli.ranks import joined
 from poise.cli.words import Board, Checkpoints, LanesOption, Out, Overrides, RecipeName, Seed, Track, out_option, show
 from poise.recipes import DEFAULT_RECIPE
 from poise.store import CHECKPOINT_SECONDS
@@ -24,14 +25,17 @@ def run(
     checkpoint_every: Checkpoints = CHECKPOINT_SECONDS,
 ) -> None:
     """Run a recipe over its stream of phases."""
-    from poise.cli.running import start_run, words_to_plan
+    from poise.cli.running import refuse_dry_run, start_run, words_to_plan
     from poise.experiment import Run, RunFolder, describe_plan
 
-    plan = words_to_plan(recipe, overrides, seed)
-    if dry_run:
-        show(describe_plan(plan))
-        return
-    start_run(Run(plan, RunFolder(out or plan.default_folder()), (), checkpoint_every), tensorboard, track)
+    with joined() as world:
+        plan = words_to_plan(recipe, overrides, seed)
+        if dry_run:
+            refuse_dry_run(world)
+            show(describe_plan(plan))
+            return
+        job = Run(plan, RunFolder(out or plan.default_folder()), (), checkpoint_every, world=world)
+        start_run(job, tensorboard, track)
 
 
 def resume(
@@ -41,10 +45,14 @@ def resume(
     checkpoint_every: Checkpoints = CHECKPOINT_SECONDS,
 ) -> None:
     """Continue a run that was stopped or killed; the result is the same as without the stop."""
-    from poise.cli.running import finish_up, make_watchers, show_result
+    from poise.cli.running import finish_up, make_watchers, resume_run, show_result
     from poise.experiment import make_watcher, reopen
     from poise.studies import runner_in
 
+    with joined() as world:
+        if world is not None:
+            resume_run(world, folder, checkpoint_every, tensorboard, track)
+            return
     opened, plan = reopen(folder)
     if opened.finished:
         finish_up(opened)

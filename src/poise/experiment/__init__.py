@@ -8,6 +8,7 @@ from poise.experiment.model_file import Lesson, ModelFile
 from poise.experiment.plan import Plan, make_plan, reopen
 from poise.experiment.prediction import FolderScore, Prediction, predict_files, score_folder, set_reject
 from poise.experiment.progress import Lines, Quiet, Watcher, make_watcher
+from poise.experiment.ranks import Follower, open_ranks
 from poise.experiment.recipe import (
     Recipe,
     load_recipe,
@@ -27,6 +28,7 @@ __all__ = [
     "Exam",
     "Examiner",
     "FolderScore",
+    "Follower",
     "Lesson",
     "Lines",
     "ModelFile",
@@ -47,6 +49,7 @@ __all__ = [
     "make_recipe",
     "make_tracker",
     "make_watcher",
+    "open_ranks",
     "parse_once",
     "predict_files",
     "read_sweep",

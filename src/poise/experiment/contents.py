@@ -53,7 +53,7 @@ _MACHINE = keyed(
         "exact_resume": truth,
         "resumes": listed(mapped(anything)),
     },
-    {"switches": mapped(scalar)},
+    {"switches": mapped(scalar), "ranks": whole(1)},
 )
 
 

@@ -17,6 +17,7 @@ from poise.data.sources import digest
 from poise.errors import UserError
 from poise.learner import Label, Learner
 from poise.nets import Model
+from poise.runfolder import backward_transfer
 from poise.training import Evaluator
 
 DEV_IMAGES = 50  # training images per class set aside for the development exam
@@ -148,6 +149,29 @@ def accuracy_matrix(exams: list[Exam], stream: Stream) -> list[list[float]]:
     """Row i: percent right in exam i on the classes of each phase up to i, by the classifier that counted there."""
     groups = [frozenset(group) for group in stream.groups]
     return [[exam.accuracy(among=group) for group in groups[: exam.phase + 1]] for exam in exams]
+
+
+def matrix_in_percent(exams: list[Exam], stream: Stream) -> list[list[float]]:
+    """The accuracy of every exam (rows) on the classes of every phase so far (columns), as a result has it."""
+    return [[percent(accuracy) for accuracy in row] for row in accuracy_matrix(exams, stream)]
+
+
+def figures(exams: list[Exam], stream: Stream) -> dict[str, float]:
+    """The averages of a run, in percent, by the classifier that counted in each exam."""
+    accuracies = [exam.accuracy() for exam in exams]
+    later = accuracies[1:] or accuracies
+    return {
+        "average_accuracy": percent(sum(accuracies) / len(accuracies)),
+        "average_accuracy_after_phase_0": percent(sum(later) / len(later)),
+        "last_accuracy": percent(accuracies[-1]),
+        "average_forgetting": percent(average_forgetting(exams, stream)),
+        "backward_transfer": percent(backward_transfer(accuracy_matrix(exams, stream))),
+    }
+
+
+def percent(value: float) -> float:
+    """As results say it."""
+    return round(value, 4)
 
 
 def _per_class(labels: NDArray[np.int64], classes: list[int]) -> list[int]:

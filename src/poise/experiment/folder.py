@@ -15,6 +15,7 @@ from torch import Tensor
 from poise import files, runfolder, store
 from poise.errors import Damaged, Malformed, RunFailed, UserError, shown
 from poise.experiment.contents import check_checkpoint
+from poise.experiment.recipe import LEFT_OUT
 from poise.runfolder import saved_recipe, without_empty_keys
 from poise.schema import anything, contents_of, fitting_together, keyed, mapped, text
 
@@ -70,7 +71,7 @@ class RunFolder:
             return "a leak audit" if saved.get("runner") else "without a leak"
         if saved["fingerprint"] != wanted["fingerprint"]:
             return "of other data"
-        here = wanted["recipe"]
+        here, there = {**LEFT_OUT, **wanted["recipe"]}, {**LEFT_OUT, **there}
         other = [key for key in here if without_empty_keys(there.get(key)) != without_empty_keys(here[key])]
         return ", ".join(f"{key}={shown(there.get(key))}" for key in other)
 

@@ -33,6 +33,7 @@ def describe_machine(folder: Path, backend: Backend, *modules: str) -> dict[str,
             "device": str(backend.device),
             "gpu": torch.cuda.get_device_name(backend.device) if backend.device.type == "cuda" else None,
         },
+        **({"ranks": backend.world.size} if backend.world is not None else {}),
         "versions": versions(*modules),
         "libraries": libraries(),
         "switches": read_switches(),
@@ -61,6 +62,9 @@ def record_resume(path: Path, backend: Backend, *modules: str) -> None:
         other.append("another processor")
     if machine["threads"] != torch.get_num_threads():
         other.append(f"{machine['threads']} threads then, {torch.get_num_threads()} now")
+    ranks = backend.world.size if backend.world is not None else 1
+    if machine.get("ranks", 1) != ranks:
+        other.append(f"{machine.get('ranks', 1)} ranks then, {ranks} now")
     switched = changed_switches({**machine.get("switches", {}), "threads": torch.get_num_threads()})
     other += [switched] if switched is not None else []
     if other:

@@ -98,6 +98,11 @@ class Plan:
         train, exam = split_for_development(train) if split else (train, self.source.test())
         return keep_some(train, self.sizes), exam
 
+    def training_images(self) -> ImageSet:
+        """Training images alone, for a rank that examines nothing."""
+        train = self.source.train()
+        return keep_some(split_for_development(train)[0] if self.recipe.exam == "dev" else train, self.sizes)
+
     @cached_property
     def sizes(self) -> dict[int, int]:
         """At most how many training images a class has, where the recipe says it."""

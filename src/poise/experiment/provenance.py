@@ -30,9 +30,10 @@ def versions(*modules: str) -> dict[str, str | None]:
         named |= {each.name: each.version for each in metadata.distributions() if each.name.lower().startswith(_ON_GPU)}
         cudnn: Any = torch.backends.cudnn
         named |= {"cuda": torch.version.cuda, "cudnn": str(cudnn.version())}
-    homes = metadata.packages_distributions() if any(modules) else {}
-    for module in modules:
-        named |= {name: _version(name) for name in homes.get(module.partition(".")[0], ())}
+    others = [top for top in (module.partition(".")[0] for module in modules) if top not in ("", poise.__name__)]
+    homes = metadata.packages_distributions() if others else {}  # which reads what every package says of itself
+    for top in others:
+        named |= {name: _version(name) for name in homes.get(top, ())}
     return {
         "poise": __version__,
         "poise_commit": commit(),

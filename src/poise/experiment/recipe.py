@@ -35,8 +35,9 @@ Flag = Annotated[bool, Strict()]
 SettingName = Literal["tfh", "tfs", "groups"]
 ExamName = Literal["test", "dev"]
 AugmentationName = Literal["data", "judged", "autoaugment", "cutout", "autoaugment+cutout"]
+StatisticsName = Literal["local", "synchronised"]
 #: Keys that are left out of a written recipe where they say nothing: recipes are written as they always were.
-LEFT_OUT: Final = {"choose": False, "images": None, "augmentation": "data"}
+LEFT_OUT: Final = {"choose": False, "images": None, "augmentation": "data", "batch_statistics": "local"}
 
 
 _TABLES: Final = ("options", "action", "policy_options")  # keys that hold names of the method, the action, the policy
@@ -133,6 +134,7 @@ class Recipe(BaseModel):
     choose: Flag = False
     images: Whole | None = Field(None, ge=1)
     augmentation: AugmentationName = "data"
+    batch_statistics: StatisticsName = "local"  # of each rank's part of a batch, or of all of it (docs/scale.md)
 
     @model_serializer(mode="wrap")
     def _leave_out_unused_keys(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -316,7 +318,12 @@ def _refuse_unknown(values: Mapping[str, Any]) -> None:
     for name in trials if isinstance(trials, dict) else ():
         if name not in TrialKeys.model_fields:
             raise UserError(f"unknown key 'trials.{name}'; {suggestion(name, TrialKeys.model_fields)}")
-    choices = {"setting": SettingName, "exam": ExamName, "augmentation": AugmentationName}
+    choices = {
+        "setting": SettingName,
+        "exam": ExamName,
+        "augmentation": AugmentationName,
+        "batch_statistics": StatisticsName,
+    }
     for name, words in ((name, get_args(choice)) for name, choice in choices.items()):
         word = values.get(name, words[0])
         if word not in words:

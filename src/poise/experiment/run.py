@@ -8,16 +8,16 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import torch
 
 from poise import store
-from poise.data import ImageSet, Stream
+from poise.data import ImageSet
 from poise.errors import OutOfMemory, PoiseError, UserError
 from poise.experiment.changes import changed_keys, differing_keys, pin, refuse_changed
 from poise.experiment.contents import check_progress
-from poise.experiment.examiner import Exam, Examiner, accuracy_matrix, average_forgetting
+from poise.experiment.examiner import Exam, Examiner, figures, matrix_in_percent, percent
 from poise.experiment.folder import Checkpoint, RunFolder
 from poise.experiment.machine import describe_machine, record_end, record_resume, started_threads
 from poise.experiment.plan import Plan, images_by_origin, refuse_other_exam
@@ -27,9 +27,9 @@ from poise.experiment.stopping import CheckpointClock, Stop, as_many_threads, st
 from poise.learner import Learner, LearnerState, save_state, try_step
 from poise.nets import named_info, named_modules
 from poise.progress import Meter
-from poise.runfolder import SECONDS, backward_transfer
+from poise.runfolder import SECONDS
 from poise.schema import contents_of
-from poise.training import Event, TrialDone, TuningDone, Work, trained_images
+from poise.training import Event, TrialDone, TuningDone, Work, World, trained_images
 from poise.tuning import Reward
 
 log = logging.getLogger(__name__)
@@ -41,7 +41,8 @@ Running = Work[dict[str, Any]]  # a run, a little at a time
 class Run:
     """One run in one folder.
 
-    With `until` it leaves before that phase, after a checkpoint, and its folder is that of an unfinished run.
+    With `until` it leaves before that phase, after a checkpoint, and its folder is that of an unfinished run. In a
+    `world` this is the run of rank 0, which writes and examines; the other ranks follow it (`poise.experiment.ranks`).
     """
 
     runner: ClassVar[str] = "run"  # what a folder is resumed with
@@ -52,6 +53,7 @@ class Run:
     checkpoint_seconds: float = store.CHECKPOINT_SECONDS
     stop: Stop = field(default_factory=Stop)
     until: int | None = None
+    world: World | None = None
     exams: list[Exam] = field(default_factory=list)
     actions: list[dict[str, Any]] = field(default_factory=list)
     stored: list[dict[str, int]] = field(default_factory=list)
@@ -82,12 +84,13 @@ class Run:
         with self._open_folder(), as_many_threads(started_threads(self.folder.machine)):
             self._refuse_other_runner()
             found = self.folder.newest_checkpoint(journal=True)
+            if self.world is not None:
+                self.world.shared(lambda: (torch.get_num_threads(), found))
             if found is None:
                 self.folder.journal.rewind(0)
                 log.warning("%s has no checkpoint yet; starting from the beginning", self.folder.path)
                 return (yield from self._from_the_beginning(*self._prepare()))
-            train, exam = self.plan.images()
-            examiner = Examiner(exam, self.plan.stream)
+            train, examiner = self._open_images()
             refuse_other_exam(self.folder, examiner)
             with contents_of(found.path, "remove it to resume from the one before"):
                 learner = self._restore_learner(found, train)
@@ -120,14 +123,20 @@ class Run:
         """What can be wrong with the recipe or the data is found here, before anything is written."""
         learner = self.plan.new_learner()
         self.plan.settings.kind.check_first_phase(len(self.plan.stream[0]))
-        train, exam = self.plan.images()
+        train, examiner = self._open_images()
         info = named_info(self.plan.settings.net, self.plan.settings.seed)
         if info is not None:
             info.check(train.shape)
             try_step(learner, train.of_labels(self.plan.stream[0]))
         if self.plan.recipe.start is not None:
             learner = self._start_from(Path(self.plan.recipe.start), train)
-        return learner, train, Examiner(exam, self.plan.stream)
+        if self.world is not None:
+            self.world.wait()  # all ranks found their part in order
+        return learner, train, examiner
+
+    def _open_images(self) -> tuple[ImageSet, Examiner]:
+        train, exam = self.plan.images()
+        return train, Examiner(exam, self.plan.stream)
 
     @property
     def _modules(self) -> tuple[str, ...]:
@@ -153,11 +162,9 @@ class Run:
         for phase in range(len(self.exams), len(self.plan.stream) if self.until is None else self.until):
             if learner.phases_ == phase:
                 yield from self._learn(learner, phase, train, self._reward(learner, examiner))
-            exam = self._examine(examiner, learner, phase)
-            self._keep(exam, learner)
-            self._checkpoint(learner)
-            if phase + 1 < len(self.plan.stream):
-                self._leave_if_asked()
+            self._end_phase(learner, phase, examiner)
+            if phase + 1 < len(self.plan.stream) and self._is_asked_to_stop():
+                self._leave()
         return self._finish(learner) if self.until is None else {}
 
     def _reward(self, learner: Learner, examiner: Examiner) -> Reward | None:
@@ -188,19 +195,23 @@ class Run:
             part = "policy" if isinstance(event, TrialDone | TuningDone) else "train"
             self.seconds[part] += time.monotonic() - began
             if event is None:
-                return
+                return self._check_ranks(learner)
             self._show(event, learner, train)
-            if clock.is_due(event) or self.stop.is_set():
+            asked = self._is_asked_to_stop()
+            if clock.is_due(event) or asked:
                 self._checkpoint(learner)
                 clock.restart()
-                self._leave_if_asked()
+            if asked:
+                self._leave()
             yield trained_images(event)
 
-    def _examine(self, examiner: Examiner, learner: Learner, phase: int) -> Exam:
+    def _end_phase(self, learner: Learner, phase: int, examiner: Examiner) -> None:
+        """Examine what was learned, and write it down."""
         began = time.monotonic()
         exam = examiner.examine(learner, phase)
         self.seconds["evaluate"] += time.monotonic() - began
-        return exam
+        self._keep(exam, learner)
+        self._checkpoint(learner)
 
     def _show(self, event: Event, learner: Learner, train: ImageSet) -> None:
         if event.kept:
@@ -243,9 +254,13 @@ class Run:
         mark, self._mark = self._mark, time.monotonic()
         self.seconds["total"] += self._mark - mark
 
-    def _leave_if_asked(self) -> None:
-        if self.stop.is_set():
-            raise self.stop.interrupted(f"interrupted; continue with 'poise resume {self.folder.path}'")
+    def _is_asked_to_stop(self) -> bool:
+        """Whether a signal asks for it: all ranks stop after the same event, whichever heard it."""
+        return self.stop.is_set() if self.world is None else self.stop.agreed(self.world)
+
+    def _leave(self) -> NoReturn:
+        how = f"continue with 'poise resume {self.folder.path}'" if self.world is None else "the same command goes on"
+        raise self.stop.interrupted(f"interrupted; {how}")
 
     def _refuse_other_runner(self) -> None:
         found = runner_of(self.folder)
@@ -279,6 +294,17 @@ class Run:
         record_end(self.folder.machine)
         return result
 
+    def _check_ranks(self, learner: Learner) -> None:
+        """All ranks must have learned the same."""
+        if self.world is not None:
+            self.world.refuse_unequal(learner.state().tensors(images=False)[0])
+
+    def _ranks(self) -> dict[str, Any]:
+        """How many ranks trained it and by which statistics, where there were several."""
+        if self.world is None or self.world.size == 1:
+            return {}
+        return {"ranks": self.world.size, "batch_statistics": self.plan.recipe.batch_statistics}
+
     def _space(self, learner: Learner) -> dict[str, object] | None:
         return learner.space.as_json() if self.plan.settings.kind.tunes else None
 
@@ -304,6 +330,7 @@ class Run:
             "exam": recipe.exam,
             "seed": recipe.seed,
             **_pretrained(learner),
+            **self._ranks(),
             **figures(self.exams, self.plan.stream),
             "accuracy_matrix": matrix_in_percent(self.exams, self.plan.stream),
             "seconds": {name: round(spent, 3) for name, spent in self.seconds.items()},
@@ -311,10 +338,10 @@ class Run:
                 {
                     "phase": exam.phase,
                     "classes": len(exam.classes),
-                    "accuracy": _percent(exam.accuracy()),
-                    "accuracy_fc": _percent(exam.accuracy("fc")),
-                    "accuracy_ncm": _percent(exam.accuracy("ncm")),
-                    **{f"accuracy_{name}": _percent(exam.accuracy(name)) for name in exam.hits_of_start},
+                    "accuracy": percent(exam.accuracy()),
+                    "accuracy_fc": percent(exam.accuracy("fc")),
+                    "accuracy_ncm": percent(exam.accuracy("ncm")),
+                    **{f"accuracy_{name}": percent(exam.accuracy(name)) for name in exam.hits_of_start},
                     **stored,
                     "action": action,
                 }
@@ -343,31 +370,9 @@ def _pretrained(learner: Learner) -> dict[str, str]:
     return {"pretrained_on": said} if said is not None else {}
 
 
-def figures(exams: list[Exam], stream: Stream) -> dict[str, float]:
-    """The averages of a run, in percent, by the classifier that counted in each exam."""
-    accuracies = [exam.accuracy() for exam in exams]
-    later = accuracies[1:] or accuracies
-    return {
-        "average_accuracy": _percent(sum(accuracies) / len(accuracies)),
-        "average_accuracy_after_phase_0": _percent(sum(later) / len(later)),
-        "last_accuracy": _percent(accuracies[-1]),
-        "average_forgetting": _percent(average_forgetting(exams, stream)),
-        "backward_transfer": _percent(backward_transfer(accuracy_matrix(exams, stream))),
-    }
-
-
-def matrix_in_percent(exams: list[Exam], stream: Stream) -> list[list[float]]:
-    """The accuracy of every exam (rows) on the classes of every phase so far (columns), as a result has it."""
-    return [[_percent(accuracy) for accuracy in row] for row in accuracy_matrix(exams, stream)]
-
-
 def runner_of(folder: RunFolder) -> str:
     """What this folder must be resumed with: `run`, or `audit`."""
     return str(store.read_json(folder.recipe).get("runner", Run.runner))
-
-
-def _percent(value: float) -> float:
-    return round(value, 4)
 
 
 def _run_to_end(going: Running) -> dict[str, Any]:

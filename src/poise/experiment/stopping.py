@@ -15,7 +15,7 @@ import torch
 
 from poise.errors import Interrupted
 from poise.store import CHECKPOINT_SECONDS
-from poise.training import Event, StageDone, TrialDone, TuningDone
+from poise.training import Event, StageDone, TrialDone, TuningDone, World, current_world
 
 TRIAL_SECONDS = 2.0  # between checkpoints during policy learning, which are small
 PATIENCE = 1.0  # seconds in which one who keeps pressing Ctrl-C does not disturb what is being closed
@@ -26,6 +26,14 @@ class Stop(threading.Event):
     """Set: write a checkpoint and leave. It remembers which signal asked for it."""
 
     signal: int = signal.SIGINT
+
+    def agreed(self, world: World) -> bool:
+        """Whether it is set on any rank; then it is set here."""
+        signum = world.largest(self.signal if self.is_set() else 0)
+        if signum:
+            self.signal = signum
+            self.set()
+        return bool(signum)
 
     def interrupted(self, message: str) -> Interrupted:
         """What to leave with: the line for the user, and the exit code of that signal."""
@@ -42,10 +50,15 @@ def stopping(stop: Stop) -> Iterator[None]:
         yield
         return
 
+    world = current_world()
     raised = -math.inf  # when Ctrl-C last stopped it at once
 
     def ask(signum: int, frame: FrameType | None) -> None:
         nonlocal raised
+        if world is not None:  # torchrun hears Ctrl-C, passes it on, and ends what does not end by itself
+            stop.signal = signum
+            stop.set()
+            return
         if stop.is_set() and signum == signal.SIGINT:
             if time.monotonic() - raised < PATIENCE:  # it is stopping
                 return

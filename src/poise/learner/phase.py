@@ -220,7 +220,7 @@ class Phase:
         # Policy learning: try actions on local environments h_i made of the training data, until the policy has enough;
         # then let it choose a_i. The first phase (i = 0) is plain classification.
         if chosen is None:
-            choice = yield from self._choose()
+            choice = self.situation.backend.shared((yield from self._choose()))
             chosen = choice.action
             yield from judge_before(self.task, self.rule, chosen)
             self.trainer = self.make_trainer(chosen)

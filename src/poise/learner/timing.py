@@ -139,7 +139,8 @@ def _small_phase(settings: Settings, knowledge: Knowledge, arrival: Arrival, aro
     if known.preprocessing is None:
         augmentation = around.augmentation or suitable_augmentation(min(some.shape[1:]))
         known = replace(known, preprocessing=Preprocessing.measured(some.store, augmentation))
-    return Phase(settings, known, replace(arrival, images=some, count=len(some)), around)
+    alone = replace(around, backend=around.backend.alone)  # ranks would not stop at the same step
+    return Phase(settings, known, replace(arrival, images=some, count=len(some)), alone)
 
 
 def _some(images: ImageSet, count: int) -> ImageSet:

@@ -86,7 +86,7 @@ class Views:
         """How models are looked at, once images are known."""
         if self.preprocessing is None:
             raise UserError("this learner has learned nothing yet; call partial_fit first")
-        return Evaluator(self.preprocessing, self.backend)
+        return Evaluator(self.preprocessing, self.backend.alone)
 
     @property
     def space(self) -> ActionSpace:

@@ -85,5 +85,5 @@ class Lucir(Method):
             strength = self.lambda_base * math.sqrt(meant.old / max(meant.new, 1))
             terms["feature_kd"] = strength * losses.feature_kd(student.features, teacher.features)
             terms["logit_kd"] = losses.logit_kd(student.logits[:, : growth.old], teacher.logits)
-            terms["margin"] = losses.margin_ranking(student.scores, labels, growth.old)
+            terms["margin"] = losses.margin_ranking(student.scores, labels, growth.old, batch=student.batch_labels)
         return terms

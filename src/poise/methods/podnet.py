@@ -107,7 +107,7 @@ class PODNet(Method):
             turned = losses.feature_kd(student.features, teacher.features)
             moved = losses.pod_spatial(student.maps, teacher.maps)
             terms["pod"] = adapted * (self.factors["spatial"] * moved + self.factors["flat"] * turned)
-            apart = losses.margin_ranking(student.scores, labels, growth.old)
+            apart = losses.margin_ranking(student.scores, labels, growth.old, batch=student.batch_labels)
             terms["feature_kd"] = self.factors["lambda_base"] * adapted * turned + apart
             terms["logit_kd"] = losses.sigmoid_new(student.scores, labels, growth.old) + losses.sigmoid_kd(
                 student.scores, teacher.scores, growth.old

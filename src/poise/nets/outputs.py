@@ -25,7 +25,8 @@ class Output(NamedTuple):
     after it; a linear head has no scale, and one and the same for both. `extras` are the outputs of the model's
     extras by their names, while it is trained. `prior` is what a training adds to the logits of each class where they
     are compared with labels, `temperature` what they are divided by there, and `class_values` what the method computed
-    for each class (see `Step`).
+    for each class (see `Step`). `batch_labels` are the labels of the whole batch where this is a part of it, on one of
+    several ranks; their terms are averaged, each weighed by its number of images.
     """
 
     features: Tensor
@@ -37,6 +38,7 @@ class Output(NamedTuple):
     prior: Tensor | None = None
     temperature: float = 1.0
     class_values: Tensor | None = None
+    batch_labels: Tensor | None = None
 
     @property
     def adjusted(self) -> Tensor:

@@ -13,11 +13,10 @@ from typing import Any
 from poise import store
 from poise.actions import Action
 from poise.errors import Diverged, RunFailed, UserError
-from poise.experiment.examiner import Exam
+from poise.experiment.examiner import Exam, figures, matrix_in_percent
 from poise.experiment.folder import RunFolder
 from poise.experiment.plan import Plan
 from poise.experiment.progress import Lines, Quiet
-from poise.experiment.run import figures, matrix_in_percent
 from poise.experiment.sweep import Cell, sweep_cells
 from poise.policies import UNTUNED
 from poise.report import load_result

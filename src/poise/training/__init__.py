@@ -4,8 +4,8 @@
 stage, `balanced` picks the images of a balanced one, `step` is one step of it (`capture`: as a CUDA graph), `schedule`
 its length, `optimiser` what moves the weights, `restoring` takes over what was saved, `keeping` says what remains
 after it, `evaluate` looks at models, `lanes` (with `pace`) runs several trainings side by side, `executor` says where,
-`backend` is the device, `noise` what a network draws itself, `events` what happens on the way, `outlook` what is to
-come.
+`backend` is the device, `world` the ranks that train together (`statistics`: theirs), `noise` what a network draws
+itself, `events` what happens on the way, `outlook` what is to come.
 """
 
 from poise.training.backend import PRECISIONS, Backend, make_backend, undisturbed
@@ -35,6 +35,7 @@ from poise.training.schedule import Schedule
 from poise.training.situation import LocalPhase, Situation
 from poise.training.switches import Switches, changed_switches, read_switches
 from poise.training.trainer import Trainer
+from poise.training.world import World, current_world, join_world, leave_world
 
 __all__ = [
     "NCM_TEMPERATURE",
@@ -72,12 +73,16 @@ __all__ = [
     "TuningDone",
     "Work",
     "Workload",
+    "World",
     "both_classifiers",
     "changed_switches",
+    "current_world",
     "features_suffice",
     "give_back",
+    "join_world",
     "keep_exemplars",
     "keep_memory",
+    "leave_world",
     "make_backend",
     "measure_means",
     "read_switches",

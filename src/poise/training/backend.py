@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import torch
 
 from poise.errors import UserError, suggestion
+from poise.training.world import World, current_world
 
 # cuBLAS needs this for repeatable sums and reads it only once, when it is first used in a process. That would be too
 # late for a deterministic backend that is made after another one has worked, so it is set here.
@@ -30,10 +31,20 @@ class Backend:
     deterministic: bool
     capture: bool = True  # whether steps on a GPU are captured; eager ones are the reference
     lane: torch.cuda.Stream | None = None  # the stream of all work on a GPU, so that learners can work side by side
+    world: World | None = None  # the ranks that train together; None: this process alone
 
     def __reduce__(self) -> tuple[Callable[..., Backend], tuple[str, str, bool, bool]]:
-        """Pickle without the stream, which belongs to this process; the receiver makes its own."""
+        """Pickle without stream and world, which belong to this process; the receiver makes its own."""
         return _make_again, (str(self.device), self.precision, self.deterministic, self.capture)
+
+    @property
+    def alone(self) -> Backend:
+        """The same for work that one rank does by itself."""
+        return self if self.world is None else replace(self, world=None)
+
+    def shared(self, value: T) -> T:
+        """The value; on several ranks, that of the first one."""
+        return value if self.world is None else self.world.shared(lambda: value)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -69,9 +80,15 @@ class Backend:
 
 
 def make_backend(device: str, precision: str, deterministic: bool) -> Backend:
-    """Resolve `auto` device and precision: the first GPU where there is one, in bf16 if it has that; else fp32."""
+    """Resolve `auto` device and precision: the first GPU where there is one, in bf16 if it has that; else fp32.
+
+    On several ranks it is the GPU of this one.
+    """
+    world = current_world()
     if precision not in PRECISIONS:
         raise UserError(f"unknown precision '{precision}'; {suggestion(precision, PRECISIONS)}")
+    if world is not None:
+        device = world.device(device)
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -90,7 +107,7 @@ def make_backend(device: str, precision: str, deterministic: bool) -> Backend:
     if precision == "tf32" and chosen.type == "cpu":
         raise UserError("precision=tf32 needs a GPU; use precision=fp32 on a CPU")
     lane = torch.cuda.Stream(chosen) if chosen.type == "cuda" else None  # type: ignore[no-untyped-call]
-    return Backend(chosen, precision, deterministic, lane=lane)
+    return Backend(chosen, precision, deterministic, lane=lane, world=world)
 
 
 def _make_again(device: str, precision: str, deterministic: bool, capture: bool) -> Backend:

@@ -13,6 +13,7 @@ from torch import Tensor
 from poise.data import Draws, Feed
 from poise.training.optimiser import kept_tensors
 from poise.training.step import Step
+from poise.training.world import Share
 
 STRETCH = 32  # replays queued per stretch: enough to hide the host's work, few enough to stop soon
 WARM_UP = 3
@@ -144,10 +145,16 @@ class CapturedRunner:
         )
 
     def _train_batch(self, size: int) -> Tensor:
+        world, share = self._step.situation.backend.world, None
         window = self._position + torch.arange(size, device=self._feed.device)
+        if world is not None:
+            labels = self._feed.labels.index_select(0, self._order.index_select(0, window))
+            start, stop, weight = world.part_of(0, size)
+            window, share = window[start:stop], Share(labels, weight)
         picks = self._order.index_select(0, window)
         draws = self._draws.changed(lambda values: values.index_select(0, window))
-        values = self._step(self._feed.gather(picks), self._feed.labels.index_select(0, picks), draws)
+        labels = self._feed.labels.index_select(0, picks)
+        values = self._step(self._feed.gather(picks), labels, draws, share)
         self._position += size
         return values
 

@@ -53,7 +53,9 @@ class Evaluator:
         features, logits = [], []
         device, on_gpu = self.backend.device, self.backend.device.type == "cuda"
         size = batch_size(GPU_BATCH if on_gpu else BATCH, *store.shape[1:])
-        for start in range(0, len(store), size):
+        world, starts = self.backend.world, range(0, len(store), size)
+        stretches = [(0, len(starts))] if world is None else world.stretches(len(starts))
+        for start in starts[slice(*stretches[0 if world is None else world.rank])]:
             part = store.part(start, start + size).to(device)
             store.expect(torch.arange(len(store), device="cpu")[start + size : start + 2 * size])
             if mirrored:
@@ -65,6 +67,10 @@ class Evaluator:
             features.append(output.features[: len(part)])
             logits.append(output.logits[: len(part)])
         model.train(training)
+        if world is not None and len(store):
+            shapes = (model.head.width, features), (model.head.classes, logits)
+            rows = [(first * size, min(last * size, len(store))) for first, last in stretches]
+            return Extracted(*(self._complete(width, found, rows) for width, found in shapes))
         if not features:  # no image: a trial may hold out all that are new
             return Extracted(
                 *(
@@ -73,6 +79,15 @@ class Evaluator:
                 )
             )
         return Extracted(torch.cat(features), torch.cat(logits))
+
+    def _complete(self, width: int, found: list[Tensor], rows: list[tuple[int, int]]) -> Tensor:
+        """The values of all images, where this rank computed some of them: in the same order, with the same bytes."""
+        assert self.backend.world is not None
+        whole = torch.empty(rows[-1][1], width, dtype=torch.float32, device=self.backend.device)
+        if found:
+            whole[slice(*rows[self.backend.world.rank])] = torch.cat(found)
+        self.backend.world.complete_(whole, rows)
+        return whole
 
     def class_means(self, model: Model, exemplars: ImageSet, classes: int) -> Tensor:
         """The unit mean feature of every class, from its exemplars under the present model.

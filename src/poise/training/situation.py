@@ -92,7 +92,11 @@ class Situation:
         images = ImageSet.joined([kept, new])
         if len(images) == 1:  # a batch of two, for a single value has no batch statistics
             images = images.select(torch.zeros(2, dtype=torch.long))
-        return Feed(images, self.backend.device, fresh=(len(kept), len(kept) + len(new)))
+        fresh, world = (len(kept), len(kept) + len(new)), self.backend.world
+        feed = Feed(images, self.backend.device, fresh=fresh)
+        if world is None or feed.resident == (not world.largest(not feed.resident)):
+            return feed
+        return Feed(images, self.backend.device, resident=False, fresh=fresh)  # as on the rank with the least memory
 
 
 @dataclass(frozen=True)

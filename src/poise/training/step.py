@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
 import torch
@@ -15,6 +16,8 @@ from poise.methods import Stage
 from poise.nets import FULL, Backbone, Model
 from poise.training.noise import NOTHING, drawn_from, seeding
 from poise.training.situation import Situation
+from poise.training.statistics import WholeBatch, moving_statistics, unfuse
+from poise.training.world import Reduction, Share, World
 
 
 class Step:
@@ -22,6 +25,9 @@ class Step:
 
     The weights of the terms and the learning rate live on the device, so that one captured step serves every
     action. Nothing in a step is random, reads a value back, or depends on one.
+
+    On several ranks each has its part of the batch, and gradients, values and statistics are added up before the
+    update: all ranks hold the same weights and statistics after it.
     """
 
     def __init__(
@@ -43,6 +49,10 @@ class Step:
         self.weigh(action, labels)
         self.names: tuple[str, ...] = ()  # of the values that a step returns; known after the first step
         self._shadows = _shadows(model, situation.backend.dtype)
+        self._world: World | None = situation.backend.world
+        self._reduction: Reduction | None = None
+        if self._world is not None and self._world.synchronises:
+            unfuse(model)
 
     def weigh(self, action: Action, labels: Tensor) -> None:
         """Set the weights of the terms to this action's, in place: a captured step uses them from then on.
@@ -60,27 +70,58 @@ class Step:
         else:
             self.class_values = values
 
-    def __call__(self, pixels: Tensor, labels: Tensor, draws: Draws) -> Tensor:
-        """Train on one batch of uint8 images; returns the loss and every term, in the order of `names`."""
+    def __call__(self, pixels: Tensor, labels: Tensor, draws: Draws, share: Share | None = None) -> Tensor:
+        """Train on one batch of uint8 images; returns the loss and every term, in the order of `names`.
+
+        With a `share`, this is a rank's part of the batch.
+        """
         images = self.situation.preprocessing.training(pixels, draws).contiguous(memory_format=torch.channels_last)
         self._cast_weights()
-        with self.situation.backend.autocast:
+        with self.situation.backend.autocast, self._normalising(share):
             student = functional_call(self.model, self._shadows, (images,)) if self._shadows else self.model(images)
             with torch.no_grad():
                 teacher = self.teacher(images) if self.teacher is not None else None
         student = student._replace(prior=self.prior, temperature=self.stage.temperature, class_values=self.class_values)
+        if share is not None:
+            student = student._replace(batch_labels=share.labels)
         terms = self.method.terms(student, teacher, labels, self.situation.growth)
         weighted = [self.weights[name] * term if name in self.weights else term for name, term in terms.items()]
         total = torch.stack(weighted).sum()
         self.optimiser.zero_grad(set_to_none=True)
-        total.backward()  # type: ignore[no-untyped-call]
+        (total if share is None else share.weight * total).backward()  # type: ignore[no-untyped-call]
         self._cast_gradients()
+        values = torch.stack([total.detach(), *(term.detach() for term in terms.values())])
+        if share is not None:
+            values = self._add_up(values, share)
         if self.stage.clamp is not None:
             trained = [parameter for group in self.optimiser.param_groups for parameter in group["params"]]
             nn.utils.clip_grad_value_(trained, self.stage.clamp)
         self.optimiser.step()
         self.names = ("loss", *terms)
-        return torch.stack([total.detach(), *(term.detach() for term in terms.values())])
+        return values
+
+    def _normalising(self, share: Share | None) -> AbstractContextManager[object]:
+        """Batch norm by the statistics of the whole batch, where ranks synchronise them."""
+        if share is None or self._world is None or not self._world.synchronises:
+            return nullcontext()
+        return WholeBatch(self._world, share.weight, len(share.labels))
+
+    @torch.no_grad()
+    def _add_up(self, values: Tensor, share: Share) -> Tensor:
+        """Gradients, and means of values and of moving statistics, over all ranks; the values are returned."""
+        assert self._world is not None
+        trained = [each for group in self.optimiser.param_groups for each in group["params"] if each.grad is not None]
+        statistics = [] if self._world.synchronises else moving_statistics(self.model)
+        weighed = torch._foreach_mul([values, *statistics], share.weight)
+        parts: Sequence[Tensor] = [*weighed, *(each.grad for each in trained)]
+        if self._reduction is None or not self._reduction.fits(parts):
+            self._reduction = Reduction(self._world, parts)
+        summed = self._reduction.summed(parts)
+        if statistics:
+            torch._foreach_copy_(statistics, summed[1 : len(weighed)])
+        for parameter, gradient in zip(trained, summed[len(weighed) :], strict=True):
+            parameter.grad = gradient
+        return summed[0].clone()
 
     def drawn_from(self, feed: Feed) -> frozenset[str]:
         """Which global generators student and teacher draw from, where they are networks of one's own."""
@@ -159,12 +200,18 @@ class EagerRunner:
 
     def epoch(self, order: Tensor, draws: Draws, first: int, noise: int) -> Iterator[Tensor]:
         """Run the steps from `first` on, yielding after each."""
-        draws = draws.to(self._feed.device)
+        draws, world = draws.to(self._feed.device), self._step.situation.backend.world
         left = self._bounds[first:]
-        for (start, stop), (pixels, labels) in zip(left, self._feed.batches(order, left), strict=True):
+        own = left if world is None else [world.part_of(start, stop)[:2] for start, stop in left]
+        for whole, (start, stop), (pixels, labels) in zip(left, own, self._feed.batches(order, own), strict=True):
+            share = None if world is None else self._share(world, order, whole)
             with seeding(self._drawn, noise + start, self._feed.device):
-                values = self._step(pixels, labels, draws.batch(start, stop))
+                values = self._step(pixels, labels, draws.batch(start, stop), share)
             yield values[None]
+
+    def _share(self, world: World, order: Tensor, batch: tuple[int, int]) -> Share:
+        picks = order[slice(*batch)].to(self._feed.device)
+        return Share(self._feed.labels.index_select(0, picks), world.part_of(*batch).weight)
 
 
 def drawn_in_training(situation: Situation, model: Model, teacher: Model | None, feed: Feed) -> frozenset[str]:

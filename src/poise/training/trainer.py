@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Hashable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, cached_property
 from typing import Any, TypeVar
 
@@ -19,30 +19,15 @@ from poise.nets import FULL, Model, OwnDraws, torch_generator
 from poise.schema import fitting_together
 from poise.training.balanced import drawn_picks, herded_picks
 from poise.training.capture import CapturedRunner
+from poise.training.engine import Engine
 from poise.training.events import EpochDone, Event, StageDone, StepDone
-from poise.training.optimiser import forget, make_optimiser, named_tensors, set_rate
+from poise.training.optimiser import make_optimiser, named_tensors, set_rate
 from poise.training.restoring import check_place, check_stage, checked_picks, load_kept, load_values
 from poise.training.situation import LocalPhase, Situation
-from poise.training.step import EagerRunner, Runner, Step, drawn_in_training
+from poise.training.step import EagerRunner, Step, drawn_in_training
 
 T = TypeVar("T")
 BACKBONE, OLD_ROWS = "backbone", "old rows"  # parts of a network that may learn at rates of their own
-
-
-@dataclass
-class _Engine:
-    """What trains one stage. It is kept for the next action, so that a captured step serves all of them."""
-
-    feed: Feed
-    bounds: list[tuple[int, int]]
-    optimiser: torch.optim.Optimizer
-    step: Step
-    runner: Runner
-
-    def restart(self, action: Action) -> None:
-        """Begin again with this action and no momentum."""
-        self.step.weigh(action, self.feed.labels)
-        forget(self.optimiser)
 
 
 class Trainer:
@@ -79,8 +64,8 @@ class Trainer:
         self._picks: Tensor | None = None  # the images of a balanced stage
         self._made: set[str] = set()  # the students besides the phase's own that were made in this training
         self._restored_names: tuple[str, ...] = ()
-        self._engines: dict[int, _Engine] = {}
-        self._afters: dict[int, _Engine] = {}  # what follows each epoch, for stages that have it
+        self._engines: dict[int, Engine] = {}
+        self._afters: dict[int, Engine] = {}  # what follows each epoch, for stages that have it
         self._enter()
 
     @property
@@ -145,6 +130,7 @@ class Trainer:
         shares = self._begun is not None and self.model.is_frozen
         lesson = Lesson(situation.growth, self.action, generator, features, self._once, shares)
         situation.method.conclude(self.model, lesson)
+        self._equalise()
 
     def _once(self, key: Hashable, make: Callable[[], T]) -> T:
         return make() if self._begun is None else self._begun.once(self.model, ("conclude", key), make)
@@ -170,7 +156,7 @@ class Trainer:
         self._enter()
 
     @property
-    def _engine(self) -> _Engine:
+    def _engine(self) -> Engine:
         return self._engines.get(self.stage) or self._engines[max(self._engines)]  # the last one, when all is done
 
     def _enter(self) -> None:
@@ -184,6 +170,12 @@ class Trainer:
         if stage.after is not None:
             self._afters[self.stage] = self._ready(stage.after, self._afters.get(self.stage))
         self._engines[self.stage] = self._ready(stage, self._engines.get(self.stage))
+        self._equalise()
+
+    def _equalise(self) -> None:
+        """On several ranks, begin and end a stage with the first one's values: what it computed counts."""
+        if (world := self.situation.backend.world) is not None:
+            world.equalise_(value for model in self.students.values() for value in model.changing().values())
 
     def _make_student(self, name: str) -> None:
         """A student of a later stage, made by the method; a module from an earlier training takes over its values."""
@@ -197,7 +189,7 @@ class Trainer:
             self.students[name] = made
         self._made.add(name)
 
-    def _ready(self, stage: Stage, engine: _Engine | None) -> _Engine:
+    def _ready(self, stage: Stage, engine: Engine | None) -> Engine:
         """What is trained, on which images, by which optimiser; the engine that did it before, where it can."""
         self._train_only(stage)
         feed, teacher = self._stage_feed(stage), self._stage_teacher(stage)
@@ -239,18 +231,21 @@ class Trainer:
             return self.feed
         if self._picks is None:
             generator = draws.generator(self.situation.seed, "balanced", *self._address(stage))
-            self._picks = (
+            picks = (
                 drawn_picks(self.feed, generator)
                 if stage.at_random
                 else herded_picks(self.feed, self.model, self.situation.evaluator)
             )
+            if self.situation.backend.world is not None:
+                picks = self.situation.backend.shared(picks.cpu()).to(picks.device)
+            self._picks = picks
         return self.feed.selected(self._picks)
 
     def _address(self, stage: Stage) -> tuple[int | str, ...]:
         """What tells the draws of a stage from those of others."""
         return (self.situation.phase, stage.name, *self.address)
 
-    def _new_engine(self, stage: Stage, feed: Feed, teacher: Model | None) -> _Engine:
+    def _new_engine(self, stage: Stage, feed: Feed, teacher: Model | None) -> Engine:
         model = self.students[stage.student]
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         members = {BACKBONE: list(model.backbone.parameters()), OLD_ROWS: model.head.old_values()}
@@ -261,7 +256,7 @@ class Trainer:
         step = Step(self.situation, optimiser, model, teacher, self.action, feed.labels, stage)
         bounds = batch_bounds(len(feed), self.schedule.batch)
         runner = CapturedRunner if self.captures else EagerRunner
-        return _Engine(feed, bounds, optimiser, step, runner(step, feed, bounds))
+        return Engine(feed, bounds, optimiser, step, runner(step, feed, bounds))
 
     def _epoch(self, stage: Stage, epochs: int) -> Iterator[Event]:
         rate, bounds = self._rate(stage, epochs), self.bounds
@@ -286,7 +281,7 @@ class Trainer:
     def _rate(self, stage: Stage, epochs: int) -> float:
         return self.schedule.rate(stage, self.epoch, epochs, self.action.lr if stage.lr is None else stage.lr)
 
-    def _steps(self, stage: Stage, engine: _Engine, rate: float, first: int) -> Iterator[Tensor]:
+    def _steps(self, stage: Stage, engine: Engine, rate: float, first: int) -> Iterator[Tensor]:
         """This epoch of a stage from that step on."""
         set_rate(engine.optimiser, rate, self._ratios(stage))
         seed, address = self.situation.seed, (self.situation.phase, stage.name, self.epoch, *self.address)
@@ -351,7 +346,7 @@ class Trainer:
         position = {"stage": self.stage, "epoch": self.epoch, "step": self.step, "names": list(self._names())}
         return tensors, {**position, "students": students}
 
-    def _engines_at_work(self) -> dict[str, _Engine]:
+    def _engines_at_work(self) -> dict[str, Engine]:
         """Those whose momentum and teacher matter, by what is added to the names under which these are stored."""
         if self.stage == len(self.stages) or not self.stages[self.stage].share:
             return {}
@@ -360,7 +355,7 @@ class Trainer:
             engines[" after"] = self._afters[self.stage]
         return engines
 
-    def _own_teacher(self, engine: _Engine) -> Model | None:
+    def _own_teacher(self, engine: Engine) -> Model | None:
         """A teacher that was made of a student when the stage began: that one may have been trained since."""
         return engine.step.teacher if engine.step.teacher is not self.teacher else None
 

@@ -102,7 +102,8 @@ class Trials:
     @property
     def works_beside(self) -> bool:
         """Whether a trial can be run beside the phase's own training: on a GPU, and here."""
-        on_gpu = self.inputs.situation.backend.device.type == "cuda"
+        backend = self.inputs.situation.backend
+        on_gpu = backend.device.type == "cuda" and backend.world is None
         return on_gpu and isinstance(self._executor, LocalExecutor)
 
     def run(self, attempt: Attempt) -> TrialResult:
@@ -119,7 +120,8 @@ class Trials:
         if isinstance(self._executor, LocalExecutor):
             self._draw(rounds)
             self._lanes.limit(self._worthwhile_lanes(attempts))
-        yield from self._executor.run(self, attempts)
+        for result in self._executor.run(self, attempts):
+            yield self.inputs.situation.backend.shared(result)
 
     def _worthwhile_lanes(self, attempts: Sequence[Attempt]) -> int:
         """How many lanes these attempts are worth: each of them captures every kind of step that it meets."""

@@ -1,0 +1,28 @@
+"""What trains one stage of a training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from poise.actions import Action
+from poise.data import Feed
+from poise.training.optimiser import forget
+from poise.training.step import Runner, Step
+
+
+@dataclass
+class Engine:
+    """What trains one stage. It is kept for the next action, so that a captured step serves all of them."""
+
+    feed: Feed
+    bounds: list[tuple[int, int]]
+    optimiser: torch.optim.Optimizer
+    step: Step
+    runner: Runner
+
+    def restart(self, action: Action) -> None:
+        """Begin again with this action and no momentum."""
+        self.step.weigh(action, self.feed.labels)
+        forget(self.optimiser)

@@ -1,0 +1,264 @@
+"""The world: several processes (*ranks*) that train one model, each on its part of every batch.
+
+Every rank runs the same program on the same draws. What they exchange are sums over the batch (in the step), features
+(each rank computes some), and what only the first rank knows. Weights and statistics are equal on all ranks after every
+step, so any of them could write a checkpoint; rank 0 does. One process has no world, and nothing here is run.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final, NamedTuple, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._C._distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
+
+from poise.errors import RankLost, RunFailed, UserError
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+#: How long a rank waits for the others: as long as rank 0 may take for an exam.
+PATIENCE: Final = datetime.timedelta(hours=2)
+#: A batch with fewer images per rank is not split: batch statistics of one image would mean nothing.
+LEAST_PART: Final = 2
+
+
+class Slice(NamedTuple):
+    """A rank's part of a batch: from where to where in the order of the epoch, and what its means weigh in the sum."""
+
+    start: int
+    stop: int
+    weight: float
+
+
+@dataclass(frozen=True)
+class Share:
+    """What a step must know of the whole batch: the labels of all of its images, and what this rank's means weigh."""
+
+    labels: Tensor
+    weight: float
+
+
+class World:
+    """All ranks, seen from one of them.
+
+    Attributes:
+        rank: which one this is; rank 0 writes and says what there is to say.
+        size: how many there are.
+        local_rank: which one this is on its machine: the GPU with that number is its own.
+        synchronises: whether batch statistics are those of the whole batch; if not, of each rank's part.
+    """
+
+    def __init__(self, rank: int, size: int, local_rank: int, local_size: int, store: Store) -> None:
+        self.rank, self.size, self.local_rank, self._local_size = rank, size, local_rank, local_size
+        self.synchronises = False
+        self.store = store  # where ranks leave notes, also when they can exchange nothing any more
+
+    def __deepcopy__(self, memo: object) -> World:
+        return self  # it belongs to the process
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is the rank that writes."""
+        return self.rank == 0
+
+    def device(self, word: str) -> str:
+        """The device of this rank, for what a user calls the device of the run."""
+        found = torch.cuda.device_count()
+        if word == "auto":
+            word = "cuda" if found else "cpu"
+        if word.startswith("cuda:"):
+            raise UserError(f"device={word}: every rank has a GPU of its own under torchrun; use device=cuda")
+        if word == "cuda" and found < self._local_size:
+            raise UserError(
+                f"{self._local_size} ranks on this machine need as many GPUs, and there are {found}; "
+                f"use {f'--nproc-per-node={found}' if found else 'device=cpu'}"
+            )
+        return f"cuda:{self.local_rank}" if word == "cuda" else word
+
+    # The batch --------------------------------------------------------------------------------------------------
+
+    def part_of(self, start: int, stop: int) -> Slice:
+        """This rank's part of the batch `start` … `stop`: a stretch as long as the others', or one longer.
+
+        A batch that is too small to be split is trained whole by every rank, and counts once: as rank 0 has it.
+        """
+        count = stop - start
+        if count < LEAST_PART * self.size:
+            return Slice(start, stop, float(self.leads))
+        first, last = (start + place * count // self.size for place in (self.rank, self.rank + 1))
+        return Slice(first, last, (last - first) / count)
+
+    # What is exchanged ------------------------------------------------------------------------------------------
+
+    def sum_(self, values: Tensor) -> None:
+        """Add up these values over all ranks, in place; all of them hold the same bytes afterwards."""
+        with _exchanging():
+            dist.all_reduce(values)
+
+    def equalise_(self, values: Iterable[Tensor]) -> None:
+        """Take over rank 0's values, in place."""
+        tensors = [each for each in values if each.numel()]
+        for kind in dict.fromkeys((each.dtype, each.device) for each in tensors):
+            group = [each for each in tensors if (each.dtype, each.device) == kind]
+            flat = torch.cat([each.detach().reshape(-1) for each in group])
+            with _exchanging():
+                dist.broadcast(flat, 0)
+            parts = torch.split(flat, [each.numel() for each in group])
+            with torch.no_grad():
+                for each, part in zip(group, parts, strict=True):
+                    each.copy_(part.view(each.shape))
+
+    def stretches(self, count: int) -> list[tuple[int, int]]:
+        """Which of `count` pieces of work each rank does: from where up to where."""
+        ends = [rank * count // self.size for rank in range(self.size + 1)]
+        return list(pairwise(ends))
+
+    def complete_(self, rows: Tensor, bounds: Sequence[tuple[int, int]]) -> None:
+        """Fill in the rows that other ranks computed; `bounds` says from where to where each rank did."""
+        for rank, (start, stop) in enumerate(bounds):
+            if start < stop:
+                with _exchanging():
+                    dist.broadcast(rows[start:stop], rank)
+
+    def shared(self, make: Callable[[], T]) -> T:
+        """What rank 0 makes; the others make nothing and are handed it."""
+        found: list[Any] = [make() if self.leads else None]
+        with _exchanging():
+            dist.broadcast_object_list(found, 0, device=torch.device("cpu"))
+        result: T = found[0]
+        return result
+
+    def gathered(self, value: T) -> list[T]:
+        """The values of all ranks, in their order."""
+        found: list[Any] = [None] * self.size
+        with _exchanging():
+            dist.all_gather_object(found, value)
+        return found
+
+    def largest(self, value: int) -> int:
+        """The largest of the values of all ranks."""
+        held = torch.tensor(value, dtype=torch.int64, device="cpu")
+        with _exchanging():
+            dist.all_reduce(held, dist.ReduceOp.MAX)
+        return int(held)
+
+    def wait(self) -> None:
+        """Go on when all ranks have come here."""
+        self.largest(0)
+
+    def refuse_unlike(self, **said: object) -> None:
+        """Refuse ranks that differ in one of these, by a line that names the first one that does."""
+        everybody = self.gathered(said)
+        for rank, other in enumerate(everybody):
+            for name, value in everybody[0].items():
+                if other[name] != value:
+                    raise UserError(
+                        f"rank {rank} has another {name.replace('_', ' ')} than rank 0 ({other[name]}, not {value}); "
+                        "give all ranks the same"
+                    )
+
+    def refuse_unequal(self, values: Mapping[str, Tensor]) -> None:
+        """End where a rank holds other values than rank 0: what they compute from now on would mean nothing."""
+        own = {name: _digest(value) for name, value in values.items()}
+        first = self.shared(lambda: own)
+        other = next((name for name, found in first.items() if own.get(name) != found), None)
+        for rank, name in enumerate(self.gathered(other)):
+            if name is not None:
+                raise RunFailed(
+                    f"rank {rank} has learned another {name} than rank 0: use GPUs of one kind, and a network that "
+                    "changes nothing but its weights and batch statistics"
+                )
+
+
+def _digest(value: Tensor) -> str:
+    return hashlib.sha256(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()).hexdigest()
+
+
+class Reduction:
+    """Sums of many tensors over all ranks at once: one message for each number format."""
+
+    def __init__(self, world: World, like: Sequence[Tensor]) -> None:
+        self._world, self._kind = world, _kinds(like)
+        kinds = dict.fromkeys(each.dtype for each in like)
+        sizes = {dtype: sum(each.numel() for each in like if each.dtype is dtype) for dtype in kinds}
+        self._flat = {dtype: torch.empty(size, dtype=dtype, device=like[0].device) for dtype, size in sizes.items()}
+        self._views, used = list[Tensor](), dict.fromkeys(kinds, 0)
+        for each in like:
+            strides = torch.empty_like(each).stride()  # dense, in the order in which the tensor lies
+            self._views.append(self._flat[each.dtype].as_strided(each.shape, strides, used[each.dtype]))
+            used[each.dtype] += each.numel()
+
+    def fits(self, tensors: Sequence[Tensor]) -> bool:
+        """Whether it is made for tensors like these."""
+        return self._kind == _kinds(tensors)
+
+    def summed(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """The sums, in memory that the next call uses again."""
+        torch._foreach_copy_(self._views, list(tensors))
+        for flat in self._flat.values():
+            self._world.sum_(flat)
+        return self._views
+
+
+def _kinds(tensors: Sequence[Tensor]) -> list[tuple[torch.dtype, torch.Size]]:
+    return [(each.dtype, each.shape) for each in tensors]
+
+
+@contextmanager
+def _exchanging() -> Iterator[None]:
+    """Whatever goes wrong while ranks exchange something, the reason is that one of them is gone."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, ConnectionError) as error:
+        log.debug("nothing could be exchanged: %s", error)
+        raise RankLost("another rank has ended; the same command goes on from the last checkpoint") from error
+
+
+_joined: list[World] = []  # at most one: it belongs to the process, as torch's own group does
+
+
+def join_world() -> World:
+    """Become one of the ranks that torchrun started; waits for the others."""
+    store, rank, size = next(iter(rendezvous("env://", timeout=PATIENCE)))
+    on_gpus = torch.cuda.is_available() and dist.is_nccl_available()
+    dist.init_process_group(
+        "cpu:gloo,cuda:nccl" if on_gpus else "gloo",
+        store=PrefixStore("exchange", store),
+        rank=rank,
+        world_size=size,
+        timeout=PATIENCE,
+    )
+    here = {name: int(os.environ.get(name, default)) for name, default in _LOCAL.items()}
+    notes = PrefixStore("notes", store)
+    _joined[:] = [World(rank, size, here["LOCAL_RANK"], here["LOCAL_WORLD_SIZE"], notes)]
+    return _joined[0]
+
+
+_LOCAL: Final = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}  # what torchrun sets, and what one process would be
+
+
+def current_world() -> World | None:
+    """The world that this process has joined, if any."""
+    return _joined[0] if _joined else None
+
+
+def leave_world() -> None:
+    """Be one process again; the others notice it in their next exchange."""
+    _joined.clear()
+    if dist.is_initialized():
+        dist.destroy_process_group()
