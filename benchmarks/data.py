@@ -211,7 +211,8 @@ def learn_phase(path: Path, classes: int, folder: Path) -> tuple[int, dict[str, 
     groups = f"groups=[{classes},{classes}]"
     net = folder.parent / "pooled.py"
     net.write_text(NET)
-    words = [f"data={path}", "setting=groups", groups, "epochs=1", "policy=fixed", "memory=2", f"net={net}:pooled"]
+    words = [f"data={path}", "setting=groups", groups, "epochs=1", f"batch={BATCH}", "policy=fixed", "memory=2"]
+    words += [f"net={net}:pooled"]
     torch.set_num_threads(1)
     torch.nn.Linear(1, 1)  # which imports much of torch
     seconds = dict[str, float]()
