@@ -23,7 +23,7 @@ from poise.data.resampling import Crops
 from poise.data.stores import DenseStore, FlatStore, PixelStore, resident
 from poise.data.views import View
 
-AHEAD: Final = 3  # batches prepared in advance by each thread when images stream from the host
+AHEAD: Final = 3  # batches that are ready, or nearly, besides one in every thread, when images stream from the host
 MOST_THREADS: Final = 8  # that read images from a file
 
 Batch = tuple[Tensor, Tensor]  # pixels and labels
@@ -136,7 +136,7 @@ class Feed:
                 for start, stop in bounds:
                     some = crops.batch(start, stop) if crops is not None else None
                     waiting.append(ahead.submit(self._send, order[start:stop], some, begun))
-                    if len(waiting) > AHEAD * workers:
+                    if len(waiting) >= AHEAD + workers:
                         yield waiting.popleft().result().received(ours)
                 while waiting:
                     yield waiting.popleft().result().received(ours)

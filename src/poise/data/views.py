@@ -151,7 +151,9 @@ def _number(bases: list[PixelStore], store: PixelStore) -> int:
 
 def _without_unused(bases: Sequence[PixelStore], which: Tensor, index: Tensor) -> PixelStore:
     """A view that holds only the stores that its images are in: a store itself, where it is all of one."""
-    used: list[int] = torch.unique(which).tolist() or [0]
+    if not len(index):  # which holds no store at all
+        return DenseStore(torch.empty(0, *bases[0].shape, dtype=bases[0].dtype, device=bases[0].device))
+    used: list[int] = torch.unique(which).tolist()
     numbers = torch.zeros(len(bases), dtype=torch.int64, device="cpu")
     numbers[used] = torch.arange(len(used), device="cpu")
     kept = [bases[number] for number in used]

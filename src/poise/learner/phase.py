@@ -111,7 +111,7 @@ class Phase:
         self.kept, self.stored, self.unstored = settings.memory.arriving(
             kept, arrival.images, arrival.phase, arrival.growth.old, knowledge.rho, generator
         )
-        if len(self.stored) < len(arrival.images):  # a view would still hold what was discarded
+        if len(self.kept) + len(self.stored) < len(kept) + len(arrival.images):  # views still hold what was discarded
             self.kept, self.stored = self.kept.compacted(), self.stored.compacted()
         self.new, self.reserve = hold_out(arrival, self.stored, settings, kept)
         # without the images that were discarded: nothing may hold those any longer

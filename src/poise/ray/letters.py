@@ -65,6 +65,8 @@ def write_letter(trials: Trials, pickler: type[pickle.Pickler], data: OpenData |
             labels, origins = value.labels.cpu().numpy(), value.origins.cpu().numpy()
             if data is not None and value.shape == data.shape and bool((value.origins >= 0).all()):
                 return "places", labels, origins
+            if not value.store.is_even:
+                raise UserError("images of several sizes are not sent: put the data where every worker can open it")
             return "pixels", value.pixels.cpu().contiguous().numpy(), labels, origins
 
         def reducer_override(self, value: Any) -> Any:  # noqa: ANN401 - as pickle has it
