@@ -1,14 +1,21 @@
-"""How fast a training step is: eager against captured, and captured steps on several lanes.
+"""How fast a training step is: eager against captured, captured steps on several lanes, and on images of any size.
 
 ResNet-32 (the method's variant), batch 128, teacher on, random images of CIFAR's size. Prints one JSON line.
 
     python benchmarks/step.py [--device cuda] [--seconds 4] [--lanes 1 2 4 8 16] [--precision bf16] [--method lucir]
         [--augmentation autoaugment+cutout]
+    python benchmarks/step.py --net resnet18 --size 224 --lanes 1 --streamed --kernels rule none norms all --profile
 
 With `--augmentation`, everything is also measured with that. The phase is the first one after phase 0: AANets has two
 branches there, and its teacher still one. With `--frozen N` it is a later one, in which DER has N frozen networks. For
 methods with frozen networks the parts of a step are measured, too: the training of one network alone, and a forward
 pass of a frozen one; `cost_to_parts` is the time of a step by the sum of theirs.
+
+Images of more than 64 pixels are stored larger, in different sizes, as a pack has them (the short side of 256 for 224),
+and a random resized crop of each is a part of the step. `--streamed` measures them from the host, too. `--kernels` says
+which of poise's own kernels are used: by the rule of the networks, none, batch norms alone, or all at any size.
+`--profile` says which kernels a captured step spends its time in. `limit` is what the arithmetic of a step would allow,
+by the peak of the device (`--peak`, in TFLOP/s; known for a few).
 """
 
 from __future__ import annotations
@@ -16,24 +23,37 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
+from torch.profiler import ProfilerActivity, profile
+from torch.utils.flop_counter import FlopCounterMode
 
-from poise.data import STRONGER, Augmentation, Feed, ImageSet, Preprocessing
+from poise.data import STRONGER, Augmentation, Feed, FlatStore, ImageSet, Preprocessing
 from poise.methods import Growth, make_method
-from poise.nets import Frozen, Model, build_backbone, build_head, torch_generator
-from poise.training import Backend, Schedule, Situation, StepDone, Trainer, make_backend
+from poise.nets import Frozen, Model, build_backbone, build_head, feature_width, resnet, torch_generator
+from poise.training import Backend, Schedule, Situation, StepDone, Trainer, capture, make_backend
 
 CLASSES = Growth(old=50, new=10)
 PLAIN = Augmentation()
 PREPROCESSING = Preprocessing((0.5071, 0.4866, 0.4409), (0.2009, 0.1984, 0.2023), PLAIN)
+LARGE = 64  # pixels; larger images are cropped from stored ones of different sizes
+PEAKS = {"H200": 989, "H100": 989, "A100": 312}  # bf16 TFLOP/s without sparsity, as NVIDIA states them
+#: By the word of `--kernels`: the maps up to which convolutions of each width are our own, and the largest norm.
+KERNELS: dict[str, tuple[dict[int, int], int]] = {
+    "rule": (resnet.THIN, resnet.LARGEST_NORM),
+    "none": ({}, 0),
+    "norms": ({}, resnet.INDEX_LIMIT),
+    "all": (dict.fromkeys(resnet.THIN, resnet.INDEX_LIMIT), resnet.INDEX_LIMIT),
+}
 
 
-def make_trainer(
+def make_trainer(  # noqa: PLR0913 - what a step can be
     backend: Backend,
     images: int,
     batch: int,
@@ -42,24 +62,60 @@ def make_trainer(
     preprocessing: Preprocessing = PREPROCESSING,
     *,
     frozen: int = 1,
+    net: str = "resnet32",
+    size: int = 32,
+    resident: bool | None = None,
 ) -> Trainer:
     """A trainer in the middle of a TFH run: 50 old and 10 new classes; without frozen networks, in its first phase."""
     method, growth = make_method(method_name), CLASSES if frozen else Growth(0, sum(CLASSES))
     generator = torch_generator(seed, "benchmark")
     with backend.active():
-        model = Model(build_backbone("resnet32", method.variant, 3, seed), build_head(method.head, 64))
+        backbone = build_backbone(net, method.variant, 3, seed)
+        model = Model(backbone, build_head(method.head, feature_width(backbone, (3, size, size))))
         for _ in range(frozen - 1):
-            model.expand(lambda backbone: method.expanded(backbone, growth), growth, (3, 32, 32))
+            model.expand(lambda backbone: method.expanded(backbone, growth), growth, (3, size, size))
         model.head.grow(growth.old, generator)
         schedule = Schedule(epochs=10_000, batch=batch)
         situation = Situation(
             model.placed(backend.device), method, growth, preprocessing, schedule, backend, seed, phase=1
         )
-        pixels = torch.randint(0, 256, (images, 3, 32, 32), dtype=torch.uint8, generator=generator)
-        labels = torch.randint(0, sum(CLASSES), (images,), generator=generator)
-        arrived = ImageSet(pixels, labels, torch.arange(images))
-        feed, student = Feed(arrived, backend.device), situation.grown(arrived)
+        arrived = large_images(images, size, generator) if size > LARGE else small_images(images, size, generator)
+        some = arrived.select(torch.arange(min(images, 20 * sum(CLASSES))))  # enough to make rows of
+        feed, student = Feed(arrived, backend.device, resident), situation.grown(some)
         return Trainer(situation, student, situation.teacher(), method.default_action, feed)
+
+
+def small_images(images: int, size: int, generator: torch.Generator) -> ImageSet:
+    """Random images of one size."""
+    pixels = torch.randint(0, 256, (images, 3, size, size), dtype=torch.uint8, generator=generator)
+    labels = torch.randint(0, sum(CLASSES), (images,), generator=generator)
+    return ImageSet(pixels, labels, torch.arange(images))
+
+
+def large_images(images: int, size: int, generator: torch.Generator) -> ImageSet:
+    """Random images as a pack has them: a short side of 8/7 of the size, the other one up to half longer."""
+    short = size * 8 // 7
+    sizes = torch.full((images, 2), short)
+    longer = torch.randint(short, short * 3 // 2 + 1, (images,), generator=generator)
+    sizes[torch.arange(images), torch.randint(0, 2, (images,), generator=generator)] = longer
+    lengths = 3 * sizes.prod(dim=1)
+    some = torch.randint(0, 256, (2**24 + 1,), dtype=torch.uint8, generator=generator)
+    flat = some.repeat(int(lengths.sum()) // len(some) + 1)[: int(lengths.sum())]
+    store = FlatStore(flat, lengths.cumsum(0) - lengths, sizes, (3, size, size), in_memory=False)  # as from a file
+    labels = torch.randint(0, sum(CLASSES), (images,), generator=generator)
+    return ImageSet(store, labels, torch.arange(images))
+
+
+@contextmanager
+def using_kernels(word: str) -> Iterator[None]:
+    """Choose which of our own kernels are used."""
+    before = resnet.THIN, resnet.LARGEST_NORM
+    resnet.THIN, resnet.LARGEST_NORM = KERNELS[word]
+    capture._WARM.steps.clear()  # other kernels are to be warmed up
+    try:
+        yield
+    finally:
+        resnet.THIN, resnet.LARGEST_NORM = before
 
 
 def images_per_second(trainers: list[Trainer], seconds: float) -> float:
@@ -76,6 +132,46 @@ def images_per_second(trainers: list[Trainer], seconds: float) -> float:
             images += event.images if isinstance(event, StepDone) else 0
     _wait(trainers)
     return images / (time.perf_counter() - began)
+
+
+def step_flops(trainer: Trainer, size: int) -> float:
+    """Floating-point operations of a step for an image: student forward and backward, and the teacher."""
+    images = torch.zeros(2, 3, size, size)
+    student, teacher = trainer.model.copy().to("cpu", torch.float32).train(), trainer.teacher
+    with FlopCounterMode(display=False) as counter:
+        student(images).logits.sum().backward()
+    total = float(counter.get_total_flops())
+    if teacher is not None:
+        with FlopCounterMode(display=False) as counter, torch.no_grad():
+            trainer.situation.model.copy().to("cpu", torch.float32).eval()(images)
+        total += counter.get_total_flops()
+    return total / len(images)
+
+
+def kernel_times(trainer: Trainer, steps: int = 64, most: int = 25) -> dict[str, Any]:
+    """Where a captured step spends its time: milliseconds a step of each kernel, and its share."""
+    run = trainer.situation.backend.guarded(trainer.run())
+    for _ in range(3):
+        next(run)
+    _wait([trainer])
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        done = 0
+        while done < steps:
+            event = next(run)
+            done += -(-event.images // trainer.schedule.batch) if isinstance(event, StepDone) else 0
+        _wait([trainer])
+    found = sorted(profiler.key_averages(), key=lambda each: -each.self_device_time_total)
+    whole = sum(each.self_device_time_total for each in found)
+    rows = [
+        {
+            "kernel": each.key[:110],
+            "ms": round(each.self_device_time_total / 1000 / done, 4),
+            "share": round(each.self_device_time_total / whole, 4),
+            "calls": round(each.count / done, 2),
+        }
+        for each in found[:most]
+    ]
+    return {"steps": done, "ms_a_step": round(whole / 1000 / done, 3), "kernels": rows}
 
 
 @torch.no_grad()
@@ -106,8 +202,8 @@ def _wait(trainers: list[Trainer]) -> None:
         trainer.situation.backend.synchronise()
 
 
-def main() -> None:
-    """Measure and print."""
+def parsed() -> argparse.Namespace:
+    """The words of the command."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--precision", default="auto")
@@ -116,52 +212,123 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--lanes", type=int, nargs="*", default=[1, 2, 4, 8, 16])
     parser.add_argument("--method", default="lucir")
+    parser.add_argument("--net", default="resnet32")
+    parser.add_argument("--size", type=int, default=32)
     parser.add_argument("--frozen", type=int, default=1)
-    parser.add_argument("--augmentation", choices=STRONGER)
-    arguments = parser.parse_args()
+    parser.add_argument("--augmentation", choices=[name for name in STRONGER if name != "resized"])
+    parser.add_argument("--streamed", action="store_true")
+    parser.add_argument("--kernels", nargs="+", choices=KERNELS, default=["rule"])
+    parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--peak", type=float, default=0.0)
+    return parser.parse_args()
+
+
+class Measurement:
+    """What the words ask for, measured."""
+
+    def __init__(self, words: argparse.Namespace) -> None:
+        self.words = words
+        self.backend = make_backend(words.device, words.precision, False)
+        self.on_gpu = self.backend.device.type == "cuda"
+        self.own = Augmentation(pad=0, resized=0.08) if words.size > LARGE else PLAIN
+        self.found = dict[str, float]()
 
     def trainer(
-        seed: int, augmentation: Augmentation = PLAIN, *, capture: bool, frozen: int = arguments.frozen
+        self,
+        seed: int,
+        augmentation: Augmentation | None = None,
+        *,
+        captured: bool,
+        frozen: int | None = None,
+        resident: bool | None = None,
     ) -> Trainer:
-        backend = replace(make_backend(arguments.device, arguments.precision, False), capture=capture)
-        preprocessing = replace(PREPROCESSING, augmentation=augmentation)
-        sizes = arguments.images, arguments.batch
-        return make_trainer(backend, *sizes, seed, arguments.method, preprocessing, frozen=frozen)
+        """A trainer of that kind."""
+        words = self.words
+        preprocessing = replace(PREPROCESSING, augmentation=augmentation or self.own)
+        return make_trainer(
+            replace(self.backend, capture=captured),
+            words.images,
+            words.batch,
+            seed,
+            words.method,
+            preprocessing,
+            frozen=words.frozen if frozen is None else frozen,
+            net=words.net,
+            size=words.size,
+            resident=resident,
+        )
 
-    backend, found = make_backend(arguments.device, arguments.precision, False), dict[str, float]()
-    augmentations = {"": PLAIN}
-    if arguments.augmentation is not None:
-        augmentations[f"_{arguments.augmentation}"] = Augmentation().stronger(arguments.augmentation)
-    for word, augmentation in augmentations.items():
-        found[f"eager{word}"] = images_per_second([trainer(0, augmentation, capture=False)], arguments.seconds)
-        for count in arguments.lanes if backend.device.type == "cuda" else ():
-            lanes = [trainer(seed, augmentation, capture=True) for seed in range(count)]
-            found[f"lanes_{count}{word}"] = images_per_second(lanes, arguments.seconds)
+    def rates(self) -> dict[str, float]:
+        """Images per second of every kind that was asked for."""
+        augmentations = {"": self.own}
+        if self.words.augmentation is not None:
+            augmentations[f"_{self.words.augmentation}"] = self.own.stronger(self.words.augmentation)
+        for kernels in self.words.kernels:
+            with using_kernels(kernels):
+                for name, augmentation in augmentations.items():
+                    self._measure(f"{name}{'' if kernels == 'rule' else f'_kernels_{kernels}'}", augmentation)
+        return self.found
+
+    def _measure(self, word: str, augmentation: Augmentation) -> None:
+        seconds = self.words.seconds
+        eager = self.trainer(0, augmentation, captured=False, resident=True)
+        self.found[f"eager{word}"] = images_per_second([eager], seconds)
+        del eager
+        for count in self.words.lanes if self.on_gpu else ():
+            lanes = [self.trainer(seed, augmentation, captured=True) for seed in range(count)]
+            self.found[f"lanes_{count}{word}"] = images_per_second(lanes, seconds)
             del lanes
             torch.cuda.empty_cache()
-    parts: dict[str, float] = {}
-    nets = [module for module in trainer(0, capture=False).model.modules() if isinstance(module, Frozen)]
-    if nets:
-        whole = found.get("lanes_1", found["eager"])
+        if self.words.streamed:
+            streamed = self.trainer(0, augmentation, captured=True, resident=False)
+            self.found[f"streamed{word}"] = images_per_second([streamed], seconds)
+
+    def parts(self) -> dict[str, float]:
+        """What a step costs beside its parts, where there are frozen networks."""
+        words, found = self.words, self.found
+        nets = [module for module in self.trainer(0, captured=False).model.modules() if isinstance(module, Frozen)]
+        if not nets:
+            return {}
+        alone = self.trainer(0, captured="lanes_1" in found, frozen=0)
         parts = {
-            "alone": images_per_second([trainer(0, capture="lanes_1" in found, frozen=0)], arguments.seconds),
-            "frozen_forward": forward_images_per_second(backend, nets[0], arguments.batch, arguments.seconds),
+            "frozen": float(len(nets)),
+            "alone": images_per_second([alone], words.seconds),
+            "frozen_forward": forward_images_per_second(self.backend, nets[0], words.batch, words.seconds),
         }
+        whole = found.get("lanes_1") or found["eager"]
         parts["cost_to_parts"] = (1 / whole) / (1 / parts["alone"] + len(nets) / parts["frozen_forward"])
-    hardware = (
-        torch.cuda.get_device_name() if backend.device.type == "cuda" else f"{torch.get_num_threads()} CPU threads"
-    )
+        return {name: round(value, 3) for name, value in parts.items()}
+
+    def limit(self) -> dict[str, float]:
+        """What the arithmetic of a step would allow."""
+        flops = step_flops(self.trainer(0, captured=False), self.words.size)
+        name = torch.cuda.get_device_name() if self.on_gpu else ""
+        peak = self.words.peak or next((peak for word, peak in PEAKS.items() if word in name), 0)
+        rate = {"limit": round(1e12 * peak / flops), "peak_tflops": peak} if peak else {}
+        return {"gflops_an_image": round(flops / 1e9, 2), **rate}
+
+
+def main() -> None:
+    """Measure and print."""
+    words = parsed()
+    job = Measurement(words)
+    found = job.rates()
+    hardware = torch.cuda.get_device_name() if job.on_gpu else f"{torch.get_num_threads()} CPU threads"
     print(
         json.dumps(
             {
                 "benchmark": "step",
                 "hardware": hardware,
-                "precision": backend.precision,
-                "method": arguments.method,
-                "batch": arguments.batch,
+                "precision": job.backend.precision,
+                "method": words.method,
+                "net": words.net,
+                "size": words.size,
+                "batch": words.batch,
                 "images_per_second": {name: round(rate) for name, rate in found.items()},
-                "ratio_to_eager": {name: round(rate / found["eager"], 2) for name, rate in found.items()},
-                **({"frozen": len(nets), **{name: round(value, 3) for name, value in parts.items()}} if nets else {}),
+                "ratio_to_eager": {name: round(rate / next(iter(found.values())), 2) for name, rate in found.items()},
+                **job.limit(),
+                **job.parts(),
+                **({"profile": kernel_times(job.trainer(0, captured=True))} if words.profile and job.on_gpu else {}),
             }
         )
     )

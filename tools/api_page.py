@@ -25,6 +25,7 @@ PACKAGES = {
     "poise.nets": "Backbones, heads, and the model made of both.",
     "poise.data": "Images, streams, class orders, augmentation and memory.",
     "poise.data.sources": "Where images come from ([Data](data.md)).",
+    "poise.ray": "Trials and cells on a cluster ([Many machines](scale.md)).",
 }
 HEAD = """\
 # API

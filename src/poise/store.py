@@ -10,12 +10,13 @@ from __future__ import annotations
 import errno
 import fcntl
 import hashlib
+import io
 import json
 import lzma
 import os
 import re
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -40,50 +41,77 @@ DIGEST = "digest"  # the last key of a document that has one
 
 
 @contextmanager
-def locked(path: Path, busy: str, *, sign: bool = False) -> Iterator[None]:
+def locked(path: Path, busy: str, *, sign: bool = False, attempt: bool = False) -> Iterator[None]:
     """Keep every other process out as long as this file is locked; the operating system ends the lock with us.
 
     Another process gets one line: who holds the lock, then `busy`. With `sign` the file exists for the lock alone: it
     says which process that is, and is removed at the end. What is left of a process that was killed is taken over.
+
+    One `attempt` at a job takes the place of another that still holds the lock, paused or out of reach: it puts a new
+    file there. The older one does not notice; a claim on the folder must tell it (`poise.experiment.claims`).
     """
-    with _open_locked(path, busy) as file:
-        signed = sign and _sign(file)
+    with _open_locked(path, busy, attempt) as file:
+        signed = sign and _sign(file, attempt)
         try:
             yield
         finally:
-            if signed:
+            if signed and _is_at(file, path):
                 path.unlink(missing_ok=True)  # before the lock ends: nobody else can have signed it
 
 
-def _open_locked(path: Path, busy: str) -> BinaryIO:
+def _is_at(file: BinaryIO, path: Path) -> bool:
+    """Whether this open file is still the one at that path."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _open_locked(path: Path, busy: str, attempt: bool) -> BinaryIO:
     while True:
         file = files.open_to_append(path)  # which does not empty a file of that name
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat()):
+            if _is_at(file, path):
                 return file
         except OSError as error:
+            is_busy = error.errno in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
+            if attempt and is_busy and _is_of_attempt(file):
+                path.unlink(missing_ok=True)
+                file.close()
+                continue
             owner = _owner(file)
             file.close()
-            if error.errno in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES):
+            if is_busy:
                 raise UserError(f"{owner} {busy}") from error
             raise UserError(f"{path} cannot be locked ({error.strerror}); use a folder on another disk") from error
         file.close()  # its last owner removed it between our two calls: that lock keeps nobody out
 
 
-_SIGNATURE = re.compile(rb"poise: process (\d+) on (\S+)\n")
+_SIGNATURE = re.compile(rb"poise: (attempt by )?process (\d+) on (\S+)\n")
 
 
-def _sign(file: BinaryIO) -> bool:
+def _sign(file: BinaryIO, attempt: bool) -> bool:
     """Write who we are; not into a file with something else in it, which is somebody's."""
     file.seek(0)
     found = file.read(1000)
     if found and not _SIGNATURE.fullmatch(found):
         return False
     file.truncate(0)
-    file.write(f"poise: process {os.getpid()} on {socket.gethostname() or 'localhost'}\n".encode())
+    file.write(f"poise: {'attempt by ' if attempt else ''}{this_process()}\n".encode())
     file.flush()
     return True
+
+
+def this_process() -> str:
+    """This process in words that mean something on other machines, too."""
+    return f"process {os.getpid()} on {socket.gethostname() or 'localhost'}"
+
+
+def _is_of_attempt(file: BinaryIO) -> bool:
+    file.seek(0)
+    found = _SIGNATURE.fullmatch(file.read(1000))
+    return found is not None and found[1] is not None
 
 
 def _owner(file: BinaryIO) -> str:
@@ -92,7 +120,7 @@ def _owner(file: BinaryIO) -> str:
     found = _SIGNATURE.fullmatch(file.read(1000))
     if found is None:
         return "another process"
-    number, host = (part.decode(errors="replace") for part in found.groups())
+    number, host = (part.decode(errors="replace") for part in found.groups()[1:])
     return f"process {number}" if host == (socket.gethostname() or "localhost") else f"process {number} on {host}"
 
 
@@ -264,15 +292,20 @@ def _unpacked(path: Path, file: BinaryIO) -> Iterator[bytes]:
 
 
 class Journal:
-    """An append-only file of JSON lines. Its length in bytes is a position one can return to."""
+    """An append-only file of JSON lines. Its length in bytes is a position one can return to.
 
-    def __init__(self, path: Path) -> None:
+    Before anything is written `check` is called, which may refuse it.
+    """
+
+    def __init__(self, path: Path, check: Callable[[], None] = lambda: None) -> None:
         self.path = path
+        self._check = check
         self._file: BinaryIO | None = None
         self._hash, self._hashed = _new_hash(), 0  # of the bytes up to there
 
     def append(self, event: Mapping[str, Any]) -> None:
         """Write one line and hand it to the operating system."""
+        self._check()
         if self._file is None:
             self._file = files.open_to_append(self.path)
             if self._file.tell() == 0:
@@ -308,11 +341,19 @@ class Journal:
         if digest is not None and _hash_bytes(_new_hash(), self.path, 0, position).hexdigest() != digest:
             raise Damaged(f"{self.path} was changed since the checkpoint was written")
 
-    def rewind(self, position: int) -> None:
-        """Cut everything after `position`: the events that a resumed run will produce again."""
+    def rewind(self, position: int, *, anew: bool = False) -> None:
+        """Cut everything after `position`: the events that a resumed run will produce again.
+
+        With `anew` the rest goes into a new file: what another process still writes into the old one is lost.
+        """
         self.close()
         self.check(position, None)
         self._forget_hash()
+        self._check()
+        if anew:
+            with files.open_plain(self.path, files.MOST_JOURNAL) if position else io.BytesIO() as file:
+                files.write_bytes(self.path, file.read(position))
+            return
         with files.open_to_append(self.path) as file:
             file.truncate(position)
 

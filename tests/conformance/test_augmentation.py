@@ -1,4 +1,4 @@
-"""AutoAugment and Cutout with every method: images are augmented, and a run is resumed anywhere to the same bytes."""
+"""Resized crops, AutoAugment and Cutout with every method; a run is resumed anywhere to the same bytes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from poise import Augmentation, Learner
 from poise.data import ALL_IMAGES, ImageSet
 from poise.methods import METHODS
 
-STRONG = Augmentation(pad=1, autoaugment=True, cutout=0.5)
+STRONG = Augmentation(pad=0, autoaugment=True, cutout=0.5, resized=0.08)
 
 
 def learner_of(name: str, augmentation: Augmentation) -> Learner:

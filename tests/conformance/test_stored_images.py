@@ -158,4 +158,4 @@ def test_a_phase_stopped_anywhere_goes_on_to_the_same_bytes(
     for images in arriving[:2]:
         learner.partial_fit(*images)
     learner.save(tmp_path / "before")  # stopped before anything is tried, between trials, in the training
-    stop_anywhere(partial(Learner.load, tmp_path / "before", device="cpu"), *arriving[2], 3)
+    stop_anywhere(partial(Learner.load, tmp_path / "before", device="cpu"), *arriving[2], 7)

@@ -13,7 +13,7 @@ from PIL import Image
 
 from poise.data.sources import DigitsSource, FolderSource, add_source, listing, open_source
 from poise.errors import UserError
-from poise.places import RELEASES
+from poise.places import COLLECTIONS, RELEASES
 
 
 @pytest.fixture(autouse=True)
@@ -235,7 +235,8 @@ def test_the_listing_says_what_is_known_and_where(home: Path, monkeypatch: pytes
     add_source("birds", pets)
     monkeypatch.setenv("POISE_DATA", str(home / "data"))
     entries = {entry.name: entry for entry in listing()}
-    assert list(entries) == ["digits", "cifar10", "cifar100", "birds", "pets"]
+    assert list(entries) == ["digits", "cifar10", "cifar100", *COLLECTIONS, "birds", "pets"]
+    assert all(entries.pop(name).where is None for name in COLLECTIONS)
     assert {name: entry.where for name, entry in entries.items() if name != "digits"} == {
         "cifar10": None,
         "cifar100": str(folder),
@@ -251,5 +252,5 @@ def test_the_listing_says_what_is_known_and_where(home: Path, monkeypatch: pytes
 def test_poise_data_that_does_not_exist_is_no_obstacle(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POISE_DATA", str(home / "nowhere"))
     assert isinstance(open_source("digits"), DigitsSource)
-    assert [entry.name for entry in listing()] == ["digits", "cifar10", "cifar100"]
+    assert [entry.name for entry in listing()] == ["digits", "cifar10", "cifar100", *COLLECTIONS]
     assert "was not found" in refusal("cifar100")

@@ -29,7 +29,7 @@ def test_it_is_added_to_what_the_data_have(word: str, plan: Plans) -> None:
     jitter = learner.preprocessing.augmentation.brightness
     assert jitter == pytest.approx(63 / 255), "that of the method"
     assert learner.preprocessing.augmentation == Augmentation(
-        wanted.pad, wanted.flip, jitter, wanted.autoaugment, wanted.cutout
+        wanted.pad, wanted.flip, jitter, wanted.autoaugment, wanted.cutout, wanted.resized
     )
     assert (learner.preprocessing.mean, learner.preprocessing.std) == (
         DigitsSource.preprocessing.mean,
@@ -83,6 +83,19 @@ def test_phase_0_is_shared_only_with_the_same_augmentation(reference: Path, plan
         Run(plan(STRONG, f"start={reference}"), RunFolder(tmp_path / "other")).start()
     with pytest.raises(UserError, match=r"augmentation=autoaugment\+cutout, this run has data"):
         Run(plan(f"start={strong.path}"), RunFolder(tmp_path / "another")).start()
+
+
+def test_resized_crops_of_any_data_are_written_and_labelled(plan: Plans, outcome: Outcome, tmp_path: Path) -> None:
+    words = ("augmentation=resized", "groups=[2,2]")
+    whole = Run(plan(*words), RunFolder(tmp_path / "whole")).start()
+    assert whole["augmentation"] == "resized"
+    folder = RunFolder(tmp_path / "stopped")
+    going = Run(plan(*words), folder, checkpoint_seconds=0).starting()
+    for _ in range(5):
+        next(going)
+    going.close()
+    Run(reopen(folder.path)[1], folder).resume()
+    assert outcome(folder.path) == outcome(tmp_path / "whole")
 
 
 def test_an_unknown_word_is_refused() -> None:

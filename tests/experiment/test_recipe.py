@@ -14,6 +14,9 @@ from poise.methods import METHODS
 from poise.recipes import recipe_names, recipe_text
 from poise.tuning import tuner_names
 
+#: The recipes for data of ImageNet's line.
+LARGER = ("lucir", "icarl", "podnet", "aanets", "rmm", "der", "foster")
+
 
 def refusal(name: str, *words: str) -> str:
     with pytest.raises(UserError) as error:
@@ -30,13 +33,37 @@ def file(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("name", recipe_names())
 def test_every_shipped_recipe_loads_and_says_in_its_first_line_what_it_is(name: str) -> None:
     recipe = load_recipe(name)
-    assert recipe.data == name.split("/", maxsplit=1)[0]
+    assert recipe.data.removesuffix("-lucir").removesuffix("-podnet") == name.split("/", maxsplit=1)[0]
     assert recipe_text(name).startswith("# ")
 
 
 def test_the_shipped_recipes_are_the_promised_ones() -> None:
     promised = {f"{data}/{method}" for data in ("digits", "cifar100") for method in METHODS}
-    assert promised <= set(recipe_names())
+    larger = {f"{data}/{method}" for data in ("imagenet-subset", "imagenet", "tinyimagenet") for method in LARGER}
+    assert promised | larger <= set(recipe_names())
+
+
+@pytest.mark.parametrize("data", ["imagenet-subset", "imagenet", "tinyimagenet"])
+@pytest.mark.parametrize("method", [name for name in LARGER if name not in ("der", "foster")])
+def test_on_imagenet_a_phase_has_90_epochs_and_20_images_of_a_class_are_kept(data: str, method: str) -> None:
+    recipe = load_recipe(f"{data}/{method}")
+    assert (recipe.epochs, recipe.settings.memory.per_class, recipe.order) == (90, 20, 1993)
+    steps = method in ("lucir", "icarl")
+    assert recipe.milestones == ([0.3333, 0.6666] if steps else None)
+    shaped = recipe.settings.schedule.shaped(recipe.settings.made_method.balancing)
+    assert steps or (shaped.epochs(recipe.epochs), shaped.lr) == (20, 0.01)
+
+
+def test_the_two_subsets_of_imagenet_go_with_those_that_used_them() -> None:
+    subsets = {method: load_recipe(f"imagenet-subset/{method}").data for method in LARGER}
+    lucirs = {method for method, data in subsets.items() if data == "imagenet-subset-lucir"}
+    assert lucirs == {"lucir", "icarl", "foster"}
+    assert {subsets[method] for method in LARGER if method not in lucirs} == {"imagenet-subset-podnet"}
+
+
+def test_foster_on_imagenet_says_what_it_lacks() -> None:
+    for data in ("imagenet-subset", "imagenet"):
+        assert recipe_text(f"{data}/foster").startswith("# FOSTER without AutoAugment")
 
 
 @pytest.mark.parametrize("method", sorted(METHODS))

@@ -30,6 +30,7 @@ from poise.experiment import (
 )
 from poise.experiment.stopping import Stop
 from poise.experiment.sweep import CellBench
+from poise.experiment.sweep_view import SweepView
 from poise.training import Bench, Lanes, LocalExecutor, Trainer, make_backend
 
 A = TypeVar("A")
@@ -198,10 +199,10 @@ def test_plans_and_cells_are_the_same_after_pickling(tmp_path: Path) -> None:
 
 
 def test_a_bench_is_quiet_after_pickling(tmp_path: Path) -> None:
-    bench = CellBench(tmp_path, 7.0, Lines(None, io.StringIO()), Stop())
+    bench = CellBench(tmp_path, 7.0, SweepView(Lines(None, io.StringIO()), ()), Stop())
     bench.stop.set()
     again = pickle.loads(pickle.dumps(bench))
-    assert (again.out, again.checkpoint_seconds, again.lines) == (tmp_path, 7.0, None)
+    assert (again.out, again.checkpoint_seconds, again.view) == (tmp_path, 7.0, None)
     assert not again.stop.is_set()
 
 

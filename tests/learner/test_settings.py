@@ -102,7 +102,9 @@ GIVEN: list[dict[str, Any]] = [
     {"policy": "bilevel", "net": "small", "image_size": 16, "seed": 3},
     {"policy": "offline-rl", "memory": Budget(6, reserve=2), "deterministic": True},
     {"policy": "fixed", "method": "aanets", "memory": Budget(5, rule="rmm", allocation=(0.8, 0.6))},
+    {"policy": "fixed", "method": "podnet", "milestones": (0.25, 0.5), "balance_share": 0.2, "balance_lr": 0.01},
 ]
+UNSAID = {"milestones", "balance_share", "balance_lr"}  # keys of a schedule that are written where they say something
 
 
 @pytest.mark.parametrize("given", GIVEN, ids=lambda given: "-".join(map(str, given)) or "nothing")
@@ -113,7 +115,8 @@ def test_resolving_resolved_settings_again_changes_nothing(given: dict[str, Any]
     memory = Budget(**values.pop("memory"))
     assert values.pop("automatic") == []
     flat = {**values, **values.pop("schedule"), "memory": memory}
-    assert flat.keys() == KEYS | {"schedule"}
+    assert flat.keys() | UNSAID == KEYS | {"schedule"}
+    assert flat.keys() & UNSAID == given.keys() & UNSAID
     del flat["schedule"]
     assert Settings.resolve(**flat) == settings
 

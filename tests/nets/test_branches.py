@@ -51,7 +51,7 @@ def test_a_scaled_convolution_scales_every_kernel_by_its_own_number() -> None:
 
 
 @pytest.mark.parametrize("training", [False, True])
-@pytest.mark.parametrize("net", [*(f"small/{variant}" for variant in VARIANTS), "resnet32/pod"])
+@pytest.mark.parametrize("net", [*(f"small/{variant}" for variant in VARIANTS), "resnet32/pod", "pod-resnet18/pod"])
 def test_two_equal_branches_at_one_half_are_the_network_itself_to_the_bit(net: str, training: bool) -> None:
     single = build_backbone(net, "", 3, seed=0)
     as_if_trained(single)

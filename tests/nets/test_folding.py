@@ -7,10 +7,13 @@ from torch import nn
 from poise.nets import VARIANTS, Model, build_backbone, build_head
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_a_folded_teacher_computes_the_same(variant: str) -> None:
+@pytest.mark.parametrize(
+    "net", [*(f"resnet32/{variant}" for variant in VARIANTS), "resnet18/lucir", "pod-resnet18/pod"]
+)
+def test_a_folded_teacher_computes_the_same(net: str) -> None:
     generator = torch.Generator().manual_seed(1)
-    model = Model(build_backbone("resnet32", variant, 3, seed=1), build_head("cosine", 64))
+    backbone = build_backbone(net, "lucir", 3, seed=1)
+    model = Model(backbone, build_head("cosine", backbone.width))
     model.head.grow(4, generator)
     images = torch.randn(8, 3, 32, 32, generator=generator)
     with torch.no_grad():

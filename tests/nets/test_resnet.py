@@ -51,7 +51,12 @@ def block_outputs(net: ResNet, images: Tensor) -> list[Tensor]:
         ("resnet18", "lucir", 11_176_512),
         ("resnet18", "ordinary", 11_176_512),
         ("resnet18", "foster", 11_176_512),
+        ("resnet18", "pod", 11_176_512),
+        ("pod-resnet18", "pod", 11_168_832),  # 9,408 − 1,728 fewer in the stem
+        ("pod-resnet18", "ordinary", 11_168_832),
         ("cifar-resnet18", "ordinary", 11_168_832),  # DER's 11.17 M
+        ("cifar-resnet18", "lucir", 11_168_832),
+        ("cifar-resnet18", "pod", 11_168_832),
     ],
 )
 def test_parameter_counts_are_those_of_the_papers_networks(name: str, variant: str, count: int) -> None:
@@ -85,6 +90,15 @@ class TestWhereReluIs:
         assert len(outputs) == 15
         assert all(output.min() < 0 for output in outputs)
 
+    @pytest.mark.parametrize("name", ["resnet18", "pod-resnet18", "cifar-resnet18"])
+    def test_pod_has_one_after_the_first_addition_of_each_level_of_a_resnet18(self, name: str) -> None:
+        net = build_backbone(name, "pod", 3, 0)
+        assert not any(bool(norm.weight.any()) for norm in second_norms(net))
+        for norm in second_norms(net):
+            nn.init.ones_(norm.weight)
+        outputs = block_outputs(net, some_images(2, 32))
+        assert [bool(output.min() < 0) for output in outputs] == [False, True] * 4
+
     @pytest.mark.parametrize(("variant", "negative"), [("lucir", True), ("ordinary", False)])
     def test_features_can_be_negative_in_lucir_only(self, variant: str, negative: bool) -> None:
         net = build_backbone("resnet32", variant, 3, 0)
@@ -112,6 +126,16 @@ class TestShapes:
             found = build_backbone("resnet18", "lucir", 3, 0)(some_images(1, 96))
         assert [tuple(m.shape[1:]) for m in found.maps] == [(64, 24, 24), (128, 12, 12), (256, 6, 6), (512, 3, 3)]
         assert found.vector.shape == (1, 512)
+
+    def test_podnets_resnet18_has_maps_of_twice_the_resolution(self) -> None:
+        with torch.no_grad():
+            found = build_backbone("pod-resnet18", "pod", 3, 0)(some_images(1, 96))
+        assert [tuple(m.shape[1:]) for m in found.maps] == [(64, 48, 48), (128, 24, 24), (256, 12, 12), (512, 6, 6)]
+
+    def test_tiny_images_keep_their_resolution_in_the_stem_without_pooling(self) -> None:
+        with torch.no_grad():
+            found = build_backbone("cifar-resnet18", "pod", 3, 0)(some_images(1, 64))
+        assert [tuple(m.shape[1:]) for m in found.maps] == [(64, 64, 64), (128, 32, 32), (256, 16, 16), (512, 8, 8)]
 
     def test_grey_images(self) -> None:
         net = build_backbone("small", "ordinary", 1, 0)
@@ -172,8 +196,7 @@ class TestNames:
         [
             ("resnet23", "unknown net 'resnet23'; did you mean 'resnet32'"),
             ("resnet32/ordinry", "did you mean 'ordinary'"),
-            ("resnet18/pod", "resnet18/lucir or resnet18/ordinary"),
-            ("cifar-resnet18/pod", "cifar-resnet18/lucir or cifar-resnet18/ordinary"),
+            ("podresnet18", "did you mean 'pod-resnet18'"),
         ],
     )
     def test_unknown_ones_are_refused(self, name: str, words: str) -> None:

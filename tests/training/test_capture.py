@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from poise.data import STRONGER, Augmentation, ImageSet, Preprocessing
+from poise.data import STRONGER, Augmentation, FlatStore, ImageSet, Preprocessing
 from poise.methods import METHODS, Growth, make_method
 from poise.training import EpochDone, Trainer, make_backend
 from poise.training.capture import CapturedRunner
@@ -33,13 +34,16 @@ def make_trainer(
 ) -> Callable[..., Trainer]:
     jittered = Augmentation(brightness=0.2)
 
-    def make(*, capture: bool, precision: str = "fp32", augmentation: Augmentation = jittered) -> Trainer:
+    def make(
+        *, capture: bool, precision: str = "fp32", augmentation: Augmentation = jittered, **others: Any
+    ) -> Trainer:
         backend = replace(make_backend("cuda", precision, True), capture=capture)
         with backend.active():
+            labels = [number % sum(GROWTH) for number in range(IMAGES)]
             trainer = make_trainer(
                 make_method(*CASES[request.param]),
                 growth=GROWTH,
-                images=make_images([number % sum(GROWTH) for number in range(IMAGES)], shape=(3, 32, 32)),
+                **{"images": make_images(labels, shape=(3, 32, 32)), **others},
                 net="resnet32",
                 preprocessing=Preprocessing((0.5,) * 3, (0.25,) * 3, augmentation),
                 backend=backend,
@@ -79,6 +83,30 @@ def test_captured_equals_eager_exactly_with_a_stronger_augmentation(
         assert torch.equal(captured[key], value), key
     plain = trained(make_trainer(capture=True))[1]  # captured in the same process, beside the other
     assert plain != captured_losses
+
+
+@pytest.mark.parametrize("make_trainer", ["lucir", "podnet"], indirect=True)
+def test_crops_of_images_of_different_sizes_are_the_same_eager_captured_and_streamed(
+    make_trainer: Callable[..., Trainer],
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    sizes = torch.randint(36, 60, (IMAGES, 2), generator=generator)
+    lengths = 3 * sizes.prod(dim=1)
+    flat = torch.randint(0, 256, (int(lengths.sum()),), dtype=torch.uint8, generator=generator)
+    store = FlatStore(flat, lengths.cumsum(0) - lengths, sizes, (3, 32, 32))
+    images = ImageSet(store, torch.arange(IMAGES) % sum(GROWTH), torch.arange(IMAGES))
+    resized = Augmentation(pad=0, brightness=0.2, resized=0.08)
+
+    def outcome(*, capture: bool, resident: bool) -> tuple[dict[str, Tensor], list[float]]:
+        trainer = make_trainer(capture=capture, augmentation=resized, images=images, resident=resident)
+        assert isinstance(trainer._engine.runner, CapturedRunner) is capture
+        return trained(trainer)
+
+    eager, eager_losses = outcome(capture=False, resident=True)
+    for found, losses in (outcome(capture=True, resident=True), outcome(capture=True, resident=False)):
+        assert losses == eager_losses
+        for name, value in eager.items():
+            assert torch.equal(found[name], value), name
 
 
 def test_captured_is_near_eager_in_bf16(make_trainer: Callable[..., Trainer]) -> None:

@@ -18,14 +18,16 @@ def recipes(name: Annotated[str | None, typer.Argument(help="Print this one.")] 
         show(recipe_text(name).rstrip())
         return
     for known in recipe_names():
-        show(f"{known:18} {recipe_text(known).splitlines()[0].removeprefix('# ')}")
+        show(f"{known:22} {recipe_text(known).splitlines()[0].removeprefix('# ')}")
 
 
 def data(context: typer.Context) -> None:
     """List the data sets that are known and where they were found."""
     if context.invoked_subcommand is None:
-        for entry in listing():
-            show(f"{entry.name:10} {entry.kind:14} {entry.where or entry.hint}")
+        entries = listing()
+        longest = max(len(entry.name) for entry in entries)
+        for entry in entries:
+            show(f"{entry.name:{longest}} {entry.kind:14} {entry.where or entry.hint}")
 
 
 def data_add(

@@ -27,7 +27,10 @@ def data_pack(
     size: Annotated[int, typer.Option("--size", help="Short side of the packed images in pixels.")] = 256,
     square: Annotated[bool, typer.Option("--square", help="Crop to squares; else the aspect is kept.")] = False,
     classes: Annotated[
-        str, typer.Option("--classes", metavar="LIST", help="Only these: a file, one class per line, or A,B,C.")
+        str,
+        typer.Option(
+            "--classes", metavar="LIST", help="Only these: a file, one per line; A,B,C; imagenet-subset-lucir."
+        ),
     ] = "",
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out files that cannot be decoded.")] = False,
     jobs: Annotated[

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from poise.cli.ranks import is_launched
 from poise.cli.words import show
 from poise.errors import PoiseError, UserError
 from poise.experiment import (
@@ -20,6 +22,7 @@ from poise.experiment import (
     make_plan,
     make_tracker,
     make_watcher,
+    open_outlined,
     open_ranks,
     parse_once,
     reopen,
@@ -28,17 +31,55 @@ from poise.recipes import DEFAULT_RECIPE
 from poise.report import load_result, run_of_result, run_table
 from poise.runfolder import PAGE, REPORT
 from poise.studies import gather_with_studies, runner_in
-from poise.training import World
+from poise.training import Executor, World
 
 
-def words_to_plan(recipe: str, overrides: Sequence[str] | None, seed: int | None = None) -> Plan:
-    """The plan that the words of a command describe."""
+def words_to_plan(
+    recipe: str, overrides: Sequence[str] | None, seed: int | None = None, *, outlined: bool = False
+) -> Plan:
+    """The plan that the words of a command describe; `outlined`, for an estimate: see `open_outlined`."""
     words = list(overrides or [])
     if "=" in recipe:  # no recipe given: the first word is an override
         words, recipe = [recipe, *words], DEFAULT_RECIPE
     words += [f"seed={seed}"] if seed is not None else []
     parse_once(words)
-    return make_plan(recipe, load_recipe(recipe, words))
+    return make_plan(recipe, load_recipe(recipe, words), open_outlined if outlined else None)
+
+
+@contextmanager
+def cells_elsewhere(place: str | None, cpus_per_worker: int | None, lanes: int | None) -> Iterator[Executor | None]:
+    """Where `--on` says that cells are run; None: here."""
+    if place is None:
+        if cpus_per_worker is not None:
+            raise UserError("--cpus-per-worker is about the workers of a cluster; use it with --on ray")
+        yield None
+        return
+    from poise.ray.executor import make_executor
+
+    with make_executor(place, "--on", cpus_per_worker=cpus_per_worker, lanes=lanes) as executor:
+        yield executor
+
+
+def refuse_under_torchrun(place: str | None) -> None:
+    """Refuse to send the trials of several ranks away."""
+    if place is not None and is_launched():
+        raise UserError("--trials-on does not go together with torchrun; leave out one of them")
+
+
+@contextmanager
+def trials_elsewhere(plan: Plan, place: str | None, cpus_per_worker: int | None) -> Iterator[Executor | None]:
+    """Where `--trials-on` says that the trials of a run are run; None: here."""
+    if place is None:
+        if cpus_per_worker is not None:
+            raise UserError("--cpus-per-worker is about the workers of a cluster; use it with --trials-on ray")
+        yield None
+        return
+    from poise.ray.executor import make_executor
+
+    refuse_under_torchrun(place)
+    with make_executor(place, "--trials-on", cpus_per_worker=cpus_per_worker) as executor:
+        executor.connect()  # what is wrong with the cluster is said before anything is trained
+        yield executor.for_plan(plan)
 
 
 def start_run(job: Run, tensorboard: bool = False, track: str | None = None) -> None:

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from poise.cli.ranks import joined
-from poise.cli.words import Board, Checkpoints, LanesOption, Out, Overrides, RecipeName, Seed, Track, out_option, show
+from poise.cli.words import (
+    Board,
+    Checkpoints,
+    CpusPerWorker,
+    LanesOption,
+    On,
+    Out,
+    Overrides,
+    RecipeName,
+    Seed,
+    Track,
+    TrialsOn,
+    out_option,
+    show,
+)
 from poise.recipes import DEFAULT_RECIPE
 from poise.store import CHECKPOINT_SECONDS
 
@@ -23,19 +36,23 @@ def run(
     tensorboard: Board = False,
     track: Track = None,
     checkpoint_every: Checkpoints = CHECKPOINT_SECONDS,
+    trials_on: TrialsOn = None,
+    cpus_per_worker: CpusPerWorker = None,
 ) -> None:
     """Run a recipe over its stream of phases."""
-    from poise.cli.running import refuse_dry_run, start_run, words_to_plan
+    from poise.cli.running import refuse_dry_run, start_run, trials_elsewhere, words_to_plan
     from poise.experiment import Run, RunFolder, describe_plan
 
     with joined() as world:
-        plan = words_to_plan(recipe, overrides, seed)
+        plan = words_to_plan(recipe, overrides, seed, outlined=dry_run)
         if dry_run:
             refuse_dry_run(world)
             show(describe_plan(plan))
             return
-        job = Run(plan, RunFolder(out or plan.default_folder()), (), checkpoint_every, world=world)
-        start_run(job, tensorboard, track)
+        with trials_elsewhere(plan, trials_on, cpus_per_worker) as executor:
+            folder = RunFolder(out or plan.default_folder())
+            job = Run(plan, folder, (), checkpoint_every, executor=executor, world=world)
+            start_run(job, tensorboard, track)
 
 
 def resume(
@@ -43,14 +60,24 @@ def resume(
     tensorboard: Board = False,
     track: Track = None,
     checkpoint_every: Checkpoints = CHECKPOINT_SECONDS,
+    trials_on: TrialsOn = None,
+    cpus_per_worker: CpusPerWorker = None,
 ) -> None:
     """Continue a run that was stopped or killed; the result is the same as without the stop."""
-    from poise.cli.running import finish_up, make_watchers, resume_run, show_result
+    from poise.cli.running import (
+        finish_up,
+        make_watchers,
+        refuse_under_torchrun,
+        resume_run,
+        show_result,
+        trials_elsewhere,
+    )
     from poise.experiment import make_watcher, reopen
     from poise.studies import runner_in
 
     with joined() as world:
         if world is not None:
+            refuse_under_torchrun(trials_on)
             resume_run(world, folder, checkpoint_every, tensorboard, track)
             return
     opened, plan = reopen(folder)
@@ -58,7 +85,9 @@ def resume(
         finish_up(opened)
         return
     watchers = make_watchers(opened, make_watcher(len(plan.stream)), tensorboard, track)
-    show_result(runner_in(opened)(plan, opened, watchers, checkpoint_every).resume(), folder)
+    with trials_elsewhere(plan, trials_on, cpus_per_worker) as executor:
+        job = runner_in(opened)(plan, opened, watchers, checkpoint_every, executor=executor)
+        show_result(job.resume(), folder)
 
 
 def sweep(
@@ -66,14 +95,26 @@ def sweep(
     out: Annotated[Path, out_option("The folder of the run folders.")] = Path("runs"),
     lanes: LanesOption = None,
     checkpoint_every: Checkpoints = CHECKPOINT_SECONDS,
+    on: On = None,
+    cpus_per_worker: CpusPerWorker = None,
+    cell: Annotated[int | None, typer.Option("--cell", help="Run only the cell of this number, from 0.")] = None,
 ) -> None:
     """Run a grid of runs; finished cells are not run again."""
-    from poise.cli.running import write_report
-    from poise.experiment import Lines, read_sweep, refuse_failed, sweep_cells
+    from poise.cli.running import cells_elsewhere, show_result, write_report
+    from poise.experiment import pick_cell, read_sweep, refuse_failed, sweep_cells, sweep_lines
     from poise.report import comparison_table, load_result, run_of_result
 
     cells = read_sweep(file)
-    failed = sweep_cells(cells, out, lanes, Lines(None, sys.stderr), checkpoint_every)
+    if cell is not None:
+        cells = [pick_cell(cells, cell, file)]
+    with cells_elsewhere(on, cpus_per_worker, lanes) as executor:
+        lines, one = sweep_lines(), cell is not None
+        failed = sweep_cells(cells, out, lanes, lines, checkpoint_every, executor=executor, numbered=one)
+    if cell is not None:
+        for error in failed.values():
+            raise error
+        show_result(load_result(out / cells[0].name), out / cells[0].name)
+        return
     folders = [out / cell.name for cell in cells if cell.name not in failed]
     if folders:
         table = comparison_table([run_of_result(load_result(folder)) for folder in folders])

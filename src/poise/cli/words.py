@@ -39,6 +39,14 @@ Seed = Annotated[int | None, typer.Option("--seed", help="Short for seed=N.")]
 LanesOption = Annotated[
     int | None, typer.Option("--lanes", help="Runs side by side; measured if not given.", min=1, max=1_000)
 ]
+On = Annotated[str | None, typer.Option("--on", help="Run cells on a Ray cluster: ray, or ray:HOST:PORT (an extra).")]
+TrialsOn = Annotated[
+    str | None, typer.Option("--trials-on", help="Run trials on a Ray cluster: ray, or ray:HOST:PORT (an extra).")
+]
+CpusPerWorker = Annotated[
+    int | None,
+    typer.Option("--cpus-per-worker", help="CPUs of each worker on a cluster; its threads if not given.", min=1),
+]
 Board = Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard scalars (an extra).")]
 Track = Annotated[str | None, typer.Option("--track", help="Also write to wandb, trackio or mlflow (extras).")]
 

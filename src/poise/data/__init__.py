@@ -9,6 +9,7 @@ from poise.data.feed import Feed, batch_bounds, fits, free_on
 from poise.data.herding import herd
 from poise.data.images import ImageSet
 from poise.data.inputs import decode_each, to_pixels
+from poise.data.kernels import usable_kernels
 from poise.data.memory import Memory, draw_reserve
 from poise.data.orders import class_order
 from poise.data.resampling import Crops
@@ -57,4 +58,5 @@ __all__ = [
     "suitable_augmentation",
     "suitable_net",
     "to_pixels",
+    "usable_kernels",
 ]

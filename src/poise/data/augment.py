@@ -18,11 +18,14 @@ import torch
 from torch import Tensor
 
 from poise.data.autoaugment import autoaugment, cut_out, draw_operations
+from poise.data.boxes import draw_boxes
+from poise.data.resampling import Crops
 from poise.data.stores import PixelStore, as_store
 from poise.errors import Damaged, UserError, check_flag, check_number, check_whole
 
 #: What can be done to images beyond the augmentation of their data set, by name.
 STRONGER: Final[Mapping[str, Mapping[str, Any]]] = {
+    "resized": {"resized": 0.08, "pad": 0},
     "autoaugment": {"autoaugment": True},
     "cutout": {"cutout": 0.5},
     "autoaugment+cutout": {"autoaugment": True, "cutout": 0.5},
@@ -41,6 +44,7 @@ class Draws:
         brightness: float32 [n], the factor by which the image gets brighter.
         operations: int64 [n, 2], the numbers of AutoAugment's operations; None without it.
         holes: float32 [n, 2], the centre of Cutout's hole as a share of height and width; None without it.
+        boxes: float32 [n, 4], left, top, width and height of a resized crop in stored pixels; None without it.
     """
 
     offsets: Tensor
@@ -48,13 +52,15 @@ class Draws:
     brightness: Tensor
     operations: Tensor | None = None
     holes: Tensor | None = None
+    boxes: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.offsets)
 
     def changed(self, change: Callable[[Tensor], Tensor]) -> Draws:
         """The same kinds of choices, with this done to the tensor of each."""
-        more = (change(values) if values is not None else None for values in (self.operations, self.holes))
+        others = (self.operations, self.holes, self.boxes)
+        more = (change(values) if values is not None else None for values in others)
         return Draws(change(self.offsets), change(self.mirrored), change(self.brightness), *more)
 
     def batch(self, start: int, stop: int) -> Draws:
@@ -64,6 +70,10 @@ class Draws:
     def to(self, device: torch.device | str) -> Draws:
         """The same choices on another device."""
         return self.changed(lambda values: values.to(device))
+
+    def crops(self, size: tuple[int, int]) -> Crops | None:
+        """Which part of each image is read, at this height and width; None where images are read as they are."""
+        return None if self.boxes is None else Crops(self.boxes, self.mirrored, size)
 
     def load(self, other: Draws) -> None:
         """Replace the choices by as many others of their kinds, in place: a captured step keeps reading from here."""
@@ -82,6 +92,8 @@ class Augmentation:
         brightness: the image is multiplied by a factor in [1 - brightness, 1 + brightness].
         autoaugment: whether the policy of AutoAugment that was published for CIFAR is applied after all that.
         cutout: at the end a square hole becomes black; this is its side, as a share of the image's shorter side.
+        resized: a random part of the stored image, of at least this share of its area, is scaled to the size of the
+            network's images (0: off). There are no shifts then.
     """
 
     pad: int = 4
@@ -89,6 +101,7 @@ class Augmentation:
     brightness: float = 0.0
     autoaugment: bool = False
     cutout: float = 0.0
+    resized: float = 0.0
 
     def __post_init__(self) -> None:
         check_whole("augmentation pad", self.pad, 0)
@@ -103,6 +116,12 @@ class Augmentation:
                 f"augmentation cutout={self.cutout} must lie between 0 (off) and 1: the side of the hole as a share of "
                 "the image's, 0.5 for 16 of 32 pixels"
             )
+        check_number("augmentation resized", self.resized)
+        if self.resized > 1 or (self.resized and self.pad):
+            raise UserError(
+                f"augmentation resized={self.resized} must lie between 0 (off) and 1, the least share of the image's "
+                f"area, and go with pad=0, not {self.pad}"
+            )
 
     @property
     def name(self) -> str:
@@ -114,8 +133,8 @@ class Augmentation:
         """The same with what the name in `STRONGER` adds to it."""
         return replace(self, **STRONGER[name])
 
-    def draw(self, count: int, generator: np.random.Generator) -> Draws:
-        """Choices for `count` images, drawn on the host."""
+    def draw(self, count: int, generator: np.random.Generator, sizes: Tensor | None = None) -> Draws:
+        """Choices for `count` images, drawn on the host; resized crops need their heights and widths, [count, 2]."""
         offsets = generator.integers(0, 2 * self.pad + 1, size=(count, 2), dtype=np.int64)
         mirrored = generator.integers(0, 2, size=count).astype(bool) if self.flip else np.zeros(count, dtype=bool)
         factors = np.ones(count, dtype=np.float32)
@@ -126,10 +145,16 @@ class Augmentation:
             found = replace(found, operations=torch.from_numpy(draw_operations(count, generator)))
         if self.cutout:
             found = replace(found, holes=torch.from_numpy(generator.random((count, 2), dtype=np.float32)))
+        if self.resized:
+            boxes = draw_boxes(_of_each(count, sizes).numpy(), self.resized, generator)
+            found = replace(found, boxes=torch.from_numpy(boxes))
         return found
 
-    def neutral(self, count: int) -> Draws:
-        """Choices of the kinds that `draw` makes, for images in the middle that stay as they are but for a hole."""
+    def neutral(self, count: int, sizes: Tensor | None = None) -> Draws:
+        """Choices of the kinds that `draw` makes, for images in the middle that stay as they are but for a hole.
+
+        A resized crop is the whole image.
+        """
         offsets = torch.full((count, 2), self.pad, dtype=torch.long)
         return Draws(
             offsets,
@@ -137,11 +162,12 @@ class Augmentation:
             torch.ones(count, dtype=torch.float32),
             torch.zeros_like(offsets) if self.autoaugment else None,
             torch.zeros(count, 2, dtype=torch.float32) if self.cutout else None,
+            _whole(_of_each(count, sizes)) if self.resized else None,
         )
 
     def as_json(self) -> dict[str, Any]:
         """A plain value for a JSON document, without the keys of what is off and once did not exist."""
-        off = {name for name in ("autoaugment", "cutout") if not getattr(self, name)}
+        off = {name for name in ("autoaugment", "cutout", "resized") if not getattr(self, name)}
         return {name: value for name, value in asdict(self).items() if name not in off}
 
 
@@ -191,12 +217,13 @@ class Preprocessing:
     def training(self, pixels: Tensor, draws: Draws) -> Tensor:
         """The images as the network sees them in training: augmented, normalised float32.
 
-        Augmentation is in this order: crop, mirror, brightness, AutoAugment, Cutout.
+        Augmentation is in this order: crop, mirror, brightness, AutoAugment, Cutout. Resized crops, mirrored or not,
+        were made where the pixels were gathered (`Draws.crops`).
         """
         self._check(pixels)
         if len(draws) != len(pixels):
             raise UserError(f"{len(pixels)} images came with {len(draws)} draws; draw once for each image")
-        cropped = _crop(pixels, draws, self.augmentation.pad).float()
+        cropped = (_crop(pixels, draws, self.augmentation.pad) if draws.boxes is None else pixels).float()
         if self.augmentation.brightness:
             cropped = (cropped * draws.brightness.view(-1, 1, 1, 1)).clamp(0, 255)
         if draws.operations is not None:
@@ -235,6 +262,18 @@ class Preprocessing:
     def _normalise(self, values: Tensor) -> Tensor:
         scale, shift = _scale_and_shift(self.mean, self.std, values.device)
         return torch.addcmul(shift, values, scale)
+
+
+def _of_each(count: int, sizes: Tensor | None) -> Tensor:
+    """The heights and widths of so many images, which resized crops cannot be drawn without."""
+    if sizes is None or sizes.shape != (count, 2):
+        raise UserError(f"resized crops of {count} images need the height and width of each")
+    return sizes.cpu()
+
+
+def _whole(sizes: Tensor) -> Tensor:
+    """The boxes that are all of these images."""
+    return torch.cat([torch.zeros_like(sizes), sizes.flip(1)], dim=1).to(torch.float32)
 
 
 def _numbers(name: str, values: object) -> tuple[float, ...]:

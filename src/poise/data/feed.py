@@ -11,11 +11,13 @@ import os
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Final
+from typing import Final, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from poise.data.augment import Augmentation, Draws
 from poise.data.images import ImageSet
 from poise.data.resampling import Crops
 from poise.data.stores import DenseStore, FlatStore, PixelStore, resident
@@ -61,6 +63,16 @@ class Feed:
     def gather(self, picks: Tensor, crops: Crops | None = None) -> Tensor:
         """The images at these places, where they live; of each the part that `crops` says."""
         return self.store.gather(picks if self.index is None else self.index.index_select(0, picks), crops)
+
+    def draw(self, augmentation: Augmentation, order: Tensor, generator: np.random.Generator) -> Draws:
+        """The random choices of an epoch in this order."""
+        sizes = self.sizes[order] if augmentation.resized else None
+        return augmentation.draw(len(order), generator, sizes)
+
+    @property
+    def sizes(self) -> Tensor:
+        """int64 [n, 2] on the host: height and width of every image as it is stored."""
+        return self.store.sizes if self.index is None else self.store.sizes[self.index.cpu()]
 
     def images(self) -> ImageSet:
         """The images as a set, where they live; their origins are not known here."""
@@ -115,34 +127,57 @@ class Feed:
             yield self.gather(picks, some), self.labels.index_select(0, picks)
 
     def _streamed(self, order: Tensor, bounds: list[tuple[int, int]], crops: Crops | None) -> Iterator[Batch]:
-        # On a stream of its own, the other thread would copy without ours waiting for it.
-        stream = torch.cuda.current_stream(self.device) if self.device.type == "cuda" else None
+        ours = torch.cuda.current_stream(self.device) if self.device.type == "cuda" else None
+        begun = ours.record_event() if ours is not None else None
         workers = 1 if self.store.in_memory else min(MOST_THREADS, os.cpu_count() or 1)
         with ThreadPoolExecutor(max_workers=workers) as ahead:
-            waiting: deque[Future[Batch]] = deque()
+            waiting: deque[Future[_Sent]] = deque()
             try:
                 for start, stop in bounds:
                     some = crops.batch(start, stop) if crops is not None else None
-                    waiting.append(ahead.submit(self._send, order[start:stop], some, stream))
+                    waiting.append(ahead.submit(self._send, order[start:stop], some, begun))
                     if len(waiting) >= AHEAD + workers:
-                        yield waiting.popleft().result()
+                        yield waiting.popleft().result().received(ours)
                 while waiting:
-                    yield waiting.popleft().result()
+                    yield waiting.popleft().result().received(ours)
             finally:
                 for each in waiting:  # left in the middle: nobody waits for them
                     each.cancel()
 
-    def _send(self, picks: Tensor, crops: Crops | None, stream: torch.cuda.Stream | None) -> Batch:
-        """A batch on the device. What is cropped is cropped there, of whole images: the host only copies bytes."""
-        if self.device.type != "cuda":
-            return self.store.gather(picks, crops), self.labels.index_select(0, picks.to(self.device))
+    def _send(self, picks: Tensor, crops: Crops | None, begun: torch.cuda.Event | None) -> _Sent:
+        """A batch on the device. What is cropped is cropped there, of whole images: the host only copies bytes.
+
+        Each on a stream of its own, so that nothing waits for the training that goes on meanwhile.
+        """
+        if self.device.type != "cuda" or begun is None:
+            return _Sent(self.store.gather(picks, crops), self.labels.index_select(0, picks.to(self.device)))
         found = DenseStore(self.store.gather(picks)) if crops is None else self.store.loaded(picks)
-        with torch.cuda.stream(stream):
-            sent = _sent(found, self.device)
+        stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+        with torch.cuda.device(self.device), torch.cuda.stream(stream):
+            stream.wait_event(begun)
+            sent = _on_device(found, self.device)
             labels = self.labels.index_select(0, picks.to(self.device))
             if crops is None:
-                return sent.all(), labels
-            return sent.gather(torch.arange(len(picks), device=self.device), crops.to(self.device)), labels
+                pixels = sent.all()
+            else:
+                pixels = sent.gather(torch.arange(len(picks), device=self.device), crops.to(self.device))
+            return _Sent(pixels, labels, stream.record_event())
+
+
+class _Sent(NamedTuple):
+    """A batch on its way to a device, and what says that it is there."""
+
+    pixels: Tensor
+    labels: Tensor
+    done: torch.cuda.Event | None = None
+
+    def received(self, stream: torch.cuda.Stream | None) -> Batch:
+        """Pixels and labels, for which this stream waits."""
+        if self.done is not None and stream is not None:
+            stream.wait_event(self.done)
+            for tensor in (self.pixels, self.labels):
+                tensor.record_stream(stream)  # its memory is not used again before that stream is done with it
+        return self.pixels, self.labels
 
 
 def stays_on(store: PixelStore, device: torch.device) -> bool:
@@ -163,7 +198,7 @@ def _placed(store: PixelStore, device: torch.device) -> tuple[PixelStore, Tensor
     return base, chosen.to(device, copy=True)
 
 
-def _sent(store: DenseStore | FlatStore, device: torch.device) -> DenseStore | FlatStore:
+def _on_device(store: DenseStore | FlatStore, device: torch.device) -> DenseStore | FlatStore:
     """A few images on the device, sent there while the host goes on."""
     if isinstance(store, DenseStore):
         return DenseStore(store.pixels.pin_memory().to(device, non_blocking=True))

@@ -31,7 +31,7 @@ from poise.data.inputs import scale_picture
 from poise.data.packs import DIGEST, TEST, TRAIN, Block, Described, block_digest, digest_of, write_index
 from poise.data.suitable import LARGEST_SIZE, LEAST_SIZE
 from poise.errors import UserError, check_whole, suggestion
-from poise.places import Files, Layout, scan
+from poise.places import COLLECTIONS, Files, Layout, scan
 from poise.places.packfile import ENDING, MAGIC, PAGE, Footer
 
 log = logging.getLogger(__name__)
@@ -137,9 +137,14 @@ class Packing:
 
 
 def choose_classes(layout: Layout, wanted: Sequence[str], folder: Path) -> Layout:
-    """Only these classes of a folder, or all of them where none are named; one that is not there is refused."""
+    """Only these classes of a folder, or all of them where none are named; one that is not there is refused.
+
+    The name of one of ImageNet's data sets stands for its classes.
+    """
     if not wanted:
         return layout
+    if len(wanted) == 1 and wanted[0] in COLLECTIONS and wanted[0] not in layout.train:
+        wanted = COLLECTIONS[wanted[0]].select(sorted(layout.train), str(folder))
     for name in wanted:
         if name not in layout.train:
             raise UserError(f"{folder} has no class '{name}'; {suggestion(name, layout.train)}")

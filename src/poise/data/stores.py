@@ -26,7 +26,8 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from poise.data.resampling import Crops, resize_box, resize_box_on_host
+from poise.data.cropping import Rows, crop_batch
+from poise.data.resampling import Crops, resize_box_on_host
 from poise.errors import UserError
 
 Shape = tuple[int, int, int]  # channels, height and width
@@ -210,6 +211,11 @@ class DenseStore(_Held):
         """The same images on another device."""
         return self if self.lies_on(torch.device(device)) else DenseStore(self.pixels.to(device))
 
+    @property
+    def longest(self) -> int:
+        """The longest side of an image."""
+        return max(self.shape[1:])
+
     def rows(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """As those of a `FlatStore`."""
         count, (channels, height, width) = len(self), self.shape
@@ -227,6 +233,9 @@ class FlatStore(_Held):
         places: int64 [N]: where each image begins in it.
         sizes: int64 [N, 2]: height and width of each image; its bytes are [channels, height, width].
         shape: of what `gather` gives without crops; no image may be smaller.
+
+    Attributes:
+        longest: the longest side of any image.
     """
 
     def __init__(self, flat: Tensor, places: Tensor, sizes: Tensor, shape: Shape, *, in_memory: bool = True) -> None:
@@ -237,6 +246,7 @@ class FlatStore(_Held):
         if not self._even and bool((self._sizes < torch.tensor(shape[1:], device="cpu")).any()):
             raise UserError(f"an image is smaller than {shape[1]}×{shape[2]} pixels; gather needs crops for it")
         self._rows: tuple[Tensor, Tensor, Tensor, Tensor] | None = None
+        self.longest = int(self._sizes.max()) if len(self._sizes) else max(shape[1:])
 
     def __len__(self) -> int:
         return len(self._places)
@@ -290,7 +300,7 @@ class FlatStore(_Held):
     def rows(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """All bytes, and of every image the place, height and width, on the store's device: for what must be fast."""
         if self._rows is None:
-            heights, widths = self._sizes.to(self.device).unbind(1)
+            heights, widths = self._sizes.to(self.device).T.contiguous()
             self._rows = self.flat, self._places.to(self.device), heights, widths
         return self._rows
 
@@ -356,20 +366,19 @@ def chunks(store: PixelStore) -> Iterator[tuple[int, int]]:
 
 
 def gather_boxes(store: DenseStore | FlatStore, indices: Tensor, crops: Crops) -> Tensor:
-    """The boxes of `crops` out of the images at these indices, one after the other: the reference."""
+    """The boxes of `crops` out of the images at these indices: on a device all at once, else one after the other."""
     if len(crops) != len(indices):
         raise UserError(f"{len(indices)} images came with {len(crops)} crops; give one for each image")
     flat, places, heights, widths = store.rows()
     channels = store.shape[0]
+    if store.device.type != "cpu":
+        return crop_batch(Rows(flat, places, heights, widths, channels, store.longest), indices.to(store.device), crops)
     found = torch.empty(len(indices), channels, *crops.size, dtype=torch.uint8, device=store.device)
     boxes, mirrored = crops.boxes.tolist(), crops.mirrored.tolist()
     for row, index in enumerate(indices.tolist()):
         start, height, width = int(places[index]), int(heights[index]), int(widths[index])
         image = flat[start : start + channels * height * width].view(channels, height, width)
-        if store.device.type == "cpu":
-            scaled = torch.from_numpy(resize_box_on_host(image.numpy(), tuple(boxes[row]), crops.size))
-        else:
-            scaled = resize_box(image, tuple(boxes[row]), crops.size)
+        scaled = torch.from_numpy(resize_box_on_host(image.numpy(), tuple(boxes[row]), crops.size))
         found[row] = scaled.flip(-1) if mirrored[row] else scaled
     return found
 

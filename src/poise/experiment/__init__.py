@@ -5,7 +5,7 @@ from poise.experiment.dryrun import describe_plan
 from poise.experiment.examiner import Exam, Examiner, split_for_development
 from poise.experiment.folder import RunFolder
 from poise.experiment.model_file import Lesson, ModelFile
-from poise.experiment.plan import Plan, make_plan, reopen
+from poise.experiment.plan import Plan, make_plan, open_outlined, reopen
 from poise.experiment.prediction import FolderScore, Prediction, predict_files, score_folder, set_reject
 from poise.experiment.progress import Lines, Quiet, Watcher, make_watcher
 from poise.experiment.ranks import Follower, open_ranks
@@ -16,7 +16,8 @@ from poise.experiment.recipe import (
     parse_once,
 )
 from poise.experiment.run import Run, complete
-from poise.experiment.sweep import Cell, read_sweep, refuse_failed, sweep_cells
+from poise.experiment.sweep import Cell, pick_cell, read_sweep, refuse_failed, sweep_cells
+from poise.experiment.sweep_view import sweep_lines
 from poise.experiment.tensorboard import TensorBoard
 from poise.experiment.trackers import TRACKERS, make_tracker
 from poise.experiment.tracking import Tracker, track_folder
@@ -49,8 +50,10 @@ __all__ = [
     "make_recipe",
     "make_tracker",
     "make_watcher",
+    "open_outlined",
     "open_ranks",
     "parse_once",
+    "pick_cell",
     "predict_files",
     "read_sweep",
     "refuse_failed",
@@ -60,6 +63,7 @@ __all__ = [
     "set_reject",
     "split_for_development",
     "sweep_cells",
+    "sweep_lines",
     "track_folder",
     "watch_phase",
 ]

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from poise import files, runfolder, store
 from poise.errors import Damaged, Malformed, RunFailed, UserError, shown
+from poise.experiment.claims import Claim
 from poise.experiment.contents import check_checkpoint
 from poise.experiment.recipe import LEFT_OUT
 from poise.runfolder import saved_recipe, without_empty_keys
@@ -38,17 +39,22 @@ class RunFolder:
     `recipe.json` what is run; `journal.jsonl` what happened; `checkpoints/` the newest two; `phase-0.safetensors`
     the state after the first phase (for `start=`); `model.safetensors` the final model, for predictions;
     `result.json` the result; `machine.json` what belongs to the machine.
+
+    Where attempts may be made on several machines, each is `numbered` in `attempts/`, and only the newest one writes.
+    One that `takes_over` does not wait for another attempt that still holds the lock.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, numbered: bool = False, takes_over: bool = False) -> None:
         self.path = path
+        self._numbered, self._takes_over = numbered, takes_over
+        self.claim: Claim | None = None
         self.recipe = path / runfolder.RECIPE
         self.result = path / runfolder.RESULT
         self.machine = path / runfolder.MACHINE
         self.phase_0 = path / runfolder.PHASE_0
         self.model = path / runfolder.FINAL_MODEL
         self.checkpoints = path / runfolder.CHECKPOINTS
-        self.journal = store.Journal(path / runfolder.JOURNAL)
+        self.journal = store.Journal(path / runfolder.JOURNAL, self.check_claim)
 
     @property
     def exists(self) -> bool:
@@ -88,13 +94,37 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep every other process out of this folder; the lock ends with this process."""
+        """Keep every other process out of this folder; the lock ends with this process.
+
+        Locks of other machines may not be seen here. Where attempts were made on some, this one is numbered too, and
+        the older ones stop before they write again.
+        """
         busy = f"runs in {self.path}; wait for it or choose another --out"
         with ExitStack() as stack:
             with self.writing():
                 files.make_folder(self.checkpoints)
-                stack.enter_context(store.locked(self.path / "lock", busy, sign=True))
-            yield
+                stack.enter_context(store.locked(self.path / "lock", busy, sign=True, attempt=self._takes_over))
+                if self._numbered or Claim.newest_in(self.path) is not None:
+                    self.claim = Claim.make(self.path)
+            try:
+                yield
+            finally:
+                if self.claim is not None and self.finished:
+                    self.claim.give_up()
+
+    def check_claim(self) -> None:
+        """Refuse to write here if a newer attempt has taken this folder over."""
+        if self.claim is not None:
+            self.claim.check()
+
+    def write_json(self, path: Path, value: Mapping[str, Any], *, digest: bool = False) -> None:
+        """Write a document of this folder."""
+        self.check_claim()
+        store.write_json(path, value, digest=digest)
+
+    def rewind_journal(self, position: int) -> None:
+        """Cut the journal; an older attempt that wakes up in the middle of a line must not hit it."""
+        self.journal.rewind(position, anew=self.claim is not None)
 
     @contextmanager
     def writing(self) -> Iterator[None]:
@@ -112,11 +142,17 @@ class RunFolder:
 
     def write_checkpoint(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
         """Write a new checkpoint, then delete all but the newest two."""
+        self.check_claim()
         present = self._checkpoint_files()
         number = int(present[-1].stem) + 1 if present else 0
         store.write_tensors(self.checkpoints / f"{number:06d}.safetensors", tensors, meta, kind="checkpoint")
         for old in present[: len(present) + 1 - KEPT_CHECKPOINTS]:
-            old.unlink()
+            old.unlink(missing_ok=self.claim is not None)
+
+    def last_checkpoint(self) -> int:
+        """The number of the newest checkpoint, whatever is in it; -1 if there is none."""
+        present = self._checkpoint_files()
+        return int(present[-1].stem) if present else -1
 
     def newest_checkpoint(self, *, journal: bool = False) -> Checkpoint | None:
         """The newest intact checkpoint; damaged ones are reported, removed and skipped.

@@ -34,7 +34,7 @@ from poise.nets import absolute_word, named_info
 from poise.places import expand_user
 from poise.runfolder import CROSSVAL, saved_recipe
 from poise.schema import anything, check, contents_of, fitting_together, keyed, mapped, text
-from poise.training import Workload
+from poise.training import Executor, Workload
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,9 @@ class Plan:
     @property
     def stronger(self) -> dict[str, str]:
         """The name of what is done to training images beyond shifts, mirroring and brightness, if anything is."""
-        name = self.augmentation.name if self.augmentation is not None else ""
-        return {"augmentation": name} if name else {}
+        word = self.augmentation.name if self.augmentation is not None else ""
+        word = self.recipe.augmentation if self.recipe.augmentation in STRONGER else word
+        return {"augmentation": word} if word else {}
 
     @property
     def notes(self) -> list[str]:
@@ -77,19 +78,19 @@ class Plan:
     def __reduce__(self) -> tuple[Callable[..., Plan], tuple[str, Recipe]]:
         return make_plan, (self.name, self.recipe)  # words, of which the same plan is made elsewhere
 
-    def new_learner(self) -> Learner:
-        """A learner as the recipe describes it, which has learned nothing."""
+    def new_learner(self, executor: Executor | None = None) -> Learner:
+        """A learner as the recipe describes it, which has learned nothing; `executor` says where its trials run."""
         augmentation, preprocessing = self.augmentation, self.source.preprocessing
-        around = Surroundings.of(self.settings, self.recipe.device, augmentation=augmentation)
+        around = Surroundings.of(self.settings, self.recipe.device, augmentation=augmentation, executor=executor)
         info = named_info(self.settings.net, self.settings.seed)
         own = info is not None and info.mean is not None  # the network's own constants, not those of the data
         if own or augmentation is None or preprocessing is None:
             return Learner.from_settings(self.settings, around)
         return Learner.from_settings(self.settings, around, replace(preprocessing, augmentation=augmentation))
 
-    def restored_learner(self, state: LearnerState) -> Learner:
+    def restored_learner(self, state: LearnerState, executor: Executor | None = None) -> Learner:
         """The learner that was saved in this run's folder, or is to continue in it."""
-        return Learner.from_state(state, device=self.recipe.device)
+        return Learner.from_state(state, device=self.recipe.device, executor=executor)
 
     def images(self) -> tuple[ImageSet, ImageSet]:
         """Training images and exam images. With `exam=dev` nothing of the test set is read."""
@@ -148,9 +149,21 @@ class Plan:
         return Path("runs") / f"{name}-{recipe.setting}-{phases}-{policy or recipe.policy}-s{recipe.seed}"
 
 
-def make_plan(name: str, recipe: Recipe) -> Plan:
+Opening = Callable[[str, int | None], Source]  # opens the data of this name in this size
+
+
+def _open(data: str, size: int | None) -> Source:
+    return open_source(data, size=size)
+
+
+def open_outlined(data: str, size: int | None) -> Source:
+    """Open data for an estimate: of ImageNet's data sets, which need not be here, the published numbers do."""
+    return open_source(data, size=size, outlined=True)
+
+
+def make_plan(name: str, recipe: Recipe, opening: Opening | None = None) -> Plan:
     """Open the data and lay out the stream; every mistake in them is found here."""
-    source = open_source(recipe.data, size=recipe.image_size)
+    source = (opening or _open)(recipe.data, recipe.image_size)
     order = class_order(recipe.order, len(source.class_names))
     phases = None if recipe.setting == "groups" else recipe.phases
     stream = make_stream(recipe.setting, order=order, phases=phases, groups=recipe.groups)
@@ -181,6 +194,11 @@ def _absolute_paths(recipe: Recipe, source: Source) -> dict[str, str]:
     if isinstance(source, FolderSource | PackSource) and source.name != recipe.data:
         paths["data"] = recipe.data
     return {**{key: str(expand_user(path).resolve()) for key, path in paths.items()}, **net}
+
+
+def plan_of_words(words: Mapping[str, Any], opening: Opening | None = None) -> Plan:
+    """The plan that was described by `Plan.as_json`, its data opened here; `fingerprint` may be that of others."""
+    return make_plan(words["name"], make_recipe(saved_recipe(words["recipe"])), opening)
 
 
 def reopen(path: Path) -> tuple[RunFolder, Plan]:

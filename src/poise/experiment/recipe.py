@@ -34,10 +34,18 @@ Number = Annotated[float, Strict()]
 Flag = Annotated[bool, Strict()]
 SettingName = Literal["tfh", "tfs", "groups"]
 ExamName = Literal["test", "dev"]
-AugmentationName = Literal["data", "judged", "autoaugment", "cutout", "autoaugment+cutout"]
+AugmentationName = Literal["data", "judged", "resized", "autoaugment", "cutout", "autoaugment+cutout"]
 StatisticsName = Literal["local", "synchronised"]
 #: Keys that are left out of a written recipe where they say nothing: recipes are written as they always were.
-LEFT_OUT: Final = {"choose": False, "images": None, "augmentation": "data", "batch_statistics": "local"}
+LEFT_OUT: Final = {
+    "choose": False,
+    "images": None,
+    "augmentation": "data",
+    "batch_statistics": "local",
+    "milestones": None,
+    "balance_share": None,
+    "balance_lr": None,
+}
 
 
 _TABLES: Final = ("options", "action", "policy_options")  # keys that hold names of the method, the action, the policy
@@ -135,6 +143,9 @@ class Recipe(BaseModel):
     images: Whole | None = Field(None, ge=1)
     augmentation: AugmentationName = "data"
     batch_statistics: StatisticsName = "local"  # of each rank's part of a batch, or of all of it (docs/scale.md)
+    milestones: list[Number] | None = None
+    balance_share: Number | None = None
+    balance_lr: Number | None = None
 
     @model_serializer(mode="wrap")
     def _leave_out_unused_keys(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from poise.nets import named_info, named_modules
 from poise.progress import Meter
 from poise.runfolder import SECONDS
 from poise.schema import contents_of
-from poise.training import Event, TrialDone, TuningDone, Work, World, trained_images
+from poise.training import Event, Executor, TrialDone, TuningDone, Work, World, trained_images
 from poise.tuning import Reward
 
 log = logging.getLogger(__name__)
@@ -53,6 +53,7 @@ class Run:
     checkpoint_seconds: float = store.CHECKPOINT_SECONDS
     stop: Stop = field(default_factory=Stop)
     until: int | None = None
+    executor: Executor | None = None  # where trials are run, if not here; no part of the result
     world: World | None = None
     exams: list[Exam] = field(default_factory=list)
     actions: list[dict[str, Any]] = field(default_factory=list)
@@ -87,14 +88,14 @@ class Run:
             if self.world is not None:
                 self.world.shared(lambda: (torch.get_num_threads(), found))
             if found is None:
-                self.folder.journal.rewind(0)
+                self.folder.rewind_journal(0)
                 log.warning("%s has no checkpoint yet; starting from the beginning", self.folder.path)
                 return (yield from self._from_the_beginning(*self._prepare()))
             train, examiner = self._open_images()
             refuse_other_exam(self.folder, examiner)
             with contents_of(found.path, "remove it to resume from the one before"):
                 learner = self._restore_learner(found, train)
-                self.folder.journal.rewind(found.meta["journal"])
+                self.folder.rewind_journal(found.meta["journal"])
                 record_resume(self.folder.machine, learner.backend, *self._modules)
                 return (yield from self._run_phases(learner, train, examiner))
 
@@ -121,7 +122,7 @@ class Run:
 
     def _prepare(self) -> tuple[Learner, ImageSet, Examiner]:
         """What can be wrong with the recipe or the data is found here, before anything is written."""
-        learner = self.plan.new_learner()
+        learner = self.plan.new_learner(self.executor)
         self.plan.settings.kind.check_first_phase(len(self.plan.stream[0]))
         train, examiner = self._open_images()
         info = named_info(self.plan.settings.net, self.plan.settings.seed)
@@ -145,7 +146,8 @@ class Run:
         return (*named_modules(settings.net), type(settings.made_method).__module__)
 
     def _from_the_beginning(self, learner: Learner, train: ImageSet, examiner: Examiner) -> Running:
-        store.write_json(self.folder.machine, describe_machine(self.folder.path, learner.backend, *self._modules))
+        machine = describe_machine(self.folder.path, learner.backend, *self._modules)
+        self.folder.write_json(self.folder.machine, machine)
         described = {
             **self.described(),
             "exam_images": examiner.fingerprint,
@@ -153,7 +155,7 @@ class Run:
             "space": self._space(learner),
             **_pretrained(learner),
         }
-        store.write_json(self.folder.recipe, described)
+        self.folder.write_json(self.folder.recipe, described)
         self._pinned = pin(self.plan, described)
         return (yield from self._run_phases(learner, train, examiner))
 
@@ -229,6 +231,7 @@ class Run:
         self.folder.journal.append(exam.as_json())
         if exam.phase == 0:
             tensors, meta = learner.state().tensors(images=False)
+            self.folder.check_claim()
             store.write_tensors(
                 self.folder.phase_0, tensors, {"learner": meta, "identity": self.plan.identity()}, kind="phase 0"
             )
@@ -276,21 +279,22 @@ class Run:
         check_progress(state.knowledge, len(meta["exams"]), self.plan.stream)
         self.exams = [Exam(**exam) for exam in meta["exams"]]
         self.actions, self.stored, self.seconds = meta["actions"], meta["stored"], meta["seconds"]
-        return self.plan.restored_learner(state)
+        return self.plan.restored_learner(state, self.executor)
 
     def _start_from(self, path: Path, train: ImageSet) -> Learner:
         """A learner with the state after phase 0 of another run of the same data, order and seed."""
         settings = self.plan.settings
         state = read_start(path, settings, self.plan.identity(), images_by_origin(train))
         with contents_of(RunFolder(path).phase_0, "give another start"):
-            return self.plan.restored_learner(state.started_with(settings))
+            return self.plan.restored_learner(state.started_with(settings), self.executor)
 
     def _finish(self, learner: Learner) -> dict[str, Any]:
         named = learner.state().renamed(self.plan.source.class_names)  # what a prediction should say
+        self.folder.check_claim()
         save_state(named, self.folder.model, memory=False)
         self._count_total()
         result = self._result(learner)
-        store.write_json(self.folder.result, result, digest=True)
+        self.folder.write_json(self.folder.result, result, digest=True)
         record_end(self.folder.machine)
         return result
 

@@ -7,6 +7,7 @@ found by measuring; a run that finds no memory beside the others waits until the
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import logging
@@ -19,14 +20,15 @@ from typing import Any
 import torch
 
 from poise import store
+from poise.data.sources import open_source
 from poise.errors import Interrupted, OutOfMemory, RunFailed, UserError, check_plain, shown, suggestion
-from poise.experiment.examiner import Exam
 from poise.experiment.folder import RunFolder
-from poise.experiment.plan import Plan, make_plan
+from poise.experiment.plan import Opening, Plan, make_plan
 from poise.experiment.progress import Lines, Quiet
 from poise.experiment.recipe import make_recipe, tomllib_loads
 from poise.experiment.run import Run, Running, complete
 from poise.experiment.stopping import Stop, stopping
+from poise.experiment.sweep_view import CellView, CellWatcher, SweepView
 from poise.recipes import read_toml, recipe_text
 from poise.report import load_result
 from poise.training import Executor, Lane, Lanes, LocalExecutor, Work, make_backend
@@ -47,17 +49,6 @@ class Cell:
     plan: Plan
 
 
-class CellLines(Quiet):
-    """One line per exam, with the name of its cell."""
-
-    def __init__(self, name: str, lines: Lines) -> None:
-        self._name, self._lines = name, lines
-
-    def exam(self, exam: Exam) -> None:
-        """The accuracy after a phase."""
-        self._lines.say(f"{self._name}: phase {exam.phase}, accuracy {exam.accuracy():.2f} ({exam.classifier})")
-
-
 def read_sweep(path: Path) -> list[Cell]:
     """The cells that a sweep file describes: recipes × every combination of the grid's values."""
     text = read_toml(path, f"sweep file {path} cannot be read; give a TOML file with recipe, [set] and [grid]")
@@ -76,8 +67,9 @@ def read_sweep(path: Path) -> list[Cell]:
             raise UserError(f"[{key}] in {path} must be a table of keys and values")
     grid = {key: _listed(key, choices) for key, choices in values.get("grid", {}).items()}
     _check_count(path, len(recipes) * math.prod(map(len, grid.values())))
+    opening = functools.cache(lambda data, size: open_source(data, size=size))  # the same data for many cells
     cells = [
-        _cell(name, values.get("set", {}), dict(zip(grid, combination, strict=True)))
+        _cell(name, values.get("set", {}), dict(zip(grid, combination, strict=True)), opening)
         for name in recipes
         for combination in itertools.product(*grid.values())
     ]
@@ -99,13 +91,16 @@ Failure = RunFailed | UserError
 class CellBench:
     """Runs cells, each in a folder of its own in `out`: finished ones are not run again, stopped ones are resumed.
 
-    Sent elsewhere it is quiet, and nobody there asks it to stop.
+    Sent elsewhere it is quiet, and nobody there asks it to stop. Where attempts may be made on several machines each is
+    `numbered`, so that an older one stops; one that `takes_over` does not wait for its end.
     """
 
     out: Path
     checkpoint_seconds: float = store.CHECKPOINT_SECONDS
-    lines: Lines | None = None
+    view: CellView | None = None
     stop: Stop = field(default_factory=Stop)
+    numbered: bool = False
+    takes_over: bool = False
 
     def __reduce__(self) -> tuple[type[CellBench], tuple[Path, float]]:
         return CellBench, (self.out, self.checkpoint_seconds)
@@ -114,7 +109,7 @@ class CellBench:
         """One run, from where it stands; its error, if it fails. One that does not fit beside others is tried again."""
         try:
             yield from self._run(cell)
-            self._say(f"{cell.name}: finished")
+            self._say(f"{cell.name}: finished", ended=cell.name)
         except (OutOfMemory, torch.cuda.OutOfMemoryError):
             raise
         except Interrupted:
@@ -137,13 +132,17 @@ class CellBench:
             words = (str(error).strip().splitlines() or [""])[0]
             again = f"'poise resume {self.out / cell.name}' shows where"
             error = RunFailed(f"{type(error).__name__}: {words[:300]} ({again})")
-        self._say(f"{cell.name}: {error}")
+        self._say(f"{cell.name}: {error}", ended=cell.name)
         error.__cause__ = error.__context__ = None
         return error.with_traceback(None)
 
+    def folder(self, name: str) -> RunFolder:
+        """The run folder of a cell."""
+        return RunFolder(self.out / name, numbered=self.numbered, takes_over=self.takes_over)
+
     def _run(self, cell: Cell) -> Running:
-        folder, plan = RunFolder(self.out / cell.name), cell.plan
-        watchers = (CellLines(cell.name, self.lines),) if self.lines is not None else (Quiet(),)
+        folder, plan = self.folder(cell.name), cell.plan
+        watchers = (CellWatcher(cell.name, self.view),) if self.view is not None else (Quiet(),)
         run = Run(plan, folder, watchers, self.checkpoint_seconds, self.stop)
         if not folder.exists:
             return (yield from run.starting())
@@ -153,9 +152,11 @@ class CellBench:
             return load_result(folder.path)
         return (yield from run.resuming())
 
-    def _say(self, line: str) -> None:
-        if self.lines is not None:
-            self.lines.say(line)
+    def _say(self, line: str, ended: str | None = None) -> None:
+        if self.view is not None:
+            self.view.say(line)
+            if ended is not None:
+                self.view.ended(ended)
 
 
 def sweep_cells(
@@ -165,18 +166,19 @@ def sweep_cells(
     lines: Lines,
     checkpoint_seconds: float = store.CHECKPOINT_SECONDS,
     executor: Executor | None = None,
+    numbered: bool = False,
 ) -> dict[str, Failure]:
     """Run every cell that is not finished, `lanes` at a time; returns why cells failed, by name.
 
     Without a number of lanes there is one on a CPU, and on a GPU as many as make it faster and fit into its memory. A
-    cell that fails stops no other.
+    cell that fails stops no other. `numbered`: see `CellBench`.
     """
-    stop = Stop()
-    executor = executor or LocalExecutor(_lanes(lanes, cells), admits=lambda: not stop.is_set())
-    bench = CellBench(out, checkpoint_seconds, lines, stop)
+    stop, view = Stop(), SweepView(lines, [cell.name for cell in cells])
+    executor = executor or LocalExecutor(cell_lanes(lanes, cells), admits=lambda: not stop.is_set())
+    bench = CellBench(out, checkpoint_seconds, view, stop, numbered)
     for line in dict.fromkeys(line for cell in cells for line in cell.plan.settings.remarks()):
         lines.say(line)
-    with stopping(stop):
+    with stopping(stop), view:
         errors = list(executor.run(bench, cells))
     if stop.is_set():
         raise stop.interrupted("interrupted; the same command continues with the unfinished cells")
@@ -189,10 +191,22 @@ def refuse_failed(failed: Collection[str], cells: Sequence[Cell]) -> None:
         raise RunFailed(f"{len(failed)} of {len(cells)} cells failed: {', '.join(failed)}")
 
 
-def _lanes(count: int | None, cells: Sequence[Cell]) -> Lanes:
+def pick_cell(cells: Sequence[Cell], number: int, file: Path) -> Cell:
+    """The cell of this number, counted from 0."""
+    if not 0 <= number < len(cells):
+        raise UserError(f"--cell {number}: {file} describes {len(cells)} cells, 0 to {len(cells) - 1}")
+    return cells[number]
+
+
+def cell_lanes(count: int | None, cells: Sequence[Cell]) -> Lanes:
     """As many lanes as given; or on a GPU what is found by measuring, and one elsewhere."""
     gpus = [cell.plan.recipe.device for cell in cells if cell.plan.recipe.device != "cpu"]
     device = gpus[0] if gpus and torch.cuda.is_available() else "cpu"
+    return lanes_on(device, count)
+
+
+def lanes_on(device: str, count: int | None) -> Lanes:
+    """Lanes for runs on this device."""
     try:
         backend = make_backend(device, "fp32", deterministic=False)
     except UserError:  # the cell says so itself
@@ -200,9 +214,9 @@ def _lanes(count: int | None, cells: Sequence[Cell]) -> Lanes:
     return Lanes(backend, count, window=RUN_WINDOW)
 
 
-def _cell(name: str, fixed: dict[str, Any], chosen: dict[str, Any]) -> Cell:
+def _cell(name: str, fixed: dict[str, Any], chosen: dict[str, Any], opening: Opening) -> Cell:
     words = [f"{key}={_toml(value)}" for key, value in {**_flat(fixed), **chosen}.items()]
-    plan = make_plan(name, make_recipe(tomllib_loads(recipe_text(name), name), words))
+    plan = make_plan(name, make_recipe(tomllib_loads(recipe_text(name), name), words), opening)
     shown = {"setting", "phases", "policy", "seed"}
     extra = [f"{key}={value}" for key, value in chosen.items() if key not in shown]
     return Cell(one_line("-".join([plan.default_folder().name, *extra]).replace("/", "-").replace(" ", "")), plan)

@@ -75,13 +75,21 @@ _ENTRY = keyed(
     },
 )
 _AUGMENTATION = keyed(
-    {}, {"pad": whole(0, MOST_PAD), "flip": truth, "brightness": _SHARE, "autoaugment": truth, "cutout": _SHARE}
+    {},
+    {
+        "pad": whole(0, MOST_PAD),
+        "flip": truth,
+        "brightness": _SHARE,
+        "autoaugment": truth,
+        "cutout": _SHARE,
+        "resized": _SHARE,
+    },
 )
 _SETTINGS = keyed(
     {
         "method": text,
         "memory": mapped(either("a plain value or a list of numbers", scalar, listed(number()))),
-        "schedule": mapped(scalar),
+        "schedule": mapped(either("a plain value or a list of numbers", scalar, listed(number()))),
         "trials": mapped(scalar),
     },
     {

@@ -38,7 +38,10 @@ AUTOMATIC: Final = (
 )
 #: Keys for which None means that nothing is said.
 OPTIONAL: Final = frozenset(
-    ("net", "memory", "action", "first_lr", "policy_options", "space", "tune", "trials", "options", "image_size")
+    (
+        *("net", "memory", "action", "first_lr", "policy_options", "space", "tune", "trials", "options", "image_size"),
+        *("milestones", "balance_share", "balance_lr"),
+    )
 )
 
 
@@ -146,7 +149,7 @@ class Settings:
 
     def as_json(self) -> dict[str, Any]:
         """Plain values."""
-        return {**asdict(self), "memory": self.memory.as_json()}
+        return {**asdict(self), "memory": self.memory.as_json(), "schedule": self.schedule.as_json()}
 
     def untuned(self) -> Settings:
         """The same settings for a learner in which nothing is tuned."""

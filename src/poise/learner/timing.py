@@ -6,6 +6,7 @@ What is measured here is told and never saved: the same run gives the same bytes
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -29,6 +30,7 @@ log = logging.getLogger(__name__)
 
 SECONDS: Final = 0.4  # for which steps are timed,
 STEPS: Final = 20  # but no more than so many
+STEP_PIXELS: Final = 2**18  # of the images of a step that is timed on a CPU, at most
 BATCHES: Final = 2  # of images that these steps are made with
 STEP_COST: Final = 3  # of a step, in passes forward: one forward, and two for the way back
 TEACHER_COST: Final = (STEP_COST + 1) / STEP_COST  # a teacher adds one
@@ -134,7 +136,11 @@ def try_step(learner: Views, images: ImageSet) -> None:
 
 def _small_phase(settings: Settings, knowledge: Knowledge, arrival: Arrival, around: Surroundings) -> Phase:
     """The phase with a few of its images and of the memory; preprocessed somehow, where nothing was measured yet."""
-    images = BATCHES * settings.schedule.batch
+    batch = settings.schedule.batch
+    if around.backend.device.type == "cpu":  # a step on many large images would take minutes
+        batch = min(batch, max(2, STEP_PIXELS // math.prod(arrival.images.shape[1:])))
+        settings = replace(settings, schedule=replace(settings.schedule, batch=batch))
+    images = BATCHES * batch
     some, known = _some(arrival.images, images), _with_less_memory(knowledge, images)
     if known.preprocessing is None:
         augmentation = around.augmentation or suitable_augmentation(min(some.shape[1:]))

@@ -22,7 +22,8 @@ def planned_work(
     judged = not (expected.full or settings.memory.reserve)
     judging = judging_epochs(settings.trials, action, phase, schedule.epochs) if judged else 0
     balancing = (method.balancing,) if action.balance == "finetune" and growth.old else ()
-    stages = stage_work((*method.stages(growth), *balancing), schedule.epochs, growth, kept, new)
+    shaped = map(schedule.shaped, (*method.stages(growth), *balancing))
+    stages = stage_work(shaped, schedule.epochs, growth, kept, new)
     pace = schedule.epochs / settings.schedule.epochs
     tuning = pace * expected.epochs * epoch + expected.steps * min(schedule.batch, images)
     return Workload(phase, expected.trials, expected.exact, tuning, float(judging * epoch), stages)

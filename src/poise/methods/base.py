@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from poise.actions import Action
-from poise.errors import UserError, suggestion
+from poise.errors import UserError, check_number, suggestion
 from poise.nets import Model, Output, Part
 from poise.spaces import Named
 
@@ -280,6 +280,15 @@ class Method(ABC):
     def stages(self, growth: Growth) -> tuple[Stage, ...]:
         """The stages of a phase, in order."""
         return (Stage(),)
+
+
+def checked_brightness(method: Method) -> float:
+    """The brightness jitter that the options of a method say, a share of the image's own."""
+    value = method.settings["brightness"]
+    check_number("option brightness", value)
+    if float(value) > 1:
+        raise UserError(f"option brightness={value} must lie between 0 (off) and 1")
+    return float(value)
 
 
 #: Every known method by its name; `register` adds one.

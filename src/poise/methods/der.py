@@ -11,17 +11,18 @@ from torch import Tensor, nn
 from poise import losses
 from poise.actions import Action
 from poise.errors import UserError, check_number, suggestion
-from poise.methods.base import Arrivals, Growth, Method, Stage, register
+from poise.methods.base import Arrivals, Growth, Method, Stage, checked_brightness, register
 from poise.nets import Backbone, Concatenated, Model, NewestHead, Output, RenewedHead
 from poise.spaces import Named
 
 AUXILIARY = "auxiliary"
-EPOCHS = 170  # of the representation stage as released; what follows is in proportion to them
+EPOCHS = 170  # of the representation stage as released for CIFAR; what follows is in proportion to them
 #: The rate rises for 10 epochs, then heads are drawn anew and the milestones begin to count: 110 and 130 of 170.
-REPRESENTATION = Stage(milestones=(110 / EPOCHS, 130 / EPOCHS), warmup=10 / EPOCHS, renews=10 / EPOCHS, teacher=None)
+WARMUP = 10 / EPOCHS
+REPRESENTATION = Stage(milestones=(110 / EPOCHS, 130 / EPOCHS), warmup=WARMUP, renews=WARMUP, teacher=None)
 #: How the released code trains a first phase of half of the classes: 200 epochs, ×0.1 at 60, 120 and 160.
 PLAIN = Stage(share=200 / EPOCHS, milestones=(0.3, 0.6, 0.8), teacher=None)
-FIRST = {"warm": REPRESENTATION, "plain": PLAIN}
+FIRST = ("warm", "plain")
 
 
 @register
@@ -32,7 +33,8 @@ class DER(Method):
     The classifier is drawn anew. With `balance=finetune`, its default, it is drawn and trained once more on a balanced
     set, alone, with logits divided by `temperature` (5 on CIFAR, 1 on ImageNet). `first` says how the first phase is
     trained: `warm`, as the others, as released for phases of equal size; or `plain`, as released where it has half of
-    all classes.
+    all classes. `warmup` is the share of a phase in which the learning rate rises, and after which heads are drawn
+    anew; `brightness` is the range of its jitter.
     """
 
     name = "der"
@@ -49,11 +51,18 @@ class DER(Method):
             ),
         )
     }
-    options: Mapping[str, float | str] = {"temperature": 5.0, "first": "warm"}
+    options: Mapping[str, float | str] = {
+        "temperature": 5.0,
+        "first": "warm",
+        "warmup": WARMUP,
+        "brightness": brightness,
+    }
 
     def __init__(self, **options: float | str) -> None:
         super().__init__(**options)
         check_number("option temperature", self.settings["temperature"], positive=True)
+        check_number("option warmup", self.settings["warmup"], below=1)
+        self.brightness = checked_brightness(self)
         if self.settings["first"] not in FIRST:
             word = str(self.settings["first"])
             raise UserError(f"{self.name} first '{word}'; {suggestion(word, FIRST)}")
@@ -87,7 +96,10 @@ class DER(Method):
 
     def stages(self, growth: Growth) -> tuple[Stage, ...]:
         """The training of the representation; the action's `balance` adds that of the classifier."""
-        return (REPRESENTATION if growth.old else FIRST[str(self.settings["first"])],)
+        if not growth.old and self.settings["first"] == "plain":
+            return (PLAIN,)
+        warmup = float(self.settings["warmup"])
+        return (replace(REPRESENTATION, warmup=warmup, renews=warmup),)
 
     def terms(self, student: Output, teacher: Output | None, labels: Tensor, growth: Growth) -> dict[str, Tensor]:
         """Classification of all classes, and of new ones by the newest network: to it, all old classes are one."""

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from poise import losses
 from poise.actions import Action
 from poise.errors import UserError, check_number, suggestion
-from poise.methods.base import MODEL, PREVIOUS, Arrivals, Finished, Growth, Method, Stage, register
+from poise.methods.base import MODEL, PREVIOUS, Arrivals, Finished, Growth, Method, Stage, checked_brightness, register
 from poise.methods.der import AUXILIARY, refuse_other_nets
 from poise.nets import BoostedHead, Concatenated, Model, NewestHead, OldestHead, Output, ResNet
 from poise.spaces import Named
@@ -43,7 +43,7 @@ class FOSTER(Method):
 
     β₁ is an axis of the action. It falls by `beta1_falls` each time that as many classes are known as arrive: in equal
     phases, from phase to phase. `new_on_old` says what new classes see of the old network's features: all of them
-    (`trained`, as released) or nothing (`zero`, as in the paper's text).
+    (`trained`, as released) or nothing (`zero`, as in the paper's text). `brightness` is the range of its jitter.
     """
 
     name = "foster"
@@ -63,12 +63,18 @@ class FOSTER(Method):
             ),
         )
     }
-    options: Mapping[str, float | str] = {"beta2": 0.97, "beta1_falls": 0.0, "new_on_old": "trained"}
+    options: Mapping[str, float | str] = {
+        "beta2": 0.97,
+        "beta1_falls": 0.0,
+        "new_on_old": "trained",
+        "brightness": brightness,
+    }
 
     def __init__(self, **options: float | str) -> None:
         super().__init__(**options)
         check_number("option beta2", self.settings["beta2"], below=1)
         check_number("option beta1_falls", self.settings["beta1_falls"], below=1)
+        self.brightness = checked_brightness(self)
         if self.settings["new_on_old"] not in ("trained", "zero"):
             word = str(self.settings["new_on_old"])
             raise UserError(f"{self.name} new_on_old '{word}'; {suggestion(word, ('trained', 'zero'))}")

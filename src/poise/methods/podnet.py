@@ -14,7 +14,7 @@ from poise import losses
 from poise.actions import Action
 from poise.data import cluster_centres, load_clustering
 from poise.errors import UserError, check_number
-from poise.methods.base import Arrivals, Growth, Method, Stage, register
+from poise.methods.base import Arrivals, Growth, Method, Stage, checked_brightness, register
 from poise.nets import Model, Output, ProxyHead
 from poise.spaces import Named
 
@@ -27,7 +27,8 @@ class PODNet(Method):
 
     n is the number of classes seen so far, including new ones. PODNet itself is ω = 1 with λ_c = `spatial` = 3 and
     λ_f = `flat` = 1; the other two are the terms of LUCIR and iCaRL that AANets and RMM tune beside it.
-    `nca_margin` is the margin of the true class that the released code intends (0.6) but does not apply.
+    On ImageNet λ_c = 8 and λ_f = 10. `nca_margin` is the margin of the true class that the released code intends (0.6)
+    but does not apply; `brightness` is the range of its jitter.
     """
 
     name = "podnet"
@@ -70,13 +71,20 @@ class PODNet(Method):
     }
     #: 20 epochs (for 160) at a constant rate on the exemplars of all classes; only proxies are trained.
     balancing = replace(Method.balancing, milestones=(), lr=0.05, clamp=CLAMP, trains="rows", moves_statistics=True)
-    options: Mapping[str, float | str] = {"spatial": 3.0, "flat": 1.0, "lambda_base": 5.0, "nca_margin": 0.0}
+    options: Mapping[str, float | str] = {
+        "spatial": 3.0,
+        "flat": 1.0,
+        "lambda_base": 5.0,
+        "nca_margin": 0.0,
+        "brightness": brightness,
+    }
 
     def __init__(self, **options: float | str) -> None:
         super().__init__(**options)
         for name, value in self.settings.items():
             check_number(f"option {name}", value)
         self.factors = {name: float(value) for name, value in self.settings.items()}
+        self.brightness = checked_brightness(self)
         load_clustering()
 
     def grow(self, model: Model, arrivals: Arrivals) -> None:

@@ -22,6 +22,11 @@ __all__ = ["convolved", "convolved_through", "normalised", "try_out"]
 
 PARTIAL = 4096  # values of one sum that all programs together leave to be added up
 TILE = 8192  # values a program holds at a time
+# Of inputs with more values than `LARGE`, as those of ImageNet's images are, more programs take the sums, which would
+# cost more to add up in each program of the next kernel than to merge into few before it.
+LARGE = 2**23
+LARGE_PARTIAL = 65536
+MERGED = 4  # sums that are left of those of all programs
 
 
 @triton.jit(do_not_specialize=["count"])
@@ -43,6 +48,33 @@ def _sum_forward(x, centre, sums, count, groups: tl.constexpr, width: tl.constex
     tl.store(sums + (groups + program) * width + columns, tl.sum(second, 0))
     if program == 0:
         tl.store(sums + 2 * groups * width + columns, middle)
+
+
+@triton.jit
+def _merge(sums, merged, groups: tl.constexpr, parts: tl.constexpr, width: tl.constexpr, centred: tl.constexpr):
+    """Both sums over all programs as `parts` sums each, in a fixed order; if `centred`, what lies behind is kept."""
+    program = tl.program_id(0)
+    columns = tl.arange(0, width)
+    each: tl.constexpr = groups // parts
+    places = (program * each + tl.arange(0, each))[:, None] * width + columns[None, :]
+    tl.store(merged + program * width + columns, tl.sum(tl.load(sums + places), 0))
+    if centred:  # noqa: SIM102 - known when it is compiled, the other one is not
+        if program == 0:
+            tl.store(merged + 2 * parts * width + columns, tl.load(sums + 2 * groups * width + columns))
+
+
+def _few_sums(sums: Tensor, groups: int, width: int, *, centred: bool) -> tuple[Tensor, int]:
+    """The sums of so many programs, and how many there are: as they are, or merged where they are too many."""
+    if groups * width <= PARTIAL:
+        return sums, groups
+    merged = torch.empty((2 * MERGED + centred) * width, dtype=torch.float32, device=sums.device)
+    _merge[(2 * MERGED,)](sums, merged, groups, MERGED, width, centred)
+    return merged, MERGED
+
+
+def _groups(x: Tensor) -> int:
+    """How many programs take the sums over the pixels of these images."""
+    return (LARGE_PARTIAL if x.numel() > LARGE else PARTIAL) // x.shape[1]
 
 
 @triton.jit
@@ -198,11 +230,12 @@ class _Normalised(torch.autograd.Function):
         relu: bool,
     ) -> Tensor:
         width = x.shape[1]
-        count, groups, rows = x.numel() // width, PARTIAL // width, TILE // width
+        count, groups, rows = x.numel() // width, _groups(x), TILE // width
         sums = torch.empty((2 * groups + 1) * width, dtype=torch.float32, device=x.device)
         statistics = torch.empty(2, width, dtype=torch.float32, device=x.device)
         y = torch.empty_like(x)
         _sum_forward[(groups,)](x, running_mean, sums, count, groups, width, rows // 2)
+        sums, groups = _few_sums(sums, groups, width, centred=True)
         _apply_forward[(triton.cdiv(count, rows),)](
             x,
             x if shortcut is None else shortcut,
@@ -233,14 +266,15 @@ class _Normalised(torch.autograd.Function):
         adds, relu = context.adds, context.relu
         gradient = gradient.to(x.dtype).contiguous(memory_format=torch.channels_last)
         width = x.shape[1]
-        count, groups, rows = x.numel() // width, PARTIAL // width, TILE // width
+        count, groups, rows = x.numel() // width, _groups(x), TILE // width
         sums = torch.empty(2 * groups * width, dtype=torch.float32, device=x.device)
         to_x, to_weight, to_bias = torch.empty_like(x), torch.empty_like(weight), torch.empty_like(bias)
         to_shortcut = torch.empty_like(x) if adds and relu else gradient
-        known = gradient, x if y is None else y, x, statistics, weight, bias, sums
-        _sum_backward[(groups,)](*known, count, int(adds), int(relu), groups, width, rows // 2)
+        known = gradient, x if y is None else y, x, statistics, weight, bias
+        _sum_backward[(groups,)](*known, sums, count, int(adds), int(relu), groups, width, rows // 2)
+        sums, groups = _few_sums(sums, groups, width, centred=False)
         _apply_backward[(triton.cdiv(count, rows),)](
-            *known, to_x, to_shortcut, to_weight, to_bias, count, int(adds), int(relu), groups, width, rows
+            *known, sums, to_x, to_shortcut, to_weight, to_bias, count, int(adds), int(relu), groups, width, rows
         )
         return to_x, to_shortcut if adds else None, to_weight, to_bias, None, None, None, None, None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 from typing import Literal, Self
 
 import torch
@@ -18,7 +19,7 @@ from poise.nets.layers import FULL
 from poise.nets.named import build_named, check_named, is_named
 from poise.nets.outputs import NOTHING, Features, Output
 from poise.nets.pretrained import PRETRAINED
-from poise.nets.resnet import Backbone, ResNet, cifar_resnet, cifar_resnet18, imagenet_resnet18, initialise
+from poise.nets.resnet import Backbone, ResNet, cifar_resnet, initialise, resnet18
 
 #: Of a model, what can be trained without the rest.
 Part = Literal["all", "backbone", "head", "rows", "fusion"]
@@ -32,9 +33,12 @@ BACKBONES: dict[str, Callable[[str, int], ResNet]] = {
     "small2": lambda variant, channels: cifar_resnet(variant, channels, (1, 1, 1), (16, 32, 64), stride=2),
     "small4": lambda variant, channels: cifar_resnet(variant, channels, (1, 1, 1, 1), (16, 32, 64, 128), stride=4),
     "resnet32": lambda variant, channels: cifar_resnet(variant, channels, (5, 5, 5), (16, 32, 64)),
-    "resnet18": imagenet_resnet18,
-    "cifar-resnet18": cifar_resnet18,
+    "resnet18": partial(resnet18, size=7, stride=2, pool=True),
+    "pod-resnet18": partial(resnet18, size=3, stride=1, pool=True),
+    "cifar-resnet18": partial(resnet18, size=3, stride=1, pool=False),
 }
+#: Those whose last batch norm of each block starts at zero in every variant, as their authors have it.
+ZERO_LAST_NORM = ("pod-resnet18", "cifar-resnet18")
 
 
 class Model(nn.Module):
@@ -259,8 +263,6 @@ def check_backbone(name: str, variant: str) -> tuple[str, str]:
         raise UserError(f"unknown net '{family}'; {suggestion(family, (*BACKBONES, *PRETRAINED))}")
     if variant not in VARIANTS:
         raise UserError(f"unknown net variant '{variant}'; {suggestion(variant, VARIANTS)}")
-    if family.endswith("resnet18") and variant == "pod":
-        raise UserError(f"net {family} has no variant 'pod' yet; use {family}/lucir or {family}/ordinary")
     return family, variant
 
 
@@ -275,7 +277,7 @@ def build_backbone(name: str, variant: str, channels: int, seed: int) -> ResNet:
     """One of poise's own backbones with its initial weights; `NAME/VARIANT` overrides the method's variant."""
     family, variant = check_backbone(name, variant)
     net = BACKBONES[family](variant, channels)
-    zero_last_norm = variant == "pod" or family == "cifar-resnet18"
+    zero_last_norm = variant == "pod" or family in ZERO_LAST_NORM
     initialise(net, torch_generator(seed, "backbone", family, variant), zero_last_norm=zero_last_norm)
     return net
 

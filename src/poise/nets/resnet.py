@@ -8,11 +8,13 @@ Four variants of one idea, and mixing them up costs points of accuracy:
 - `pod`: shortcuts without parameters; no ReLU after *any* addition; the last block is a level of its own
   (four levels of maps); the second batch norm of every block starts at zero.
 - `foster`: shortcuts without parameters and a ReLU after every addition, as He et al. (2016) describe it.
+
+A ResNet-18 has projection shortcuts in every variant. Its `pod` has a ReLU after the first addition of each level and
+none after the second, so that the maps of its four levels can be negative; `foster` is the same as `ordinary`.
 """
 
 from __future__ import annotations
 
-import logging
 from functools import cache
 from types import ModuleType
 from typing import Any
@@ -20,33 +22,24 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from poise.data import usable_kernels
 from poise.nets.layers import FULL, make_layer
 from poise.nets.outputs import Features
 
-log = logging.getLogger(__name__)
-
 FUSED_WIDTHS = (8, 16, 32, 64, 128, 256, 512, 1024)  # numbers of channels that the fused kernels support
 FUSED_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-THIN = (16, 32, 64)  # widths of convolutions for which poise has kernels of its own
 INDEX_LIMIT = 2**31  # a tensor this large cannot be indexed by the kernels
+#: Widths of convolutions for which poise has kernels of its own, and on maps of up to how many pixels these are used.
+#: They were tuned for CIFAR's maps; `benchmarks/step.py --kernels` says what they bring on others.
+THIN = {16: INDEX_LIMIT, 32: INDEX_LIMIT, 64: 32 * 32}
+#: Up to how many values batch norm is trained in fused kernels.
+LARGEST_NORM = INDEX_LIMIT
 
 
 @cache
 def _kernels(device: torch.device) -> ModuleType | None:
     """Poise's own kernels; None if the GPU is too old for them, or Triton is missing or cannot compile."""
-    if device.type != "cuda" or torch.cuda.get_device_capability(device) < (8, 0):
-        return None
-    try:
-        from poise.nets import fused  # Triton is not available everywhere
-
-        fused.try_out(device)
-    except torch.cuda.OutOfMemoryError:
-        raise
-    except Exception as error:  # from an import, a compiler, a driver
-        reason = (str(error) or type(error).__name__).splitlines()[0]
-        log.warning("no fused kernels, training is slower without them: %s", reason)
-        return None
-    return fused
+    return usable_kernels("poise.nets.fused", device)
 
 
 class BatchNorm(nn.BatchNorm2d):
@@ -88,7 +81,7 @@ class BatchNorm(nn.BatchNorm2d):
     def _is_fused(self, x: Tensor) -> bool:
         """Whether the fused kernels apply; not to a single value per channel, which torch refuses."""
         width = self.num_features
-        fits = width in FUSED_WIDTHS and x.dtype in FUSED_DTYPES and width < x.numel() < INDEX_LIMIT
+        fits = width in FUSED_WIDTHS and x.dtype in FUSED_DTYPES and width < x.numel() < LARGEST_NORM
         return fits and self.training and self.fuses and x.is_cuda
 
     def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *others: Any) -> None:  # noqa: ANN401
@@ -129,7 +122,8 @@ def _unit(conv: nn.Module, norm: nn.Module, x: Tensor, shortcut: Tensor | None, 
         if kernels is not None:
             through: Tensor = kernels.convolved_through(x, conv.weight, conv.bias, shortcut, relu=relu)
             return through
-        if relu and not torch.are_deterministic_algorithms_enabled():
+        aligned = conv.in_channels % 8 == 0  # as cuDNN's fused kernels want it
+        if relu and aligned and not torch.are_deterministic_algorithms_enabled():
             shape = conv.stride, conv.padding, conv.dilation, conv.groups
             if shortcut is None:
                 return torch.cudnn_convolution_relu(x, conv.weight, conv.bias, *shape)  # type: ignore[arg-type]
@@ -156,7 +150,8 @@ def _apply_convolution(conv: nn.Module, x: Tensor) -> Tensor:
 def _is_thin(weight: Tensor, x: Tensor) -> bool:
     """Whether it is one of the thin 3×3 convolutions for which poise has kernels of its own."""
     out, into, *size = weight.shape
-    fits = out == into and out in THIN and size == [3, 3] and x.numel() < INDEX_LIMIT
+    thin = out == into and size == [3, 3] and x.shape[2] * x.shape[3] <= THIN.get(out, 0)
+    fits = thin and x.numel() < INDEX_LIMIT
     return fits and x.is_cuda and x.dtype is torch.bfloat16
 
 
@@ -189,6 +184,18 @@ class Backbone(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.width = width
+
+
+class Stem(nn.Sequential):
+    """Convolution, batch norm, ReLU, and what follows them; on a GPU in as few kernels as in a block."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """What the first level takes."""
+        conv, norm, _, *others = self
+        x = _unit(conv, norm, x, None, relu=True)
+        for layer in others:
+            x = layer(x)
+        return x
 
 
 class ResNet(Backbone):
@@ -232,17 +239,17 @@ def cifar_resnet(
     return ResNet(stem, _levels(variant, blocks, widths), widths[-1])
 
 
-def imagenet_resnet18(variant: str, channels: int) -> ResNet:
-    """ResNet-18 for larger images: 7×7 stem of stride 2, max-pooling, four levels of two blocks."""
+def resnet18(variant: str, channels: int, *, size: int, stride: int, pool: bool) -> ResNet:
+    """ResNet-18, four levels of two blocks, with a stem of this `size` and `stride`, and max-pooling after it or not.
+
+    `size=7, stride=2, pool=True` is He et al.'s for images of 224 pixels, which LUCIR uses; `size=3, stride=1,
+    pool=True` is PODNet's, whose maps have twice the resolution; without pooling it is DER's for images of 32 pixels.
+    """
     widths = (64, 128, 256, 512)
-    conv = make_layer(nn.Conv2d, channels, 64, 7, 2, 3, bias=False)
-    stem = nn.Sequential(conv, BatchNorm(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1))
-    return ResNet(stem, _levels(_projecting(variant), (2, 2, 2, 2), widths), 512)
-
-
-def cifar_resnet18(variant: str, channels: int) -> ResNet:
-    """ResNet-18 for small images, as DER has it: 3×3 stem of stride 1, no max-pooling, four levels of two blocks."""
-    return cifar_resnet(_projecting(variant), channels, (2, 2, 2, 2), (64, 128, 256, 512))
+    conv = make_layer(nn.Conv2d, channels, widths[0], size, stride, size // 2, bias=False)
+    layers = conv, BatchNorm(widths[0]), nn.ReLU()
+    stem = Stem(*layers, nn.MaxPool2d(3, 2, 1)) if pool else nn.Sequential(*layers)
+    return ResNet(stem, _levels(_projecting(variant), (2, 2, 2, 2), widths), widths[-1])
 
 
 def initialise(net: ResNet, generator: torch.Generator, *, zero_last_norm: bool) -> None:
@@ -270,9 +277,10 @@ def _levels(variant: str, blocks: tuple[int, ...], widths: tuple[int, ...]) -> l
     for number, (count, width) in enumerate(zip(blocks, widths, strict=True)):
         level = nn.Sequential()
         for index in range(count):
-            last = number == len(blocks) - 1 and index == count - 1
+            ends_level = index == count - 1
             stride = 2 if index == 0 and number > 0 else 1
-            relu, project = not (last and variant == "lucir"), variant != "foster"
+            linear = {"lucir": ends_level and number == len(blocks) - 1, "pod": ends_level}
+            relu, project = not linear.get(variant, False), variant != "foster"
             level.append(Block(width_in, width, stride, relu=relu, project=project))
             width_in = width
         levels.append(level)

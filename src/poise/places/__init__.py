@@ -3,11 +3,14 @@
 There is no torch in this room, so that `poise data` answers at once.
 """
 
+from poise.places.collections import COLLECTIONS, Collection
 from poise.places.folders import Files, Layout, expand_user, image_files, labelled_files, list_files, scan
 from poise.places.known import (
     EMBEDDED,
     KnownSource,
     cifar_folder,
+    collection_place,
+    explain_collection,
     explain_getting,
     explain_unknown,
     is_name,
@@ -19,15 +22,19 @@ from poise.places.packfile import ENDING, is_pack
 from poise.places.releases import RELEASES, Release
 
 __all__ = [
+    "COLLECTIONS",
     "EMBEDDED",
     "ENDING",
     "RELEASES",
+    "Collection",
     "Files",
     "KnownSource",
     "Layout",
     "Release",
     "cifar_folder",
+    "collection_place",
     "expand_user",
+    "explain_collection",
     "explain_getting",
     "explain_unknown",
     "image_files",

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from poise import store
 from poise.errors import Damaged, UserError, suggestion
+from poise.places.collections import COLLECTIONS, Collection
 from poise.places.folders import expand_user, has_imagenet_names, scan
 from poise.places.packfile import ENDING, is_pack
 from poise.places.releases import RELEASES, Release
@@ -43,13 +44,15 @@ class KnownSource:
 
 
 def listing() -> list[KnownSource]:
-    """All known data sets: the embedded one, the CIFAR ones, those in POISE_DATA and the registered ones."""
+    """All known data sets: the embedded one, CIFAR and ImageNet's, those in POISE_DATA and the registered ones."""
     entries = [KnownSource(EMBEDDED, "embedded", "comes with scikit-learn")]
     entries += [_find_cifar(release) for release in RELEASES.values()]
-    searched = _find_data_sets()
+    entries += [_find_collection(collection) for collection in COLLECTIONS.values()]
+    taken = {*RELEASES, *COLLECTIONS, *(collection.folder for collection in COLLECTIONS.values())}
+    searched = {name: place for name, place in _find_data_sets().items() if name not in taken}
     entries += [KnownSource(name, _kind(place), str(place)) for name, place in searched.items()]
     for name, place in sorted(_read_registered().items()):
-        if name in RELEASES or name in searched:
+        if name in taken or name in searched:
             continue
         there = place.exists()
         hint = "" if there else f"{place} is gone; {_ADD.format(name)}"
@@ -89,6 +92,40 @@ def _find_cifar(release: Release) -> KnownSource:
     if folder is None:
         return KnownSource(release.name, "CIFAR files", None, explain_getting(release))
     return KnownSource(release.name, "CIFAR files", str(folder))
+
+
+def collection_place(collection: Collection) -> Path | None:
+    """Where it lies, in POISE_DATA or registered: a pack or class folders, its own or those of all of ImageNet."""
+    searched, registered = _data_folder(), _read_registered()
+    names = [(collection.name, collection.folder)]
+    if collection.part:
+        names.append(("imagenet", "imagenet"))
+    for name, folder in names:
+        candidates = [searched / f"{folder}{ENDING}", searched / folder] if searched is not None else []
+        found = next((path for path in candidates if path.is_dir() or is_pack(path)), registered.get(name))
+        if found is not None and not found.exists():
+            raise UserError(_explain_vanished(name, found))
+        if found is not None:
+            return found
+    return None
+
+
+def _find_collection(collection: Collection) -> KnownSource:
+    try:
+        place = collection_place(collection)
+    except UserError as error:
+        return KnownSource(collection.name, "ImageNet", None, str(error))
+    hint = "" if place is not None else explain_collection(collection)
+    return KnownSource(collection.name, "ImageNet", None if place is None else str(place), hint)
+
+
+def explain_collection(collection: Collection) -> str:
+    """How to get a data set of ImageNet's line that was not found."""
+    whole = " or with all of ImageNet's classes" if collection.part and collection.name != "imagenet" else ""
+    return (
+        f"put train/CLASS/* and val/CLASS/* of {collection.title}{whole} into a folder and run "
+        f"{_ADD.format(collection.name)}, or set POISE_DATA to the folder that {collection.folder} is in"
+    )
 
 
 def explain_getting(release: Release) -> str:
@@ -151,7 +188,7 @@ def explain_unknown(data: str) -> str:
     """The line about a word that is neither a data set nor a folder."""
     if data == UNNAMED:
         return "say which images: data=FOLDER, a folder with one folder of images for each class"
-    known = {EMBEDDED, *RELEASES, *_read_registered(), *_find_data_sets()}
+    known = {EMBEDDED, *RELEASES, *COLLECTIONS, *_read_registered(), *_find_data_sets()}
     add = _ADD.format("NAME")
     return f"unknown data '{data}', neither a name, a folder nor a pack; {suggestion(data, known)} (to add one: {add})"
 

@@ -27,7 +27,7 @@ from poise.training.events import (
 )
 from poise.training.executor import Bench, Executor, LocalExecutor
 from poise.training.keeping import keep_exemplars, keep_memory, measure_means, remember_means
-from poise.training.lanes import Lane, Lanes
+from poise.training.lanes import Crew, Lane, Lanes
 from poise.training.material import Material, features_suffice
 from poise.training.outlook import Outlook, Trying, Workload
 from poise.training.pace import Gauge, Pace, Work, give_back, worthwhile
@@ -44,6 +44,7 @@ __all__ = [
     "Backend",
     "Bench",
     "ClassMeans",
+    "Crew",
     "DefaultsChosen",
     "EpochDone",
     "Evaluator",

@@ -1,4 +1,7 @@
-"""The captured step: a CUDA graph that gathers its own batch and trains on it, replayed with no host work."""
+"""The captured step: a CUDA graph that gathers its own batch and trains on it, replayed with no host work.
+
+Where images stream from the host, the batch is put into a fixed place before each replay.
+"""
 
 from __future__ import annotations
 
@@ -45,6 +48,23 @@ def _searching(worthwhile: bool) -> Iterator[None]:
         cudnn.benchmark = before
 
 
+class _Slot:
+    """Where a captured step finds the batch that came from the host."""
+
+    def __init__(self, feed: Feed, most: int) -> None:
+        self._pixels = torch.zeros(most, *feed.shape, dtype=feed.store.dtype, device=feed.device)
+        self._labels = feed.labels[:most].clone()  # valid ones, to warm up with
+
+    def first(self, size: int) -> tuple[Tensor, Tensor]:
+        """Pixels and labels of a batch of this size."""
+        return self._pixels[:size], self._labels[:size]
+
+    def fill(self, pixels: Tensor, labels: Tensor) -> None:
+        """Put a batch here, behind the replay of the last one."""
+        self._pixels[: len(pixels)].copy_(pixels, non_blocking=True)
+        self._labels[: len(labels)].copy_(labels, non_blocking=True)
+
+
 class CapturedRunner:
     """Replays of one captured step per batch size (the last batch of an epoch may be smaller).
 
@@ -58,7 +78,9 @@ class CapturedRunner:
         self._step, self._feed, self._bounds = step, feed, bounds
         device, count = feed.device, len(feed)
         self._order = torch.arange(count, device=device)
-        self._draws = step.situation.preprocessing.augmentation.neutral(count).to(device)
+        augmentation = step.situation.preprocessing.augmentation
+        self._draws = augmentation.neutral(count, feed.sizes if augmentation.resized else None).to(device)
+        self._batch = None if feed.resident else _Slot(feed, max(stop - start for start, stop in bounds))
         self._position = torch.zeros((), dtype=torch.long, device=device)
         self._row = torch.zeros((), dtype=torch.long, device=device)
         self._values = torch.empty(0)
@@ -79,8 +101,13 @@ class CapturedRunner:
         self._draws.load(draws)
         self._position.fill_(self._bounds[first][0])
         self._row.fill_(first)
-        done = first
-        for start, stop in self._bounds[first:]:
+        done, left = first, self._bounds[first:]
+        world = self._step.situation.backend.world
+        own = left if world is None else [world.part_of(start, stop)[:2] for start, stop in left]
+        batches = None if self._batch is None else self._feed.batches(order, own, draws.crops(self._feed.shape[1:]))
+        for start, stop in left:
+            if self._batch is not None and batches is not None:
+                self._batch.fill(*next(batches))
             self._graphs[stop - start].replay()
             done += 1
             if done - first == STRETCH or done == len(self._bounds):
@@ -147,14 +174,19 @@ class CapturedRunner:
     def _train_batch(self, size: int) -> Tensor:
         world, share = self._step.situation.backend.world, None
         window = self._position + torch.arange(size, device=self._feed.device)
+        start, stop = 0, size
         if world is not None:
             labels = self._feed.labels.index_select(0, self._order.index_select(0, window))
             start, stop, weight = world.part_of(0, size)
             window, share = window[start:stop], Share(labels, weight)
-        picks = self._order.index_select(0, window)
         draws = self._draws.changed(lambda values: values.index_select(0, window))
-        labels = self._feed.labels.index_select(0, picks)
-        values = self._step(self._feed.gather(picks), labels, draws, share)
+        if self._batch is not None:
+            pixels, labels = self._batch.first(stop - start)
+        else:
+            picks = self._order.index_select(0, window)
+            pixels = self._feed.gather(picks, draws.crops(self._feed.shape[1:]))
+            labels = self._feed.labels.index_select(0, picks)
+        values = self._step(pixels, labels, draws, share)
         self._position += size
         return values
 

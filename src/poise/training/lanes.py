@@ -136,7 +136,7 @@ class Lanes:
         others starts again when there is more of it, and `waits` is told; one that finds none alone raises, unless
         `too_large` makes a result of that.
         """
-        crew, told = _Crew(self, jobs, waits=waits, too_large=too_large), 0
+        crew, told = Crew(self, jobs, waits=waits, too_large=too_large), 0
         try:
             while crew.active or (crew.waiting and admits()):
                 crew.take_turns(admits())
@@ -155,7 +155,7 @@ class Lanes:
 
         Where memory does not suffice for both, the jobs run after the main training.
         """
-        crew = _Crew(self, jobs, beside=True)
+        crew = Crew(self, jobs, beside=True)
 
         def event() -> E:
             return done([crew.results[place] for place in range(len(jobs))])
@@ -176,8 +176,8 @@ class Lanes:
             crew.dismiss()
 
 
-class _Crew(Generic[T]):
-    """Jobs at work on lanes.
+class Crew(Generic[T]):
+    """Jobs at work on lanes; others may join them.
 
     Beside a main training they are all at work at once, whatever the pace allows, and the pace learns nothing of them:
     it is about work that has the device to itself.
@@ -186,7 +186,7 @@ class _Crew(Generic[T]):
     def __init__(
         self,
         lanes: Lanes,
-        jobs: Sequence[Job[T]],
+        jobs: Sequence[Job[T]] = (),
         *,
         beside: bool = False,
         waits: Callable[[int], None] = lambda place: None,
@@ -197,6 +197,7 @@ class _Crew(Generic[T]):
         self._pace = Pace(len(jobs)) if beside else lanes.pace
         self.held = False
         self.waiting = deque(enumerate(jobs))
+        self._joined = len(jobs)
         self.active: dict[int, tuple[Lane, Work[T], Job[T]]] = {}
         self.results: dict[int, T] = {}
 
@@ -205,11 +206,22 @@ class _Crew(Generic[T]):
         """Whether anything is left to do."""
         return bool(self.waiting or self.active)
 
-    def take_turns(self, admits: bool = True) -> None:
-        """Start what may start, and let every job continue for a moment."""
+    @property
+    def room(self) -> int:
+        """How many more could be at work at once."""
+        return max(0, min(self._pace.allowed, len(self._lanes)) - len(self.active) - len(self.waiting))
+
+    def join(self, job: Job[T]) -> int:
+        """One job more; by this number its result is known."""
+        self.waiting.append((self._joined, job))
+        self._joined += 1
+        return self._joined - 1
+
+    def take_turns(self, admits: bool = True, more: int = 0) -> None:
+        """Start what may start, and let every job continue for a moment; so many `more` wait for room elsewhere."""
         if admits:
             self._admit()
-        self._pace.look(len(self.waiting))
+        self._pace.look(len(self.waiting) + more)
         failed: tuple[int, Job[T]] | None = None
         for place in list(self.active):
             lane, work, job = self.active[place]

@@ -200,10 +200,11 @@ class EagerRunner:
 
     def epoch(self, order: Tensor, draws: Draws, first: int, noise: int) -> Iterator[Tensor]:
         """Run the steps from `first` on, yielding after each."""
-        draws, world = draws.to(self._feed.device), self._step.situation.backend.world
-        left = self._bounds[first:]
+        world, crops = self._step.situation.backend.world, draws.crops(self._feed.shape[1:])
+        draws, left = draws.to(self._feed.device), self._bounds[first:]
         own = left if world is None else [world.part_of(start, stop)[:2] for start, stop in left]
-        for whole, (start, stop), (pixels, labels) in zip(left, own, self._feed.batches(order, own), strict=True):
+        batches = self._feed.batches(order, own, crops)
+        for whole, (start, stop), (pixels, labels) in zip(left, own, batches, strict=True):
             share = None if world is None else self._share(world, order, whole)
             with seeding(self._drawn, noise + start, self._feed.device):
                 values = self._step(pixels, labels, draws.batch(start, stop), share)

@@ -58,7 +58,7 @@ class Trainer:
         method, growth = situation.method, situation.growth
         balancing = action.balance == "finetune" and growth.old > 0
         stages = (*method.stages(growth), *((method.balancing,) if balancing else ()))
-        self.stages = tuple(_without_missing(stage, model) for stage in stages)
+        self.stages = tuple(_without_missing(self.schedule.shaped(stage), model) for stage in stages)
         self.stage = self.epoch = self.step = 0
         self.record: list[Tensor] = []  # loss and terms of the steps of this epoch, [steps, names] each
         self._picks: Tensor | None = None  # the images of a balanced stage
@@ -89,10 +89,9 @@ class Trainer:
 
     @property
     def captures(self) -> bool:
-        """Whether steps are captured: on a GPU, where the images live there and the network draws nothing."""
+        """Whether steps are captured: on a GPU, where the network draws nothing."""
         backend = self.situation.backend
-        on_gpu = backend.device.type == "cuda" and self.feed.resident
-        return on_gpu and backend.capture and not self._drawn_from
+        return backend.device.type == "cuda" and backend.capture and not self._drawn_from
 
     @cached_property
     def _drawn_from(self) -> frozenset[str]:
@@ -287,7 +286,7 @@ class Trainer:
         seed, address = self.situation.seed, (self.situation.phase, stage.name, self.epoch, *self.address)
         generator = draws.generator(seed, "epoch", *address)
         order = torch.from_numpy(generator.permutation(len(engine.feed)))
-        augmentation = self.situation.preprocessing.augmentation.draw(len(engine.feed), generator)
+        augmentation = engine.feed.draw(self.situation.preprocessing.augmentation, order, generator)
         self._train_only(stage)
         student = self.students[stage.student].train()
         if not stage.moves_statistics or not self._backbone_learns:

@@ -253,9 +253,10 @@ class InnerProblem:
         generator = draws.generator(situation.seed, "bilevel", situation.phase, number, step)
         count = min(situation.schedule.batch, len(self._feed))
         order = torch.from_numpy(generator.choice(len(self._feed), size=count, replace=False))
-        choices = situation.preprocessing.augmentation.draw(count, generator).to(self._feed.device)
-        pixels, labels = next(self._feed.batches(order, [(0, count)]))
-        return pixels, labels, choices
+        choices = self._feed.draw(situation.preprocessing.augmentation, order, generator)
+        crops = choices.crops(self._feed.shape[1:])
+        pixels, labels = next(self._feed.batches(order, [(0, count)], crops))
+        return pixels, labels, choices.to(self._feed.device)
 
     def _validate(self, state: State) -> tuple[float, State]:
         """L_valid and its gradient by everything in the state that depends on the training, in batches."""

@@ -101,10 +101,9 @@ class Trials:
 
     @property
     def works_beside(self) -> bool:
-        """Whether a trial can be run beside the phase's own training: on a GPU, and here."""
+        """Whether a trial can be run beside the phase's own training: on a GPU, and here, wherever others are run."""
         backend = self.inputs.situation.backend
-        on_gpu = backend.device.type == "cuda" and backend.world is None
-        return on_gpu and isinstance(self._executor, LocalExecutor)
+        return backend.device.type == "cuda" and backend.world is None
 
     def run(self, attempt: Attempt) -> TrialResult:
         """Train until the trial's epoch and validate; a loss that diverges is a reward of 0 and stops nothing."""

@@ -6,16 +6,19 @@ from pathlib import Path
 
 from poise.data.sources.base import Source
 from poise.data.sources.cifar import CifarSource
+from poise.data.sources.collection import OutlinedSource, open_collection
 from poise.data.sources.digits import DigitsSource
 from poise.data.sources.folder import FolderSource
 from poise.data.sources.pack import PackSource
 from poise.errors import UserError
 from poise.places import (
+    COLLECTIONS,
     EMBEDDED,
     ENDING,
     RELEASES,
     Release,
     cifar_folder,
+    collection_place,
     expand_user,
     explain_getting,
     explain_unknown,
@@ -26,7 +29,7 @@ from poise.places import (
 )
 
 
-def open_source(data: str, *, size: int | None = None) -> Source:
+def open_source(data: str, *, size: int | None = None, outlined: bool = False) -> Source:
     """The data set of this name, or in this folder of class folders, or in this pack.
 
     Args:
@@ -34,10 +37,16 @@ def open_source(data: str, *, size: int | None = None) -> Source:
             name in the working directory; write `./NAME` for the folder.
         size: height and width to which the images of class folders are scaled (None: chosen), and to which the centre
             of those of a pack is cut out (None: all of it).
+        outlined: of one of ImageNet's data sets that is not here, give the numbers of classes and images.
     """
-    if data == EMBEDDED or data in RELEASES:
+    if data == EMBEDDED or data in RELEASES or data in COLLECTIONS:
         if size is not None:
             raise UserError(f"{data} has images of one fixed size; leave out size={size}, it is for class folders")
+        if data in COLLECTIONS:
+            place = collection_place(COLLECTIONS[data])
+            if place is None and outlined:
+                return OutlinedSource(COLLECTIONS[data])
+            return open_collection(COLLECTIONS[data], place)
         return DigitsSource() if data == EMBEDDED else _open_cifar(RELEASES[data])
     place = named_place(data) if is_name(data) else None
     if place is not None:
@@ -72,6 +81,8 @@ def add_source(name: str, folder: Path) -> Source:
 
 
 def _verify(name: str, folder: Path) -> tuple[Source, Path]:
+    if name in COLLECTIONS:
+        return open_collection(COLLECTIONS[name], folder), folder
     if name not in RELEASES:
         return _open_place(folder, name, None), folder
     release = RELEASES[name]

@@ -1,0 +1,160 @@
+"""Tiny-ImageNet-100 and ImageNet's own data sets: class folders or packs with constants of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import torch
+
+from poise.data.augment import Augmentation, Preprocessing
+from poise.data.images import ImageSet
+from poise.data.sources.base import Source, digest
+from poise.data.sources.folder import FolderSource
+from poise.data.sources.pack import PackSource
+from poise.data.stores import FlatStore
+from poise.errors import UserError
+from poise.places import ENDING, Collection, explain_collection, scan
+
+#: Mean and standard deviation of ImageNet's channels.
+MEAN: Final = (0.485, 0.456, 0.406)
+STD: Final = (0.229, 0.224, 0.225)
+#: For images of 64 pixels: shifts by up to an eighth of the side, as for CIFAR's.
+SHIFTED: Final = Augmentation(pad=8, flip=True)
+#: For larger ones: random resized crops of at least 8 % of the area.
+RESIZED: Final = Augmentation(pad=0, flip=True, resized=0.08)
+
+
+def own_preprocessing(collection: Collection) -> Preprocessing:
+    """The constants of such a data set: ImageNet's, and random resized crops where images are stored larger."""
+    return Preprocessing(MEAN, STD, RESIZED if collection.stored > collection.size else SHIFTED)
+
+
+def own_net(collection: Collection) -> str:
+    """ResNet-18: with LUCIR's stem, for small images with one that keeps their resolution."""
+    return "resnet18" if collection.stored > collection.size else "cifar-resnet18"
+
+
+def open_collection(collection: Collection, place: Path | None) -> Source:
+    """The data set from where it lies: a pack, or class folders where its images are small."""
+    if place is None:
+        raise UserError(f"{collection.name} was not found; {explain_collection(collection)}")
+    if not place.is_dir():
+        return PackedCollection(collection, place)
+    if collection.size < collection.stored:
+        collection.select(sorted(scan(place).train), str(place))
+        only = f" --classes {collection.name}" if collection.name != "imagenet" else ""
+        raise UserError(
+            f"{collection.title} in {place} is too large to be decoded at each start; pack it once: 'poise data pack "
+            f"{place} --out {place.parent / collection.folder}{ENDING}{only}'"
+        )
+    return TinySource(collection, place)
+
+
+class PackedCollection(PackSource):
+    """A collection in a pack of its own, or in one of all of ImageNet. Exams show the centre of each image."""
+
+    def __init__(self, collection: Collection, path: Path) -> None:
+        super().__init__(path, name=collection.name, size=collection.size)
+        if self.pack.size != collection.stored:
+            raise UserError(
+                f"{path} has images with a short side of {self.pack.size} pixels, {collection.title} needs "
+                f"{collection.stored}; pack it with --size {collection.stored}"
+            )
+        everything = self.pack.class_names
+        self.class_names = tuple(collection.select(everything, str(path)))
+        places = {name: label for label, name in enumerate(everything)}
+        self._rows = [places[name] for name in self.class_names]
+        self.preprocessing = own_preprocessing(collection)
+        self.augmentation = self.preprocessing.augmentation
+        self.net = own_net(collection)
+        self.notes = (f"pack {path}, {collection.size}×{collection.size} of its images; net {self.net}",)
+
+    @property
+    def fingerprint(self) -> str:
+        """That of the pack and of the classes that are used of it."""
+        return digest([super().fingerprint, *self.class_names])
+
+    def train(self) -> ImageSet:
+        """The training images, class by class, in the order of their files."""
+        return self._of_classes(super().train())
+
+    def test(self) -> ImageSet:
+        """The test images, class by class, in the order of their files."""
+        return self._of_classes(super().test())
+
+    def outline(self) -> tuple[list[int], tuple[int, int, int]]:
+        """How many training images each class has, and their shape."""
+        counts, shape = super().outline()
+        return [counts[row] for row in self._rows], shape
+
+    def _of_classes(self, images: ImageSet) -> ImageSet:
+        """Those of the collection's classes, under its own labels."""
+        if len(self._rows) == len(self.pack.class_names):
+            return images
+        chosen = images.of_labels(self._rows).relabelled(self._rows)
+        return ImageSet(chosen.store, chosen.labels, torch.arange(len(chosen), device="cpu"))
+
+
+class TinySource(FolderSource):
+    """A collection whose images are small and fit into memory, from its class folders."""
+
+    def __init__(self, collection: Collection, folder: Path) -> None:
+        super().__init__(folder, name=collection.name, size=collection.size)
+        self.class_names = tuple(collection.select(self.class_names, str(folder)))
+        self.preprocessing = own_preprocessing(collection)
+        self.augmentation = self.preprocessing.augmentation
+        self.net = own_net(collection)
+        self.notes = (f"size {collection.size}×{collection.size}; net {self.net}",)
+
+
+class OutlinedSource(Source):
+    """A collection that is not here: its numbers of classes and images, for an estimate, and no image."""
+
+    def __init__(self, collection: Collection) -> None:
+        self.name = collection.name
+        self.class_names = tuple(f"class {place}" for place in range(collection.classes))
+        self.preprocessing = own_preprocessing(collection)
+        self.augmentation = self.preprocessing.augmentation
+        self.net = own_net(collection)
+        self.notes = (f"{collection.title} is not here: counted as published, about {collection.images:,} images",)
+        self._collection = collection
+
+    @property
+    def fingerprint(self) -> str:
+        """Nothing is known of its images."""
+        raise UserError(explain_collection(self._collection))
+
+    def train(self) -> ImageSet:
+        """As many blank images as it has, which take no memory."""
+        return self._blank(self._collection.sizes())
+
+    def test(self) -> ImageSet:
+        """As many blank images as its exam has."""
+        return self._blank([self._collection.tests // self._collection.classes] * self._collection.classes)
+
+    def outline(self) -> tuple[list[int], tuple[int, int, int]]:
+        """The published numbers."""
+        return self._collection.sizes(), (3, self._collection.size, self._collection.size)
+
+    def _blank(self, counts: list[int]) -> ImageSet:
+        """One black image many times, as large as most are when they are stored: 4 to 3 where the aspect is kept."""
+        labels = torch.arange(len(counts), device="cpu").repeat_interleave(torch.tensor(counts, device="cpu"))
+        short, shape = self._collection.stored, self.outline()[1]
+        long = short if short == shape[1] else short * 4 // 3
+        nothing = torch.zeros(3 * short * long, dtype=torch.uint8, device="cpu")
+        sizes = torch.tensor([short, long], device="cpu").expand(len(labels), 2)
+        store = _BlankStore(nothing, torch.zeros_like(labels), sizes, shape, in_memory=False)
+        return ImageSet(store, labels, torch.arange(len(labels), device="cpu"))
+
+
+class _BlankStore(FlatStore):
+    """Images that are not looked at: a digest of them reads none."""
+
+    @property
+    def known_by_pixels(self) -> bool:
+        return False
+
+    def identity(self) -> Iterator[bytes]:
+        yield f"{len(self)} blank images of {self.shape}".encode()

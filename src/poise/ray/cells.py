@@ -1,0 +1,172 @@
+"""The cells of a sweep on the workers of a cluster.
+
+A cell whose worker is lost goes on elsewhere from its last checkpoint. Its new attempt is numbered in its folder, so
+that the old one, should it still live, stops before it writes again (`poise.experiment.claims`).
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from poise.errors import RunFailed, UserError
+from poise.experiment.folder import RunFolder
+from poise.experiment.sweep import Cell, CellBench, Failure, lanes_on
+from poise.experiment.sweep_view import SweepView
+from poise.ray.staff import Loss, Member, Needs, Staff
+from poise.training import LocalExecutor
+
+MOST_LOST = 3  # attempts without a new checkpoint, after which a cell has failed
+WAIT_SECONDS = 0.5
+TOKEN_SECONDS = 86_400.0  # after which a token is nobody's
+_TOKEN = ".poise-"
+
+
+@dataclass(eq=False)
+class Job:
+    """A cell, and how its attempts went."""
+
+    cell: Cell
+    folder: RunFolder
+    lost: int = 0  # attempts since its last checkpoint
+    checkpoint: int = -1  # the newest one when its attempt began
+
+    @property
+    def name(self) -> str:
+        """Of the cell."""
+        return self.cell.name
+
+    def words(self) -> dict[str, Any]:
+        """What a worker is sent: nothing but words."""
+        return {"cell": self.name, **self.cell.plan.as_json()}
+
+
+def cell_needs(cells: Sequence[Cell], has_gpus: bool, cpus: int | None, threads: int) -> Needs:
+    """What the workers of these cells need; a GPU each, where there are some and a cell may use one."""
+    devices = {cell.plan.recipe.device for cell in cells}
+    numbered = sorted(device for device in devices if device.startswith("cuda:"))
+    if numbered:
+        raise UserError(f"device={numbered[0]} is a GPU of this machine; on a cluster use device=cuda")
+    return Needs("cuda" in devices or (has_gpus and devices != {"cpu"}), cpus, threads)
+
+
+def finish_here(bench: CellBench, cells: Sequence[Cell]) -> dict[str, Failure | None]:
+    """What comes of the cells that are finished already, for which no worker is needed."""
+    found: dict[str, Failure | None] = {}
+    for cell in cells:
+        if bench.folder(cell.name).finished:
+            (found[cell.name],) = LocalExecutor(lanes_on("cpu", 1)).run(bench, [cell])
+    return found
+
+
+class Token:
+    """A file in the folder of all runs, by which a worker sees that it is the same folder there."""
+
+    def __init__(self, out: Path) -> None:
+        self.out, self.name, self.token = out, f"{_TOKEN}{secrets.token_hex(6)}", secrets.token_hex(16)
+
+    def __enter__(self) -> dict[str, str]:
+        try:
+            self.out.mkdir(parents=True, exist_ok=True)
+            for old in self.out.glob(f"{_TOKEN}*"):  # of commands that were killed
+                if time.time() - old.stat().st_mtime > TOKEN_SECONDS:
+                    old.unlink(missing_ok=True)
+            (self.out / self.name).write_text(self.token)
+        except OSError as error:
+            raise UserError(f"{self.out} cannot be used: {error.strerror}; choose another --out") from error
+        return {"folder": str(self.out), "name": self.name, "token": self.token}
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(OSError):
+            (self.out / self.name).unlink()
+
+
+class CellDriver:
+    """Hands out cells, one at a time or as many as a worker has room for, and gathers what comes of them."""
+
+    def __init__(self, staff: Staff, bench: CellBench, cells: Sequence[Cell]) -> None:
+        self._staff, self._bench = staff, bench
+        self._waiting = deque(Job(cell, RunFolder(bench.out / cell.name)) for cell in cells)
+        self._working: dict[Member, dict[str, Job]] = {}
+        self._room: dict[Member, int] = {}
+        self.results: dict[str, Failure | None] = {}
+
+    def run(self) -> None:
+        """Until every cell has ended; or, where it is asked to stop, until those at work have stopped."""
+        while self._at_work or (self._waiting and not self._bench.stop.is_set()):
+            self._staff.recruit(len(self._waiting) + len(self._at_work))
+            self._hand_out()
+            answers, losses = self._staff.wait(WAIT_SECONDS)
+            for member, report in answers:
+                self._hear(member, report)
+            for loss in losses:
+                self._lose(loss)
+
+    @property
+    def _at_work(self) -> list[Job]:
+        return [job for jobs in self._working.values() for job in jobs.values()]
+
+    def _hand_out(self) -> None:
+        stop = self._bench.stop.signal if self._bench.stop.is_set() else None
+        for member in self._staff.idle:
+            jobs = self._working.setdefault(member, {})
+            orders = self._orders(member, jobs) if stop is None else []
+            for job in orders:
+                job.checkpoint = job.folder.last_checkpoint()
+                jobs[job.name] = job
+            if jobs:
+                self._staff.ask(member, "turn", [job.words() for job in orders], len(self._waiting), stop)
+
+    def _orders(self, member: Member, jobs: Mapping[str, Job]) -> list[Job]:
+        """What this worker begins now. A cell that lost its worker has one to itself: perhaps it was to blame."""
+        room = self._room.get(member, 1)
+        orders: list[Job] = []
+        while self._waiting and len(orders) < room and not any(job.lost for job in (*jobs.values(), *orders)):
+            if self._waiting[0].lost and (jobs or orders):
+                break
+            orders.append(self._waiting.popleft())
+        return orders
+
+    def _hear(self, member: Member, report: Mapping[str, Any]) -> None:
+        self._room[member] = report["room"]
+        view = self._bench.view
+        for name, result in report["done"].items():
+            self._working[member].pop(name, None)
+            self.results[name] = result
+        if view is None:
+            return
+        for line in report["lines"]:
+            view.say(line)
+        for name, standing in report["standings"].items():
+            if name in self._working[member]:
+                view.note(name, standing)
+        for name in report["ended"]:
+            view.ended(name)
+
+    def _lose(self, loss: Loss) -> None:
+        member, reason = loss
+        again: list[str] = []
+        for job in self._working.pop(member, {}).values():
+            job.lost = 1 if job.folder.last_checkpoint() > job.checkpoint else job.lost + 1
+            if isinstance(self._bench.view, SweepView):
+                self._bench.view.lost(job.name)
+            if job.folder.finished:  # it had ended, and could not say so
+                job.lost = min(job.lost, MOST_LOST - 1)
+            if job.lost >= MOST_LOST:
+                failure = RunFailed(
+                    f"lost its worker {MOST_LOST} times without a new checkpoint (node {member.name}: {reason}); the "
+                    "same command tries again"
+                )
+                self.results[job.name] = self._bench.failed(job.cell, failure)
+            else:
+                self._waiting.appendleft(job)
+                again.append(job.name)
+        if self._bench.view is not None and again:
+            names = ", ".join(again)
+            self._bench.view.say(f"node {member.name}: a worker is lost ({reason}); on another one: {names}")

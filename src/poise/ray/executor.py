@@ -1,0 +1,191 @@
+"""The executor: runs cells or trials on a Ray cluster, behind the same protocol as the local one."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+import torch
+
+from poise.errors import UserError, check_whole
+from poise.experiment.plan import Plan
+from poise.experiment.provenance import versions
+from poise.experiment.sweep import Cell, CellBench, Failure
+from poise.ray.cells import CellDriver, Token, cell_needs, finish_here
+from poise.ray.cluster import Cluster
+from poise.ray.letters import OpenData
+from poise.ray.staff import PATIENCE, Needs, Staff
+from poise.ray.trials import TrialDriver
+from poise.training import Bench
+from poise.tuning import Trials
+
+log = logging.getLogger(__name__)
+
+A = TypeVar("A")
+R = TypeVar("R")
+
+
+class Executor:
+    """Runs attempts on the workers of a Ray cluster: trials of a learner, or cells of a sweep.
+
+    >>> learner = Learner(executor=poise.ray.Executor("head:6379"))  # doctest: +SKIP
+
+    There is one worker per GPU, or per `cpus_per_worker` where no GPU is used. Each computes with as many threads as
+    this process does, so that its bytes are the same. Workers are started when they are first needed.
+
+    Args:
+        address: HOST:PORT of the cluster; `auto`: the one that was started on this machine; None: that one or, if there
+            is none, one of its own on this machine.
+        cpus_per_worker: CPUs that each worker has to itself; if not given, as many as it has threads.
+        lanes: cells side by side on a worker; measured on a GPU if not given, one elsewhere.
+        workers: at most so many; if not given, as many as the cluster has room for.
+        patience: seconds without a sign of life after which a worker is given up.
+        data: a data set that workers may open themselves, instead of being sent the images of trials.
+    """
+
+    def __init__(
+        self,
+        address: str | None = None,
+        *,
+        cpus_per_worker: int | None = None,
+        lanes: int | None = None,
+        workers: int | None = None,
+        patience: float = PATIENCE,
+        data: OpenData | None = None,
+    ) -> None:
+        for name, value in (("cpus_per_worker", cpus_per_worker), ("lanes", lanes), ("workers", workers)):
+            if value is not None:
+                check_whole(name, value, 1, 100_000)
+        self.address, self.cpus_per_worker, self.lanes = address, cpus_per_worker, lanes
+        self.workers, self.patience, self.data = workers, patience, data
+        self._cluster: Cluster | None = None
+        self._trials: dict[bool, TrialDriver] = {}  # by whether they are on a GPU
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _make, (self.address, self.cpus_per_worker, self.lanes, self.workers, self.patience, self.data)
+
+    def for_plan(self, plan: Plan) -> Self:
+        """The same for the trials of a run, whose images workers may open themselves."""
+        shape, recipe = plan.source.outline()[1], plan.recipe
+        self.data = OpenData(recipe.data, recipe.image_size, plan.source.fingerprint, shape)
+        return self
+
+    def run(self, bench: Bench[A, R], attempts: Sequence[A]) -> Iterator[R]:
+        """The result of every attempt, in the order of asking."""
+        found: Iterator[Any]
+        if isinstance(bench, CellBench):
+            found = self._run_cells(bench, list(attempts))
+        elif isinstance(bench, Trials):
+            found = self._driver(bench).run(bench, attempts)
+        else:
+            raise UserError(f"{type(bench).__name__} cannot be sent to a cluster")
+        return found
+
+    def connect(self) -> Cluster:
+        """The connection to the cluster, made when it is first needed."""
+        if self._cluster is None:
+            self._cluster = Cluster(self.address)
+        return self._cluster
+
+    def close(self) -> None:
+        """Stop the workers and leave the cluster."""
+        for driver in self._trials.values():
+            driver.staff.close()
+        self._trials.clear()
+        if self._cluster is not None:
+            self._cluster.close()
+            self._cluster = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # Cells ----------------------------------------------------------------------------------------------------------
+
+    def _run_cells(self, bench: CellBench, cells: Sequence[Cell]) -> Iterator[Failure | None]:
+        bench = CellBench(bench.out.resolve(), bench.checkpoint_seconds, bench.view, bench.stop)
+        results = finish_here(bench, cells)
+        todo = [cell for cell in cells if cell.name not in results]
+        if todo:
+            results |= self._send_cells(bench, todo)
+        return iter([results.get(cell.name) for cell in cells])
+
+    def _send_cells(self, bench: CellBench, cells: Sequence[Cell]) -> dict[str, Failure | None]:
+        cluster, threads = self.connect(), torch.get_num_threads()
+        has_gpus = any(node.gpus >= 1 for node in cluster.nodes())
+        needs = cell_needs(cells, has_gpus, self.cpus_per_worker, threads)
+        data = {(each.recipe.data, each.recipe.image_size, each.source.fingerprint) for each in (c.plan for c in cells)}
+        say = bench.view.say if bench.view is not None else log.warning
+        with Token(bench.out) as out:
+            hello = {
+                **_hello(threads),
+                **{"out": out, "data": sorted(data, key=str), "on_gpu": needs.on_gpu},
+                **{"lanes": self.lanes, "checkpoint_seconds": bench.checkpoint_seconds},
+            }
+            staff = Staff(cluster, needs, hello, say=say, patience=self.patience, most=self.workers)
+            try:
+                staff.gather(len(cells), bench.stop.is_set)
+                say(staff.summary())
+                driver = CellDriver(staff, bench, cells)
+                driver.run()
+            finally:
+                staff.close()
+        return driver.results
+
+    # Trials ---------------------------------------------------------------------------------------------------------
+
+    def _driver(self, trials: Trials) -> TrialDriver:
+        """What hands out trials; its workers stay for the phases to come."""
+        on_gpu = trials.inputs.situation.backend.device.type == "cuda"
+        if on_gpu not in self._trials:
+            cluster, threads, data = self.connect(), torch.get_num_threads(), self.data
+            may_open = [(data.data, data.size, data.fingerprint)] if data is not None else []
+            hello = {**_hello(threads), "may_open": may_open}
+            needs = Needs(on_gpu, self.cpus_per_worker, threads)
+            staff = Staff(cluster, needs, hello, say=log.warning, patience=self.patience, most=self.workers)
+            try:
+                staff.gather(len(needs.slots(cluster.nodes())))
+            except BaseException:
+                staff.close()
+                raise
+            self._trials[on_gpu] = TrialDriver(cluster, staff, data)
+        return self._trials[on_gpu]
+
+
+def _hello(threads: int) -> dict[str, Any]:
+    """What every worker is told first: plain values, which any version can read."""
+    data = os.environ.get("POISE_DATA")
+    return {
+        "versions": versions(),
+        "threads": threads,
+        "command": sys.argv[1:],
+        "poise_data": str(Path(data).absolute()) if data else None,
+        "out": None,
+        "data": [],
+        "may_open": [],
+    }
+
+
+def _make(
+    address: str | None,
+    cpus: int | None,
+    lanes: int | None,
+    workers: int | None,
+    patience: float,
+    data: OpenData | None,
+) -> Executor:
+    return Executor(address, cpus_per_worker=cpus, lanes=lanes, workers=workers, patience=patience, data=data)
+
+
+def make_executor(place: str, option: str, *, cpus_per_worker: int | None = None, lanes: int | None = None) -> Executor:
+    """The executor that an option such as `--on ray:HOST:PORT` names."""
+    word, colon, address = place.partition(":")
+    if word != "ray" or (colon and not address):
+        raise UserError(f"{option} {place}: give ray, or ray:HOST:PORT with the address of a cluster")
+    return Executor(address or None, cpus_per_worker=cpus_per_worker, lanes=lanes)

@@ -1,0 +1,259 @@
+"""What runs on a worker: it keeps its device, captured steps and opened data, and answers one call after the other.
+
+It is sent words and plain values, so that nothing of the driver's process is needed here, and imports no Ray.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from poise.data import ImageSet
+from poise.data.sources import Source, open_source
+from poise.errors import PoiseError, RunFailed
+from poise.experiment.plan import plan_of_words
+from poise.experiment.provenance import versions
+from poise.experiment.stopping import Stop
+from poise.experiment.sweep import Cell, CellBench, Failure, lanes_on
+from poise.experiment.sweep_view import Standing
+from poise.ray.letters import Letter, open_letter
+from poise.training import Crew
+from poise.tuning import Attempt, TrialResult, Trials
+
+TURN_SECONDS = 1.0  # of work between two answers about cells
+#: What changes with poise's source, which is compared itself.
+_SAID_BY_SOURCE = ("poise", "poise_commit")
+
+
+class OpenedSource(Source):
+    """A data set whose images are read once for all cells and trials of this worker."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        for name in ("name", "class_names", "preprocessing", "augmentation", "net", "notes"):
+            setattr(self, name, getattr(source, name))
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Of the source."""
+        return self._source.fingerprint
+
+    @cached_property
+    def _train(self) -> ImageSet:
+        return self._source.train()
+
+    @cached_property
+    def _test(self) -> ImageSet:
+        return self._source.test()
+
+    def train(self) -> ImageSet:
+        """The training images."""
+        return self._train
+
+    def test(self) -> ImageSet:
+        """The test images."""
+        return self._test
+
+    def outline(self) -> tuple[list[int], tuple[int, int, int]]:
+        """How many training images each class has, and their shape."""
+        return self._source.outline()
+
+
+class Notes(logging.Handler):
+    """What is to be said to the driver: lines, warnings, and how far each cell has come."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.lines: list[str] = []
+        self.standings: dict[str, Standing] = {}
+        self.over: list[str] = []
+
+    def say(self, line: str) -> None:
+        """A line of its own."""
+        self.lines.append(line)
+
+    def note(self, name: str, standing: Standing) -> None:
+        """A cell has come so far."""
+        self.standings[name] = standing
+
+    def ended(self, name: str) -> None:
+        """A cell is finished or has failed."""
+        self.standings.pop(name, None)
+        self.over.append(name)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """A warning, as a line."""
+        self.lines.append(record.getMessage())
+
+    def taken(self) -> dict[str, Any]:
+        """All of it, once."""
+        found = {"lines": self.lines, "standings": dict(self.standings), "ended": self.over}
+        self.lines, self.over = [], []
+        return found
+
+
+class Host:
+    """A worker. Every call sets the number of threads first: sums are split among them, so bytes depend on it."""
+
+    def __init__(self) -> None:
+        self._threads = 1
+        self._sources: dict[tuple[str, int | None], Source] = {}
+        self._notes, self._stop = Notes(), Stop()
+        logging.getLogger("poise").addHandler(self._notes)
+        self._bench: CellBench | None = None
+        self._crew: Crew[Failure | None] | None = None
+        self._names: dict[int, str] = {}
+        self._left: float | None = None
+        self._trials: dict[int, Trials] = {}
+
+    def ping(self) -> int:
+        """A sign of life."""
+        return os.getpid()
+
+    def introduce(self, hello: Mapping[str, Any]) -> dict[str, Any]:
+        """The first call: what this worker is, and what keeps it from working for that driver."""
+        sys.argv = ["poise", *hello["command"]]  # as `machine.json` will have it
+        if hello.get("poise_data"):
+            os.environ.setdefault("POISE_DATA", hello["poise_data"])
+        self._threads = int(hello["threads"])
+        torch.set_num_threads(self._threads)
+        problem = _other_versions(hello["versions"]) or _unseen(hello["out"]) or self._other_data(hello["data"])
+        if hello["out"] is not None:
+            self._bench = CellBench(
+                Path(hello["out"]["folder"]), hello["checkpoint_seconds"], self._notes, self._stop, True, True
+            )
+            device = "cuda" if hello["on_gpu"] and torch.cuda.is_available() else "cpu"
+            self._lanes = lanes_on(device, hello["lanes"])
+            self._crew = Crew(self._lanes, too_large=self._too_large, waits=self._waits)
+        return {
+            "process": os.getpid(),
+            "devices": os.environ.get("CUDA_VISIBLE_DEVICES", ""),
+            "problem": problem,
+            "opens": bool(hello["may_open"]) and problem is None and self._other_data(hello["may_open"]) is None,
+        }
+
+    # Cells ----------------------------------------------------------------------------------------------------------
+
+    def turn(self, orders: Sequence[Mapping[str, Any]], more: int, stop: int | None) -> dict[str, Any]:
+        """Work on cells for a moment, on these as well from now on; `more` wait for room, `stop` is a signal's number.
+
+        Says which have ended with what, how far the others have come, and for how many more there is room.
+        """
+        torch.set_num_threads(self._threads)
+        assert self._crew is not None
+        ended: dict[str, Failure | None] = {}
+        for words in orders:
+            if (failure := self._begin(words)) is not None:
+                ended[words["cell"]] = failure
+        if stop is not None and not self._stop.is_set():
+            self._stop.signal = stop
+            self._stop.set()
+        now = time.monotonic()
+        if self._left is not None:
+            self._lanes.pace.paused(now - self._left)
+        while self._crew.busy and time.monotonic() - now < TURN_SECONDS and not self._crew.results:
+            self._crew.take_turns(more=more)
+        for place in list(self._crew.results):
+            ended[self._names.pop(place)] = self._crew.results.pop(place)
+        self._left = time.monotonic()
+        return {"done": ended, "room": self._crew.room, "working": len(self._names), **self._notes.taken()}
+
+    def _begin(self, words: Mapping[str, Any]) -> Failure | None:
+        assert self._bench is not None
+        assert self._crew is not None
+        name = str(words["cell"])
+        try:
+            cell = Cell(name, plan_of_words(words, self._open))
+        except Exception as error:
+            return self._bench.failed(Cell(name, None), error)  # type: ignore[arg-type]
+        self._names[self._crew.join(partial(self._bench.work, cell))] = name
+        return None
+
+    def _too_large(self, place: int, error: Exception) -> Failure:
+        assert self._bench is not None
+        return self._bench.failed(Cell(self._names[place], None), error)  # type: ignore[arg-type]
+
+    def _waits(self, place: int) -> None:
+        assert self._bench is not None
+        self._bench.waits(Cell(self._names[place], None))  # type: ignore[arg-type]
+
+    # Trials ---------------------------------------------------------------------------------------------------------
+
+    def open_bench(self, key: int, letter: Letter, keep: Sequence[int]) -> str | None:
+        """Take over what the trials of a phase start from, and forget all but those to keep; says what is wrong."""
+        torch.set_num_threads(self._threads)
+        self._trials = {known: trials for known, trials in self._trials.items() if known in keep}
+        try:
+            self._trials[key] = open_letter(letter, self._open)
+        except (PoiseError, pickle.UnpicklingError) as error:
+            return str(error)
+        return None
+
+    def try_all(self, key: int, attempts: Sequence[Attempt]) -> list[TrialResult] | PoiseError:
+        """Run attempts of a phase side by side; their results in this order, or why one failed."""
+        torch.set_num_threads(self._threads)
+        try:
+            return list(self._trials[key].run_all(attempts))
+        except PoiseError as error:
+            error.__cause__ = error.__context__ = None
+            return error.with_traceback(None)
+        except Exception as error:
+            words = (str(error).strip().splitlines() or [""])[0]
+            return RunFailed(f"a trial failed: {type(error).__name__}: {words[:300]}")
+
+    # Data -----------------------------------------------------------------------------------------------------------
+
+    def _open(self, data: str, size: int | None) -> Source:
+        if (data, size) not in self._sources:
+            self._sources[data, size] = OpenedSource(open_source(data, size=size))
+        return self._sources[data, size]
+
+    def _other_data(self, wanted: Sequence[tuple[str, int | None, str]]) -> str | None:
+        for data, size, fingerprint in wanted:
+            try:
+                found = self._open(data, size).fingerprint
+            except PoiseError as error:
+                return str(error)
+            if found != fingerprint:
+                return f"the data '{data}' there are not those here; copy them anew"
+        return None
+
+
+def _unseen(out: Mapping[str, str] | None) -> str | None:
+    """What is wrong with the folder of all runs, seen from here."""
+    if out is None:
+        return None
+    folder, name, token = Path(out["folder"]), out["name"], out["token"]
+    advice = "give an --out that all nodes see, such as one on a network disk"
+    try:
+        if (folder / name).read_text() != token:
+            return f"{folder} is another folder there; {advice}"
+    except OSError:
+        return f"{folder} is not seen there; {advice}"
+    try:
+        answer = folder / f"{name}-{os.getpid()}"
+        answer.touch()
+        answer.unlink()
+    except OSError as error:
+        return f"{folder} cannot be written to ({error.strerror}); {advice}"
+    return None
+
+
+def _other_versions(wanted: Mapping[str, str | None]) -> str | None:
+    found = versions()
+    for name, version in wanted.items():
+        if name in found and found[name] != version and name not in _SAID_BY_SOURCE:
+            if name == "poise_source":
+                there, here = found["poise_commit"] or found["poise"], wanted["poise_commit"] or wanted["poise"]
+                return f"another poise is installed there ({there}, here {here}); install the same"
+            return f"{name} {found[name]} is installed there, {version} here; install the same"
+    return None

@@ -1,0 +1,244 @@
+"""The workers of a command: started, compared with this machine, asked for signs of life, and replaced when lost."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from poise.errors import RunFailed, UserError
+from poise.ray.cluster import Cluster, Node, Pending, WorkerLost
+
+PATIENCE = 60.0  # seconds without a sign of life after which a worker is given up
+GATHER_SECONDS = 60.0  # that those who are ready wait for the others at the beginning
+LOOK_SECONDS = 5.0  # between looks at the nodes of the cluster
+REPLACE_SECONDS = 60.0  # that a place where a worker could not start stays empty
+MOST_WORKERS = 10_000
+EMPTY_SECONDS = 120.0  # without any worker, until a command gives up
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A place for one worker: a node, and the number of the worker there."""
+
+    node: Node
+    number: int
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What each worker has to itself: a GPU, or some CPUs."""
+
+    on_gpu: bool
+    cpus: int | None  # None: as many as it has threads; with a GPU, whichever are free
+    threads: int
+
+    def slots(self, nodes: list[Node]) -> list[Slot]:
+        """All places, the first of every node first."""
+        counts = {node: int(node.gpus) if self.on_gpu else math.floor(node.cpus / self.cpus_each) for node in nodes}
+        places = [Slot(node, number) for node, count in counts.items() for number in range(count)]
+        return sorted(places, key=lambda slot: slot.number)
+
+    @property
+    def cpus_each(self) -> int:
+        """CPUs of a worker without a GPU."""
+        return self.cpus or self.threads
+
+    def refuse_none(self, nodes: list[Node]) -> None:
+        """Refuse a cluster without a place for a worker."""
+        if self.slots(nodes):
+            return
+        if self.on_gpu:
+            raise UserError("no node of the cluster has a GPU; use device=cpu, or start Ray with --num-gpus")
+        most = max((int(node.cpus) for node in nodes), default=0)
+        raise UserError(
+            f"no node of the cluster has {self.cpus_each} CPUs for a worker, at most {most}; set --cpus-per-worker, "
+            "or fewer threads with OMP_NUM_THREADS"
+        )
+
+
+@dataclass(eq=False)
+class Member:
+    """A worker, and what it was asked for."""
+
+    slot: Slot
+    handle: Any
+    asked: Pending | None = None
+    ready: bool = False
+    process: int = 0
+    devices: str = ""
+    opens: bool = False  # the data that trials are about
+    ping: Pending | None = None
+    pinged: float = 0.0
+    heard: float = field(default_factory=time.monotonic)
+
+    @property
+    def name(self) -> str:
+        """The node, for a line."""
+        return self.slot.node.name
+
+
+def counted(number: int, word: str) -> str:
+    """The number with the word, which has an s if there are several."""
+    return f"{number} {word}{'' if number == 1 else 's'}"
+
+
+Answer = tuple[Member, Any]
+Loss = tuple[Member, str]
+
+
+class Staff:
+    """All workers of a command."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        needs: Needs,
+        hello: Mapping[str, Any],
+        *,
+        say: Callable[[str], None],
+        patience: float = PATIENCE,
+        most: int | None = None,
+    ) -> None:
+        self.cluster, self._needs, self._hello = cluster, needs, dict(hello)
+        self._say, self._patience, self._most = say, patience, most or MOST_WORKERS
+        self.members: list[Member] = []
+        self._nodes: list[Node] = []
+        self._looked = -math.inf
+        self._shunned: dict[tuple[str, int], float] = {}  # places, until when
+        self._unfit: set[str] = set()  # nodes that were refused
+        self._gathered = False
+        self._empty_since: float | None = None
+
+    @property
+    def ready(self) -> list[Member]:
+        """Those that can be asked for something."""
+        return [member for member in self.members if member.ready]
+
+    @property
+    def idle(self) -> list[Member]:
+        """Those that wait to be asked."""
+        return [member for member in self.ready if member.asked is None]
+
+    def summary(self) -> str:
+        """How many workers there are and where, in a line."""
+        nodes = {member.slot.node.id for member in self.members}
+        each = "a GPU" if self._needs.on_gpu else counted(self._needs.cpus_each, "CPU")
+        return f"{counted(len(self.members), 'worker')} on {counted(len(nodes), 'node')}, {each} each"
+
+    def ask(self, member: Member, method: str, *args: object) -> None:
+        """Ask a worker for something; `wait` has the answer."""
+        assert member.asked is None
+        member.asked = self.cluster.call(member.handle, method, *args)
+
+    def gather(self, most: int, stopped: Callable[[], bool] = lambda: False) -> None:
+        """Start up to so many workers; all that is wrong with them is found here, before anything is begun."""
+        self._look()
+        self._needs.refuse_none(self._nodes)
+        self.recruit(most)
+        began, told = time.monotonic(), False
+        while not stopped() and not all(member.ready for member in self.members):
+            for member, reason in self.wait(0.5)[1]:
+                raise UserError(f"node {member.name}: no worker can be started: {reason}")
+            spent = time.monotonic() - began
+            if self.ready and spent > GATHER_SECONDS:
+                break
+            if not self.ready and spent > GATHER_SECONDS / 2 and not told:
+                self._say("waiting for workers: the cluster's CPUs or GPUs are taken, or slow to start")
+                told = True
+        self._gathered = True
+
+    def recruit(self, most: int) -> None:
+        """Have up to so many workers, where there is a place for them."""
+        now = time.monotonic()
+        if now - self._looked > LOOK_SECONDS:
+            self._look()
+        taken = {(member.slot.node.id, member.slot.number) for member in self.members}
+        for slot in self._needs.slots([node for node in self._nodes if node.id not in self._unfit]):
+            place = slot.node.id, slot.number
+            if len(self.members) >= min(most, self._most) or place in taken or self._shunned.get(place, 0.0) > now:
+                continue
+            gpus, cpus = (1, self._needs.cpus or 0) if self._needs.on_gpu else (0, self._needs.cpus_each)
+            member = Member(slot, self.cluster.start(slot.node, cpus, gpus))
+            member.asked = self.cluster.call(member.handle, "introduce", self._hello)
+            self.members.append(member)
+        self._refuse_emptiness()
+
+    def wait(self, seconds: float) -> tuple[list[Answer], list[Loss]]:
+        """What workers answered within so many seconds, and which were lost, with the reason."""
+        answers, losses = list[Answer](), list[Loss]()
+        pending = {each: member for member in self.members for each in (member.asked, member.ping) if each is not None}
+        if not pending:
+            time.sleep(seconds)
+        for each in self.cluster.ready(list(pending), seconds) if pending else ():
+            member = pending[each]
+            if member not in self.members:
+                continue
+            try:
+                found = self.cluster.get(each)
+            except WorkerLost as error:
+                losses.append(self._lose(member, str(error)))
+                continue
+            member.heard = time.monotonic()
+            if each is member.ping:
+                member.ping = None
+            elif not member.ready:
+                member.asked = None
+                losses += self._meet(member, found)
+            else:
+                member.asked = None
+                answers.append((member, found))
+        losses += self._ask_for_signs()
+        return [each for each in answers if each[0] in self.members], losses
+
+    def close(self) -> None:
+        """Stop all workers."""
+        for member in self.members:
+            self.cluster.kill(member.handle)
+        self.members.clear()
+
+    def _meet(self, member: Member, introduction: Mapping[str, Any]) -> list[Loss]:
+        if introduction["problem"] is None:
+            member.process, member.devices = introduction["process"], introduction["devices"]
+            member.opens, member.ready = introduction["opens"], True
+            return []
+        line = f"node {member.name}: {introduction['problem']}"
+        self._unfit.add(member.slot.node.id)
+        if not self._gathered:
+            raise UserError(line)
+        self._say(line)
+        return [self._lose(member, introduction["problem"])]
+
+    def _ask_for_signs(self) -> list[Loss]:
+        """Those that give no sign of life for too long are lost: paused, or out of reach."""
+        now, losses = time.monotonic(), list[Loss]()
+        for member in self.ready:
+            if member.ping is None:
+                if now - member.heard > self._patience / 4:
+                    member.ping, member.pinged = self.cluster.ping(member.handle), now
+            elif now - max(member.pinged, member.heard) > self._patience:
+                losses.append(self._lose(member, f"no sign of life for {self._patience:.0f} s"))
+        return losses
+
+    def _lose(self, member: Member, reason: str) -> Loss:
+        self.members.remove(member)
+        self.cluster.kill(member.handle)
+        self._looked = -math.inf
+        if not member.ready:  # it could not even start: whatever it is, it would happen again
+            self._shunned[member.slot.node.id, member.slot.number] = time.monotonic() + REPLACE_SECONDS
+        return member, reason
+
+    def _look(self) -> None:
+        self._nodes, self._looked = self.cluster.nodes(), time.monotonic()
+
+    def _refuse_emptiness(self) -> None:
+        """Give up where no worker can be had for a long time."""
+        now = time.monotonic()
+        if self.members:
+            self._empty_since = None
+        elif self._empty_since is None:
+            self._empty_since = now
+        elif now - self._empty_since > EMPTY_SECONDS:
+            raise RunFailed("no worker of the cluster is left; the same command goes on from the last checkpoints")

@@ -1,0 +1,180 @@
+"""ImageNet's data sets: which classes they have, where they are found, and what is said where they are not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from poise.data import Augmentation
+from poise.data.packing import Packing
+from poise.data.sources import open_source
+from poise.errors import UserError
+from poise.experiment import Run, RunFolder, describe_plan, load_recipe, make_plan, open_outlined, reopen
+from poise.places import COLLECTIONS, listing
+
+LUCIRS, PODNETS = COLLECTIONS["imagenet-subset-lucir"], COLLECTIONS["imagenet-subset-podnet"]
+
+
+class TestClasses:
+    def test_lucirs_subset_is_drawn_by_the_seed_of_the_literature(self) -> None:
+        drawn = np.random.RandomState(1993).permutation(1000)[:100]
+        assert drawn[:10].tolist() == [54, 7, 894, 512, 126, 337, 988, 11, 284, 493]
+        assert list(LUCIRS.chosen) == sorted(drawn.tolist())
+        assert LUCIRS.chosen[-3:] == (989, 990, 999)
+
+    def test_podnets_subset_is_the_first_hundred(self) -> None:
+        assert PODNETS.chosen == tuple(range(100))
+        assert len(set(PODNETS.chosen) & set(LUCIRS.chosen)) == 9
+
+    def test_of_all_of_imagenet_they_are_selected(self) -> None:
+        names = [f"n{number:08}" for number in range(1000)]
+        for place, name in PODNETS.known.items():
+            names[place] = name
+        assert PODNETS.select(names, "there")[:9] == names[:9]
+
+    def test_a_folder_of_the_hundred_alone_will_do(self) -> None:
+        names = [LUCIRS.known.get(place, f"class {place:03}") for place in range(100)]
+        assert LUCIRS.select(names, "there") == names
+
+    def test_another_folder_is_refused(self) -> None:
+        with pytest.raises(
+            UserError, match=r"there has 7 classes, .* has 100 .or the 1000 of ImageNet.; check the folder"
+        ):
+            LUCIRS.select(list("abcdefg"), "there")
+        with pytest.raises(
+            UserError, match=r"is not ImageNet-Subset as LUCIR has it: class 8 is x008, expected n01806567"
+        ):
+            LUCIRS.select([f"x{place:03}" for place in range(100)], "there")
+
+    def test_the_numbers_are_the_published_ones(self) -> None:
+        assert sum(COLLECTIONS["imagenet"].sizes()) == 1_281_167
+        assert PODNETS.sizes() == [1300] * 100
+        assert sum(LUCIRS.sizes()) == 128_856
+
+
+class TestWhereNothingIs:
+    @pytest.fixture(autouse=True)
+    def nowhere(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        monkeypatch.setenv("POISE_DATA", str(tmp_path / "data"))
+        monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+
+    def test_the_list_says_how_to_get_them(self) -> None:
+        found = {entry.name: entry for entry in listing()}
+        assert {*COLLECTIONS} <= {*found}
+        assert all(found[name].where is None and "poise data add" in found[name].hint for name in COLLECTIONS)
+
+    def test_a_run_is_refused_in_one_line(self) -> None:
+        with pytest.raises(UserError, match="imagenet-subset-lucir was not found; put train/CLASS") as caught:
+            make_plan("imagenet-subset/lucir", load_recipe("imagenet-subset/lucir"))
+        assert "\n" not in str(caught.value)
+
+    @pytest.mark.parametrize(
+        ("name", "words"),
+        [
+            ("imagenet-subset/podnet", ["0           50       50       65000            0", "13000         1000"]),
+            ("imagenet/lucir", ["0          500      500      6405", "of images"]),
+        ],
+    )
+    def test_a_dry_run_counts_as_published(self, name: str, words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("poise.experiment.dryrun._times", lambda *_: [])  # hours on a CPU, for steps of this size
+        text = describe_plan(make_plan(name, load_recipe(name), open_outlined))
+        assert all(word in text for word in words), text
+        assert "is not here: counted as published" in text
+
+
+class TestPacked:
+    """A small ImageNet: six classes, of which a subset has three. Images have a short side of 32, networks see 28."""
+
+    @pytest.fixture(autouse=True)
+    def small(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+        monkeypatch.setattr("poise.places.collections.IMAGENET_CLASSES", 6)
+        for name, count in (("imagenet", 6), ("imagenet-subset-lucir", 3)):
+            changed = replace(COLLECTIONS[name], classes=count, size=28, stored=32, known={})
+            monkeypatch.setitem(COLLECTIONS, name, changed)
+        monkeypatch.setenv("POISE_DATA", str(tmp_path / "data"))
+        monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+        folder = tmp_path / "data" / "imagenet"
+        for part, count in (("train", 6), ("val", 2)):
+            for label in range(6):
+                (folder / part / f"n{label:08}").mkdir(parents=True)
+                for number in range(count):
+                    picture = Image.new("RGB", (40 + 4 * number, 32), (40 * label, 10 * number, 99))
+                    picture.save(folder / part / f"n{label:08}" / f"{number}.png")
+        return folder
+
+    def pack(self, folder: Path, name: str, *classes: str) -> Path:
+        out = folder.parent / f"{name}.pack"
+        for _ in Packing(folder, out, 32, classes=classes).run():
+            pass
+        return out
+
+    def test_class_folders_are_refused_with_the_command_to_type(self, small: Path) -> None:
+        line = f"pack it once: 'poise data pack {small} --out {small.parent}/imagenet-subset-lucir.pack --classes"
+        with pytest.raises(UserError, match=re.escape(line)) as caught:
+            open_source("imagenet-subset-lucir")
+        assert "\n" not in str(caught.value)
+
+    def test_a_subset_is_part_of_the_whole_pack_or_has_its_own(self, small: Path) -> None:
+        chosen = sorted(np.random.RandomState(1993).permutation(6)[:3].tolist())
+        self.pack(small, "imagenet")
+        whole = open_source("imagenet-subset-lucir")
+        self.pack(small, "imagenet-subset-lucir", "imagenet-subset-lucir")
+        own = open_source("imagenet-subset-lucir")
+        for source in (whole, own):
+            assert source.class_names == tuple(f"n{label:08}" for label in chosen)
+            assert source.outline() == ([6] * 3, (3, 28, 28))
+            for images, count in ((source.train(), 6), (source.test(), 2)):
+                assert images.labels.tolist() == [label for label in range(3) for _ in range(count)]
+                assert images.origins.tolist() == list(range(3 * count))
+                reds = images.pixels[:, 0, 5, 5].tolist()
+                assert reds == [40 * label for label in chosen for _ in range(count)]
+        assert whole.train().store.sizes[:2].tolist() == [[32, 40], [32, 44]]
+        assert open_source("imagenet").fingerprint != whole.fingerprint != own.fingerprint
+
+    def test_one_of_another_size_is_refused(self, small: Path) -> None:
+        for _ in Packing(small, small.parent / "imagenet.pack", 16).run():
+            pass
+        with pytest.raises(UserError, match="needs 32; pack it with --size 32"):
+            open_source("imagenet")
+
+    def test_a_recipe_is_run_and_resumed_from_it(
+        self, small: Path, tmp_path: Path, outcome: Callable[[Path], tuple[object, bytes, bytes]]
+    ) -> None:
+        self.pack(small, "imagenet")
+        words = ["net=small", "groups=[2,1]", "epochs=2", "batch=4", "memory=2"]
+        plan = make_plan("imagenet-subset/lucir", load_recipe("imagenet-subset/lucir", words))
+        assert plan.augmentation == Augmentation(pad=0, resized=0.08)
+        whole = Run(plan, RunFolder(tmp_path / "whole")).start()
+        assert "augmentation" not in whole, "it is the data's own"
+        folder = RunFolder(tmp_path / "stopped")
+        going = Run(plan, folder, checkpoint_seconds=0).starting()
+        for _ in range(8):
+            next(going)
+        going.close()
+        Run(reopen(folder.path)[1], folder).resume()
+        assert outcome(folder.path) == outcome(tmp_path / "whole")
+
+
+@pytest.mark.tinyimagenet
+class TestTinyImageNet:
+    def test_its_classes_and_files(self, tinyimagenet_folder: Path) -> None:
+        source = open_source("tinyimagenet")
+        assert source.class_names[:3] == ("n01443537", "n01629819", "n01641577")
+        assert source.outline() == ([500] * 100, (3, 64, 64))
+        assert source.net == "cifar-resnet18"
+        assert source.preprocessing is not None
+        assert source.preprocessing.mean == (0.485, 0.456, 0.406)
+        assert sum(1 for _ in tinyimagenet_folder.glob("val/*/*.JPEG")) == 5000
+
+    def test_its_streams(self) -> None:
+        for words, sizes in (((), [50, 10, 10, 10, 10, 10]), (("setting=tfs",), [20] * 5)):
+            plan = make_plan("tinyimagenet/lucir", load_recipe("tinyimagenet/lucir", words))
+            assert [len(group) for group in plan.stream] == sizes
+            assert plan.stream[0][:5] == (68, 56, 78, 8, 23)
+            assert plan.settings.net == "cifar-resnet18"

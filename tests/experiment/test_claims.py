@@ -1,0 +1,164 @@
+"""Attempts at one run from several machines: only the newest one writes, whoever wakes up."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from poise import store
+from poise.errors import Superseded, UserError
+from poise.experiment import Plan, Run, RunFolder
+from poise.experiment.claims import ATTEMPTS, Claim
+
+
+def test_numbers_rise_and_only_the_newest_may_write(tmp_path: Path) -> None:
+    assert Claim.newest_in(tmp_path) is None
+    first = Claim.make(tmp_path)
+    first.check()
+    second = Claim.make(tmp_path)
+    assert (first.number, second.number, Claim.newest_in(tmp_path)) == (1, 2, 2)
+    second.check()
+    with pytest.raises(Superseded, match=rf"^a newer attempt works in {tmp_path}; this one \(1\) stops$"):
+        first.check()
+    first.give_up()
+    second.check()
+    second.give_up()
+    assert not (tmp_path / ATTEMPTS).exists()
+    third = Claim.make(tmp_path)
+    assert third.number == 1
+    for old in (first, second):  # whatever number it had
+        with pytest.raises(Superseded):
+            old.check()
+
+
+def test_an_attempt_that_was_replaced_stops_before_its_next_write(plan: Callable[..., Plan], tmp_path: Path) -> None:
+    """As on another machine, whose locks are not seen here."""
+    old = Run(plan(), RunFolder(tmp_path, numbered=True, takes_over=True), checkpoint_seconds=0)
+    running = old.starting()
+    for _ in range(3):
+        next(running)
+    new = Run(plan(), RunFolder(tmp_path, numbered=True, takes_over=True), checkpoint_seconds=0)
+    going_on = new.resuming()
+    next(going_on)
+    before = everything(tmp_path)
+    with pytest.raises(Superseded):
+        for _ in running:
+            pass
+    assert everything(tmp_path) == before
+    for _ in going_on:
+        pass
+    assert new.folder.finished
+
+
+def everything(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_the_result_is_that_of_one_attempt(
+    plan: Callable[..., Plan], tmp_path: Path, reference: Path, outcome: Callable[[Path], Any]
+) -> None:
+    for events in (2, 5, 9, 10**6):
+        folder = RunFolder(tmp_path, numbered=True, takes_over=True)
+        run = Run(plan(), folder, checkpoint_seconds=0)
+        running = run.resuming() if folder.exists else run.starting()
+        for _ in zip(range(events), running, strict=False):
+            pass
+        run.folder.journal.path.open("ab").close()
+        paused.append(running)  # it keeps its lock and its open journal
+    assert outcome(tmp_path) == outcome(reference)
+    assert not (tmp_path / ATTEMPTS).exists()
+
+
+paused: list[Any] = []
+
+AWAY = """
+import sys, time
+import torch
+torch.set_num_threads(1)
+from pathlib import Path
+from poise.errors import Superseded
+from poise.experiment import Run, RunFolder, load_recipe, make_plan
+
+run = Run(make_plan("digits/lucir", load_recipe("digits/lucir", sys.argv[2:])),
+          RunFolder(Path(sys.argv[1]), numbered=True, takes_over=True), checkpoint_seconds=0)
+try:
+    for _ in run.resuming() if run.folder.exists else run.starting():
+        time.sleep(0.05)
+except Superseded as error:
+    sys.exit(str(error))
+"""
+
+
+def test_a_process_that_is_paused_replaced_and_woken_writes_nothing(
+    plan: Callable[..., Plan], tmp_path: Path, reference: Path, outcome: Callable[[Path], Any]
+) -> None:
+    folder, words = tmp_path / "run", ("groups=[2,1,1]", "epochs=1", "batch=64")
+    command = [sys.executable, "-c", AWAY, str(folder), *words]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as zombie:
+        until = time.monotonic() + 60
+        while not list(folder.glob("checkpoints/*.safetensors")) and time.monotonic() < until:
+            time.sleep(0.01)
+        os.kill(zombie.pid, signal.SIGSTOP)
+        with pytest.raises(UserError, match=rf"^process {zombie.pid} runs in {folder}; wait for it"):
+            Run(plan(), RunFolder(folder)).resume()  # a command of a user does not take it over
+        new = Run(plan(), RunFolder(folder, numbered=True, takes_over=True), checkpoint_seconds=0)
+        going_on = new.resuming()
+        next(going_on)
+        os.kill(zombie.pid, signal.SIGCONT)
+        said = zombie.communicate(timeout=60)[1]
+        assert said == f"a newer attempt works in {folder}; this one (1) stops\n"
+        assert zombie.returncode == 1
+        assert (folder / "lock").exists(), "the lock of the new one"
+        for _ in going_on:
+            pass
+    assert outcome(folder) == outcome(reference)
+    assert sorted(path.name for path in folder.iterdir()) == sorted(path.name for path in reference.iterdir())
+
+
+def test_a_command_that_goes_on_after_attempts_elsewhere_replaces_them(
+    plan: Callable[..., Plan], tmp_path: Path, reference: Path, outcome: Callable[[Path], Any]
+) -> None:
+    old = Run(plan(), RunFolder(tmp_path, numbered=True), checkpoint_seconds=0)
+    running = old.starting()
+    for _ in range(3):
+        next(running)
+    (tmp_path / "lock").unlink()  # as if it were of another machine
+    Run(plan(), RunFolder(tmp_path)).resume()
+    with pytest.raises(Superseded):
+        for _ in running:
+            pass
+    assert outcome(tmp_path) == outcome(reference)
+
+
+def test_an_attempt_does_not_take_over_what_a_command_runs(plan: Callable[..., Plan], tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    running = Run(plan(), folder, checkpoint_seconds=0).starting()
+    next(running)
+    with pytest.raises(UserError, match=rf"^process {os.getpid()} runs in {tmp_path}; wait for it"):
+        next(Run(plan(), RunFolder(tmp_path, numbered=True, takes_over=True)).resuming())
+    for _ in running:
+        pass
+    assert folder.finished
+
+
+def test_a_journal_that_is_rewound_anew_does_not_get_what_others_still_write(tmp_path: Path) -> None:
+    old = store.Journal(tmp_path / "journal")
+    old.append({"event": "one"})
+    position = old.position()
+    old.append({"event": "two"})
+    new = store.Journal(tmp_path / "journal")
+    new.rewind(position, anew=True)
+    old.append({"event": "lost"})
+    new.append({"event": "three"})
+    assert [event["event"] for event in store.read_journal(tmp_path / "journal")] == ["one", "three"]
+    new.rewind(0, anew=True)
+    assert (tmp_path / "journal").read_bytes() == b""
+    old.close()

@@ -1,0 +1,180 @@
+"""Trials on a cluster: the same journal as here, also when a worker that holds a paused trial is killed."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from collections.abc import Callable
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+
+from poise import Learner, cli
+from poise.data import ImageSet
+from poise.data.sources import open_source
+from poise.errors import UserError
+from poise.experiment import load_recipe, make_plan
+from poise.policies import Trial
+from poise.ray import Executor
+from poise.ray.letters import OpenData, open_letter, write_letter
+from poise.training import Event, Situation, TrialDone
+from poise.tuning import Attempt, TrialInputs, Trials
+
+from .conftest import kill, result_bytes
+
+RACE = {"policy": "race", "policy_options": {"rungs": 3, "finalists": 1}, "trials": {"length": 0.5}}
+SMALL: dict[str, Any] = {
+    **{"method": "lucir", "net": "small", "epochs": 8, "batch": 64, "device": "cpu"},
+    **{"space": {"lr": [0.1, 0.05, 0.02, 0.01]}, **RACE},
+}
+
+
+def digits(labels: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+    images = open_source("digits").train().of_labels(labels)
+    return images.pixels, images.labels
+
+
+def journal(events: list[Event]) -> list[dict[str, Any]]:
+    return [event.as_json() for event in events if event.kept]
+
+
+@pytest.mark.ray
+def test_a_learner_whose_trials_run_on_a_cluster_is_the_same_though_a_worker_is_killed(
+    address: str, tmp_path: Path
+) -> None:
+    here = Learner(**SMALL)
+    with Executor(address) as executor:
+        there = Learner(**SMALL, executor=executor)
+        for learner in (here, there):
+            learner.partial_fit(*digits([0, 1]))
+        expected, told, killed = list(here.fitting(*digits([2]))), list[Event](), list[int]()
+        for event in there.fitting(*digits([2])):
+            told.append(event)
+            if isinstance(event, TrialDone) and event.trial["id"] == 4:  # survivors are to be continued
+                (staff,) = [driver.staff for driver in executor._trials.values()]
+                killed += [member.process for member in staff.ready[:1]]
+                kill(killed[-1])
+        assert killed
+        assert journal(told) == journal(expected)
+        assert max(event.trial["id"] for event in told if isinstance(event, TrialDone)) > 4
+        here.save(tmp_path / "here")
+        there.save(tmp_path / "there")
+        assert (tmp_path / "here").read_bytes() == (tmp_path / "there").read_bytes()
+        processes = [member.process for member in staff.ready]
+        there.partial_fit(*digits([3]))
+        assert set(processes) <= {member.process for member in staff.members}, "workers stay for the next phase"
+
+
+@pytest.mark.ray
+def test_a_run_whose_trials_are_elsewhere_has_the_same_folder(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["run", "digits/lucir", "groups=[2,1,1]", "epochs=4", "policy=race", "space={lr=[0.1,0.02]}", "--out"]
+    for name, more in (("here", []), ("there", ["--trials-on", f"ray:{address}", "--cpus-per-worker", "1"])):
+        monkeypatch.setattr(sys, "argv", ["poise", *words, str(tmp_path / name), *more])
+        with pytest.raises(SystemExit) as leaving:
+            cli.main()
+        assert not leaving.value.code, capsys.readouterr().err
+    assert result_bytes(tmp_path / "here") == result_bytes(tmp_path / "there")
+    for name in ("journal.jsonl", "model.safetensors"):
+        assert (tmp_path / "here" / name).read_bytes() == (tmp_path / "there" / name).read_bytes()
+
+
+# Letters --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def trials() -> Trials:
+    """The trials of the second phase of a learner."""
+    learner = Learner(**SMALL).partial_fit(*digits([0, 1]))
+    images = open_source("digits").train().of_labels([2])
+    return learner.phase_of(images.pixels, images.labels).task.trials
+
+
+def test_images_go_as_their_places_where_the_data_can_be_opened(trials: Trials) -> None:
+    source, inputs = open_source("digits"), trials.inputs
+    train = source.train()
+    pick = torch.tensor([3, 700, 5])
+    known = ImageSet(train.pixels[pick], torch.tensor([0, 1, 2]), train.origins[pick])
+    placed = Trials(TrialInputs(inputs.situation, inputs.memory, known, inputs.reserve, inputs.quota, inputs.settings))
+    data = OpenData("digits", None, source.fingerprint, train.shape)
+    by_place, by_pixels = (write_letter(placed, pickle.Pickler, each) for each in (data, None))
+    assert by_place.nbytes + known.pixels.nbytes == pytest.approx(by_pixels.nbytes, abs=200)
+    for letter in (by_place, by_pixels):
+        again = open_letter(letter, lambda name, size: open_source(name, size=size)).inputs
+        assert torch.equal(again.new.pixels, known.pixels)
+        assert torch.equal(again.new.labels, known.labels)
+        assert torch.equal(again.new.origins, known.origins)
+    other = OpenData("digits", None, "other", train.shape)
+    with pytest.raises(UserError, match="are not those here"):
+        open_letter(write_letter(placed, pickle.Pickler, other), lambda name, size: open_source(name, size=size))
+
+
+def test_a_letter_gives_the_same_results_though_its_pixels_cannot_be_written(trials: Trials) -> None:
+    letter = write_letter(trials, pickle.Pickler)
+    for array in letter.arrays:
+        assert isinstance(array, np.ndarray)
+        array.flags.writeable = False  # as they lie in the object store
+    again = open_letter(letter, lambda name, size: open_source(name, size=size))
+    action = Learner(**SMALL).settings.default_action
+    attempts = [Attempt(Trial(0, 0, 1), action, "fc", 4), Attempt(Trial(1, 0, 3, continues=0), action, "fc", 4)]
+    assert list(again.run_all(attempts)) == list(trials.run_all(attempts))
+    situation: Situation = again.inputs.situation
+    assert all(parameter.requires_grad for parameter in situation.model.backbone.parameters())
+
+
+def test_an_executor_is_copied_with_a_learner_and_connects_anew() -> None:
+    executor = Executor("host:1", cpus_per_worker=3, patience=7.0)
+    for again in (pickle.loads(pickle.dumps(executor)), deepcopy(executor)):
+        assert (again.address, again.cpus_per_worker, again.patience) == ("host:1", 3, 7.0)
+    copied = clone(Learner(executor=executor, device="cpu"))
+    assert copied.get_params()["executor"].address == "host:1"
+
+
+def test_a_run_tells_its_workers_which_data_to_open() -> None:
+    plan = make_plan("digits/lucir", load_recipe("digits/lucir", []))
+    data = Executor().for_plan(plan).data
+    assert data is not None
+    assert (data.data, data.size, data.shape) == ("digits", None, (1, 8, 8))
+    assert data.fingerprint == plan.source.fingerprint
+
+
+# Without Ray ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def without_ray(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """As if it were not installed."""
+
+    def hide() -> None:
+        monkeypatch.setitem(sys.modules, "ray", None)
+
+    return hide
+
+
+@pytest.mark.parametrize("words", [["run", "--trials-on", "ray"], ["resume", "{run}", "--trials-on", "ray"]])
+def test_without_ray_it_is_one_line(
+    words: list[str],
+    reference: Path,
+    without_ray: Callable[[], None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    without_ray()
+    unfinished = tmp_path / "run"
+    unfinished.mkdir()
+    for path in reference.iterdir():
+        if path.name in ("recipe.json", "machine.json"):
+            (unfinished / path.name).write_bytes(path.read_bytes())
+    out = ["--out", str(tmp_path / "new")] if words[0] == "run" else []
+    monkeypatch.setattr(sys, "argv", ["poise", *(word.format(run=unfinished) for word in words), *out])
+    with pytest.raises(SystemExit) as leaving:
+        cli.main()
+    assert leaving.value.code == 2
+    assert capsys.readouterr().err == "poise: Ray is not installed; it is an extra: pip install 'poise[ray]'\n"
