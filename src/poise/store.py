@@ -305,18 +305,20 @@ class Journal:
 
     def append(self, event: Mapping[str, Any]) -> None:
         """Write one line and hand it to the operating system."""
-        self._check()
-        if self._file is None:
-            self._file = files.open_to_append(self.path)
-            if self._file.tell() == 0:
-                self._forget_hash()
-                self._file.write(_encode_line(json.dumps({"journal": "poise", "format": PLAIN_FORMAT})))
+        self._file = self._file or files.open_to_append(self.path)
+        self._check()  # once it is open: what replaces us from now on replaces the file (`rewind`)
+        if self._file.tell() == 0:
+            self._forget_hash()
+            self._file.write(_encode_line(json.dumps({"journal": "poise", "format": PLAIN_FORMAT})))
         self._file.write(_encode_line(json.dumps(event, ensure_ascii=False, allow_nan=False)))
         self._file.flush()
 
     def position(self) -> int:
         """The length so far, on the disk: what is before it survives a crash of the machine."""
         if self._file is not None:
+            if not _is_at(self._file, self.path):
+                self._check()  # by a newer attempt; if not, by an older one that was paused in the middle of `rewind`
+                raise Damaged(f"{self.path} was replaced by another process; go on from the last checkpoint")
             self._file.flush()
             os.fsync(self._file.fileno())
         return self.path.stat().st_size if self.path.exists() else 0
