@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from poise import store
-from poise.errors import Superseded, UserError
+from poise.errors import Damaged, Superseded, UserError
 from poise.experiment import Plan, Run, RunFolder
 from poise.experiment.claims import ATTEMPTS, Claim
 
@@ -56,6 +56,34 @@ def test_an_attempt_that_was_replaced_stops_before_its_next_write(plan: Callable
     for _ in going_on:
         pass
     assert new.folder.finished
+
+
+def test_an_attempt_that_was_given_up_before_it_began_comes_too_late(plan: Callable[..., Plan], tmp_path: Path) -> None:
+    """As a worker that is paused while it reads its data: the cell was handed out again before it began."""
+    late, present = (RunFolder(tmp_path, numbered=True, takes_over=True).open_attempt() for _ in range(2))
+    new = Run(plan(), RunFolder(tmp_path, takes_over=True, attempt=present), checkpoint_seconds=0)
+    running = new.starting()
+    next(running)
+    before = everything(tmp_path)
+    old = Run(plan(), RunFolder(tmp_path, takes_over=True, attempt=late), checkpoint_seconds=0)
+    with pytest.raises(Superseded, match=r"this one \(1\) stops$"):
+        next(old.starting())
+    assert everything(tmp_path) == before
+    for _ in running:
+        pass
+    assert new.folder.finished
+    assert not (tmp_path / ATTEMPTS).exists()
+
+
+def test_an_attempt_that_wrote_nothing_is_withdrawn(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "cell", numbered=True, takes_over=True)
+    folder.open_attempt()
+    folder.withdraw_attempt()
+    assert not folder.path.exists()
+    folder.open_attempt()
+    folder.recipe.touch()
+    folder.withdraw_attempt()
+    assert (folder.path / ATTEMPTS).exists()
 
 
 def everything(folder: Path) -> dict[str, bytes]:
@@ -162,3 +190,24 @@ def test_a_journal_that_is_rewound_anew_does_not_get_what_others_still_write(tmp
     new.rewind(0, anew=True)
     assert (tmp_path / "journal").read_bytes() == b""
     old.close()
+
+
+def test_what_is_written_between_looking_and_writing_goes_into_the_old_journal(tmp_path: Path) -> None:
+    new = store.Journal(tmp_path / "journal")
+    new.append({"event": "one"})
+    position = new.position()
+    old = store.Journal(tmp_path / "journal", check=lambda: new.rewind(position, anew=True))  # replaced once it looked
+    old.append({"event": "lost"})
+    new.append({"event": "two"})
+    assert [event["event"] for event in store.read_journal(tmp_path / "journal")] == ["one", "two"]
+    for journal in (old, new):
+        journal.close()
+
+
+def test_a_journal_that_is_replaced_while_it_is_written_is_noticed(tmp_path: Path) -> None:
+    new = store.Journal(tmp_path / "journal")
+    new.append({"event": "one"})
+    store.Journal(tmp_path / "journal").rewind(0, anew=True)  # by an older attempt that was paused in the middle of it
+    with pytest.raises(Damaged, match="was replaced by another process"):
+        new.position()
+    new.close()

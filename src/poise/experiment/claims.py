@@ -1,9 +1,12 @@
 """Claims: which attempt at a run may write into its folder, where attempts are made on several machines.
 
 A lock is seen on its own machine, and on others only if their shared disk says so. A worker that was given up may also
-wake up again: it was paused, or its network came back. So every attempt makes a file with the next number in
-`attempts/` and removes those before it. Before it writes anything it touches its own file, which is an operation of the
-disk itself and no memory of it: where the file is gone, another attempt has begun, and this one stops.
+wake up again: it was paused, or its network came back. So every attempt has a file with the next number in `attempts/`,
+and those before it are removed. Before it writes anything it touches its own file, which is an operation of the disk
+itself and no memory of it: where the file is gone, another attempt has begun, and this one stops.
+
+Where cells are handed out, the driver makes the file and the worker takes it. A worker that was given up before it
+began finds it gone; would it make its own, it would be the newest attempt.
 
 Between looking and writing an attempt may still be paused. What it then writes replaces whole files by such of the same
 run, and what it still has open of the journal is a file that nobody reads any more (`RunFolder.rewind_journal`).
@@ -14,6 +17,8 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,10 +59,26 @@ class Claim:
                     each.unlink(missing_ok=True)
             return cls(folder, number, path)
 
+    @classmethod
+    def take(cls, folder: Path, name: str) -> Claim:
+        """The attempt that was made for this process under this name; it is signed anew."""
+        path = folder / ATTEMPTS / name
+        found = cls(folder, int(name.partition("-")[0]), path)
+        with found._while_newest():
+            handle = os.open(path, os.O_WRONLY | os.O_TRUNC)  # which makes no new file
+        with os.fdopen(handle, "wb") as file:
+            file.write(f"{store.this_process()}\n".encode())
+        return found
+
     def check(self) -> None:
         """Raise `Superseded` if a newer attempt has begun."""
-        try:
+        with self._while_newest():
             os.utime(self.path)
+
+    @contextmanager
+    def _while_newest(self) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
             if error.errno not in (errno.ENOENT, errno.ESTALE):
                 raise

@@ -6,7 +6,7 @@ import errno
 import logging
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,12 +41,15 @@ class RunFolder:
     `result.json` the result; `machine.json` what belongs to the machine.
 
     Where attempts may be made on several machines, each is `numbered` in `attempts/`, and only the newest one writes.
-    One that `takes_over` does not wait for another attempt that still holds the lock.
+    One that `takes_over` does not wait for another attempt that still holds the lock. An `attempt` is the name of one
+    that was made elsewhere for this process (`open_attempt`).
     """
 
-    def __init__(self, path: Path, *, numbered: bool = False, takes_over: bool = False) -> None:
+    def __init__(
+        self, path: Path, *, numbered: bool = False, takes_over: bool = False, attempt: str | None = None
+    ) -> None:
         self.path = path
-        self._numbered, self._takes_over = numbered, takes_over
+        self._numbered, self._takes_over, self._attempt = numbered, takes_over, attempt
         self.claim: Claim | None = None
         self.recipe = path / runfolder.RECIPE
         self.result = path / runfolder.RESULT
@@ -102,15 +105,31 @@ class RunFolder:
         busy = f"runs in {self.path}; wait for it or choose another --out"
         with ExitStack() as stack:
             with self.writing():
+                if self._attempt is not None:
+                    self.claim = Claim.take(self.path, self._attempt)
                 files.make_folder(self.checkpoints)
                 stack.enter_context(store.locked(self.path / "lock", busy, sign=True, attempt=self._takes_over))
-                if self._numbered or Claim.newest_in(self.path) is not None:
+                if self._attempt is None and (self._numbered or Claim.newest_in(self.path) is not None):
                     self.claim = Claim.make(self.path)
             try:
                 yield
             finally:
                 if self.claim is not None and self.finished:
                     self.claim.give_up()
+
+    def open_attempt(self) -> str:
+        """A new attempt for another process: its name. All before it stop, unless they hold the lock as a command."""
+        with self.locked():
+            assert self.claim is not None
+            return self.claim.path.name
+
+    def withdraw_attempt(self) -> None:
+        """Remove the traces of an attempt that has ended without writing anything."""
+        if not self.exists and self.claim is not None:
+            self.claim.give_up()
+            for path in (self.checkpoints, self.path):
+                with suppress(OSError):  # something is in it
+                    path.rmdir()
 
     def check_claim(self) -> None:
         """Refuse to write here if a newer attempt has taken this folder over."""

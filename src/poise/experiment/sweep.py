@@ -47,6 +47,7 @@ class Cell:
 
     name: str
     plan: Plan
+    attempt: str | None = None  # the name of this attempt at it, where it was made elsewhere
 
 
 def read_sweep(path: Path) -> list[Cell]:
@@ -136,12 +137,12 @@ class CellBench:
         error.__cause__ = error.__context__ = None
         return error.with_traceback(None)
 
-    def folder(self, name: str) -> RunFolder:
+    def folder(self, cell: Cell) -> RunFolder:
         """The run folder of a cell."""
-        return RunFolder(self.out / name, numbered=self.numbered, takes_over=self.takes_over)
+        return RunFolder(self.out / cell.name, numbered=self.numbered, takes_over=self.takes_over, attempt=cell.attempt)
 
     def _run(self, cell: Cell) -> Running:
-        folder, plan = self.folder(cell.name), cell.plan
+        folder, plan = self.folder(cell), cell.plan
         watchers = (CellWatcher(cell.name, self.view),) if self.view is not None else (Quiet(),)
         run = Run(plan, folder, watchers, self.checkpoint_seconds, self.stop)
         if not folder.exists:

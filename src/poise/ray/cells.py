@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from poise.errors import RunFailed, UserError
+from poise.errors import PoiseError, RunFailed, UserError
 from poise.experiment.folder import RunFolder
 from poise.experiment.sweep import Cell, CellBench, Failure, lanes_on
 from poise.experiment.sweep_view import SweepView
@@ -34,8 +34,10 @@ class Job:
 
     cell: Cell
     folder: RunFolder
-    lost: int = 0  # attempts since its last checkpoint
+    lost: int = 0  # attempts in a row that ended with their worker and made no new checkpoint
+    suspect: bool = False  # it lost a worker
     checkpoint: int = -1  # the newest one when its attempt began
+    attempt: str | None = None  # the name of its attempt; none is needed for one that is finished
 
     @property
     def name(self) -> str:
@@ -44,7 +46,19 @@ class Job:
 
     def words(self) -> dict[str, Any]:
         """What a worker is sent: nothing but words."""
-        return {"cell": self.name, **self.cell.plan.as_json()}
+        return {"cell": self.name, "attempt": self.attempt, **self.cell.plan.as_json()}
+
+    def begin(self) -> None:
+        """A new attempt; all before it stop."""
+        self.checkpoint = self.folder.last_checkpoint()
+        self.attempt = None if self.folder.finished else self.folder.open_attempt()
+
+    def lose(self) -> None:
+        """The attempt has ended with its worker."""
+        self.lost = 0 if self.folder.last_checkpoint() > self.checkpoint else self.lost + 1
+        self.suspect = True
+        if self.folder.finished:  # it had ended, and could not say so
+            self.lost = min(self.lost, MOST_LOST - 1)
 
 
 def cell_needs(cells: Sequence[Cell], has_gpus: bool, cpus: int | None, threads: int) -> Needs:
@@ -60,7 +74,7 @@ def finish_here(bench: CellBench, cells: Sequence[Cell]) -> dict[str, Failure | 
     """What comes of the cells that are finished already, for which no worker is needed."""
     found: dict[str, Failure | None] = {}
     for cell in cells:
-        if bench.folder(cell.name).finished:
+        if bench.folder(cell).finished:
             (found[cell.name],) = LocalExecutor(lanes_on("cpu", 1)).run(bench, [cell])
     return found
 
@@ -75,8 +89,9 @@ class Token:
         try:
             self.out.mkdir(parents=True, exist_ok=True)
             for old in self.out.glob(f"{_TOKEN}*"):  # of commands that were killed
-                if time.time() - old.stat().st_mtime > TOKEN_SECONDS:
-                    old.unlink(missing_ok=True)
+                with suppress(FileNotFoundError):  # those of others come and go
+                    if time.time() - old.stat().st_mtime > TOKEN_SECONDS:
+                        old.unlink()
             (self.out / self.name).write_text(self.token)
         except OSError as error:
             raise UserError(f"{self.out} cannot be used: {error.strerror}; choose another --out") from error
@@ -92,7 +107,9 @@ class CellDriver:
 
     def __init__(self, staff: Staff, bench: CellBench, cells: Sequence[Cell]) -> None:
         self._staff, self._bench = staff, bench
-        self._waiting = deque(Job(cell, RunFolder(bench.out / cell.name)) for cell in cells)
+        self._waiting = deque(
+            Job(cell, RunFolder(bench.out / cell.name, numbered=True, takes_over=True)) for cell in cells
+        )
         self._working: dict[Member, dict[str, Job]] = {}
         self._room: dict[Member, int] = {}
         self.results: dict[str, Failure | None] = {}
@@ -117,18 +134,26 @@ class CellDriver:
         for member in self._staff.idle:
             jobs = self._working.setdefault(member, {})
             orders = self._orders(member, jobs) if stop is None else []
-            for job in orders:
-                job.checkpoint = job.folder.last_checkpoint()
-                jobs[job.name] = job
+            orders = [job for job in orders if self._begin(job)]
+            jobs.update({job.name: job for job in orders})
             if jobs:
                 self._staff.ask(member, "turn", [job.words() for job in orders], len(self._waiting), stop)
+
+    def _begin(self, job: Job) -> bool:
+        """Whether an attempt at this cell can begin: its folder can be written, and no command works there."""
+        try:
+            job.begin()
+        except PoiseError as error:
+            self.results[job.name] = self._bench.failed(job.cell, error)
+            return False
+        return True
 
     def _orders(self, member: Member, jobs: Mapping[str, Job]) -> list[Job]:
         """What this worker begins now. A cell that lost its worker has one to itself: perhaps it was to blame."""
         room = self._room.get(member, 1)
         orders: list[Job] = []
-        while self._waiting and len(orders) < room and not any(job.lost for job in (*jobs.values(), *orders)):
-            if self._waiting[0].lost and (jobs or orders):
+        while self._waiting and len(orders) < room and not any(job.suspect for job in (*jobs.values(), *orders)):
+            if self._waiting[0].suspect and (jobs or orders):
                 break
             orders.append(self._waiting.popleft())
         return orders
@@ -137,7 +162,9 @@ class CellDriver:
         self._room[member] = report["room"]
         view = self._bench.view
         for name, result in report["done"].items():
-            self._working[member].pop(name, None)
+            job = self._working[member].pop(name, None)
+            if job is not None and result is not None:
+                job.folder.withdraw_attempt()
             self.results[name] = result
         if view is None:
             return
@@ -153,12 +180,11 @@ class CellDriver:
         member, reason = loss
         again: list[str] = []
         for job in self._working.pop(member, {}).values():
-            job.lost = 1 if job.folder.last_checkpoint() > job.checkpoint else job.lost + 1
+            job.lose()
             if isinstance(self._bench.view, SweepView):
                 self._bench.view.lost(job.name)
-            if job.folder.finished:  # it had ended, and could not say so
-                job.lost = min(job.lost, MOST_LOST - 1)
             if job.lost >= MOST_LOST:
+                job.folder.withdraw_attempt()
                 failure = RunFailed(
                     f"lost its worker {MOST_LOST} times without a new checkpoint (node {member.name}: {reason}); the "
                     "same command tries again"

@@ -146,7 +146,7 @@ class Executor:
         if on_gpu not in self._trials:
             cluster, threads, data = self.connect(), torch.get_num_threads(), self.data
             may_open = [(data.data, data.size, data.fingerprint)] if data is not None else []
-            hello = {**_hello(threads), "may_open": may_open}
+            hello = {**_hello(threads), "may_open": may_open, "on_gpu": on_gpu}
             needs = Needs(on_gpu, self.cpus_per_worker, threads)
             staff = Staff(cluster, needs, hello, say=log.warning, patience=self.patience, most=self.workers)
             try:
@@ -167,6 +167,7 @@ def _hello(threads: int) -> dict[str, Any]:
         "command": sys.argv[1:],
         "poise_data": str(Path(data).absolute()) if data else None,
         "out": None,
+        "on_gpu": None,
         "data": [],
         "may_open": [],
     }

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import os
-import pickle
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -105,7 +104,7 @@ class Host:
     """A worker. Every call sets the number of threads first: sums are split among them, so bytes depend on it."""
 
     def __init__(self) -> None:
-        self._threads = 1
+        self._threads = self._present_threads = 1
         self._sources: dict[tuple[str, int | None], Source] = {}
         self._notes, self._stop = Notes(), Stop()
         logging.getLogger("poise").addHandler(self._notes)
@@ -122,9 +121,11 @@ class Host:
     def introduce(self, hello: Mapping[str, Any]) -> dict[str, Any]:
         """The first call: what this worker is, and what keeps it from working for that driver."""
         sys.argv = ["poise", *hello["command"]]  # as `machine.json` will have it
+        if hello["on_gpu"] is False:  # Ray lets a worker without a GPU see all of them
+            os.environ["CUDA_VISIBLE_DEVICES"] = ""
         if hello.get("poise_data"):
             os.environ.setdefault("POISE_DATA", hello["poise_data"])
-        self._threads = int(hello["threads"])
+        self._threads = self._present_threads = int(hello["threads"])
         torch.set_num_threads(self._threads)
         problem = _other_versions(hello["versions"]) or _unseen(hello["out"]) or self._other_data(hello["data"])
         if hello["out"] is not None:
@@ -148,7 +149,7 @@ class Host:
 
         Says which have ended with what, how far the others have come, and for how many more there is room.
         """
-        torch.set_num_threads(self._threads)
+        torch.set_num_threads(self._present_threads)  # a cell that is resumed has those that it was started with
         assert self._crew is not None
         ended: dict[str, Failure | None] = {}
         for words in orders:
@@ -164,7 +165,7 @@ class Host:
             self._crew.take_turns(more=more)
         for place in list(self._crew.results):
             ended[self._names.pop(place)] = self._crew.results.pop(place)
-        self._left = time.monotonic()
+        self._left, self._present_threads = time.monotonic(), torch.get_num_threads()
         return {"done": ended, "room": self._crew.room, "working": len(self._names), **self._notes.taken()}
 
     def _begin(self, words: Mapping[str, Any]) -> Failure | None:
@@ -172,7 +173,7 @@ class Host:
         assert self._crew is not None
         name = str(words["cell"])
         try:
-            cell = Cell(name, plan_of_words(words, self._open))
+            cell = Cell(name, plan_of_words(words, self._open), words["attempt"])
         except Exception as error:
             return self._bench.failed(Cell(name, None), error)  # type: ignore[arg-type]
         self._names[self._crew.join(partial(self._bench.work, cell))] = name
@@ -194,8 +195,10 @@ class Host:
         self._trials = {known: trials for known, trials in self._trials.items() if known in keep}
         try:
             self._trials[key] = open_letter(letter, self._open)
-        except (PoiseError, pickle.UnpicklingError) as error:
+        except PoiseError as error:
             return str(error)
+        except Exception as error:  # a module or a class of the user's that is not there, memory that does not suffice
+            return _in_a_line("what trials start from cannot be opened", error)
         return None
 
     def try_all(self, key: int, attempts: Sequence[Attempt]) -> list[TrialResult] | PoiseError:
@@ -207,8 +210,7 @@ class Host:
             error.__cause__ = error.__context__ = None
             return error.with_traceback(None)
         except Exception as error:
-            words = (str(error).strip().splitlines() or [""])[0]
-            return RunFailed(f"a trial failed: {type(error).__name__}: {words[:300]}")
+            return RunFailed(_in_a_line("a trial failed", error))
 
     # Data -----------------------------------------------------------------------------------------------------------
 
@@ -226,6 +228,11 @@ class Host:
             if found != fingerprint:
                 return f"the data '{data}' there are not those here; copy them anew"
         return None
+
+
+def _in_a_line(what: str, error: Exception) -> str:
+    words = (str(error).strip().splitlines() or [""])[0]
+    return f"{what}: {type(error).__name__}: {words[:300]}"
 
 
 def _unseen(out: Mapping[str, str] | None) -> str | None:
