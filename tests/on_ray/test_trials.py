@@ -85,6 +85,20 @@ def test_a_run_whose_trials_are_elsewhere_has_the_same_folder(
         assert (tmp_path / "here" / name).read_bytes() == (tmp_path / "there" / name).read_bytes()
 
 
+@pytest.mark.ray
+def test_an_answer_that_nobody_waited_for_is_not_taken_for_another(address: str, trials: Trials) -> None:
+    action = Learner(**SMALL).settings.default_action
+    first, then = (
+        [Attempt(Trial(arm, arm, epochs), action, "fc", 60) for arm, epochs in enumerate(lengths)]
+        for lengths in ((1, 60, 60), (2, 2, 2))
+    )
+    with Executor(address) as executor:
+        expected = list(trials.run_all(then))
+        assert list(executor.run(trials, then)) == expected
+        assert next(executor.run(trials, first)).outcome.trial == first[0].trial  # another worker has not ended yet
+        assert list(executor.run(trials, then)) == expected
+
+
 # Letters --------------------------------------------------------------------------------------------------------------
 
 

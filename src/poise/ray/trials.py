@@ -19,7 +19,7 @@ from poise.ray.staff import Member, Staff
 from poise.training.pace import MOST_PIECES
 from poise.tuning import Attempt, TrialResult, Trials
 
-MOST_LOST = 3  # workers that one trial may lose
+MOST_LOST = 3  # workers that one trial may lose, and that may be lost in a row while they open a phase
 WAIT_SECONDS = 0.5
 Arm = tuple[int, int, bool]  # what a later trial continues
 
@@ -32,6 +32,7 @@ class Sent:
     at_once: int  # trials on one worker
     stored: dict[bool, Pending] = field(default_factory=dict)  # by whether images are places in the data
     opened: set[Member] = field(default_factory=set)
+    lost: int = 0  # workers that were lost while they opened it, since one has
     holders: dict[Arm, Member] = field(default_factory=dict)
 
 
@@ -42,13 +43,14 @@ class TrialDriver:
         self._cluster, self.staff, self._data = cluster, staff, data
         self._sent: weakref.WeakKeyDictionary[Trials, Sent] = weakref.WeakKeyDictionary()
         self._keys = count()
-        self._asked: dict[Member, tuple[str, Sent, list[int]]] = {}
+        self._asked: dict[Member, tuple[str, Sent | None, list[int]]] = {}
 
     def run(self, trials: Trials, attempts: Sequence[Attempt]) -> Iterator[TrialResult]:
         """The result of every attempt, in the order of asking."""
         sent, told = self._send(trials), 0
         waiting, results = list(range(len(attempts))), dict[int, TrialResult]()
         lost = dict.fromkeys(waiting, 0)
+        self._forget_asked()
         while told < len(attempts):
             self.staff.recruit(len(attempts))
             for member in self.staff.idle:
@@ -62,7 +64,9 @@ class TrialDriver:
                 results.update(zip(places, answer if places else (), strict=True))
                 sent.holders.update({_arm(attempts[place]): member for place in places})
             for member, reason in losses:
-                _, whose, places = self._asked.pop(member, ("", None, []))
+                kind, whose, places = self._asked.pop(member, ("", None, []))
+                if kind == "open" and whose is sent:
+                    self._lose_opening(sent, member, reason)
                 for place in places if whose is sent else ():
                     lost[place] += 1
                     if lost[place] == MOST_LOST:
@@ -85,7 +89,21 @@ class TrialDriver:
         if answer is not None:
             raise RunFailed(f"node {member.name}: {answer}")
         sent.opened.add(member)
+        sent.lost = 0
         return []
+
+    def _forget_asked(self) -> None:
+        """Answers that somebody did not wait for are nobody's: other attempts have these places now."""
+        for member, (kind, _, _) in self._asked.items():
+            if kind == "try":
+                self._asked[member] = kind, None, []
+
+    def _lose_opening(self, sent: Sent, member: Member, reason: str) -> None:
+        sent.lost += 1
+        if sent.lost == MOST_LOST:
+            raise RunFailed(
+                f"{MOST_LOST} workers were lost while they opened what trials start from (node {member.name}: {reason})"
+            )
 
     def _send(self, trials: Trials) -> Sent:
         if trials not in self._sent:
