@@ -24,7 +24,7 @@ Pending = Any  # the answer to a call, some time
 CONNECT_SECONDS = 5.0  # until an address that does not answer is given up
 LOCAL = "local"
 _PORTS = range(1, 65536)
-_users: list[object] = []  # who uses the connection of this process
+_users: list[Cluster] = []  # who uses the connection of this process
 
 
 class WorkerLost(Exception):
@@ -56,7 +56,9 @@ class Cluster:
         self._ray = _ray()
         self._exceptions: Any = self._ray.exceptions
         self._gone: tuple[type[Exception], ...] = (self._exceptions.RayError,)
-        self._connected = False
+        self._connected, self._address = False, address
+        if address is not None and (others := {user._address for user in _users} - {None, address}):
+            raise UserError(f"this process uses the Ray cluster at {others.pop()}; close that executor first")
         if not self._ray.is_initialized():
             self._connect(address)
             self._connected = True
@@ -143,7 +145,9 @@ class Cluster:
         """Leave the cluster, if nobody else in this process uses it."""
         if self in _users:
             _users.remove(self)
-            if self._connected and not _users:
+            if _users:  # the last one leaves
+                _users[0]._connected |= self._connected
+            elif self._connected:
                 with _same_signals(), suppress(Exception):
                     self._ray.shutdown()
 
@@ -167,7 +171,8 @@ def _find_address(address: str | None) -> str:
     """HOST:PORT of a cluster that answers; `local` where none is named and none is found."""
     asked = address
     if address is None or address == "auto":
-        address = os.environ.get("RAY_ADDRESS") or _started_here()
+        address = os.environ.get("RAY_ADDRESS") or "auto"
+        address = _started_here() if address == "auto" else address
         if address in (None, LOCAL):
             if asked == "auto":
                 raise UserError("no Ray cluster is found here; start one with 'ray start --head', or give its address")

@@ -16,7 +16,8 @@ GATHER_SECONDS = 60.0  # that those who are ready wait for the others at the beg
 LOOK_SECONDS = 5.0  # between looks at the nodes of the cluster
 REPLACE_SECONDS = 60.0  # that a place where a worker could not start stays empty
 MOST_WORKERS = 10_000
-EMPTY_SECONDS = 120.0  # without any worker, until a command gives up
+EMPTY_SECONDS = 120.0  # without any worker that is ready, until a command gives up where none is under way
+_WAITING = "waiting for workers: the cluster's CPUs or GPUs are taken, or slow to start"
 
 
 @dataclass(frozen=True)
@@ -111,6 +112,7 @@ class Staff:
         self._unfit: set[str] = set()  # nodes that were refused
         self._gathered = False
         self._empty_since: float | None = None
+        self._told = False  # that it waits for workers
 
     @property
     def ready(self) -> list[Member]:
@@ -138,16 +140,15 @@ class Staff:
         self._look()
         self._needs.refuse_none(self._nodes)
         self.recruit(most)
-        began, told = time.monotonic(), False
+        began = time.monotonic()
         while not stopped() and not all(member.ready for member in self.members):
             for member, reason in self.wait(0.5)[1]:
                 raise UserError(f"node {member.name}: no worker can be started: {reason}")
             spent = time.monotonic() - began
             if self.ready and spent > GATHER_SECONDS:
                 break
-            if not self.ready and spent > GATHER_SECONDS / 2 and not told:
-                self._say("waiting for workers: the cluster's CPUs or GPUs are taken, or slow to start")
-                told = True
+            if not self.ready and spent > GATHER_SECONDS / 2:
+                self._say_waiting()
         self._gathered = True
 
     def recruit(self, most: int) -> None:
@@ -234,11 +235,19 @@ class Staff:
         self._nodes, self._looked = self.cluster.nodes(), time.monotonic()
 
     def _refuse_emptiness(self) -> None:
-        """Give up where no worker can be had for a long time."""
+        """Give up where no worker can be had for a long time; say it where one is waited for."""
         now = time.monotonic()
-        if self.members:
-            self._empty_since = None
+        if self.ready:
+            self._empty_since, self._told = None, False
         elif self._empty_since is None:
             self._empty_since = now
+        elif self.members:
+            if now - self._empty_since > GATHER_SECONDS / 2:
+                self._say_waiting()
         elif now - self._empty_since > EMPTY_SECONDS:
             raise RunFailed("no worker of the cluster is left; the same command goes on from the last checkpoints")
+
+    def _say_waiting(self) -> None:
+        if not self._told:
+            self._say(_WAITING)
+            self._told = True
