@@ -155,7 +155,9 @@ def test_a_sweep_of_millions_of_cells_is_refused(poise: Command) -> None:
     assert "describes 27000000 cells" in poise("sweep", "sweep.toml").err
 
 
-def test_images_that_fit_neither_into_memory_nor_into_a_temporary_file_are_refused(poise: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_images_that_fit_neither_into_memory_nor_into_a_temporary_file_are_refused(
+    poise: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pictures(Path("photos"), "ant bee", 3)
     monkeypatch.setattr("poise.data.inputs.free_memory", lambda: 1000)
     monkeypatch.setattr(os, "fstatvfs", lambda file: SimpleNamespace(f_bavail=1000, f_frsize=4096))
