@@ -349,6 +349,23 @@ def test_a_learner_learns_the_same_from_a_pack_and_from_memory(device: str, fold
     assert torch.equal(Learner.load(tmp_path / "packed").memory.exemplars.pixels, kept[0])  # type: ignore[union-attr]
 
 
+def test_a_saved_learner_goes_on_cropping_whole_images(folder: Path, tmp_path: Path) -> None:
+    pack = make(folder, tmp_path / "some.pack", size=16)
+    store, labels = pack.store(TRAIN, 12), pack.labels(TRAIN)
+    preprocessing = Preprocessing((0.5,) * 3, (0.25,) * 3, Augmentation(pad=0, resized=0.08))
+    learner = Learner("lucir", preprocessing=preprocessing, net="small", epochs=2, batch=4, policy="fixed", memory=2)
+    learner.partial_fit(store.select(torch.arange(10)), labels[:10])
+    learner.save(tmp_path / "middle")
+    again = Learner.load(tmp_path / "middle")
+    kept, loaded = (each.memory.exemplars.store for each in (learner, again))  # type: ignore[union-attr]
+    assert torch.equal(loaded.sizes, kept.sizes)
+    assert torch.equal(loaded.all(), kept.all())
+    for each in (learner, again):
+        each.partial_fit(store.select(torch.arange(10, 15)), labels[10:])
+    for name, value in learner.model.state_dict().items():  # type: ignore[union-attr]
+        assert torch.equal(again.model.state_dict()[name], value), name  # type: ignore[union-attr]
+
+
 def test_a_learner_takes_the_path_of_a_pack(folder: Path, tmp_path: Path) -> None:
     make(folder, tmp_path / "some.pack", size=32)
     learner = Learner(net="small", epochs=1, batch=8, policy="fixed", memory=1, device="cpu")
