@@ -112,6 +112,13 @@ def test_only_some_classes(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "list").write_text("# two of them\ncat  the animal\nant\n")
     assert read_classes(str(tmp_path / "list")) == ("cat", "ant")
     assert read_classes("bee, cat") == ("bee", "cat")
+    (tmp_path / "empty").write_text("# none\n")
+    (tmp_path / "bytes").write_bytes(b"\xff\xfe\x00")
+    for words in (str(tmp_path / "empty"), " , "):
+        with pytest.raises(UserError, match="names no class; name some"):
+            read_classes(words)
+    with pytest.raises(UserError, match="is no text in UTF-8"):
+        read_classes(str(tmp_path / "bytes"))
     pack = make(folder, tmp_path / "some.pack", classes=("cat", "ant"))
     assert pack.class_names == ("ant", "cat")
     with pytest.raises(UserError, match="no class 'bees'; did you mean"):
@@ -122,6 +129,12 @@ def test_a_file_that_is_no_image_is_named_and_left_out_only_when_asked(folder: P
     bad = folder / "train" / "bee" / "2.png"
     bad.write_bytes(b"no image")
     with pytest.raises(UserError, match=r"bee/2\.png cannot be decoded.*--skip-bad"):
+        make(folder, tmp_path / "some.pack")
+    steps = Packing(folder, tmp_path / "some.pack", size=12, skip_bad=True).run()
+    while next(steps).name != "cat":
+        pass
+    steps.close()
+    with pytest.raises(UserError, match="1 files that cannot be decoded were left out before; go on with --skip-bad"):
         make(folder, tmp_path / "some.pack")
     pack = make(folder, tmp_path / "some.pack", skip_bad=True)
     assert (pack.counts(), pack.skipped) == ([5, 4, 5], 1)

@@ -29,6 +29,7 @@ from poise.places.packfile import PAGE, Footer, read_footer
 from poise.schema import contents_of, fitting_together, keyed, listed, text, truth, whole
 
 DIGEST: Final = 16  # bytes
+MOST_SIDE: Final = 2**16  # of an image in pixels: the bytes of all that an index can have are still counted in int64
 TRAIN, TEST = "train", "test"
 _BLOCK = keyed(
     {"part": text, "class": text, "place": whole(PAGE), "length": whole(1), "images": whole(1), "digest": text}
@@ -303,8 +304,8 @@ def _check_blocks(pack: Pack, end: int) -> None:
         if names != sorted(set(names)) or not set(names) <= set(pack.class_names):
             raise ValueError("its classes are not sorted, or not all of them are in the training part")
     sides = pack.images.sizes
-    if len(sides) and (sides.min() < pack.size or sides.max() > 2**24):
-        raise ValueError(f"an image is smaller than {pack.size} pixels")
+    if len(sides) and (sides.min() < pack.size or sides.max() > MOST_SIDE):
+        raise ValueError(f"an image has sides of less than {pack.size} or more than {MOST_SIDE} pixels")
     first, place, before = 0, PAGE, ""
     for block in pack.blocks:
         place = place if block.part == before else -(-place // PAGE) * PAGE
