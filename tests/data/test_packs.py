@@ -247,6 +247,7 @@ def test_only_the_part_that_is_asked_for_is_mapped(folder: Path, tmp_path: Path)
     pack = make(folder, tmp_path / "some.pack")
     store = pack.store(TRAIN)
     assert store.flat.numel() == sum(block.length for block in pack.blocks if block.part == TRAIN)
+    assert not any(isinstance(value, Pack) for value in vars(store).values())  # by which the other one is reached
     assert pack.blocks[3].part == TEST
     assert pack.blocks[3].place % (1 << 16) == 0
 
