@@ -93,7 +93,11 @@ class Packing:
             raise UserError(f"{self.out} is there already; give another name, or remove it first")
         layout = choose_classes(scan(self.folder), self.classes, self.folder)
         with store.locked(self._beside("lock"), f"is packing {self.out}; wait for it", sign=True):
-            yield from self._pack(layout)
+            try:
+                yield from self._pack(layout)
+            except OSError as error:  # such as a full disk, of which the system does not say where
+                error.filename = error.filename or str(self.out)
+                raise
 
     def _beside(self, word: str) -> Path:
         return self.out.with_name(f"{self.out.name}.{word}")
