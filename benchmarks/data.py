@@ -32,7 +32,7 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from poise.data import Crops, Feed, ImageSet, batch_bounds
+from poise.data import Augmentation, Crops, Feed, ImageSet, batch_bounds
 from poise.data.packing import Packing
 from poise.data.packs import DIGEST, TEST, TRAIN, Block, Described, Pack, block_digest, digest_of, write_index
 from poise.data.sources import PackSource
@@ -78,16 +78,11 @@ def pack_rate(folder: Path, out: Path, jobs: int, square: bool) -> dict[str, Any
 # 2. Reading one -------------------------------------------------------------------------------------------------------
 
 
-def draw_boxes(sizes: Tensor, seed: int) -> Crops:
-    """Random resized crops of images of these heights and widths."""
-    generator = np.random.default_rng(seed)
-    height, width = (values.numpy().astype(float) for values in sizes.unbind(1))
-    area = generator.uniform(0.08, 1, len(sizes)) * height * width
-    ratio = np.exp(generator.uniform(np.log(3 / 4), np.log(4 / 3), len(sizes)))
-    w, h = np.minimum(np.sqrt(area * ratio), width), np.minimum(np.sqrt(area / ratio), height)
-    left, top = generator.uniform(0, 1, len(sizes)) * (width - w), generator.uniform(0, 1, len(sizes)) * (height - h)
-    mirrored = torch.from_numpy(generator.integers(0, 2, len(sizes)).astype(bool))
-    return Crops(torch.from_numpy(np.stack([left, top, w, h], axis=1)).float(), mirrored, (CROP, CROP))
+def draw_crops(sizes: Tensor, seed: int) -> Crops:
+    """Random resized crops of images of these heights and widths, as a training draws them."""
+    crops = Augmentation(pad=0, resized=0.08).draw(len(sizes), np.random.default_rng(seed), sizes).crops((CROP, CROP))
+    assert crops is not None
+    return crops
 
 
 class Files(Dataset[tuple[Tensor, int]]):
@@ -102,9 +97,9 @@ class Files(Dataset[tuple[Tensor, int]]):
     def __getitem__(self, place: int) -> tuple[Tensor, int]:
         with Image.open(self._paths[place]) as image:
             rgb = image.convert("RGB")
-        crops = draw_boxes(torch.tensor([[rgb.height, rgb.width]]), place)
+        crops = draw_crops(torch.tensor([[rgb.height, rgb.width]]), place)
         left, top, width, height = crops.boxes[0].tolist()
-        box = (left, top, min(left + width, rgb.width), min(top + height, rgb.height))
+        box = (left, top, left + width, top + height)
         scaled = rgb.resize((CROP, CROP), Image.Resampling.BILINEAR, box=box)
         if crops.mirrored[0]:
             scaled = scaled.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
@@ -130,7 +125,7 @@ def epochs_of(feed: Feed, sizes: Tensor) -> Iterable[tuple[Tensor, Tensor]]:
     while True:
         epoch += 1
         order = torch.from_numpy(np.random.default_rng(epoch).permutation(len(feed)))
-        yield from feed.batches(order, batch_bounds(len(feed), BATCH), draw_boxes(sizes[order], epoch))
+        yield from feed.batches(order, batch_bounds(len(feed), BATCH), draw_crops(sizes[order], epoch))
 
 
 def feed_rates(folder: Path, path: Path, seconds: float, cores: int) -> dict[str, Any]:

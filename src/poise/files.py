@@ -100,9 +100,11 @@ def free_memory() -> int:
         return main_memory()
     try:  # in a container that may have less
         limit, used = (int(read_text(f"/sys/fs/cgroup/memory.{word}")) for word in ("max", "current"))
-    except (OSError, ValueError):
+        counts = dict(line.split(maxsplit=1) for line in read_text("/sys/fs/cgroup/memory.stat").splitlines())
+        cached = int(counts["active_file"]) + int(counts["inactive_file"])  # pages of files, which give way
+    except (OSError, ValueError, KeyError):
         return found
-    return max(0, min(found, limit - used))
+    return max(0, min(found, limit - used + cached))
 
 
 def describe(path: str | Path) -> str:

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -154,10 +155,12 @@ def test_a_sweep_of_millions_of_cells_is_refused(poise: Command) -> None:
     assert "describes 27000000 cells" in poise("sweep", "sweep.toml").err
 
 
-def test_images_that_do_not_fit_into_memory_are_refused(poise: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_images_that_fit_neither_into_memory_nor_into_a_temporary_file_are_refused(
+    poise: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pictures(Path("photos"), "ant bee", 3)
-    sizes = {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 1000}
-    monkeypatch.setattr(os, "sysconf", sizes.__getitem__)
+    monkeypatch.setattr("poise.data.inputs.free_memory", lambda: 1000)
+    monkeypatch.setattr(os, "fstatvfs", lambda file: SimpleNamespace(f_bavail=1000, f_frsize=4096))
     done = poise("learn", "model", "photos", "--image-size", "2048")
     assert done.code == 2
     assert "6 images of 2048×2048 pixels take 0.0755 GB" in done.err

@@ -115,7 +115,7 @@ class TestPacked:
         return out
 
     def test_class_folders_are_refused_with_the_command_to_type(self, small: Path) -> None:
-        line = f"pack it once: 'poise data pack {small} --out {small.parent}/imagenet-subset-lucir.pack --classes"
+        line = f"pack it once: poise data pack {small} --out {small.parent}/imagenet-subset-lucir.pack --classes"
         with pytest.raises(UserError, match=re.escape(line)) as caught:
             open_source("imagenet-subset-lucir")
         assert "\n" not in str(caught.value)

@@ -70,6 +70,31 @@ def test_a_feed_can_be_left_in_the_middle_and_read_again(resident: bool, make_im
     assert len(list(feed.batches(torch.arange(20), bounds))) == 10
 
 
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("resident", [True, False])
+def test_what_is_loaded_into_a_copy_is_not_loaded_into_the_original(
+    device: str, resident: bool, make_images: MakeImages
+) -> None:
+    one, other = (
+        Feed(make_images(labels, seed=seed), torch.device(device), resident=resident)
+        for labels, seed in (([0, 1] * 4, 1), ([1, 0] * 4, 2))
+    )
+    everything, bounds = torch.arange(8), [(0, 8)]
+    before, wanted = (next(feed.batches(everything, bounds))[0].clone() for feed in (one, other))
+    copied = one.copy()
+    assert copied.kind == one.kind == other.kind
+    copied.load(other)
+    assert torch.equal(next(copied.batches(everything, bounds))[0], wanted)
+    assert torch.equal(next(one.batches(everything, bounds))[0], before)
+    assert not torch.equal(before, wanted)
+    assert one.kind != Feed(one.images(), one.device, resident=not resident).kind
+
+
+def test_a_copy_of_streamed_images_reads_none_of_them(make_images: MakeImages) -> None:
+    feed = Feed(make_images([0, 1] * 4), torch.device("cpu"), resident=False)
+    assert feed.copy().store is feed.store
+
+
 def test_on_a_cpu_everything_is_resident(make_images: MakeImages) -> None:
     assert fits(2**60, torch.device("cpu"))
     assert Feed(make_images([0]), torch.device("cpu")).resident

@@ -112,6 +112,13 @@ def test_only_some_classes(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "list").write_text("# two of them\ncat  the animal\nant\n")
     assert read_classes(str(tmp_path / "list")) == ("cat", "ant")
     assert read_classes("bee, cat") == ("bee", "cat")
+    (tmp_path / "empty").write_text("# none\n")
+    (tmp_path / "bytes").write_bytes(b"\xff\xfe\x00")
+    for words in (str(tmp_path / "empty"), " , "):
+        with pytest.raises(UserError, match="names no class; name some"):
+            read_classes(words)
+    with pytest.raises(UserError, match="is no text in UTF-8"):
+        read_classes(str(tmp_path / "bytes"))
     pack = make(folder, tmp_path / "some.pack", classes=("cat", "ant"))
     assert pack.class_names == ("ant", "cat")
     with pytest.raises(UserError, match="no class 'bees'; did you mean"):
@@ -122,6 +129,12 @@ def test_a_file_that_is_no_image_is_named_and_left_out_only_when_asked(folder: P
     bad = folder / "train" / "bee" / "2.png"
     bad.write_bytes(b"no image")
     with pytest.raises(UserError, match=r"bee/2\.png cannot be decoded.*--skip-bad"):
+        make(folder, tmp_path / "some.pack")
+    steps = Packing(folder, tmp_path / "some.pack", size=12, skip_bad=True).run()
+    while next(steps).name != "cat":
+        pass
+    steps.close()
+    with pytest.raises(UserError, match="1 files that cannot be decoded were left out before; go on with --skip-bad"):
         make(folder, tmp_path / "some.pack")
     pack = make(folder, tmp_path / "some.pack", skip_bad=True)
     assert (pack.counts(), pack.skipped) == ([5, 4, 5], 1)
@@ -234,6 +247,7 @@ def test_only_the_part_that_is_asked_for_is_mapped(folder: Path, tmp_path: Path)
     pack = make(folder, tmp_path / "some.pack")
     store = pack.store(TRAIN)
     assert store.flat.numel() == sum(block.length for block in pack.blocks if block.part == TRAIN)
+    assert not any(isinstance(value, Pack) for value in vars(store).values())  # by which the other one is reached
     assert pack.blocks[3].part == TEST
     assert pack.blocks[3].place % (1 << 16) == 0
 
@@ -347,6 +361,23 @@ def test_a_learner_learns_the_same_from_a_pack_and_from_memory(device: str, fold
     assert torch.equal(*kept)
     packed.save(tmp_path / "packed")
     assert torch.equal(Learner.load(tmp_path / "packed").memory.exemplars.pixels, kept[0])  # type: ignore[union-attr]
+
+
+def test_a_saved_learner_goes_on_cropping_whole_images(folder: Path, tmp_path: Path) -> None:
+    pack = make(folder, tmp_path / "some.pack", size=16)
+    store, labels = pack.store(TRAIN, 12), pack.labels(TRAIN)
+    preprocessing = Preprocessing((0.5,) * 3, (0.25,) * 3, Augmentation(pad=0, resized=0.08))
+    learner = Learner("lucir", preprocessing=preprocessing, net="small", epochs=2, batch=4, policy="fixed", memory=2)
+    learner.partial_fit(store.select(torch.arange(10)), labels[:10])
+    learner.save(tmp_path / "middle")
+    again = Learner.load(tmp_path / "middle")
+    kept, loaded = (each.memory.exemplars.store for each in (learner, again))  # type: ignore[union-attr]
+    assert torch.equal(loaded.sizes, kept.sizes)
+    assert torch.equal(loaded.all(), kept.all())
+    for each in (learner, again):
+        each.partial_fit(store.select(torch.arange(10, 15)), labels[10:])
+    for name, value in learner.model.state_dict().items():  # type: ignore[union-attr]
+        assert torch.equal(again.model.state_dict()[name], value), name  # type: ignore[union-attr]
 
 
 def test_a_learner_takes_the_path_of_a_pack(folder: Path, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import signal
+import subprocess
 import tempfile
 import threading
 import time
@@ -111,14 +112,16 @@ def attempts_in(out: Path) -> dict[Path, int]:
     return found
 
 
-def wait_for(found: Callable[[], Any], seconds: float = 90.0) -> Any:
-    """What it finds, as soon as it finds something."""
+def wait_for(found: Callable[[], Any], seconds: float = 90.0, job: subprocess.Popen[str] | None = None) -> Any:
+    """What it finds, as soon as it finds something; in vain where the job has ended, which is then told."""
     until = time.monotonic() + seconds
-    while time.monotonic() < until:
+    while time.monotonic() < until and (job is None or job.poll() is None):
         if value := found():
             return value
         time.sleep(0.01)
-    raise AssertionError("waited in vain")
+    if job is not None:
+        job.kill()
+    raise AssertionError(f"waited in vain; it said {job.communicate()}" if job is not None else "waited in vain")
 
 
 @pytest.fixture

@@ -83,7 +83,7 @@ def test_the_same_command_goes_on_after_ctrl_c_and_after_a_kill(
     sweep_file: Path, address: str, tmp_path: Path, assert_same: Callable[[Path], None]
 ) -> None:
     first = command(sweep_file, tmp_path, address)
-    wait_for(lambda: list(tmp_path.glob("*/checkpoints/*.safetensors")))
+    wait_for(lambda: list(tmp_path.glob("*/checkpoints/*.safetensors")), job=first)
     first.send_signal(signal.SIGINT)
     _, said = first.communicate(timeout=60)
     assert first.returncode == 130, said
@@ -92,7 +92,7 @@ def test_the_same_command_goes_on_after_ctrl_c_and_after_a_kill(
     stopped = attempts_in(tmp_path)
     assert stopped, "a cell that was stopped keeps the number of its attempt"
     second = command(sweep_file, tmp_path, address)
-    wait_for(lambda: attempts_in(tmp_path).keys() - stopped.keys())
+    wait_for(lambda: attempts_in(tmp_path).keys() - stopped.keys(), job=second)
     second.kill()
     second.communicate(timeout=60)
     third = command(sweep_file, tmp_path, address)  # while workers of the killed one may still run

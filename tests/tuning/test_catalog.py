@@ -122,7 +122,7 @@ def test_wrong_words_about_trials_are_refused(given: Any, words: str) -> None:
 
 @pytest.mark.parametrize("name", ["race", "bilevel", "offline-rl"])
 def test_options_must_be_a_mapping(name: str) -> None:
-    with pytest.raises(UserError, match=r"^policy_options=3 must be a mapping, such as \{'safe': 1.0\}$"):
+    with pytest.raises(UserError, match=r"^policy_options=3 must be a mapping of names, such as \{'safe': 1.0\}$"):
         Settings.resolve(policy=name, policy_options=3)
 
 

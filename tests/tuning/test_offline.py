@@ -177,9 +177,9 @@ def test_held_out_images_are_never_trained_on_nor_kept(
         kept.update(seen(exemplars.pixels))
         return real_means(self, model, exemplars, classes)
 
-    def guesses(self: Evaluator, model: Model, means: Tensor, pixels: Tensor) -> dict[str, Tensor]:
-        judged.update(seen(pixels))
-        return real_guesses(self, model, means, pixels)
+    def guesses(self: Evaluator, model: Model, means: Tensor, images: ImageSet) -> dict[str, Tensor]:
+        judged.update(seen(images.pixels))
+        return real_guesses(self, model, means, images)
 
     real_feed, real_means, real_guesses = Situation.feed, Evaluator.class_means, Evaluator.guesses
     monkeypatch.setattr(Situation, "feed", feed)

@@ -28,6 +28,10 @@ def main() -> NoReturn:
         from poise.cli.app import run_command
 
         run_command()
+    except KeyboardInterrupt:  # while the last words were said
+        if not heard:
+            raise
+        _exit("interrupted; what was saved before is still there")
     finally:
         if heard:  # all is done or said: one more Ctrl-C must not break off the rest
             signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -90,16 +90,17 @@ class Feed:
 
     def copy(self) -> Feed:
         """The same images for another reader, which may replace them by others."""
-        copied = self.selected(torch.arange(len(self), device="cpu"))
-        if copied.store is self.store and copied.index is None:
-            copied.store = self.store.loaded(torch.arange(len(self), device="cpu"))
+        everything = torch.arange(len(self), device="cpu")
+        copied = self.selected(everything)
+        if self.resident and self.index is None:  # pixels of its own, which `load` writes over
+            copied.store, copied.index = self.store.loaded(everything), None
         copied.labels, copied.fresh = self.labels.clone(), self.fresh
         return copied
 
     @property
     def kind(self) -> tuple[object, ...]:
         """What another feed must have in common with this one to be loaded into it."""
-        return (len(self), *(() if self.index is None else (id(self.store),)))
+        return (len(self), self.resident, *(() if self.index is None else (id(self.store),)))
 
     def load(self, other: Feed) -> None:
         """Replace the images by an equal number of others, in place: a captured step keeps reading from here."""

@@ -99,7 +99,8 @@ def _read(images: Any, size: Size | None, channels: int) -> Read:  # noqa: ANN40
         images = _column(images)
     if isinstance(images, Sequence) and len(images) and all(map(_is_pair, images)):
         return _read_items(images, size, channels)
-    files = isinstance(images, Sequence) and len(images) and all(isinstance(entry, str | Path) for entry in images)
+    several = isinstance(images, Sequence) and not isinstance(images, str)
+    files = several and len(images) and all(isinstance(entry, str | Path) for entry in images)
     return Read(decode_store(images, size, channels) if files else as_store(to_pixels(images, size, channels)))
 
 

@@ -93,13 +93,18 @@ class Packing:
             raise UserError(f"{self.out} is there already; give another name, or remove it first")
         layout = choose_classes(scan(self.folder), self.classes, self.folder)
         with store.locked(self._beside("lock"), f"is packing {self.out}; wait for it", sign=True):
-            yield from self._pack(layout)
+            try:
+                yield from self._pack(layout)
+            except OSError as error:  # such as a full disk, of which the system does not say where
+                error.filename = error.filename or str(self.out)
+                raise
 
     def _beside(self, word: str) -> Path:
         return self.out.with_name(f"{self.out.name}.{word}")
 
     def _pack(self, layout: Layout) -> Generator[Packed, None, None]:
-        with _Unfinished(self._beside("partial"), self._beside("journal"), self._described()) as unfinished:
+        places = self._beside("partial"), self._beside("journal")
+        with _Unfinished(*places, self._described(), skip_bad=self.skip_bad) as unfinished:
             tasks = [
                 (part, name, members, _listing(members))
                 for part, found in ((TRAIN, layout.train), (TEST, layout.test or {}))
@@ -164,9 +169,17 @@ def read_classes(words: str) -> tuple[str, ...]:
     if not words:
         return ()
     if files.describe(path) == "a plain file":
-        lines = (line.split() for line in files.read_text(path).splitlines() if not line.startswith("#"))
-        return tuple(dict.fromkeys(line[0] for line in lines if line))
-    return tuple(dict.fromkeys(word.strip() for word in words.split(",") if word.strip()))
+        try:
+            text = files.read_text(path)
+        except UnicodeDecodeError as error:
+            raise UserError(f"--classes {path} is no text in UTF-8; give a text file with one class a line") from error
+        lines = (line.split() for line in text.splitlines() if not line.startswith("#"))
+        found = tuple(dict.fromkeys(line[0] for line in lines if line))
+    else:
+        found = tuple(dict.fromkeys(word.strip() for word in words.split(",") if word.strip()))
+    if not found:
+        raise UserError(f"--classes {words} names no class; name some, or leave it out for all of them")
+    return found
 
 
 # Decoding -------------------------------------------------------------------------------------------------------------
@@ -239,8 +252,8 @@ def _ahead(
 class _Unfinished:
     """A pack in the making: a file that only grows, and a journal of its finished blocks."""
 
-    def __init__(self, path: Path, journal: Path, described: dict[str, Any]) -> None:
-        self._path, self._journal_path, self._values = path, journal, described
+    def __init__(self, path: Path, journal: Path, described: dict[str, Any], *, skip_bad: bool) -> None:
+        self._path, self._journal_path, self._values, self._skip_bad = path, journal, described, skip_bad
         self._blocks: list[Block] = []
         self._images: list[Described] = []
         self.skipped = 0
@@ -258,7 +271,8 @@ class _Unfinished:
     def go_on(self, tasks: Sequence[tuple[str, str, str]]) -> int:
         """How many of these classes are finished; whatever follows them is cut off.
 
-        A class is finished if it was packed in the same way, of files with the same names, sizes and times.
+        A class is finished if it was packed in the same way, of files with the same names, sizes and times. Where bad
+        files were left out of it and now may not be, nothing is changed.
         """
         kept, bytes_of_journal = 0, 0
         self._journal.seek(0)
@@ -278,6 +292,11 @@ class _Unfinished:
                 self.skipped = int(record["skipped"])
                 kept += 1
             bytes_of_journal += len(line)
+        if self.skipped and not self._skip_bad:
+            raise UserError(
+                f"{self.skipped} files that cannot be decoded were left out before; go on with --skip-bad, or remove "
+                f"{self._path} to begin anew"
+            )
         self._journal.truncate(bytes_of_journal)
         if not bytes_of_journal:
             self._note(self._values)
@@ -298,7 +317,7 @@ class _Unfinished:
             length = int(images.sizes.astype(np.int64).prod(axis=1).sum()) * self._values["channels"]
             same = task == (block.part, block.name, record["listing"]) and block_digest(images) == block.digest
             fits = (block.place, block.length) == (self._next_place(block.part), length)
-            there = fits and block.place + length <= end
+            there = fits and block.place + length <= end and int(record["skipped"]) >= 0
         except (KeyError, TypeError, ValueError):
             return None
         return (block, images) if same and there else None

@@ -29,6 +29,7 @@ from poise.places.packfile import PAGE, Footer, read_footer
 from poise.schema import contents_of, fitting_together, keyed, listed, text, truth, whole
 
 DIGEST: Final = 16  # bytes
+MOST_SIDE: Final = 2**16  # of an image in pixels: the bytes of all that an index can have are still counted in int64
 TRAIN, TEST = "train", "test"
 _BLOCK = keyed(
     {"part": text, "class": text, "place": whole(PAGE), "length": whole(1), "images": whole(1), "digest": text}
@@ -146,9 +147,10 @@ class Pack:
     @cached_property
     def fingerprint(self) -> str:
         """A stable id of the training part: of classes, sizes and contents."""
-        return self._identity(TRAIN)
+        return self.identity(TRAIN)
 
-    def _identity(self, part: str) -> str:
+    def identity(self, part: str) -> str:
+        """A stable id of a part: of classes, sizes and contents."""
         total = hashlib.blake2b(digest_size=DIGEST)
         chosen = [block for block in self.blocks if block.part == part]
         plain = [[block.name, block.images, block.digest] for block in chosen]
@@ -190,13 +192,13 @@ class Pack:
 
 
 class PackedStore(FlatStore):
-    """The images of one part of a pack, mapped from the file."""
+    """The images of one part of a pack, mapped from the file. It knows nothing of the other part."""
 
     lasting = True
 
     def __init__(self, pack: Pack, part: str, shape: Shape) -> None:
-        self._pack, self._part = pack, part
-        blocks = [block for block in pack.blocks if block.part == part]
+        self._path, self._part, self._known_as = pack.path, part, pack.identity(part)
+        self._blocks = blocks = [block for block in pack.blocks if block.part == part]
         self._described = pack.described(part)
         first, stop = blocks[0].place, blocks[-1].place + blocks[-1].length
         with files.open_plain(pack.path) as file:
@@ -210,7 +212,7 @@ class PackedStore(FlatStore):
         self._checked = np.zeros(len(sizes), dtype=bool)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (self._pack.path, self._part, self.shape, self._pack._identity(self._part))
+        return _reopen, (self._path, self._part, self.shape, self._known_as)
 
     @property
     def known_by_pixels(self) -> bool:
@@ -219,7 +221,7 @@ class PackedStore(FlatStore):
 
     def identity(self) -> Iterator[bytes]:
         """What the index says of this part."""
-        yield f"{self._part} {self.shape} {self._pack._identity(self._part)}".encode()
+        yield f"{self._part} {self.shape} {self._known_as}".encode()
 
     def gather(self, indices: Tensor, crops: Crops | None = None) -> Tensor:
         """The images at these indices, checked when they are first read."""
@@ -249,10 +251,11 @@ class PackedStore(FlatStore):
         for index in wanted[~self._checked[wanted]].tolist():
             start, stop = self._place(index)
             if digest_of(memoryview(self._map)[start:stop]) != self._described.pixels[index].tobytes():
-                name = self._pack.class_names[int(self._pack.labels(self._part)[index])]
+                stops = np.cumsum([block.images for block in self._blocks])
+                name = self._blocks[int(np.searchsorted(stops, index, side="right"))].name
                 raise Damaged(
-                    f"{self._pack.path} is damaged: image {index} of its {self._part} part, of class '{name}', is not "
-                    "as it was packed; copy it again, or pack the folder again"
+                    f"{self._path} is damaged: image {index} of its {self._part} part, of class '{name}', is not as it "
+                    "was packed; copy it again, or pack the folder again"
                 )
             self._checked[index] = True
 
@@ -260,7 +263,7 @@ class PackedStore(FlatStore):
 def _reopen(path: Path, part: str, shape: Shape, identity: str) -> PackedStore:
     """The store of a pack elsewhere: refused where the file there is another one."""
     pack = Pack.open(path)
-    if pack._identity(part) != identity:
+    if pack.identity(part) != identity:
         raise UserError(f"{path} is another pack than the one that this work was begun with; copy that one there")
     return PackedStore(pack, part, shape)
 
@@ -303,8 +306,8 @@ def _check_blocks(pack: Pack, end: int) -> None:
         if names != sorted(set(names)) or not set(names) <= set(pack.class_names):
             raise ValueError("its classes are not sorted, or not all of them are in the training part")
     sides = pack.images.sizes
-    if len(sides) and (sides.min() < pack.size or sides.max() > 2**24):
-        raise ValueError(f"an image is smaller than {pack.size} pixels")
+    if len(sides) and (sides.min() < pack.size or sides.max() > MOST_SIDE):
+        raise ValueError(f"an image has sides of less than {pack.size} or more than {MOST_SIDE} pixels")
     first, place, before = 0, PAGE, ""
     for block in pack.blocks:
         place = place if block.part == before else -(-place // PAGE) * PAGE

@@ -40,10 +40,16 @@ def describe_plan(plan: Plan) -> str:
         "",
         *_times(plan, learner, train),
         _where_images_live(plan, learner, train),
-        f"memory  {_size(train.store.nbytes)} of images, {_size(8 * model)} for model, teacher and momentum",
+        _memory(train, 8 * model),
         f"disk    about {_size(10 * model + 2**20)} (two checkpoints, two models, the journal)",
     ]
     return "\n".join(lines)
+
+
+def _memory(train: ImageSet, model: int) -> str:
+    """What a run needs of it; images of a pack are not in it."""
+    images, needed = f"{_size(train.store.nbytes)} of images", f"{_size(model)} for model, teacher and momentum"
+    return f"memory  {images}, {needed}" if train.store.in_memory else f"memory  {needed}; {images} stay in the pack"
 
 
 def _where_images_live(plan: Plan, learner: Learner, train: ImageSet) -> str:

@@ -32,6 +32,8 @@ from poise.tuning import CLASSIFIERS
 
 #: Pixels of one image in all channels: more would not fit into memory a batch at a time.
 MOST_PIXELS: Final = 2**26
+#: The longest side of an image that is kept whole, larger than networks see it.
+MOST_SIDE: Final = 2**14
 #: By how many pixels an image can be moved and still be seen.
 MOST_PAD: Final = 2**12
 
@@ -193,7 +195,10 @@ def _check_memory(tensors: Mapping[str, Tensor], known: int, shape: Sequence[int
         check(inside, f"tensor {name}", f"at most {most} and not negative", "others")
     for part in parts if there else ():
         labels, origins, pixels = (tensors.get(f"memory.{part}.{name}") for name in ("labels", "origins", "pixels"))
-        for name, each in (("origins", origins), ("pixels", pixels)):
+        sizes = tensors.get(f"memory.{part}.sizes")
+        if sizes is not None:
+            _check_sizes(part, sizes, pixels, shape)
+        for name, each in (("origins", origins), ("pixels", pixels) if sizes is None else ("sizes", sizes)):
             if each is not None and labels is not None:
                 check(
                     each.ndim > 0 and len(each) == len(labels),
@@ -201,9 +206,21 @@ def _check_memory(tensors: Mapping[str, Tensor], known: int, shape: Sequence[int
                     f"{len(labels)} entries",
                     describe(each),
                 )
-        if pixels is not None and shape is not None:
+        if pixels is not None and shape is not None and sizes is None:
             fits = pixels.dtype == torch.uint8 and list(pixels.shape[1:]) == list(shape)
             check(fits, f"tensor memory.{part}.pixels", f"uint8 [N, {', '.join(map(str, shape))}]", describe(pixels))
+
+
+def _check_sizes(part: str, sizes: Tensor, pixels: Tensor | None, shape: Sequence[int] | None) -> None:
+    """Refuse heights and widths of whole images that are smaller than what is seen of them, or do not fit the bytes."""
+    name = f"memory.{part}.sizes"
+    check(sizes.dtype == torch.int64 and sizes.shape[1:] == (2,), f"tensor {name}", "int64 [N, 2]", describe(sizes))
+    least = torch.tensor(shape[1:] if shape is not None else (1, 1), device="cpu")
+    inside = not len(sizes) or (bool((sizes >= least).all()) and int(sizes.max()) <= MOST_SIDE)
+    check(inside, f"tensor {name}", f"at least {least.tolist()} and at most {MOST_SIDE}", "others")
+    count = int(sizes.prod(dim=1).sum()) * (shape[0] if shape is not None else 1)
+    fits = pixels is not None and pixels.dtype == torch.uint8 and list(pixels.shape) == [count]
+    check(fits, f"tensor memory.{part}.pixels", f"uint8 [{count}]", "missing" if pixels is None else describe(pixels))
 
 
 def check_head(head: Head, state: Mapping[str, Tensor]) -> None:

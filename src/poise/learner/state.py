@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from poise import store
 from poise._version import __version__
 from poise.actions import Action
-from poise.data import Augmentation, ImageSet, Memory, PixelStore, Preprocessing
+from poise.data import Augmentation, FlatStore, ImageSet, Memory, PixelStore, Preprocessing
 from poise.errors import Malformed, UserError
 from poise.learner.contents import check_learner, check_models
 from poise.learner.labels import ClassLabels, Label
@@ -181,7 +181,7 @@ class LearnerState:
             for part, kept in (("exemplars", known.memory.exemplars), ("reserve", known.memory.reserve)):
                 found |= _prefixed(f"memory.{part}", {"labels": kept.labels, "origins": kept.origins})
                 if images:
-                    found[f"memory.{part}.pixels"] = kept.pixels
+                    found |= _prefixed(f"memory.{part}", _pixels_of(kept.store, known.preprocessing))
         if self.pending is not None:
             found |= _prefixed("pending", self.pending.tensors)
         return found, self._plain()
@@ -303,7 +303,7 @@ def _knowledge(
     memory = None
     if "memory.exemplars.labels" in tensors:
         parts = (store.under("memory.exemplars", tensors), store.under("memory.reserve", tensors))
-        memory = Memory(*(_stored_images(part, lookup) for part in parts))
+        memory = Memory(*(_stored_images(part, lookup, shape) for part in parts))
     preprocessing = Preprocessing.from_json(meta["preprocessing"]) if meta["preprocessing"] else None
     return Knowledge(
         action=Action.restored(meta["action"]),
@@ -348,8 +348,19 @@ def save_state(state: LearnerState, path: Path, *, memory: bool) -> None:
     store.write_tensors(path, tensors, {**meta, "contains_training_images": count > 0}, kind="learner")
 
 
-def _stored_images(stored: Mapping[str, Tensor], lookup: Lookup | None) -> ImageSet:
+def _pixels_of(store: PixelStore, preprocessing: Preprocessing | None) -> Tensors:
+    """The images as networks see them; all of each, one after the other, where they are larger and are cropped anew."""
+    if store.is_even or preprocessing is None or not preprocessing.augmentation.resized:
+        return {"pixels": store.all()}
+    whole = store.loaded(torch.arange(len(store), device="cpu"))
+    return {"pixels": whole.rows()[0], "sizes": whole.sizes}
+
+
+def _stored_images(stored: Mapping[str, Tensor], lookup: Lookup | None, shape: Shape | None) -> ImageSet:
     pixels: Tensor | PixelStore | None = stored.get("pixels")
+    if isinstance(pixels, Tensor) and "sizes" in stored and shape is not None:
+        lengths = stored["sizes"].prod(dim=1) * shape[0]
+        pixels = FlatStore(pixels, lengths.cumsum(0) - lengths, stored["sizes"], shape)
     if pixels is None:
         if lookup is None:
             raise Malformed("is not as poise writes it: its kept images are missing")

@@ -57,7 +57,8 @@ class Evaluator:
         stretches = [(0, len(starts))] if world is None else world.stretches(len(starts))
         for start in starts[slice(*stretches[0 if world is None else world.rank])]:
             part = store.part(start, start + size).to(device)
-            store.expect(torch.arange(len(store), device="cpu")[start + size : start + 2 * size])
+            following = (min(start + count * size, len(store)) for count in (1, 2))
+            store.expect(torch.arange(*following, device="cpu"))
             if mirrored:
                 part = mirror(part)
             plain = self.preprocessing.plain(filled(part) if on_gpu else part)

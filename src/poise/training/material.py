@@ -56,11 +56,13 @@ class Material:
     def on_device(self) -> Material:
         """The same with its images on the device, once for all trainings of the phase, where a file has them.
 
-        Only where they fit; else every training streams its own. What is in memory is sent by each training as ever.
+        Only where they fit; else every training streams its own. What is in memory, all of one size, is sent by each
+        training as ever.
         """
         parts = [self.kept.exemplars, self.kept.reserve, self.new, self.reserve, self.unstored]
         pictures, device = ImageSet.joined(parts), self.situation.backend.device
-        if device.type == "cpu" or pictures.store.in_memory or not fits(pictures.store.nbytes, device):
+        as_ever = pictures.store.in_memory and pictures.store.is_even
+        if device.type == "cpu" or as_ever or not fits(pictures.store.nbytes, device):
             return self
         there = ImageSet(resident(pictures.store, device), pictures.labels, torch.arange(len(pictures)))
         exemplars, reserved, new, reserve, unstored = _split(there, [len(part) for part in parts])

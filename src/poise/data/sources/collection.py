@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -45,9 +46,10 @@ def open_collection(collection: Collection, place: Path | None) -> Source:
     if collection.size < collection.stored:
         collection.select(sorted(scan(place).train), str(place))
         only = f" --classes {collection.name}" if collection.name != "imagenet" else ""
+        pack = shlex.quote(f"{place.parent / collection.folder}{ENDING}")
         raise UserError(
-            f"{collection.title} in {place} is too large to be decoded at each start; pack it once: 'poise data pack "
-            f"{place} --out {place.parent / collection.folder}{ENDING}{only}'"
+            f"{collection.title} in {place} is too large to be decoded at each start; pack it once: poise data pack "
+            f"{shlex.quote(str(place))} --out {pack}{only}, then poise data add {collection.name} --from {pack}"
         )
     return TinySource(collection, place)
 
