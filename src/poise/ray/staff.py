@@ -16,6 +16,7 @@ GATHER_SECONDS = 60.0  # that those who are ready wait for the others at the beg
 LOOK_SECONDS = 5.0  # between looks at the nodes of the cluster
 REPLACE_SECONDS = 60.0  # that a place where a worker could not start stays empty
 MOST_WORKERS = 10_000
+STARTS = 3  # of workers on a node that are lost before any was ready, until a command is refused
 EMPTY_SECONDS = 120.0  # without any worker that is ready, until a command gives up where none is under way
 _WAITING = "waiting for workers: the cluster's CPUs or GPUs are taken, or slow to start"
 
@@ -140,10 +141,15 @@ class Staff:
         self._look()
         self._needs.refuse_none(self._nodes)
         self.recruit(most)
-        began = time.monotonic()
-        while not stopped() and not all(member.ready for member in self.members):
-            for member, reason in self.wait(0.5)[1]:
-                raise UserError(f"node {member.name}: no worker can be started: {reason}")
+        began, losses = time.monotonic(), dict[str, int]()
+        while not stopped() and not (self.members and all(member.ready for member in self.members)):
+            for member, reason in self.wait(0.5)[1]:  # a node that just left the cluster may still be listed
+                losses[member.slot.node.id] = losses.get(member.slot.node.id, 0) + 1
+                if losses[member.slot.node.id] == STARTS:
+                    raise UserError(f"node {member.name}: no worker can be started: {reason}")
+                self._shunned.pop((member.slot.node.id, member.slot.number), None)
+                time.sleep(1.0)
+            self.recruit(most)
             spent = time.monotonic() - began
             if self.ready and spent > GATHER_SECONDS:
                 break
