@@ -104,6 +104,15 @@ def shown(value: object, longest: int = _LONGEST) -> str:
     return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
+def first_line(error: BaseException) -> str:
+    r"""What an error says, in one line; its kind where it says nothing.
+
+    >>> first_line(ValueError("no such place\nat all")), first_line(KeyError())
+    ('no such place', 'KeyError')
+    """
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
 def check_whole(name: str, value: object, least: int, most: int = MOST) -> None:
     """Refuse a setting that is not a whole number from `least` to `most`."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from poise.cli import INTERRUPTED
 from poise.cli.words import out_option, say, show
 from poise.errors import Interrupted
 from poise.words import duration, one_line
@@ -50,7 +51,7 @@ def data_pack(
     try:
         _watch(packing.run())
     except KeyboardInterrupt:
-        raise Interrupted("interrupted; the same command goes on with the class that it was at", 130) from None
+        raise Interrupted("interrupted; the same command goes on with the class that it was at", INTERRUPTED) from None
     pack = Pack.open(out)
     left_out = f", {pack.skipped} files left out" if pack.skipped else ""
     show(

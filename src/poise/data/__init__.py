@@ -13,7 +13,7 @@ from poise.data.kernels import usable_kernels
 from poise.data.memory import Memory, draw_reserve
 from poise.data.orders import class_order
 from poise.data.resampling import Crops
-from poise.data.stores import DenseStore, FlatStore, PixelStore, as_store, chunks, resident
+from poise.data.stores import DenseStore, FlatStore, PixelStore, as_store, chunks, in_a_row, resident
 from poise.data.streams import Stream, make_stream
 from poise.data.suitable import FEW_IMAGES, LARGEST_SIZE, LEAST_SIZE, suitable_augmentation, suitable_net
 
@@ -48,6 +48,7 @@ __all__ = [
     "fits",
     "free_on",
     "herd",
+    "in_a_row",
     "keep_some",
     "load_clustering",
     "make_stream",

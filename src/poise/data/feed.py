@@ -204,7 +204,7 @@ def _on_device(store: DenseStore | FlatStore, device: torch.device) -> DenseStor
     if isinstance(store, DenseStore):
         return DenseStore(store.pixels.pin_memory().to(device, non_blocking=True))
     return FlatStore(
-        store.flat.pin_memory().to(device, non_blocking=True), store.rows()[1].cpu(), store.sizes, store.shape
+        store.flat.pin_memory().to(device, non_blocking=True), store.rows().places.cpu(), store.sizes, store.shape
     )
 
 

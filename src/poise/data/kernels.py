@@ -8,6 +8,8 @@ from types import ModuleType
 
 import torch
 
+from poise.errors import first_line
+
 log = logging.getLogger(__name__)
 
 
@@ -24,7 +26,6 @@ def usable_kernels(module: str, device: torch.device) -> ModuleType | None:
     except torch.cuda.OutOfMemoryError:
         raise
     except Exception as error:  # from an import, a compiler, a driver
-        reason = (str(error) or type(error).__name__).splitlines()[0]
-        log.warning("no fused kernels, training is slower without them: %s", reason)
+        log.warning("no fused kernels, training is slower without them: %s", first_line(error))
         return None
     return kernels

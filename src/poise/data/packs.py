@@ -23,7 +23,7 @@ from torch import Tensor
 
 from poise import files
 from poise.data.resampling import Crops
-from poise.data.stores import DenseStore, FlatStore, Shape
+from poise.data.stores import DenseStore, FlatStore, Shape, in_a_row
 from poise.errors import Damaged, UserError
 from poise.places.packfile import PAGE, Footer, read_footer
 from poise.schema import contents_of, fitting_together, keyed, listed, text, truth, whole
@@ -204,11 +204,10 @@ class PackedStore(FlatStore):
         with files.open_plain(pack.path) as file:
             self._map = mmap.mmap(file.fileno(), stop - first, access=mmap.ACCESS_READ, offset=first)
         sizes = torch.from_numpy(self._described.sizes.astype(np.int64))
-        lengths = sizes.prod(dim=1) * pack.channels
         with warnings.catch_warnings():  # that it must not be written to, which nobody does
             warnings.simplefilter("ignore")
             flat = torch.frombuffer(self._map, dtype=torch.uint8)
-        super().__init__(flat, lengths.cumsum(0) - lengths, sizes, shape, in_memory=False)
+        super().__init__(flat, in_a_row(sizes, pack.channels)[0], sizes, shape, in_memory=False)
         self._checked = np.zeros(len(sizes), dtype=bool)
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -211,18 +211,17 @@ class DenseStore(_Held):
         """The same images on another device."""
         return self if self.lies_on(torch.device(device)) else DenseStore(self.pixels.to(device))
 
-    @property
-    def longest(self) -> int:
-        """The longest side of an image."""
-        return max(self.shape[1:])
+    def image(self, index: int) -> Tensor:
+        """One image, uint8 [C, H, W], not copied."""
+        return self.pixels[index]
 
-    def rows(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def rows(self) -> Rows:
         """As those of a `FlatStore`."""
-        count, (channels, height, width) = len(self), self.shape
-        each = torch.arange(count, device=self.device)
-        sides = (torch.full_like(each, side) for side in (height, width))
-        heights, widths = sides
-        return self.pixels.reshape(-1), each * (channels * height * width), heights, widths
+        channels, height, width = self.shape
+        each = torch.arange(len(self), device=self.device)
+        heights, widths = (torch.full_like(each, side) for side in (height, width))
+        places = each * (channels * height * width)
+        return Rows(self.pixels.reshape(-1), places, heights, widths, channels, max(height, width))
 
 
 class FlatStore(_Held):
@@ -233,9 +232,6 @@ class FlatStore(_Held):
         places: int64 [N]: where each image begins in it.
         sizes: int64 [N, 2]: height and width of each image; its bytes are [channels, height, width].
         shape: of what `gather` gives without crops; no image may be smaller.
-
-    Attributes:
-        longest: the longest side of any image.
     """
 
     def __init__(self, flat: Tensor, places: Tensor, sizes: Tensor, shape: Shape, *, in_memory: bool = True) -> None:
@@ -245,8 +241,7 @@ class FlatStore(_Held):
         self._even = bool((self._sizes == torch.tensor(shape[1:], device="cpu")).all())
         if not self._even and bool((self._sizes < torch.tensor(shape[1:], device="cpu")).any()):
             raise UserError(f"an image is smaller than {shape[1]}×{shape[2]} pixels; gather needs crops for it")
-        self._rows: tuple[Tensor, Tensor, Tensor, Tensor] | None = None
-        self.longest = int(self._sizes.max()) if len(self._sizes) else max(shape[1:])
+        self._rows: Rows | None = None
 
     def __len__(self) -> int:
         return len(self._places)
@@ -286,8 +281,7 @@ class FlatStore(_Held):
             return DenseStore(self.gather(indices))
         indices = indices.cpu()
         sizes = self._sizes[indices]
-        lengths = sizes.prod(dim=1) * self.shape[0]
-        places = lengths.cumsum(0) - lengths
+        places, lengths = in_a_row(sizes, self.shape[0])
         flat = torch.empty(int(lengths.sum()), dtype=torch.uint8, device=self.device)
         into: Any = flat.numpy() if self.device.type == "cpu" else flat
         out_of: Any = self.flat.numpy() if self.device.type == "cpu" else self.flat
@@ -297,11 +291,12 @@ class FlatStore(_Held):
             into[start : start + length] = out_of[source : source + length]
         return FlatStore(flat, places, sizes, self.shape)
 
-    def rows(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def rows(self) -> Rows:
         """All bytes, and of every image the place, height and width, on the store's device: for what must be fast."""
         if self._rows is None:
             heights, widths = self._sizes.to(self.device).T.contiguous()
-            self._rows = self.flat, self._places.to(self.device), heights, widths
+            longest = int(self._sizes.max()) if len(self._sizes) else max(self.shape[1:])
+            self._rows = Rows(self.flat, self._places.to(self.device), heights, widths, self.shape[0], longest)
         return self._rows
 
     def _copied_centres(self, indices: Tensor) -> Tensor:
@@ -318,7 +313,7 @@ class FlatStore(_Held):
 
     def _gather_centres(self, indices: Tensor) -> Tensor:
         """The same without a look at any value, as a captured step needs it."""
-        flat, places, heights, widths = self.rows()
+        flat, places, heights, widths = self.rows()[:4]
         channels, height, width = self.shape
         places, heights, widths = (values.index_select(0, indices) for values in (places, heights, widths))
         tops, lefts = (heights - height) // 2, (widths - width) // 2
@@ -349,14 +344,19 @@ def _resident(store: PixelStore, device: torch.device) -> DenseStore | FlatStore
             pixels[start:stop] = store.part(start, stop)
         return DenseStore(pixels)
     sizes = store.sizes
-    lengths = sizes.prod(dim=1) * store.shape[0]
-    places = lengths.cumsum(0) - lengths
+    places, lengths = in_a_row(sizes, store.shape[0])
     flat = torch.empty(int(lengths.sum()), dtype=torch.uint8, device=device)
     for start, stop in chunks(store):
-        piece = store.loaded(torch.arange(start, stop, device="cpu")).rows()[0]
+        piece = store.loaded(torch.arange(start, stop, device="cpu")).rows().flat
         first = int(places[start])
         flat[first : first + len(piece)] = piece
     return FlatStore(flat, places, sizes, store.shape)
+
+
+def in_a_row(sizes: Tensor, channels: int) -> tuple[Tensor, Tensor]:
+    """Where images of these heights and widths begin, one after the other, and how many bytes each has."""
+    lengths = sizes.prod(dim=1) * channels
+    return lengths.cumsum(0) - lengths, lengths
 
 
 def chunks(store: PixelStore) -> Iterator[tuple[int, int]]:
@@ -369,16 +369,12 @@ def gather_boxes(store: DenseStore | FlatStore, indices: Tensor, crops: Crops) -
     """The boxes of `crops` out of the images at these indices: on a device all at once, else one after the other."""
     if len(crops) != len(indices):
         raise UserError(f"{len(indices)} images came with {len(crops)} crops; give one for each image")
-    flat, places, heights, widths = store.rows()
-    channels = store.shape[0]
     if store.device.type != "cpu":
-        return crop_batch(Rows(flat, places, heights, widths, channels, store.longest), indices.to(store.device), crops)
-    found = torch.empty(len(indices), channels, *crops.size, dtype=torch.uint8, device=store.device)
+        return crop_batch(store.rows(), indices.to(store.device), crops)
+    found = torch.empty(len(indices), store.shape[0], *crops.size, dtype=torch.uint8, device=store.device)
     boxes, mirrored = crops.boxes.tolist(), crops.mirrored.tolist()
     for row, index in enumerate(indices.tolist()):
-        start, height, width = int(places[index]), int(heights[index]), int(widths[index])
-        image = flat[start : start + channels * height * width].view(channels, height, width)
-        scaled = torch.from_numpy(resize_box_on_host(image.numpy(), tuple(boxes[row]), crops.size))
+        scaled = torch.from_numpy(resize_box_on_host(store.image(index).numpy(), tuple(boxes[row]), crops.size))
         found[row] = scaled.flip(-1) if mirrored[row] else scaled
     return found
 

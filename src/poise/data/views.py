@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from poise.data.resampling import Crops
-from poise.data.stores import DenseStore, FlatStore, PixelStore
+from poise.data.stores import DenseStore, FlatStore, PixelStore, in_a_row
 
 
 class View(PixelStore):
@@ -167,12 +167,10 @@ def _in_a_row(parts: Sequence[tuple[PixelStore, Tensor]], count: int) -> FlatSto
     sizes = torch.empty(count, 2, dtype=torch.int64, device="cpu")
     for store, where in parts:
         sizes[where] = store.sizes
-    channels = parts[0][0].shape[0]
-    lengths = sizes.prod(dim=1) * channels
-    places = lengths.cumsum(0) - lengths
+    places, lengths = in_a_row(sizes, parts[0][0].shape[0])
     flat = torch.empty(int(lengths.sum()), dtype=torch.uint8, device=parts[0][0].device)
     for store, where in parts:
-        row, starts, _, _ = store.loaded(torch.arange(len(store), device="cpu")).rows()
+        row, starts = store.loaded(torch.arange(len(store), device="cpu")).rows()[:2]
         for source, place in zip(starts.tolist(), where.tolist(), strict=True):
             start, length = int(places[place]), int(lengths[place])
             flat[start : start + length] = row[source : source + length]

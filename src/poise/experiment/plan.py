@@ -94,15 +94,19 @@ class Plan:
 
     def images(self) -> tuple[ImageSet, ImageSet]:
         """Training images and exam images. With `exam=dev` nothing of the test set is read."""
-        train = self.source.train()
-        split = self.recipe.exam == "dev"
-        train, exam = split_for_development(train) if split else (train, self.source.test())
-        return keep_some(train, self.sizes), exam
+        train, held_out = self._training_parts()
+        return train, held_out if held_out is not None else self.source.test()
 
     def training_images(self) -> ImageSet:
         """Training images alone, for a rank that examines nothing."""
-        train = self.source.train()
-        return keep_some(split_for_development(train)[0] if self.recipe.exam == "dev" else train, self.sizes)
+        return self._training_parts()[0]
+
+    def _training_parts(self) -> tuple[ImageSet, ImageSet | None]:
+        """What is trained on, and what `exam=dev` sets aside of it."""
+        train, held_out = self.source.train(), None
+        if self.recipe.exam == "dev":
+            train, held_out = split_for_development(train)
+        return keep_some(train, self.sizes), held_out
 
     @cached_property
     def sizes(self) -> dict[int, int]:

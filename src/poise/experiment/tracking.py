@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from poise import store
-from poise.errors import RunFailed, UserError
+from poise.errors import RunFailed, UserError, first_line
 from poise.experiment.examiner import Exam
 from poise.experiment.folder import RunFolder
 from poise.progress import Done
@@ -122,7 +122,7 @@ class Tracker(ABC):
         log.warning(
             "%s does not work (%s); the run goes on without it, 'poise track %s --to %s' writes it later",
             self.name,
-            _first_line(error),
+            first_line(error),
             self.folder.path,
             self.name,
         )
@@ -158,7 +158,7 @@ def track_folder(tracker: Tracker) -> int:
             tracker.record(entry)
         tracker.finish()
     except Exception as error:
-        raise RunFailed(f"{tracker.name} does not work: {_first_line(error)}") from error
+        raise RunFailed(f"{tracker.name} does not work: {first_line(error)}") from error
     return count
 
 
@@ -181,7 +181,3 @@ def _settings(folder: RunFolder) -> dict[str, Any]:
 
     add("", store.read_json(folder.recipe)["recipe"])
     return found
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

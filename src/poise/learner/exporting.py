@@ -19,7 +19,7 @@ from torch.nn.functional import normalize
 
 from poise import files, store
 from poise._version import __version__
-from poise.errors import UserError
+from poise.errors import UserError, first_line
 from poise.learner.views import Views
 from poise.nets import Model
 from poise.training import NCM_TEMPERATURE, undisturbed
@@ -92,7 +92,7 @@ def _traced(program: _Program, shape: tuple[int, int, int]) -> torch.export.Expo
     try:
         return torch.export.export(program, (example,), dynamic_shapes={INPUT: {0: torch.export.Dim("batch", min=1)}})
     except Exception as error:  # whatever torch says of a network that it cannot trace
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        reason = first_line(error)
         raise UserError(f"torch.export cannot trace this network: {reason}") from error
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from poise import store
 from poise._version import __version__
 from poise.actions import Action
-from poise.data import Augmentation, FlatStore, ImageSet, Memory, PixelStore, Preprocessing
+from poise.data import Augmentation, FlatStore, ImageSet, Memory, PixelStore, Preprocessing, in_a_row
 from poise.errors import Malformed, UserError
 from poise.learner.contents import check_learner, check_models
 from poise.learner.labels import ClassLabels, Label
@@ -353,14 +353,13 @@ def _pixels_of(store: PixelStore, preprocessing: Preprocessing | None) -> Tensor
     if store.is_even or preprocessing is None or not preprocessing.augmentation.resized:
         return {"pixels": store.all()}
     whole = store.loaded(torch.arange(len(store), device="cpu"))
-    return {"pixels": whole.rows()[0], "sizes": whole.sizes}
+    return {"pixels": whole.rows().flat, "sizes": whole.sizes}
 
 
 def _stored_images(stored: Mapping[str, Tensor], lookup: Lookup | None, shape: Shape | None) -> ImageSet:
     pixels: Tensor | PixelStore | None = stored.get("pixels")
     if isinstance(pixels, Tensor) and "sizes" in stored and shape is not None:
-        lengths = stored["sizes"].prod(dim=1) * shape[0]
-        pixels = FlatStore(pixels, lengths.cumsum(0) - lengths, stored["sizes"], shape)
+        pixels = FlatStore(pixels, in_a_row(stored["sizes"], shape[0])[0], stored["sizes"], shape)
     if pixels is None:
         if lookup is None:
             raise Malformed("is not as poise writes it: its kept images are missing")

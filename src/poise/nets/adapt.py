@@ -20,7 +20,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from poise.errors import UserError
+from poise.errors import UserError, first_line
 from poise.nets.info import NetInfo, constants, net_info
 from poise.nets.layers import FULL
 from poise.nets.outputs import Features
@@ -156,7 +156,7 @@ def measure(adapted: Adapted) -> None:
 
 
 def _expectation(adapted: Adapted, shape: tuple[int, int, int], error: Exception) -> str:
-    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+    reason = first_line(error)
     return (
         f"{type(adapted.body).__name__} does not map images {[1, *shape]} to features [1, width] ({reason}); "
         "say what it takes: adapt(net, size=…, channels=…)"

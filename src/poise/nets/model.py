@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from poise import draws
-from poise.errors import UserError, suggestion
+from poise.errors import UserError, first_line, suggestion
 from poise.nets.branches import Branches
 from poise.nets.folding import fold_norms
 from poise.nets.heads import HEADS, Head, ScaledHead
@@ -302,7 +302,7 @@ def feature_width(backbone: nn.Module, shape: tuple[int, int, int]) -> int:
     try:
         found = backbone(torch.zeros(1, *shape, device=like.device, dtype=like.dtype))
     except Exception as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        reason = first_line(error)
         raise UserError(
             f"your net does not take images of shape {shape} (channels, height, width): {reason}"
         ) from error

@@ -96,18 +96,8 @@ def _find_cifar(release: Release) -> KnownSource:
 
 def collection_place(collection: Collection) -> Path | None:
     """Where it lies, in POISE_DATA or registered: a pack or class folders, its own or those of all of ImageNet."""
-    searched, registered = _data_folder(), _read_registered()
-    names = [(collection.name, collection.folder)]
-    if collection.part:
-        names.append(("imagenet", "imagenet"))
-    for name, folder in names:
-        candidates = [searched / f"{folder}{ENDING}", searched / folder] if searched is not None else []
-        found = next((path for path in candidates if path.is_dir() or is_pack(path)), registered.get(name))
-        if found is not None and not found.exists():
-            raise UserError(_explain_vanished(name, found))
-        if found is not None:
-            return found
-    return None
+    own = named_place(collection.name, collection.folder)
+    return own if own is not None or not collection.part else named_place("imagenet")
 
 
 def _find_collection(collection: Collection) -> KnownSource:
@@ -137,10 +127,12 @@ def explain_getting(release: Release) -> str:
     )
 
 
-def named_place(name: str) -> Path | None:
-    """The pack, or the folder of class folders, of this name, in POISE_DATA or registered."""
-    searched = _data_folder()
-    for place in (searched / f"{name}{ENDING}", searched / name) if searched is not None else ():
+def named_place(name: str, called: str | None = None) -> Path | None:
+    """The pack, or the folder of class folders, of this name: in POISE_DATA, where it may be `called` otherwise; or
+    registered.
+    """
+    searched, called = _data_folder(), called or name
+    for place in (searched / f"{called}{ENDING}", searched / called) if searched is not None else ():
         if place.is_dir() or (place.suffix == ENDING and is_pack(place)):
             return place
     registered = _read_registered().get(name)

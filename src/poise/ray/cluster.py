@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from poise.errors import UserError
+from poise.errors import UserError, first_line
 from poise.ray.host import Host
 
 Pending = Any  # the answer to a call, some time
@@ -80,8 +80,7 @@ class Cluster:
                     f"the Ray cluster at {found} asks for a token; put that of its head node into ~/.ray/auth_token "
                     "here and on all nodes, or into RAY_AUTH_TOKEN, with RAY_AUTH_MODE=token"
                 ) from error
-            words = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            raise UserError(f"no connection to the Ray cluster at {found}: {words[:300]}") from error
+            raise UserError(f"no connection to the Ray cluster at {found}: {first_line(error)[:300]}") from error
         with suppress(Exception):  # it would print to our output that workers were lost, which we say ourselves
             inside: Any = importlib.import_module("ray._private.worker")
             inside.print_to_stdstream = lambda *_, **__: None

@@ -150,11 +150,8 @@ class Staff:
                 self._shunned.pop((member.slot.node.id, member.slot.number), None)
                 time.sleep(1.0)
             self.recruit(most)
-            spent = time.monotonic() - began
-            if self.ready and spent > GATHER_SECONDS:
+            if self.ready and time.monotonic() - began > GATHER_SECONDS:
                 break
-            if not self.ready and spent > GATHER_SECONDS / 2:
-                self._say_waiting()
         self._gathered = True
 
     def recruit(self, most: int) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from poise.data import FeatureViews, ImageSet, Memory, fits, resident
+from poise.data import FeatureViews, ImageSet, Memory, PixelStore, as_store, fits, resident
 from poise.nets import Features, Model
 from poise.training.situation import Situation
 
@@ -41,17 +41,13 @@ class Material:
 
     def as_features(self) -> Material:
         """The same with features in the place of images."""
-        model = self.situation.model.placed(self.situation.backend.device)
-        parts = [self.kept.exemplars, self.kept.reserve, self.new, self.reserve, self.unstored]
-        pictures = ImageSet.joined(parts)
+        model, pictures = self.situation.model.placed(self.situation.backend.device), ImageSet.joined(self._parts)
         views = FeatureViews.of(self.situation.preprocessing)
         sides, extract = [False, True] if views.augmentation.flip else [False], self.situation.evaluator.extract
         found = [extract(model, pictures, mirrored=side).features for side in sides]
         stored = torch.stack(found, dim=-1)[:, :, None].cpu()
-        features = ImageSet(stored, pictures.labels, torch.arange(len(pictures)))
-        exemplars, reserved, new, reserve, unstored = _split(features, [len(part) for part in parts])
         situation = replace(self.situation, model=model.without_backbone(), preprocessing=views)
-        return Material(situation, Memory(exemplars, reserved), new, reserve, unstored, pictures, model)
+        return replace(self._standing_for(pictures, as_store(stored)), situation=situation, whole=model)
 
     def on_device(self) -> Material:
         """The same with its images on the device, once for all trainings of the phase, where a file has them.
@@ -59,13 +55,23 @@ class Material:
         Only where they fit; else every training streams its own. What is in memory, all of one size, is sent by each
         training as ever.
         """
-        parts = [self.kept.exemplars, self.kept.reserve, self.new, self.reserve, self.unstored]
-        pictures, device = ImageSet.joined(parts), self.situation.backend.device
-        as_ever = pictures.store.in_memory and pictures.store.is_even
-        if device.type == "cpu" or as_ever or not fits(pictures.store.nbytes, device):
+        device = self.situation.backend.device
+        if device.type == "cpu":
             return self
-        there = ImageSet(resident(pictures.store, device), pictures.labels, torch.arange(len(pictures)))
-        exemplars, reserved, new, reserve, unstored = _split(there, [len(part) for part in parts])
+        pictures = ImageSet.joined(self._parts)
+        as_ever = pictures.store.in_memory and pictures.store.is_even
+        if as_ever or not fits(pictures.store.nbytes, device):
+            return self
+        return self._standing_for(pictures, resident(pictures.store, device))
+
+    @property
+    def _parts(self) -> list[ImageSet]:
+        return [self.kept.exemplars, self.kept.reserve, self.new, self.reserve, self.unstored]
+
+    def _standing_for(self, pictures: ImageSet, store: PixelStore) -> Material:
+        """The same with what is in a store in the place of all its images, in the order of its parts."""
+        images = ImageSet(store, pictures.labels, torch.arange(len(pictures)))
+        exemplars, reserved, new, reserve, unstored = _split(images, [len(part) for part in self._parts])
         return replace(
             self, kept=Memory(exemplars, reserved), new=new, reserve=reserve, unstored=unstored, pictures=pictures
         )
