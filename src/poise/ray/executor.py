@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -62,6 +62,7 @@ class Executor:
                 check_whole(name, value, 1, 100_000)
         self.address, self.cpus_per_worker, self.lanes = address, cpus_per_worker, lanes
         self.workers, self.patience, self.data = workers, patience, data
+        self.meanwhile: Callable[[], None] = _nothing  # called while trials are waited for: it may raise
         self._cluster: Cluster | None = None
         self._trials: dict[bool, TrialDriver] = {}  # by whether they are on a GPU
 
@@ -149,6 +150,7 @@ class Executor:
             hello = {**_hello(threads), "may_open": may_open, "on_gpu": on_gpu}
             needs = Needs(on_gpu, self.cpus_per_worker, threads)
             staff = Staff(cluster, needs, hello, say=log.warning, patience=self.patience, most=self.workers)
+            staff.meanwhile = lambda: self.meanwhile()
             try:
                 staff.gather(len(needs.slots(cluster.nodes())))
             except BaseException:
@@ -156,6 +158,10 @@ class Executor:
                 raise
             self._trials[on_gpu] = TrialDriver(cluster, staff, data)
         return self._trials[on_gpu]
+
+
+def _nothing() -> None:
+    """Nobody asks for anything."""
 
 
 def _hello(threads: int) -> dict[str, Any]:

@@ -106,6 +106,7 @@ class Staff:
     ) -> None:
         self.cluster, self._needs, self._hello = cluster, needs, dict(hello)
         self._say, self._patience, self._most = say, patience, most or MOST_WORKERS
+        self.meanwhile: Callable[[], None] = lambda: None  # called before each wait: it may raise
         self.members: list[Member] = []
         self._nodes: list[Node] = []
         self._looked = -math.inf
@@ -172,6 +173,7 @@ class Staff:
 
     def wait(self, seconds: float) -> tuple[list[Answer], list[Loss]]:
         """What workers answered within so many seconds, and which were lost, with the reason."""
+        self.meanwhile()
         answers, losses = list[Answer](), list[Loss]()
         pending = {each: member for member in self.members for each in (member.asked, member.ping) if each is not None}
         if not pending:
