@@ -182,11 +182,11 @@ def test_an_attempt_does_not_take_over_what_a_command_runs(plan: Callable[..., P
 def start_on_node7(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Path, Any]]:
     """Begin the only cell of a sweep, as on another machine whose lock is seen here: the sweep file, and the run."""
 
-    def start(**options: bool) -> tuple[Path, Any]:
+    def start(*, numbered: bool = False) -> tuple[Path, Any]:
         file = tmp_path / "sweep.toml"
         file.write_text("recipe = 'digits/lucir'\n[set]\ngroups = [2, 1, 1]\nepochs = 1\nbatch = 64\n")
         (cell,) = read_sweep(file)
-        run = Run(cell.plan, RunFolder(tmp_path / "runs" / cell.name, **options), checkpoint_seconds=0)
+        run = Run(cell.plan, RunFolder(tmp_path / "runs" / cell.name, numbered=numbered), checkpoint_seconds=0)
         with monkeypatch.context() as there:
             there.setattr(socket, "gethostname", lambda: "node7")
             running = run.starting()
@@ -213,7 +213,7 @@ def test_a_cell_of_a_node_that_failed_is_taken_over(
     assert f"{busy}; if that machine is gone, remove {folder}/lock" in said
     code, _, said = command(*words, "--cell", "0")
     assert code == 0, said
-    assert f"{folder}: taken over from process {os.getpid()} on node7, which stops before it writes again" in caplog.text
+    assert f"{folder}: taken over from process {os.getpid()} on node7, which stops before it" in caplog.text
     before = everything(folder)
     with pytest.raises(Superseded):
         for _ in old:

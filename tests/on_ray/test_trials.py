@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import signal
 import sys
 import time
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.base import clone
+from torch import nn
 
 from poise import Learner, cli
 from poise.data import ImageSet
@@ -115,7 +117,10 @@ def test_a_run_whose_trials_are_elsewhere_has_the_same_folder_though_it_was_stop
 
 
 @pytest.mark.ray
-def test_an_answer_that_nobody_waited_for_is_not_taken_for_another(address: str, trials: Trials) -> None:
+def test_an_answer_that_nobody_waited_for_is_not_taken_for_another_and_warnings_are_passed_on_once(
+    address: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    trials = second_phase(net=nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.Dropout(0.1)))
     action = Learner(**SMALL).settings.default_action
     first, then = (
         [Attempt(Trial(arm, arm, epochs), action, "fc", 60) for arm, epochs in enumerate(lengths)]
@@ -126,6 +131,9 @@ def test_an_answer_that_nobody_waited_for_is_not_taken_for_another(address: str,
         assert list(executor.run(trials, then)) == expected
         assert next(executor.run(trials, first)).outcome.trial == first[0].trial  # another worker has not ended yet
         assert list(executor.run(trials, then)) == expected
+    drawing = r"Sequential draws random numbers in its forward pass"
+    by_workers = [record for record in caplog.records if re.match(rf"node \S+ \([0-9.]+\): {drawing}", record.message)]
+    assert [(each.name, each.levelname) for each in by_workers] == [("poise.training.noise", "WARNING")]
 
 
 # Letters --------------------------------------------------------------------------------------------------------------
@@ -134,7 +142,11 @@ def test_an_answer_that_nobody_waited_for_is_not_taken_for_another(address: str,
 @pytest.fixture
 def trials() -> Trials:
     """The trials of the second phase of a learner."""
-    learner = Learner(**SMALL).partial_fit(*digits([0, 1]))
+    return second_phase()
+
+
+def second_phase(**settings: Any) -> Trials:
+    learner = Learner(**{**SMALL, **settings}).partial_fit(*digits([0, 1]))
     images = open_source("digits").train().of_labels([2])
     return learner.phase_of(images.pixels, images.labels).task.trials
 

@@ -41,8 +41,8 @@ class RunFolder:
     `result.json` the result; `machine.json` what belongs to the machine.
 
     Where attempts may be made on several machines, each is `numbered` in `attempts/`, and only the newest one writes.
-    Such a one does not wait for an attempt on another machine that still holds the lock; one that `takes_over` waits for
-    none. An `attempt` is the name of one that was made elsewhere for this process (`open_attempt`).
+    Such a one does not wait for an attempt on another machine that still holds the lock; one that `takes_over` waits
+    for none. An `attempt` is the name of one that was made elsewhere for this process (`open_attempt`).
     """
 
     def __init__(
