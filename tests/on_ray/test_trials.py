@@ -92,7 +92,7 @@ def full(address: str) -> Iterator[None]:
 def test_a_run_whose_trials_are_elsewhere_has_the_same_folder_though_it_was_stopped_while_it_waited_for_workers(
     address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["run", "digits/lucir", "groups=[2,1,1]", "epochs=4", "policy=race", "space={lr=[0.1,0.02]}", "--out"]
+    words = ["run", "digits/lucir", "groups=[2,1]", "epochs=3", "policy=race", "space={lr=[0.1,0.02]}", "--out"]
     here, there = tmp_path / "here", RunFolder(tmp_path / "there")
     elsewhere = ["--trials-on", f"ray:{address}", "--cpus-per-worker", "1"]
     with full(address):
