@@ -56,9 +56,10 @@ def test_the_exams_and_decisions_of_online_are_those_of_its_runs(setting: str) -
     assert [tuple(float(value) for value in cell.split(",")) for cell in shown] == decided
 
 
-def test_the_digits_table_is_what_its_runs_gave() -> None:
+@pytest.mark.parametrize("file", ["digits-online.json", "digits-online-1.json"])
+def test_the_digits_table_is_what_its_runs_gave(file: str) -> None:
     page = (RESULTS / "digits-online.md").read_text(encoding="utf-8")
-    for setting in json.loads((RESULTS / "digits-online.json").read_text(encoding="utf-8")).values():
+    for setting in json.loads((RESULTS / file).read_text(encoding="utf-8")).values():
         assert len(setting["seeds"]) >= 5
         assert len(setting["seeds"]) == len(setting["fixed"]) == len(setting["online"])
         gains = [online - fixed for fixed, online in zip(setting["fixed"], setting["online"], strict=True)]
