@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -386,6 +387,19 @@ def test_a_learner_takes_the_path_of_a_pack(folder: Path, tmp_path: Path) -> Non
     learner.partial_fit(tmp_path / "some.pack")
     assert list(learner.classes_) == ["ant", "bee", "cat"]
     assert learner.shape_ == (3, 32, 32)
-    assert len(learner.predict(str(tmp_path / "some.pack"))) == 15
     with pytest.raises(UserError, match="leave labels out"):
         learner.partial_fit(tmp_path / "some.pack", [1] * 15)
+
+
+def test_what_is_scored_and_predicted_of_a_pack_is_its_test_part(folder: Path, tmp_path: Path) -> None:
+    pack = make(folder, tmp_path / "some.pack", size=32)
+    learner = Learner("icarl", net="small", epochs=3, batch=8, policy="fixed", memory=5, device="cpu").partial_fit(pack)
+    path = str(tmp_path / "some.pack")
+    names = np.array([name for name in pack.class_names for _ in range(2)])
+    found = learner.predict(path)
+    assert (found == learner.predict(pack.store(TEST))).all()
+    assert learner.score(path) == (found == names).mean() != learner.score(pack.store(TRAIN), names.repeat(5)[::2])
+    assert sorted(learner.image_ids(path)) == sorted(each.id for each in learner.exemplars()), "those that are learned"
+    shutil.rmtree(folder / "val")
+    whole = make(folder, tmp_path / "whole.pack", size=32)
+    assert len(learner.predict(whole)) == len(whole.labels(TRAIN)) == 15, "there is no other part"
