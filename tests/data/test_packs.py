@@ -17,6 +17,7 @@ from PIL import Image
 from poise import Learner
 from poise.data import Augmentation, Preprocessing
 from poise.data.inputs import LONGEST
+from poise.data.labelled import read_labelled
 from poise.data.packing import Packed, Packing, read_classes
 from poise.data.packs import TEST, TRAIN, Described, Pack, PackedStore, digest_of, write_index
 from poise.data.sources import FolderSource, PackSource, add_source, listing, open_source
@@ -403,3 +404,20 @@ def test_what_is_scored_and_predicted_of_a_pack_is_its_test_part(folder: Path, t
     shutil.rmtree(folder / "val")
     whole = make(folder, tmp_path / "whole.pack", size=32)
     assert len(learner.predict(whole)) == len(whole.labels(TRAIN)) == 15, "there is no other part"
+
+
+@pytest.mark.parametrize("square", [False, True])
+def test_a_pack_shows_what_its_folder_does(tmp_path: Path, square: bool) -> None:
+    """Larger and smaller images, tall, wide, and longer than a pack keeps; a JPEG that is decoded at half its size."""
+    for number, (width, height) in enumerate([(40, 31), (31, 40), (24, 24), (17, 9), (130, 20), (25, 24), (24, 133)]):
+        for name in ("ant", "bee"):
+            (tmp_path / "images" / "train" / name).mkdir(parents=True, exist_ok=True)
+            image = picture(number, width, height)
+            image.save(tmp_path / "images" / "train" / name / f"{number}.png")
+    picture(8, 300, 211).save(tmp_path / "images" / "train" / "ant" / "8.jpg")
+    packed = PackSource(make(tmp_path / "images", tmp_path / "some.pack", size=24, square=square).path).train()
+    folder = FolderSource(tmp_path / "images", size=24).train()
+    assert torch.equal(packed.labels, folder.labels)
+    assert torch.equal(packed.pixels, folder.pixels)
+    read = read_labelled(tmp_path / "images" / "train", size=(24, 24)).pixels
+    assert torch.equal(read, packed.pixels), "and so does a learner that is given it"
