@@ -286,7 +286,7 @@ class TestLocks:
             file.write(b"poise: process 12 on elsewhere\n")
             file.flush()
             fcntl.flock(file, fcntl.LOCK_EX)
-            with pytest.raises(UserError, match=r"^process 12 on elsewhere is busy$"):
+            with pytest.raises(UserError, match=rf"^process 12 on elsewhere is busy; if .* remove {tmp_path}/lock$"):
                 store.locked(tmp_path / "lock", "is busy", sign=True).__enter__()
 
     def test_a_file_with_something_else_in_it_is_locked_and_stays(self, tmp_path: Path) -> None:

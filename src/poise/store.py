@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from poise import files
 from poise.errors import Damaged, UserError
@@ -41,16 +41,28 @@ DIGEST = "digest"  # the last key of a document that has one
 
 
 @contextmanager
-def locked(path: Path, busy: str, *, sign: bool = False, attempt: bool = False) -> Iterator[None]:
+def locked(
+    path: Path,
+    busy: str,
+    *,
+    sign: bool = False,
+    attempt: bool = False,
+    replaces: Callable[[str], bool] = lambda owner: False,
+) -> Iterator[None]:
     """Keep every other process out as long as this file is locked; the operating system ends the lock with us.
 
     Another process gets one line: who holds the lock, then `busy`. With `sign` the file exists for the lock alone: it
     says which process that is, and is removed at the end. What is left of a process that was killed is taken over.
 
     One `attempt` at a job takes the place of another that still holds the lock, paused or out of reach: it puts a new
-    file there. The older one does not notice; a claim on the folder must tell it (`poise.experiment.claims`).
+    file there. The older one does not notice; a claim on the folder must tell it (`poise.experiment.claims`). So it
+    does where `replaces` says that this owner may be replaced, by the words of `this_process`.
     """
-    with _open_locked(path, busy, attempt) as file:
+
+    def may_replace(found: _Signature) -> bool:
+        return (attempt and found.attempt) or replaces(found.owner)
+
+    with _open_locked(path, busy, may_replace) as file:
         signed = sign and _sign(file, attempt)
         try:
             yield
@@ -67,7 +79,7 @@ def _is_at(file: BinaryIO, path: Path) -> bool:
         return False
 
 
-def _open_locked(path: Path, busy: str, attempt: bool) -> BinaryIO:
+def _open_locked(path: Path, busy: str, may_replace: Callable[[_Signature], bool]) -> BinaryIO:
     while True:
         file = files.open_to_append(path)  # which does not empty a file of that name
         try:
@@ -76,19 +88,40 @@ def _open_locked(path: Path, busy: str, attempt: bool) -> BinaryIO:
                 return file
         except OSError as error:
             is_busy = error.errno in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
-            if attempt and is_busy and _is_of_attempt(file):
+            owner = _Signature.read(file)
+            replaced = is_busy and owner is not None and may_replace(owner)
+            if replaced and _is_at(file, path):  # not the lock of another one that was as quick
                 path.unlink(missing_ok=True)
-                file.close()
-                continue
-            owner = _owner(file)
             file.close()
+            if replaced:
+                continue
             if is_busy:
-                raise UserError(f"{owner} {busy}") from error
+                raise UserError(_said_of(owner, busy, path)) from error
             raise UserError(f"{path} cannot be locked ({error.strerror}); use a folder on another disk") from error
         file.close()  # its last owner removed it between our two calls: that lock keeps nobody out
 
 
 _SIGNATURE = re.compile(rb"poise: (attempt by )?process (\d+) on (\S+)\n")
+
+
+class _Signature(NamedTuple):
+    """Who signed a lock."""
+
+    attempt: bool
+    number: str
+    host: str
+
+    @classmethod
+    def read(cls, file: BinaryIO) -> _Signature | None:
+        """What is in a lock; None if that is no signature."""
+        file.seek(0)
+        found = _SIGNATURE.fullmatch(file.read(1000))
+        return cls(found[1] is not None, found[2].decode(), found[3].decode(errors="replace")) if found else None
+
+    @property
+    def owner(self) -> str:
+        """As `this_process` of the owner says it."""
+        return f"process {self.number} on {self.host}"
 
 
 def _sign(file: BinaryIO, attempt: bool) -> bool:
@@ -105,23 +138,25 @@ def _sign(file: BinaryIO, attempt: bool) -> bool:
 
 def this_process() -> str:
     """This process in words that mean something on other machines, too."""
-    return f"process {os.getpid()} on {socket.gethostname() or 'localhost'}"
+    return f"process {os.getpid()} on {_this_host()}"
 
 
-def _is_of_attempt(file: BinaryIO) -> bool:
-    file.seek(0)
-    found = _SIGNATURE.fullmatch(file.read(1000))
-    return found is not None and found[1] is not None
+def is_elsewhere(process: str) -> bool:
+    """Whether these words of `this_process` are about another machine."""
+    return not process.endswith(f" on {_this_host()}")
 
 
-def _owner(file: BinaryIO) -> str:
-    """Who signed a lock, for the beginning of a line."""
-    file.seek(0)
-    found = _SIGNATURE.fullmatch(file.read(1000))
-    if found is None:
-        return "another process"
-    number, host = (part.decode(errors="replace") for part in found.groups()[1:])
-    return f"process {number}" if host == (socket.gethostname() or "localhost") else f"process {number} on {host}"
+def _this_host() -> str:
+    return socket.gethostname() or "localhost"
+
+
+def _said_of(owner: _Signature | None, busy: str, path: Path) -> str:
+    """The line about a lock that another process holds; a machine that failed may hold one for ever."""
+    if owner is None:
+        return f"another process {busy}"
+    if owner.host == _this_host():
+        return f"process {owner.number} {busy}"
+    return f"{owner.owner} {busy}; if that machine is gone, remove {path}"
 
 
 def refuse_bad_place(path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -15,7 +16,7 @@ import pytest
 
 from poise import store
 from poise.errors import Damaged, Superseded, UserError
-from poise.experiment import Plan, Run, RunFolder
+from poise.experiment import Plan, Run, RunFolder, read_sweep
 from poise.experiment.claims import ATTEMPTS, Claim
 
 
@@ -148,7 +149,8 @@ def test_a_process_that_is_paused_replaced_and_woken_writes_nothing(
         for _ in going_on:
             pass
     assert outcome(folder) == outcome(reference)
-    assert sorted(path.name for path in folder.iterdir()) == sorted(path.name for path in reference.iterdir())
+    names, others = ({path.name for path in each.iterdir()} - {"report"} for each in (folder, reference))
+    assert names == others
 
 
 def test_a_command_that_goes_on_after_attempts_elsewhere_replaces_them(
@@ -175,6 +177,65 @@ def test_an_attempt_does_not_take_over_what_a_command_runs(plan: Callable[..., P
     for _ in running:
         pass
     assert folder.finished
+
+
+@pytest.fixture
+def start_on_node7(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Path, Any]]:
+    """Begin the only cell of a sweep, as on another machine whose lock is seen here: the sweep file, and the run."""
+
+    def start(*, numbered: bool = False) -> tuple[Path, Any]:
+        file = tmp_path / "sweep.toml"
+        file.write_text("recipe = 'digits/lucir'\n[set]\ngroups = [2, 1, 1]\nepochs = 1\nbatch = 64\n")
+        (cell,) = read_sweep(file)
+        run = Run(cell.plan, RunFolder(tmp_path / "runs" / cell.name, numbered=numbered), checkpoint_seconds=0)
+        with monkeypatch.context() as there:
+            there.setattr(socket, "gethostname", lambda: "node7")
+            running = run.starting()
+            for _ in range(3):
+                next(running)
+        return run.folder.path, running
+
+    return start
+
+
+def test_a_cell_of_a_node_that_failed_is_taken_over(
+    start_on_node7: Callable[..., tuple[Path, Any]],
+    command: Callable[..., tuple[int, str, str]],
+    tmp_path: Path,
+    reference: Path,
+    outcome: Callable[[Path], Any],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    folder, old = start_on_node7(numbered=True)
+    words = ["sweep", str(tmp_path / "sweep.toml"), "--out", str(tmp_path / "runs")]
+    code, _, said = command(*words)  # which may be about cells that others are still working on
+    assert code == 1
+    busy = f"process {os.getpid()} on node7 runs in {folder}; wait for it or choose another --out"
+    assert f"{busy}; if that machine is gone, remove {folder}/lock" in said
+    code, _, said = command(*words, "--cell", "0")
+    assert code == 0, said
+    assert f"{folder}: taken over from process {os.getpid()} on node7, which stops before it" in caplog.text
+    before = everything(folder)
+    with pytest.raises(Superseded):
+        for _ in old:
+            pass
+    assert everything(folder) == before
+    assert outcome(folder) == outcome(reference)
+    assert not {"lock", ATTEMPTS} & {path.name for path in folder.iterdir()}
+
+
+def test_what_has_no_number_is_not_taken_over_from_another_machine(
+    start_on_node7: Callable[..., tuple[Path, Any]], command: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    """Nothing would stop it, should it still live."""
+    folder, old = start_on_node7()
+    words = ["sweep", str(tmp_path / "sweep.toml"), "--out", str(tmp_path / "runs"), "--cell", "0"]
+    code, _, said = command(*words)
+    assert code == 2
+    assert said.endswith(f"; if that machine is gone, remove {folder}/lock\n")
+    (folder / "lock").unlink()
+    assert command(*words)[0] == 0
+    old.close()
 
 
 def test_a_journal_that_is_rewound_anew_does_not_get_what_others_still_write(tmp_path: Path) -> None:

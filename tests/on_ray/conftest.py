@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -110,6 +111,18 @@ def attempts_in(out: Path) -> dict[Path, int]:
         except (OSError, IndexError):
             continue
     return found
+
+
+def start_command(*words: str) -> subprocess.Popen[str]:
+    """A command in a process of its own."""
+    path = {"PYTHONPATH": str(Path(poise.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "poise", *words],
+        env={**os.environ, **path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 def wait_for(found: Callable[[], Any], seconds: float = 90.0, job: subprocess.Popen[str] | None = None) -> Any:

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-import poise
 from poise import cli
 from poise.errors import UserError
 from poise.experiment import Cell, Lines, read_sweep, sweep_cells
@@ -24,7 +23,7 @@ from poise.ray import cells as cells_module
 from poise.ray.cluster import Cluster, Node
 from poise.ray.staff import Needs, Staff
 
-from .conftest import NODE, attempts_in, kill, wait_for
+from .conftest import NODE, attempts_in, kill, start_command, wait_for
 
 pytestmark = pytest.mark.ray
 Begin = Callable[[Path, Callable[[int], object]], None]
@@ -68,14 +67,8 @@ def test_a_sweep_goes_on_when_a_node_is_removed(
 
 
 def command(sweep_file: Path, out: Path, address: str) -> subprocess.Popen[str]:
-    words = ["-m", "poise", "sweep", str(sweep_file), "--out", str(out), "--on", f"ray:{address}"]
-    path = {"PYTHONPATH": str(Path(poise.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        [sys.executable, *words, "--checkpoint-every", "0"],
-        env={**os.environ, **path},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+    return start_command(
+        "sweep", str(sweep_file), "--out", str(out), "--on", f"ray:{address}", "--checkpoint-every", "0"
     )
 
 

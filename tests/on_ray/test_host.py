@@ -14,8 +14,10 @@ from poise.experiment import Cell, Run, RunFolder
 from poise.ray import executor
 from poise.ray import host as host_module
 from poise.ray.cells import Job, Token
+from poise.ray.cluster import Node
 from poise.ray.host import Host
 from poise.ray.letters import Letter
+from poise.ray.staff import Member, Slot, Told
 
 
 @pytest.fixture
@@ -26,7 +28,9 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
     monkeypatch.setattr(host_module, "TURN_SECONDS", 0.05)
     threads, found = torch.get_num_threads(), Host()
     yield found
-    logging.getLogger("poise").removeHandler(found._notes)
+    if found._crew is not None:
+        found._crew.dismiss()
+    logging.getLogger().removeHandler(found._notes)
     torch.set_num_threads(threads)
 
 
@@ -55,7 +59,23 @@ def test_what_cannot_be_opened_is_one_line(host: Host) -> None:
     """Not a worker that is lost, which would be replaced by one that cannot open it either."""
     letter = Letter(b"\x80\x05cnot_installed\nNet\n.", [])
     expected = "what trials start from cannot be opened: ModuleNotFoundError: No module named 'not_installed'"
-    assert host.open_bench(0, letter, []) == expected
+    assert host.open_bench(0, letter, [])["problem"] == expected
+
+
+def test_warnings_are_passed_on_once_as_they_would_be_said_here(host: Host, caplog: pytest.LogCaptureFixture) -> None:
+    for name, text in (("a.method", "odd"), ("ray.worker", "busy")):
+        logging.getLogger(name).warning(text)
+    first, then = (host.try_all(0, [])["warnings"] for _ in range(2))
+    assert first == [("a.method", logging.WARNING, "odd")], "Ray's own stay there"
+    assert then == []
+    told, members = Told(), [Member(Slot(Node(name, name, 1, 0), 0), None) for name in ("n1", "n2")]
+    told.listen()
+    logging.getLogger("poise").warning("known here")
+    caplog.clear()
+    for member in members:
+        told.pass_on(member, [*first, ("poise", logging.WARNING, "known here")])
+    told.leave()
+    assert caplog.record_tuples == [("a.method", logging.WARNING, "node n1: odd")]
 
 
 def test_a_cell_fails_after_three_attempts_in_a_row_without_a_new_checkpoint(cells: list[Cell], tmp_path: Path) -> None:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import pickle
+import re
+import signal
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -13,19 +17,20 @@ import numpy as np
 import pytest
 import torch
 from sklearn.base import clone
+from torch import nn
 
 from poise import Learner, cli
 from poise.data import ImageSet
 from poise.data.sources import open_source
 from poise.errors import UserError
-from poise.experiment import load_recipe, make_plan
+from poise.experiment import RunFolder, load_recipe, make_plan
 from poise.policies import Trial
 from poise.ray import Executor
 from poise.ray.letters import OpenData, open_letter, write_letter
 from poise.training import Event, Situation, TrialDone
 from poise.tuning import Attempt, TrialInputs, Trials
 
-from .conftest import kill, result_bytes
+from .conftest import kill, result_bytes, start_command, wait_for
 
 RACE = {"policy": "race", "policy_options": {"rungs": 3, "finalists": 1}, "trials": {"length": 0.5}}
 SMALL: dict[str, Any] = {
@@ -70,23 +75,52 @@ def test_a_learner_whose_trials_run_on_a_cluster_is_the_same_though_a_worker_is_
         assert set(processes) <= {member.process for member in staff.members}, "workers stay for the next phase"
 
 
+@contextmanager
+def full(address: str) -> Iterator[None]:
+    """Somebody else has all CPUs of the cluster."""
+    from ray.util.placement_group import placement_group, remove_placement_group
+
+    with Executor(address) as executor:
+        executor.connect()
+        taken = placement_group([{"CPU": 1}] * 2)
+        assert taken.wait(30)
+        yield
+        remove_placement_group(taken)
+
+
 @pytest.mark.ray
-def test_a_run_whose_trials_are_elsewhere_has_the_same_folder(
+def test_a_run_whose_trials_are_elsewhere_has_the_same_folder_though_it_was_stopped_while_it_waited_for_workers(
     address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["run", "digits/lucir", "groups=[2,1,1]", "epochs=4", "policy=race", "space={lr=[0.1,0.02]}", "--out"]
-    for name, more in (("here", []), ("there", ["--trials-on", f"ray:{address}", "--cpus-per-worker", "1"])):
-        monkeypatch.setattr(sys, "argv", ["poise", *words, str(tmp_path / name), *more])
+    words = ["run", "digits/lucir", "groups=[2,1]", "epochs=3", "policy=race", "space={lr=[0.1,0.02]}", "--out"]
+    here, there = tmp_path / "here", RunFolder(tmp_path / "there")
+    elsewhere = ["--trials-on", f"ray:{address}", "--cpus-per-worker", "1"]
+    with full(address):
+        job = start_command(*words, str(there.path), *elsewhere)
+        wait_for(lambda: there.journal.path.exists() and b'"phase": 1' in there.journal.path.read_bytes(), job=job)
+        before, asked = there.last_checkpoint(), time.monotonic()
+        time.sleep(1)  # it waits for workers now
+        job.send_signal(signal.SIGTERM)
+        _, said = job.communicate(timeout=60)
+        assert time.monotonic() - asked < 8, "as soon as it has left the cluster"
+    assert job.returncode == 128 + signal.SIGTERM
+    assert said.splitlines()[-1] == f"poise: interrupted; continue with 'poise resume {there.path}'"
+    assert there.last_checkpoint() > before
+    for command in ([*words, str(here)], ["resume", str(there.path), *elsewhere]):
+        monkeypatch.setattr(sys, "argv", ["poise", *command])
         with pytest.raises(SystemExit) as leaving:
             cli.main()
         assert not leaving.value.code, capsys.readouterr().err
-    assert result_bytes(tmp_path / "here") == result_bytes(tmp_path / "there")
+    assert result_bytes(here) == result_bytes(there.path)
     for name in ("journal.jsonl", "model.safetensors"):
-        assert (tmp_path / "here" / name).read_bytes() == (tmp_path / "there" / name).read_bytes()
+        assert (here / name).read_bytes() == (there.path / name).read_bytes()
 
 
 @pytest.mark.ray
-def test_an_answer_that_nobody_waited_for_is_not_taken_for_another(address: str, trials: Trials) -> None:
+def test_an_answer_that_nobody_waited_for_is_not_taken_for_another_and_warnings_are_passed_on_once(
+    address: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    trials = second_phase(net=nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.Dropout(0.1)))
     action = Learner(**SMALL).settings.default_action
     first, then = (
         [Attempt(Trial(arm, arm, epochs), action, "fc", 60) for arm, epochs in enumerate(lengths)]
@@ -97,6 +131,9 @@ def test_an_answer_that_nobody_waited_for_is_not_taken_for_another(address: str,
         assert list(executor.run(trials, then)) == expected
         assert next(executor.run(trials, first)).outcome.trial == first[0].trial  # another worker has not ended yet
         assert list(executor.run(trials, then)) == expected
+    drawing = r"Sequential draws random numbers in its forward pass"
+    by_workers = [record for record in caplog.records if re.match(rf"node \S+ \([0-9.]+\): {drawing}", record.message)]
+    assert [(each.name, each.levelname) for each in by_workers] == [("poise.training.noise", "WARNING")]
 
 
 # Letters --------------------------------------------------------------------------------------------------------------
@@ -105,7 +142,11 @@ def test_an_answer_that_nobody_waited_for_is_not_taken_for_another(address: str,
 @pytest.fixture
 def trials() -> Trials:
     """The trials of the second phase of a learner."""
-    learner = Learner(**SMALL).partial_fit(*digits([0, 1]))
+    return second_phase()
+
+
+def second_phase(**settings: Any) -> Trials:
+    learner = Learner(**{**SMALL, **settings}).partial_fit(*digits([0, 1]))
     images = open_source("digits").train().of_labels([2])
     return learner.phase_of(images.pixels, images.labels).task.trials
 

@@ -221,12 +221,14 @@ def free_on(device: torch.device) -> int:
 def batch_bounds(count: int, size: int) -> list[tuple[int, int]]:
     """Where each batch of an epoch starts and stops. The last one is smaller where `size` does not divide.
 
-    A last batch of a single image joins the one before: its batch statistics would mean nothing.
+    A last batch of less than a quarter of the others joins the one before: its batch statistics would mean little, and
+    its few images would pull as hard as a whole batch.
 
-    >>> batch_bounds(5, 2)
-    [(0, 2), (2, 5)]
+    >>> batch_bounds(40, 16), batch_bounds(35, 16)
+    ([(0, 16), (16, 32), (32, 40)], [(0, 16), (16, 35)])
     """
     bounds = [(start, min(start + size, count)) for start in range(0, count, size)]
-    if len(bounds) > 1 and bounds[-1][1] - bounds[-1][0] == 1:
+    left = count % size
+    if len(bounds) > 1 and 0 < left < max(2, size / 4):
         bounds[-2:] = [(bounds[-2][0], count)]
     return bounds

@@ -41,6 +41,15 @@ class Claim:
         """The number of the newest attempt; None if there was none, or the run is finished."""
         return max(_numbered(folder), default=None)
 
+    @staticmethod
+    def is_of(folder: Path, process: str) -> bool:
+        """Whether the newest attempt is that of this process: it stops when there is a newer one."""
+        found = _numbered(folder)
+        try:
+            return bool(found) and [path.read_text() for path in found[max(found)]] == [f"{process}\n"]
+        except OSError:  # it is replaced at this moment
+            return False
+
     @classmethod
     def make(cls, folder: Path) -> Claim:
         """The next attempt. All before it have no right to write any more."""

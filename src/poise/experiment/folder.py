@@ -41,8 +41,8 @@ class RunFolder:
     `result.json` the result; `machine.json` what belongs to the machine.
 
     Where attempts may be made on several machines, each is `numbered` in `attempts/`, and only the newest one writes.
-    One that `takes_over` does not wait for another attempt that still holds the lock. An `attempt` is the name of one
-    that was made elsewhere for this process (`open_attempt`).
+    Such a one does not wait for an attempt on another machine that still holds the lock; one that `takes_over` waits
+    for none. An `attempt` is the name of one that was made elsewhere for this process (`open_attempt`).
     """
 
     def __init__(
@@ -108,7 +108,8 @@ class RunFolder:
                 if self._attempt is not None:
                     self.claim = Claim.take(self.path, self._attempt)
                 files.make_folder(self.checkpoints)
-                stack.enter_context(store.locked(self.path / "lock", busy, sign=True, attempt=self._takes_over))
+                lock, over = self.path / "lock", self._takes_over
+                stack.enter_context(store.locked(lock, busy, sign=True, attempt=over, replaces=self._replaces))
                 if self._attempt is None and (self._numbered or Claim.newest_in(self.path) is not None):
                     self.claim = Claim.make(self.path)
             try:
@@ -116,6 +117,13 @@ class RunFolder:
             finally:
                 if self.claim is not None and self.finished:
                     self.claim.give_up()
+
+    def _replaces(self, owner: str) -> bool:
+        """Whether this attempt takes the place of another machine's, which holds the lock: perhaps it failed."""
+        found = self._numbered and store.is_elsewhere(owner) and Claim.is_of(self.path, owner)
+        if found:
+            log.warning("%s: taken over from %s, which stops before it writes again", self.path, owner)
+        return found
 
     def open_attempt(self) -> str:
         """A new attempt for another process: its name. All before it stop, unless they hold the lock as a command."""

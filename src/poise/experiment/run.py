@@ -23,7 +23,7 @@ from poise.experiment.machine import describe_machine, record_end, record_resume
 from poise.experiment.plan import Plan, images_by_origin, refuse_other_exam
 from poise.experiment.progress import Quiet, Watcher
 from poise.experiment.starting import read_start
-from poise.experiment.stopping import CheckpointClock, Stop, as_many_threads, stopping
+from poise.experiment.stopping import CheckpointClock, Stop, as_many_threads, heeding, stopping
 from poise.learner import Learner, LearnerState, save_state, try_step
 from poise.nets import named_info, named_modules
 from poise.progress import Meter
@@ -193,18 +193,17 @@ class Run:
         clock = CheckpointClock(self.checkpoint_seconds)
         while True:
             began = time.monotonic()
-            event = next(events, None)
+            with heeding(self.executor, lambda: self._leave_if_asked(learner)):
+                event = next(events, None)
             part = "policy" if isinstance(event, TrialDone | TuningDone) else "train"
             self.seconds[part] += time.monotonic() - began
             if event is None:
                 return self._check_ranks(learner)
             self._show(event, learner, train)
-            asked = self._is_asked_to_stop()
-            if clock.is_due(event) or asked:
+            self._leave_if_asked(learner)
+            if clock.is_due(event):
                 self._checkpoint(learner)
                 clock.restart()
-            if asked:
-                self._leave()
             yield trained_images(event)
 
     def _end_phase(self, learner: Learner, phase: int, examiner: Examiner) -> None:
@@ -260,6 +259,12 @@ class Run:
     def _is_asked_to_stop(self) -> bool:
         """Whether a signal asks for it: all ranks stop after the same event, whichever heard it."""
         return self.stop.is_set() if self.world is None else self.stop.agreed(self.world)
+
+    def _leave_if_asked(self, learner: Learner) -> None:
+        """Stop after a checkpoint, if a signal asks for it."""
+        if self._is_asked_to_stop():
+            self._checkpoint(learner)
+            self._leave()
 
     def _leave(self) -> NoReturn:
         how = f"continue with 'poise resume {self.folder.path}'" if self.world is None else "the same command goes on"

@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
@@ -15,7 +15,7 @@ import torch
 
 from poise.errors import Interrupted
 from poise.store import CHECKPOINT_SECONDS
-from poise.training import Event, StageDone, TrialDone, TuningDone, World, current_world
+from poise.training import Event, Executor, StageDone, TrialDone, TuningDone, WaitingExecutor, World, current_world
 
 TRIAL_SECONDS = 2.0  # between checkpoints during policy learning, which are small
 PATIENCE = 1.0  # seconds in which one who keeps pressing Ctrl-C does not disturb what is being closed
@@ -80,6 +80,19 @@ def stopping(stop: Stop) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def heeding(executor: Executor | None, heed: Callable[[], None]) -> Iterator[None]:
+    """Let `heed` look for a stop, and leave, while this executor waits for other machines."""
+    if not isinstance(executor, WaitingExecutor):
+        yield
+        return
+    before, executor.meanwhile = executor.meanwhile, heed
+    try:
+        yield
+    finally:
+        executor.meanwhile = before
 
 
 def _leave_closed_terminals(before: list[int]) -> None:

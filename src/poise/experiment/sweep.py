@@ -93,7 +93,7 @@ class CellBench:
     """Runs cells, each in a folder of its own in `out`: finished ones are not run again, stopped ones are resumed.
 
     Sent elsewhere it is quiet, and nobody there asks it to stop. Where attempts may be made on several machines each is
-    `numbered`, so that an older one stops; one that `takes_over` does not wait for its end.
+    `numbered`, so that an older one on another machine stops; one that `takes_over` waits for the end of none.
     """
 
     out: Path

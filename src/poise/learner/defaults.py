@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from poise.actions import AxisValue
-from poise.data import FEW_IMAGES, Augmentation, ImageSet, suitable_net
+from poise.data import FEW_IMAGES, Augmentation, ImageSet, batch_bounds, suitable_net
 from poise.learner.judging import Judgement, Judging
 from poise.learner.phase import Surroundings, is_given
 from poise.learner.settings import Settings, only_environment
@@ -151,7 +151,7 @@ def suitable_rate(batch: int) -> float:
 def describe(settings: Settings, images: ImageSet, judged: Judgement) -> str:
     """What was chosen, in one line."""
     schedule, augmentation, (channels, height, width) = settings.schedule, judged.augmentation, images.shape
-    steps = -(-len(images) // schedule.batch)
+    steps = len(batch_bounds(len(images), schedule.batch))
     moved = f"shifts of up to {augmentation.pad} pixels" if augmentation.pad else "no shifts"
     mirrored = "mirrored" if augmentation.flip else "not mirrored"
     more = f", {augmentation.name}" if augmentation.name else ""
@@ -184,8 +184,8 @@ def warn_of_short_phase(learner: Views, begun: Event) -> None:
 def _too_few_steps(settings: Settings, images: int) -> int:
     """The steps of a phase of so many images, if they are few and would be more if they were chosen; else 0."""
     batch = suitable_batch(images)
-    usual = -(-images // batch) * suitable_epochs(images, batch, thorough=settings.kind.tunes)
-    steps = -(-images // settings.schedule.batch) * settings.schedule.epochs
+    usual = len(batch_bounds(images, batch)) * suitable_epochs(images, batch, thorough=settings.kind.tunes)
+    steps = len(batch_bounds(images, settings.schedule.batch)) * settings.schedule.epochs
     return steps if steps < min(FEWEST_STEPS, usual) else 0
 
 

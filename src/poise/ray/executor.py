@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -18,7 +18,7 @@ from poise.experiment.sweep import Cell, CellBench, Failure
 from poise.ray.cells import CellDriver, Token, cell_needs, finish_here
 from poise.ray.cluster import Cluster
 from poise.ray.letters import OpenData
-from poise.ray.staff import PATIENCE, Needs, Staff
+from poise.ray.staff import PATIENCE, Needs, Staff, Told
 from poise.ray.trials import TrialDriver
 from poise.training import Bench
 from poise.tuning import Trials
@@ -62,7 +62,9 @@ class Executor:
                 check_whole(name, value, 1, 100_000)
         self.address, self.cpus_per_worker, self.lanes = address, cpus_per_worker, lanes
         self.workers, self.patience, self.data = workers, patience, data
+        self.meanwhile: Callable[[], None] = _nothing  # called while trials are waited for: it may raise
         self._cluster: Cluster | None = None
+        self._told = Told()
         self._trials: dict[bool, TrialDriver] = {}  # by whether they are on a GPU
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -89,6 +91,7 @@ class Executor:
         """The connection to the cluster, made when it is first needed."""
         if self._cluster is None:
             self._cluster = Cluster(self.address)
+            self._told.listen()
         return self._cluster
 
     def close(self) -> None:
@@ -97,6 +100,7 @@ class Executor:
             driver.staff.close()
         self._trials.clear()
         if self._cluster is not None:
+            self._told.leave()
             self._cluster.close()
             self._cluster = None
 
@@ -105,6 +109,12 @@ class Executor:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _look_up(self) -> None:
+        self.meanwhile()  # which may be another one by now
+
+    def _staff(self, needs: Needs, hello: Mapping[str, Any], say: Callable[[str], None]) -> Staff:
+        return Staff(self.connect(), needs, hello, say=say, patience=self.patience, most=self.workers, told=self._told)
 
     # Cells ----------------------------------------------------------------------------------------------------------
 
@@ -128,7 +138,7 @@ class Executor:
                 **{"out": out, "data": sorted(data, key=str), "on_gpu": needs.on_gpu},
                 **{"lanes": self.lanes, "checkpoint_seconds": bench.checkpoint_seconds},
             }
-            staff = Staff(cluster, needs, hello, say=say, patience=self.patience, most=self.workers)
+            staff = self._staff(needs, hello, say)
             try:
                 staff.gather(len(cells), bench.stop.is_set)
                 say(staff.summary())
@@ -148,7 +158,8 @@ class Executor:
             may_open = [(data.data, data.size, data.fingerprint)] if data is not None else []
             hello = {**_hello(threads), "may_open": may_open, "on_gpu": on_gpu}
             needs = Needs(on_gpu, self.cpus_per_worker, threads)
-            staff = Staff(cluster, needs, hello, say=log.warning, patience=self.patience, most=self.workers)
+            staff = self._staff(needs, hello, log.warning)
+            staff.meanwhile = self._look_up
             try:
                 staff.gather(len(needs.slots(cluster.nodes())))
             except BaseException:
@@ -156,6 +167,10 @@ class Executor:
                 raise
             self._trials[on_gpu] = TrialDriver(cluster, staff, data)
         return self._trials[on_gpu]
+
+
+def _nothing() -> None:
+    """Nobody asks for anything."""
 
 
 def _hello(threads: int) -> dict[str, Any]:

@@ -67,12 +67,16 @@ class OpenedSource(Source):
         return self._source.outline()
 
 
+Warned = tuple[str, int, str]  # the name of a logger, a level, and what was said
+
+
 class Notes(logging.Handler):
-    """What is to be said to the driver: lines, warnings, and how far each cell has come."""
+    """What is to be said to the driver: lines, warnings of whomever, and how far each cell has come."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self.lines: list[str] = []
+        self._warnings: list[Warned] = []
         self.standings: dict[str, Standing] = {}
         self.over: list[str] = []
 
@@ -90,12 +94,18 @@ class Notes(logging.Handler):
         self.over.append(name)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """A warning, as a line."""
-        self.lines.append(record.getMessage())
+        """A warning; what Ray says on a worker is about its own affairs."""
+        if record.name.partition(".")[0] != "ray":
+            self._warnings.append((record.name, record.levelno, record.getMessage()))
+
+    def warnings(self) -> dict[str, list[Warned]]:
+        """The warnings, once: a part of every answer."""
+        found, self._warnings = self._warnings, []
+        return {"warnings": found}
 
     def taken(self) -> dict[str, Any]:
         """All of it, once."""
-        found = {"lines": self.lines, "standings": dict(self.standings), "ended": self.over}
+        found = {"lines": self.lines, "standings": dict(self.standings), "ended": self.over, **self.warnings()}
         self.lines, self.over = [], []
         return found
 
@@ -107,7 +117,7 @@ class Host:
         self._threads = self._present_threads = 1
         self._sources: dict[tuple[str, int | None], Source] = {}
         self._notes, self._stop = Notes(), Stop()
-        logging.getLogger("poise").addHandler(self._notes)
+        logging.getLogger().addHandler(self._notes)
         self._bench: CellBench | None = None
         self._crew: Crew[Failure | None] | None = None
         self._names: dict[int, str] = {}
@@ -140,6 +150,7 @@ class Host:
             "devices": os.environ.get("CUDA_VISIBLE_DEVICES", ""),
             "problem": problem,
             "opens": bool(hello["may_open"]) and problem is None and self._other_data(hello["may_open"]) is None,
+            **self._notes.warnings(),
         }
 
     # Cells ----------------------------------------------------------------------------------------------------------
@@ -189,8 +200,11 @@ class Host:
 
     # Trials ---------------------------------------------------------------------------------------------------------
 
-    def open_bench(self, key: int, letter: Letter, keep: Sequence[int]) -> str | None:
+    def open_bench(self, key: int, letter: Letter, keep: Sequence[int]) -> dict[str, Any]:
         """Take over what the trials of a phase start from, and forget all but those to keep; says what is wrong."""
+        return {"problem": self._take_over(key, letter, keep), **self._notes.warnings()}
+
+    def _take_over(self, key: int, letter: Letter, keep: Sequence[int]) -> str | None:
         torch.set_num_threads(self._threads)
         self._trials = {known: trials for known, trials in self._trials.items() if known in keep}
         try:
@@ -201,8 +215,11 @@ class Host:
             return _in_a_line("what trials start from cannot be opened", error)
         return None
 
-    def try_all(self, key: int, attempts: Sequence[Attempt]) -> list[TrialResult] | PoiseError:
+    def try_all(self, key: int, attempts: Sequence[Attempt]) -> dict[str, Any]:
         """Run attempts of a phase side by side; their results in this order, or why one failed."""
+        return {"results": self._try_all(key, attempts), **self._notes.warnings()}
+
+    def _try_all(self, key: int, attempts: Sequence[Attempt]) -> list[TrialResult] | PoiseError:
         torch.set_num_threads(self._threads)
         try:
             return list(self._trials[key].run_all(attempts))

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from poise.errors import RunFailed, UserError
 from poise.ray.cluster import Cluster, Node, Pending, WorkerLost
+from poise.ray.host import Warned
 
 PATIENCE = 60.0  # seconds without a sign of life after which a worker is given up
 GATHER_SECONDS = 60.0  # that those who are ready wait for the others at the beginning
@@ -87,6 +89,34 @@ def counted(number: int, word: str) -> str:
     return f"{number} {word}{'' if number == 1 else 's'}"
 
 
+class Told(logging.Handler):
+    """What the user was warned of, by this process or by workers: nothing is said again by every worker."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self._texts: set[str] = set()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Said here."""
+        self._texts.add(record.getMessage())
+
+    def pass_on(self, member: Member, warnings: Iterable[Warned]) -> None:
+        """Say what a worker says, as it would be said here, if it is new."""
+        for logger, level, text in warnings:
+            if text not in self._texts:
+                self._texts.add(text)
+                logging.getLogger(logger).log(level, "node %s: %s", member.name, text)
+
+    def listen(self) -> None:
+        """Hear what this process says from now on."""
+        if logging.getLogger().handlers:  # Python itself shows warnings where nobody handles them: so it stays
+            logging.getLogger().addHandler(self)
+
+    def leave(self) -> None:
+        """Hear no more."""
+        logging.getLogger().removeHandler(self)
+
+
 Answer = tuple[Member, Any]
 Loss = tuple[Member, str]
 
@@ -103,9 +133,12 @@ class Staff:
         say: Callable[[str], None],
         patience: float = PATIENCE,
         most: int | None = None,
+        told: Told | None = None,
     ) -> None:
         self.cluster, self._needs, self._hello = cluster, needs, dict(hello)
         self._say, self._patience, self._most = say, patience, most or MOST_WORKERS
+        self._warned = told or Told()
+        self.meanwhile: Callable[[], None] = lambda: None  # called before each wait: it may raise
         self.members: list[Member] = []
         self._nodes: list[Node] = []
         self._looked = -math.inf
@@ -172,6 +205,7 @@ class Staff:
 
     def wait(self, seconds: float) -> tuple[list[Answer], list[Loss]]:
         """What workers answered within so many seconds, and which were lost, with the reason."""
+        self.meanwhile()
         answers, losses = list[Answer](), list[Loss]()
         pending = {each: member for member in self.members for each in (member.asked, member.ping) if each is not None}
         if not pending:
@@ -188,7 +222,9 @@ class Staff:
             member.heard = time.monotonic()
             if each is member.ping:
                 member.ping = None
-            elif not member.ready:
+                continue
+            self._warned.pass_on(member, found.get("warnings", ()))
+            if not member.ready:
                 member.asked = None
                 losses += self._meet(member, found)
             else:

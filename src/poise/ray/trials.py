@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
+from typing import Any
 
 from poise.errors import RunFailed
 from poise.ray.cluster import Cluster, Pending
@@ -60,9 +61,9 @@ class TrialDriver:
                     self._open(member, sent, trials)
             answers, losses = self.staff.wait(WAIT_SECONDS)
             for member, answer in answers:
-                places = self._hear(member, sent, answer)
-                results.update(zip(places, answer if places else (), strict=True))
-                sent.holders.update({_arm(attempts[place]): member for place in places})
+                found = self._hear(member, sent, answer)
+                results.update(found)
+                sent.holders.update({_arm(attempts[place]): member for place in found})
             for member, reason in losses:
                 kind, whose, places = self._asked.pop(member, ("", None, []))
                 if kind == "open" and whose is sent:
@@ -77,20 +78,20 @@ class TrialDriver:
                 yield results.pop(told)
                 told += 1
 
-    def _hear(self, member: Member, sent: Sent, answer: object) -> list[int]:
-        """Which attempts these are the results of; none where the answer is about something else."""
+    def _hear(self, member: Member, sent: Sent, answer: Mapping[str, Any]) -> dict[int, TrialResult]:
+        """The results by the places of their attempts; none where the answer is about something else."""
         kind, whose, places = self._asked.pop(member)
         if whose is not sent:  # asked for by somebody who did not wait
-            return []
-        if isinstance(answer, Exception):
-            raise answer
+            return {}
         if kind == "try":
-            return places
-        if answer is not None:
-            raise RunFailed(f"node {member.name}: {answer}")
+            if isinstance(answer["results"], Exception):
+                raise answer["results"]
+            return dict(zip(places, answer["results"], strict=True))
+        if answer["problem"] is not None:
+            raise RunFailed(f"node {member.name}: {answer['problem']}")
         sent.opened.add(member)
         sent.lost = 0
-        return []
+        return {}
 
     def _forget_asked(self) -> None:
         """Answers that somebody did not wait for are nobody's: other attempts have these places now."""

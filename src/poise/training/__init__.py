@@ -25,7 +25,7 @@ from poise.training.events import (
     TuningDone,
     trained_images,
 )
-from poise.training.executor import Bench, Executor, LocalExecutor
+from poise.training.executor import Bench, Executor, LocalExecutor, WaitingExecutor
 from poise.training.keeping import keep_exemplars, keep_memory, measure_means, remember_means
 from poise.training.lanes import Crew, Lane, Lanes
 from poise.training.material import Material, features_suffice
@@ -72,6 +72,7 @@ __all__ = [
     "TrialDone",
     "Trying",
     "TuningDone",
+    "WaitingExecutor",
     "Work",
     "Workload",
     "World",

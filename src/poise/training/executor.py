@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 from poise.training.lanes import Lane, Lanes
 from poise.training.pace import Work
@@ -39,6 +39,16 @@ class Executor(Protocol):
 
     def run(self, bench: Bench[A, R], attempts: Sequence[A]) -> Iterator[R]:
         """The result of every attempt, in the order of asking; two calls with equal values give equal results."""
+
+
+@runtime_checkable
+class WaitingExecutor(Executor, Protocol):
+    """One that waits for other machines. Meanwhile it calls `meanwhile` at least once a second, which may raise.
+
+    Attempts that are under way are then lost, and all results that were given out before are known.
+    """
+
+    meanwhile: Callable[[], None]
 
 
 @dataclass(frozen=True)
