@@ -18,6 +18,7 @@ from torch import Tensor
 from poise import Augmentation, Learner, UserError, store
 from poise.experiment import Lesson, ModelFile, prediction
 from poise.nets import Model
+from poise.places.packfile import Footer, read_footer
 from poise.training import Evaluator, Extracted
 
 from .samples import TINY, Command, Done, pictures
@@ -425,6 +426,40 @@ def test_a_folder_without_a_known_class_has_no_score(model: Path, poise: Command
     done = poise("score", model, pictures(Path("exam"), "yak"))
     assert (done.code, done.out) == (2, "")
     assert "exam has no class that this learner knows; it knows cat, dog, eel, fox" in done.err
+
+
+def test_of_a_pack_the_training_part_is_learned_and_the_test_part_scored(
+    poise: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pictures(Path("images/train"), "cat dog", count=6)
+    pictures(Path("images/val"), "cat dog", count=3, first=20)
+    pictures(Path("others/train"), "cat yak", count=2)
+    for name in ("images", "others"):
+        assert poise("data", "pack", name, "--out", f"{name}.pack", "--size", "32").code == 0
+    opened = list[Path]()
+
+    def read(path: Path) -> Footer:
+        opened.append(path)
+        return read_footer(path)
+
+    monkeypatch.setattr("poise.data.packs.read_footer", read)
+    assert poise("learn", "model", "images.pack", *SMALL[:-4], *SMALL[-2:]).code == 0
+    assert opened == [Path("images.pack")], "its index is read once"
+    done = poise("score", "model", "images.pack")
+    assert done.code == 0, done.err
+    rows = {cells[0]: cells[1:] for cells in (line.split() for line in done.out.splitlines()[2:])}
+    hits = [
+        found == name for name in ("cat", "dog") for found in Learner.load("model").predict(_files("images/val", name))
+    ]
+    assert (rows["cat"][0], rows["dog"][0], rows["all"][:2]) == ("3", "3", ["6", str(sum(hits))])
+    assert json.loads(poise("score", "model", "images.pack", "--json").out)["part"] == "test"
+    done = poise("score", "model", "others.pack")
+    assert "others.pack has no test part: these are the images that are trained on" in done.err
+    assert "class 'yak' is unknown to this learner; its 2 images are not counted" in done.out
+
+
+def _files(folder: str, name: str) -> list[Path]:
+    return sorted(Path(folder, name).glob("*.png"))
 
 
 def test_numbers_are_classes_too(poise: Command) -> None:

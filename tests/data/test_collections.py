@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from hashlib import blake2b
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from poise.data import Augmentation
+from poise.data import Augmentation, class_order
 from poise.data.packing import Packing
 from poise.data.sources import open_source
 from poise.errors import UserError
@@ -27,10 +28,23 @@ class TestClasses:
         assert drawn[:10].tolist() == [54, 7, 894, 512, 126, 337, 988, 11, 284, 493]
         assert list(LUCIRS.chosen) == sorted(drawn.tolist())
         assert LUCIRS.chosen[-3:] == (989, 990, 999)
+        assert blake2b(str(LUCIRS.chosen).encode(), digest_size=8).hexdigest() == "cda417770c1e3c4a", "FOSTER's list"
 
     def test_podnets_subset_is_the_first_hundred(self) -> None:
         assert PODNETS.chosen == tuple(range(100))
-        assert len(set(PODNETS.chosen) & set(LUCIRS.chosen)) == 9
+        assert sorted(set(PODNETS.chosen) & set(LUCIRS.chosen)) == [7, 11, 14, 44, 54, 62, 75, 77, 85]
+
+    def test_the_first_classes_to_arrive_are_those_of_the_literature(self) -> None:
+        lucirs = [LUCIRS.known[row] for row in class_order(1993, 100)[:10]]
+        assert lucirs[:5] == ["n03710193", "n03089624", "n04152593", "n01806567", "n02107574"]
+        assert lucirs[5:] == ["n04409515", "n04599235", "n03657121", "n03942813", "n04026417"]
+        podnets = [PODNETS.known[row] for row in class_order(1993, 100)[:4]]
+        assert podnets == ["n01756291", "n01734418", "n01776313", "n01514859"]
+        assert (PODNETS.known[0], PODNETS.known[99]) == ("n01440764", "n01855672")
+        whole = class_order(1993, 1000)
+        assert whole[:10] == (54, 7, 894, 512, 126, 337, 988, 11, 284, 493)
+        assert whole[10:20] == (133, 783, 192, 979, 622, 215, 240, 548, 238, 419)
+        assert sorted(whole[:100]) == list(LUCIRS.chosen), "LUCIR's subset arrives first in the whole order"
 
     def test_of_all_of_imagenet_they_are_selected(self) -> None:
         names = [f"n{number:08}" for number in range(1000)]

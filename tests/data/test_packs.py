@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from PIL import Image
 from poise import Learner
 from poise.data import Augmentation, Preprocessing
 from poise.data.inputs import LONGEST
+from poise.data.labelled import read_labelled
 from poise.data.packing import Packed, Packing, read_classes
 from poise.data.packs import TEST, TRAIN, Described, Pack, PackedStore, digest_of, write_index
 from poise.data.sources import FolderSource, PackSource, add_source, listing, open_source
@@ -386,6 +388,36 @@ def test_a_learner_takes_the_path_of_a_pack(folder: Path, tmp_path: Path) -> Non
     learner.partial_fit(tmp_path / "some.pack")
     assert list(learner.classes_) == ["ant", "bee", "cat"]
     assert learner.shape_ == (3, 32, 32)
-    assert len(learner.predict(str(tmp_path / "some.pack"))) == 15
     with pytest.raises(UserError, match="leave labels out"):
         learner.partial_fit(tmp_path / "some.pack", [1] * 15)
+
+
+def test_what_is_scored_and_predicted_of_a_pack_is_its_test_part(folder: Path, tmp_path: Path) -> None:
+    pack = make(folder, tmp_path / "some.pack", size=32)
+    learner = Learner("icarl", net="small", epochs=3, batch=8, policy="fixed", memory=5, device="cpu").partial_fit(pack)
+    path = str(tmp_path / "some.pack")
+    names = np.array([name for name in pack.class_names for _ in range(2)])
+    found = learner.predict(path)
+    assert (found == learner.predict(pack.store(TEST))).all()
+    assert learner.score(path) == (found == names).mean() != learner.score(pack.store(TRAIN), names.repeat(5)[::2])
+    assert sorted(learner.image_ids(path)) == sorted(each.id for each in learner.exemplars()), "those that are learned"
+    shutil.rmtree(folder / "val")
+    whole = make(folder, tmp_path / "whole.pack", size=32)
+    assert len(learner.predict(whole)) == len(whole.labels(TRAIN)) == 15, "there is no other part"
+
+
+@pytest.mark.parametrize("square", [False, True])
+def test_a_pack_shows_what_its_folder_does(tmp_path: Path, square: bool) -> None:
+    """Larger and smaller images, tall, wide, and longer than a pack keeps; a JPEG that is decoded at half its size."""
+    for number, (width, height) in enumerate([(40, 31), (31, 40), (24, 24), (17, 9), (130, 20), (25, 24), (24, 133)]):
+        for name in ("ant", "bee"):
+            (tmp_path / "images" / "train" / name).mkdir(parents=True, exist_ok=True)
+            image = picture(number, width, height)
+            image.save(tmp_path / "images" / "train" / name / f"{number}.png")
+    picture(8, 300, 211).save(tmp_path / "images" / "train" / "ant" / "8.jpg")
+    packed = PackSource(make(tmp_path / "images", tmp_path / "some.pack", size=24, square=square).path).train()
+    folder = FolderSource(tmp_path / "images", size=24).train()
+    assert torch.equal(packed.labels, folder.labels)
+    assert torch.equal(packed.pixels, folder.pixels)
+    read = read_labelled(tmp_path / "images" / "train", size=(24, 24)).pixels
+    assert torch.equal(read, packed.pixels), "and so does a learner that is given it"

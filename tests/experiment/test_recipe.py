@@ -10,7 +10,7 @@ import pytest
 from poise.data import Budget
 from poise.errors import UserError
 from poise.experiment import load_recipe, make_recipe
-from poise.methods import METHODS
+from poise.methods import METHODS, Growth
 from poise.recipes import recipe_names, recipe_text
 from poise.tuning import tuner_names
 
@@ -59,6 +59,30 @@ def test_the_two_subsets_of_imagenet_go_with_those_that_used_them() -> None:
     lucirs = {method for method, data in subsets.items() if data == "imagenet-subset-lucir"}
     assert lucirs == {"lucir", "icarl", "foster"}
     assert {subsets[method] for method in LARGER if method not in lucirs} == {"imagenet-subset-podnet"}
+
+
+def test_der_trains_half_of_the_classes_first_as_released() -> None:
+    found = dict[str, tuple[int, list[int]]]()
+    for data in ("cifar100", "imagenet-subset", "imagenet", "tinyimagenet"):
+        settings = load_recipe(f"{data}/der").settings
+        (first,) = settings.made_method.stages(Growth(0, 50))
+        epochs = first.epochs(settings.schedule.epochs)
+        rates = [settings.schedule.rate(first, epoch, epochs, 0.1) for epoch in range(epochs)]
+        assert rates[0] == 0.1, "no warm-up"
+        found[data] = epochs, [epoch for epoch in range(1, epochs) if rates[epoch] != rates[epoch - 1]]
+    assert found["cifar100"] == found["imagenet-subset"] == (200, [60, 120, 160])
+    assert found["imagenet"] == (120, [36, 72, 96])
+    assert found["tinyimagenet"][0] == 106
+
+
+def test_der_trains_later_phases_of_imagenet_subset_as_released() -> None:
+    settings = load_recipe("imagenet-subset/der").settings
+    (main,) = settings.made_method.stages(Growth(50, 10))
+    rates = [settings.schedule.rate(main, epoch, 220, 0.1) for epoch in range(220)]
+    assert rates[:3] + rates[19:21] == pytest.approx([0.005, 0.01, 0.015, 0.1, 0.1])
+    assert [epoch for epoch in range(21, 220) if rates[epoch] != rates[epoch - 1]] == [80, 140, 180, 200]
+    equal = load_recipe("imagenet-subset/der", ["setting=tfs", "options.first=warm"]).settings
+    assert equal.made_method.stages(Growth(0, 20)) == (main,)
 
 
 def test_foster_on_imagenet_says_what_it_lacks() -> None:

@@ -63,7 +63,12 @@ class TestSchedule:
 
     @pytest.mark.parametrize(
         ("options", "words"),
-        [({"first": "wram"}, "did you mean 'warm'"), ({"temperature": 0}, "temperature"), ({"prune": 1}, "no option")],
+        [
+            ({"first": "wram"}, "did you mean 'warm'"),
+            ({"temperature": 0}, "temperature"),
+            ({"prune": 1}, "no option"),
+            ({"first_share": 0}, "first_share"),
+        ],
     )
     def test_wrong_options_are_refused(self, options: dict[str, Any], words: str) -> None:
         with pytest.raises(UserError, match=words):

@@ -113,7 +113,9 @@ def _images_of(path: Path) -> list[Path]:
 
 def score(
     model: Trained,
-    folder: Annotated[Path, typer.Argument(help="A folder with one folder of images per class.")],
+    folder: Annotated[
+        Path, typer.Argument(help="A folder with one folder of images per class, or a pack: its test part.")
+    ],
     as_json: Json = False,
     device: Device = "auto",
 ) -> None:
@@ -123,6 +125,8 @@ def score(
 
     found = score_folder(ModelFile(model).load(device), folder)
     say(*(f"not read: {prediction.unread}" for prediction in found.unread))
+    if found.part == "train":
+        say(f"{folder} has no test part: these are the images that are trained on")
     if as_json:
         show(json_line(found.as_json()))
         return

@@ -155,7 +155,7 @@ def _shorter_side(picture: Picture) -> int:
 
 
 def fit_picture(picture: Picture, size: Size, channels: int = 3) -> Pixels:
-    """One image as uint8 [H, W, channels], scaled and cropped around its centre."""
+    """One image as uint8 [H, W, channels], scaled and cropped around its centre: what a pack shows of it."""
     mode = "L" if channels == 1 else "RGB"
     with _opened(picture) as image:
         whole, ours = image.size, not isinstance(picture, Image.Image)
@@ -163,7 +163,7 @@ def fit_picture(picture: Picture, size: Size, channels: int = 3) -> Pixels:
             # A large JPEG can be decoded at a fraction of its size, which is many times faster.
             image.draft(None, (2 * max(size), 2 * max(size)))
         with room_for(image, whole):
-            fitted = _fit(image, size, mode, ours=ours)
+            fitted = _fit(_upright(image, mode, ours=ours), size)
             if ours:
                 image.close()  # its pixels are gone before others take their place
     return np.array(fitted, dtype=np.uint8).reshape(*size, channels)
@@ -187,9 +187,9 @@ def scale_picture(path: Path, side: int, *, square: bool) -> tuple[Pixels, bytes
 
 
 def _scale(image: Image.Image, side: int, *, square: bool) -> Image.Image:
-    short, long = min(image.size), max(image.size)
     if square:
-        return ImageOps.fit(image, (side, side), Image.Resampling.BILINEAR)
+        return _fit(image, (side, side))
+    short, long = min(image.size), max(image.size)
     scaled = min(int(side * long / short), LONGEST * side)
     wanted = (side, scaled) if image.width <= image.height else (scaled, side)
     if long > LONGEST * short:
@@ -206,9 +206,14 @@ def _upright(image: Image.Image, mode: str, *, ours: bool) -> Image.Image:
     return upright if upright.mode == mode else upright.convert(mode)
 
 
-def _fit(image: Image.Image, size: Size, mode: str, *, ours: bool) -> Image.Image:
-    """The image rotated as its EXIF data says, scaled and cropped."""
-    return ImageOps.fit(_upright(image, mode, ours=ours), (size[1], size[0]), Image.Resampling.BICUBIC)
+def _fit(image: Image.Image, size: Size) -> Image.Image:
+    """The image scaled and cropped around its centre; to a square exactly as the centre of one that a pack stores."""
+    height, width = size
+    if height != width:
+        return ImageOps.fit(image, (width, height), Image.Resampling.BILINEAR)
+    scaled = _scale(image, height, square=False)
+    left, top = (scaled.width - width) // 2, (scaled.height - height) // 2
+    return scaled.crop((left, top, left + width, top + height))
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, SequentialSam
 
 from poise.data.images import ImageSet
 from poise.data.inputs import Size, decode_store, fit_picture, median_side, suitable_size, suitable_square, to_pixels
-from poise.data.packs import TRAIN, Pack
+from poise.data.packs import TEST, TRAIN, Pack
 from poise.data.sources import image_files, labelled_files
 from poise.data.stores import PixelStore, as_store
 from poise.errors import UserError
@@ -40,19 +40,25 @@ def read_labelled(
     labels: Any = None,  # noqa: ANN401 - checked by whoever needs them
     size: Size | None = None,
     channels: int = 3,
+    *,
+    held_out: bool = False,
 ) -> Read:
     """Images in any accepted form, and their labels: those that are given, else those that the images bring along.
 
     Besides everything that `to_pixels` takes: a folder of class folders, a pack, a torch `Dataset` or `DataLoader` of
-    (image, label), a list of such pairs, and a column of paths or of images.
+    (image, label), a list of such pairs, and a column of paths or of images. Of a pack it is the training part or, with
+    `held_out`, the test part where there is one.
     """
     if isinstance(images, str | Path) and expand_user(images).is_dir():
         if labels is not None:
             raise UserError(f"in {images} the names of the class folders are the labels; leave labels out")
         files, names = labelled_files(expand_user(images))
         return Read(decode_store(files, size, channels), names)
-    if isinstance(images, str | Path) and expand_user(images).suffix == ENDING:
-        return _read_pack(expand_user(images), size, labels)
+    pack = _pack_of(images)
+    if pack is not None:
+        if labels is not None:
+            raise UserError(f"in {pack.path} the names of the classes are the labels; leave labels out")
+        return _read_pack(pack, size, held_out=held_out)
     if labels is not None:
         _refuse_shuffled(images, "image has which label")
     found = _read(images, size, channels)
@@ -63,12 +69,18 @@ def read_unlabelled(
     images: Any,  # noqa: ANN401 - checked here
     size: Size | None = None,
     channels: int = 3,
+    *,
+    held_out: bool = False,
 ) -> PixelStore:
-    """The images alone, in any accepted form; of a folder, all image files in it and below it, sorted by path."""
+    """The images alone, in any accepted form; of a folder, all image files in it and below it, sorted by path.
+
+    Of a pack they are those of the training part or, with `held_out`, of the test part where there is one.
+    """
     if isinstance(images, str | Path) and expand_user(images).is_dir():
         return decode_store(image_files(expand_user(images)), size, channels)
-    if isinstance(images, str | Path) and expand_user(images).suffix == ENDING:
-        return _read_pack(expand_user(images), size, None).store
+    pack = _pack_of(images)
+    if pack is not None:
+        return _read_pack(pack, size, held_out=held_out).store
     _refuse_shuffled(images, "prediction is whose")
     return _read(images, size, channels).store
 
@@ -104,13 +116,18 @@ def _read(images: Any, size: Size | None, channels: int) -> Read:  # noqa: ANN40
     return Read(decode_store(images, size, channels) if files else as_store(to_pixels(images, size, channels)))
 
 
-def _read_pack(path: Path, size: Size | None, labels: Any) -> Read:  # noqa: ANN401 - refused here
-    """The training part of a pack, mapped; the names of its classes are the labels."""
-    if labels is not None:
-        raise UserError(f"in {path} the names of the classes are the labels; leave labels out")
-    pack = Pack.open(path)
-    store = pack.store(TRAIN, min(size) if size is not None else suitable_size(pack.size))
-    return Read(store, [pack.class_names[label] for label in pack.labels(TRAIN).tolist()])
+def _pack_of(images: Any) -> Pack | None:  # noqa: ANN401 - whatever a user gives
+    """The pack that this is, or that this is the path of."""
+    if isinstance(images, str | Path) and expand_user(images).suffix == ENDING:
+        return Pack.open(expand_user(images))
+    return images if isinstance(images, Pack) else None
+
+
+def _read_pack(pack: Pack, size: Size | None, *, held_out: bool) -> Read:
+    """One part of a pack, mapped; the names of its classes are the labels."""
+    part = TEST if held_out and pack.has_test else TRAIN
+    store = pack.store(part, min(size) if size is not None else suitable_size(pack.size))
+    return Read(store, [pack.class_names[label] for label in pack.labels(part).tolist()])
 
 
 # Datasets and loaders -------------------------------------------------------------------------------------------------

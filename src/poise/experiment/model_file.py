@@ -123,11 +123,14 @@ class ModelFile:
 
     def _begin(self, learner: Learner, lesson: Lesson, saved: Saved | None) -> Iterator[Event]:
         """The phase, its images read and checked."""
-        images: Images = lesson.folder
+        images: Images
         labels: Sequence[str] | None = None
-        if lesson.folder.suffix != ENDING:
+        if lesson.folder.suffix == ENDING and not lesson.folder.is_dir():
+            images = Pack.open(lesson.folder)
+            names: Sequence[str] = images.class_names
+        else:
             images, labels = labelled_files(lesson.folder)
-        names = Pack.open(lesson.folder).class_names if labels is None else labels
+            names = labels
         known = sorted({label for label in names if label in learner.classes_})
         if known and not lesson.update:
             raise UserError(f"class '{known[0]}' is known already; --update trains on new images of known classes")

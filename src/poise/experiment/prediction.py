@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -14,9 +15,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from poise.data import decode_each
+from poise.data.labelled import read_labelled
+from poise.data.packs import TEST, TRAIN, Pack
 from poise.errors import UserError
 from poise.learner import Label, Learner
-from poise.places import labelled_files
+from poise.places import ENDING, labelled_files
 from poise.words import one_line
 
 log = logging.getLogger(__name__)
@@ -122,12 +125,14 @@ class FolderScore:
         right: how many of them it recognised.
         unknown: of each class that it does not know, how many files there are; they count nowhere.
         unread: the files that could not be read; they count nowhere.
+        part: of a pack, which part these images are: `test`, or `train` where it has no other.
     """
 
     images: dict[str, int]
     right: dict[str, int]
     unknown: dict[str, int]
-    unread: tuple[Prediction, ...]
+    unread: tuple[Prediction, ...] = ()
+    part: str | None = None
 
     @property
     def accuracy(self) -> float:
@@ -152,18 +157,20 @@ class FolderScore:
             ],
             "unknown": self.unknown,
             "unread": [prediction.as_json() for prediction in self.unread],
+            **({} if self.part is None else {"part": self.part}),
         }
 
 
 def score_folder(learner: Learner, folder: Path) -> FolderScore:
-    """Predict every image in `folder/CLASS/*` whose class the learner knows; a folder's name is its label."""
+    """Predict every image in `folder/CLASS/*` whose class the learner knows; a folder's name is its label.
+
+    Of a pack, every such image of its test part; where it has none, of its training part.
+    """
+    if folder.suffix == ENDING and not folder.is_dir():
+        return _score_pack(learner, Pack.open(folder))
     paths, names = labelled_files(folder)
-    labels = {str(label) for label in learner.classes_}
-    unknown = {name: names.count(name) for name in sorted(set(names)) if name not in labels}
+    unknown = _unknown(learner, names, folder)
     asked = [(path, name) for path, name in zip(paths, names, strict=True) if name not in unknown]
-    if not asked:
-        known = ", ".join(map(str, learner.classes_[:10])) + (", …" if len(learner.classes_) > 10 else "")
-        raise UserError(f"{folder} has no class that this learner knows; it knows {known}")
     images, right = dict.fromkeys((name for _, name in asked), 0), dict.fromkeys((name for _, name in asked), 0)
     unread: list[Prediction] = []
     for (_, name), prediction in zip(asked, predict_files(learner, [path for path, _ in asked]), strict=True):
@@ -176,3 +183,27 @@ def score_folder(learner: Learner, folder: Path) -> FolderScore:
     if not read:
         raise UserError(str(unread[0].unread))
     return FolderScore(read, {name: right[name] for name in read}, unknown, tuple(unread))
+
+
+def _score_pack(learner: Learner, pack: Pack) -> FolderScore:
+    if learner.shape_ is None:
+        raise UserError("this learner has learned nothing yet")
+    store, names = read_labelled(pack, size=learner.shape_[1:], held_out=True)
+    unknown = _unknown(learner, names, pack.path)
+    asked = [place for place, name in enumerate(names) if name not in unknown]
+    predicted = map(str, learner.predict(store.select(torch.tensor(asked))).tolist())
+    images = Counter(names[place] for place in asked)
+    right = Counter(
+        name for name, found in zip((names[place] for place in asked), predicted, strict=True) if name == found
+    )
+    part = TEST if pack.has_test else TRAIN
+    return FolderScore(dict(images), {name: right[name] for name in images}, unknown, part=part)
+
+
+def _unknown(learner: Learner, names: Iterable[str], where: Path) -> dict[str, int]:
+    """How many images there are of each class that the learner does not know; refused where it knows none of them."""
+    labels, found = {str(label) for label in learner.classes_}, Counter(names)
+    if not labels & found.keys():
+        known = ", ".join(map(str, learner.classes_[:10])) + (", …" if len(learner.classes_) > 10 else "")
+        raise UserError(f"{where} has no class that this learner knows; it knows {known}")
+    return {name: found[name] for name in sorted(found.keys() - labels)}

@@ -21,6 +21,7 @@ from poise.actions import Action
 from poise.data import Budget, ImageSet, Memory, PixelStore, draw_reserve
 from poise.data.images import image_digests
 from poise.data.labelled import read_labelled, read_unlabelled
+from poise.data.packs import Pack
 from poise.errors import UserError, check_whole
 from poise.learner.labels import Label
 from poise.learner.settings import Settings
@@ -39,7 +40,17 @@ class Column(Protocol):
 
 Labels = Sequence[Label] | NDArray[Any] | Tensor | Column
 Images = (
-    NDArray[Any] | Tensor | Sequence[Any] | str | Path | Dataset[Any] | DataLoader[Any] | Column | ImageSet | PixelStore
+    NDArray[Any]
+    | Tensor
+    | Sequence[Any]
+    | str
+    | Path
+    | Dataset[Any]
+    | DataLoader[Any]
+    | Column
+    | ImageSet
+    | PixelStore
+    | Pack
 )
 
 
@@ -122,10 +133,13 @@ def check_foresight(budget: Budget, next_images: int | None) -> int | None:
 
 
 def labelled_store(
-    images: Images, labels: Labels | None, settings: Settings, knowledge: Knowledge
+    images: Images, labels: Labels | None, settings: Settings, knowledge: Knowledge, *, held_out: bool = False
 ) -> tuple[PixelStore, list[Label]]:
-    """The images as this learner takes them, and one label for each: as given, else as the images bring them along."""
-    store, found = read_labelled(images, labels, *_wanted(settings, knowledge))
+    """The images as this learner takes them, and one label for each: as given, else as the images bring them along.
+
+    With `held_out` they are to judge by, and of a pack those of its test part.
+    """
+    store, found = read_labelled(images, labels, *_wanted(settings, knowledge), held_out=held_out)
     if found is None:
         raise UserError(f"images came as {type(images).__name__} without labels; pass labels, one per image")
     store, plain = _checked(store, knowledge).to("cpu"), plain_labels(found)
@@ -134,9 +148,12 @@ def labelled_store(
     return store, plain
 
 
-def store_of(images: Images, settings: Settings, knowledge: Knowledge) -> PixelStore:
-    """The images as this learner takes them; another size or number of channels is refused."""
-    return _checked(read_unlabelled(images, *_wanted(settings, knowledge)), knowledge)
+def store_of(images: Images, settings: Settings, knowledge: Knowledge, *, held_out: bool = True) -> PixelStore:
+    """The images as this learner takes them, to predict them; another size or number of channels is refused.
+
+    Of a pack they are those of its test part where it has one or, if not `held_out`, those that are learned.
+    """
+    return _checked(read_unlabelled(images, *_wanted(settings, knowledge), held_out=held_out), knowledge)
 
 
 def _wanted(settings: Settings, knowledge: Knowledge) -> tuple[tuple[int, int] | None, int]:

@@ -286,6 +286,9 @@ class Learner(Conventions, Upkeep, Rejecting, Exporting):
 
     @undisturbed()
     def score(self, images: Images, labels: Labels | None = None) -> float:
-        """The share of images whose label is predicted, in [0, 1]; labels of another kind are refused."""
-        store, wanted = labelled_store(images, labels, self.settings, self.knowledge)
+        """The share of images whose label is predicted, in [0, 1]; labels of another kind are refused.
+
+        Of a pack it is the share of its test part, where it has one.
+        """
+        store, wanted = labelled_store(images, labels, self.settings, self.knowledge, held_out=True)
         return share_right(wanted, self.predict(store).tolist())

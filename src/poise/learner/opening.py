@@ -10,6 +10,7 @@ from poise.learner.arrival import Arrival
 from poise.learner.defaults import Chosen, choose_defaults, suit
 from poise.learner.judging import Judging
 from poise.learner.phase import Surroundings
+from poise.learner.room import refuse_too_large
 from poise.learner.settings import Settings
 from poise.learner.state import Knowledge
 from poise.learner.timing import expect_time
@@ -29,12 +30,14 @@ def open_phase(
 ) -> Generator[Event, None, Chosen | None]:
     """Choose what was left open, if anything was; meanwhile `outlook` says how much work is to come.
 
-    With a `forecast`, about how long the phase will take is said first.
+    With a `forecast`, about how long the phase will take is said first. Before that, what has no room in memory is
+    refused.
     """
     opens = bool(settings.automatic) and arrival.phase == 0
+    suited = suit(settings, arrival.images, around) if opens else settings
+    refuse_too_large(suited, arrival.images, around, len(knowledge.memory or ()))
     if not opens and not forecast:
         return None
-    suited = suit(settings, arrival.images, around) if opens else settings
     judging = Judging(suited, arrival.images, around, _given(knowledge, around))
     outlook.work = replace(_work(suited, knowledge, arrival), preparing=judging.work if opens else 0)
     try:

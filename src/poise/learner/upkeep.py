@@ -94,7 +94,7 @@ class Upkeep(Saving):
     @undisturbed()
     def image_ids(self, images: Images) -> list[str]:
         """The ids that these images have, or would have, among the kept ones: how to find one by its file."""
-        return _ids(store_of(images, self.settings, self.knowledge))
+        return _ids(store_of(images, self.settings, self.knowledge, held_out=False))
 
     @one_at_a_time
     @undisturbed()

@@ -98,6 +98,7 @@ class Stage:
     along half a wave besides. During the share `warmup` it rises to its start.
 
     Attributes:
+        keeps_milestones: whether they hold whatever a recipe says of the milestones of its phases.
         clamp: the largest size of any single value of a gradient, if there is one.
         weight_decay: in the place of the schedule's, if there is one.
         temperature: by which logits are divided where they are compared with labels (`Output.adjusted`).
@@ -118,6 +119,7 @@ class Stage:
     name: str = "main"
     share: float = 1.0
     milestones: tuple[float, ...] = (0.5, 0.75)
+    keeps_milestones: bool = False
     decay: float = 0.1
     cosine: bool = False
     warmup: float = 0.0

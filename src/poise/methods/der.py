@@ -21,7 +21,7 @@ EPOCHS = 170  # of the representation stage as released for CIFAR; what follows 
 WARMUP = 10 / EPOCHS
 REPRESENTATION = Stage(milestones=(110 / EPOCHS, 130 / EPOCHS), warmup=WARMUP, renews=WARMUP, teacher=None)
 #: How the released code trains a first phase of half of the classes: 200 epochs, ×0.1 at 60, 120 and 160.
-PLAIN = Stage(share=200 / EPOCHS, milestones=(0.3, 0.6, 0.8), teacher=None)
+PLAIN = Stage(share=200 / EPOCHS, milestones=(0.3, 0.6, 0.8), keeps_milestones=True, teacher=None)
 FIRST = ("warm", "plain")
 
 
@@ -33,8 +33,8 @@ class DER(Method):
     The classifier is drawn anew. With `balance=finetune`, its default, it is drawn and trained once more on a balanced
     set, alone, with logits divided by `temperature` (5 on CIFAR, 1 on ImageNet). `first` says how the first phase is
     trained: `warm`, as the others, as released for phases of equal size; or `plain`, as released where it has half of
-    all classes. `warmup` is the share of a phase in which the learning rate rises, and after which heads are drawn
-    anew; `brightness` is the range of its jitter.
+    all classes, for `first_share` of the epochs of a phase. `warmup` is the share of a phase in which the learning rate
+    rises, and after which heads are drawn anew; `brightness` is the range of its jitter.
     """
 
     name = "der"
@@ -54,6 +54,7 @@ class DER(Method):
     options: Mapping[str, float | str] = {
         "temperature": 5.0,
         "first": "warm",
+        "first_share": PLAIN.share,
         "warmup": WARMUP,
         "brightness": brightness,
     }
@@ -61,6 +62,7 @@ class DER(Method):
     def __init__(self, **options: float | str) -> None:
         super().__init__(**options)
         check_number("option temperature", self.settings["temperature"], positive=True)
+        check_number("option first_share", self.settings["first_share"], positive=True)
         check_number("option warmup", self.settings["warmup"], below=1)
         self.brightness = checked_brightness(self)
         if self.settings["first"] not in FIRST:
@@ -97,7 +99,7 @@ class DER(Method):
     def stages(self, growth: Growth) -> tuple[Stage, ...]:
         """The training of the representation; the action's `balance` adds that of the classifier."""
         if not growth.old and self.settings["first"] == "plain":
-            return (PLAIN,)
+            return (replace(PLAIN, share=float(self.settings["first_share"])),)
         warmup = float(self.settings["warmup"])
         return (replace(REPRESENTATION, warmup=warmup, renews=warmup),)
 

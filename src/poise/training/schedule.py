@@ -31,7 +31,7 @@ class Schedule:
         warmup: the share of a stage's epochs in which the learning rate rises to its start.
         images: for how many images `epochs` is meant, if phases of more or fewer are to be shorter or longer.
         milestones: after which shares of the main stage the learning rate is multiplied by its decay, in place of the
-            method's own.
+            method's own; a first phase that has another shape than the others (DER's) keeps it.
         balance_share: the length of the balanced fine-tuning as a share of `epochs`, in place of the method's own.
         balance_lr: its learning rate, in place of the method's own.
     """
@@ -74,7 +74,7 @@ class Schedule:
         if stage.name == BALANCE:
             share = stage.share if self.balance_share is None else self.balance_share
             return replace(stage, share=share, lr=stage.lr if self.balance_lr is None else self.balance_lr)
-        if stage.name == MAIN and self.milestones is not None:
+        if stage.name == MAIN and self.milestones is not None and not stage.keeps_milestones:
             stage = replace(stage, milestones=self.milestones, cosine=False)
         return stage
 
