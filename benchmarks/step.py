@@ -151,14 +151,15 @@ def step_flops(trainer: Trainer, size: int) -> float:
 def kernel_times(trainer: Trainer, steps: int = 64, most: int = 25) -> dict[str, Any]:
     """Where a captured step spends its time: milliseconds a step of each kernel, and its share."""
     run = trainer.situation.backend.guarded(trainer.run())
+    steps_done = (event.step for event in run if isinstance(event, StepDone))  # of its epoch
     for _ in range(3):
-        next(run)
+        last = next(steps_done)
     _wait([trainer])
     with profile(activities=[ProfilerActivity.CUDA]) as profiler:
         done = 0
         while done < steps:
-            event = next(run)
-            done += -(-event.images // trainer.schedule.batch) if isinstance(event, StepDone) else 0
+            before, last = last, next(steps_done)
+            done += last - before if last > before else last
         _wait([trainer])
     found = sorted(profiler.key_averages(), key=lambda each: -each.self_device_time_total)
     whole = sum(each.self_device_time_total for each in found)

@@ -102,6 +102,33 @@ def test_a_plain_file_is_read_whole_up_to_the_limit(tmp_path: Path) -> None:
                 files.read_bytes(path, size - 1)
 
 
+@pytest.mark.parametrize(
+    ("limit", "free"),
+    [
+        ("5000000", 5_000_000 - 4_000_000 + 900_000 + 800_000 + 700_000),  # caches of files give way
+        ("50000000", 4096 << 10),  # no more than the machine has
+        ("max", 4096 << 10),
+        (None, 4096 << 10),
+    ],
+)
+def test_free_memory_is_that_of_the_container_without_caches(
+    limit: str | None, free: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = {"/proc/meminfo": "MemTotal: 8192 kB\nMemFree: 1024 kB\nMemAvailable: 4096 kB\n"}
+    if limit is not None:
+        caches = "anon 1600000\nactive_file 900000\ninactive_file 800000\nslab_reclaimable 700000\n"
+        there |= {"/sys/fs/cgroup/memory.max": f"{limit}\n", "/sys/fs/cgroup/memory.current": "4000000\n"}
+        there |= {"/sys/fs/cgroup/memory.stat": caches}
+
+    def read(path: str) -> str:
+        if path not in there:
+            raise FileNotFoundError(path)
+        return there[path]
+
+    monkeypatch.setattr(files, "read_text", read)
+    assert files.free_memory() == free
+
+
 def test_what_is_missing_is_the_systems_own_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         files.read_bytes(tmp_path / "nothing")

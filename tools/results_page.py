@@ -414,7 +414,7 @@ def main_table(results: Results) -> str:
         row, runs = accuracy_row(results, line), [run for run in results.of(line) if run.recipe.get("order") == ORDER]
         seeds = ", ".join(map(str, sorted({run.seed for run in runs}))) or MISSING
         said = MISSING if not line.paper or "leak" in line.label else verdict(row)
-        said = "another policy" if "`online`" in line.label else said
+        said = "another policy" if runs and "`online`" in line.label else said
         rows.append(
             [line.label, *row.cells, seeds, said, f"`{line.command}`" + (f"; {line.notes}" if line.notes else "")]
         )

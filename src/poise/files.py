@@ -101,7 +101,8 @@ def free_memory() -> int:
     try:  # in a container that may have less
         limit, used = (int(read_text(f"/sys/fs/cgroup/memory.{word}")) for word in ("max", "current"))
         counts = dict(line.split(maxsplit=1) for line in read_text("/sys/fs/cgroup/memory.stat").splitlines())
-        cached = int(counts["active_file"]) + int(counts["inactive_file"])  # pages of files, which give way
+        # pages of files and what is known of them, which give way
+        cached = sum(int(counts[word]) for word in ("active_file", "inactive_file", "slab_reclaimable"))
     except (OSError, ValueError, KeyError):
         return found
     return max(0, min(found, limit - used + cached))

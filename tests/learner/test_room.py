@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -53,6 +55,19 @@ def test_images_that_are_too_large_are_refused_before_training(
         learner.partial_fit(IMAGES, LABELS)
     assert "\n" not in str(caught.value)
     assert learner.phases_ == 0
+
+
+@pytest.mark.parametrize("words", [{"method": "simplecil"}, {"method": "slca", "action": {"backbone_rate": 0.0}}])
+def test_a_phase_that_trains_nothing_of_the_network_is_not(
+    words: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learner = Learner(**words, net="small", epochs=1, batch=4, policy="fixed", device="cpu")
+    images, labels = IMAGES[:, :64, :64], [2, 3, 2, 3]
+    learner.partial_fit(images, LABELS)
+    monkeypatch.setattr("poise.learner.room.free_memory", lambda: 1 << 10)
+    assert learner.partial_fit(images, labels).phases_ == 2
+    with pytest.raises(UserError, match=r"takes .* of memory at least"):
+        Learner("lucir", net="small", epochs=1, batch=4, device="cpu").partial_fit(images, LABELS)
 
 
 def test_the_same_step_on_smaller_images_is_not(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,8 @@ from poise.training.capture import CapturedRunner
 pytestmark = pytest.mark.gpu
 
 GROWTH = Growth(old=4, new=2)
-IMAGES = 70  # with batches of 32: two full ones and a smaller last one
+IMAGES = 75  # with batches of 32: two full ones and a smaller last one
+FEWER = 70  # of which the last few join the one before
 
 
 CASES: dict[str, tuple[str, dict[str, float | str]]] = {
@@ -65,6 +66,18 @@ def trained(trainer: Trainer) -> tuple[dict[str, Tensor], list[float]]:
 def test_captured_equals_eager_exactly_in_deterministic_mode(make_trainer: Callable[..., Trainer]) -> None:
     eager, eager_losses = trained(make_trainer(capture=False))
     captured, captured_losses = trained(make_trainer(capture=True))  # 17 epochs of 3 steps
+    assert captured_losses == eager_losses
+    for name, value in eager.items():
+        assert torch.equal(captured[name], value), name
+
+
+@pytest.mark.parametrize("make_trainer", ["lucir", "podnet"], indirect=True)
+def test_captured_equals_eager_exactly_with_a_larger_last_batch(
+    make_trainer: Callable[..., Trainer], make_images: Callable[..., ImageSet]
+) -> None:
+    images = make_images([number % sum(GROWTH) for number in range(FEWER)], shape=(3, 32, 32))
+    eager, eager_losses = trained(make_trainer(capture=False, images=images))
+    captured, captured_losses = trained(make_trainer(capture=True, images=images))  # 17 epochs of 2 steps
     assert captured_losses == eager_losses
     for name, value in eager.items():
         assert torch.equal(captured[name], value), name

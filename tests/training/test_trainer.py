@@ -57,6 +57,26 @@ class TestResume:
         assert list(resident.run()) == list(streamed.run())
         assert_same(weights(resident), weights(streamed))
 
+    @pytest.mark.parametrize("steps", [1, 2])
+    def test_from_before_a_few_last_images_joined_a_batch(
+        self, steps: int, make_trainer: Callable[..., Trainer], make_images: MakeImages, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        images = make_images([number % 4 for number in range(19)])
+        with monkeypatch.context() as older:
+            older.setattr("poise.training.trainer.batch_bounds", lambda count, size: [(0, 16), (16, 19)])
+            before = make_trainer(images=images, batch=16)
+            for _, event in zip(range(steps), before.run(), strict=False):
+                assert isinstance(event, StepDone)
+            saved = before.state()
+        trainer = make_trainer(images=images, batch=16)
+        trainer.restore(*saved)
+        again = make_trainer(images=images, batch=16)
+        again.restore(*trainer.state())  # as it stands
+        events = list(again.run())
+        assert isinstance(events[0], EpochDone)  # of the epoch in which it was stopped
+        assert [event.epoch for event in events if isinstance(event, EpochDone)] == [1, 2]
+        assert [event.images for event in events if isinstance(event, StepDone)] == [19]
+
     def test_each_stage_starts_without_momentum(self, make_trainer: Callable[..., Trainer]) -> None:
         trainer = make_trainer(TwoStages())
         for event in trainer.run():
@@ -189,6 +209,13 @@ def test_an_axis_the_method_does_not_use_changes_nothing(make_trainer: Callable[
 
 class TestWarmingUp:
     """A captured step is not warmed up again where one with the same kernels was; what tells them apart."""
+
+    @pytest.mark.parametrize(("count", "size"), [(70, 32), (75, 32), (20, 20)])
+    def test_kernels_are_timed_for_the_size_of_most_batches(
+        self, count: int, size: int, make_trainer: Callable[..., Trainer], make_images: MakeImages
+    ) -> None:
+        trainer = make_trainer(images=make_images([number % 4 for number in range(count)]), batch=32)
+        assert CapturedRunner(trainer._engine.step, trainer.feed, trainer.bounds).usual == size
 
     @staticmethod
     def kind(trainer: Trainer, size: int = 4) -> int:

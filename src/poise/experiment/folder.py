@@ -126,7 +126,7 @@ class RunFolder:
         return found
 
     def open_attempt(self) -> str:
-        """A new attempt for another process: its name. All before it stop, unless they hold the lock as a command."""
+        """A new attempt for another process: its name. All before it stop, unless a command here holds the lock."""
         with self.locked():
             assert self.claim is not None
             return self.claim.path.name

@@ -35,7 +35,7 @@ def open_phase(
     """
     opens = bool(settings.automatic) and arrival.phase == 0
     suited = suit(settings, arrival.images, around) if opens else settings
-    refuse_too_large(suited, arrival.images, around, len(knowledge.memory or ()))
+    refuse_too_large(suited, arrival, around, len(knowledge.memory or ()))
     if not opens and not forecast:
         return None
     judging = Judging(suited, arrival.images, around, _given(knowledge, around))

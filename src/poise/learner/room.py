@@ -11,9 +11,9 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from poise.data import ImageSet
 from poise.errors import UserError
 from poise.files import free_memory
+from poise.learner.arrival import Arrival
 from poise.learner.networks import Shape, build_model
 from poise.learner.phase import Surroundings, is_given
 from poise.learner.settings import Settings
@@ -22,13 +22,15 @@ from poise.learner.settings import Settings
 MOST_FOR_A_BYTE: Final = 4096
 
 
-def refuse_too_large(settings: Settings, images: ImageSet, around: Surroundings, kept: int = 0) -> None:
+def refuse_too_large(settings: Settings, arrival: Arrival, around: Surroundings, kept: int = 0) -> None:
     """Refuse images of which one training step takes more memory than is free, by what it takes at least.
 
-    They are trained on with so many kept ones. A network that poise did not make is not looked into.
+    They are trained on with so many kept ones. A network that poise did not make is not looked into, nor one of which
+    nothing is trained.
     """
-    if around.backend.device.type != "cpu" or is_given(settings, around):
+    if around.backend.device.type != "cpu" or is_given(settings, around) or _stays(settings, arrival.phase):
         return
+    images = arrival.images
     world = around.backend.world
     batch = max(1, min(settings.schedule.batch, len(images) + kept) // (1 if world is None else world.size))
     free = free_memory()
@@ -41,6 +43,12 @@ def refuse_too_large(settings: Settings, images: ImageSet, around: Surroundings,
             f"a training step of {batch} images of {size} pixels takes {needed / 1e9:.3g} GB of memory at least, and "
             f"{free / 1e9:.3g} GB are free; use a smaller image_size, or a smaller batch"
         )
+
+
+def _stays(settings: Settings, phase: int) -> bool:
+    """Whether nothing of the backbone learns in this phase, so that nothing is held for the way back through it."""
+    slow = phase > 0 and not settings.default_action.backbone_rate
+    return slow or settings.made_method.freezes(phase, given=False)
 
 
 def held_for_an_image(settings: Settings, shape: Shape) -> int:

@@ -141,7 +141,7 @@ def _small_phase(settings: Settings, knowledge: Knowledge, arrival: Arrival, aro
     if around.backend.device.type == "cpu":  # a step on many large images would take minutes
         batch = min(batch, max(2, STEP_PIXELS // math.prod(arrival.images.shape[1:])))
         settings = replace(settings, schedule=replace(settings.schedule, batch=batch))
-        refuse_too_large(settings, arrival.images, around, len(knowledge.memory or ()))
+        refuse_too_large(settings, arrival, around, len(knowledge.memory or ()))
     images = BATCHES * batch
     some, known = _some(arrival.images, images), _with_less_memory(knowledge, images)
     if known.preprocessing is None:

@@ -36,8 +36,8 @@ _WARM = Warm()
 def _searching(worthwhile: bool) -> Iterator[None]:
     """Let cuDNN time its kernels for a new size of batch, where the backend lets it and that is worthwhile.
 
-    The last batch of an epoch has another size in every training and is a small part of it: its kernels are chosen by
-    rule, which takes no time.
+    The last batch of an epoch, smaller or larger, has another size in every training and is a small part of it: its
+    kernels are chosen by rule, which takes no time.
     """
     cudnn = torch.backends.cudnn
     before = cudnn.benchmark
@@ -66,7 +66,7 @@ class _Slot:
 
 
 class CapturedRunner:
-    """Replays of one captured step per batch size (the last batch of an epoch may be smaller).
+    """Replays of one captured step per batch size (the last batch of an epoch may have another).
 
     The epoch's order and draws lie in fixed buffers; a counter on the device says where the next batch starts
     and is advanced by the graph. Warming up and capturing do not change weights, statistics or momentum.
@@ -91,9 +91,15 @@ class CapturedRunner:
         """The names of a step's values."""
         return self._step.names
 
+    @property
+    def usual(self) -> int:
+        """The size of all batches but the last one."""
+        start, stop = self._bounds[0]
+        return stop - start
+
     def epoch(self, order: Tensor, draws: Draws, first: int, noise: int) -> Iterator[Tensor]:
         """Replay the steps from `first` on, yielding after each stretch."""
-        if first == len(self._bounds):
+        if first >= len(self._bounds):
             return
         if not self._graphs:
             self._capture()
@@ -124,9 +130,9 @@ class CapturedRunner:
         with torch.cuda.stream(side):
             for size in sizes:
                 kind = self._kind(size)
-                for _ in range((size == sizes[0]) if kind in _WARM.steps else WARM_UP):
+                for _ in range((size in (sizes[0], self.usual)) if kind in _WARM.steps else WARM_UP):
                     self._position.zero_()
-                    with _searching(size == sizes[0]):
+                    with _searching(size == self.usual):
                         found = self._train_batch(size)
                 _WARM.steps.add(kind)
         self._values = torch.zeros(len(self._bounds), len(found), dtype=torch.float32, device=self._feed.device)
@@ -135,7 +141,7 @@ class CapturedRunner:
             self._step.optimiser.zero_grad(set_to_none=True)
             graph = torch.cuda.CUDAGraph()
             capture = torch.cuda.graph(graph, pool=pool, stream=side, capture_error_mode="thread_local")
-            with _searching(size == sizes[0]), capture:
+            with _searching(size == self.usual), capture:
                 self._values.index_copy_(0, self._row[None], self._train_batch(size)[None])
                 self._row += 1
             graphs[size] = graph

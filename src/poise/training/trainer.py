@@ -374,10 +374,15 @@ class Trainer:
                 self._enter()
                 self._restore_engines(tensors)
                 epochs = self.stages[self.stage].epochs(self.schedule.epochs)
-                steps = len(self.bounds) if self.stage in self._engines and self.epoch < epochs else 0
+                steps = self._most_steps if self.stage in self._engines and self.epoch < epochs else 0
             self._restored_names = tuple(meta["names"])
             self.record = [tensors["record"].to(self.situation.backend.device)] if "record" in tensors else []
             check_place((self.epoch, self.step), epochs, steps, self.record, self._names())
+
+    @property
+    def _most_steps(self) -> int:
+        """How far a state may stand in an epoch: poise used to train a few last images by themselves."""
+        return -(-len(self._engine.feed) // self.schedule.batch)
 
     def _restore_engines(self, tensors: Mapping[str, Tensor]) -> None:
         for place, engine in self._engines_at_work().items():
