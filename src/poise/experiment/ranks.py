@@ -17,6 +17,7 @@ from poise.experiment.plan import Plan, images_by_origin
 from poise.experiment.run import Run, Running
 from poise.experiment.stopping import as_many_threads
 from poise.learner import Learner, LearnerState
+from poise.progress import Meter
 from poise.training import Event, World
 
 
@@ -68,7 +69,7 @@ class Follower(Run):
         self.exams = [Exam(**exam) for exam in found.meta["exams"]]
         return self.plan.restored_learner(state)
 
-    def _show(self, event: Event, learner: Learner, train: ImageSet) -> None:
+    def _show(self, event: Event, meter: Meter) -> None:
         """Rank 0 does."""
 
     def _end_phase(self, learner: Learner, phase: int, examiner: Examiner) -> None:
