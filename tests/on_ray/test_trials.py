@@ -275,10 +275,18 @@ def without_ray(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     return hide
 
 
-@pytest.mark.parametrize("words", [["run", "--trials-on", "ray"], ["resume", "{run}", "--trials-on", "ray"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["run", "--trials-on", "ray"],
+        ["resume", "{run}", "--trials-on", "ray"],
+        ["sweep", "{sweep}", "--on", "ray", "--out", "{out}"],
+    ],
+)
 def test_without_ray_it_is_one_line(
     words: list[str],
     reference: Path,
+    sweep_file: Path,
     without_ray: Callable[[], None],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -291,8 +299,10 @@ def test_without_ray_it_is_one_line(
         if path.name in ("recipe.json", "machine.json"):
             (unfinished / path.name).write_bytes(path.read_bytes())
     out = ["--out", str(tmp_path / "new")] if words[0] == "run" else []
-    monkeypatch.setattr(sys, "argv", ["poise", *(word.format(run=unfinished) for word in words), *out])
+    places = {"run": unfinished, "sweep": sweep_file, "out": tmp_path / "new"}
+    monkeypatch.setattr(sys, "argv", ["poise", *(word.format(**places) for word in words), *out])
     with pytest.raises(SystemExit) as leaving:
         cli.main()
     assert leaving.value.code == 2
     assert capsys.readouterr().err == "poise: Ray is not installed; it is an extra: pip install 'poise[ray]'\n"
+    assert not (tmp_path / "new").exists()
