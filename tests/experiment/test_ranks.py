@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore
 
 from poise.errors import UserError
 from poise.experiment import Plan, open_ranks
@@ -19,7 +19,7 @@ class TwoRanks(World):
     """Rank 0 of two, of which the other differs in what it is said to."""
 
     def __init__(self, **other: str) -> None:
-        super().__init__(0, 2, 0, 2, dist.HashStore())
+        super().__init__(0, 2, 0, 2, HashStore())
         self._other = other
 
     def gathered(self, value: Any) -> list[Any]:
