@@ -143,8 +143,8 @@ def test_workers_that_began_before_a_resume_are_replaced_where_the_run_has_other
     """Bytes depend on threads, and a run goes on with those that it was started with."""
     trials, action = second_phase(), Learner(**SMALL).settings.default_action
     attempts = [Attempt(Trial(0, 0, 1), action, "fc", 4)]
-    with Executor(address, cpus_per_worker=1) as executor:
-        assert executor.meet_workers("cpu") == "2 workers on 2 nodes, 1 CPU each"
+    with Executor(address, cpus_per_worker=1, workers=1) as executor:
+        assert executor.meet_workers("cpu") == "1 worker on 1 node, 1 CPU each"
         (before,) = executor._trials.values()
         assert list(executor.run(trials, attempts)) == list(trials.run_all(attempts))
         assert list(executor._trials.values()) == [before]

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 A = TypeVar("A")
 R = TypeVar("R")
 
-MEET_SECONDS = 15.0  # that a run waits for its workers before it begins without them
+MEET_SECONDS = 10.0  # that a run waits for its workers before it begins without them
 
 
 class Executor:
@@ -88,7 +88,7 @@ class Executor:
         until = time.monotonic() + MEET_SECONDS
         on_gpu = make_backend(device, "fp32", deterministic=False).device.type == "cuda"
         staff = self._staffed(on_gpu, lambda: time.monotonic() > until).staff
-        return staff.summary() if staff.ready else "no worker is free yet; trials wait for one"
+        return staff.summary() if staff.ready else "no worker is ready yet; trials wait for one"
 
     def run(self, bench: Bench[A, R], attempts: Sequence[A]) -> Iterator[R]:
         """The result of every attempt, in the order of asking."""
