@@ -68,6 +68,7 @@ def test_a_run_counts_the_phases_to_come_with_their_tuning() -> None:
     worker = Clock(None)
     plans = [Workload(0, stages={"main": 200.0}), WORK, Workload(2, 3, True, 300.0, 0.0, {"main": 500.0})]
     meter = Meter(worker, plans, clock=worker)
+    meter.note(events.PhaseStarted(0, 2, 2, 40, 0))
     worker.now = 2.0
     done = meter.note(events.EpochDone(0, "main", 1, 2, 0.1, 1.0, {}))
     assert done.share == pytest.approx(100 / 2000)
@@ -81,6 +82,11 @@ def test_a_phase_that_is_resumed_starts_where_it_stands() -> None:
     worker.now = 4.0
     done = meter.note(step("main", 1, 2))
     assert done.share == pytest.approx((400 + 375) / 1000)
+    assert (done.rate, done.left) == (0.0, None), "what was trained before it was stopped is no measurement"
+    worker.now = 6.0
+    done = meter.note(step("balance", 0, 2))
+    assert done.rate == pytest.approx((125 + 25) / 2)
+    assert done.left == pytest.approx(75 / 75)
 
 
 def test_judging_and_a_bound_are_said_in_words() -> None:

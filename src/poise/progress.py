@@ -68,9 +68,10 @@ class Meter:
         self._expected: float | None = None  # images in a second, as long as nothing was measured
 
     def note(self, event: Event) -> Done:
-        """Count what led to this event."""
+        """Count what led to this event. Of a phase that was resumed, the first one only says where it stands."""
         now = self._clock()
         elapsed, self._last = now - self._last, now
+        measures = self._phase >= 0
         if event.phase != self._phase:
             self._phase, self._prepared, self._chosen, self._trained = event.phase, 0.0, 0.0, 0.0
         outlook = self._worker.outlook()
@@ -89,9 +90,9 @@ class Meter:
         chosen, trained = self._chosen, self._trained
         self._chosen, self._trained = _work_done(event, plan, outlook.trying, (chosen, trained))
         tuning = isinstance(event, events.TrialDone | events.TuningDone)
-        if tuning:
+        if tuning and measures:
             self._tuning.count(self._chosen - chosen, elapsed)
-        elif isinstance(event, events.StepDone | events.EpochDone | events.StageDone):
+        elif isinstance(event, events.StepDone | events.EpochDone | events.StageDone) and measures:
             self._training.count(self._trained - trained, elapsed)
         return self._done((self._tuning if tuning else self._training).rate or 0.0)
 

@@ -38,11 +38,13 @@ NODE: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 90_000_000}
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Any]:
     """Two nodes with a CPU each; the workers' poise is the one that is tested."""
+    from ray._common.utils import get_ray_address_file
     from ray.cluster_utils import Cluster
 
     source, before = str(Path(poise.__file__).parents[1]), dict(os.environ)
     os.environ |= {"PYTHONPATH": source, "OMP_NUM_THREADS": "1", "RAY_AUTH_MODE": "disabled"}
     folder = tempfile.mkdtemp(prefix="ray")  # a short path: sockets are made in it
+    Path(get_ray_address_file(None)).parent.mkdir(exist_ok=True)  # where Ray was never started, it does not make it
     started: Any = Cluster(
         initialize_head=True, head_node_args={**NODE, "include_dashboard": False, "temp_dir": folder}
     )

@@ -87,3 +87,14 @@ def test_a_cell_fails_after_three_attempts_in_a_row_without_a_new_checkpoint(cel
         job.lose()
         lost.append(job.lost)
     assert lost == [1, 0, 1, 2, 3]
+
+
+def test_another_poise_of_the_same_commit_is_told_apart(host: Host) -> None:
+    hello = executor._hello(1)
+    own = hello["versions"]
+    name = own["poise_commit"] or own["poise"]
+    problem = host.introduce({**hello, "versions": {**own, "poise_source": "changed"}})["problem"]
+    assert problem == f"another poise is installed there ({name} as well, with other files); install the same"
+    older = {**own, "poise_source": "changed", "poise_commit": "abc"}
+    problem = host.introduce({**hello, "versions": older})["problem"]
+    assert problem == f"another poise is installed there ({name}, here abc); install the same"

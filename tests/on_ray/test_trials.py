@@ -24,8 +24,10 @@ from poise.data import ImageSet
 from poise.data.sources import open_source
 from poise.errors import UserError
 from poise.experiment import RunFolder, load_recipe, make_plan
+from poise.experiment.provenance import versions
 from poise.policies import Trial
 from poise.ray import Executor
+from poise.ray import executor as executor_module
 from poise.ray.letters import OpenData, open_letter, write_letter
 from poise.training import Event, Situation, TrialDone
 from poise.tuning import Attempt, TrialInputs, Trials
@@ -136,6 +138,67 @@ def test_an_answer_that_nobody_waited_for_is_not_taken_for_another_and_warnings_
     assert [(each.name, each.levelname) for each in by_workers] == [("poise.training.noise", "WARNING")]
 
 
+@pytest.mark.ray
+def test_workers_that_began_before_a_resume_are_replaced_where_the_run_has_other_threads(address: str) -> None:
+    """Bytes depend on threads, and a run goes on with those that it was started with."""
+    trials, action = second_phase(), Learner(**SMALL).settings.default_action
+    attempts = [Attempt(Trial(0, 0, 1), action, "fc", 4)]
+    with Executor(address, cpus_per_worker=1, workers=1) as executor:
+        assert executor.meet_workers("cpu") == "1 worker on 1 node, 1 CPU each"
+        (before,) = executor._trials.values()
+        assert list(executor.run(trials, attempts)) == list(trials.run_all(attempts))
+        assert list(executor._trials.values()) == [before]
+        torch.set_num_threads(2)
+        try:
+            assert list(executor.run(trials, attempts)) == list(trials.run_all(attempts))
+        finally:
+            torch.set_num_threads(1)
+        (after,) = executor._trials.values()
+        assert (before.staff.threads, before.staff.members, after.staff.threads) == (1, [], 2)
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--cpus-per-worker", "1000"], "no node of the cluster has 1000 CPUs for a worker"),
+        (["other version"], "torch .* is installed there, 0.1 here; install the same"),
+    ],
+)
+def test_what_is_wrong_with_workers_is_said_before_anything_is_trained(
+    words: list[str],
+    expected: str,
+    address: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    if words == ["other version"]:
+        own, words = versions(), []
+        monkeypatch.setattr(executor_module, "versions", lambda: {**own, "torch": "0.1"})
+    out = ["--out", str(tmp_path / "run"), "--trials-on", f"ray:{address}"]
+    monkeypatch.setattr(sys, "argv", ["poise", "run", "policy=race", *out, *words])
+    with pytest.raises(SystemExit) as leaving:
+        cli.main()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert leaving.value.code == 2
+    assert re.search(expected, line), line
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.ray
+def test_that_a_policy_asks_for_no_trials_is_said(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["run", "groups=[2,1]", "epochs=1", "--out", str(tmp_path / "run"), "--trials-on", f"ray:{address}"]
+    monkeypatch.setattr(sys, "argv", ["poise", *words])
+    with pytest.raises(SystemExit) as leaving:
+        cli.main()
+    assert not leaving.value.code
+    said = capsys.readouterr().err.splitlines()
+    assert said[0] == "policy=fixed asks for no trials: --trials-on makes this run no faster"
+
+
 # Letters --------------------------------------------------------------------------------------------------------------
 
 
@@ -212,10 +275,18 @@ def without_ray(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     return hide
 
 
-@pytest.mark.parametrize("words", [["run", "--trials-on", "ray"], ["resume", "{run}", "--trials-on", "ray"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["run", "--trials-on", "ray"],
+        ["resume", "{run}", "--trials-on", "ray"],
+        ["sweep", "{sweep}", "--on", "ray", "--out", "{out}"],
+    ],
+)
 def test_without_ray_it_is_one_line(
     words: list[str],
     reference: Path,
+    sweep_file: Path,
     without_ray: Callable[[], None],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -228,8 +299,10 @@ def test_without_ray_it_is_one_line(
         if path.name in ("recipe.json", "machine.json"):
             (unfinished / path.name).write_bytes(path.read_bytes())
     out = ["--out", str(tmp_path / "new")] if words[0] == "run" else []
-    monkeypatch.setattr(sys, "argv", ["poise", *(word.format(run=unfinished) for word in words), *out])
+    places = {"run": unfinished, "sweep": sweep_file, "out": tmp_path / "new"}
+    monkeypatch.setattr(sys, "argv", ["poise", *(word.format(**places) for word in words), *out])
     with pytest.raises(SystemExit) as leaving:
         cli.main()
     assert leaving.value.code == 2
     assert capsys.readouterr().err == "poise: Ray is not installed; it is an extra: pip install 'poise[ray]'\n"
+    assert not (tmp_path / "new").exists()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from poise.cli.ranks import is_launched
-from poise.cli.words import show
+from poise.cli.words import say, show
 from poise.errors import PoiseError, UserError
 from poise.experiment import (
     Follower,
@@ -67,8 +67,13 @@ def refuse_under_torchrun(place: str | None) -> None:
 
 
 @contextmanager
-def trials_elsewhere(plan: Plan, place: str | None, cpus_per_worker: int | None) -> Iterator[Executor | None]:
-    """Where `--trials-on` says that the trials of a run are run; None: here."""
+def trials_elsewhere(
+    plan: Plan, place: str | None, cpus_per_worker: int | None, *, begins: bool = True
+) -> Iterator[Executor | None]:
+    """Where `--trials-on` says that the trials of a run are run; None: here.
+
+    Where the run `begins`, so do its workers: what is wrong with the cluster is said before anything is trained.
+    """
     if place is None:
         if cpus_per_worker is not None:
             raise UserError("--cpus-per-worker is about the workers of a cluster; use it with --trials-on ray")
@@ -78,8 +83,13 @@ def trials_elsewhere(plan: Plan, place: str | None, cpus_per_worker: int | None)
 
     refuse_under_torchrun(place)
     with make_executor(place, "--trials-on", cpus_per_worker=cpus_per_worker) as executor:
-        executor.connect()  # what is wrong with the cluster is said before anything is trained
-        yield executor.for_plan(plan)
+        executor.connect()
+        executor.for_plan(plan)
+        if not plan.settings.kind.asks:
+            say(f"policy={plan.settings.policy} asks for no trials: --trials-on makes this run no faster")
+        elif begins:
+            say(executor.meet_workers(plan.recipe.device))
+        yield executor
 
 
 def start_run(job: Run, tensorboard: bool = False, track: str | None = None) -> None:

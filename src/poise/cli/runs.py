@@ -49,8 +49,8 @@ def run(
             refuse_dry_run(world)
             show(describe_plan(plan))
             return
-        with trials_elsewhere(plan, trials_on, cpus_per_worker) as executor:
-            folder = RunFolder(out or plan.default_folder())
+        folder = RunFolder(out or plan.default_folder())
+        with trials_elsewhere(plan, trials_on, cpus_per_worker, begins=not folder.exists) as executor:
             job = Run(plan, folder, (), checkpoint_every, executor=executor, world=world)
             start_run(job, tensorboard, track)
 

@@ -14,9 +14,11 @@ from poise.errors import OutOfMemory
 from poise.experiment.examiner import Exam, Examiner
 from poise.experiment.folder import Checkpoint
 from poise.experiment.plan import Plan, images_by_origin
+from poise.experiment.provenance import source_digest
 from poise.experiment.run import Run, Running
 from poise.experiment.stopping import as_many_threads
 from poise.learner import Learner, LearnerState
+from poise.progress import Meter
 from poise.training import Event, World
 
 
@@ -25,6 +27,7 @@ def open_ranks(world: World, plan: Plan) -> None:
     world.synchronises = plan.recipe.batch_statistics == "synchronised"
     world.refuse_unlike(
         version_of_poise=__version__,
+        source_of_poise=source_digest()[:12],
         version_of_torch=torch.__version__,
         data_set=plan.source.fingerprint,
         number_of_threads=torch.get_num_threads(),
@@ -68,7 +71,7 @@ class Follower(Run):
         self.exams = [Exam(**exam) for exam in found.meta["exams"]]
         return self.plan.restored_learner(state)
 
-    def _show(self, event: Event, learner: Learner, train: ImageSet) -> None:
+    def _show(self, event: Event, meter: Meter) -> None:
         """Rank 0 does."""
 
     def _end_phase(self, learner: Learner, phase: int, examiner: Examiner) -> None:

@@ -191,6 +191,7 @@ class Run:
             reward=reward,
         )
         clock = CheckpointClock(self.checkpoint_seconds)
+        meter = self._meter = self._meter or Meter(learner, self.plan.work(train))
         while True:
             began = time.monotonic()
             with heeding(self.executor, lambda: self._leave_if_asked(learner)):
@@ -199,7 +200,7 @@ class Run:
             self.seconds[part] += time.monotonic() - began
             if event is None:
                 return self._check_ranks(learner)
-            self._show(event, learner, train)
+            self._show(event, meter)
             self._leave_if_asked(learner)
             if clock.is_due(event):
                 self._checkpoint(learner)
@@ -214,11 +215,10 @@ class Run:
         self._keep(exam, learner)
         self._checkpoint(learner)
 
-    def _show(self, event: Event, learner: Learner, train: ImageSet) -> None:
+    def _show(self, event: Event, meter: Meter) -> None:
         if event.kept:
             self.folder.journal.append(event.as_json())
-        self._meter = self._meter or Meter(learner, self.plan.work(train))
-        done = self._meter.note(event)
+        done = meter.note(event)
         for watcher in self.watchers:
             watcher.event(event, done)
 

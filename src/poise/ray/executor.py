@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -18,15 +19,17 @@ from poise.experiment.sweep import Cell, CellBench, Failure
 from poise.ray.cells import CellDriver, Token, cell_needs, finish_here
 from poise.ray.cluster import Cluster
 from poise.ray.letters import OpenData
-from poise.ray.staff import PATIENCE, Needs, Staff, Told
+from poise.ray.staff import MOST_WORKERS, PATIENCE, Needs, Staff, Told
 from poise.ray.trials import TrialDriver
-from poise.training import Bench
+from poise.training import Bench, make_backend
 from poise.tuning import Trials
 
 log = logging.getLogger(__name__)
 
 A = TypeVar("A")
 R = TypeVar("R")
+
+MEET_SECONDS = 10.0  # that a run waits for its workers before it begins without them
 
 
 class Executor:
@@ -75,6 +78,17 @@ class Executor:
         shape, recipe = plan.source.outline()[1], plan.recipe
         self.data = OpenData(recipe.data, recipe.image_size, plan.source.fingerprint, shape)
         return self
+
+    def meet_workers(self, device: str) -> str:
+        """Start the workers for trials of a run on this device now: what is wrong with them is said at once.
+
+        Where the cluster is busy the run begins nevertheless, and waits for them when it has trials to run. Returns a
+        line that says how many there are.
+        """
+        until = time.monotonic() + MEET_SECONDS
+        on_gpu = make_backend(device, "fp32", deterministic=False).device.type == "cuda"
+        staff = self._staffed(on_gpu, lambda: time.monotonic() > until).staff
+        return staff.summary() if staff.ready else "no worker is ready yet; trials wait for one"
 
     def run(self, bench: Bench[A, R], attempts: Sequence[A]) -> Iterator[R]:
         """The result of every attempt, in the order of asking."""
@@ -152,21 +166,27 @@ class Executor:
 
     def _driver(self, trials: Trials) -> TrialDriver:
         """What hands out trials; its workers stay for the phases to come."""
-        on_gpu = trials.inputs.situation.backend.device.type == "cuda"
+        return self._staffed(trials.inputs.situation.backend.device.type == "cuda")
+
+    def _staffed(self, on_gpu: bool, stopped: Callable[[], bool] = lambda: False) -> TrialDriver:
+        """The same, with workers that have as many threads as this process: a run that is resumed has its own."""
+        cluster, threads, data = self.connect(), torch.get_num_threads(), self.data
+        if on_gpu in self._trials and self._trials[on_gpu].staff.threads != threads:
+            self._trials.pop(on_gpu).staff.close()
         if on_gpu not in self._trials:
-            cluster, threads, data = self.connect(), torch.get_num_threads(), self.data
             may_open = [(data.data, data.size, data.fingerprint)] if data is not None else []
             hello = {**_hello(threads), "may_open": may_open, "on_gpu": on_gpu}
-            needs = Needs(on_gpu, self.cpus_per_worker, threads)
-            staff = self._staff(needs, hello, log.warning)
+            staff = self._staff(Needs(on_gpu, self.cpus_per_worker, threads), hello, log.warning)
             staff.meanwhile = self._look_up
-            try:
-                staff.gather(len(needs.slots(cluster.nodes())))
-            except BaseException:
-                staff.close()
-                raise
             self._trials[on_gpu] = TrialDriver(cluster, staff, data)
-        return self._trials[on_gpu]
+        driver = self._trials[on_gpu]
+        if not driver.staff.gathered:
+            try:
+                driver.staff.gather(MOST_WORKERS, stopped)
+            except BaseException:
+                self._trials.pop(on_gpu).staff.close()
+                raise
+        return driver
 
 
 def _nothing() -> None:

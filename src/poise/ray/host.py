@@ -278,6 +278,7 @@ def _other_versions(wanted: Mapping[str, str | None]) -> str | None:
         if name in found and found[name] != version and name not in _SAID_BY_SOURCE:
             if name == "poise_source":
                 there, here = found["poise_commit"] or found["poise"], wanted["poise_commit"] or wanted["poise"]
-                return f"another poise is installed there ({there}, here {here}); install the same"
+                which = f"{there}, here {here}" if there != here else f"{there} as well, with other files"
+                return f"another poise is installed there ({which}); install the same"
             return f"{name} {found[name]} is installed there, {version} here; install the same"
     return None

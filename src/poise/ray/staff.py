@@ -144,9 +144,14 @@ class Staff:
         self._looked = -math.inf
         self._shunned: dict[tuple[str, int], float] = {}  # places, until when
         self._unfit: set[str] = set()  # nodes that were refused
-        self._gathered = False
+        self.gathered = False  # all that can be had at the beginning: what is wrong with later ones refuses nothing
         self._empty_since: float | None = None
         self._told = False  # that it waits for workers
+
+    @property
+    def threads(self) -> int:
+        """Of each worker."""
+        return self._needs.threads
 
     @property
     def ready(self) -> list[Member]:
@@ -170,12 +175,17 @@ class Staff:
         member.asked = self.cluster.call(member.handle, method, *args)
 
     def gather(self, most: int, stopped: Callable[[], bool] = lambda: False) -> None:
-        """Start up to so many workers; all that is wrong with them is found here, before anything is begun."""
+        """Start up to so many workers; all that is wrong with them is found here, before anything is begun.
+
+        Where it is `stopped`, it may be called again and goes on.
+        """
         self._look()
         self._needs.refuse_none(self._nodes)
         self.recruit(most)
         began, losses = time.monotonic(), dict[str, int]()
-        while not stopped() and not (self.members and all(member.ready for member in self.members)):
+        while not (self.members and all(member.ready for member in self.members)):
+            if stopped():
+                return
             for member, reason in self.wait(0.5)[1]:  # a node that just left the cluster may still be listed
                 losses[member.slot.node.id] = losses.get(member.slot.node.id, 0) + 1
                 if losses[member.slot.node.id] == STARTS:
@@ -185,7 +195,7 @@ class Staff:
             self.recruit(most)
             if self.ready and time.monotonic() - began > GATHER_SECONDS:
                 break
-        self._gathered = True
+        self.gathered = True
 
     def recruit(self, most: int) -> None:
         """Have up to so many workers, where there is a place for them."""
@@ -246,7 +256,7 @@ class Staff:
             return []
         line = f"node {member.name}: {introduction['problem']}"
         self._unfit.add(member.slot.node.id)
-        if not self._gathered:
+        if not self.gathered:
             raise UserError(line)
         self._say(line)
         return [self._lose(member, introduction["problem"])]
