@@ -89,7 +89,7 @@ TASKS: Final = (
     Task("one by one", "cifar", (3, 1, 1, 1, 1), 80, showing=False),
     Task("uneven", "cifar", (4, 1, 3, 1), 60, showing=False),
     Task("tail", "cifar", (5, 3, 2), (250, 10), showing=False),
-    # For choosing, added after the second showing: "text" has 18 images a class, for want of digits, and says the opposite.
+    # For choosing, added after the second showing: of the digits left for "text" there are 18 images a class.
     Task("more text", "digits set aside", (4, 3, 3), 70, showing=False),
 )
 

@@ -1,6 +1,6 @@
-"""Words for `Learner` on the choosing tasks of `own_images.py`: how its defaults are chosen.
+r"""Words for `Learner` on the choosing tasks of `own_images.py`: how its defaults are chosen.
 
-    POISE_DATA=FOLDER python benchmarks/own_images_choosing.py --out FILE.jsonl --tasks few,tail --seeds 0,1 \\
+    POISE_DATA=FOLDER python benchmarks/own_images_choosing.py --out FILE.jsonl --tasks few,tail --seeds 0,1 \
         loop '{"policy": "fixed"}' '{"policy": "fixed", "optimiser": "adamw"}'
 
 Each line of the file is one run: the task, the seed, what `Learner` was given beside memory, seed and device, and the
@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
+
 from own_images import TASKS, Task, draw, read_rows, run_loop
 
 CHOOSING = {task.name: task for task in TASKS if not task.showing}

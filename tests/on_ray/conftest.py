@@ -127,7 +127,7 @@ def start_command(*words: str) -> subprocess.Popen[str]:
     )
 
 
-def wait_for(found: Callable[[], Any], seconds: float = 90.0, job: subprocess.Popen[str] | None = None) -> Any:
+def wait_for(found: Callable[[], Any], seconds: float = 240.0, job: subprocess.Popen[str] | None = None) -> Any:
     """What it finds, as soon as it finds something; in vain where the job has ended, which is then told."""
     until = time.monotonic() + seconds
     while time.monotonic() < until and (job is None or job.poll() is None):

@@ -43,7 +43,7 @@ def test_a_sweep_on_a_cluster_gives_the_same_bytes_though_a_worker_is_killed(
     once_a_cell_is_at_work(tmp_path, kill)
     said = swept(cells, tmp_path, address)
     assert_same(tmp_path)
-    assert said.startswith("2 workers on 2 nodes, 1 CPU each\n")
+    assert "2 workers on 2 nodes, 1 CPU each\n" in said  # perhaps after a line that it waits for them
     assert said.count("a worker is lost") == 1
     assert said.count(": finished") == len(cells)
     assert not list(tmp_path.glob(".poise*")), "the token is gone"
@@ -62,7 +62,7 @@ def test_a_sweep_goes_on_when_a_node_is_removed(
     said = swept(cells, tmp_path, address, cpus_per_worker=2)
     cluster.remove_node(stays)
     assert_same(tmp_path)
-    assert said.startswith("2 workers on 2 nodes, 2 CPUs each\n")
+    assert "2 workers on 2 nodes, 2 CPUs each\n" in said  # perhaps after a line that it waits for them
     assert "a worker is lost" in said
 
 
