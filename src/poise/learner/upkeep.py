@@ -191,7 +191,8 @@ class Upkeep(Saving):
 
 def _one_or_several(classes: Label | Labels) -> list[Label]:
     given = classes.tolist() if isinstance(classes, np.ndarray | np.generic | Tensor) else classes
-    found = plain_labels([given] if isinstance(given, str | int) else given)
+    several = isinstance(given, Iterable) and not isinstance(given, str)
+    found = plain_labels(given if several or hasattr(given, "to_numpy") else [given])
     if not found:
         raise UserError("no class was named; give a label, or a list of labels")
     return found
