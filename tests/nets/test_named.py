@@ -315,7 +315,7 @@ class TestSaved:
     def test_that_module_is_the_one_that_the_function_returned(
         self, word: str, file: Path, some_images: tuple[Any, Any], tmp_path: Path
     ) -> None:
-        """Grey images are repeated for it, and no layer of it is taken for a classifier: the file's word did neither."""
+        """Grey images are repeated for it, and no layer is taken for a classifier, as when the word made it."""
         images, labels = some_images[0][..., 0], some_images[1]
         learner = Learner("icarl", net=f"{file}:{word}", **SETTINGS).partial_fit(images, labels)
         learner.save(tmp_path / "one")
