@@ -17,6 +17,7 @@ from poise.data import make_stream
 from poise.data.sources import ArraySource, DigitsSource
 from poise.errors import UserError
 from poise.experiment import Plan, Run, RunFolder, TensorBoard, load_recipe, make_plan, make_recipe, reopen
+from poise.experiment.plan import plan_of_words
 from poise.learner import judging_work
 from poise.store import read_journal
 from poise.training import DefaultsChosen
@@ -375,6 +376,32 @@ def test_what_was_chosen_is_in_the_run_folder_and_resumed_anywhere(photos: Path,
         assert {**again, "seconds": 0, "digest": 0} == {**result, "seconds": 0, "digest": 0}
         assert stopped.journal.path.read_bytes() == whole.journal.path.read_bytes()
         shutil.rmtree(stopped.path)
+
+
+@pytest.mark.parametrize(
+    ("words", "sizes", "setting"),
+    [((), [2, 2], "tfs"), (("phases=3",), [2, 1, 1], "groups"), (("groups=[1,3]",), [1, 3], "groups")],
+)
+def test_any_number_of_classes_can_be_split(
+    photos: Path, words: tuple[str, ...], sizes: list[int], setting: str
+) -> None:
+    plan = folder_plan(photos, *words)
+    assert [len(group) for group in plan.stream] == sizes
+    assert plan.recipe.setting == setting
+    again = plan_of_words(plan.as_json())
+    assert (again.stream, again.recipe) == (plan.stream, plan.recipe)
+
+
+@pytest.mark.parametrize("phases", [0, 5])
+def test_but_not_into_more_phases_than_there_are_classes(photos: Path, phases: int) -> None:
+    with pytest.raises(UserError, match="phases"):
+        folder_plan(photos, f"phases={phases}")
+
+
+def test_what_was_chosen_is_not_said_to_be_unused(photos: Path) -> None:
+    unused = "policy=fixed tries nothing, so it does not use trials"
+    assert unused not in folder_plan(photos).notes
+    assert unused in folder_plan(photos, "trials.length=0.3").notes
 
 
 def test_recipes_that_choose_nothing_are_written_as_ever() -> None:

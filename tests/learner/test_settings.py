@@ -195,6 +195,17 @@ def test_a_set_of_words_to_tune_can_be_written() -> None:
     assert settings.as_json()["tune"] == ["kd", "lr"]
 
 
+@pytest.mark.parametrize("method", ["finetune", "lwf", "ranpac", "joint", None])
+def test_what_follows_from_the_method_or_from_keeping_no_image_is_not_said_to_be_unused(
+    method: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    memory = None if method == "joint" else 0
+    Learner(method, memory=memory, policy="fixed")
+    assert not caplog.messages
+    Learner(method, memory=memory, policy="fixed", trials={"length": 0.5})
+    assert caplog.messages == ["policy=fixed tries nothing, so it does not use trials"]
+
+
 @pytest.mark.parametrize(
     ("settings", "line"),
     [

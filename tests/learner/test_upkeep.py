@@ -126,7 +126,8 @@ def test_the_images_of_a_removed_class_are_in_no_file(tmp_path: Path) -> None:
         ([0, "0"], "class '0' is not known, but 0 is: labels of this learner are whole numbers"),
         ([], "no class was named"),
         (True, "neither a whole number nor a string"),
-        (None, "give a list"),
+        (None, "label None is neither a whole number nor a string"),
+        (1.0, "label 1.0 is neither a whole number nor a string"),
     ],
     ids=str,
 )

@@ -139,6 +139,12 @@ class TestRefused:
             (nn.Sequential(Stem(), nn.Flatten(0)), {}, r"it returns \[\d+\]"),
             (plain(), {"preprocess": {"mean": [0.5]}}, "has no mean and std"),
             (plain(), {"preprocess": {"mean": "grey", "std": [1]}}, "not one number for each channel"),
+            (plain(), {"preprocess": {"mean": [0.5], "std": [0.5] * 3}}, "must have one number for each channel"),
+            (plain(), {"preprocess": {"mean": [0.5] * 3, "std": [0] * 3}}, r"std \(0.0, 0.0, 0.0\) above 0"),
+            (plain(), {"size": (32, 32)}, r"size=\(32, 32\) must be a whole number, at least 1"),
+            (plain(), {"size": 0}, "size=0 must be a whole number, at least 1"),
+            (plain(), {"channels": "three"}, "channels='three' must be a whole number, at least 1"),
+            (plain(), {"pretrained_on": 3}, "pretrained_on=3 must be a name"),
             (TimmNet, {}, "a class of your own must be made first"),
         ],
     )
@@ -235,6 +241,16 @@ class TestLearner:
         assert learner.model is not None
         still = torch.equal(learner.model.backbone.state_dict()["body.stem.conv.weight"], Stem().conv.weight)
         assert still is not trainable
+
+
+def test_a_module_that_was_adapted_may_be_given_again_as_it_was(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    images, labels = rng.integers(0, 255, (8, 64, 64, 3), dtype=np.uint8), [0, 1] * 4
+    learner = Learner("icarl", net=adapt(TimmNet(), pretrained_on="photos"), policy="fixed", epochs=1, device="cpu")
+    learner.partial_fit(images, labels).save(tmp_path / "one")
+    loaded = Learner.load(tmp_path / "one", net=TimmNet(), device="cpu")
+    np.testing.assert_array_equal(loaded.predict_proba(images), learner.predict_proba(images))
+    assert loaded.net_info == learner.net_info
 
 
 def test_a_network_inside_another_is_found() -> None:

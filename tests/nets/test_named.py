@@ -97,6 +97,17 @@ def own():
     net.mean, net.std, net.pretrained_on = (0.1, 0.2, 0.3), (0.4, 0.5, 0.6), "my photos"
     return net
 
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem, self.fc = make(), nn.Linear(WIDTH, 6)
+
+    def forward(self, images):
+        return self.fc(self.stem(images))
+
+def classifier():
+    return Net()
+
 def broken():
     raise RuntimeError("no weights\\nhere")
 """
@@ -299,6 +310,24 @@ class TestSaved:
             Learner.load(tmp_path / "one")
         loaded = Learner.load(tmp_path / "one", net=net, device="cpu")
         np.testing.assert_array_equal(loaded.predict_proba(some_images[0]), learner.predict_proba(some_images[0]))
+
+    @pytest.mark.parametrize("word", ["make", "own", "classifier"])
+    def test_that_module_is_the_one_that_the_function_returned(
+        self, word: str, file: Path, some_images: tuple[Any, Any], tmp_path: Path
+    ) -> None:
+        """Grey images are repeated for it, and no layer is taken for a classifier, as when the word made it."""
+        images, labels = some_images[0][..., 0], some_images[1]
+        learner = Learner("icarl", net=f"{file}:{word}", **SETTINGS).partial_fit(images, labels)
+        learner.save(tmp_path / "one")
+        net = built(f"{file}:{word}").body
+        names = set(net.state_dict())
+        file.unlink()
+        for name, after in (("one", "two"), ("two", "three")):
+            loaded = Learner.load(tmp_path / name, net=net, device="cpu")
+            np.testing.assert_array_equal(loaded.predict_proba(images), learner.predict_proba(images))
+            loaded.save(tmp_path / after)
+        assert set(net.state_dict()) == names, "the given module stays as it is"
+        loaded.partial_fit(images, labels + 2)
 
     def test_stopped_anywhere_it_goes_on_to_the_same_bytes(
         self, file: Path, some_images: tuple[Any, Any], stop_anywhere: Callable[..., Any]

@@ -26,6 +26,7 @@ from poise.data.stores import DenseStore
 from poise.data.suitable import check_room
 from poise.errors import UserError
 from poise.files import MOST_IMAGE, free_memory, read_bytes
+from poise.places import expand_user
 
 SIZES: Final = (32, 64, 96, 128, 224)  # the square sizes that `choose_size` chooses from
 _ACCEPTED: Final = "pass an array or tensor, or a list of paths or PIL images"
@@ -54,7 +55,7 @@ def to_pixels(
         channels: paths and PIL images are made RGB, or grey where this is 1.
     """
     if isinstance(images, str | Path):
-        raise UserError(f"images='{images}' is a single path; pass a list of paths, such as [path]")
+        raise UserError(_single_path(images))
     if isinstance(images, np.ndarray) and images.dtype.kind in "OU":
         images = images.tolist()
     if isinstance(images, Sequence):
@@ -67,6 +68,12 @@ def to_pixels(
     if isinstance(images, Tensor):
         return _of_size(_from_torch(images), size)
     raise UserError(f"images came as {type(images).__name__}; {_ACCEPTED}")
+
+
+def _single_path(path: str | Path) -> str:
+    if expand_user(path).exists():
+        return f"images='{path}' is a single path; pass a list of paths, such as [path]"
+    return f"images='{path}' does not exist; check the path of the folder, or pass a list of paths"
 
 
 def decode_all(pictures: Sequence[Picture], size: Size, channels: int = 3) -> Tensor:

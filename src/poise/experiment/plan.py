@@ -169,12 +169,24 @@ def make_plan(name: str, recipe: Recipe, opening: Opening | None = None) -> Plan
     """Open the data and lay out the stream; every mistake in them is found here."""
     source = (opening or _open)(recipe.data, recipe.image_size)
     order = class_order(recipe.order, len(source.class_names))
-    phases = None if recipe.setting == "groups" else recipe.phases
-    stream = make_stream(recipe.setting, order=order, phases=phases, groups=recipe.groups)
+    uneven = _uneven_groups(recipe, len(order)) if recipe.choose else {}
+    setting, groups = uneven.get("setting", recipe.setting), uneven.get("groups", recipe.groups)
+    phases = None if setting == "groups" else recipe.phases
+    stream = make_stream(setting, order=order, phases=phases, groups=groups)
     recipe.settings.memory.quota(len(stream.classes))
     wanted = _wanted_sizes(recipe, stream)
     recipe = recipe.chosen_for(_first_images(source, stream, wanted)) if recipe.choose else recipe
+    recipe = recipe.changed(**uneven) if uneven else recipe
     return Plan(name, recipe.resolved(**_absolute_paths(recipe, source)), source, stream)
+
+
+def _uneven_groups(recipe: Recipe, classes: int) -> dict[str, Any]:
+    """The keys that split so many classes as evenly as can be, where the recipe's number of phases does not divide."""
+    phases = recipe.phases
+    if recipe.setting != "tfs" or phases is None or not 1 <= phases <= classes or classes % phases == 0:
+        return {}
+    least, larger = divmod(classes, phases)
+    return {"setting": "groups", "groups": [least + (place < larger) for place in range(phases)]}
 
 
 def _wanted_sizes(recipe: Recipe, stream: Stream) -> dict[int, int]:

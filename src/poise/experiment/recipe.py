@@ -204,12 +204,13 @@ class Recipe(BaseModel):
             given["trials"] = self.trials.model_dump(exclude_none=True)
         settings = Settings.resolve(automatic=True, **given)
         found = suit(settings, images, Surroundings.of(settings, self.device))
-        trials = {**asdict(found.trials), "longest": found.trials.longest or found.schedule.epochs}  # no bound at all
+        longest = found.trials.longest or found.schedule.epochs  # no bound at all
+        trials = TrialKeys(**{**asdict(found.trials), "longest": longest}) if found.kind.tunes else self.trials
         written = {name: getattr(found, name) for name in ("net", "action", "first_lr", "policy_options", "space")}
         return self.changed(
             choose=False,
             augmentation=self.augmentation if "augmentation" in said else "judged",
-            trials=TrialKeys(**trials),
+            trials=trials,
             **asdict(found.schedule),
             **{name: dict(value) if isinstance(value, Mapping) else value for name, value in written.items()},
         )

@@ -14,7 +14,7 @@ from poise.learner.settings import Settings
 from poise.learner.state import Knowledge, LearnerState, Pending, save_state
 from poise.learner.turns import Turns
 from poise.learner.views import Views
-from poise.nets import net_info
+from poise.nets import adapted_again, net_info
 from poise.schema import contents_of, fitting_together
 from poise.training import Executor, Outlook, undisturbed
 
@@ -76,7 +76,7 @@ class Saving(Views):
         net: nn.Module | None = None,
         executor: Executor | None = None,
     ) -> Self:
-        """Read a learner; `net` gives the backbone again if it was your own.
+        """Read a learner; `net` gives the backbone again if it was your own, and is adapted if that one was.
 
         One that was made with a method or a policy of your own predicts where that is not registered, unless the method
         expands the network; to learn further it must be registered.
@@ -110,6 +110,7 @@ class Saving(Views):
         executor: Executor | None = None,
     ) -> Self:
         """The learner that `state` described; `net` is the user's own, if it has one."""
+        net = adapted_again(net, state.info, state.settings.net) if net is not None else None
         around = Surroundings.of(state.settings, device, net=net, augmentation=state.augmentation, executor=executor)
         with around.backend.active():
             knowledge = state.knowledge.placed(around.backend.device)

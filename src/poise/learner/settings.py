@@ -258,7 +258,8 @@ class Settings:
     def remarks(self) -> list[str]:
         """Lines for the user about keys that change nothing here."""
         if not self.kind.tunes:
-            own = {"space": self.kind.space, "tune": None, "trials": self.kind.trial_settings({})}
+            only = only_environment(self.made_method, self.memory)
+            own = {"space": self.kind.space, "tune": None, "trials": _trial_settings({}, self.kind, only)}
             unused = [name for name, value in own.items() if getattr(self, name) != value]
             return [f"policy={self.policy} tries nothing, so it does not use {' and '.join(unused)}"] if unused else []
         usual = self.policy == DEFAULT_POLICY and isinstance(self.space, str) and self.tune is None

@@ -23,6 +23,7 @@ from poise.learner.settings import Settings
 from poise.nets import (
     Model,
     NetInfo,
+    adapted_again,
     changed_file,
     is_named,
     net_info,
@@ -269,6 +270,7 @@ class LearnerState:
             named = meta["models"]["predictor"]["net"] if meta["models"] else "a named net"
             raise UserError(f"this learner was trained with {named}, not with a net of your own; leave net out")
         augmentation = Augmentation(**meta["augmentation"]) if meta["augmentation"] else None
+        net = adapted_again(net, info, settings.net) if net is not None else None
         knowledge = _knowledge(settings, tensors, meta, net, lookup)
         for model in (knowledge.predictor, knowledge.start) if info is not None else ():
             found = net_info(model.backbone) if model is not None else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -190,8 +190,9 @@ class Upkeep(Saving):
 
 
 def _one_or_several(classes: Label | Labels) -> list[Label]:
-    given = classes.tolist() if isinstance(classes, np.ndarray | np.generic | Tensor) else classes
-    found = plain_labels([given] if isinstance(given, str | int) else given)
+    given: Any = classes.tolist() if isinstance(classes, np.ndarray | np.generic | Tensor) else classes
+    several = isinstance(given, Iterable) and not isinstance(given, str)
+    found = plain_labels(given if several or hasattr(given, "to_numpy") else [given])
     if not found:
         raise UserError("no class was named; give a label, or a list of labels")
     return found

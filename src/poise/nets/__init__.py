@@ -20,7 +20,7 @@ from poise.nets.model import (
     feature_width,
     torch_generator,
 )
-from poise.nets.named import absolute_word, changed_file, is_named, named_info, named_modules
+from poise.nets.named import absolute_word, adapted_again, changed_file, is_named, named_info, named_modules
 from poise.nets.outputs import Features, Output
 from poise.nets.resnet import Backbone, BatchNorm, ResNet
 from poise.nets.ridge import RIDGES, RidgeHead
@@ -57,6 +57,7 @@ __all__ = [
     "ScaledHead",
     "absolute_word",
     "adapt",
+    "adapted_again",
     "build_backbone",
     "build_head",
     "build_net",

@@ -20,7 +20,8 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from poise.errors import UserError, first_line
+from poise.data import LARGEST_SIZE, Augmentation
+from poise.errors import UserError, check_whole, first_line, shown
 from poise.nets.info import NetInfo, constants, net_info
 from poise.nets.layers import FULL
 from poise.nets.outputs import Features
@@ -106,6 +107,7 @@ def adapt(
         adapted = copy.deepcopy(net) if isinstance(net, Adapted) else adapted_module(copy.deepcopy(net))
     else:
         raise UserError(f"net={net!r} is neither a word nor a module; a class of your own must be made first: Net()")
+    _check_said(size, channels, pretrained_on)
     given = constants(preprocess) if preprocess is not None else {}
     if preprocess is not None and not {"mean", "std"} <= given.keys():
         raise UserError(f"preprocess={preprocess!r} has no mean and std; give a dictionary with both")
@@ -114,8 +116,18 @@ def adapt(
     trained = pretrained_on or _data_of_weight(preprocess)
     given |= {"pretrained_on": trained} if trained is not None else {}
     adapted.info = replace(adapted.info, **given)
+    adapted.info.preprocessing(Augmentation())  # refuses constants that do not fit together
     measure(adapted)
     return adapted.freeze() if frozen else adapted
+
+
+def _check_said(size: object, channels: object, pretrained_on: object) -> None:
+    if size is not None:
+        check_whole("size", size, 1, LARGEST_SIZE)
+    if channels is not None:
+        check_whole("channels", channels, 1)
+    if not isinstance(pretrained_on, str | None):
+        raise UserError(f"pretrained_on={shown(pretrained_on)} must be a name, such as 'ImageNet-1k'")
 
 
 def adapted_module(module: nn.Module) -> Adapted:

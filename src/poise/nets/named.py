@@ -35,7 +35,7 @@ from poise import draws, files
 from poise.errors import UserError, suggestion
 from poise.nets.adapt import Adapted, adapt, adapted_module, measure, plain_module
 from poise.nets.drawing import OwnDraws
-from poise.nets.info import NetInfo
+from poise.nets.info import NetInfo, net_info
 from poise.nets.pretrained import HOMES, PRETRAINED
 from poise.places import expand_user
 
@@ -140,6 +140,21 @@ def named_modules(name: str | None) -> tuple[str, ...]:
     if word is None or word.file is not None:
         return ()
     return (word.place,) if word.place else HOMES[word.name]
+
+
+def adapted_again(net: nn.Module, info: NetInfo | None, name: str | None) -> nn.Module:
+    """A module that is given in place of a saved network: adapted if that one was, unless it already is.
+
+    `info` is what was known of the saved network, None if it was not adapted; `name` is its word, if it had one.
+    """
+    if info is None or net_info(net) is not None:
+        return net
+    word = Word.of(name or info.word or "")
+    by_file = word is not None and word.file is not None
+    adapted = (plain_module if by_file else adapted_module)(copy.deepcopy(net))
+    adapted.info = replace(info, word=None, digest=None)
+    measure(adapted)
+    return adapted
 
 
 def changed_file(info: NetInfo) -> str | None:
