@@ -24,6 +24,15 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
+def counted(count: int, thing: str) -> str:
+    """So many of a thing.
+
+    >>> counted(1, "step"), counted(2, "step")
+    ('1 step', '2 steps')
+    """
+    return f"{count} {thing}{'s' * (count != 1)}"
+
+
 def printable(text: str) -> str:
     r"""The text with everything that a terminal would obey written out; lines and tabs stay.
 

@@ -68,7 +68,7 @@ def test_the_bar_is_whole_at_80_columns(drawn: list[str]) -> None:
 
 def test_a_warning_stands_above_the_bar_and_not_in_it(drawn: list[str]) -> None:
     (line,) = (line for line in drawn if "training steps" in line)
-    assert line.startswith("poise: epochs=4 and batch=4 make only 16 training steps")
+    assert line.startswith("poise: epochs=4 makes only 16 training steps")
 
 
 def test_trials_are_counted_and_so_is_their_time(drawn: list[str]) -> None:

@@ -65,7 +65,8 @@ def test_fewer_images_mean_more_epochs_and_a_policy_means_longer_phases() -> Non
 
 
 @pytest.mark.parametrize(
-    ("side", "count", "net"), [(8, 50, "small"), (64, 50, "small"), (96, 50, "small2"), (224, 50, "small4")]
+    ("side", "count", "net"),
+    [(8, 50, "small-wide"), (13, 50, "small"), (64, 50, "small"), (96, 50, "small2"), (224, 50, "small4")],
 )
 def test_the_network_follows_size_and_number(side: int, count: int, net: str) -> None:
     assert suited(blank(count, side)).net == net
@@ -338,7 +339,7 @@ def test_too_few_steps_of_a_later_phase_are_warned_of(caplog: pytest.LogCaptureF
     assert not [line for line in caplog.messages if "steps" in line], "enough for the first phase"
     made.partial_fit(*digits(2, 3, count=10))
     (line,) = (line for line in caplog.messages if "steps" in line)
-    assert "epochs=30 and batch=32 make only 30 training steps for the 24 images of phase 1" in line
+    assert "epochs=30 makes only 30 training steps for the 24 images of phase 1" in line
     caplog.clear()
     Learner(**small).partial_fit(*digits(0, 1, count=3)).partial_fit(*digits(2, count=3))
     still = Flat().requires_grad_(False).eval()

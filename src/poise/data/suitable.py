@@ -17,6 +17,9 @@ LARGEST_SIZE: Final = 4096
 
 #: For at most so many images a small network is chosen.
 FEW_IMAGES: Final = 20_000
+#: Up to this side an image counts as tiny, such as a digit of 8 pixels.
+TINY: Final = 12
+_SMALL_NETS: Final = ((TINY, "small-wide"), (64, "small"), (128, "small2"))
 
 
 def check_room(count: int, shape: tuple[int, int, int], todo: str = "use a smaller image_size") -> None:
@@ -32,12 +35,15 @@ def check_room(count: int, shape: tuple[int, int, int], todo: str = "use a small
 def suitable_net(side: int, images: int | None = None) -> str:
     """The backbone for images whose shorter side has this many pixels, and for so many of them if that is known.
 
-    >>> suitable_net(32), suitable_net(32, 500), suitable_net(96, 500), suitable_net(224, 500)
-    ('resnet32', 'small', 'small2', 'small4')
+    Where only a few pixels are looked at, twice as many channels cost little.
+
+    >>> suitable_net(32), suitable_net(8, 500), suitable_net(32, 500), suitable_net(96, 500), suitable_net(224, 500)
+    ('resnet32', 'small-wide', 'small', 'small2', 'small4')
     """
     if images is not None and images <= FEW_IMAGES:
-        return "small" if side <= 64 else "small2" if side <= 128 else "small4"
-    return "small" if side <= 12 else "resnet32" if side <= 64 else "resnet18"
+        fitting = (net for largest, net in _SMALL_NETS if side <= largest)
+        return next(fitting, "small4")
+    return "small" if side <= TINY else "resnet32" if side <= 64 else "resnet18"
 
 
 def suitable_augmentation(side: int) -> Augmentation:

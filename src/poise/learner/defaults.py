@@ -20,6 +20,7 @@ from poise.learner.settings import Settings, only_environment
 from poise.learner.views import Views
 from poise.training import DefaultsChosen, Event, PhaseStarted
 from poise.tuning import DEFAULT_POLICY, TrialSettings
+from poise.words import counted
 
 log = logging.getLogger(__name__)
 
@@ -151,13 +152,14 @@ def suitable_rate(batch: int) -> float:
 def describe(settings: Settings, images: ImageSet, judged: Judgement) -> str:
     """What was chosen, in one line."""
     schedule, augmentation, (channels, height, width) = settings.schedule, judged.augmentation, images.shape
-    steps = len(batch_bounds(len(images), schedule.batch))
-    moved = f"shifts of up to {augmentation.pad} pixels" if augmentation.pad else "no shifts"
+    steps = counted(len(batch_bounds(len(images), schedule.batch)), "step")
+    epochs = counted(schedule.epochs, "epoch")
+    moved = f"shifts of up to {counted(augmentation.pad, 'pixel')}" if augmentation.pad else "no shifts"
     mirrored = "mirrored" if augmentation.flip else "not mirrored"
     more = f", {augmentation.name}" if augmentation.name else ""
     return (
         f"for {len(images)} images of {width}×{height} pixels{' in colour' if channels == 3 else ''}: "
-        f"net {settings.net or 'of your own'}, {schedule.epochs} epochs of {steps} steps (batch {schedule.batch}), "
+        f"net {settings.net or 'of your own'}, {epochs} of {steps} (batch {schedule.batch}), "
         f"{schedule.optimiser} at {settings.first_action.lr:g}, {moved}, {mirrored}{more} ({judged.reason})"
     )
 
@@ -178,7 +180,7 @@ def warn_of_short_phase(learner: Views, begun: Event) -> None:
     images = begun.new_images + begun.memory_images
     if phase is not None and not phase.is_frozen and (steps := _too_few_steps(settings, images)):
         few = f"{steps} training steps for the {images} images of phase {begun.phase}"
-        _warn(settings, ["epochs", "batch"], f"{few}; begin a learner that leaves it out")
+        _warn(settings, ["epochs"], f"{few}; begin a learner that leaves it out")
 
 
 def _too_few_steps(settings: Settings, images: int) -> int:

@@ -30,6 +30,7 @@ VARIANTS = ("lucir", "ordinary", "pod", "foster")
 #: Every backbone by its name, with what makes it.
 BACKBONES: dict[str, Callable[[str, int], ResNet]] = {
     "small": lambda variant, channels: cifar_resnet(variant, channels, (1, 1, 1), (16, 32, 64)),
+    "small-wide": lambda variant, channels: cifar_resnet(variant, channels, (1, 1, 1), (32, 64, 128)),
     "small2": lambda variant, channels: cifar_resnet(variant, channels, (1, 1, 1), (16, 32, 64), stride=2),
     "small4": lambda variant, channels: cifar_resnet(variant, channels, (1, 1, 1, 1), (16, 32, 64, 128), stride=4),
     "resnet32": lambda variant, channels: cifar_resnet(variant, channels, (5, 5, 5), (16, 32, 64)),

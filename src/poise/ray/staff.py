@@ -12,6 +12,7 @@ from typing import Any
 from poise.errors import RunFailed, UserError
 from poise.ray.cluster import Cluster, Node, Pending, WorkerLost
 from poise.ray.host import Warned
+from poise.words import counted
 
 PATIENCE = 60.0  # seconds without a sign of life after which a worker is given up
 GATHER_SECONDS = 60.0  # that those who are ready wait for the others at the beginning
@@ -82,11 +83,6 @@ class Member:
     def name(self) -> str:
         """The node, for a line."""
         return self.slot.node.name
-
-
-def counted(number: int, word: str) -> str:
-    """The number with the word, which has an s if there are several."""
-    return f"{number} {word}{'' if number == 1 else 's'}"
 
 
 class Told(logging.Handler):

@@ -11,7 +11,7 @@ from poise.report.reading import RunRecord, StreamKind, UnreadPath, remarks
 from poise.report.statistics import ENOUGH, Spread
 from poise.report.tables.costs import machine_name
 from poise.report.tables.table import with_sign
-from poise.words import duration
+from poise.words import counted, duration
 
 #: Methods as their authors spell them.
 NAMES: Final = {
@@ -44,8 +44,8 @@ def summary(runs: Sequence[RunRecord], unread: Sequence[UnreadPath]) -> dict[str
     """Everything that the first screen says and shows."""
     done = sum(run.finished for run in runs)
     going = len(runs) - done
-    what = f"{_count(len(runs), 'run')}: {done} finished" + (f", {going} not finished yet" if going else "")
-    what += f"; {_count(len(unread), 'folder')} could not be read" if unread else ""
+    what = f"{counted(len(runs), 'run')}: {done} finished" + (f", {going} not finished yet" if going else "")
+    what += f"; {counted(len(unread), 'folder')} could not be read" if unread else ""
     return {
         "what": f"{what}.",
         "facts": list(_facts(runs)),
@@ -114,9 +114,9 @@ def _does_it_help(found: Sequence[Comparison]) -> str:
     policies = [each for each in found if not each.row.first.judged] or found
     best = max(policies, key=lambda each: each.difference.mean)
     return (
-        f"{_count(len(found), 'comparison')} with the method's own hyperparameters: {words}. "
+        f"{counted(len(found), 'comparison')} with the method's own hyperparameters: {words}. "
         f"The largest difference is {with_sign(best.difference.mean)} points ({best.row.label}, {best.stream}, "
-        f"{_count(best.difference.count, 'paired seed')}). {_classifier_words(best, found)}"
+        f"{counted(best.difference.count, 'paired seed')}). {_classifier_words(best, found)}"
     )
 
 
@@ -151,18 +151,14 @@ def _who_is_ahead(found: Sequence[Ranking]) -> str:
         where = f"{ranking.where}, {ranking.stream}" if len({each.where for each in found}) > 1 else f"{ranking.stream}"
         said.append(f"{where}: {names[0]} before {names[1]}, {_difference_words(difference)}.")
     rest = len(found) - len(said)
-    return " ".join([*said, *([f"And {_count(rest, 'more setting')} below."] if rest else [])])
+    return " ".join([*said, *([f"And {counted(rest, 'more setting')} below."] if rest else [])])
 
 
 def _difference_words(difference: Spread) -> str:
-    seeds = _count(difference.count, "paired seed")
+    seeds = counted(difference.count, "paired seed")
     return f"{with_sign(difference.mean)} points over {seeds}: {CERTAINTY[difference.verdict()]}"
 
 
 def _list(words: Sequence[str], most: int = 8) -> str:
     shown = list(words[:most]) + ([f"{len(words) - most} more"] if len(words) > most else [])
     return ", ".join(shown)
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}{'' if number == 1 else 's'}"
