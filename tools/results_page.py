@@ -91,6 +91,16 @@ def per_class(run: RunRecord) -> object:
     return (run.recipe.get("memory") or {}).get("per_class")
 
 
+def total(run: RunRecord) -> object:
+    """How many images are kept in all; None where the memory has another size."""
+    return (run.recipe.get("memory") or {}).get("total")
+
+
+def has_its_own_memory(run: RunRecord) -> bool:
+    """Whether it keeps what FOSTER's authors keep: 2,000 images in equal phases, else 20 per class."""
+    return total(run) == 2000 if StreamKind.of(run).setting == "tfs" else per_class(run) == 20
+
+
 def options_of(run: RunRecord) -> Mapping[str, object]:
     """The options of its method that were set."""
     return run.recipe.get("options") or {}
@@ -133,14 +143,15 @@ LINES: tuple[Line, ...] = (
         "FOSTER, protocol of the other rows",
         lambda run: own(run, "foster") and per_class(run) == 20 and run.augmentation is None,
         "poise run cifar100/foster",
-        "170 epochs; TFS: `cifar100/foster-2000 memory=20 augmentation=data`; TFH 25 with `action.beta1=0.95`",
+        "170 epochs; TFH 25 with `action.beta1=0.95`, TFS 25 with `action.beta1=0.96`",
         "foster",
     ),
     Line(
         "FOSTER, its own protocol",
-        lambda run: own(run, "foster") and run.augmentation is not None,
+        lambda run: own(run, "foster") and run.augmentation == "autoaugment+cutout" and has_its_own_memory(run),
         "poise run cifar100/foster augmentation=autoaugment+cutout",
-        "170 epochs; TFS: `cifar100/foster-2000`, 2,000 images in total; the paper's TFS 25 has 20 phases",
+        "170 epochs; TFS: `cifar100/foster-2000`, 2,000 images in total; the paper's TFS 25 has 20 phases: "
+        "`phases=20 action.beta1=0.96 options.beta1_falls=0`",
         "foster",
     ),
     Line("LUCIR", fixed("lucir"), "poise run cifar100/lucir", "", "lucir"),
@@ -457,10 +468,14 @@ def _unplaced(results: Results) -> str:
     left = [run for run in results.runs if run.path not in shown]
     lines = [
         f"- {run.method}, {run.policy_label}, {StreamKind.of(run)}, order {run.recipe.get('order')}, seed {run.seed}, "
-        f"exam {run.exam}: {results.link(f'{average(run):.2f}', run)}"
+        f"exam {run.exam}, {_kept(run)}: {results.link(f'{average(run):.2f}', run)}"
         for run in left
     ]
     return "\n".join(["", "", "Other runs, beside which the paper has no figure:", "", *lines]) if lines else ""
+
+
+def _kept(run: RunRecord) -> str:
+    return f"{total(run):,} images kept in total" if isinstance(total(run), int) else f"{per_class(run)} per class"
 
 
 def markdown(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
