@@ -63,6 +63,15 @@ def test_streamed_images_are_there_when_read_on_a_stream_of_ones_own(make_images
     assert torch.equal(found, torch.stack([images.pixels[start:stop].sum() for start, stop in bounds]))
 
 
+@pytest.mark.gpu
+def test_images_of_several_stores_on_a_device_keep_their_places(make_images: MakeImages) -> None:
+    parts = [make_images([0, 1] * 3), make_images([2, 3] * 2, seed=1)]
+    there = [ImageSet(part.pixels.cuda(), part.labels, part.origins) for part in parts]
+    feed = Feed(ImageSet.joined([there[1], there[0]]).select(torch.tensor([9, 0, 5])), torch.device("cuda"))
+    expected = torch.cat([parts[1].pixels, parts[0].pixels])[[9, 0, 5]]
+    assert torch.equal(feed.gather(torch.arange(3, device="cuda")).cpu(), expected)
+
+
 @pytest.mark.parametrize("resident", [True, False])
 def test_a_feed_can_be_left_in_the_middle_and_read_again(resident: bool, make_images: MakeImages) -> None:
     feed = Feed(make_images([0, 1] * 10), torch.device("cpu"), resident=resident)

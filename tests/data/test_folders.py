@@ -96,6 +96,13 @@ def test_a_validation_folder_examines_where_there_is_no_test_folder(divided: Pat
     assert reds(FolderSource(divided).test().pixels) == [110, 111, 112]
 
 
+def test_a_test_folder_without_labels_gives_way_to_a_validation_folder(divided: Path) -> None:
+    """As ImageNet comes: `test` holds images, and no class folders."""
+    shutil.move(divided / "test", divided / "val")
+    fill(divided / "test", 3)
+    assert len(FolderSource(divided).test()) == 5
+
+
 def test_a_class_named_train_is_a_class(tmp_path: Path) -> None:
     fill(tmp_path / "train", 2)
     fill(tmp_path / "bus", 2)

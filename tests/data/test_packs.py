@@ -8,6 +8,7 @@ import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -168,10 +169,10 @@ def test_a_pack_that_was_killed_goes_on_with_its_class(folder: Path, tmp_path: P
     assert sorted(path.name for path in tmp_path.glob("*pack*")) == ["some.pack", "whole.pack"]
 
 
-@pytest.mark.parametrize("change", ["file", "size", "journal", "data"])
+@pytest.mark.parametrize("change", ["file", "head", "journal", "data"])
 def test_what_was_packed_otherwise_is_packed_again(folder: Path, tmp_path: Path, change: str) -> None:
     out, journal, partial = (tmp_path / f"some.pack{ending}" for ending in ("", ".journal", ".partial"))
-    steps = Packing(folder, out, size=12 if change != "size" else 16).run()
+    steps = Packing(folder, out, size=12).run()
     while next(steps).name != "cat":
         pass
     steps.close()
@@ -180,11 +181,29 @@ def test_what_was_packed_otherwise_is_packed_again(folder: Path, tmp_path: Path,
     if change == "journal":
         lines = journal.read_bytes().splitlines(keepends=True)
         journal.write_bytes(lines[0] + lines[1].replace(b'"place": 65536', b'"place": 65537') + lines[2][:40])
+    if change == "head":
+        journal.write_bytes(b"{" + journal.read_bytes())
     if change == "data":
         with partial.open("r+b") as file:
             file.truncate(70000)
     first: Packed = next(iter(Packing(folder, out, size=12).run()))
-    assert first.resumed == {"file": 5, "size": 0, "journal": 0, "data": 5}[change]
+    assert first.resumed == {"file": 5, "head": 0, "journal": 0, "data": 5}[change]
+    make(folder, out)
+    make(folder, tmp_path / "fresh.pack")
+    assert out.read_bytes() == (tmp_path / "fresh.pack").read_bytes()
+
+
+@pytest.mark.parametrize("other", [{"size": 16}, {"size": 12, "square": True}])
+def test_what_was_begun_in_another_way_is_not_thrown_away(folder: Path, tmp_path: Path, other: dict[str, Any]) -> None:
+    out = tmp_path / "some.pack"
+    steps = Packing(folder, out, size=12).run()
+    while next(steps).name != "cat":
+        pass
+    steps.close()
+    before = {path.name: path.read_bytes() for path in tmp_path.glob("some.pack.*")}
+    with pytest.raises(UserError, match=r"was begun with --size 12, not --size \d+.*; give the same, or remove it and"):
+        list(Packing(folder, out, **other).run())
+    assert {path.name: path.read_bytes() for path in tmp_path.glob("some.pack.*")} == before
     make(folder, out)
     make(folder, tmp_path / "fresh.pack")
     assert out.read_bytes() == (tmp_path / "fresh.pack").read_bytes()

@@ -237,6 +237,17 @@ def test_images_go_as_their_places_where_the_data_can_be_opened(trials: Trials) 
         open_letter(write_letter(placed, pickle.Pickler, other), lambda name, size: open_source(name, size=size))
 
 
+@pytest.mark.gpu
+def test_copies_on_a_gpu_go_as_pixels_since_their_origins_are_other_places(trials: Trials) -> None:
+    source, inputs = open_source("digits"), trials.inputs
+    train, pick = source.train(), torch.tensor([3, 700, 5])
+    copies = ImageSet(train.pixels[pick].cuda(), torch.tensor([0, 1, 2]), torch.arange(3))
+    placed = Trials(TrialInputs(inputs.situation, inputs.memory, copies, inputs.reserve, inputs.quota, inputs.settings))
+    letter = write_letter(placed, pickle.Pickler, OpenData("digits", None, source.fingerprint, train.shape))
+    again = open_letter(letter, lambda name, size: open_source(name, size=size)).inputs
+    assert torch.equal(again.new.pixels.cpu(), train.pixels[pick])
+
+
 def test_a_letter_gives_the_same_results_though_its_pixels_cannot_be_written(trials: Trials) -> None:
     letter = write_letter(trials, pickle.Pickler)
     for array in letter.arrays:

@@ -119,7 +119,8 @@ def test_a_run_that_no_row_has_is_listed(copy: Path) -> None:
     other = cells(table, "LUCIR, order `podnet-1`")
     assert other[0].startswith("[67.54](cifar100/another-order.json)")
     assert other[-2] == "no: TFH 5 +4.4"
-    assert "- icarl, fixed, TFH 5, order 1993, seed 0, exam test: [57.53](cifar100/cifar100-icarl" in table
+    words = "- icarl, fixed, TFH 5, order 1993, seed 0, exam test, 2,000 images kept in total"
+    assert f"{words}: [57.53](cifar100/cifar100-icarl" in table
 
 
 def test_rows_of_tables_3_and_s1_find_their_runs(copy: Path) -> None:

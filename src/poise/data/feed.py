@@ -195,7 +195,7 @@ def _placed(store: PixelStore, device: torch.device) -> tuple[PixelStore, Tensor
         base = store = resident(store, device)
         if isinstance(base, DenseStore):
             return base, None
-    chosen = store.index if isinstance(store, View) else torch.arange(len(store), device="cpu")
+    chosen = store.index if isinstance(store, View) and base is not store else torch.arange(len(store), device="cpu")
     return base, chosen.to(device, copy=True)
 
 
@@ -214,8 +214,17 @@ def fits(nbytes: int, device: torch.device) -> bool:
 
 
 def free_on(device: torch.device) -> int:
-    """Bytes of free memory on a CUDA device."""
-    return int(torch.cuda.mem_get_info(device)[0])
+    """Bytes of a GPU available to a new piece of work: those that are free, and those torch holds but does not use.
+
+    Memory in the pool of a captured step is not available to others, used or not.
+    """
+    index = torch.cuda.current_device() if device.index is None else device.index
+    idle = sum(
+        segment["total_size"] - segment["active_size"]
+        for segment in torch.cuda.memory_snapshot()  # type: ignore[no-untyped-call]
+        if segment["device"] == index and tuple(segment["segment_pool_id"]) == (0, 0)
+    )
+    return int(torch.cuda.mem_get_info(device)[0]) + idle
 
 
 def batch_bounds(count: int, size: int) -> list[tuple[int, int]]:

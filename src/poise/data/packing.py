@@ -271,8 +271,8 @@ class _Unfinished:
     def go_on(self, tasks: Sequence[tuple[str, str, str]]) -> int:
         """How many of these classes are finished; whatever follows them is cut off.
 
-        A class is finished if it was packed in the same way, of files with the same names, sizes and times. Where bad
-        files were left out of it and now may not be, nothing is changed.
+        A class is finished if it was packed of files with the same names, sizes and times. Where it was packed in
+        another way, or bad files were left out of it and now may not be, nothing is changed.
         """
         kept, bytes_of_journal = 0, 0
         self._journal.seek(0)
@@ -280,8 +280,9 @@ class _Unfinished:
         for number, line in enumerate(self._journal):
             record = _parsed(line)
             if number == 0:
-                if record != self._values:
+                if not isinstance(record, dict):
                     break
+                self._refuse_other(record)
             else:
                 found = self._finished(record, tasks[kept] if kept < len(tasks) else None, end)
                 if found is None:
@@ -304,6 +305,15 @@ class _Unfinished:
         if not self._blocks:
             self._file.write(MAGIC.ljust(PAGE, b"\0"))
         return kept
+
+    def _refuse_other(self, begun: dict[str, Any]) -> None:
+        """Refuse to go on with what was begun in another way: it may be the work of hours."""
+        if begun == self._values:
+            return
+        both = begun, self._values
+        then, now = (f"--size {each.get('size')}{' --square' * bool(each.get('square'))}" for each in both)
+        anew = f"remove it and {self._journal_path} to begin anew"
+        raise UserError(f"{self._path} was begun with {then}, not {now}; give the same, or {anew}")
 
     def _finished(
         self,

@@ -44,9 +44,21 @@ def scan(folder: Path) -> Layout:
         raise UserError(f"{folder} is not a folder; give a folder with one folder of images for each class")
     # A folder named train that holds images itself is a class of that name.
     if (folder / "train").is_dir() and not _image_files(folder / "train"):
-        named = (folder / name for name in ("test", "val"))  # some data sets publish no labels of their test part
-        return _read_parts(folder / "train", next((part for part in named if part.is_dir()), folder / "test"))
+        return _read_parts(folder / "train", _exam_part(folder))
     return _split(folder, _classes(folder))
+
+
+def _exam_part(folder: Path) -> Path:
+    """`test`, or `val` where only that has classes of `train`: ImageNet's test part is published without labels."""
+    classes = _folder_names(folder / "train")
+    named = [folder / name for name in ("test", "val") if (folder / name).is_dir()]
+    labelled = (part for part in named if classes & _folder_names(part))
+    return next(labelled, named[0] if named else folder / "test")
+
+
+def _folder_names(folder: Path) -> set[str]:
+    with os.scandir(folder) as found:
+        return {entry.name for entry in found if entry.is_dir()}
 
 
 def has_imagenet_names(folder: Path) -> bool:

@@ -63,7 +63,7 @@ def write_letter(trials: Trials, pickler: type[pickle.Pickler], data: OpenData |
                 return "again", images[id(value)]
             images[id(value)] = len(images)
             labels, origins = value.labels.cpu().numpy(), value.origins.cpu().numpy()
-            if data is not None and value.shape == data.shape and bool((value.origins >= 0).all()):
+            if data is not None and _is_of(data, value):
                 return "places", labels, origins
             if not value.store.is_even:
                 raise UserError("images of several sizes are not sent: put the data where every worker can open it")
@@ -82,6 +82,12 @@ def write_letter(trials: Trials, pickler: type[pickle.Pickler], data: OpenData |
     Packing(file, protocol=5, buffer_callback=buffers.append).dump(trials)
     arrays = [np.frombuffer(buffer.raw(), dtype=np.uint8) for buffer in buffers]
     return Letter(file.getvalue(), arrays, data)
+
+
+def _is_of(data: OpenData, images: ImageSet) -> bool:
+    """Whether the origins of these images are their places in the data; those of copies on a GPU are not."""
+    on_host = images.store.lies_on(torch.device("cpu"))
+    return on_host and images.shape == data.shape and bool((images.origins >= 0).all())
 
 
 def open_letter(letter: Letter, opening: Callable[[str, int | None], Source]) -> Trials:

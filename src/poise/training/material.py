@@ -60,7 +60,11 @@ class Material:
             return self
         pictures = ImageSet.joined(self._parts)
         as_ever = pictures.store.in_memory and pictures.store.is_even
-        if as_ever or not fits(pictures.store.nbytes, device):
+        stays = as_ever or not fits(pictures.store.nbytes, device)
+        world = self.situation.backend.world
+        if world is not None:  # as on the rank with the least memory
+            stays = bool(world.largest(stays))
+        if stays:
             return self
         return self._standing_for(pictures, resident(pictures.store, device))
 

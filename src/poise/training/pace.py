@@ -11,6 +11,7 @@ from typing import NamedTuple, TypeVar
 
 import torch
 
+from poise.data import free_on
 from poise.training.capture import CapturedRunner
 
 log = logging.getLogger(__name__)
@@ -38,7 +39,7 @@ class Gauge:
     @staticmethod
     def of(device: torch.device) -> Gauge:
         """The gauge of a GPU."""
-        return Gauge(free=lambda: free_memory(device), wait=lambda: torch.cuda.synchronize(device))
+        return Gauge(free=lambda: free_on(device), wait=lambda: torch.cuda.synchronize(device))
 
 
 class Found(NamedTuple):
@@ -174,17 +175,3 @@ def give_back() -> None:
     """Free unused memory, including captured steps, which hold references to each other."""
     gc.collect()
     torch.cuda.empty_cache()
-
-
-def free_memory(device: torch.device) -> int:
-    """Bytes of a GPU available to a new piece of work: those that are free, and those torch holds but does not use.
-
-    Memory in the pool of a captured step is not available to others, used or not.
-    """
-    index = torch.cuda.current_device() if device.index is None else device.index
-    idle = sum(
-        segment["total_size"] - segment["active_size"]
-        for segment in torch.cuda.memory_snapshot()  # type: ignore[no-untyped-call]
-        if segment["device"] == index and tuple(segment["segment_pool_id"]) == (0, 0)
-    )
-    return int(torch.cuda.mem_get_info(device)[0]) + idle
