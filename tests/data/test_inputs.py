@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import struct
+import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
-from poise.data.inputs import choose_size, median_side, to_pixels
+from poise.data.inputs import ahead, choose_size, median_side, to_pixels
 from poise.errors import UserError
 
 Array = np.ndarray[Any, np.dtype[np.uint8]]
@@ -271,3 +273,18 @@ class TestPictures:
         assert "image of mode F cannot be decoded (its values have 32 bits" in refusal([Image.new("F", (32, 32))])
         mixed = [Image.new("RGB", (32, 32)), noise(32, 32, 3)]
         assert "a list of Image, ndarray; pass an array or tensor, or a list of paths or PIL images" in refusal(mixed)
+
+
+def test_few_results_wait_to_be_taken() -> None:
+    begun: list[int] = []
+
+    def work(piece: int) -> int:
+        begun.append(piece)
+        return piece
+
+    with ThreadPoolExecutor(4) as pool:
+        for taken, result in enumerate(ahead(pool, work, range(40), 8)):
+            assert result == taken
+            time.sleep(0.001)
+            assert max(begun) <= taken + 8
+    assert sorted(begun) == list(range(40))

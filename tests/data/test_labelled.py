@@ -104,6 +104,19 @@ class TestDatasets:
         assert torch.equal(read_labelled(Listed(named), size=(9, 9), channels=1).pixels, to_pixels(files, (9, 9), 1))
         assert torch.equal(read_labelled([(file, 1) for file in files]).pixels, found.pixels)
 
+    def test_pictures_that_would_take_much_memory_are_put_into_a_file(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        files = sorted(folder.glob("*/*.png"))
+        pictures = Listed([(Image.open(file), file.parent.name) for file in files])
+        assert read_labelled(pictures).store.in_memory
+        monkeypatch.setattr("poise.data.inputs.free_memory", lambda: 1000)
+        for images in (pictures, files):
+            found = read_labelled(images, None if images is pictures else [0] * len(files))
+            assert not found.store.in_memory
+            monkeypatch.setattr("poise.data.suitable.free_memory", lambda: 1 << 30)
+            assert torch.equal(found.pixels, to_pixels(files))
+
     def test_labels_that_are_given_count(self) -> None:
         pairs = Listed(list(zip(tensors(), TRUTH, strict=True)))
         assert read_labelled(pairs, list("abcdefg")).labels == list("abcdefg")

@@ -7,13 +7,14 @@ import mmap
 import os
 import tempfile
 import warnings
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -32,8 +33,11 @@ SIZES: Final = (32, 64, 96, 128, 224)  # the square sizes that `choose_size` cho
 _ACCEPTED: Final = "pass an array or tensor, or a list of paths or PIL images"
 LONGEST: Final = 4  # the long side of an image in a pack, as a multiple of the short one
 SPILL_SHARE: Final = 0.25  # of the free memory: images that take more are put into a temporary file
+MOST_AHEAD: Final = 64  # images that are decoded and wait for their place
 _LOOKED_AT = 200  # files whose size is read before one is chosen for all
 
+A = TypeVar("A")
+B = TypeVar("B")
 Pixels = npt.NDArray[np.uint8]
 Size = tuple[int, int]  # height and width
 Picture = str | Path | Image.Image  # an image file, or one that Pillow has opened or made
@@ -89,11 +93,15 @@ def decode_store(pictures: Sequence[Picture], size: Size | None = None, channels
 
     Each picture is reduced as soon as it is decoded: large ones never lie in memory together.
     """
-    shape = (len(pictures), channels, *(size or choose_size(pictures)))
+    store = empty_store((len(pictures), channels, *(size or choose_size(pictures))))
+    _decode_into(store.pixels, pictures)
+    return store
+
+
+def empty_store(shape: tuple[int, ...]) -> DenseStore:
+    """Room for images: in memory or, where they would take much of it, in a file that nobody else sees."""
     mapped = math.prod(shape) > SPILL_SHARE * free_memory()
-    pixels = _mapped(shape) if mapped else torch.empty(shape, dtype=torch.uint8)
-    _decode_into(pixels, pictures)
-    return DenseStore(pixels, mapped=mapped)
+    return DenseStore(_mapped(shape) if mapped else torch.empty(shape, dtype=torch.uint8), mapped=mapped)
 
 
 def _mapped(shape: tuple[int, ...]) -> Tensor:
@@ -114,9 +122,21 @@ def _mapped(shape: tuple[int, ...]) -> Tensor:
 
 def _decode_into(pixels: Tensor, pictures: Sequence[Picture]) -> None:
     channels, size = pixels.shape[1], (pixels.shape[2], pixels.shape[3])
+    work = partial(fit_picture, size=size, channels=channels)
     with _no_warnings(), ThreadPoolExecutor() as pool:
-        for index, image in enumerate(pool.map(partial(fit_picture, size=size, channels=channels), pictures)):
+        for index, image in enumerate(ahead(pool, work, pictures, MOST_AHEAD)):
             pixels[index] = torch.from_numpy(image).permute(2, 0, 1)
+
+
+def ahead(pool: Executor, work: Callable[[A], B], pieces: Iterable[A], most: int) -> Iterator[B]:
+    """The results in order; at most so many pieces are at work or wait to be taken."""
+    waiting: deque[Future[B]] = deque()
+    for piece in pieces:
+        waiting.append(pool.submit(work, piece))
+        if len(waiting) >= most:
+            yield waiting.popleft().result()
+    while waiting:
+        yield waiting.popleft().result()
 
 
 def choose_size(pictures: Sequence[Picture]) -> Size:

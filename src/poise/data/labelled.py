@@ -13,7 +13,16 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, SequentialSampler
 
 from poise.data.images import ImageSet
-from poise.data.inputs import Size, decode_store, fit_picture, median_side, suitable_size, suitable_square, to_pixels
+from poise.data.inputs import (
+    Size,
+    decode_store,
+    empty_store,
+    fit_picture,
+    median_side,
+    suitable_size,
+    suitable_square,
+    to_pixels,
+)
 from poise.data.packs import TEST, TRAIN, Pack
 from poise.data.sources import image_files, labelled_files
 from poise.data.stores import PixelStore, as_store
@@ -140,13 +149,13 @@ def _read_dataset(dataset: Any, size: Size | None, channels: int) -> Read:  # no
     if not len(dataset) or not isinstance(_split(dataset[0])[0], Image.Image):
         return _read_items([dataset[place] for place in range(len(dataset))], size, channels)
     wanted = size or suitable_square(median_side(_Pictures(dataset)))
-    pixels = torch.empty(len(dataset), channels, *wanted, dtype=torch.uint8)
+    store = empty_store((len(dataset), channels, *wanted))
     labels: list[Any] = []
     for place in range(len(dataset)):
         picture, label = _split(dataset[place])
-        pixels[place] = torch.from_numpy(fit_picture(picture, wanted, channels)).permute(2, 0, 1)
+        store.pixels[place] = torch.from_numpy(fit_picture(picture, wanted, channels)).permute(2, 0, 1)
         labels.append(label)
-    return Read(as_store(pixels), _all_or_none(labels))
+    return Read(store, _all_or_none(labels))
 
 
 class _Pictures(Sequence[Any]):

@@ -15,9 +15,8 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,7 +26,7 @@ from typing import Any, BinaryIO, Final, NamedTuple
 import numpy as np
 
 from poise import files, store
-from poise.data.inputs import scale_picture
+from poise.data.inputs import ahead, scale_picture
 from poise.data.packs import DIGEST, TEST, TRAIN, Block, Described, block_digest, digest_of, write_index
 from poise.data.suitable import LARGEST_SIZE, LEAST_SIZE
 from poise.errors import UserError, check_whole, suggestion
@@ -133,7 +132,7 @@ class Packing:
         """The images of a class, some at a time, in order; few are decoded ahead."""
         work = partial(_scale_some, side=self.size, square=self.square)
         pieces = [members[start : start + CHUNK] for start in range(0, len(members), CHUNK)]
-        for found in map(work, pieces) if pool is None else _ahead(pool, work, pieces, 2 * self.jobs):
+        for found in map(work, pieces) if pool is None else ahead(pool, work, pieces, 2 * self.jobs):
             for line in found.bad:
                 if not self.skip_bad:
                     raise UserError(f"{line}, or leave out all such files with --skip-bad")
@@ -231,19 +230,6 @@ def _follow_parent() -> None:
             os._exit(1)
 
     threading.Thread(target=leave, daemon=True).start()
-
-
-def _ahead(
-    pool: Executor, work: Callable[[Sequence[Path]], _Scaled], pieces: Sequence[Sequence[Path]], most: int
-) -> Iterator[_Scaled]:
-    """The results in order; at most so many pieces are at work or wait to be taken."""
-    waiting: deque[Future[_Scaled]] = deque()
-    for piece in pieces:
-        waiting.append(pool.submit(work, piece))
-        if len(waiting) >= most:
-            yield waiting.popleft().result()
-    while waiting:
-        yield waiting.popleft().result()
 
 
 # What is unfinished ---------------------------------------------------------------------------------------------------
