@@ -277,7 +277,7 @@ def test_a_stronger_augmentation_is_told_and_a_word_for_it_refused() -> None:
     mine = Augmentation(pad=1, flip=False, autoaugment=True, cutout=0.5)
     learner = Learner(epochs=1, policy="fixed", augmentation=mine, device="cpu")
     chosen = chosen_in(learner.fitting(*digits(0, 1, count=30)))
-    assert "shifts of up to 1 pixels, not mirrored, autoaugment+cutout (as given)" in chosen.line
+    assert "shifts of up to 1 pixel, not mirrored, autoaugment+cutout (as given)" in chosen.line
     assert chosen.values["augmentation"] == {**Augmentation(1, False).as_json(), "autoaugment": True, "cutout": 0.5}
     with pytest.raises(UserError, match=r"augmentation='cutout': give one like Augmentation\(autoaugment=True"):
         Learner(augmentation="cutout")  # type: ignore[arg-type]
