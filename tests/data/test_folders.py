@@ -100,6 +100,8 @@ def test_a_test_folder_without_labels_gives_way_to_a_validation_folder(divided: 
     """As ImageNet comes: `test` holds images, and no class folders."""
     shutil.move(divided / "test", divided / "val")
     fill(divided / "test", 3)
+    for part in ("train", "test"):
+        (divided / part / ".thumbnails").mkdir()
     assert len(FolderSource(divided).test()) == 5
 
 
