@@ -19,7 +19,7 @@ LARGEST_SIZE: Final = 4096
 FEW_IMAGES: Final = 20_000
 #: Up to this side an image counts as tiny, such as a digit of 8 pixels.
 TINY: Final = 12
-_SMALL_NETS: Final = ((TINY, "small-wide"), (64, "small"), (128, "small2"))
+WIDE_FROM: Final = 200  # tiny images, from which on the small network has twice the channels
 
 
 def check_room(count: int, shape: tuple[int, int, int], todo: str = "use a smaller image_size") -> None:
@@ -35,14 +35,15 @@ def check_room(count: int, shape: tuple[int, int, int], todo: str = "use a small
 def suitable_net(side: int, images: int | None = None) -> str:
     """The backbone for images whose shorter side has this many pixels, and for so many of them if that is known.
 
-    Where only a few pixels are looked at, twice as many channels cost little.
+    Where only a few pixels are looked at, twice as many channels cost little, and pay once there are some images.
 
     >>> suitable_net(32), suitable_net(8, 500), suitable_net(32, 500), suitable_net(96, 500), suitable_net(224, 500)
     ('resnet32', 'small-wide', 'small', 'small2', 'small4')
     """
     if images is not None and images <= FEW_IMAGES:
-        fitting = (net for largest, net in _SMALL_NETS if side <= largest)
-        return next(fitting, "small4")
+        if side <= TINY:
+            return "small-wide" if images >= WIDE_FROM else "small"
+        return "small" if side <= 64 else "small2" if side <= 128 else "small4"
     return "small" if side <= TINY else "resnet32" if side <= 64 else "resnet18"
 
 
