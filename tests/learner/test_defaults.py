@@ -66,7 +66,14 @@ def test_fewer_images_mean_more_epochs_and_a_policy_means_longer_phases() -> Non
 
 @pytest.mark.parametrize(
     ("side", "count", "net"),
-    [(8, 50, "small"), (12, 200, "small-wide"), (13, 200, "small"), (64, 50, "small"), (96, 50, "small2"), (224, 50, "small4")],
+    [
+        (8, 50, "small"),
+        (12, 200, "small-wide"),
+        (13, 200, "small"),
+        (64, 50, "small"),
+        (96, 50, "small2"),
+        (224, 50, "small4"),
+    ],
 )
 def test_the_network_follows_size_and_number(side: int, count: int, net: str) -> None:
     assert suited(blank(count, side)).net == net
