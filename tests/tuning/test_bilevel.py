@@ -161,7 +161,7 @@ def test_the_unrolled_training_is_the_trainers(
     method: Method, adjustment: float, cpu: Backend, parts: Environment
 ) -> None:
     situation = situation_of(method, cpu)
-    action, steps = method.default_action.replace(adjustment=adjustment), 4
+    action, steps = method.default_action.replace(adjustment=adjustment, lr=0.02), 4  # a large one amplifies rounding
     problem = InnerProblem(situation, parts, action)
     model = situation.grown(parts.new).train()
     model.train_only("all", old_rows=action.old_rows == "trained")
