@@ -20,7 +20,7 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -348,25 +348,32 @@ def run_entry(task: Task, entry: str, seed: int, folder: Path) -> dict[str, Any]
 def run_all(jobs: list[tuple[int, str, int]], workers: int, out: Path) -> None:
     """Every job in a process of its own, a few at a time; what is in the file already is not run again."""
     done = {(row["set"], row["task"], row["entry"], row["seed"]) for row in read_rows([out])} if out.exists() else set()
-    running: list[subprocess.Popen[str]] = []
     waiting = [job for job in jobs if _key(*job) not in done]
+    commands = [[__file__, "--one", str(number), entry, str(seed)] for number, entry, seed in waiting]
+    for _, line in side_by_side(commands, workers):
+        with out.open("a") as file:
+            file.write(line + "\n")
+
+
+def side_by_side(commands: Sequence[Sequence[str]], workers: int) -> Iterator[tuple[int, str]]:
+    """The number of each Python command and the last line that it printed, as they end; one that fails is named."""
+    running: dict[int, subprocess.Popen[str]] = {}
+    waiting = list(enumerate(commands))
     while waiting or running:
         while waiting and len(running) < workers:
-            number, entry, seed = waiting.pop(0)
-            command = [sys.executable, __file__, "--one", str(number), entry, str(seed)]
-            print(f"{TASKS[number].name}: {entry}, seed {seed}; {len(waiting)} to come", file=sys.stderr)
-            running.append(
-                subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+            number, words = waiting.pop(0)
+            print(f"{' '.join(words[1:])}; {len(waiting)} to come", file=sys.stderr)
+            environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+            running[number] = subprocess.Popen(
+                [sys.executable, *words], stdout=subprocess.PIPE, text=True, env=environment
             )
         time.sleep(0.2)
-        for process in [each for each in running if each.poll() is not None]:
-            running.remove(process)
-            text = process.stdout.read() if process.stdout else ""
-            if process.returncode == 0:
-                with out.open("a") as file:
-                    file.write(text.splitlines()[-1] + "\n")
-            else:
+        for number in [each for each, process in running.items() if process.poll() is not None]:
+            process = running.pop(number)
+            if process.returncode:
                 print(f"failed: {process.args!r}", file=sys.stderr)
+            elif process.stdout:
+                yield number, process.stdout.read().splitlines()[-1]
 
 
 def _key(number: int, entry: str, seed: int) -> tuple[str, str, str, int]:

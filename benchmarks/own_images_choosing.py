@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -23,7 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from own_images import TASKS, Task, draw, read_rows, run_loop
+from own_images import TASKS, Task, draw, read_rows, run_loop, side_by_side
 
 CHOOSING = {task.name: task for task in TASKS if not task.showing}
 
@@ -67,24 +66,13 @@ def run_all(jobs: Sequence[tuple[str, int, str]], workers: int, out: Path) -> No
     """Every job in a process of its own, a few at a time."""
     done = {(row["task"], row["seed"], json.dumps(row["learner"])) for row in read_rows([out])} if out.exists() else ()
     waiting = [job for job in jobs if job not in done]
-    running: dict[subprocess.Popen[str], tuple[str, int, str]] = {}
-    while waiting or running:
-        while waiting and len(running) < workers:
-            name, seed, words = job = waiting.pop(0)
-            command = [sys.executable, __file__, "--one", name, str(seed), words]
-            environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-            running[subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)] = job
-        time.sleep(0.2)
-        for process in [each for each in running if each.poll() is not None]:
-            name, seed, words = running.pop(process)
-            if process.returncode:
-                print(f"failed: {name}, seed {seed}, {words}", file=sys.stderr)
-                continue
-            measured = json.loads(process.stdout.read().splitlines()[-1] if process.stdout else "{}")
-            row = {"task": name, "seed": seed, "learner": json.loads(words), **measured}
-            with out.open("a") as file:
-                file.write(json.dumps(row) + "\n")
-            print(json.dumps(row), file=sys.stderr)
+    commands = [[__file__, "--one", name, str(seed), words] for name, seed, words in waiting]
+    for number, line in side_by_side(commands, workers):
+        name, seed, words = waiting[number]
+        row = json.dumps({"task": name, "seed": seed, "learner": json.loads(words), **json.loads(line)})
+        with out.open("a") as file:
+            file.write(row + "\n")
+        print(row, file=sys.stderr)
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:

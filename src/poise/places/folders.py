@@ -57,8 +57,7 @@ def _exam_part(folder: Path) -> Path:
 
 
 def _folder_names(folder: Path) -> set[str]:
-    with os.scandir(folder) as found:
-        return {entry.name for entry in found if entry.is_dir() and not entry.name.startswith(".")}
+    return {entry.name for entry in _entries(folder) if entry.is_dir()}
 
 
 def has_imagenet_names(folder: Path) -> bool:

@@ -30,6 +30,7 @@ from poise.report.figures.styles import Styles
 from poise.report.reading import RunRecord, baselines, configurations
 from poise.report.statistics import ENOUGH, Spread, spread
 from poise.report.tables.table import with_sign
+from poise.words import counted
 
 #: The minimum range, in points of accuracy, of the TFH–TFS plane: a tenth of a point must look small.
 PLANE_SPAN: Final = 4.0
@@ -255,7 +256,7 @@ def ranking_figure(runs: Sequence[RunRecord]) -> Figure | None:
         names.append(f"{row.label}, {ranking.stream}" + (f" · {ranking.where}" if several else ""))
         average = spread([*row.averages(ranking.stream).values()])
         low, high = average.interval() if average.count >= ENOUGH else (average.mean, average.mean)
-        tip = f"{names[-1]}: {average.mean:.2f} %, {average.count} seed{'s' * (average.count > 1)}"
+        tip = f"{names[-1]}: {average.mean:.2f} %, {counted(average.count, 'seed')}"
         lines.append(Line([(low, place), (high, place)], Style(GREY), 2.0))
         marks += _seed_marks(average, place, Style(GREY), tip)
         rows.append({"row": names[-1], "average": average.mean, "low": low, "high": high, "seeds": average.count})

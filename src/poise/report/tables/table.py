@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from poise.report.statistics import Spread
-from poise.words import one_line
+from poise.words import counted, one_line
 
 Value = float | int | str | None
 NOTHING: Final = "–"
@@ -143,7 +143,7 @@ def with_sign(value: float, digits: int = 2) -> str:
 def gain_note(difference: Spread, judged: bool = True) -> Note:
     """A paired difference with its interval, coloured only if it is certain and may be judged."""
     verdict = difference.verdict()
-    pairs = f"{difference.count} seed{'s' if difference.count > 1 else ''}"
+    pairs = counted(difference.count, "seed")
     if difference.count < 2:
         return Note(f"{with_sign(difference.mean)} ({pairs})")
     low, high = difference.interval()
