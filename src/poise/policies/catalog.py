@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic
 
-import numpy as np
-
 from poise import draws
 from poise.errors import UserError, check_size, check_whole, shown, suggestion
 from poise.policies.base import Array, Fixed, Outcome, Policy, Setup, Wish
@@ -60,8 +58,7 @@ class Composed(Policy, Generic[B]):
         if self.decision == "sample":
             generator = draws.generator(self.setup.seed, "policy decision", self.phase)
             return int(generator.choice(len(self.setup.space), p=self.distribution()))
-        values, own = self.belief.values(), self.setup.space.default
-        return own if values[own] == values.max() else int(np.argmax(values))
+        return self.belief.best()
 
     def distribution(self) -> Array | None:
         """The belief's."""
@@ -175,13 +172,16 @@ def online_policy(
     carry: float = 0.8,
     handicap: float = 0.03,
     head_start: float = 0.05,
+    stay: float = 0.01,
+    paired: bool = True,
 ) -> Policy:
     """The default: fewer arms from phase to phase, all of them again now and then, in its own space (see the docs)."""
     _positive(fewest=fewest, again=again)
     _share("carry", carry)
-    for name, value in (("handicap", handicap), ("head_start", head_start)):
+    for name, value in (("handicap", handicap), ("head_start", head_start), ("stay", stay)):
         _require(-1 <= value <= 1, f"{name}={value} must be a share of right guesses, e.g. 0.05 for five points")
-    return Composed(setup, narrowing(fewest, again), Informed(setup, carry, handicap, head_start))
+    belief = Informed(setup, carry, handicap, head_start, stay, paired=paired)
+    return Composed(setup, narrowing(fewest, again), belief)
 
 
 @register(FIRST_ONLINE, Preset(FIRST_ONLINE, {"environment": "both", "length": 0.3, "longest": 24, "validation": 30}))
@@ -221,14 +221,17 @@ def _surrogate(
 
 
 def named_now(values: Mapping[str, Any]) -> dict[str, Any]:
-    """A saved recipe or saved settings, with the names that their policy and space have now.
+    """A saved recipe or saved settings, with the names that their policy, its options and its space have now.
 
-    What was saved with the first `online` does not know `trials.even`.
+    What was saved with the first `online` does not know `trials.even`; what was saved with the second one does not know
+    `stay`, and compared actions by their gain over the default.
     """
-    trials = values.get("trials")
-    if not isinstance(trials, Mapping) or "even" in trials:
-        return dict(values)
-    return {**values, **{key: FIRST_ONLINE for key in ("policy", "space") if values.get(key) == DEFAULT_POLICY}}
+    trials, options = values.get("trials"), values.get("policy_options")
+    if isinstance(trials, Mapping) and "even" not in trials:
+        return {**values, **{key: FIRST_ONLINE for key in ("policy", "space") if values.get(key) == DEFAULT_POLICY}}
+    if values.get("policy") == DEFAULT_POLICY and isinstance(options, Mapping) and "head_start" in options:
+        return {**values, "policy_options": {"stay": 0.0, "paired": False, **options}}
+    return dict(values)
 
 
 def make_policy(name: str, setup: Setup, options: Mapping[str, Option] | None = None) -> Policy:
