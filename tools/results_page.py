@@ -75,15 +75,23 @@ def own(run: RunRecord, method: str) -> bool:
     return run.method == method and run.fixed
 
 
-def tuned(method: str, policy: str, *, leak: bool = False, space: str | None = None) -> Callable[[RunRecord], bool]:
-    """Runs of a method with that policy in all of its space, deciding in every phase."""
+def tuned(
+    method: str, policy: str, *, leak: bool = False, space: str | None = None, pairs: bool = True
+) -> Callable[[RunRecord], bool]:
+    """Runs of a method with that policy in all of its space, deciding in every phase; `online` as it compares now."""
     whole = {name for name in (space,) if name} or {"online", FIRST_ONLINE, "paper"}
 
     def wanted(run: RunRecord) -> bool:
         plain = every(run) == 1 and ("leak" in run.labels) == leak and str((run.space or {}).get("name")) in whole
-        return run.method == method and run.policy == policy and plain and not is_ablated(run)
+        asked = run.policy == policy and (policy != "online" or compares_in_pairs(run) == pairs)
+        return run.method == method and asked and plain and not is_ablated(run)
 
     return wanted
+
+
+def compares_in_pairs(run: RunRecord) -> bool:
+    """Whether its policy compared actions in pairs, as `online` does since 2026-11-17."""
+    return bool(((run.result or {}).get("resolved_policy") or {}).get("paired"))
 
 
 def per_class(run: RunRecord) -> object:
@@ -108,7 +116,12 @@ def options_of(run: RunRecord) -> Mapping[str, object]:
 
 def again(run: RunRecord) -> bool:
     """Whether it repeats another run: those that a policy's are paired with are kept under such a name."""
-    return run.path.stem.endswith("-paired")
+    return run.path.stem.endswith("-paired") or joined(run)
+
+
+def joined(run: RunRecord) -> bool:
+    """Whether small last batches joined the ones before and such a batch was there: kept under such a name."""
+    return run.path.stem.endswith("-joined")
 
 
 def is_ablated(run: RunRecord) -> bool:
@@ -157,16 +170,32 @@ LINES: tuple[Line, ...] = (
     Line("LUCIR", fixed("lucir"), "poise run cifar100/lucir", "", "lucir"),
     Line(
         "LUCIR, run again",
-        lambda run: own(run, "lucir") and again(run),
+        lambda run: own(run, "lucir") and again(run) and not joined(run),
         "poise run cifar100/lucir",
-        "what `online` is paired with, seed 0",
+        "what the second `online` is paired with, seed 0",
+        "lucir",
+    ),
+    Line(
+        "LUCIR, run again with small last batches joined",
+        lambda run: own(run, "lucir") and joined(run),
+        "poise run cifar100/lucir",
+        "as poise trains since 2026-11-17; what `online` is paired with",
         "lucir",
     ),
     Line(
         "LUCIR + `online`",
         tuned("lucir", "online"),
         "poise run cifar100/lucir policy=online start=…",
-        "",
+        "changed after the miss of the row below had been seen, small last batches joined",
+        "lucir",
+        tuned=True,
+        paired=True,
+    ),
+    Line(
+        "LUCIR + the second `online`",
+        tuned("lucir", "online", pairs=False),
+        "poise run cifar100/lucir policy=online policy_options.paired=false policy_options.stay=0 start=…",
+        "frozen before these runs; until 2026-11-17, small last batches on their own",
         "lucir",
         tuned=True,
         paired=True,
@@ -283,7 +312,7 @@ class Results:
 def _compared(run: RunRecord, other: RunRecord) -> bool:
     """Whether nothing but the policy differs, as far as results say it."""
     keys = ("order", "memory", "epochs", "augmentation", "options", "seed")
-    one, two = ([run.recipe.get(key) for key in keys] for run in (run, other))
+    one, two = ([joined(run), *(run.recipe.get(key) for key in keys)] for run in (run, other))
     return one == two and (StreamKind.of(run), run.method) == (StreamKind.of(other), other.method)
 
 
