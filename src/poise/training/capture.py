@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from poise.training.step import Step
 from poise.training.world import Share
 
 STRETCH = 32  # replays queued per stretch: enough to hide the host's work, few enough to stop soon
-WARM_UP = 3
+SCARCE = 0.25  # where less of the device's memory than this share is free, what torch keeps is returned to it first
 
 
 class Warm(threading.local):
@@ -46,6 +46,24 @@ def _searching(worthwhile: bool) -> Iterator[None]:
         yield
     finally:
         cudnn.benchmark = before
+
+
+@contextmanager
+def _recording(graph: torch.cuda.CUDAGraph, pool: Any, stream: torch.cuda.Stream) -> Iterator[None]:  # noqa: ANN401
+    """Record what is queued here as a graph.
+
+    `torch.cuda.graph` would first wait for the work of all lanes and return all memory that torch keeps, at every
+    capture. Here other lanes go on meanwhile, and memory is returned only where it is scarce.
+    """
+    free, total = torch.cuda.mem_get_info(stream.device)
+    if free < SCARCE * total:
+        torch.cuda.empty_cache()
+    with torch.cuda.stream(stream):
+        graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+        try:
+            yield
+        finally:
+            graph.capture_end()
 
 
 class _Slot:
@@ -130,7 +148,7 @@ class CapturedRunner:
         with torch.cuda.stream(side):
             for size in sizes:
                 kind = self._kind(size)
-                for _ in range((size in (sizes[0], self.usual)) if kind in _WARM.steps else WARM_UP):
+                if kind not in _WARM.steps or size in (sizes[0], self.usual):
                     self._position.zero_()
                     with _searching(size == self.usual):
                         found = self._train_batch(size)
@@ -140,8 +158,7 @@ class CapturedRunner:
         for size in sizes:
             self._step.optimiser.zero_grad(set_to_none=True)
             graph = torch.cuda.CUDAGraph()
-            capture = torch.cuda.graph(graph, pool=pool, stream=side, capture_error_mode="thread_local")
-            with _searching(size == self.usual), capture:
+            with _searching(size == self.usual), _recording(graph, pool, side):
                 self._values.index_copy_(0, self._row[None], self._train_batch(size)[None])
                 self._row += 1
             graphs[size] = graph
