@@ -138,7 +138,7 @@ class CapturedRunner:
         self._values = torch.zeros(len(self._bounds), len(found), dtype=torch.float32, device=self._feed.device)
         pool, graphs = torch.cuda.graph_pool_handle(), dict[int, torch.cuda.CUDAGraph]()
         for size in sizes:
-            self._step.optimiser.zero_grad(set_to_none=True)
+            self._step.optimiser.zero_grad()
             graph = torch.cuda.CUDAGraph()
             capture = torch.cuda.graph(graph, pool=pool, stream=side, capture_error_mode="thread_local")
             with _searching(size == self.usual), capture:
