@@ -15,6 +15,7 @@ from poise.errors import UserError
 from poise.methods import AANets, Growth, Lucir, LwF, Method, PODNet, Stage, make_method
 from poise.nets import Model, Output, build_backbone, build_head, torch_generator
 from poise.training import Backend, Schedule, Situation, make_backend
+from poise.training.optimiser import make_optimiser
 from poise.training.step import Step
 from poise.tuning.bilevel import BilevelOptions, InnerProblem, _Adam, hyper_steps, tuned_axes
 from poise.tuning.environment import Environment
@@ -166,7 +167,7 @@ def test_the_unrolled_training_is_the_trainers(
     model = situation.grown(parts.new).train()
     model.train_only("all", old_rows=action.old_rows == "trained")
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    optimiser = torch.optim.SGD(trained, action.lr, momentum=0.9, weight_decay=5e-4)
+    optimiser = make_optimiser(trained, situation.schedule, action.lr, cpu.device)
     clamp = method.stages(GROWTH)[0].clamp
     labels = situation.feed(parts.kept, parts.new).labels
     step = Step(situation, optimiser, model, situation.teacher(), action, labels, Stage(clamp=clamp))

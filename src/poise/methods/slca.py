@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim.sgd import sgd
 
 from poise import losses
 from poise.actions import Action
@@ -65,19 +68,22 @@ class SLCA(Method):
     @torch.enable_grad()
     def _align(self, head: GaussianHead, generator: torch.Generator) -> None:
         epochs, temperature = int(self.settings["align_epochs"]), float(self.settings["temperature"])
-        trained = list(head.requires_grad_(True).parameters())
-        optimiser = torch.optim.SGD(trained, lr=float(self.settings["align_lr"]), momentum=MOMENTUM)
-        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, max(1, epochs))
-        for _ in range(epochs):
+        trained: list[Tensor] = list(head.requires_grad_(True).parameters())
+        momentum: list[Tensor | None] = [None for _ in trained]
+        for epoch in range(epochs):
+            rate = float(self.settings["align_lr"]) * (1 + math.cos(math.pi * epoch / epochs)) / 2
             features, labels = head.draw(int(self.settings["draws"]), generator)
             order = torch.randperm(len(labels), generator=generator).to(labels.device)
             for picks in torch.split(order, BATCH):
                 loss = losses.normalised_cross_entropy(head(features[picks])[1], labels[picks], temperature)
-                optimiser.zero_grad()
-                loss.backward()  # type: ignore[no-untyped-call]
-                optimiser.step()
-            schedule.step()
-        optimiser.zero_grad()
+                _move(trained, list(torch.autograd.grad(loss, trained)), momentum, rate)
+
+
+@torch.no_grad()
+def _move(trained: list[Tensor], gradients: list[Tensor], momentum: list[Tensor | None], rate: float) -> None:
+    """A step of SGD; by torch's function, since its class loads a compiler that nobody needs."""
+    options: dict[str, Any] = {"weight_decay": 0.0, "dampening": 0.0, "nesterov": False, "maximize": False}
+    sgd(trained, gradients, momentum, lr=rate, momentum=MOMENTUM, **options)
 
 
 def _gaussian_head(model: Model) -> GaussianHead:

@@ -23,6 +23,11 @@ class OwnDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self._generator, self.drew = generator, False
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: torch would load its compiler, which takes over a second, only to keep it away from these operations."""
+        return False
+
     def __torch_dispatch__(
         self,
         func: Any,  # noqa: ANN401 - any operation of torch

@@ -156,7 +156,7 @@ class CapturedRunner:
         self._values = torch.zeros(len(self._bounds), len(found), dtype=torch.float32, device=self._feed.device)
         pool, graphs = torch.cuda.graph_pool_handle(), dict[int, torch.cuda.CUDAGraph]()
         for size in sizes:
-            self._step.optimiser.zero_grad(set_to_none=True)
+            self._step.optimiser.zero_grad()
             graph = torch.cuda.CUDAGraph()
             with _searching(size == self.usual), _recording(graph, pool, side):
                 self._values.index_copy_(0, self._row[None], self._train_batch(size)[None])

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-
 from poise.actions import Action
 from poise.data import Feed
-from poise.training.optimiser import forget
+from poise.training.optimiser import Optimiser, forget
 from poise.training.step import Runner, Step
 
 
@@ -18,7 +16,7 @@ class Engine:
 
     feed: Feed
     bounds: list[tuple[int, int]]
-    optimiser: torch.optim.Optimizer
+    optimiser: Optimiser
     step: Step
     runner: Runner
 

@@ -15,6 +15,7 @@ from poise.data import Draws, Feed
 from poise.methods import Stage
 from poise.nets import FULL, Backbone, Model
 from poise.training.noise import NOTHING, drawn_from, seeding
+from poise.training.optimiser import Optimiser
 from poise.training.situation import Situation
 from poise.training.statistics import WholeBatch, moving_statistics, unfuse
 from poise.training.world import Reduction, Share, World
@@ -33,7 +34,7 @@ class Step:
     def __init__(
         self,
         situation: Situation,
-        optimiser: torch.optim.Optimizer,
+        optimiser: Optimiser,
         model: Model,
         teacher: Model | None,
         action: Action,
@@ -87,7 +88,7 @@ class Step:
         terms = self.method.terms(student, teacher, labels, self.situation.growth)
         weighted = [self.weights[name] * term if name in self.weights else term for name, term in terms.items()]
         total = torch.stack(weighted).sum()
-        self.optimiser.zero_grad(set_to_none=True)
+        self.optimiser.zero_grad()
         (total if share is None else share.weight * total).backward()  # type: ignore[no-untyped-call]
         self._cast_gradients()
         values = torch.stack([total.detach(), *(term.detach() for term in terms.values())])

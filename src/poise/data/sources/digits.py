@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cache, cached_property
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,6 +15,8 @@ from poise.data.augment import Augmentation, Preprocessing
 from poise.data.images import ImageSet
 from poise.data.sources.base import Source, digest
 
+#: Where scikit-learn keeps them.
+FILE = "datasets/data/digits.csv.gz"
 _SPLIT_SEED = 1993
 
 
@@ -40,13 +45,33 @@ class DigitsSource(Source):
 
 
 def _digits(*, test: bool) -> ImageSet:
-    from sklearn.datasets import load_digits  # half of the start-up time of a command, so only when used
+    pixels, labels = _all_digits()
+    wanted = np.flatnonzero(_is_test(labels) == test)
+    return ImageSet(torch.from_numpy(pixels[wanted]), torch.from_numpy(labels[wanted]), torch.arange(len(wanted)))
+
+
+@cache
+def _all_digits() -> tuple[np.ndarray[Any, np.dtype[np.uint8]], np.ndarray[tuple[int], np.dtype[np.int64]]]:
+    """Pixels and labels in scikit-learn's order; read once in a process."""
+    rows = _rows()
+    pixels = np.rint(rows[:, :-1].reshape(-1, 1, 8, 8) * (255 / 16)).astype(np.uint8)
+    return pixels, rows[:, -1].astype(np.int64)
+
+
+def _rows() -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+    """64 pixels and the label of each digit.
+
+    They are read from the file that `load_digits` reads: importing scikit-learn takes about a second, longer than a
+    phase of digits is trained. Where a version of it keeps them elsewhere, it is asked.
+    """
+    found = find_spec("sklearn")
+    file = Path(found.origin if found and found.origin else "").parent / FILE
+    if file.is_file():
+        return np.loadtxt(file, delimiter=",")
+    from sklearn.datasets import load_digits
 
     bunch = load_digits()
-    labels = bunch.target.astype(np.int64)
-    wanted = np.flatnonzero(_is_test(labels) == test)
-    pixels = np.rint(bunch.images[wanted] * (255 / 16)).astype(np.uint8)[:, None]
-    return ImageSet(torch.from_numpy(pixels), torch.from_numpy(labels[wanted]), torch.arange(len(wanted)))
+    return np.column_stack([bunch.data, bunch.target])
 
 
 def _is_test(labels: np.ndarray[tuple[int], np.dtype[np.int64]]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
