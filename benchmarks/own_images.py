@@ -350,9 +350,15 @@ def run_all(jobs: list[tuple[int, str, int]], workers: int, out: Path) -> None:
     done = {(row["set"], row["task"], row["entry"], row["seed"]) for row in read_rows([out])} if out.exists() else set()
     waiting = [job for job in jobs if _key(*job) not in done]
     commands = [[__file__, "--one", str(number), entry, str(seed)] for number, entry, seed in waiting]
-    for _, line in side_by_side(commands, workers):
+    begin = time.monotonic()
+    for count, (_, line) in enumerate(side_by_side(commands, workers), start=1):
         with out.open("a") as file:
             file.write(line + "\n")
+        row, minutes = json.loads(line), (time.monotonic() - begin) / 60
+        found = (
+            f"{row['task']}, {row['entry']}, seed {row['seed']}: {row['accuracy']:.1f} % in {row['cpu_seconds']:.0f} s"
+        )
+        print(f"{count} of {len(commands)} after {minutes:.0f} min: {found}", file=sys.stderr)
 
 
 def side_by_side(commands: Sequence[Sequence[str]], workers: int) -> Iterator[tuple[int, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import pickle
 from collections.abc import Iterable
@@ -15,8 +16,17 @@ import torch
 
 from poise import Augmentation, Learner, Preprocessing, UserError
 from poise.data import ImageSet
+from poise.learner import judging
 from poise.learner.defaults import PLASTIC, suit, suitable_epochs
-from poise.learner.judging import FEWEST, is_handed, split, surely_better, told_from_mirror_image
+from poise.learner.judging import (
+    FEWEST,
+    Judging,
+    can_be_surely_beaten,
+    is_handed,
+    split,
+    surely_better,
+    told_from_mirror_image,
+)
 from poise.learner.phase import Surroundings
 from poise.learner.settings import Settings
 from poise.progress import Meter
@@ -190,6 +200,43 @@ def test_better_by_chance_is_not_surely_better() -> None:
     assert not surely_better(other, one, 0.0)
 
 
+@pytest.fixture
+def judged_by_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both networks are trained, even where the first one knows enough."""
+    monkeypatch.setattr(judging, "can_be_surely_beaten", lambda hits, errors: True)
+
+
+@pytest.mark.parametrize("missed", range(8))
+def test_what_cannot_be_surely_beaten_is_not(missed: int) -> None:
+    hits = torch.arange(8) >= missed
+    others = torch.tensor(list(itertools.product((False, True), repeat=8)))
+    beaten = any(surely_better(other, hits, 2.0) for other in others)
+    assert can_be_surely_beaten(hits, 2.0) == beaten == (missed > 4)
+
+
+def test_a_second_network_that_could_change_nothing_is_not_trained() -> None:
+    learner = Learner(epochs=20, policy="fixed", device="cpu", batch=8)
+    events = list(learner.fitting(*digits(0, 1, count=25)))
+    steps = [event for event in events if isinstance(event, JudgingStep)]
+    assert {step.training for step in steps} == {1}
+    assert steps[-1].trained == steps[-1].planned / 2
+    assert "judged on 10 held-out images" in chosen_in(iter(events)).line
+    assert learner.preprocessing is not None
+    assert learner.preprocessing.augmentation.pad == 1
+
+
+def test_judging_is_as_long_with_tuning_as_without() -> None:
+    images = image_set(*digits(0, 1, count=25))
+
+    def work(**given: Any) -> int:
+        settings = suited(images, **given)
+        return Judging(settings, images, Surroundings.of(settings, "cpu")).work
+
+    assert work(policy="fixed") == work(policy="online") == 2 * 32 * 40, "the phases of one are twice as long"
+    assert work(policy="fixed", epochs=20) == work(policy="online", epochs=20) == 2 * 8 * 40
+
+
+@pytest.mark.usefixtures("judged_by_two")
 def test_judging_is_told_step_by_step_before_anything_is_chosen() -> None:
     learner = Learner(epochs=5, policy="fixed", device="cpu", batch=8)
     events = list(learner.fitting(*digits(0, 1, count=25)))
@@ -202,19 +249,21 @@ def test_judging_is_told_step_by_step_before_anything_is_chosen() -> None:
     assert [steps[0].training, steps[-1].training, steps[-1].trainings] == [1, 2, 2]
 
 
+@pytest.mark.usefixtures("judged_by_two")
 def test_judging_counts_as_progress() -> None:
     learner = Learner(epochs=5, policy="fixed", device="cpu", batch=8)
-    meter, shares, judging = Meter(learner), list[float](), 0.0
+    meter, shares, judged = Meter(learner), list[float](), 0.0
     for event in learner.fitting(*digits(0, 1, count=25)):
         shares.append(meter.note(event).share)
-        judging = shares[-1] if isinstance(event, JudgingStep) else judging
+        judged = shares[-1] if isinstance(event, JudgingStep) else judged
     assert shares == sorted(shares)
-    assert judging == pytest.approx(160 / (160 + 5 * 50))
+    assert judged == pytest.approx(160 / (160 + 5 * 50))
     assert shares[-1] == pytest.approx(1.0)
     learned = Meter(learner).note(next(iter(learner.fitting(*digits(2, count=25)))))
     assert learned.share == 0.0, "nothing of the first phase is left in the plan of the next"
 
 
+@pytest.mark.usefixtures("judged_by_two")
 def test_judging_that_is_stopped_changes_nothing_and_starts_again_to_the_same_bytes(tmp_path: Path) -> None:
     images, labels = digits(0, 1, count=25)
     once = state_bytes(Learner(epochs=2, policy="fixed", device="cpu").partial_fit(images, labels), tmp_path)

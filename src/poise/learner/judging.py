@@ -26,7 +26,7 @@ HELD_OUT: Final = 0.2  # of each class
 FEWEST: Final = 8  # held-out images, below which nothing is judged
 MOST_IMAGES: Final = 2_000  # of which the judging trainings see no more
 TRAININGS: Final = 2  # one with shifts, one without
-LENGTH: Final = 0.4  # of a judging training, as a share of the phase's
+LENGTH: Final = 0.4  # of a judging training, as a share of the phase's; of its half, where it is doubled for tuning
 MOST_COMPARED: Final = 1_000  # images that are compared with their mirror images
 HANDED: Final = 0.6  # share of images told from their mirror images, from which on mirroring is suspected to hurt
 SURE: Final = 3.0  # standard errors
@@ -88,13 +88,15 @@ class Judging:
     @property
     def _schedule(self) -> Schedule:
         schedule = self.settings.schedule
-        return schedule.lasting(max(1, LENGTH * schedule.epochs))
+        doubled = self.settings.kind.tunes and schedule.images is not None  # not where the user says the epochs
+        return schedule.lasting(max(1, LENGTH * schedule.epochs / (2 if doubled else 1)))
 
     def judge(self) -> Generator[JudgingStep, None, Judgement]:
         """Shifts unless images that are never shifted are learned better; mirroring unless left and right matter.
 
         Two networks are trained for two fifths of the phase on four fifths of each class, one with shifts and one
-        without; the fifth that is left judges them. Left and right matter where a linear rule tells images from
+        without; the fifth that is left judges them. Where the first one knows so many of them that no other could be
+        surely better, the second is not trained. Left and right matter where a linear rule tells images from
         their mirror images, or where the network that was trained with shifts knows fewer held-out images once they
         are mirrored. Where the network is `left_alone`, nothing is shifted either, and only the linear rule is asked.
         """
@@ -110,7 +112,9 @@ class Judging:
         if not self.trains:
             return Judgement(replace(suitable, flip=flip), "too few images to judge by")
         with_shifts, mirrored = yield from self._hits(shifted, 1)
-        without, _ = yield from self._hits(plain, 2)
+        without = with_shifts
+        if can_be_surely_beaten(with_shifts, CLEARLY):
+            without, _ = yield from self._hits(plain, 2)
         pad = 0 if surely_better(without, with_shifts, CLEARLY) else suitable.pad
         flip = not is_handed(handed, len(images)) and not surely_better(with_shifts, mirrored, CLEARLY)
         held = len(self.parts[1])
@@ -187,6 +191,15 @@ def surely_better(one: Tensor, other: Tensor, errors: float) -> bool:
     """
     difference = one.float() - other.float()
     return float(difference.sum()) > errors * math.sqrt(float((difference**2).sum()))
+
+
+def can_be_surely_beaten(hits: Tensor, errors: float) -> bool:
+    """Whether any other hits on the same images can be surely better than these; if any can, hits on all of them.
+
+    >>> can_be_surely_beaten(torch.tensor([1, 1, 0]).bool(), 2.0), can_be_surely_beaten(torch.zeros(5).bool(), 2.0)
+    (False, True)
+    """
+    return surely_better(torch.ones_like(hits), hits, errors)
 
 
 def told_from_mirror_image(images: ImageSet, seed: int) -> float:

@@ -161,8 +161,10 @@ def _is_inference(conv: nn.Conv2d, x: Tensor) -> bool:
 
 
 def _add_shortcut(y: Tensor, shortcut: Tensor | None, *, relu: bool) -> Tensor:
-    y = y if shortcut is None else y + shortcut
-    return torch.relu(y) if relu else y
+    """Plus shortcut, then ReLU, written over `y`, which nobody else reads: not even the gradient of what made it."""
+    if shortcut is not None:
+        y = y.add_(shortcut) if y.dtype is shortcut.dtype else y + shortcut
+    return torch.relu_(y) if relu else y
 
 
 class Subsample(nn.Module):

@@ -18,6 +18,8 @@ BATCH = 512
 NCM_TEMPERATURE = 0.1  # of the cosines to class means, where they become probabilities
 GPU_BATCH = 2048  # with smaller ones the GPU waits for the host
 PIXELS = 2**22  # per batch at most: fewer large images take as much memory as many small ones
+FAST_PIXELS = 2**17  # on a CPU: what a network makes of more does not stay in its caches,
+FAST_BATCH = 32  # and of fewer large images each takes longer
 
 
 class Extracted(NamedTuple):
@@ -52,7 +54,7 @@ class Evaluator:
         model.eval()
         features, logits = [], []
         device, on_gpu = self.backend.device, self.backend.device.type == "cuda"
-        size = batch_size(GPU_BATCH if on_gpu else BATCH, *store.shape[1:])
+        size = batch_size(GPU_BATCH if on_gpu else cpu_batch(*store.shape[1:]), *store.shape[1:])
         world, starts = self.backend.world, range(0, len(store), size)
         stretches = [(0, len(starts))] if world is None else world.stretches(len(starts))
         for start in starts[slice(*stretches[0 if world is None else world.rank])]:
@@ -129,6 +131,15 @@ def batch_size(most: int, height: int, width: int) -> int:
     """
     fitting = max(1, PIXELS // (height * width))
     return min(most, 1 << (fitting.bit_length() - 1))
+
+
+def cpu_batch(height: int, width: int) -> int:
+    """How many images of this size a CPU looks at at a time, if memory suffices.
+
+    >>> cpu_batch(8, 8), cpu_batch(32, 32), cpu_batch(224, 224)
+    (512, 128, 32)
+    """
+    return min(BATCH, max(FAST_BATCH, FAST_PIXELS // (height * width)))
 
 
 def filled(pixels: Tensor) -> Tensor:
