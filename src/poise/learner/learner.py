@@ -51,7 +51,7 @@ class Learner(Conventions, Upkeep, Rejecting, Exporting):
 
     Args:
         method: name of a method (`lucir`, `icarl`, `lwf`, `podnet`, `aanets`, `der`, `foster`; on a pretrained network
-            `simplecil`, `ranpac`, `slca`; or one registered by you), or of a yardstick (`replay`, `finetune`, `joint`).
+            `simplecil`, `ranpac`, `slca`; or one registered by you), or of a baseline (`replay`, `finetune`, `joint`).
         net: backbone name (`small`, `small-wide`, `small2`, `small4`, `resnet32`, `resnet18`, `pod-resnet18`,
             `cifar-resnet18`); a word for another network (`efficientnet-lite0`, `package:name`, `file.py:function`); or
             a module of your own that maps float images [B, C, H, W] to features [B, d], such as `poise.nets.adapt`
