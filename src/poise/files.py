@@ -40,6 +40,19 @@ _KINDS: Final = {
 }
 
 
+# Paths ----------------------------------------------------------------------------------------------------------------
+
+
+def expand_user(path: str | Path) -> Path:
+    """The path with a leading `~` written out; refuses a user that does not exist, unless a file is called so."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        if os.path.lexists(path):
+            return Path(path)
+        raise UserError(f"{path}: there is no such user on this machine; write the path out") from error
+
+
 # Reading --------------------------------------------------------------------------------------------------------------
 
 

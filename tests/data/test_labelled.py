@@ -190,6 +190,12 @@ class TestColumns:
             assert torch.equal(read_labelled(Column(paths), [1] * 5).pixels, to_pixels(files))
         assert torch.equal(read_unlabelled(Column([str(file) for file in files], "U")).all(), to_pixels(files))
 
+    def test_a_tilde_in_a_path_is_the_home_folder(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("HOME", str(folder))
+        paths = [f"~/cat/{number}.png" for number in range(3)]
+        for images in (paths, Column(paths), [(path, 0) for path in paths]):
+            assert torch.equal(read_unlabelled(images).all(), to_pixels(sorted((folder / "cat").glob("*"))))
+
     def test_a_real_table_of_pandas(self, folder: Path) -> None:
         pandas = pytest.importorskip("pandas")
         files = sorted(folder.glob("*/*.png"))

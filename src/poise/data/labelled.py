@@ -18,6 +18,7 @@ from poise.data.inputs import (
     decode_store,
     empty_store,
     fit_picture,
+    given_paths,
     median_side,
     suitable_size,
     suitable_square,
@@ -27,7 +28,8 @@ from poise.data.packs import TEST, TRAIN, Pack
 from poise.data.sources import image_files, labelled_files
 from poise.data.stores import PixelStore, as_store
 from poise.errors import UserError
-from poise.places import ENDING, expand_user
+from poise.files import expand_user
+from poise.places import ENDING
 
 LOADER_HINT: Final = "give (image, label) pairs"
 
@@ -120,9 +122,8 @@ def _read(images: Any, size: Size | None, channels: int) -> Read:  # noqa: ANN40
         images = _column(images)
     if isinstance(images, Sequence) and len(images) and all(map(_is_pair, images)):
         return _read_items(images, size, channels)
-    several = isinstance(images, Sequence) and not isinstance(images, str)
-    files = several and len(images) and all(isinstance(entry, str | Path) for entry in images)
-    return Read(decode_store(images, size, channels) if files else as_store(to_pixels(images, size, channels)))
+    paths = given_paths(images)
+    return Read(decode_store(paths, size, channels) if paths else as_store(to_pixels(images, size, channels)))
 
 
 def _pack_of(images: Any) -> Pack | None:  # noqa: ANN401 - whatever a user gives

@@ -68,8 +68,8 @@ class ModelFile:
     def __init__(self, path: Path) -> None:
         if not path.name:
             raise UserError(f"{path} is a folder, not a file; give the file of a learner")
-        self.path = path
-        self._file = path.resolve() if path.is_symlink() else path
+        self.path = files.expand_user(path)
+        self._file = self.path.resolve() if self.path.is_symlink() else self.path
         self.pending = self._file.with_name(f"{self._file.name}.pending")
 
     def teach(self, lesson: Lesson, say: Callable[[str], None] = log.info) -> Learner:

@@ -13,8 +13,9 @@ from pathlib import Path
 
 from poise import store
 from poise.errors import Damaged, UserError, suggestion
+from poise.files import expand_user
 from poise.places.collections import COLLECTIONS, Collection
-from poise.places.folders import expand_user, has_imagenet_names, scan
+from poise.places.folders import has_imagenet_names, scan
 from poise.places.packfile import ENDING, is_pack
 from poise.places.releases import RELEASES, Release
 
