@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler, TensorDataset
 
 from poise.data.inputs import to_pixels
 from poise.data.labelled import read_labelled, read_unlabelled
@@ -160,6 +160,25 @@ class TestLoaders:
         assert [labels[image.numpy().tobytes()] for image in found.pixels] == [int(label) for label in found.labels]
         with pytest.raises(UserError, match="make it shuffle=False"):
             read_unlabelled(loader)
+
+    def test_one_that_drops_its_last_batch_cannot_be_predicted_and_says_what_it_leaves_out(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        pairs = TensorDataset(tensors(), torch.tensor(TRUTH))
+        dropping = DataLoader(pairs, batch_size=4, drop_last=True)
+        drawn = BatchSampler(SequentialSampler(range(7)), batch_size=4, drop_last=True)
+        for loader in (dropping, DataLoader(pairs, batch_sampler=drawn)):
+            with pytest.raises(UserError, match="leaves out 3 of 7 images; make it drop_last=False"):
+                read_unlabelled(loader)
+            assert "leaves out 3 of 7 images" in refusal(loader, TRUTH)
+            caplog.clear()
+            assert len(read_labelled(loader).store) == 4
+            assert "this DataLoader leaves out 3 of 7 images (drop_last=True)" in caplog.text
+        streamed = DataLoader(Streamed(list(tensors())), batch_size=4, drop_last=True)
+        with pytest.raises(UserError, match="leaves out a last batch that is not full"):
+            read_unlabelled(streamed)
+        whole = DataLoader(pairs, batch_size=7, drop_last=True)
+        assert torch.equal(read_unlabelled(whole).all(), tensors())
 
     def test_batches_that_do_not_fit_are_refused(self) -> None:
         uneven = DataLoader(Listed([(torch.zeros(3, 8, 8 + place), 0) for place in range(2)]), batch_size=1)

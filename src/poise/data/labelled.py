@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -30,6 +31,8 @@ from poise.data.stores import PixelStore, as_store
 from poise.errors import UserError
 from poise.files import expand_user
 from poise.places import ENDING
+
+log = logging.getLogger(__name__)
 
 LOADER_HINT: Final = "give (image, label) pairs"
 
@@ -71,7 +74,7 @@ def read_labelled(
             raise UserError(f"in {pack.path} the names of the classes are the labels; leave labels out")
         return _read_pack(pack, size, held_out=held_out)
     if labels is not None:
-        _refuse_shuffled(images, "image has which label")
+        _refuse_unordered(images, "image has which label")
     found = _read(images, size, channels)
     return found if labels is None else Read(found.store, labels)
 
@@ -92,23 +95,38 @@ def read_unlabelled(
     pack = _pack_of(images)
     if pack is not None:
         return _read_pack(pack, size, held_out=held_out).store
-    _refuse_shuffled(images, "prediction is whose")
+    _refuse_unordered(images, "prediction is whose")
     return _read(images, size, channels).store
 
 
-def _refuse_shuffled(images: Any, unknown: str) -> None:  # noqa: ANN401 - whatever a user gives
-    """Refuse a loader whose order nobody knows."""
-    if not isinstance(images, DataLoader) or isinstance(images.dataset, IterableDataset):
+def _refuse_unordered(images: Any, unknown: str) -> None:  # noqa: ANN401 - whatever a user gives
+    """Refuse a loader whose order nobody knows, or that leaves images out."""
+    if not isinstance(images, DataLoader):
         return
     drawn = images.sampler if images.batch_sampler is None else getattr(images.batch_sampler, "sampler", None)
-    if not isinstance(drawn, SequentialSampler):
+    if not isinstance(images.dataset, IterableDataset) and not isinstance(drawn, SequentialSampler):
         raise UserError(f"this DataLoader shuffles, so nobody knows which {unknown}; make it shuffle=False")
+    if left_out := _left_out(images):
+        raise UserError(f"this DataLoader leaves out {left_out}; make it drop_last=False")
+
+
+def _left_out(loader: DataLoader[Any]) -> str:
+    """What `drop_last` leaves out, in words; empty where it is nothing."""
+    if not (loader.drop_last or getattr(loader.batch_sampler, "drop_last", False)):
+        return ""
+    size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)
+    if not hasattr(loader.dataset, "__len__") or not size:
+        return "a last batch that is not full"
+    count = len(loader.dataset) % size
+    return f"{count} of {len(loader.dataset)} images" if count else ""
 
 
 def _read(images: Any, size: Size | None, channels: int) -> Read:  # noqa: ANN401 - checked here
     if isinstance(images, ImageSet | PixelStore):
         return Read(images if isinstance(images, PixelStore) else images.store)
     if isinstance(images, DataLoader):
+        if left_out := _left_out(images):
+            log.warning("this DataLoader leaves out %s (drop_last=True)", left_out)
         return _read_loader(images, size, channels)
     if isinstance(images, IterableDataset):
         return _read_items(list(images), size, channels)
