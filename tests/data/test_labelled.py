@@ -144,6 +144,17 @@ class TestLoaders:
         assert [int(label) for label in found.labels] == TRUTH
         assert torch.equal(read_unlabelled(loader).all(), tensors())
 
+    def test_one_without_batches_gives_items(self) -> None:
+        found = read_labelled(DataLoader(TensorDataset(tensors(), torch.tensor(TRUTH)), batch_size=None))
+        assert torch.equal(found.pixels, tensors())
+        assert found.labels == TRUTH
+
+    def test_pictures_are_scaled_batch_by_batch_where_their_size_is_known(self, folder: Path) -> None:
+        files = sorted(folder.glob("*/*.png"))
+        loader = DataLoader(Listed([(str(file), 0) for file in files]), batch_size=2)
+        assert torch.equal(read_labelled(loader, size=(16, 16)).pixels, to_pixels(files, (16, 16)))
+        assert torch.equal(read_labelled(loader).pixels, to_pixels(files))
+
     def test_pictures_and_names_from_a_collation_of_ones_own(self, folder: Path) -> None:
         files = sorted(folder.glob("*/*.png"))
         items = Listed([(Image.open(file), file.parent.name) for file in files])
@@ -182,8 +193,13 @@ class TestLoaders:
 
     def test_batches_that_do_not_fit_are_refused(self) -> None:
         uneven = DataLoader(Listed([(torch.zeros(3, 8, 8 + place), 0) for place in range(2)]), batch_size=1)
-        assert "batches of different shapes, such as (3, 8, 8) and (3, 8, 9)" in refusal(uneven)
-        assert "gave no batch" in refusal(DataLoader(Streamed([])))
+        assert "different shapes, such as (3, 8, 8) and (3, 8, 9)" in refusal(uneven)
+        assert "there are no images" in refusal(DataLoader(Streamed([])))
+        assert "single images instead of batches" in refusal(DataLoader(Streamed([(tensors()[0], 3)]), batch_size=None))
+        picture = Image.new("RGB", (8, 8))
+        alternating = Listed([(picture, 0), (tensors()[0], 1)])
+        loader = DataLoader(alternating, batch_size=1, collate_fn=lambda batch: tuple(zip(*batch, strict=True)))
+        assert "others as paths or PIL images; give one kind" in refusal(loader)
         normalised = DataLoader(TensorDataset(torch.randn(4, 3, 8, 8), torch.zeros(4)))
         assert "nothing normalised: poise does that itself" in refusal(normalised)
 
