@@ -175,6 +175,39 @@ class TestPacked:
         assert outcome(folder.path) == outcome(tmp_path / "whole")
 
 
+class TestPackedTinyImageNet:
+    """Three classes instead of a hundred; its folder goes by another name than the data set."""
+
+    @pytest.fixture
+    def folder(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+        monkeypatch.setitem(COLLECTIONS, "tinyimagenet", replace(COLLECTIONS["tinyimagenet"], classes=3))
+        monkeypatch.setenv("POISE_DATA", str(tmp_path / "data"))
+        monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+        for part, label in ((part, label) for part in ("train", "val") for label in range(3)):
+            where = tmp_path / "elsewhere" / part / f"n{label:08}"
+            where.mkdir(parents=True)
+            for number in range(2):
+                Image.new("RGB", (64, 64), (9 * label, 10 * number, 99)).save(where / f"{number}.png")
+        return tmp_path / "elsewhere"
+
+    @pytest.mark.parametrize("name", ["tinyimagenet", "tiny-imagenet-100"])
+    def test_it_is_found_by_either_name(self, name: str, folder: Path, tmp_path: Path) -> None:
+        (tmp_path / "data").mkdir()
+        pack = tmp_path / "data" / f"{name}.pack"
+        for _ in Packing(folder, pack, 64).run():
+            pass
+        found = [entry for entry in listing() if entry.where == str(pack)]
+        assert [entry.name for entry in found] == ["tinyimagenet"]
+        packed = open_source("tinyimagenet")
+        folder.rename(tmp_path / "data" / "tiny-imagenet-100")
+        unpacked = open_source("tinyimagenet")
+        assert (unpacked.notes == packed.notes) == (name == "tiny-imagenet-100"), "the folder comes before another name"
+        assert packed.preprocessing == unpacked.preprocessing
+        assert packed.net == unpacked.net
+        assert packed.class_names == unpacked.class_names
+        assert packed.train().pixels.equal(unpacked.train().pixels)
+
+
 @pytest.mark.tinyimagenet
 class TestTinyImageNet:
     def test_its_classes_and_files(self, tinyimagenet_folder: Path) -> None:
