@@ -218,7 +218,8 @@ class Learner(Conventions, Upkeep, Rejecting, Exporting):
             if chosen is not None:
                 self.settings, self._around = chosen.settings, replace(self._around, augmentation=chosen.augmentation)
                 yield chosen.event
-            self._phase = phase = Phase(self.settings, self.knowledge, arrival, self._around, reward)
+            measured = pending.preprocessing if pending is not None else None
+            self._phase = phase = Phase(self.settings, self.knowledge, arrival, self._around, reward, measured)
             arrival = phase.arrival  # without the images that were discarded
             if self.memory is not None:  # what was discarded on arrival stays discarded
                 self.knowledge = replace(self.knowledge, memory=phase.kept)
