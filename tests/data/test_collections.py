@@ -96,10 +96,18 @@ class TestWhereNothingIs:
         ],
     )
     def test_a_dry_run_counts_as_published(self, name: str, words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("poise.experiment.dryrun._times", lambda *_: [])  # hours on a CPU, for steps of this size
+        monkeypatch.setattr("poise.experiment.dryrun._times", lambda *_: [])  # they are in the next test
         text = describe_plan(make_plan(name, load_recipe(name), open_outlined))
         assert all(word in text for word in words), text
         assert "is not here: counted as published" in text
+
+    def test_its_time_is_measured_on_blank_images_and_says_so(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("poise.experiment.dryrun.MEASURED_SECONDS", 0.01)
+        text = describe_plan(make_plan("imagenet/lucir", load_recipe("imagenet/lucir"), open_outlined))
+        how = r"\(measured here on blank images, without a teacher\)"
+        line = rf"^time    about [\d.]+ h of training at [\d,]+ images/s {how}$"
+        assert re.search(line, text, re.MULTILINE), text
+        assert "packing the real images once, and reading them, comes on top" in text
 
 
 class TestPacked:
