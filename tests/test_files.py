@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from poise import files, store
+from poise import files, locks, store
 from poise.errors import Damaged, UserError
 
 ZERO = Path("/dev/zero")
@@ -237,7 +237,7 @@ def test_journals_and_locks_follow_no_link(victim: Path, target: str, tmp_path: 
     link.symlink_to(victim.with_name(target))
     with pytest.raises(UserError, match="is a link"):
         store.Journal(link).append({"event": "x"})
-    with pytest.raises(UserError, match="is a link"), store.locked(link, "is busy", sign=True):
+    with pytest.raises(UserError, match="is a link"), locks.locked(link, "is busy", sign=True):
         pass
     if target == "victim":
         with pytest.raises(UserError, match="is a link"):

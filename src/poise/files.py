@@ -191,6 +191,14 @@ def make_folder(path: Path) -> None:
     path.mkdir(parents=True, exist_ok=True)
 
 
+def is_at(file: BinaryIO, path: Path) -> bool:
+    """Whether this open file is still the one at that path."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
+
+
 def file_word(text: str) -> str:
     """A text as a part of a file's name: nothing that leaves its folder, hides it, or means something in an address.
 
