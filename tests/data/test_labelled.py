@@ -144,6 +144,18 @@ class TestLoaders:
         assert [int(label) for label in found.labels] == TRUTH
         assert torch.equal(read_unlabelled(loader).all(), tensors())
 
+    def test_a_few_are_drawn_of_a_dataset_that_would_fit_nowhere(self) -> None:
+        class Endless(Dataset[Any]):
+            def __len__(self) -> int:
+                return 10**15
+
+            def __getitem__(self, place: int) -> Any:
+                return tensors()[place], TRUTH[place]
+
+        found = read_labelled(DataLoader(Endless(), batch_sampler=[[0, 2], [1]]))
+        assert torch.equal(found.pixels, tensors()[[0, 2, 1]])
+        assert found.labels == [TRUTH[0], TRUTH[2], TRUTH[1]]
+
     def test_one_without_batches_gives_items(self) -> None:
         found = read_labelled(DataLoader(TensorDataset(tensors(), torch.tensor(TRUTH)), batch_size=None))
         assert torch.equal(found.pixels, tensors())

@@ -204,7 +204,8 @@ def _read_items(items: Iterable[Any], size: Size | None, channels: int, expected
 def _read_loader(loader: DataLoader[Any], size: Size | None, channels: int) -> Read:
     """All batches; or items, where it has no batches."""
     listed = not isinstance(loader.dataset, IterableDataset)
-    expected = len(loader.sampler) if listed and isinstance(loader.sampler, Sized) else 0
+    own = loader.batch_sampler is not None and loader.batch_size is None  # which may draw any number of them
+    expected = len(loader.sampler) if listed and not own and isinstance(loader.sampler, Sized) else 0
     if listed and loader.batch_sampler is None:
         return _read_items(loader, size, channels, expected)
     return _read_batches(map(_split_batch, loader), size, channels, expected)
