@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from poise import files, store
+from poise import files, locks, store
 from poise.errors import Damaged, UserError
 
 ZERO = Path("/dev/zero")
@@ -237,7 +237,7 @@ def test_journals_and_locks_follow_no_link(victim: Path, target: str, tmp_path: 
     link.symlink_to(victim.with_name(target))
     with pytest.raises(UserError, match="is a link"):
         store.Journal(link).append({"event": "x"})
-    with pytest.raises(UserError, match="is a link"), store.locked(link, "is busy", sign=True):
+    with pytest.raises(UserError, match="is a link"), locks.locked(link, "is busy", sign=True):
         pass
     if target == "victim":
         with pytest.raises(UserError, match="is a link"):
@@ -343,3 +343,16 @@ def test_file_words_differ_as_their_texts_do() -> None:
     assert len({files.file_word(text) for text in texts}) == len(texts)
     for plain in ("cifar100", "tiny-imagenet-100", "Größe", "my images", "aanets+rmm", "v1.2"):
         assert files.file_word(plain) == plain
+
+
+def test_a_tilde_is_the_home_folder_or_a_users_and_may_begin_a_files_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert files.expand_user("~/model") == tmp_path / "model"
+    assert files.expand_user("model~") == Path("model~")
+    with pytest.raises(UserError, match="there is no such user on this machine"):
+        files.expand_user("~nosuchuser.png")
+    Path("~nosuchuser.png").touch()
+    assert files.expand_user(Path("~nosuchuser.png")) == Path("~nosuchuser.png")

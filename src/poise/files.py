@@ -40,6 +40,19 @@ _KINDS: Final = {
 }
 
 
+# Paths ----------------------------------------------------------------------------------------------------------------
+
+
+def expand_user(path: str | Path) -> Path:
+    """The path with a leading `~` written out; refuses a user that does not exist, unless a file is called so."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        if os.path.lexists(path):
+            return Path(path)
+        raise UserError(f"{path}: there is no such user on this machine; write the path out") from error
+
+
 # Reading --------------------------------------------------------------------------------------------------------------
 
 
@@ -176,6 +189,14 @@ def make_folder(path: Path) -> None:
     if path.is_symlink():
         raise UserError(f"{path} is a link; nothing is written through it: remove it, or put a folder there")
     path.mkdir(parents=True, exist_ok=True)
+
+
+def is_at(file: BinaryIO, path: Path) -> bool:
+    """Whether this open file is still the one at that path."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def file_word(text: str) -> str:

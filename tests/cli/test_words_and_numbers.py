@@ -100,6 +100,12 @@ def test_a_run_is_refused_before_anything_is_trained(words: list[str], line: str
         (["learn", "model", "folder", "--image-size", "100000000"], "at most 4096"),
         (["learn", "model", "folder", "--seed", DIGITS], "--seed"),
         (["data", "add", "x", "--from", "~nosuchuser"], "there is no such user"),
+        (["run", "~nosuchuser/recipe.toml"], "there is no such user"),
+        (["resume", "~nosuchuser/run"], "there is no such user"),
+        (["predict", "~nosuchuser/model", "x.png"], "there is no such user"),
+        (["predict", "model", "~nosuchuser/x.png"], "there is no such user"),
+        (["simulate", "~nosuchuser/x.json", "--policy", "race"], "there is no such user"),
+        (["cam", "model", "--images", "~nosuchuser/x.png"], "there is no such user"),
     ],
 )
 def test_so_is_every_other_command(words: list[str], line: str, refusal: Callable[..., str]) -> None:

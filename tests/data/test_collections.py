@@ -96,10 +96,18 @@ class TestWhereNothingIs:
         ],
     )
     def test_a_dry_run_counts_as_published(self, name: str, words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("poise.experiment.dryrun._times", lambda *_: [])  # hours on a CPU, for steps of this size
+        monkeypatch.setattr("poise.experiment.dryrun._times", lambda *_: [])  # they are in the next test
         text = describe_plan(make_plan(name, load_recipe(name), open_outlined))
         assert all(word in text for word in words), text
         assert "is not here: counted as published" in text
+
+    def test_its_time_is_measured_on_blank_images_and_says_so(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("poise.experiment.dryrun.MEASURED_SECONDS", 0.01)
+        text = describe_plan(make_plan("imagenet/lucir", load_recipe("imagenet/lucir"), open_outlined))
+        how = r"\(measured here on blank images, without a teacher\)"
+        line = rf"^time    about [\d.]+ h of training at [\d,]+ images/s {how}$"
+        assert re.search(line, text, re.MULTILINE), text
+        assert "packing the real images once, and reading them, comes on top" in text
 
 
 class TestPacked:
@@ -173,6 +181,39 @@ class TestPacked:
         going.close()
         Run(reopen(folder.path)[1], folder).resume()
         assert outcome(folder.path) == outcome(tmp_path / "whole")
+
+
+class TestPackedTinyImageNet:
+    """Three classes instead of a hundred; its folder goes by another name than the data set."""
+
+    @pytest.fixture
+    def folder(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+        monkeypatch.setitem(COLLECTIONS, "tinyimagenet", replace(COLLECTIONS["tinyimagenet"], classes=3))
+        monkeypatch.setenv("POISE_DATA", str(tmp_path / "data"))
+        monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+        for part, label in ((part, label) for part in ("train", "val") for label in range(3)):
+            where = tmp_path / "elsewhere" / part / f"n{label:08}"
+            where.mkdir(parents=True)
+            for number in range(2):
+                Image.new("RGB", (64, 64), (9 * label, 10 * number, 99)).save(where / f"{number}.png")
+        return tmp_path / "elsewhere"
+
+    @pytest.mark.parametrize("name", ["tinyimagenet", "tiny-imagenet-100"])
+    def test_it_is_found_by_either_name(self, name: str, folder: Path, tmp_path: Path) -> None:
+        (tmp_path / "data").mkdir()
+        pack = tmp_path / "data" / f"{name}.pack"
+        for _ in Packing(folder, pack, 64).run():
+            pass
+        found = [entry for entry in listing() if entry.where == str(pack)]
+        assert [entry.name for entry in found] == ["tinyimagenet"]
+        packed = open_source("tinyimagenet")
+        folder.rename(tmp_path / "data" / "tiny-imagenet-100")
+        unpacked = open_source("tinyimagenet")
+        assert (unpacked.notes == packed.notes) == (name == "tiny-imagenet-100"), "the folder comes before another name"
+        assert packed.preprocessing == unpacked.preprocessing
+        assert packed.net == unpacked.net
+        assert packed.class_names == unpacked.class_names
+        assert packed.train().pixels.equal(unpacked.train().pixels)
 
 
 @pytest.mark.tinyimagenet

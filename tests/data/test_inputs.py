@@ -271,6 +271,9 @@ class TestPictures:
 
     def test_what_has_no_bytes_is_refused(self) -> None:
         assert "image of mode F cannot be decoded (its values have 32 bits" in refusal([Image.new("F", (32, 32))])
+        for size in ((0, 0), (5, 0)):
+            words = f"image of mode RGB cannot be decoded (it has {size[0]}×{size[1]} pixels); replace or remove it"
+            assert words in refusal([Image.new("RGB", size)])
         mixed = [Image.new("RGB", (32, 32)), noise(32, 32, 3)]
         assert "a list of Image, ndarray; pass an array or tensor, or a list of paths or PIL images" in refusal(mixed)
 

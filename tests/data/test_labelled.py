@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler, TensorDataset
 
 from poise.data.inputs import to_pixels
 from poise.data.labelled import read_labelled, read_unlabelled
@@ -144,6 +144,29 @@ class TestLoaders:
         assert [int(label) for label in found.labels] == TRUTH
         assert torch.equal(read_unlabelled(loader).all(), tensors())
 
+    def test_a_few_are_drawn_of_a_dataset_that_would_fit_nowhere(self) -> None:
+        class Endless(Dataset[Any]):
+            def __len__(self) -> int:
+                return 10**15
+
+            def __getitem__(self, place: int) -> Any:
+                return tensors()[place], TRUTH[place]
+
+        found = read_labelled(DataLoader(Endless(), batch_sampler=[[0, 2], [1]]))
+        assert torch.equal(found.pixels, tensors()[[0, 2, 1]])
+        assert found.labels == [TRUTH[0], TRUTH[2], TRUTH[1]]
+
+    def test_one_without_batches_gives_items(self) -> None:
+        found = read_labelled(DataLoader(TensorDataset(tensors(), torch.tensor(TRUTH)), batch_size=None))
+        assert torch.equal(found.pixels, tensors())
+        assert found.labels == TRUTH
+
+    def test_pictures_are_scaled_batch_by_batch_where_their_size_is_known(self, folder: Path) -> None:
+        files = sorted(folder.glob("*/*.png"))
+        loader = DataLoader(Listed([(str(file), 0) for file in files]), batch_size=2)
+        assert torch.equal(read_labelled(loader, size=(16, 16)).pixels, to_pixels(files, (16, 16)))
+        assert torch.equal(read_labelled(loader).pixels, to_pixels(files))
+
     def test_pictures_and_names_from_a_collation_of_ones_own(self, folder: Path) -> None:
         files = sorted(folder.glob("*/*.png"))
         items = Listed([(Image.open(file), file.parent.name) for file in files])
@@ -161,10 +184,34 @@ class TestLoaders:
         with pytest.raises(UserError, match="make it shuffle=False"):
             read_unlabelled(loader)
 
+    def test_one_that_drops_its_last_batch_cannot_be_predicted_and_says_what_it_leaves_out(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        pairs = TensorDataset(tensors(), torch.tensor(TRUTH))
+        dropping = DataLoader(pairs, batch_size=4, drop_last=True)
+        drawn = BatchSampler(SequentialSampler(range(7)), batch_size=4, drop_last=True)
+        for loader in (dropping, DataLoader(pairs, batch_sampler=drawn)):
+            with pytest.raises(UserError, match="leaves out 3 of 7 images; make it drop_last=False"):
+                read_unlabelled(loader)
+            assert "leaves out 3 of 7 images" in refusal(loader, TRUTH)
+            caplog.clear()
+            assert len(read_labelled(loader).store) == 4
+            assert "this DataLoader leaves out 3 of 7 images (drop_last=True)" in caplog.text
+        streamed = DataLoader(Streamed(list(tensors())), batch_size=4, drop_last=True)
+        with pytest.raises(UserError, match="leaves out a last batch that is not full"):
+            read_unlabelled(streamed)
+        whole = DataLoader(pairs, batch_size=7, drop_last=True)
+        assert torch.equal(read_unlabelled(whole).all(), tensors())
+
     def test_batches_that_do_not_fit_are_refused(self) -> None:
         uneven = DataLoader(Listed([(torch.zeros(3, 8, 8 + place), 0) for place in range(2)]), batch_size=1)
-        assert "batches of different shapes, such as (3, 8, 8) and (3, 8, 9)" in refusal(uneven)
-        assert "gave no batch" in refusal(DataLoader(Streamed([])))
+        assert "different shapes, such as (3, 8, 8) and (3, 8, 9)" in refusal(uneven)
+        assert "there are no images" in refusal(DataLoader(Streamed([])))
+        assert "single images instead of batches" in refusal(DataLoader(Streamed([(tensors()[0], 3)]), batch_size=None))
+        picture = Image.new("RGB", (8, 8))
+        alternating = Listed([(picture, 0), (tensors()[0], 1)])
+        loader = DataLoader(alternating, batch_size=1, collate_fn=lambda batch: tuple(zip(*batch, strict=True)))
+        assert "others as paths or PIL images; give one kind" in refusal(loader)
         normalised = DataLoader(TensorDataset(torch.randn(4, 3, 8, 8), torch.zeros(4)))
         assert "nothing normalised: poise does that itself" in refusal(normalised)
 
@@ -189,6 +236,12 @@ class TestColumns:
         for paths in (files, [str(file) for file in files]):
             assert torch.equal(read_labelled(Column(paths), [1] * 5).pixels, to_pixels(files))
         assert torch.equal(read_unlabelled(Column([str(file) for file in files], "U")).all(), to_pixels(files))
+
+    def test_a_tilde_in_a_path_is_the_home_folder(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("HOME", str(folder))
+        paths = [f"~/cat/{number}.png" for number in range(3)]
+        for images in (paths, Column(paths), [(path, 0) for path in paths]):
+            assert torch.equal(read_unlabelled(images).all(), to_pixels(sorted((folder / "cat").glob("*"))))
 
     def test_a_real_table_of_pandas(self, folder: Path) -> None:
         pandas = pytest.importorskip("pandas")

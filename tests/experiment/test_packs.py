@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -53,6 +55,27 @@ def test_a_run_on_a_pack_resumes_to_the_same_bytes(
     Run(plan, folder).resume()
     assert outcome(tmp_path / "stopped") == outcome(tmp_path / "whole")
     assert json.loads((tmp_path / "whole" / "recipe.json").read_bytes())["recipe"]["data"] == str(packed)
+
+
+def test_what_was_measured_of_the_images_is_not_measured_again_on_resume(
+    packed: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    outcome: Callable[[Path], tuple[dict[str, Any], bytes, bytes]],
+) -> None:
+    Run(plan_of(packed), RunFolder(tmp_path / "whole")).start()
+    stopped = RunFolder(tmp_path / "stopped")
+    list(islice(Run(plan_of(packed), stopped, checkpoint_seconds=0).starting(), 3))
+    measured = Mock(side_effect=AssertionError("the images were measured again"))
+    monkeypatch.setattr("poise.learner.phase.Preprocessing.measured", measured)
+    for events in (2, 100):  # what a resumed phase keeps is kept the next time, too
+        found = stopped.newest_checkpoint()
+        assert found is not None
+        assert found.meta["learner"]["phases"] == 0
+        assert found.meta["learner"]["pending"] is not None
+        stopped, plan = reopen(tmp_path / "stopped")
+        list(islice(Run(plan, stopped, checkpoint_seconds=0).resuming(), events))
+    assert outcome(tmp_path / "stopped") == outcome(tmp_path / "whole")
 
 
 def test_nothing_reads_a_pixel_before_the_first_phase_and_then_only_its_own(

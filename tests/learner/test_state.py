@@ -75,6 +75,16 @@ def test_nothing_learned_is_nothing_to_save(tmp_path: Path) -> None:
         Learner.load(tmp_path / "model")
 
 
+def test_a_tilde_in_the_path_is_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    learned = learner().partial_fit(*digits(0, 1))
+    learned.save("~/model")
+    assert (tmp_path / "model").is_file()
+    assert Learner.load(Path("~/model")).classes_ == (0, 1)
+    learned.export("~/model.pt2")
+    assert (tmp_path / "model.pt2").is_file()
+
+
 def test_another_module_than_the_one_saved_is_refused(tmp_path: Path) -> None:
     learner(net=Flat()).partial_fit(*digits(0, 1)).save(tmp_path / "own")
     with pytest.raises(UserError, match="does not fit the saved weights"):

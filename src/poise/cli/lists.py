@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from poise.cli.words import say, show
+from poise.cli.words import path_option, say, show
 from poise.places import listing
 from poise.recipes import recipe_names, recipe_text
 
@@ -32,7 +32,7 @@ def data(context: typer.Context) -> None:
 
 def data_add(
     name: Annotated[str, typer.Argument(help="Its name from now on.")],
-    source: Annotated[Path, typer.Option("--from", help="The folder it lies in, or its pack.")],
+    source: Annotated[Path, path_option("--from", "The folder it lies in, or its pack.")],
 ) -> None:
     """Verify a data set and remember where it is."""
     from poise.data.sources import add_source

@@ -7,20 +7,20 @@ from typing import Annotated
 
 import typer
 
-from poise.cli.words import Checkpoints, say, show
+from poise.cli.words import Checkpoints, path_argument, say, show
 from poise.errors import UserError
 from poise.places import image_files
 from poise.store import CHECKPOINT_SECONDS
 from poise.words import json_line, one_line
 
-Trained = Annotated[Path, typer.Argument(help="A learner's file, or model.safetensors of a run.")]
+Trained = Annotated[Path, path_argument("A learner's file, or model.safetensors of a run.")]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 
 def learn(
-    model: Annotated[Path, typer.Argument(help="The learner's file; made if it is not there.")],
-    folder: Annotated[Path, typer.Argument(help="A folder with one folder of images per class, or a pack.")],
+    model: Annotated[Path, path_argument("The learner's file; made if it is not there.")],
+    folder: Annotated[Path, path_argument("A folder with one folder of images per class, or a pack.")],
     method: Annotated[str | None, typer.Option(help="For a new learner: lucir, icarl, ranpac, …")] = None,
     epochs: Annotated[int | None, typer.Option(help="For a new learner.", min=1)] = None,
     batch: Annotated[int | None, typer.Option(help="For a new learner: images in a training step.", min=2)] = None,
@@ -66,7 +66,7 @@ def _memory(word: str | None) -> int | str | None:
 
 def predict(
     model: Trained,
-    paths: Annotated[list[Path], typer.Argument(help="Image files, and folders with images in and below them.")],
+    paths: Annotated[list[Path], path_argument("Image files, and folders with images in and below them.")],
     top: Annotated[int, typer.Option("--top", help="How many classes are printed for each image.", min=1)] = 1,
     reject: Annotated[
         str | None,
@@ -113,9 +113,7 @@ def _images_of(path: Path) -> list[Path]:
 
 def score(
     model: Trained,
-    folder: Annotated[
-        Path, typer.Argument(help="A folder with one folder of images per class, or a pack: its test part.")
-    ],
+    folder: Annotated[Path, path_argument("A folder with one folder of images per class, or a pack: its test part.")],
     as_json: Json = False,
     device: Device = "auto",
 ) -> None:

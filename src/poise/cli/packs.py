@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from poise.cli import INTERRUPTED
-from poise.cli.words import out_option, say, show
+from poise.cli.words import out_option, path_argument, say, show
 from poise.errors import Interrupted
 from poise.words import duration, one_line
 
@@ -23,7 +23,7 @@ BAR_SECONDS: Final = 0.1
 
 
 def data_pack(
-    folder: Annotated[Path, typer.Argument(help="With one folder of images per class; or train/ and val/ (or test/).")],
+    folder: Annotated[Path, path_argument("With one folder of images per class; or train/ and val/ (or test/).")],
     out: Annotated[Path, out_option("The pack, FILE.pack.")],
     size: Annotated[int, typer.Option("--size", help="Short side of the packed images in pixels.")] = 256,
     square: Annotated[bool, typer.Option("--square", help="Crop to squares; else the aspect is kept.")] = False,
@@ -44,10 +44,9 @@ def data_pack(
     """
     from poise.data.packing import Packing, read_classes
     from poise.data.packs import Pack
-    from poise.places import expand_user
 
     jobs = jobs or os.cpu_count() or 1
-    packing = Packing(expand_user(folder), out, size, square, read_classes(classes), skip_bad, jobs)
+    packing = Packing(folder, out, size, square, read_classes(classes), skip_bad, jobs)
     try:
         _watch(packing.run())
     except KeyboardInterrupt:

@@ -8,12 +8,12 @@ from typing import Annotated
 
 import typer
 
-from poise.cli.words import out_option, say, show
+from poise.cli.words import out_option, path_argument, path_option, say, show
 from poise.errors import UserError
 
 
 def report(
-    paths: Annotated[list[Path], typer.Argument(help="Run folders, folders of them, and tables of 'poise probe'.")],
+    paths: Annotated[list[Path], path_argument("Run folders, folders of them, and tables of 'poise probe'.")],
     out: Annotated[Path | None, out_option("A folder for index.html, tables and figures.")] = None,
     watching: Annotated[bool, typer.Option("--watch", help="Rewrite the page while runs continue.")] = False,
     every: Annotated[int, typer.Option("--every", help="Seconds between updates (--watch).", min=1, max=86_400)] = 10,
@@ -38,9 +38,7 @@ def report(
 
 
 def digest(
-    paths: Annotated[
-        list[Path], typer.Argument(help="Results, run folders, tables of 'poise probe', folders of them.")
-    ],
+    paths: Annotated[list[Path], path_argument("Results, run folders, tables of 'poise probe', folders of them.")],
 ) -> None:
     """Add to each result a digest, by which a report sees that it was changed; check those that have one."""
     from poise.report import add_digests
@@ -50,8 +48,8 @@ def digest(
 
 
 def cam(
-    paths: Annotated[list[Path], typer.Argument(help="Finished run folders, or learners' files, side by side.")],
-    images: Annotated[list[Path] | None, typer.Option("--images", help="Image files or folders of them.")] = None,
+    paths: Annotated[list[Path], path_argument("Finished run folders, or learners' files, side by side.")],
+    images: Annotated[list[Path] | None, path_option("--images", "Image files or folders of them.")] = None,
     out: Annotated[Path, out_option("The picture: FILE.png, .svg or .pdf.")] = Path("cam.png"),
 ) -> None:
     """Draw where models look (Grad-CAM); without --images, at exam images of early, middle and late classes."""
@@ -65,7 +63,7 @@ def cam(
 
 
 def track(
-    folder: Annotated[Path, typer.Argument(help="A run folder, finished or not.")],
+    folder: Annotated[Path, path_argument("A run folder, finished or not.")],
     to: Annotated[str, typer.Option("--to", help="The service: wandb, trackio or mlflow (extras).")],
 ) -> None:
     """Write the numbers in a run's journal to a tracking service."""

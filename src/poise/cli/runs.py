@@ -21,6 +21,7 @@ from poise.cli.words import (
     Track,
     TrialsOn,
     out_option,
+    path_argument,
     show,
 )
 from poise.recipes import DEFAULT_RECIPE
@@ -56,7 +57,7 @@ def run(
 
 
 def resume(
-    folder: Annotated[Path, typer.Argument(help="The folder of a run that was stopped.")],
+    folder: Annotated[Path, path_argument("The folder of a run that was stopped.")],
     tensorboard: Board = False,
     track: Track = None,
     checkpoint_every: Checkpoints = CHECKPOINT_SECONDS,
@@ -91,7 +92,7 @@ def resume(
 
 
 def sweep(
-    file: Annotated[Path, typer.Argument(help="A TOML file with recipe, [set] and [grid].")],
+    file: Annotated[Path, path_argument("A TOML file with recipe, [set] and [grid].")],
     out: Annotated[Path, out_option("The folder of the run folders.")] = Path("runs"),
     lanes: LanesOption = None,
     checkpoint_every: Checkpoints = CHECKPOINT_SECONDS,

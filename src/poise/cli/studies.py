@@ -9,8 +9,20 @@ from typing import Annotated
 
 import typer
 
-from poise.cli.words import Checkpoints, LanesOption, Out, Overrides, RecipeName, Seed, out_option, say, show
+from poise.cli.words import (
+    Checkpoints,
+    LanesOption,
+    Out,
+    Overrides,
+    RecipeName,
+    Seed,
+    out_option,
+    path_option,
+    say,
+    show,
+)
 from poise.errors import UserError, shown
+from poise.files import expand_user
 from poise.recipes import DEFAULT_RECIPE
 from poise.store import CHECKPOINT_SECONDS
 
@@ -70,8 +82,9 @@ def probe(
 
     words = [*(overrides or []), *([f"space={space}"] if space else [])]
     question = Question(phase, _whole_numbers(lengths), full, rounds)
-    if RunFolder(Path(recipe)).exists:
-        job = Probe(*reopened(Path(recipe), words), question, out)
+    folder = expand_user(recipe)
+    if RunFolder(folder).exists:
+        job = Probe(*reopened(folder, words), question, out)
     else:
         job = Probe(words_to_plan(recipe, words), RunFolder(out.with_suffix("")), question, out)
         reach(job.plan, job.folder, phase, make_watcher(len(job.plan.stream), job.plan.source.notes))
@@ -88,7 +101,7 @@ def simulate(
         int | None, typer.Option("--phases", help="With one table: in how many phases (5).", min=1, max=1_000)
     ] = None,
     truth: Annotated[str | None, typer.Option("--truth", help="Judge by: exam (after M₁) or full (after M₂).")] = None,
-    truth_from: Annotated[list[Path] | None, typer.Option("--truth-from", help="Tables whose exams judge.")] = None,
+    truth_from: Annotated[list[Path] | None, path_option("--truth-from", "Tables whose exams judge.")] = None,
     classifier: Annotated[str | None, typer.Option("--classifier", help="fc or ncm.")] = None,
     length: Annotated[int | None, typer.Option("--length", help="M₁, if the tables have several.")] = None,
     paired: Annotated[bool, typer.Option("--paired", help="An image is easy or hard for all actions alike.")] = False,
@@ -104,7 +117,7 @@ def simulate(
         raise UserError(f"{runs} runs of {phases} phases take days; use at most {_MOST_REPLAYED} phases in all")
     options = parse_once([word for word in tables if "=" in word])
     resolved_options(policy, options)  # refuses what means nothing, before the tables are read
-    probes = [load_probe(Path(word)) for word in tables if "=" not in word]
+    probes = [load_probe(expand_user(word)) for word in tables if "=" not in word]
     judges = [load_probe(path) for path in truth_from or ()]
     table, words = simulation_table(
         probes, length=length, truth=truth, classifier=classifier, phases=phases, judges=judges

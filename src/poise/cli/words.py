@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from poise.errors import UserError
-from poise.places import expand_user
+from poise.files import expand_user
 from poise.words import one_line, printable
 
 
@@ -19,13 +19,26 @@ def _refuse_nan(seconds: float) -> float:
     return seconds
 
 
-def _written_out(path: Path | None) -> Path | None:
+def _expanded(path: Path | list[Path] | None) -> Path | list[Path] | None:
+    """A leading `~` is the user's home, also where a shell left it as it is."""
+    if isinstance(path, list):
+        return [expand_user(each) for each in path]
     return None if path is None else expand_user(path)
 
 
+def path_argument(meaning: str) -> Any:  # noqa: ANN401 - whatever Typer makes of an argument
+    """An argument that is a path, or several."""
+    return typer.Argument(help=meaning, callback=_expanded)
+
+
+def path_option(name: str, meaning: str) -> Any:  # noqa: ANN401 - whatever Typer makes of an option
+    """An option that is a path, or several."""
+    return typer.Option(name, help=meaning, callback=_expanded)
+
+
 def out_option(meaning: str) -> Any:  # noqa: ANN401 - whatever Typer makes of an option
-    """The option `--out`: a path, in which a leading `~` is the user's home, also where a shell left it as it is."""
-    return typer.Option("--out", help=meaning, callback=_written_out)
+    """The option `--out`, a path."""
+    return path_option("--out", meaning)
 
 
 RecipeName = Annotated[str, typer.Argument(help="A recipe (see 'poise recipes') or a TOML file.")]

@@ -81,6 +81,8 @@ def room_for(image: Image.Image, size: tuple[int, int]) -> Iterator[None]:
     all of it, if it is progressive.
     """
     whole, drafted = size[0] * size[1], image.width * image.height
+    if not whole:
+        raise ValueError(f"it has {size[0]}×{size[1]} pixels")
     if whole > MOST_PIXELS:
         raise ValueError(f"it has {size[0]}×{size[1]} pixels, more than {MOST_PIXELS / 1e6:.0f} million")
     share = 1 if image.info.get("progressive") else 4

@@ -26,8 +26,7 @@ from poise.data.decoding import known_formats, open_image, room_for
 from poise.data.stores import DenseStore
 from poise.data.suitable import check_room
 from poise.errors import UserError
-from poise.files import MOST_IMAGE, free_memory, read_bytes
-from poise.places import expand_user
+from poise.files import MOST_IMAGE, expand_user, free_memory, read_bytes
 
 SIZES: Final = (32, 64, 96, 128, 224)  # the square sizes that `choose_size` chooses from
 _ACCEPTED: Final = "pass an array or tensor, or a list of paths or PIL images"
@@ -63,15 +62,27 @@ def to_pixels(
     if isinstance(images, np.ndarray) and images.dtype.kind in "OU":
         images = images.tolist()
     if isinstance(images, Sequence):
-        for kind in (str | Path, Image.Image):
-            if len(images) and all(isinstance(entry, kind) for entry in images):
-                return decode_all(images, size or choose_size(images), channels)
+        pictures = _pictures(images)
+        if pictures:
+            return decode_all(pictures, size or choose_size(pictures), channels)
         images = _stack(images)
     if isinstance(images, np.ndarray):
         return _of_size(_from_numpy(images), size)
     if isinstance(images, Tensor):
         return _of_size(_from_torch(images), size)
     raise UserError(f"images came as {type(images).__name__}; {_ACCEPTED}")
+
+
+def _pictures(images: Sequence[Any]) -> Sequence[Picture]:
+    """The paths or PIL images in a list of nothing else."""
+    return images if all(isinstance(entry, Image.Image) for entry in images) else given_paths(images)
+
+
+def given_paths(images: Any) -> list[Path]:  # noqa: ANN401 - whatever a user gives
+    """The paths in a list of them, with a leading `~` written out; none where it is a list of anything else."""
+    several = isinstance(images, Sequence) and not isinstance(images, str)
+    listed = several and all(isinstance(entry, str | Path) for entry in images)
+    return [expand_user(path) for path in images] if listed else []
 
 
 def _single_path(path: str | Path) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import logging
+from collections.abc import Iterable, Iterator, Sequence, Sized
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -12,12 +14,15 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, SequentialSampler
 
+from poise.data.collecting import Collecting
 from poise.data.images import ImageSet
 from poise.data.inputs import (
+    Picture,
     Size,
     decode_store,
     empty_store,
     fit_picture,
+    given_paths,
     median_side,
     suitable_size,
     suitable_square,
@@ -27,9 +32,13 @@ from poise.data.packs import TEST, TRAIN, Pack
 from poise.data.sources import image_files, labelled_files
 from poise.data.stores import PixelStore, as_store
 from poise.errors import UserError
-from poise.places import ENDING, expand_user
+from poise.files import expand_user
+from poise.places import ENDING
+
+log = logging.getLogger(__name__)
 
 LOADER_HINT: Final = "give (image, label) pairs"
+AT_ONCE: Final = 32  # items of a dataset that are turned into bytes together
 
 
 class Read(NamedTuple):
@@ -69,7 +78,7 @@ def read_labelled(
             raise UserError(f"in {pack.path} the names of the classes are the labels; leave labels out")
         return _read_pack(pack, size, held_out=held_out)
     if labels is not None:
-        _refuse_shuffled(images, "image has which label")
+        _refuse_unordered(images, "image has which label")
     found = _read(images, size, channels)
     return found if labels is None else Read(found.store, labels)
 
@@ -90,26 +99,41 @@ def read_unlabelled(
     pack = _pack_of(images)
     if pack is not None:
         return _read_pack(pack, size, held_out=held_out).store
-    _refuse_shuffled(images, "prediction is whose")
+    _refuse_unordered(images, "prediction is whose")
     return _read(images, size, channels).store
 
 
-def _refuse_shuffled(images: Any, unknown: str) -> None:  # noqa: ANN401 - whatever a user gives
-    """Refuse a loader whose order nobody knows."""
-    if not isinstance(images, DataLoader) or isinstance(images.dataset, IterableDataset):
+def _refuse_unordered(images: Any, unknown: str) -> None:  # noqa: ANN401 - whatever a user gives
+    """Refuse a loader whose order nobody knows, or that leaves images out."""
+    if not isinstance(images, DataLoader):
         return
     drawn = images.sampler if images.batch_sampler is None else getattr(images.batch_sampler, "sampler", None)
-    if not isinstance(drawn, SequentialSampler):
+    if not isinstance(images.dataset, IterableDataset) and not isinstance(drawn, SequentialSampler):
         raise UserError(f"this DataLoader shuffles, so nobody knows which {unknown}; make it shuffle=False")
+    if left_out := _left_out(images):
+        raise UserError(f"this DataLoader leaves out {left_out}; make it drop_last=False")
+
+
+def _left_out(loader: DataLoader[Any]) -> str:
+    """What `drop_last` leaves out, in words; empty where it is nothing."""
+    if not (loader.drop_last or getattr(loader.batch_sampler, "drop_last", False)):
+        return ""
+    size = loader.batch_size or getattr(loader.batch_sampler, "batch_size", None)
+    if not hasattr(loader.dataset, "__len__") or not size:
+        return "a last batch that is not full"
+    count = len(loader.dataset) % size
+    return f"{count} of {len(loader.dataset)} images" if count else ""
 
 
 def _read(images: Any, size: Size | None, channels: int) -> Read:  # noqa: ANN401 - checked here
     if isinstance(images, ImageSet | PixelStore):
         return Read(images if isinstance(images, PixelStore) else images.store)
     if isinstance(images, DataLoader):
+        if left_out := _left_out(images):
+            log.warning("this DataLoader leaves out %s (drop_last=True)", left_out)
         return _read_loader(images, size, channels)
     if isinstance(images, IterableDataset):
-        return _read_items(list(images), size, channels)
+        return _read_items(images, size, channels)
     if isinstance(images, Dataset):
         return _read_dataset(images, size, channels)
     if isinstance(images, Iterator):
@@ -119,10 +143,9 @@ def _read(images: Any, size: Size | None, channels: int) -> Read:  # noqa: ANN40
     if hasattr(images, "to_numpy") and not isinstance(images, np.ndarray | Tensor):
         images = _column(images)
     if isinstance(images, Sequence) and len(images) and all(map(_is_pair, images)):
-        return _read_items(images, size, channels)
-    several = isinstance(images, Sequence) and not isinstance(images, str)
-    files = several and len(images) and all(isinstance(entry, str | Path) for entry in images)
-    return Read(decode_store(images, size, channels) if files else as_store(to_pixels(images, size, channels)))
+        return _read_items(images, size, channels, len(images))
+    paths = given_paths(images)
+    return Read(decode_store(paths, size, channels) if paths else as_store(to_pixels(images, size, channels)))
 
 
 def _pack_of(images: Any) -> Pack | None:  # noqa: ANN401 - whatever a user gives
@@ -147,7 +170,7 @@ def _read_dataset(dataset: Any, size: Size | None, channels: int) -> Read:  # no
     if not hasattr(dataset, "__len__"):
         raise UserError(f"{type(dataset).__name__} has no length; give a dataset with __len__ and __getitem__")
     if not len(dataset) or not isinstance(_split(dataset[0])[0], Image.Image):
-        return _read_items([dataset[place] for place in range(len(dataset))], size, channels)
+        return _read_items((dataset[place] for place in range(len(dataset))), size, channels, len(dataset))
     wanted = size or suitable_square(median_side(_Pictures(dataset)))
     store = empty_store((len(dataset), channels, *wanted))
     labels: list[Any] = []
@@ -171,36 +194,50 @@ class _Pictures(Sequence[Any]):
         return _split(self._dataset[int(place)])[0]
 
 
-def _read_items(items: Iterable[Any], size: Size | None, channels: int) -> Read:
-    images, labels = [], []
-    for item in items:
-        image, label = _split(item)
-        images.append(image)
-        labels.append(label)
-    return Read(as_store(to_pixels(images, size, channels)), _all_or_none(labels))
+def _read_items(items: Iterable[Any], size: Size | None, channels: int, expected: int = 0) -> Read:
+    """Single images and their labels, a few at a time."""
+    pairs = map(_split, items)
+    batches = iter(lambda: tuple(zip(*islice(pairs, AT_ONCE), strict=True)), ())
+    return _read_batches(batches, size, channels, expected)
 
 
 def _read_loader(loader: DataLoader[Any], size: Size | None, channels: int) -> Read:
-    """All batches; arrays become bytes batch by batch, pictures are put into one list first."""
-    parts: list[Tensor] = []
-    pictures: list[Any] = []
-    labels: list[Any] = []
-    for batch in loader:
-        images, theirs = _split(batch)
-        if isinstance(images, np.ndarray | Tensor):
-            parts.append(to_pixels(images, size, channels))
+    """All batches; or items, where it has no batches."""
+    listed = not isinstance(loader.dataset, IterableDataset)
+    own = loader.batch_sampler is not None and loader.batch_size is None  # which may draw any number of them
+    expected = len(loader.sampler) if listed and not own and isinstance(loader.sampler, Sized) else 0
+    if listed and loader.batch_sampler is None:
+        return _read_items(loader, size, channels, expected)
+    return _read_batches(map(_split_batch, loader), size, channels, expected)
+
+
+def _read_batches(batches: Iterable[Any], size: Size | None, channels: int, expected: int) -> Read:
+    """Batches of images and labels. Arrays become bytes batch by batch, and so do pictures where their size is known;
+    if not, it is chosen when all of them are there.
+    """
+    collecting, pictures, labels = Collecting(expected), list[Any](), list[Any]()
+    for images, theirs in batches:
+        if size is None and not isinstance(images, Tensor) and all(isinstance(image, Picture) for image in images):
+            pictures += images
         else:
-            pictures += list(images)
-        labels += [None] * len(images) if theirs is None else list(theirs)
-        if theirs is not None and len(theirs) != len(images):
-            raise UserError(f"a batch has {len(images)} images and {len(theirs)} labels; {LOADER_HINT}")
-    if pictures:
-        parts.append(to_pixels(pictures, size, channels))
-    shapes = sorted({tuple(part.shape[1:]) for part in parts})
-    if len(shapes) != 1:
-        found = f"batches of different shapes, such as {shapes[0]} and {shapes[-1]}" if shapes else "no batch"
-        raise UserError(f"the DataLoader gave {found}; its images must all have one size, and there must be some")
-    return Read(as_store(torch.cat(parts)), _all_or_none(labels))
+            collecting.add(to_pixels(images, size, channels))
+        if pictures and len(collecting):
+            raise UserError("some images came as arrays or tensors, others as paths or PIL images; give one kind")
+        labels += theirs
+    store = decode_store(given_paths(pictures) or pictures, size, channels) if pictures else collecting.store()
+    return Read(store, _all_or_none(labels))
+
+
+def _split_batch(batch: Any) -> tuple[Any, Sequence[Any]]:  # noqa: ANN401 - whatever a loader gives
+    """The images and labels of a batch; each label is None where there are none."""
+    images, labels = _split(batch)
+    labels = labels.tolist() if isinstance(labels, Tensor | np.ndarray) else labels
+    single = not isinstance(labels, Sequence | None) or isinstance(labels, str)
+    if single or isinstance(images, str) or not hasattr(images, "__len__"):
+        raise UserError("this DataLoader gives single images instead of batches; give it a batch_size")
+    if labels is not None and len(labels) != len(images):
+        raise UserError(f"a batch has {len(images)} images and {len(labels)} labels; {LOADER_HINT}")
+    return images, [None] * len(images) if labels is None else labels
 
 
 def _is_pair(item: object) -> bool:

@@ -25,7 +25,7 @@ from typing import Any, BinaryIO, Final, NamedTuple
 
 import numpy as np
 
-from poise import files, store
+from poise import files, locks, store
 from poise.data.inputs import ahead, scale_picture
 from poise.data.packs import DIGEST, TEST, TRAIN, Block, Described, block_digest, digest_of, write_index
 from poise.data.suitable import LARGEST_SIZE, LEAST_SIZE
@@ -91,7 +91,7 @@ class Packing:
         if self.out.exists() or self.out.is_symlink():
             raise UserError(f"{self.out} is there already; give another name, or remove it first")
         layout = choose_classes(scan(self.folder), self.classes, self.folder)
-        with store.locked(self._beside("lock"), f"is packing {self.out}; wait for it", sign=True):
+        with locks.locked(self._beside("lock"), f"is packing {self.out}; wait for it", sign=True):
             try:
                 yield from self._pack(layout)
             except OSError as error:  # such as a full disk, of which the system does not say where

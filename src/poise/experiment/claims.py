@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from poise import files, store
+from poise import files, locks
 from poise.errors import Superseded
 
 ATTEMPTS = "attempts"
@@ -58,7 +58,7 @@ class Claim:
         while True:
             number = (cls.newest_in(folder) or 0) + 1
             path = place / f"{number:06d}-{secrets.token_hex(4)}"  # no other attempt has this name, ever
-            files.write_bytes(path, f"{store.this_process()}\n".encode())
+            files.write_bytes(path, f"{locks.this_process()}\n".encode())
             found = _numbered(folder)
             if max(found) > number or found[number] != [path]:  # another one was as quick: both try again
                 path.unlink(missing_ok=True)
@@ -76,7 +76,7 @@ class Claim:
         with found._while_newest():
             handle = os.open(path, os.O_WRONLY | os.O_TRUNC)  # which makes no new file
         with os.fdopen(handle, "wb") as file:
-            file.write(f"{store.this_process()}\n".encode())
+            file.write(f"{locks.this_process()}\n".encode())
         return found
 
     def check(self) -> None:

@@ -84,19 +84,21 @@ def _times(plan: Plan, learner: Learner, train: ImageSet) -> list[str]:
         seconds += each * work.training
         tried += each * (work.tuning * kind.asks + work.judging)
         looked += speed.features * (kept + new)
+    where = "here" if plan.source.is_here else "here on blank images"
     unknown = [f"policy  what {plan.recipe.policy} itself takes is not in this estimate"]
     return [
-        *_measured("training", seconds, speed.training, ", without a teacher"),
-        *_measured("computing features", looked, speed.looking),
+        *_measured("training", seconds, speed.training, f"measured {where}, without a teacher"),
+        *_measured("computing features", looked, speed.looking, f"measured {where}"),
+        *([] if plan.source.is_here else ["        packing the real images once, and reading them, comes on top"]),
         *([f"policy  about {duration(tried)} of trials on top, at the same rate"] if tried else []),
         *([] if kind.asks or not kind.tunes else unknown),
     ]
 
 
-def _measured(purpose: str, seconds: float, each: float, how: str = "") -> list[str]:
+def _measured(purpose: str, seconds: float, each: float, how: str) -> list[str]:
     if not seconds:
         return []
-    return [f"time    about {duration(seconds)} of {purpose} at {1 / each:,.0f} images/s (measured here{how})"]
+    return [f"time    about {duration(seconds)} of {purpose} at {1 / each:,.0f} images/s ({how})"]
 
 
 def _head_bytes(learner: Learner, images: ImageSet) -> int:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from poise import files, runfolder, store
+from poise import files, locks, runfolder, store
 from poise.errors import Damaged, Malformed, RunFailed, UserError, shown
 from poise.experiment.claims import Claim
 from poise.experiment.contents import check_checkpoint
@@ -109,7 +109,7 @@ class RunFolder:
                     self.claim = Claim.take(self.path, self._attempt)
                 files.make_folder(self.checkpoints)
                 lock, over = self.path / "lock", self._takes_over
-                stack.enter_context(store.locked(lock, busy, sign=True, attempt=over, replaces=self._replaces))
+                stack.enter_context(locks.locked(lock, busy, sign=True, attempt=over, replaces=self._replaces))
                 if self._attempt is None and (self._numbered or Claim.newest_in(self.path) is not None):
                     self.claim = Claim.make(self.path)
             try:
@@ -120,7 +120,7 @@ class RunFolder:
 
     def _replaces(self, owner: str) -> bool:
         """Whether this attempt takes the place of another machine's, which holds the lock: perhaps it failed."""
-        found = self._numbered and store.is_elsewhere(owner) and Claim.is_of(self.path, owner)
+        found = self._numbered and locks.is_elsewhere(owner) and Claim.is_of(self.path, owner)
         if found:
             log.warning("%s: taken over from %s, which stops before it writes again", self.path, owner)
         return found

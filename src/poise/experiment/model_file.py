@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import torch
 
-from poise import files, store
+from poise import files, locks, store
 from poise.data.packs import Pack
 from poise.errors import Damaged, OtherImages, OutOfMemory, UserError
 from poise.experiment.contents import check_unfinished
@@ -68,8 +68,8 @@ class ModelFile:
     def __init__(self, path: Path) -> None:
         if not path.name:
             raise UserError(f"{path} is a folder, not a file; give the file of a learner")
-        self.path = path
-        self._file = path.resolve() if path.is_symlink() else path
+        self.path = files.expand_user(path)
+        self._file = self.path.resolve() if self.path.is_symlink() else self.path
         self.pending = self._file.with_name(f"{self._file.name}.pending")
 
     def teach(self, lesson: Lesson, say: Callable[[str], None] = log.info) -> Learner:
@@ -82,7 +82,7 @@ class ModelFile:
             raise UserError(f"{place} is not a folder that can be written to; choose another MODEL")
         lock = self._file.with_name(f".{self._file.name}.lock")
         busy = f"is learning into {self.path}; wait for it or choose another MODEL"
-        with store.locked(lock, busy, sign=True), _explain_memory(), contents_of(self.pending, AGAIN):
+        with locks.locked(lock, busy, sign=True), _explain_memory(), contents_of(self.pending, AGAIN):
             saved = None if lesson.restart else self._read_pending(lesson)
             with as_many_threads(saved[1]["threads"] if saved else torch.get_num_threads()):
                 learner = self._open(lesson, saved)

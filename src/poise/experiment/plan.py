@@ -28,10 +28,10 @@ from poise.errors import UserError
 from poise.experiment.examiner import Examiner, split_for_development
 from poise.experiment.folder import RunFolder
 from poise.experiment.recipe import Recipe, make_recipe
+from poise.files import expand_user
 from poise.learner import Learner, LearnerState, Lookup, Settings, Surroundings, planned_work
 from poise.methods import Growth
 from poise.nets import absolute_word, named_info
-from poise.places import expand_user
 from poise.runfolder import CROSSVAL, saved_recipe
 from poise.schema import anything, check, contents_of, fitting_together, keyed, mapped, text
 from poise.training import Executor, Workload

@@ -87,6 +87,7 @@ _AUGMENTATION = keyed(
         "resized": _SHARE,
     },
 )
+_PREPROCESSING = keyed({"mean": listed(number()), "std": listed(number(0)), "augmentation": _AUGMENTATION})
 _SETTINGS = keyed(
     {
         "method": text,
@@ -123,9 +124,7 @@ _LEARNER = keyed(
         "own_net": truth,
         "models": mapped(_MODEL),
         "shape": maybe(listed(whole(1, MOST_PIXELS), 3)),
-        "preprocessing": maybe(
-            keyed({"mean": listed(number()), "std": listed(number(0)), "augmentation": _AUGMENTATION})
-        ),
+        "preprocessing": maybe(_PREPROCESSING),
         "classes": listed(either("a label, a number or a text", text, whole(-(2**63), 2**63 - 1))),
         "classifier": word(*CLASSIFIERS),
         "action": _action,
@@ -138,7 +137,7 @@ _LEARNER = keyed(
         "pending": maybe(
             keyed(
                 {"digest": text, "history": listed(_ENTRY), "action": maybe(_action), "position": mapped(anything)},
-                {"switches": mapped(scalar)},
+                {"switches": mapped(scalar), "preprocessing": _PREPROCESSING},
             )
         ),
     },

@@ -42,7 +42,7 @@ class Exporting(Views):
         classifier that counts and the reject thresholds are in the file too, as one JSON document: in ONNX's metadata
         under `poise`, in a `.pt2` file as the extra file `poise.json`. No kept image is.
         """
-        place = Path(path)
+        place = files.expand_user(path)
         if place.suffix not in WRITERS:
             raise UserError(f"{place.name} must end in .onnx (ONNX) or .pt2 (torch.export)")
         if self.model is None or self.means_ is None or self.preprocessing is None or self.shape_ is None:

@@ -51,7 +51,7 @@ class Learner(Conventions, Upkeep, Rejecting, Exporting):
 
     Args:
         method: name of a method (`lucir`, `icarl`, `lwf`, `podnet`, `aanets`, `der`, `foster`; on a pretrained network
-            `simplecil`, `ranpac`, `slca`; or one registered by you), or of a yardstick (`replay`, `finetune`, `joint`).
+            `simplecil`, `ranpac`, `slca`; or one registered by you), or of a baseline (`replay`, `finetune`, `joint`).
         net: backbone name (`small`, `small-wide`, `small2`, `small4`, `resnet32`, `resnet18`, `pod-resnet18`,
             `cifar-resnet18`); a word for another network (`efficientnet-lite0`, `package:name`, `file.py:function`); or
             a module of your own that maps float images [B, C, H, W] to features [B, d], such as `poise.nets.adapt`
@@ -218,7 +218,8 @@ class Learner(Conventions, Upkeep, Rejecting, Exporting):
             if chosen is not None:
                 self.settings, self._around = chosen.settings, replace(self._around, augmentation=chosen.augmentation)
                 yield chosen.event
-            self._phase = phase = Phase(self.settings, self.knowledge, arrival, self._around, reward)
+            measured = pending.preprocessing if pending is not None else None
+            self._phase = phase = Phase(self.settings, self.knowledge, arrival, self._around, reward, measured)
             arrival = phase.arrival  # without the images that were discarded
             if self.memory is not None:  # what was discarded on arrival stays discarded
                 self.knowledge = replace(self.knowledge, memory=phase.kept)

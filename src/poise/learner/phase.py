@@ -94,7 +94,10 @@ def is_given(settings: Settings, around: Surroundings) -> bool:
 
 
 class Phase:
-    """A phase under way. The knowledge it started from stays as it is; the phase ends with a new one."""
+    """A phase under way. The knowledge it started from stays as it is; the phase ends with a new one.
+
+    `measured` is what a first phase that is resumed found out about its images, which are not read for it again.
+    """
 
     def __init__(
         self,
@@ -103,8 +106,9 @@ class Phase:
         arrival: Arrival,
         around: Surroundings,
         reward: Reward | None = None,
+        measured: Preprocessing | None = None,
     ) -> None:
-        self.settings = settings
+        self.settings, self._measured = settings, measured
         self.given = is_given(settings, around)
         kept = knowledge.memory or Memory.empty(arrival.images.shape)
         generator = draws.generator(settings.seed, "arrival", arrival.phase)
@@ -149,7 +153,9 @@ class Phase:
         model = start if start is not None else build_model(settings, shape, around.net)
         preprocessing, info = known.preprocessing, net_info(model.backbone)
         if preprocessing is None:
-            preprocessing = first_preprocessing(settings.made_method, self.new, around.augmentation, info)
+            preprocessing = self._measured or first_preprocessing(
+                settings.made_method, self.new, around.augmentation, info
+            )
             if info is not None and (line := info.doubts(shape)) is not None:
                 log.warning("%s", line)
         count = len(preprocessing.mean)
@@ -347,12 +353,13 @@ class Phase:
 
     def pending(self) -> Pending:
         """What is needed to resume this phase."""
-        history = tuple(self.task.history)
+        measured = self.preprocessing if self.before.preprocessing is None else None
+        begun = Pending(self.arrival.digest, tuple(self.task.history), switches=read_switches(), preprocessing=measured)
         if self.trainer is None:
-            return Pending(self.arrival.digest, history, switches=read_switches())
+            return begun
         tensors, position = self.trainer.state()
         copied = {name: value.clone() for name, value in tensors.items()}  # the training continues and changes them
-        return Pending(self.arrival.digest, history, self.trainer.action, copied, position, read_switches())
+        return replace(begun, action=self.trainer.action, tensors=copied, position=position)
 
 
 def first_preprocessing(

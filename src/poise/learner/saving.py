@@ -9,6 +9,7 @@ from typing import Self
 from torch import nn
 
 from poise.data import Preprocessing
+from poise.files import expand_user
 from poise.learner.phase import Surroundings, with_jitter
 from poise.learner.settings import Settings
 from poise.learner.state import Knowledge, LearnerState, Pending, save_state
@@ -64,7 +65,7 @@ class Saving(Views):
         The file contains the training images kept in memory. With `memory=False` it does not; such a learner
         predicts but cannot learn further.
         """
-        save_state(self.state(), Path(path), memory=memory)
+        save_state(self.state(), expand_user(path), memory=memory)
 
     @classmethod
     @undisturbed()
@@ -81,8 +82,9 @@ class Saving(Views):
         One that was made with a method or a policy of your own predicts where that is not registered, unless the method
         expands the network; to learn further it must be registered.
         """
-        state = LearnerState.read(Path(path), net=net)
-        with contents_of(Path(path)):
+        file = expand_user(path)
+        state = LearnerState.read(file, net=net)
+        with contents_of(file):
             return cls.from_state(state, device=device, net=net, executor=executor)
 
     def state(self) -> LearnerState:

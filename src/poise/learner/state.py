@@ -106,6 +106,7 @@ class Pending:
         tensors: of the training, once it has begun.
         position: where the training stands.
         switches: those of the process that it was trained under, where they are known.
+        preprocessing: of a first phase, what was measured on its images.
     """
 
     digest: str
@@ -114,6 +115,7 @@ class Pending:
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
     position: Mapping[str, Any] = field(default_factory=dict)
     switches: Switches = field(default_factory=dict)
+    preprocessing: Preprocessing | None = None
 
 
 @dataclass(frozen=True)
@@ -224,15 +226,7 @@ class LearnerState:
             "budget": known.budget,
             "rho": known.rho,
             **({"reject": dict(known.reject)} if known.reject else {}),
-            "pending": None
-            if pending is None
-            else {
-                "digest": pending.digest,
-                "history": [entry_as_json(entry) for entry in pending.history],
-                "action": dict(pending.action) if pending.action is not None else None,
-                "position": dict(pending.position),
-                "switches": dict(pending.switches),
-            },
+            "pending": _plain_pending(pending) if pending is not None else None,
         }
 
     @classmethod
@@ -328,13 +322,31 @@ def _knowledge(
     )
 
 
+def _plain_pending(pending: Pending) -> dict[str, Any]:
+    measured = pending.preprocessing
+    return {
+        "digest": pending.digest,
+        "history": [entry_as_json(entry) for entry in pending.history],
+        "action": dict(pending.action) if pending.action is not None else None,
+        "position": dict(pending.position),
+        "switches": dict(pending.switches),
+        **({"preprocessing": measured.as_json()} if measured is not None else {}),
+    }
+
+
 def _pending(tensors: Mapping[str, Tensor], meta: Mapping[str, Any] | None) -> Pending | None:
     if meta is None:
         return None
     history = tuple(entry_from_json(entry) for entry in meta["history"])
     action = Action(**meta["action"]) if meta["action"] is not None else None
     return Pending(
-        meta["digest"], history, action, store.under("pending", tensors), meta["position"], meta.get("switches", {})
+        meta["digest"],
+        history,
+        action,
+        store.under("pending", tensors),
+        meta["position"],
+        meta.get("switches", {}),
+        Preprocessing.from_json(meta["preprocessing"]) if "preprocessing" in meta else None,
     )
 
 

@@ -16,6 +16,7 @@ from poise.methods.base import (
     make_method,
     register,
 )
+from poise.methods.baselines import Finetune, Joint, Replay
 from poise.methods.der import DER
 from poise.methods.foster import FOSTER
 from poise.methods.frozen import FrozenMethod
@@ -26,7 +27,6 @@ from poise.methods.podnet import PODNet
 from poise.methods.ranpac import RanPAC
 from poise.methods.simplecil import SimpleCIL
 from poise.methods.slca import SLCA
-from poise.methods.yardsticks import Finetune, Joint, Replay
 
 __all__ = [
     "DER",

@@ -33,11 +33,11 @@ from torch import nn
 
 from poise import draws, files
 from poise.errors import UserError, suggestion
+from poise.files import expand_user
 from poise.nets.adapt import Adapted, adapt, adapted_module, measure, plain_module
 from poise.nets.drawing import OwnDraws
 from poise.nets.info import NetInfo, net_info
 from poise.nets.pretrained import HOMES, PRETRAINED
-from poise.places import expand_user
 
 log = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ There is no torch in this room, so that `poise data` answers at once.
 """
 
 from poise.places.collections import COLLECTIONS, Collection
-from poise.places.folders import Files, Layout, expand_user, image_files, labelled_files, list_files, scan
+from poise.places.folders import Files, Layout, image_files, labelled_files, list_files, scan
 from poise.places.known import (
     EMBEDDED,
     KnownSource,
@@ -33,7 +33,6 @@ __all__ = [
     "Release",
     "cifar_folder",
     "collection_place",
-    "expand_user",
     "explain_collection",
     "explain_getting",
     "explain_unknown",

@@ -27,14 +27,6 @@ class Layout:
     test: Files | None
 
 
-def expand_user(path: str | Path) -> Path:
-    """The path with a leading `~` written out; refuses a user that does not exist."""
-    try:
-        return Path(path).expanduser()
-    except RuntimeError as error:
-        raise UserError(f"{path}: there is no such user on this machine; write the path out") from error
-
-
 def scan(folder: Path) -> Layout:
     """The layout of a data set: `train/CLASS/*` and `test/CLASS/*` (or `val`), or `CLASS/*` with a fixed seeded split.
 

@@ -13,8 +13,9 @@ from pathlib import Path
 
 from poise import store
 from poise.errors import Damaged, UserError, suggestion
+from poise.files import expand_user
 from poise.places.collections import COLLECTIONS, Collection
-from poise.places.folders import expand_user, has_imagenet_names, scan
+from poise.places.folders import has_imagenet_names, scan
 from poise.places.packfile import ENDING, is_pack
 from poise.places.releases import RELEASES, Release
 
@@ -128,11 +129,12 @@ def explain_getting(release: Release) -> str:
 
 
 def named_place(name: str, called: str | None = None) -> Path | None:
-    """The pack, or the folder of class folders, of this name: in POISE_DATA, where it may be `called` otherwise; or
-    registered.
+    """The pack, or the folder of class folders, of this name: in POISE_DATA, where it may be `called` otherwise, which
+    is looked for first; or registered.
     """
-    searched, called = _data_folder(), called or name
-    for place in (searched / f"{called}{ENDING}", searched / called) if searched is not None else ():
+    searched = _data_folder()
+    files = [file for word in (called or name, name) for file in (f"{word}{ENDING}", word)]
+    for place in (searched / file for file in files) if searched is not None else ():
         if place.is_dir() or (place.suffix == ENDING and is_pack(place)):
             return place
     registered = _read_registered().get(name)

@@ -30,8 +30,8 @@ def recipe_text(name: str) -> str:
     shipped = dict(_shipped(resources.files(__name__), ""))
     if name in shipped:
         return shipped[name].read_text(encoding="utf-8")
-    path = Path(name)
-    if path.suffix == ".toml":
+    if Path(name).suffix == ".toml":
+        path = files.expand_user(name)
         return read_toml(path, f"recipe file {path} cannot be read; see 'poise recipes' for the shipped ones")
     raise UserError(f"unknown recipe '{name}'; {suggestion(name, shipped)}")
 

@@ -15,7 +15,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from poise import files, store
+from poise import files, locks, store
 from poise.actions import MOST_EPOCHS
 from poise.data import ImageSet
 from poise.data.sources import digest
@@ -258,7 +258,7 @@ class Probe:
         """Keep a second process with the same --out away."""
         self.out.parent.mkdir(parents=True, exist_ok=True)
         busy = f"writes {self.out}; wait for it or choose another --out"
-        with store.locked(self.journal.path, busy):
+        with locks.locked(self.journal.path, busy):
             try:
                 yield
             finally:

@@ -30,6 +30,7 @@ class Source(ABC):
         augmentation: how training images may be varied.
         net: the backbone that suits the images.
         notes: lines for the user about what was chosen.
+        is_here: whether there are images; if not, blank ones stand for them, to estimate with.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Source(ABC):
     augmentation: Augmentation
     net: str
     notes: tuple[str, ...] = ()
+    is_here: bool = True
 
     @property
     @abstractmethod

@@ -11,6 +11,7 @@ from poise.data.sources.digits import DigitsSource
 from poise.data.sources.folder import FolderSource
 from poise.data.sources.pack import PackSource
 from poise.errors import UserError
+from poise.files import expand_user
 from poise.places import (
     COLLECTIONS,
     EMBEDDED,
@@ -19,7 +20,6 @@ from poise.places import (
     Release,
     cifar_folder,
     collection_place,
-    expand_user,
     explain_getting,
     explain_unknown,
     is_name,

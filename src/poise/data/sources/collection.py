@@ -114,6 +114,8 @@ class TinySource(FolderSource):
 class OutlinedSource(Source):
     """A collection that is not here: its numbers of classes and images, for an estimate, and no image."""
 
+    is_here = False
+
     def __init__(self, collection: Collection) -> None:
         self.name = collection.name
         self.class_names = tuple(f"class {place}" for place in range(collection.classes))
