@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from poise.data import Feed, ImageSet, batch_bounds, fits
+from poise.data import DenseStore, Feed, ImageSet, batch_bounds, fits
 
 MakeImages = Callable[..., ImageSet]
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
@@ -66,7 +66,7 @@ def test_streamed_images_are_there_when_read_on_a_stream_of_ones_own(make_images
 @pytest.mark.gpu
 def test_images_of_several_stores_on_a_device_keep_their_places(make_images: MakeImages) -> None:
     parts = [make_images([0, 1] * 3), make_images([2, 3] * 2, seed=1)]
-    there = [ImageSet(part.pixels.cuda(), part.labels, part.origins) for part in parts]
+    there = [ImageSet(DenseStore(part.pixels.cuda()), part.labels, part.origins) for part in parts]
     feed = Feed(ImageSet.joined([there[1], there[0]]).select(torch.tensor([9, 0, 5])), torch.device("cuda"))
     expected = torch.cat([parts[1].pixels, parts[0].pixels])[[9, 0, 5]]
     assert torch.equal(feed.gather(torch.arange(3, device="cuda")).cpu(), expected)

@@ -20,7 +20,7 @@ from sklearn.base import clone
 from torch import nn
 
 from poise import Learner, cli
-from poise.data import ImageSet
+from poise.data import DenseStore, ImageSet
 from poise.data.sources import open_source
 from poise.errors import UserError
 from poise.experiment import RunFolder, load_recipe, make_plan
@@ -241,7 +241,7 @@ def test_images_go_as_their_places_where_the_data_can_be_opened(trials: Trials) 
 def test_copies_on_a_gpu_go_as_pixels_since_their_origins_are_other_places(trials: Trials) -> None:
     source, inputs = open_source("digits"), trials.inputs
     train, pick = source.train(), torch.tensor([3, 700, 5])
-    copies = ImageSet(train.pixels[pick].cuda(), torch.tensor([0, 1, 2]), torch.arange(3))
+    copies = ImageSet(DenseStore(train.pixels[pick].cuda()), torch.tensor([0, 1, 2]), torch.arange(3))
     placed = Trials(TrialInputs(inputs.situation, inputs.memory, copies, inputs.reserve, inputs.quota, inputs.settings))
     letter = write_letter(placed, pickle.Pickler, OpenData("digits", None, source.fingerprint, train.shape))
     again = open_letter(letter, lambda name, size: open_source(name, size=size)).inputs
