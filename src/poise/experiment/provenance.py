@@ -44,13 +44,6 @@ def versions(*modules: str) -> dict[str, str | None]:
     }
 
 
-def _version(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
-
-
 def libraries() -> list[dict[str, str | None]]:
     """The libraries for linear algebra and threads that are loaded, with their versions and kernels."""
     from threadpoolctl import threadpool_info  # imported here because it looks through all loaded libraries
@@ -74,6 +67,14 @@ def _home() -> Path:
 
 
 # Asked once: a process goes on with the code that it was started with, whatever happens to the files.
+
+
+@cache
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 @cache

@@ -10,11 +10,10 @@ where the first level includes the stem and x_0 is the image.
 
 from __future__ import annotations
 
-import copy
-
 import torch
 from torch import Tensor, nn
 
+from poise.nets.copying import copy_network
 from poise.nets.layers import FULL, make_layer
 from poise.nets.outputs import Features
 from poise.nets.resnet import Backbone, ResNet, convolve
@@ -49,7 +48,7 @@ class Branches(Backbone):
 
     def __init__(self, net: ResNet, alpha: float = 0.5) -> None:
         super().__init__(net.width)
-        self.stable, self.plastic = copy.deepcopy(net), copy.deepcopy(net)
+        self.stable, self.plastic = copy_network(net), copy_network(net)
         scale_convolutions(self.stable)
         device = next(net.parameters()).device
         self.alpha = nn.Parameter(torch.full((len(net.levels),), alpha, dtype=FULL, device=device))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterable
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
+from poise.nets.copying import copy_network
 from poise.nets.folding import fold_norms
 from poise.nets.heads import Head
 from poise.nets.outputs import Features
@@ -24,7 +24,7 @@ class Frozen(Backbone):
 
     def __init__(self, net: Backbone) -> None:
         super().__init__(net.width)
-        self.net = copy.deepcopy(net).eval()
+        self.net = copy_network(net).eval()
         fold_norms(self.net)
         self.requires_grad_(False).eval()
         self._cast: dict[torch.dtype, Backbone] = {}  # not a submodule: it is neither saved nor counted
@@ -46,7 +46,7 @@ class Frozen(Backbone):
         if computed is None or computed is next(self.net.parameters()).dtype:
             return self.net
         if computed not in self._cast:
-            self._cast[computed] = copy.deepcopy(self.net).to(computed)
+            self._cast[computed] = copy_network(self.net).to(computed)
             if device.type == "cuda":  # other streams use it, too
                 torch.cuda.current_stream(device).synchronize()
         return self._cast[computed]
@@ -79,7 +79,7 @@ class Concatenated(Backbone):
     def expanding(cls, net: Backbone) -> Concatenated:
         """What comes after this one: all of it frozen, and a copy of its newest part to train."""
         before, last = (net.frozen, net.newest) if isinstance(net, Concatenated) else ((), net)
-        return cls([*before, Frozen(last)], copy.deepcopy(last))
+        return cls([*before, Frozen(last)], copy_network(last))
 
     def forward(self, images: Tensor) -> Features:
         """The concatenated vector; in eval mode made of the maps of the last level, which are concatenated too."""

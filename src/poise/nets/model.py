@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Literal, Self
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 from poise import draws
 from poise.errors import UserError, first_line, suggestion
 from poise.nets.branches import Branches
+from poise.nets.copying import copy_network
 from poise.nets.folding import fold_norms
 from poise.nets.heads import HEADS, Head, ScaledHead
 from poise.nets.layers import FULL
@@ -209,7 +209,7 @@ class Model(nn.Module):
         shared: list[object] = [*self.head.shared()]
         shared += [self.backbone.get_submodule(name) for name in self._still if not f"{name}.".startswith(own)]
         shared += [self.backbone.get_parameter(name) for name in self._frozen if not name.startswith(own)]
-        return copy.deepcopy(self, {id(part): part for part in shared})
+        return copy_network(self, shared)
 
     def keeping(self, rows: Tensor) -> Model:
         """A copy that knows the classes of these rows, in ascending order, and no others; their scores are the same."""
@@ -220,7 +220,7 @@ class Model(nn.Module):
     def teacher(self, dtype: torch.dtype = torch.float32) -> Model:
         """A frozen copy in eval mode; a network of poise's own has its norms folded, its weights in `dtype`."""
         folds = isinstance(self.backbone, Backbone)
-        copied = (copy.deepcopy(self) if folds else self.copy()).eval()
+        copied = (copy_network(self) if folds else self.copy()).eval()
         copied.extras = nn.ModuleDict()
         if isinstance(copied.backbone, Backbone):
             fold_norms(copied.backbone)
