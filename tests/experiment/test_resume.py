@@ -25,7 +25,7 @@ RUN = ["run", "groups=[2,1,1]", "epochs=1", "batch=64", "--checkpoint-every", "0
 
 Command = Callable[..., tuple[int, str, str]]
 
-TRAINING = "torch.optim:SGD:step"
+TRAINING = "poise.training.optimiser:Optimiser:step"
 HERDING = "poise.data.memory:herd"
 FLUSHING = "os:fsync"
 RENAMING = "pathlib:Path:replace"
