@@ -25,11 +25,7 @@ RUN = ["run", "groups=[2,1,1]", "epochs=1", "batch=64", "--checkpoint-every", "0
 
 Command = Callable[..., tuple[int, str, str]]
 
-<<<<<<< HEAD
-TRAINING = "poise.training.optimiser:SGD:step"
-=======
 TRAINING = "poise.training.optimiser:Optimiser:step"
->>>>>>> ci
 HERDING = "poise.data.memory:herd"
 FLUSHING = "os:fsync"
 RENAMING = "pathlib:Path:replace"
