@@ -28,6 +28,8 @@ MOST_TRIALS: Final = 10_000
 MOST_MODELLED: Final = 1_000
 #: The policy that chooses nothing.
 UNTUNED = "fixed"
+#: What the second `online` did, by options that it did not have.
+SECOND_ONLINE: Final[Mapping[str, bool | float]] = {"stay": 0.0, "paired": False}
 #: Options that wrap any policy.
 WRAPPER_OPTIONS = ("safe", "safe_plain", "every")
 
@@ -230,7 +232,8 @@ def named_now(values: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(trials, Mapping) and "even" not in trials:
         return {**values, **{key: FIRST_ONLINE for key in ("policy", "space") if values.get(key) == DEFAULT_POLICY}}
     if values.get("policy") == DEFAULT_POLICY and isinstance(options, Mapping) and "head_start" in options:
-        return {**values, "policy_options": {"stay": 0.0, "paired": False, **options}}
+        unknown = {name: was for name, was in SECOND_ONLINE.items() if name not in options}
+        return {**values, "policy_options": {**options, **unknown}}
     return dict(values)
 
 
