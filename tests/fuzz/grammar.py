@@ -36,7 +36,7 @@ OPTIONS = {
     "exp3": ("xi", "iterations", "mixing"),
     "gp": ("trials", "batch", "memory", "kappa"),
     "thompson": ("trials", "batch", "memory"),
-    "online": ("fewest", "again", "carry", "handicap", "head_start", "stay"),
+    "online": ("fewest", "again", "carry", "handicap", "head_start"),
 }
 
 #: No number of any key, as TOML writes them. Deep nesting and long integers have to be short enough for a command line.

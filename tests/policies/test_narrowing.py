@@ -22,7 +22,7 @@ def made(**options: float | int) -> Policy:
     return make_policy(
         "online",
         Setup(make_space(GRID, OWN), short=4, full=40, seed=0),
-        {"handicap": 0.0, "head_start": 0.0, "stay": 0.0, **options},
+        {"handicap": 0.0, "head_start": 0.0, **options},
     )
 
 
@@ -79,7 +79,7 @@ def test_an_arm_is_not_favoured_by_phases_in_which_the_default_was_bad() -> None
 
 
 def test_the_arm_of_the_last_phase_stays_until_another_one_is_clearly_better() -> None:
-    policy = made(stay=0.05, fewest=8, carry=0.0)
+    policy = made(paired=True, stay=0.05, fewest=8, carry=0.0)
     play(policy, 1, {2: 0.7, 4: 0.69})
     assert policy.decide() == 2
     play(policy, 2, {2: 0.7, 4: 0.74})
@@ -91,7 +91,7 @@ def test_the_arm_of_the_last_phase_stays_until_another_one_is_clearly_better() -
 
 
 def test_the_arm_of_the_last_phase_is_tried_again() -> None:
-    policy = made(stay=0.05, fewest=2, again=100)
+    policy = made(paired=True, stay=0.05, fewest=2, again=100)
     play(policy, 1, {2: 0.7, 4: 0.69})
     for phase in range(2, 6):
         assert 2 in {trial.arm for trial in play(policy, phase, {2: 0.6, 4: 0.6})}
@@ -138,7 +138,10 @@ def test_options_out_of_range_are_refused(option: str, value: float) -> None:
         made(**{option: value})
 
 
-@pytest.mark.parametrize(("option", "value"), [("handicap", float("inf")), ("head_start", float("nan")), ("stay", 1.5)])
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("handicap", float("inf")), ("head_start", float("nan")), ("stay", 1.5), ("stay", -0.1), ("stay", 0.1)],
+)
 def test_numbers_that_mean_nothing_are_refused(option: str, value: float) -> None:
     with pytest.raises(UserError, match=option):
         made(**{option: value})
@@ -163,12 +166,12 @@ def test_what_was_saved_with_the_first_online_goes_on_with_it() -> None:
     assert Settings.from_json(json.loads(json.dumps(present.as_json()))).policy == "online"
 
 
-def test_what_was_saved_with_the_second_online_goes_on_with_its_comparison() -> None:
+def test_what_was_saved_before_a_comparison_in_pairs_goes_on_without_it() -> None:
     present = Learner("lucir", policy="online", epochs=20, device="cpu").settings
     saved = json.loads(json.dumps(present.as_json()))
     assert list(Settings.from_json(saved).policy_options.items()) == list(present.policy_options.items())
     del saved["policy_options"]["stay"], saved["policy_options"]["paired"]
-    assert Settings.from_json(saved).policy_options == {**present.policy_options, "stay": 0.0, "paired": False}
+    assert Settings.from_json(saved).tuner.described() == present.tuner.described()
 
 
 def test_a_favourite_is_on_record() -> None:

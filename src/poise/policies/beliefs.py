@@ -129,93 +129,115 @@ class Scores(Belief):
 
 
 class Informed(Belief):
-    """The gain of every arm over the phases, starting from what is known: the space's favourite has a head start.
+    """The mean gain over the default, starting from what is known: the space's favourite has a head start.
 
     Where the space has none, that is the default itself.
 
     Every phase counts by the number of classes that were validated, and the head start like `KNOWN` of them: where
     little can be seen it decides, where much can it hardly matters. `carry` is the weight of each earlier phase
     relative to the one after it. `handicap` is the extra gain that each halving of the learning rate needs.
-
-    `paired`: two arms are compared by the phases in which both were tried, and an arm is worth its smallest lead over
-    any other. Otherwise an arm is worth its mean gain over the default, so that one that was tried only where the
-    default was bad seems better than it is. `stay` is the lead that another arm needs over the best one of the phase
-    before: rewards of the good arms differ by less than they are off.
     """
 
     KNOWN: ClassVar[float] = 20.0
 
-    def __init__(
-        self,
-        setup: Setup,
-        carry: float,
-        handicap: float = 0.0,
-        head_start: float = 0.0,
-        stay: float = 0.0,
-        *,
-        paired: bool = True,
-    ) -> None:
+    def __init__(self, setup: Setup, carry: float, handicap: float = 0.0, head_start: float = 0.0) -> None:
         super().__init__(setup)
-        self.carry, self.stay, self.paired = carry, stay, paired
+        self.carry = carry
         self._handicaps = _handicaps(setup, handicap)
+        self._sums, self._counts = np.zeros(self.arms), np.zeros(self.arms)
         self._prior = np.zeros(self.arms)
         space = setup.space
         self._prior[space.default if space.favourite is None else space.favourite] = head_start
-        self._weights = np.zeros(0)  # of the phases, the last one included
-        self._rewards = np.zeros((0, self.arms))  # phases × arms, NaN where an arm was not tried
         self._tried: set[int] = set()  # in this phase
-        self._before: int | None = None  # the best arm of the last phase in which anything was tried
         self.phases = 0  # that something was learned in
 
     @property
     def is_fresh(self) -> bool:
         """Whether nothing is known yet but the head start."""
-        return not self._weights.any()
+        return not self._counts.any()
+
+    def begin(self) -> None:
+        """Let earlier phases fade."""
+        self._sums, self._counts, self._tried = self.carry * self._sums, self.carry * self._counts, set()
+
+    def learn(self, outcomes: Sequence[Outcome]) -> None:
+        """Compare all trials with the default's."""
+        (own,) = [outcome.reward for outcome in outcomes if outcome.trial.arm == self.setup.space.default]
+        weight = max(1, *(len(outcome.per_class) for outcome in outcomes))
+        for outcome in outcomes:
+            arm = outcome.trial.arm
+            self._sums[arm] += weight * (outcome.reward - own)
+            self._counts[arm] += weight
+            self._tried.add(arm)
+        self.phases += 1
+
+    def gains(self) -> Array:
+        """The gain to expect of every arm, tried or not."""
+        return (self._sums + self.KNOWN * self._prior) / (self._counts + self.KNOWN) - self._handicaps
+
+    def values(self) -> Array:
+        """The same for the arms that were tried in this phase."""
+        return self._of_tried(self.gains(), self._tried)
+
+
+class Paired(Informed):
+    """The same, with arms compared in pairs: by the phases in which both were tried.
+
+    An arm is worth its smallest lead over any other one. So an arm that was tried only where the default did badly does
+    not seem better than it is. `stay` is the lead that another arm needs over the best one of the phase before; with
+    `carry` 0, too.
+    """
+
+    def __init__(
+        self, setup: Setup, carry: float, handicap: float = 0.0, head_start: float = 0.0, stay: float = 0.0
+    ) -> None:
+        super().__init__(setup, carry, handicap, head_start)
+        self.stay = stay
+        self._weights = np.zeros(0)  # of the phases, the last one included
+        self._rewards = np.zeros((0, self.arms))  # phases × arms, NaN where an arm was not tried
+        self._before: int | None = None  # the best arm of the last phase in which anything was tried
 
     def begin(self) -> None:
         """Let earlier phases fade, and remember which arm was best in the last one."""
         if self._tried:
             self._before = self.best()
-        self._weights, self._tried = self.carry * self._weights, set()
+        self._weights = self.carry * self._weights
+        super().begin()
 
     def learn(self, outcomes: Sequence[Outcome]) -> None:
         """Note the rewards of a phase, by the number of classes that they were seen on."""
+        super().learn(outcomes)
         rewards = np.full((1, self.arms), np.nan)
         for outcome in outcomes:
             rewards[0, outcome.trial.arm] = outcome.reward
-            self._tried.add(outcome.trial.arm)
         self._rewards = np.concatenate([self._rewards, rewards])
         self._weights = np.append(self._weights, max(1, *(len(outcome.per_class) for outcome in outcomes)))
-        self.phases += 1
 
     def gains(self) -> Array:
-        """The gain to expect of every arm, tried or not."""
-        return self._gains(range(self.arms))
+        """The smallest lead of every arm, tried or not, over any other one."""
+        return self._smallest_leads(range(self.arms))
 
     def values(self) -> Array:
         """The same for the arms that were tried in this phase, compared with each other."""
-        return self._of_tried(self._gains(sorted(self._tried)), self._tried)
+        return self._of_tried(self._smallest_leads(sorted(self._tried)), self._tried)
 
-    def _gains(self, rivals: Sequence[int]) -> Array:
-        """The gain of every arm: its smallest lead over a rival, or its gain over the default."""
+    def _smallest_leads(self, rivals: Sequence[int]) -> Array:
         bonus = -self._handicaps
         if self._before is not None:
             bonus[self._before] += self.stay
-        if not self.paired:
-            return self._lead(self.setup.space.default, self._prior) + bonus
         found = np.full(self.arms, np.inf)
         for rival in rivals:
-            lead = self._lead(rival, self._prior - self._prior[rival]) + bonus - bonus[rival]
+            lead = self._lead(rival) + bonus - bonus[rival]
             lead[rival] = np.inf  # over itself
             found = np.minimum(found, lead)
         return np.where(np.isinf(found), 0.0, found)
 
-    def _lead(self, rival: int, prior: Array) -> Array:
+    def _lead(self, rival: int) -> Array:
         """How far every arm is ahead of the rival in the phases in which both were tried, and before any trial."""
         ahead = self._rewards - self._rewards[:, [rival]]
         weights = self._weights[:, None] * ~np.isnan(ahead)
-        sums = (weights * np.nan_to_num(ahead)).sum(axis=0)
-        return np.asarray((sums + self.KNOWN * prior) / (weights.sum(axis=0) + self.KNOWN))
+        sums = (weights * np.nan_to_num(ahead)).sum(axis=0) + self.KNOWN * (self._prior - self._prior[rival])
+        return np.asarray(sums / (weights.sum(axis=0) + self.KNOWN))
 
 
 def _handicaps(setup: Setup, handicap: float) -> Array:

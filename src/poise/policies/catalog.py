@@ -10,7 +10,7 @@ from typing import Any, Final, Generic
 from poise import draws
 from poise.errors import UserError, check_size, check_whole, shown, suggestion
 from poise.policies.base import Array, Fixed, Outcome, Policy, Setup, Wish
-from poise.policies.beliefs import AdaHedge, Exp3, Informed, Scores
+from poise.policies.beliefs import AdaHedge, Exp3, Informed, Paired, Scores
 from poise.policies.plans import B, TrialPlan, best_guesses, every_arm, narrowing, one_by_one, race, some_arms
 from poise.policies.surrogate import KERNELS, Surrogate
 from poise.policies.wrappers import Every, Safe
@@ -28,8 +28,6 @@ MOST_TRIALS: Final = 10_000
 MOST_MODELLED: Final = 1_000
 #: The policy that chooses nothing.
 UNTUNED = "fixed"
-#: What the second `online` did, by options that it did not have.
-SECOND_ONLINE: Final[Mapping[str, bool | float]] = {"stay": 0.0, "paired": False}
 #: Options that wrap any policy.
 WRAPPER_OPTIONS = ("safe", "safe_plain", "every")
 
@@ -174,16 +172,18 @@ def online_policy(
     carry: float = 0.8,
     handicap: float = 0.03,
     head_start: float = 0.05,
-    stay: float = 0.01,
-    paired: bool = True,
+    paired: bool = False,
+    stay: float = 0.0,
 ) -> Policy:
     """The default: fewer arms from phase to phase, all of them again now and then, in its own space (see the docs)."""
     _positive(fewest=fewest, again=again)
     _share("carry", carry)
-    for name, value in (("handicap", handicap), ("head_start", head_start), ("stay", stay)):
+    _share("stay", stay)
+    for name, value in (("handicap", handicap), ("head_start", head_start)):
         _require(-1 <= value <= 1, f"{name}={value} must be a share of right guesses, e.g. 0.05 for five points")
-    belief = Informed(setup, carry, handicap, head_start, stay, paired=paired)
-    return Composed(setup, narrowing(fewest, again), belief)
+    _require(paired or not stay, "stay needs paired=true")
+    known = (setup, carry, handicap, head_start)
+    return Composed(setup, narrowing(fewest, again), Paired(*known, stay) if paired else Informed(*known))
 
 
 @register(FIRST_ONLINE, Preset(FIRST_ONLINE, {"environment": "both", "length": 0.3, "longest": 24, "validation": 30}))
@@ -223,18 +223,14 @@ def _surrogate(
 
 
 def named_now(values: Mapping[str, Any]) -> dict[str, Any]:
-    """A saved recipe or saved settings, with the names that their policy, its options and its space have now.
+    """A saved recipe or saved settings, with the names that their policy and space have now.
 
-    What was saved with the first `online` does not know `trials.even`; what was saved with the second one does not know
-    `stay`, and compared actions by their gain over the default.
+    What was saved with the first `online` does not know `trials.even`.
     """
-    trials, options = values.get("trials"), values.get("policy_options")
-    if isinstance(trials, Mapping) and "even" not in trials:
-        return {**values, **{key: FIRST_ONLINE for key in ("policy", "space") if values.get(key) == DEFAULT_POLICY}}
-    if values.get("policy") == DEFAULT_POLICY and isinstance(options, Mapping) and "head_start" in options:
-        unknown = {name: was for name, was in SECOND_ONLINE.items() if name not in options}
-        return {**values, "policy_options": {**options, **unknown}}
-    return dict(values)
+    trials = values.get("trials")
+    if not isinstance(trials, Mapping) or "even" in trials:
+        return dict(values)
+    return {**values, **{key: FIRST_ONLINE for key in ("policy", "space") if values.get(key) == DEFAULT_POLICY}}
 
 
 def make_policy(name: str, setup: Setup, options: Mapping[str, Option] | None = None) -> Policy:
