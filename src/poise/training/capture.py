@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, ClassVar
 
 import torch
@@ -56,14 +56,18 @@ def _recording(graph: torch.cuda.CUDAGraph, pool: Any, stream: torch.cuda.Stream
     capture. Here other lanes go on meanwhile, and memory is returned only where it is scarce.
     """
     free, total = torch.cuda.mem_get_info(stream.device)
-    if free < SCARCE * total:
+    unused = torch.cuda.memory_reserved(stream.device) - torch.cuda.memory_allocated(stream.device)
+    if free < max(SCARCE * total, unused):  # the graph needs a step's memory of its own, which torch may hold unused
         torch.cuda.empty_cache()
     with torch.cuda.stream(stream):
         graph.capture_begin(pool=pool, capture_error_mode="thread_local")
         try:
             yield
-        finally:
-            graph.capture_end()
+        except BaseException:
+            with suppress(RuntimeError):  # which would hide that memory ran out
+                graph.capture_end()
+            raise
+        graph.capture_end()
 
 
 class _Slot:

@@ -65,8 +65,8 @@ def _rows() -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
     phase of digits is trained. Where a version of it keeps them elsewhere, it is asked.
     """
     found = find_spec("sklearn")
-    file = Path(found.origin if found and found.origin else "").parent / FILE
-    if file.is_file():
+    file = Path(found.origin).parent / FILE if found and found.origin else None
+    if file is not None and file.is_file():
         return np.loadtxt(file, delimiter=",")
     from sklearn.datasets import load_digits
 
