@@ -95,10 +95,11 @@ class Judging:
         """Shifts unless images that are never shifted are learned better; mirroring unless left and right matter.
 
         Two networks are trained for two fifths of the phase (a fifth where the policy tunes, which trains twice as
-        long) on four fifths of each class, one with shifts and one without; the fifth that is left judges them. Where the first one knows so many of them that no other could be
-        surely better, the second is not trained. Left and right matter where a linear rule tells images from
-        their mirror images, or where the network that was trained with shifts knows fewer held-out images once they
-        are mirrored. Where the network is `left_alone`, nothing is shifted either, and only the linear rule is asked.
+        long) on four fifths of each class, one with shifts and one without; the fifth that is left judges them. Where
+        the first one knows so many of them that no other could be surely better, the second is not trained. Left and
+        right matter where a linear rule tells images from their mirror images, or where the network that was trained
+        with shifts knows fewer held-out images once they are mirrored. Where the network is `left_alone`, nothing is
+        shifted either, and only the linear rule is asked.
         """
         if self.given is not None:
             return Judgement(self.given, "as given")
