@@ -438,3 +438,36 @@ def driven(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driven]:
 
         yield run
         requests.close()
+
+
+# `peak_while(work)`: what the work returns, and the peak of anonymous memory while it went on, in bytes above before.
+_PEAK = """
+import threading
+
+def _anonymous():
+    lines = open("/proc/self/status").read().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon"))
+
+def peak_while(work):
+    before, done, peaks = _anonymous(), threading.Event(), [0]
+    def watch():
+        while not done.wait(0.002):
+            peaks.append(_anonymous())
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    found = work()
+    done.set()
+    watcher.join()
+    return found, max(*peaks, _anonymous()) - before
+"""
+
+
+@pytest.fixture
+def measured_apart() -> Callable[..., list[str]]:
+    """Run a script in a process of its own, in which `peak_while` is known; the words that it prints."""
+
+    def run(script: str, *words: str) -> list[str]:
+        command = [sys.executable, "-c", _PEAK + script, *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+
+    return run

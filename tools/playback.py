@@ -25,20 +25,19 @@ from poise.policies import Outcome, Setup, make_policy
 FILL: Mapping[str, Callable[[Sequence[float]], float]] = {"median": statistics.median, "least": min, "largest": max}
 EPOCHS = 160
 
-Phases = dict[int, dict[int, Outcome]]
+Seen = tuple[float, int]  # the reward of a trial, and the number of classes that it was validated on
 
 
-def read_journal(path: Path) -> tuple[Phases, dict[int, Action]]:
-    """The outcome of every trial by phase and arm, and the decided action of every phase."""
-    trials: Phases = {}
+def read_journal(path: Path) -> tuple[dict[int, dict[int, Seen]], dict[int, Action]]:
+    """What was seen of every trial, by phase and arm, and the decided action of every phase."""
+    trials: dict[int, dict[int, Seen]] = {}
     decided = {}
     with lzma.open(path, "rt", encoding="utf-8") as file:
         for line in file:
             row: dict[str, Any] = json.loads(line)
             if row.get("event") == "trial":
-                seen = tuple(0.0 for _ in row["record"]["classes"])  # how many classes, which is all that counts here
-                outcome = Outcome(row["trial"], row["reward"], seen, row["diverged"])
-                trials.setdefault(row["phase"], {})[row["trial"]["arm"]] = outcome
+                seen = row["reward"], len(row["record"]["classes"])
+                trials.setdefault(row["phase"], {})[row["trial"]["arm"]] = seen
             elif row.get("event") == "action":
                 decided[row["phase"]] = Action.restored(row["action"])
     return trials, decided
@@ -52,12 +51,13 @@ def play_back(path: Path, options: Mapping[str, bool | float | str], missing: st
     others, lacking = {}, 0
     for phase, known in sorted(trials.items()):
         policy.begin(phase)
-        classes = next(iter(known.values())).per_class
-        substitute = FILL[missing]([outcome.reward for outcome in known.values()])
+        classes = max(count for _, count in known.values())
+        substitute = FILL[missing]([reward for reward, _ in known.values()])
         while asked := policy.ask():
             lacking += sum(trial.arm not in known for trial in asked)
-            rewards = [known[trial.arm].reward if trial.arm in known else substitute for trial in asked]
-            policy.tell([Outcome(trial, reward, classes) for trial, reward in zip(asked, rewards, strict=True)])
+            rewards = [known[trial.arm][0] if trial.arm in known else substitute for trial in asked]
+            pairs = zip(asked, rewards, strict=True)
+            policy.tell([Outcome(trial, reward, (reward,) * classes) for trial, reward in pairs])
         if (found := space.actions[policy.decide()]) != decided[phase]:
             others[phase] = found
     return others, lacking

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -14,7 +13,7 @@ from poise.errors import UserError
 
 # The peak of anonymous memory while images are read, above what the process has before, as a share of their bytes.
 MEASURE = """
-import sys, threading
+import sys
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 from poise.data import collecting
@@ -33,33 +32,22 @@ class Streamed(IterableDataset):
     def __iter__(self):
         return (Listed()[place] for place in range(COUNT))
 
-def anonymous():
-    lines = open("/proc/self/status").read().splitlines()
-    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon"))
-
 read_labelled([(torch.zeros(SHAPE), 0)])  # what is loaded when it is first used
 given = {"dataset": Listed, "stream": Streamed}[sys.argv[1]]()
 given = DataLoader(given, 32) if sys.argv[2] == "loaded" else given
-before, peak, done = anonymous(), 0, threading.Event()
-def watch():
-    global peak
-    while not done.wait(0.002):
-        peak = max(peak, anonymous())
-watcher = threading.Thread(target=watch)
-watcher.start()
-found = read_labelled(given)
-done.set()
-watcher.join()
+found, peak = peak_while(lambda: read_labelled(given))
 assert len(found.store) == COUNT and len(found.labels) == COUNT
-print((max(peak, anonymous()) - before) / found.store.nbytes)
+print(peak / found.store.nbytes)
 """
 
 
 @pytest.mark.parametrize("kind", ["dataset", "stream"])
 @pytest.mark.parametrize("way", ["itself", "loaded"])
-def test_images_of_datasets_and_loaders_lie_in_memory_once(kind: str, way: str) -> None:
-    done = subprocess.run([sys.executable, "-c", MEASURE, kind, way], capture_output=True, text=True, check=True)
-    assert 0.9 < float(done.stdout) < 1.5
+def test_images_of_datasets_and_loaders_lie_in_memory_once(
+    kind: str, way: str, measured_apart: Callable[..., list[str]]
+) -> None:
+    (share,) = measured_apart(MEASURE, kind, way)
+    assert 0.9 < float(share) < 1.5
 
 
 @pytest.mark.parametrize("expected", [0, 3, 10, 20])

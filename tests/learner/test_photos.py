@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -18,26 +17,13 @@ PHOTOS, WIDTH, HEIGHT = 10, 4000, 3000
 
 # The peak of anonymous memory while photos are read, above what the process has before, in MB.
 MEASURE = """
-import sys, threading
+import sys
 from poise.data import inputs
 from poise.data.labelled import read_labelled
 
-def anonymous():
-    lines = open("/proc/self/status").read().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) / 1000
-
 inputs.SPILL_SHARE = 0.0
-before, peak, done = anonymous(), 0.0, threading.Event()
-def watch():
-    global peak
-    while not done.wait(0.002):
-        peak = max(peak, anonymous())
-watcher = threading.Thread(target=watch)
-watcher.start()
-found = read_labelled(sys.argv[1])
-done.set()
-watcher.join()
-print(max(peak, anonymous()) - before, found.store.in_memory, *found.store.shape)
+found, peak = peak_while(lambda: read_labelled(sys.argv[1]))
+print(peak / 1e6, found.store.in_memory, *found.store.shape)
 """
 
 
@@ -55,9 +41,8 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root / "classes"
 
 
-def test_large_photos_are_never_in_memory_together(photos: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", MEASURE, str(photos)], capture_output=True, text=True, check=True)
-    peak, in_memory, *shape = done.stdout.split()
+def test_large_photos_are_never_in_memory_together(photos: Path, measured_apart: Callable[..., list[str]]) -> None:
+    peak, in_memory, *shape = measured_apart(MEASURE, str(photos))
     assert (in_memory, shape) == ("False", ["3", "224", "224"])
     whole = 3 * WIDTH * HEIGHT / 1e6  # MB of one photo
     assert float(peak) < 3 * whole < PHOTOS * whole / 3

@@ -163,7 +163,7 @@ class Informed(Belief):
     def learn(self, outcomes: Sequence[Outcome]) -> None:
         """Compare all trials with the default's."""
         (own,) = [outcome.reward for outcome in outcomes if outcome.trial.arm == self.setup.space.default]
-        weight = max(1, *(len(outcome.per_class) for outcome in outcomes))
+        weight = _classes_seen(outcomes)
         for outcome in outcomes:
             arm = outcome.trial.arm
             self._sums[arm] += weight * (outcome.reward - own)
@@ -211,7 +211,7 @@ class Paired(Informed):
         for outcome in outcomes:
             rewards[0, outcome.trial.arm] = outcome.reward
         self._rewards = np.concatenate([self._rewards, rewards])
-        self._weights = np.append(self._weights, max(1, *(len(outcome.per_class) for outcome in outcomes)))
+        self._weights = np.append(self._weights, _classes_seen(outcomes))
 
     def gains(self) -> Array:
         """The smallest lead of every arm, tried or not, over any other one."""
@@ -238,6 +238,11 @@ class Paired(Informed):
         weights = self._weights[:, None] * ~np.isnan(ahead)
         sums = (weights * np.nan_to_num(ahead)).sum(axis=0) + self.KNOWN * (self._prior - self._prior[rival])
         return np.asarray(sums / (weights.sum(axis=0) + self.KNOWN))
+
+
+def _classes_seen(outcomes: Sequence[Outcome]) -> int:
+    """On how many classes these trials were validated, at least 1."""
+    return max(1, *(len(outcome.per_class) for outcome in outcomes))
 
 
 def _handicaps(setup: Setup, handicap: float) -> Array:
