@@ -26,7 +26,7 @@ from poise.data.sources.digits import DigitsSource
 from poise.errors import LARGEST_NUMBER, MOST, SMALLEST_NUMBER
 from poise.experiment import Recipe, dryrun, load_recipe, make_recipe
 from poise.experiment.recipe import MemoryKeys, TrialKeys
-from poise.experiment.sweep import MOST_CELLS
+from poise.experiment.sweep_file import MOST_CELLS
 from poise.learner import Settings, defaults
 from poise.methods import METHODS, make_method
 from poise.policies import MOST_TRIALS

@@ -64,6 +64,38 @@ def result(folder: Path) -> dict[str, object]:
     return found
 
 
+def test_cells_have_keys_and_folders_of_their_own(tmp_path: Path) -> None:
+    text = """
+recipe = "digits/lwf"
+[set]
+epochs = 1
+[grid]
+seed = [0, 1]
+[[cell]]
+recipe = "digits/lucir"
+setting = "tfs"
+epochs = 2
+[[cell]]
+recipe = "digits/foster"
+folder = "digits-foster-strong"
+augmentation = "autoaugment+cutout"
+action.beta1 = 0.95
+"""
+    cells = read_sweep(written(tmp_path / "sweep.toml", text))
+    assert [cell.name for cell in cells] == [
+        "digits-lwf-tfh-5-fixed-s0",
+        "digits-lwf-tfh-5-fixed-s1",
+        "digits-lucir-tfs-5-fixed-s0",
+        "digits-lucir-tfs-5-fixed-s1",
+        "digits-foster-strong-seed=0",
+        "digits-foster-strong-seed=1",
+    ]
+    assert [cell.plan.recipe.epochs for cell in cells] == [1, 1, 2, 2, 1, 1]
+    assert cells[-1].plan.recipe.augmentation == "autoaugment+cutout"
+    assert cells[-1].plan.recipe.action["beta1"] == 0.95
+    assert cells[0].plan.recipe.augmentation == "data"
+
+
 @pytest.mark.parametrize("lanes", [1, 3])
 def test_every_cell_gives_what_it_gives_alone(lanes: int, tmp_path: Path) -> None:
     cells = read_sweep(written(tmp_path / "sweep.toml", SWEEP))
@@ -296,6 +328,15 @@ def test_on_a_gpu_the_pace_of_the_cells_changes_no_number(tmp_path: Path) -> Non
         ("recipe = 'digits/lucir'\n[grid]\nseed = [1, 1]", "describes a cell twice"),
         ("recipe = 'digits/lucir'\n[grid]\nsede = [1]", "did you mean 'seed'?"),
         ("recipe = ", "is not TOML"),
+        ("recipe = []", "needs recipe"),
+        ("[cell]\nrecipe = 'digits/lucir'", "[[cell]]"),
+        ("cell = [3]", "[[cell]]"),
+        ("[[cell]]\nseed = 1", "needs recipe"),
+        ("[[cell]]\nrecipe = 'digits/lucir'\nsede = 1", "did you mean 'seed'?"),
+        ("[[cell]]\nrecipe = 'digits/lucir'\n[[cell]]\nrecipe = 'digits/lucir'", "describes a cell twice"),
+        ("[[cell]]\nrecipe = 'digits/lucir'\nfolder = '../elsewhere'", "without slashes"),
+        ("[[cell]]\nrecipe = 'digits/lucir'\nfolder = '..'", "without slashes"),
+        ("[[cell]]\nrecipe = 'digits/lucir'\nfolder = 3", "without slashes"),
     ],
 )
 def test_a_wrong_file_is_one_line(text: str, words: str, tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ from poise.experiment.recipe import (
     parse_once,
 )
 from poise.experiment.run import Run, complete
-from poise.experiment.sweep import Cell, pick_cell, read_sweep, refuse_failed, sweep_cells
+from poise.experiment.sweep import refuse_failed, sweep_cells
+from poise.experiment.sweep_file import Cell, pick_cell, read_sweep
 from poise.experiment.sweep_view import sweep_lines
 from poise.experiment.tensorboard import TensorBoard
 from poise.experiment.trackers import TRACKERS, make_tracker

@@ -1,4 +1,4 @@
-"""A sweep: a grid of runs from one file, several of them side by side on one device.
+"""A sweep: the cells of one file, several of them side by side on one device.
 
 Each cell is an ordinary run folder. Runs take turns in one thread; on a GPU each has a stream of its own, so that
 the device works on several at once while none of them changes a number of another. How many are at work at once is
@@ -7,83 +7,27 @@ found by measuring; a run that finds no memory beside the others waits until the
 
 from __future__ import annotations
 
-import functools
-import itertools
-import json
 import logging
-import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from poise import store
-from poise.data.sources import open_source
-from poise.errors import Interrupted, OutOfMemory, RunFailed, UserError, check_plain, shown, suggestion
+from poise.errors import Interrupted, OutOfMemory, RunFailed, UserError
 from poise.experiment.folder import RunFolder
-from poise.experiment.plan import Opening, Plan, make_plan
 from poise.experiment.progress import Lines, Quiet
-from poise.experiment.recipe import make_recipe, tomllib_loads
 from poise.experiment.run import Run, Running, complete
 from poise.experiment.stopping import Stop, stopping
+from poise.experiment.sweep_file import Cell
 from poise.experiment.sweep_view import CellView, CellWatcher, SweepView
-from poise.recipes import read_toml, recipe_text
 from poise.report import load_result
 from poise.training import Executor, Lane, Lanes, LocalExecutor, Work, make_backend
-from poise.words import one_line
 
 log = logging.getLogger(__name__)
 
-SWEEP_KEYS = ("recipe", "set", "grid")
-MOST_CELLS = 10_000
 RUN_WINDOW = 5.0  # seconds over which runs are measured: now and then they do other things than training
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One run of a sweep."""
-
-    name: str
-    plan: Plan
-    attempt: str | None = None  # the name of this attempt at it, where it was made elsewhere
-
-
-def read_sweep(path: Path) -> list[Cell]:
-    """The cells that a sweep file describes: recipes × every combination of the grid's values."""
-    text = read_toml(path, f"sweep file {path} cannot be read; give a TOML file with recipe, [set] and [grid]")
-    values = tomllib_loads(text, str(path))
-    for key, value in values.items():
-        check_plain(key, value)
-    for key in values:
-        if key not in SWEEP_KEYS:
-            raise UserError(f"unknown key '{key}' in {path}; {suggestion(key, SWEEP_KEYS)}")
-    recipes = values.get("recipe")
-    recipes = [recipes] if isinstance(recipes, str) else recipes
-    if not isinstance(recipes, list) or not recipes or not all(isinstance(name, str) for name in recipes):
-        raise UserError(f'{path} needs recipe = "NAME" or a list of names')
-    for key in ("set", "grid"):
-        if not isinstance(values.get(key, {}), dict):
-            raise UserError(f"[{key}] in {path} must be a table of keys and values")
-    grid = {key: _listed(key, choices) for key, choices in values.get("grid", {}).items()}
-    _check_count(path, len(recipes) * math.prod(map(len, grid.values())))
-    opening = functools.cache(lambda data, size: open_source(data, size=size))  # the same data for many cells
-    cells = [
-        _cell(name, values.get("set", {}), dict(zip(grid, combination, strict=True)), opening)
-        for name in recipes
-        for combination in itertools.product(*grid.values())
-    ]
-    names = [cell.name for cell in cells]
-    if len(set(names)) < len(names):
-        raise UserError(f"{path} describes a cell twice: {next(name for name in names if names.count(name) > 1)}")
-    return cells
-
-
-def _check_count(path: Path, cells: int) -> None:
-    if cells > MOST_CELLS:
-        raise UserError(f"{path} describes {shown(cells)} cells; name fewer values, {MOST_CELLS} cells at most")
-
 
 Failure = RunFailed | UserError
 
@@ -192,13 +136,6 @@ def refuse_failed(failed: Collection[str], cells: Sequence[Cell]) -> None:
         raise RunFailed(f"{len(failed)} of {len(cells)} cells failed: {', '.join(failed)}")
 
 
-def pick_cell(cells: Sequence[Cell], number: int, file: Path) -> Cell:
-    """The cell of this number, counted from 0."""
-    if not 0 <= number < len(cells):
-        raise UserError(f"--cell {number}: {file} describes {len(cells)} cells, 0 to {len(cells) - 1}")
-    return cells[number]
-
-
 def cell_lanes(count: int | None, cells: Sequence[Cell]) -> Lanes:
     """As many lanes as given; or on a GPU what is found by measuring, and one elsewhere."""
     gpus = [cell.plan.recipe.device for cell in cells if cell.plan.recipe.device != "cpu"]
@@ -213,34 +150,3 @@ def lanes_on(device: str, count: int | None) -> Lanes:
     except UserError:  # the cell says so itself
         backend = make_backend("cpu", "fp32", deterministic=False)
     return Lanes(backend, count, window=RUN_WINDOW)
-
-
-def _cell(name: str, fixed: dict[str, Any], chosen: dict[str, Any], opening: Opening) -> Cell:
-    words = [f"{key}={_toml(value)}" for key, value in {**_flat(fixed), **chosen}.items()]
-    plan = make_plan(name, make_recipe(tomllib_loads(recipe_text(name), name), words), opening)
-    shown = {"setting", "phases", "policy", "seed"}
-    extra = [f"{key}={value}" for key, value in chosen.items() if key not in shown]
-    return Cell(one_line("-".join([plan.default_folder().name, *extra]).replace("/", "-").replace(" ", "")), plan)
-
-
-def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in values.items():
-        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-    return found
-
-
-def _toml(value: object) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{key} = {_toml(inner)}" for key, inner in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ", ".join(map(_toml, value)) + "]"
-    return json.dumps(value) if isinstance(value, str) else str(value)
-
-
-def _listed(key: str, choices: object) -> list[Any]:
-    if not isinstance(choices, list) or not choices:
-        raise UserError(f"grid.{key} must be a list of values, such as {key} = [1, 2]")
-    return choices

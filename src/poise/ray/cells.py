@@ -17,7 +17,8 @@ from typing import Any
 
 from poise.errors import PoiseError, RunFailed, UserError
 from poise.experiment.folder import RunFolder
-from poise.experiment.sweep import Cell, CellBench, Failure, lanes_on
+from poise.experiment.sweep import CellBench, Failure, lanes_on
+from poise.experiment.sweep_file import Cell
 from poise.experiment.sweep_view import SweepView
 from poise.ray.staff import Loss, Member, Needs, Staff
 from poise.training import LocalExecutor

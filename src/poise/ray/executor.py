@@ -15,7 +15,8 @@ import torch
 from poise.errors import UserError, check_whole
 from poise.experiment.plan import Plan
 from poise.experiment.provenance import versions
-from poise.experiment.sweep import Cell, CellBench, Failure
+from poise.experiment.sweep import CellBench, Failure
+from poise.experiment.sweep_file import Cell
 from poise.ray.cells import CellDriver, Token, cell_needs, finish_here
 from poise.ray.cluster import Cluster
 from poise.ray.letters import OpenData

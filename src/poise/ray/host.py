@@ -22,7 +22,8 @@ from poise.errors import PoiseError, RunFailed
 from poise.experiment.plan import plan_of_words
 from poise.experiment.provenance import versions
 from poise.experiment.stopping import Stop
-from poise.experiment.sweep import Cell, CellBench, Failure, lanes_on
+from poise.experiment.sweep import CellBench, Failure, lanes_on
+from poise.experiment.sweep_file import Cell
 from poise.experiment.sweep_view import Standing
 from poise.ray.letters import Letter, open_letter
 from poise.training import Crew

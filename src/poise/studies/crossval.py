@@ -17,7 +17,8 @@ from poise.experiment.examiner import Exam, figures, matrix_in_percent
 from poise.experiment.folder import RunFolder
 from poise.experiment.plan import Plan
 from poise.experiment.progress import Lines, Quiet
-from poise.experiment.sweep import Cell, sweep_cells
+from poise.experiment.sweep import sweep_cells
+from poise.experiment.sweep_file import Cell
 from poise.policies import UNTUNED
 from poise.report import load_result
 from poise.runfolder import CROSSVAL, RESULT, SECONDS
