@@ -89,6 +89,18 @@ def test_a_phase_that_is_resumed_starts_where_it_stands() -> None:
     assert done.left == pytest.approx(75 / 75)
 
 
+def test_the_wait_at_the_end_of_an_epoch_counts_where_steps_are_only_queued() -> None:
+    worker = Clock()
+    meter = Meter(worker, clock=worker)
+    meter.note(events.ActionDecided(1, "grid", ACTION))
+    worker.now = 1.0  # all steps of the first of two epochs are queued
+    meter.note(events.StepDone(1, "main", 0, 2, 2, 2, 64))
+    worker.now = 10.0  # and done
+    done = meter.note(events.EpochDone(1, "main", 1, 2, 0.1, 1.0, {}))
+    assert done.rate == pytest.approx(25.0), "250 images in 10 seconds"
+    assert done.left == pytest.approx(350 / 25.0)
+
+
 def test_judging_and_a_bound_are_said_in_words() -> None:
     worker = Clock(Workload(1, trials=5, exact=False, tuning=1.0))
     meter = Meter(worker, clock=worker)

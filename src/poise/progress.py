@@ -155,9 +155,9 @@ class _Pace:
         self._images = self._seconds = 0.0
 
     def count(self, images: float, seconds: float) -> None:
-        if images > 0:
-            self._images += images
-            self._seconds += seconds
+        """On a GPU steps are only queued, and the end of an epoch, with no image more, waits for all of them."""
+        self._images += max(0.0, images)
+        self._seconds += seconds
 
     @property
     def rate(self) -> float | None:
