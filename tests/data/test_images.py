@@ -46,6 +46,18 @@ def test_of_labels_of_nothing_is_an_empty_set_of_the_same_shape() -> None:
     assert nothing.shape == (3, 2, 2)
 
 
+@pytest.mark.parametrize(
+    ("count", "places"),
+    [(0, []), (1, [0, 1, 2]), (2, [0, 1, 2, 3, 4, 5]), (3, [0, 1, 2, 3, 4, 5, 6]), (9, [0, 1, 2, 3, 4, 5, 6])],
+)
+def test_the_first_of_each_label_stay_in_their_order(count: int, places: list[int]) -> None:
+    assert seen(images([7, 5, 9, 5, 7, 9, 7]).first_of_each_label(count)) == places
+
+
+def test_the_first_of_each_label_of_nothing_are_none() -> None:
+    assert len(images([]).first_of_each_label(2)) == 0
+
+
 def test_relabelled_gives_each_image_the_position_of_its_label() -> None:
     some = images([7, 2, 7, 4]).relabelled([4, 7, 2])
     assert some.labels.tolist() == [1, 2, 1, 0]
