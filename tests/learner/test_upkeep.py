@@ -14,7 +14,7 @@ import torch
 from poise import Budget, Learner, UserError
 from poise.learner import LearnerState
 from poise.methods import METHODS
-from poise.nets import Branches
+from poise.nets import Branches, GaussianHead
 
 from .samples import Flat, digits, grown, keys, learner, memory_for, refusal, state_bytes
 
@@ -252,6 +252,74 @@ def test_a_label_of_the_reserve_can_be_corrected_too() -> None:
     held = next(kept for kept in learned.exemplars() if kept.reserve and kept.label == 0)
     learned.relabel_exemplars({held.id: 2})
     assert [kept.label for kept in learned.exemplars() if kept.id == held.id] == [2]
+
+
+COMPUTED: dict[str, dict[str, Any]] = {
+    "simplecil": {"options": {"adapt": "never"}},
+    "ranpac": {"options": {"adapt": "never", "projection": 60}, "action": {"ridge": 10.0}},
+}
+
+
+@pytest.mark.parametrize("method", sorted(COMPUTED))
+@pytest.mark.parametrize("change", ["deleted", "relabelled"])
+def test_a_computed_head_is_as_if_the_image_had_never_come_so(method: str, change: str, tmp_path: Path) -> None:
+    given = {"method": method, "memory": 20, **COMPUTED[method]}
+    (images, labels), (exam, _) = digits(2, 3), digits(0, 1, 2, 3, 4, first=40)
+    learned = learner(**given).partial_fit(*digits(0, 1)).partial_fit(images, [3, *labels[1:]])
+    (wrong,) = learned.image_ids(images[:1])
+    before = learned._scores(exam)["fc"].clone()
+    if change == "deleted":
+        images, labels = images[1:], labels[1:]
+        learned.delete_exemplars(wrong)
+    else:
+        learned.relabel_exemplars({wrong: 2})
+    right = learner(**given).partial_fit(*digits(0, 1)).partial_fit(images, labels)
+    assert not torch.allclose(learned._scores(exam)["fc"], before, atol=1e-3)
+    torch.testing.assert_close(learned._scores(exam)["fc"], right._scores(exam)["fc"], rtol=1e-4, atol=1e-4)
+    state_bytes(learned, tmp_path)
+    resumed = Learner.load(tmp_path / "state.safetensors", device="cpu")
+    for each in (learned, resumed, right):
+        each.partial_fit(*digits(4))
+    assert state_bytes(learned, tmp_path) == state_bytes(resumed, tmp_path)
+    torch.testing.assert_close(learned._scores(exam)["fc"], right._scores(exam)["fc"], rtol=1e-4, atol=1e-4)
+
+
+def test_the_gaussians_of_a_class_are_measured_anew_on_what_is_kept() -> None:
+    learned = grown(method="slca", memory=5)
+    head = learned.model.head  # type: ignore[union-attr]
+    assert isinstance(head, GaussianHead)
+    others = head.means[[1, 2, 3]].clone()
+    gone = next(kept for kept in learned.exemplars() if kept.label == 0)
+    learned.delete_exemplars(gone.id)
+    now = learned.model.head  # type: ignore[union-attr]
+    assert isinstance(now, GaussianHead)
+    assert learned.memory is not None
+    kept = learned.memory.exemplars.of_labels([0])
+    found = learned.evaluator.extract(learned.model, kept).features.mean(dim=0)  # type: ignore[arg-type]
+    assert now.counts.tolist() == [4, 12, 12, 12]
+    torch.testing.assert_close(now.means[0], found, rtol=1e-4, atol=1e-4)
+    assert torch.equal(now.means[[1, 2, 3]], others)
+    assert head.counts.tolist() == [12, 12, 12, 12], "the model of before is not written into"
+
+
+@pytest.mark.parametrize("method", PLAIN)
+def test_every_method_learns_further_with_corrected_images(method: str, tmp_path: Path) -> None:
+    learned = three_phases(method)
+    listed = learned.exemplars()
+    if not listed:
+        with pytest.raises(UserError, match="no kept image"):
+            learned.delete_exemplars("0")
+        return
+    first, second = (next(kept for kept in listed if kept.label == label) for label in (0, 4))
+    learned.delete_exemplars(first.id).relabel_exemplars({second.id: 1})
+    assert [kept.label for kept in learned.exemplars() if kept.id == second.id] == [1]
+    learned.save(tmp_path / "corrected")
+    files = []
+    for each in (learned, Learner.load(tmp_path / "corrected", device="cpu")):
+        each.partial_fit(*digits(5))
+        assert np.isfinite(each.predict_proba(digits(0, 1, 5)[0])).all()
+        files.append(state_bytes(each, tmp_path))
+    assert files[0] == files[1]
 
 
 def test_the_last_image_of_a_class_stays_and_the_line_says_what_to_do(tmp_path: Path) -> None:

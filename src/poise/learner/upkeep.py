@@ -18,6 +18,8 @@ from poise.learner.arrival import Images, Labels, plain_labels, store_of
 from poise.learner.labels import Label
 from poise.learner.saving import Saving
 from poise.learner.turns import one_at_a_time
+from poise.methods import Correction
+from poise.nets import Model
 from poise.training import undisturbed
 
 
@@ -101,6 +103,9 @@ class Upkeep(Saving):
     def delete_exemplars(self, ids: str | Iterable[str]) -> Self:
         """Delete kept images by their ids, every copy of them; the means of their classes are computed anew.
 
+        A head that is computed from features (SimpleCIL, RanPAC) is computed without them, and SLCA's Gaussians of
+        their classes are measured anew on what is kept; a trained head learns of it in the next phase.
+
         The next `save` writes a file without them. The last image of a class to train on is not deleted, for a class
         without any cannot be learned on: remove the class, or give it other images first (`known="update"`).
         """
@@ -108,17 +113,18 @@ class Upkeep(Saving):
         self._refuse_unknown(asked)
         parts = [(images, _which(images, asked)) for images in (memory.exemplars, memory.reserve)]
         touched = {row for images, hit in parts for row in images.labels[hit].tolist()}
-        return self._keep_instead(
-            Memory(*(images.select((~hit).nonzero().flatten()) for images, hit in parts)), touched
-        )
+        images, hit = parts[0]
+        deleted = images.select(hit.nonzero().flatten())
+        left = Memory(*(images.select((~hit).nonzero().flatten()) for images, hit in parts))
+        return self._keep_instead(left, touched, deleted, torch.full_like(deleted.labels, -1))
 
     @one_at_a_time
     @undisturbed()
     def relabel_exemplars(self, labels: Mapping[str, Label]) -> Self:
         """Correct the labels of kept images: a known class for each id. The means of both classes are computed anew.
 
-        An image becomes the last of its new class, the first to go when its memory is cut. The head learns of it in
-        the next phase.
+        An image becomes the last of its new class, the first to go when its memory is cut. Heads change as in
+        `delete_exemplars`.
         """
         memory = self._kept_images()
         if not isinstance(labels, Mapping):
@@ -126,19 +132,25 @@ class Upkeep(Saving):
         self._refuse_unknown(set(_words(labels)))
         rows = {key: self._row(label) for key, label in labels.items()}
         touched: set[int] = set()
-        changed = []
+        changed, corrected = [], list[tuple[ImageSet, Tensor]]()
         for images in (memory.exemplars, memory.reserve):
             before = images.labels.tolist()
             after = [rows.get(key, row) for key, row in zip(_ids(images.store), before, strict=True)]
             moved = torch.tensor([one != other for one, other in zip(before, after, strict=True)], dtype=torch.bool)
             touched |= {row for pair in zip(before, after, strict=True) if pair[0] != pair[1] for row in pair}
             order = torch.cat([(~moved).nonzero().flatten(), moved.nonzero().flatten()])
-            relabelled = ImageSet(images.store, torch.tensor(after, dtype=torch.long), images.origins).select(order)
+            rows_now = torch.tensor(after, dtype=torch.long)
+            relabelled = ImageSet(images.store, rows_now, images.origins).select(order)
             changed.append(relabelled.select(torch.argsort(relabelled.labels, stable=True)))
-        return self._keep_instead(Memory(*changed), touched)
+            where = moved.nonzero().flatten()
+            corrected.append((images.select(where), rows_now[where]))
+        return self._keep_instead(Memory(*changed), touched, *corrected[0])
 
-    def _keep_instead(self, memory: Memory, touched: set[int]) -> Self:
-        """Keep these images instead; the means of the touched classes are computed anew."""
+    def _keep_instead(self, memory: Memory, touched: set[int], corrected: ImageSet, after: Tensor) -> Self:
+        """Keep these images instead; means of the touched classes, and heads that are computed, are computed anew.
+
+        `corrected` are the images outside the reserve that were deleted or belong to the rows `after` now.
+        """
         assert self.model is not None
         assert self.means_ is not None
         left = set(memory.exemplars.labels.tolist())
@@ -153,10 +165,33 @@ class Upkeep(Saving):
             found = self.evaluator.class_means(self.model, memory.exemplars.of_labels(rows), len(self.classes_))
             means = self.means_.clone()
             means[rows] = found[rows]
+            model = self._corrected_model(memory, corrected, after)
         counts = torch.bincount(memory.exemplars.labels, minlength=len(self.classes_)).tolist()
         images = tuple(counts[row] if row in touched else count for row, count in enumerate(self.knowledge.mean_images))
-        self.knowledge = replace(self.knowledge, memory=memory, means=means, mean_images=images, reject={})
+        known = self.knowledge
+        start = model if known.start is known.predictor else known.start
+        self.knowledge = replace(
+            known, predictor=model, start=start, memory=memory, means=means, mean_images=images, reject={}
+        )
         return self
+
+    def _corrected_model(self, memory: Memory, corrected: ImageSet, after: Tensor) -> Model:
+        """The model, without what these images gave to a head that is computed."""
+        assert self.model is not None
+        if not len(corrected):
+            return self.model
+        model, extract, device = self.model.copy(), self.evaluator.extract, self.backend.device
+        rows = sorted({*corrected.labels.tolist(), *after[after >= 0].tolist()})
+        left = memory.exemplars.of_labels(rows)
+        correction = Correction(
+            self.knowledge.action,
+            corrected.labels.to(device),
+            after.to(device),
+            features=lambda: extract(model, corrected).features,
+            left=lambda: (extract(model, left).features, left.labels.to(device)),
+        )
+        self.settings.made_method.correct(model, correction)
+        return model
 
     def _kept_images(self) -> Memory:
         self._refuse_during_a_phase()

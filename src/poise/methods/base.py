@@ -82,6 +82,25 @@ class Lesson:
     shares: bool = False
 
 
+@dataclass(frozen=True)
+class Correction:
+    """Kept images that somebody deleted or gave another class, between two phases.
+
+    Attributes:
+        action: the one that the last phase was trained with.
+        before: the rows of the classes that they had.
+        after: the rows of those that they have now; −1 where an image was deleted.
+        features: gives their features under the model.
+        left: gives the features, and the rows, of all images that are kept of these classes now.
+    """
+
+    action: Action
+    before: Tensor
+    after: Tensor
+    features: Callable[[], Tensor]
+    left: Callable[[], tuple[Tensor, Tensor]]
+
+
 #: The name of the model that a phase trains.
 MODEL: Final = "model"
 #: The name of the model of the phase before, which every phase after the first has.
@@ -248,6 +267,9 @@ class Method(ABC):
 
     def conclude(self, model: Model, lesson: Lesson) -> None:  # noqa: B027 - most methods compute nothing
         """Set what is not trained but computed, in place, when the last stage of a training (or trial) has ended."""
+
+    def correct(self, model: Model, correction: Correction) -> None:  # noqa: B027 - most heads are trained
+        """Take back, in place, what these images gave to what is computed and not trained."""
 
     def renew(self, model: Model, generator: torch.Generator) -> None:
         """Draw heads anew, in place, in a stage that `renews`."""

@@ -8,7 +8,7 @@ import torch
 
 from poise.actions import Action
 from poise.errors import UserError, shown
-from poise.methods.base import Arrivals, Lesson, register
+from poise.methods.base import Arrivals, Correction, Lesson, register
 from poise.methods.frozen import FrozenMethod
 from poise.nets import Model, RidgeHead
 
@@ -72,6 +72,15 @@ class RanPAC(FrozenMethod):
         ridge = ridge or head.best_ridge()
         system = lesson.once("system", lambda: head.system(reduce=lesson.shares))
         head.set_rows(lesson.once(("rows", ridge), lambda: head.rows_of(system, ridge)))
+
+    def correct(self, model: Model, correction: Correction) -> None:
+        """Take these images out of the sums, or move them to their new classes, and solve anew.
+
+        The errors by which κ was chosen stay: they are sums that no single image can be taken out of.
+        """
+        head = _ridge_head(model)
+        head.gram, head.sums = head.sums_corrected(correction.features(), correction.before, correction.after)
+        head.set_rows(head.rows_of(head.system(), correction.action.ridge or head.best_ridge()))
 
 
 def _ridge_head(model: Model) -> RidgeHead:

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from poise.actions import Action
-from poise.methods.base import Lesson, register
+from poise.methods.base import Correction, Lesson, register
 from poise.methods.frozen import FrozenMethod
 from poise.nets import CosineHead, Model
 
@@ -37,3 +37,14 @@ class SimpleCIL(FrozenMethod):
         model.head.old.add_(sums[:old])
         model.head.new.copy_(sums[old:])
         model.head.scale.fill_(_SCALE)
+
+    @torch.no_grad()
+    def correct(self, model: Model, correction: Correction) -> None:
+        """Take these images out of the sums of their classes, and add them to those of their new ones."""
+        assert isinstance(model.head, CosineHead)
+        features, old, stay = correction.features(), len(model.head.old), correction.after >= 0
+        change = features.new_zeros(model.head.classes, features.shape[1])
+        change.index_add_(0, correction.before, -features)
+        change.index_add_(0, correction.after[stay], features[stay])
+        model.head.old.add_(change[:old])
+        model.head.new.add_(change[old:])

@@ -13,7 +13,7 @@ from torch.optim.sgd import sgd
 from poise import losses
 from poise.actions import Action
 from poise.errors import check_number, check_whole
-from poise.methods.base import Arrivals, Growth, Lesson, Method, register
+from poise.methods.base import Arrivals, Correction, Growth, Lesson, Method, register
 from poise.nets import GaussianHead, Model, Output
 
 BATCH = 128
@@ -64,6 +64,12 @@ class SLCA(Method):
         head.describe(*lesson.features())
         if lesson.growth.old:
             self._align(head, lesson.generator)
+
+    def correct(self, model: Model, correction: Correction) -> None:
+        """Measure the Gaussians of these classes anew, on their kept images alone: one cannot be taken out of them."""
+        head = _gaussian_head(model)
+        head.counts[torch.cat([correction.before, correction.after[correction.after >= 0]])] = 0
+        head.describe(*correction.left())
 
     @torch.enable_grad()
     def _align(self, head: GaussianHead, generator: torch.Generator) -> None:

@@ -126,6 +126,14 @@ class RidgeHead(ScaledHead):
         return gram, self.sums.index_add(0, labels, projected)
 
     @torch.no_grad()
+    def sums_corrected(self, features: Tensor, before: Tensor, after: Tensor) -> tuple[Tensor, Tensor]:
+        """Both sums, with images of the rows `before` moved to the rows `after`, or taken out where that is −1."""
+        projected, stay = self._projected(features), after >= 0
+        gone = projected[~stay]
+        sums = self.sums.index_add(0, before, -projected).index_add(0, after[stay], projected[stay])
+        return self.gram - (gone.T @ gone)[self._triangle], sums
+
+    @torch.no_grad()
     def held_out_errors(self, features: Tensor, labels: Tensor) -> Tensor:
         """The squared error of every κ on each class's every fifth image, after a regression on the others alone.
 
