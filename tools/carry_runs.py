@@ -1,84 +1,233 @@
 """Take run folders from one machine to another in files of limited size, so that unfinished runs are resumed there.
 
-    python tools/carry_runs.py RUNS --out FOLDER [--part 15] [--most 60]   pack the run folders in RUNS
+    python tools/carry_runs.py RUNS --out FOLDER [--part 15] [--most 60]   pack the run folders below RUNS
     python tools/carry_runs.py --unpack FOLDER --out RUNS                  make run folders of what was packed
 
 What `poise resume` and a report need of each run is packed: recipe, journal, result, what is known of the machine, the
 newest checkpoint if it is not finished, and, as long as there is room, the state after phase 0 for `start=`. The parts
 have at most `--part` MiB and all of them together at most `--most`; what did not fit is named. A run that is being
 written may be packed: of a checkpoint and a journal, the checkpoint is read first, and a resumed run cuts the journal
-to it.
+to it. Beside the parts lies `runs.index.json`, by which they are checked before anything is unpacked.
+
+Recipes name their data and `start` by the paths of the first machine, so the other one needs the same paths.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import io
+import json
+import math
+import os
+import re
+import shutil
 import sys
 import tarfile
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
-from poise.runfolder import CHECKPOINTS, JOURNAL, MACHINE, PHASE_0, RECIPE, RESULT
+from poise.errors import UserError, shown
+from poise.runfolder import CHECKPOINTS, CROSSVAL, JOURNAL, MACHINE, PHASE_0, RECIPE, REPORT, RESULT
+from poise.words import counted, one_line
 
 MIB = 2**20
 PART = "runs.tar.{:03d}"
-BLOCK = 1024  # what a tar file adds to each file, at most
-END = 10 * BLOCK
+PART_NAME = re.compile(r"runs\.tar\.([0-9]{3,})")
+INDEX = "runs.index.json"
+UNPACKING = ".unpacking-"  # the start of the name of a folder that is not complete yet
+BLOCK = tarfile.BLOCKSIZE  # a tar file is made of these: a header or more for each file, its bytes, and two at the end
+RECORD = tarfile.RECORDSIZE  # and its whole length is a multiple of this
 
 
-def packed(runs: Path, room: int) -> tuple[bytes, list[str]]:
-    """The tar file of all runs, and the names of the files that did not fit into so many bytes."""
-    stream, left_out, free = io.BytesIO(), [], room - END
-    with tarfile.open(fileobj=stream, mode="w") as tar:
-        for path in _in_order(sorted(path.parent for path in runs.glob(f"*/{RECIPE}"))):
-            name = str(path.relative_to(runs))
+# Packing --------------------------------------------------------------------------------------------------------------
+
+
+class Packed(NamedTuple):
+    """A tar file, how many runs it holds, and the names of the files that did not fit."""
+
+    content: bytes
+    runs: int
+    left_out: list[str]
+
+
+def pack(runs: Path, room: int) -> Packed:
+    """The tar file of all runs, in at most so many bytes."""
+    free = room // RECORD * RECORD - 2 * BLOCK
+    if free < 0:
+        raise UserError(f"--most is too small for any run; give at least {RECORD / MIB:.2g} MiB, better 60")
+    folders, stream = run_folders(runs), io.BytesIO()
+    found, left_out = 0, list[str]()
+    with tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT, encoding="utf-8") as tar:
+        for path in _in_order(folders):
+            name = path.relative_to(runs).as_posix()
             try:
-                content = path.read_bytes()
+                content, changed = path.read_bytes(), path.stat().st_mtime
             except FileNotFoundError:  # an older checkpoint, which the run has just removed
                 left_out.append(name)
                 continue
-            if len(content) + 2 * BLOCK > free:
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mtime = len(content), int(changed)
+            needed = len(entry.tobuf(tarfile.PAX_FORMAT, "utf-8")) + -(-len(content) // BLOCK) * BLOCK
+            if needed > free:
                 left_out.append(name)
                 continue
-            free -= len(content) + 2 * BLOCK
-            entry = tarfile.TarInfo(name)
-            entry.size = len(content)
+            free -= needed
+            found += path.name == RECIPE
             tar.addfile(entry, io.BytesIO(content))
-    return stream.getvalue(), left_out
+    if not found:
+        raise UserError("--most is too small for any run; give more MiB")
+    return Packed(stream.getvalue(), found, left_out)
+
+
+def run_folders(runs: Path) -> list[Path]:
+    """The run folders below this one, and the folders of cross-validations; without any, it is refused."""
+    if not runs.is_dir():
+        raise UserError(f"{runs} does not exist; give the folder that holds the run folders")
+    if any((runs / name).exists() for name in (RECIPE, CROSSVAL)):
+        raise UserError(f"{runs} is a run folder; give the folder above it")
+    found = {path.parent for name in (RECIPE, CROSSVAL) for path in runs.rglob(name) if path.is_file()}
+    found = {folder for folder in found if not any(map(_is_other, folder.relative_to(runs).parts))}
+    if not any((folder / RECIPE).is_file() for folder in found):
+        raise UserError(f"{runs} holds no run folder; give the folder that holds them")
+    return sorted(found)
+
+
+def _is_other(name: str) -> bool:
+    """Whether a folder of this name is a page, or was left by an unpacking that broke off."""
+    return name == REPORT or name.startswith(UNPACKING)
 
 
 def _in_order(folders: Sequence[Path]) -> Iterator[Path]:
-    """What is most missed comes first; a checkpoint before its journal, which is longer by the time it is read."""
+    """What is most missed comes first; a result or checkpoint before its journal, which may be longer when read."""
     for folder in folders:
-        if not (folder / RESULT).exists():
-            yield from sorted((folder / CHECKPOINTS).glob("[0-9]*.safetensors"))[-1:]
-        yield from (path for name in (RECIPE, JOURNAL, MACHINE, RESULT) if (path := folder / name).exists())
+        if (folder / RESULT).exists():
+            yield folder / RESULT
+        else:
+            checkpoints = (folder / CHECKPOINTS).glob("[0-9]*.safetensors")
+            yield from sorted(path for path in checkpoints if path.stem.isdecimal())[-1:]
+        yield from (path for name in (RECIPE, CROSSVAL, JOURNAL, MACHINE) if (path := folder / name).exists())
     yield from (path for folder in folders if (path := folder / PHASE_0).exists())
 
 
 def write_parts(content: bytes, out: Path, part: int) -> list[Path]:
-    """The content in files of at most so many bytes, in place of any that were there."""
+    """The content in files of at most so many bytes, and their index, in place of any that were there."""
     out.mkdir(parents=True, exist_ok=True)
-    for old in out.glob(PART.format(0)[:-3] + "*"):
-        old.unlink()
-    paths = [out / PART.format(number) for number in range(-(-len(content) // part))]
-    for number, path in enumerate(paths):
-        path.write_bytes(content[number * part : (number + 1) * part])
-    return paths
+    pieces = [content[start : start + part] for start in range(0, len(content), part)]
+    index = {"parts": len(pieces), "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    files = {PART.format(number): piece for number, piece in enumerate(pieces)}
+    _replace(out, {**files, INDEX: json.dumps(index).encode()})
+    for number, old in parts_in(out).items():
+        if number >= len(pieces):
+            old.unlink()
+    return [out / name for name in files]
+
+
+def _replace(out: Path, files: Mapping[str, bytes]) -> None:
+    """Write all files under other names first, so that a full disk costs none of the old ones."""
+    new = {out / name: out / f".{name}.new" for name in files}
+    try:
+        for path, content in zip(new.values(), files.values(), strict=True):
+            path.write_bytes(content)
+        for name, path in new.items():
+            path.replace(name)
+    finally:
+        for path in new.values():
+            path.unlink(missing_ok=True)
+
+
+# Unpacking ------------------------------------------------------------------------------------------------------------
+
+
+def parts_in(folder: Path) -> dict[int, Path]:
+    """The parts in a folder by their number, counted from 0; other files are none of ours."""
+    found = {}
+    for path in folder.iterdir():
+        matched = PART_NAME.fullmatch(path.name)
+        if matched and path.name == PART.format(int(matched[1])):
+            found[int(matched[1])] = path
+    return dict(sorted(found.items()))
+
+
+def read_parts(folder: Path) -> bytes:
+    """What was packed; refused if anything of it is missing or differs."""
+    if not folder.is_dir():
+        raise UserError(f"{folder} does not exist; give the folder that holds {INDEX} and the parts")
+    if not (folder / INDEX).exists():
+        raise UserError(f"{folder} lacks {INDEX}; copy it there, too, or pack again")
+    damaged = UserError(f"{folder} is damaged: pack it again")
+    try:
+        index = json.loads((folder / INDEX).read_bytes())
+        count, size, digest = int(index["parts"]), int(index["bytes"]), str(index["sha256"])
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
+        raise damaged from error
+    found = parts_in(folder)
+    if len(found) < count:
+        missing = next(number for number in range(count) if number not in found)
+        raise UserError(f"{folder} lacks part {missing + 1} of {count}, {PART.format(missing)}; copy it there, too")
+    content = b"".join(path.read_bytes() for path in found.values())
+    if len(found) != count or len(content) != size or hashlib.sha256(content).hexdigest() != digest:
+        raise damaged
+    return content
 
 
 def unpack(parts: Path, runs: Path) -> list[str]:
     """Make the run folders; one that is there already stays as it is. The names of the new ones."""
-    found = sorted(parts.glob(PART.format(0)[:-3] + "*"))
-    content = io.BytesIO(b"".join(path.read_bytes() for path in found))
-    new: dict[str, bool] = {}
-    with tarfile.open(fileobj=content) as tar:
-        for entry in tar.getmembers():
-            name = entry.name.split("/")[0]
-            if new.setdefault(name, not (runs / name).exists()):
-                tar.extract(entry, runs, filter="data")
-    return [name for name, is_new in new.items() if is_new]
+    content, new = read_parts(parts), list[str]()
+    with tarfile.open(fileobj=io.BytesIO(content)) as tar:
+        entries = tar.getmembers()
+        for entry in entries:
+            _refuse_outside(entry, parts)
+        for name, inner in _by_folder(entries).items():
+            if not os.path.lexists(runs / name):
+                _make_folder(tar, inner, runs, name)
+                new.append(name)
+    return new
+
+
+def _refuse_outside(entry: tarfile.TarInfo, parts: Path) -> None:
+    path = PurePosixPath(entry.name)
+    if not entry.isfile() or path.is_absolute() or ".." in path.parts or len(path.parts) < 2:
+        raise UserError(f"{parts} was not packed here: {shown(entry.name)} is no file of a run; nothing was unpacked")
+
+
+def _by_folder(entries: Sequence[tarfile.TarInfo]) -> dict[str, list[tarfile.TarInfo]]:
+    """The entries of each run folder; a cross-validation's folder is one with the runs in it."""
+    own = {entry.name: _own_folder(PurePosixPath(entry.name)) for entry in entries}
+    tops, found = set(own.values()), dict[str, list[tarfile.TarInfo]]()
+    for entry in entries:
+        folder = own[entry.name]
+        top = next((above for above in reversed(folder.parents) if above in tops), folder)
+        found.setdefault(str(top), []).append(entry)
+    return found
+
+
+def _own_folder(path: PurePosixPath) -> PurePosixPath:
+    """The run folder of a file."""
+    inside = path.parent.name == CHECKPOINTS and path.stem.isdecimal() and len(path.parts) > 2
+    return path.parent.parent if inside else path.parent
+
+
+def _make_folder(tar: tarfile.TarFile, entries: Sequence[tarfile.TarInfo], runs: Path, name: str) -> None:
+    """All of a run folder, or nothing of it."""
+    target = runs / name
+    growing = target.parent / f"{UNPACKING}{os.getpid()}"
+    growing.mkdir(parents=True)
+    try:
+        for entry in entries:
+            path = growing / PurePosixPath(entry.name).relative_to(name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            held = tar.extractfile(entry)
+            assert held is not None
+            path.write_bytes(held.read())
+            os.utime(path, (entry.mtime, entry.mtime))
+        growing.rename(target)
+    finally:
+        shutil.rmtree(growing, ignore_errors=True)
+
+
+# The command ----------------------------------------------------------------------------------------------------------
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -87,25 +236,48 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("runs", type=Path, nargs="?", metavar="RUNS")
     parser.add_argument("--unpack", type=Path, metavar="FOLDER")
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--part", type=float, default=15.0, help="MiB of a part")
-    parser.add_argument("--most", type=float, default=60.0, help="MiB of all parts")
+    parser.add_argument("--part", type=_bytes_of, default="15", metavar="MIB", help="MiB of a part")
+    parser.add_argument("--most", type=_bytes_of, default="60", metavar="MIB", help="MiB of all parts")
     given = parser.parse_args(words)
     if (given.runs is None) == (given.unpack is None):
         parser.error("give RUNS to pack, or --unpack FOLDER")
-    if given.unpack is not None:
-        try:
+    try:
+        if given.unpack is None:
+            _pack_into(given.out, given.runs, given.part, given.most)
+        else:
             new = unpack(given.unpack, given.out)
-        except tarfile.TarError as error:
-            print(f"{given.unpack} does not hold all parts of packed runs: {error}", file=sys.stderr)
-            return 2
-        print(f"new in {given.out}: {', '.join(new) or 'nothing'}")
-        return 0
-    content, left_out = packed(given.runs, int(given.most * MIB))
-    parts = write_parts(content, given.out, max(1, int(given.part * MIB)))
-    print(f"{len(content) / MIB:.1f} MiB in {len(parts)} parts")
-    for name in left_out:
-        print(f"left out: {name}")
+            print(f"new in {given.out}: {one_line(', '.join(new)) or 'nothing'}")
+    except UserError as error:
+        return _refuse(str(error))
+    except tarfile.TarError:
+        return _refuse(f"{given.unpack} is damaged: pack it again")
+    except OSError as error:
+        return _refuse(f"{error.filename or given.out}: {error.strerror or error}")
     return 0
+
+
+def _pack_into(out: Path, runs: Path, part: int, most: int) -> None:
+    packed = pack(runs, most)
+    parts = write_parts(packed.content, out, part)
+    print(f"{counted(packed.runs, 'run')}, {len(packed.content) / MIB:.1f} MiB in {counted(len(parts), 'part')}")
+    for name in packed.left_out:
+        print(f"left out: {one_line(name)}")
+
+
+def _bytes_of(text: str) -> int:
+    """A number of MiB, in bytes."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = math.nan
+    if not math.isfinite(found) or found <= 0:
+        raise argparse.ArgumentTypeError(f"{shown(text)} must be a number of MiB above 0")
+    return max(1, int(found * MIB))
+
+
+def _refuse(line: str) -> int:
+    print(one_line(line), file=sys.stderr)
+    return 2
 
 
 if __name__ == "__main__":

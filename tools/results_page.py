@@ -402,13 +402,20 @@ def _accuracy_cell(results: Results, line: Line, stream: StreamKind, cell: Cell,
     shown = results.link(words, first) if len(cell) == 1 else f"{words}: {_seed_links(results, cell)}"
     if printed is None or line.classifier:
         return shown
-    known = published_accuracy(first, stream.phases, stream.setting)
-    leak = "leak" in first.labels
-    if not leak and (known is None or known.unlike):
+    unlike = _unlike(first, stream)
+    if unlike:
         row.unlike.append(stream)
-        return f"{shown} (paper {printed}: {known.unlike if known else 'another protocol'})"
+        return f"{shown} (paper {printed}: {unlike})"
     row.off[stream] = found.mean - _number(printed)
     return _beside(shown, found, printed)
+
+
+def _unlike(run: RunRecord, stream: StreamKind) -> str:
+    """Why the paper's figure cannot be compared with this run's; nothing where it can."""
+    if "leak" in run.labels:
+        return ""
+    known = published_accuracy(run, stream.phases, stream.setting)
+    return known.unlike or "" if known else "another protocol"
 
 
 def _seed_links(results: Results, cell: Cell) -> str:
@@ -674,11 +681,12 @@ def _gain_cell(average: str, gain: str) -> str:
 
 
 def _short_cell(results: Results, line: Line, stream: StreamKind) -> str:
+    """Ours, and the paper's in brackets where they can be compared."""
     cell = results.cell(line, stream)
-    printed = _printed(line, stream.phases, stream.setting)
-    theirs = f" ({_number(printed):.1f})" if printed else ""
     if not cell:
         return MISSING
+    printed = _printed(line, stream.phases, stream.setting)
+    theirs = f" ({_number(printed):.1f})" if printed and not _unlike(next(iter(cell.values())), stream) else ""
     return plus_minus(spread([average(run) for run in cell.values()]), 1) + theirs
 
 

@@ -96,6 +96,26 @@ action.beta1 = 0.95
     assert cells[0].plan.recipe.augmentation == "data"
 
 
+def test_a_folder_is_used_as_it_is_and_the_grid_is_appended(tmp_path: Path) -> None:
+    text = "[[cell]]\nrecipe = 'digits/lucir'\nfolder = 'my strong run'\n[grid]\norder = ['sorted', 7]"
+    cells = read_sweep(written(tmp_path / "sweep.toml", text))
+    assert [cell.name for cell in cells] == ["my strong run-order=sorted", "my strong run-order=7"]
+
+
+def test_any_text_of_a_sweep_reaches_the_recipe(tmp_path: Path) -> None:
+    start = '/runs/\U0001f600 \u2028 \x85 \x7f \x01 " = #'
+    escaped = "".join(f"\\U{ord(character):08x}" for character in start)
+    text = f'[set]\nstart = "{escaped}"\n[[cell]]\nrecipe = "digits/lucir"'
+    (cell,) = read_sweep(written(tmp_path / "sweep.toml", text))
+    assert cell.plan.recipe.start == start
+
+
+def test_tables_in_a_grid_are_what_they_were(tmp_path: Path) -> None:
+    text = "recipe = 'digits/lucir'\n[grid]\naction = [{lr = 0.1}, {lr = 0.02}]"
+    cells = read_sweep(written(tmp_path / "sweep.toml", text))
+    assert [cell.plan.recipe.action for cell in cells] == [{"lr": 0.1}, {"lr": 0.02}]
+
+
 @pytest.mark.parametrize("lanes", [1, 3])
 def test_every_cell_gives_what_it_gives_alone(lanes: int, tmp_path: Path) -> None:
     cells = read_sweep(written(tmp_path / "sweep.toml", SWEEP))
@@ -326,6 +346,17 @@ def test_on_a_gpu_the_pace_of_the_cells_changes_no_number(tmp_path: Path) -> Non
         ("recipe = 'digits/lucir'\n[gird]\nseed = [1]", "did you mean 'grid'?"),
         ("recipe = 'digits/lucir'\n[grid]\nseed = 1", "must be a list"),
         ("recipe = 'digits/lucir'\n[grid]\nseed = [1, 1]", "describes a cell twice"),
+        ("recipe = 'digits/lucir'\n[grid]\nseed = [1, 1]", "[grid] lists a value twice"),
+        ("recipe = ['digits/lucir']\n[[cell]]\nrecipe = 'digits/lucir'\nepochs = 1", 'folder = "NAME"'),
+        ("recipe = 'digits/lucir'\n[set]\nfolder = 'x'", "`folder` in [set]"),
+        ("recipe = 'digits/lucir'\n[grid]\nfolder = ['x']", "`folder` in [grid]"),
+        ("recipe = 'digits/lucir'\n[set]\n'a=b' = 1", "no key is called 'a=b'"),
+        ("recipe = 'digits/lucir'\n[set]\n'a#b' = 1", "without =, # and blanks"),
+        ("recipe = 'digits/lucir'\n[grid]\naction = [{'l r' = 1}]", "no key is called 'l r'"),
+        ("", "recipe"),
+        ("", "[[cell]]"),
+        ("cell = []", "[[cell]]"),
+        ("recipe = []\ncell = []", 'recipe = "NAME"'),
         ("recipe = 'digits/lucir'\n[grid]\nsede = [1]", "did you mean 'seed'?"),
         ("recipe = ", "is not TOML"),
         ("recipe = []", "needs recipe"),
@@ -335,8 +366,14 @@ def test_on_a_gpu_the_pace_of_the_cells_changes_no_number(tmp_path: Path) -> Non
         ("[[cell]]\nrecipe = 'digits/lucir'\nsede = 1", "did you mean 'seed'?"),
         ("[[cell]]\nrecipe = 'digits/lucir'\n[[cell]]\nrecipe = 'digits/lucir'", "describes a cell twice"),
         ("[[cell]]\nrecipe = 'digits/lucir'\nfolder = '../elsewhere'", "without slashes"),
-        ("[[cell]]\nrecipe = 'digits/lucir'\nfolder = '..'", "without slashes"),
-        ("[[cell]]\nrecipe = 'digits/lucir'\nfolder = 3", "without slashes"),
+        ("[[cell]]\nrecipe = 'digits/lucir'\nfolder = 3", "must be text"),
+        ("[[cell]]\nrecipe = 'digits/lucir'\n[[cell]]\nrecipe = 'digits/lwf'\nsede = 1", "sweep.toml, cell 2: unknown"),
+        ("[[cell]]\nrecipe = 'digits/lucir'\n[[cell]]\nseed = 1", "sweep.toml, cell 2: each"),
+        ("[[cell]]\nrecipe = 'digits/lucir'\n[cell.grid]\nseed = [1]", "cell 1: [grid] holds for all cells"),
+        ("[[cell]]\nrecipe = 'digits/lucir'\nset = 3", "cell 1: [set] holds for all cells"),
+        ("[[cell]]\nrecipe = 'digits/lucir'\nseed = 1\n[grid]\nseed = [1]", "`seed` is in [grid] and in a [[cell]]"),
+        ("[[cell]]\nrecipe = 'digits/lucir'\naction.lr = 1\n[grid]\n'action.lr' = [1]", "`action.lr` is in [grid]"),
+        ("[[cell]]\nrecipe = 'digits/lucir'\naction.lr = 1\n[grid]\naction = [{lr = 1}]", "`action` in [grid] sets"),
     ],
 )
 def test_a_wrong_file_is_one_line(text: str, words: str, tmp_path: Path) -> None:
@@ -345,6 +382,31 @@ def test_a_wrong_file_is_one_line(text: str, words: str, tmp_path: Path) -> None
     assert words in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("folder", "rule"),
+    [
+        ("", "must not be empty"),
+        ("  ", "must not be empty"),
+        (" strong", "begin or end with a blank"),
+        ("strong ", "begin or end with a blank"),
+        (".", "a name of its own"),
+        ("..", "a name of its own"),
+        ("a/b", "without slashes"),
+        ("a\\b", "without slashes"),
+        ("a\nb", "control characters"),
+        ("a\u202eb", "direction of writing"),
+        ("ö" * 101, "has 202 bytes"),
+        ("a" * 195, "has 202 bytes"),
+        ("report", "the sweep's page"),
+    ],
+)
+def test_a_folder_that_cannot_be_is_refused_by_its_rule(folder: str, rule: str, tmp_path: Path) -> None:
+    text = f"[[cell]]\nrecipe = 'digits/lucir'\nfolder = {json.dumps(folder)}\n[grid]\nseed = [1]"
+    with pytest.raises(UserError, match=r"^[^\n]*sweep\.toml, cell 1: folder [^\n]*$") as caught:
+        read_sweep(written(tmp_path / "sweep.toml", text))
+    assert rule in str(caught.value)
+
+
 def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="cannot be read"):
+    with pytest.raises(UserError, match=r"cannot be read.*\[\[cell\]\]"):
         read_sweep(tmp_path / "none.toml")

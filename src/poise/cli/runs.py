@@ -92,7 +92,7 @@ def resume(
 
 
 def sweep(
-    file: Annotated[Path, path_argument("A TOML file with recipe, [set] and [grid].")],
+    file: Annotated[Path, path_argument("A TOML file with recipe or [[cell]], [set] and [grid].")],
     out: Annotated[Path, out_option("The folder of the run folders.")] = Path("runs"),
     lanes: LanesOption = None,
     checkpoint_every: Checkpoints = CHECKPOINT_SECONDS,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -16,10 +15,12 @@ from poise.errors import UserError, check_plain, shown, suggestion
 from poise.experiment.plan import Opening, Plan, make_plan
 from poise.experiment.recipe import make_recipe, tomllib_loads
 from poise.recipes import read_toml, recipe_text
-from poise.words import one_line
+from poise.runfolder import REPORT
+from poise.words import json_line, one_line
 
 SWEEP_KEYS: Final = ("recipe", "cell", "set", "grid")
 MOST_CELLS: Final = 10_000
+MOST_NAME: Final = 200  # bytes of a folder's name; most file systems take 255
 NAMED_KEYS: Final = frozenset({"setting", "phases", "policy", "seed"})  # those that a folder's usual name says
 
 
@@ -39,34 +40,32 @@ class _Row:
     recipe: str
     keys: Mapping[str, Any]
     folder: str | None = None
+    place: str | None = None  # where it is in the file, if it is a `[[cell]]` table
 
 
 def read_sweep(path: Path) -> list[Cell]:
     """The cells that a sweep file describes: its recipes and `[[cell]]` tables × every combination of its grid."""
-    text = read_toml(path, f"sweep file {path} cannot be read; give a TOML file with recipe, [set] and [grid]")
-    values = tomllib_loads(text, str(path))
-    for key, value in values.items():
-        check_plain(key, value)
-    for key in values:
-        if key not in SWEEP_KEYS:
-            raise UserError(f"unknown key '{key}' in {path}; {suggestion(key, SWEEP_KEYS)}")
-    for key in ("set", "grid"):
-        if not isinstance(values.get(key, {}), dict):
-            raise UserError(f"[{key}] in {path} must be a table of keys and values")
+    wanted = "give a TOML file with recipe or [[cell]] tables, and [set] and [grid] where needed"
+    values = tomllib_loads(read_toml(path, f"sweep file {path} cannot be read; {wanted}"), str(path))
+    _check_keys(values, path)
     rows = [*_recipes(values, path), *_tables(values, path)]
+    if not rows:
+        raise UserError(_needs_rows(path))
     grid = {key: _listed(key, choices) for key, choices in values.get("grid", {}).items()}
+    for row in rows:
+        _refuse_set_twice(row, grid)
     _check_count(path, len(rows) * math.prod(map(len, grid.values())))
     opening = functools.cache(lambda data, size: open_source(data, size=size))  # the same data for many cells
-    cells = [
-        _cell(row, values.get("set", {}), dict(zip(grid, combination, strict=True)), opening)
-        for row in rows
-        for combination in itertools.product(*grid.values())
-    ]
-    names = [cell.name for cell in cells]
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise UserError(f"{path} describes a cell twice: {twice}; give one of them another name")
-    return cells
+    chosen = [dict(zip(grid, combination, strict=True)) for combination in itertools.product(*grid.values())]
+    found: dict[str, tuple[Cell, _Row]] = {}
+    for row, choice in itertools.product(rows, chosen):
+        cell = _cell(row, values.get("set", {}), choice, opening)
+        if cell.name in found:
+            raise UserError(
+                f"{path} describes a cell twice: {cell.name}; {_advice(same_row=found[cell.name][1] is row)}"
+            )
+        found[cell.name] = cell, row
+    return [cell for cell, _ in found.values()]
 
 
 def pick_cell(cells: list[Cell], number: int, file: Path) -> Cell:
@@ -76,13 +75,46 @@ def pick_cell(cells: list[Cell], number: int, file: Path) -> Cell:
     return cells[number]
 
 
+def _check_keys(values: Mapping[str, Any], path: Path) -> None:
+    """Refuse what is in no sweep, and keys that are in the wrong place."""
+    for key, value in values.items():
+        _check_key(key, path)
+        check_plain(key, value)
+        for inner in _keys_in(value):
+            _check_key(inner, path)
+        if key not in SWEEP_KEYS:
+            raise UserError(f"unknown key '{key}' in {path}; {suggestion(key, SWEEP_KEYS)}")
+    for key in ("set", "grid"):
+        table = values.get(key, {})
+        if not isinstance(table, dict):
+            raise UserError(f"[{key}] in {path} must be a table of keys and values")
+        if "folder" in table:
+            raise UserError(f"{path}: `folder` in [{key}] would be the same for many cells; give it in a [[cell]]")
+
+
+def _check_key(key: str, path: Path) -> None:
+    if not key or set(key) & set("=#") or any(map(str.isspace, key)) or one_line(key) != key:
+        raise UserError(f"{path}: no key is called {shown(key)}; write keys without =, # and blanks, as in seed = 1")
+
+
+def _keys_in(value: object) -> Iterator[str]:
+    """The keys of all tables in a value."""
+    if isinstance(value, dict):
+        yield from value
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from _keys_in(inner)
+
+
+def _needs_rows(path: Path) -> str:
+    return f'{path} needs recipe = "NAME", a list of such names, or a [[cell]] table for each run'
+
+
 def _recipes(values: Mapping[str, Any], path: Path) -> Iterator[_Row]:
     """Those of the key `recipe`, which may be left out where there are `[[cell]]` tables."""
-    recipes = values.get("recipe", [] if "cell" in values else None)
+    recipes = values.get("recipe", [])
     recipes = [recipes] if isinstance(recipes, str) else recipes
-    empty = not recipes and "cell" not in values
-    if not isinstance(recipes, list) or empty or not all(isinstance(name, str) for name in recipes):
-        raise UserError(f'{path} needs recipe = "NAME" or a list of names')
+    if not isinstance(recipes, list) or not all(isinstance(name, str) for name in recipes):
+        raise UserError(_needs_rows(path))
     return (_Row(name, {}) for name in recipes)
 
 
@@ -90,17 +122,63 @@ def _tables(values: Mapping[str, Any], path: Path) -> Iterator[_Row]:
     tables = values.get("cell", [])
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise UserError(f"{path}: begin each cell with [[cell]], in double brackets")
-    for table in tables:
-        recipe, folder = table.get("recipe"), table.get("folder")
-        if not isinstance(recipe, str):
-            raise UserError(f'{path}: each [[cell]] needs recipe = "NAME"')
-        if folder is not None and (not isinstance(folder, str) or not _is_folder_name(folder)):
-            raise UserError(f"{path}: folder = {_toml(folder)} must be a name without slashes, for a folder in --out")
-        yield _Row(recipe, {key: value for key, value in table.items() if key not in ("recipe", "folder")}, folder)
+    for number, table in enumerate(tables, 1):
+        yield _row(table, f"{path}, cell {number}")
 
 
-def _is_folder_name(name: str) -> bool:
-    return bool(name.strip()) and name not in (".", "..") and not set(name) & set("/\\") and one_line(name) == name
+def _row(table: Mapping[str, Any], place: str) -> _Row:
+    """The row of a `[[cell]]` table."""
+    recipe, folder = table.get("recipe"), table.get("folder")
+    for key in ("set", "grid"):
+        if key in table:
+            raise UserError(
+                f"{place}: [{key}] holds for all cells; take it out of the [[cell]], to the top of the file"
+            )
+    if not isinstance(recipe, str):
+        raise UserError(f'{place}: each [[cell]] needs recipe = "NAME"')
+    if folder is not None:
+        _check_folder(folder, place)
+    return _Row(recipe, {key: value for key, value in table.items() if key not in ("recipe", "folder")}, folder, place)
+
+
+def _check_folder(name: object, place: str) -> None:
+    """Refuse what cannot be the name of a folder in `--out`."""
+    rule = _broken_rule(name) if isinstance(name, str) else 'must be text, as in folder = "NAME"'
+    if rule:
+        raise UserError(f"{place}: folder {shown(name)} {rule}")
+
+
+def _broken_rule(name: str) -> str | None:
+    """What is wrong with the name of a folder, if anything is."""
+    if name.strip() != name or not name:
+        return "must not be empty, nor begin or end with a blank"
+    if name in (".", ".."):
+        return "must be a name of its own, in --out"
+    if set(name) & set("/\\"):
+        return "must be a name without slashes, / or \\, for a folder in --out"
+    if one_line(name) != name:
+        return "must not have control characters or marks of the direction of writing"
+    if len(name.encode()) > MOST_NAME:
+        return (
+            f"has {len(name.encode())} bytes; with the words of [grid] it may have {MOST_NAME}, so choose a shorter one"
+        )
+    return f"is where the sweep's page goes (OUT/{REPORT}); choose another name" if name == REPORT else None
+
+
+def _refuse_set_twice(row: _Row, grid: Mapping[str, Any]) -> None:
+    """Refuse a key of a cell that the grid would set, too, or a part of such a key."""
+    for own, key in itertools.product(_flat(row.keys), grid):
+        if own == key:
+            raise UserError(f"{row.place}: `{key}` is in [grid] and in a [[cell]]; leave it out of one of them")
+        if f"{own}.".startswith(f"{key}.") or f"{key}.".startswith(f"{own}."):
+            raise UserError(f"{row.place}: `{key}` in [grid] sets `{own}` of a [[cell]], too; leave one of them out")
+
+
+def _advice(*, same_row: bool) -> str:
+    """What to do about two cells of one name."""
+    if same_row:
+        return "[grid] lists a value twice, or two that are written alike; list it once"
+    return 'give folder = "NAME", a name of its own, in one of the [[cell]] tables'
 
 
 def _check_count(path: Path, cells: int) -> None:
@@ -110,11 +188,22 @@ def _check_count(path: Path, cells: int) -> None:
 
 def _cell(row: _Row, fixed: dict[str, Any], chosen: dict[str, Any], opening: Opening) -> Cell:
     words = [f"{key}={_toml(value)}" for key, value in {**_flat(fixed), **_flat(row.keys), **chosen}.items()]
-    plan = make_plan(row.recipe, make_recipe(tomllib_loads(recipe_text(row.recipe), row.recipe), words), opening)
-    named = NAMED_KEYS if row.folder is None else ()
-    extra = [f"{key}={value}" for key, value in chosen.items() if key not in named]
-    folder = row.folder or plan.default_folder().name
-    return Cell(one_line("-".join([folder, *extra]).replace("/", "-").replace(" ", "")), plan)
+    try:
+        plan = make_plan(row.recipe, make_recipe(tomllib_loads(recipe_text(row.recipe), row.recipe), words), opening)
+    except UserError as error:
+        if row.place is None:
+            raise
+        raise UserError(f"{row.place}: {error}") from error
+    if row.folder is None:
+        extra = [f"{key}={value}" for key, value in chosen.items() if key not in NAMED_KEYS]
+        return Cell(_as_name("-".join([plan.default_folder().name, *extra])), plan)
+    name = "-".join([row.folder, *(_as_name(f"{key}={value}").replace("\\", "-") for key, value in chosen.items())])
+    _check_folder(name, row.place or "")
+    return Cell(name, plan)
+
+
+def _as_name(words: str) -> str:
+    return one_line(words.replace("/", "-").replace(" ", ""))
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -128,10 +217,10 @@ def _toml(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{key} = {_toml(inner)}" for key, inner in value.items()) + "}"
+        return "{" + ", ".join(f"{_toml(key)} = {_toml(inner)}" for key, inner in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ", ".join(map(_toml, value)) + "]"
-    return json.dumps(value) if isinstance(value, str) else str(value)
+    return json_line(value) if isinstance(value, str) else str(value)  # JSON's escapes are TOML's, too
 
 
 def _listed(key: str, choices: object) -> list[Any]:
