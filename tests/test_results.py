@@ -99,3 +99,23 @@ def test_kept_states_are_read_by_this_version(path: Path) -> None:
     )
     assert state.knowledge.predictor is not None
     assert state.knowledge.phases == len(meta.get("exams", [0]))
+
+
+@pytest.mark.parametrize(
+    ("page", "entries"),
+    [
+        ("results/own-images.md", ("loop", "fixed", "default", "replay", "joint")),
+        ("README.md", ("loop", "fixed", "default")),
+    ],
+)
+def test_the_tables_of_own_images_are_what_the_suite_measured(page: str, entries: tuple[str, ...]) -> None:
+    lines = (RESULTS / "own-images-suite.jsonl").read_text(encoding="utf-8").splitlines()
+    measured = {(row["task"], row["entry"]): row["accuracy"] for row in map(json.loads, lines)}
+    text = (RESULTS.parent / page).read_text(encoding="utf-8")
+    tasks = {task for task, _ in measured}
+    assert len(tasks) == 10
+    for task in tasks:
+        found = re.search(rf"^\| {task} \| ([\d. |]+)", text, re.MULTILINE)
+        assert found, task
+        shown = found[1].split(" | ")[: len(entries)]
+        assert shown == [f"{measured[task, entry]:.1f}" for entry in entries], task
