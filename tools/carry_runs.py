@@ -9,7 +9,8 @@ have at most `--part` MiB and all of them together at most `--most`; what did no
 written may be packed: of a checkpoint and a journal, the checkpoint is read first, and a resumed run cuts the journal
 to it. Beside the parts lies `runs.index.json`, by which they are checked before anything is unpacked.
 
-Recipes name their data and `start` by the paths of the first machine, so the other one needs the same paths.
+A run is packed as a whole or not at all. Folders behind links are not looked into. Recipes name their data and `start`
+by the paths of the first machine, so the other one needs the same paths.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import re
 import shutil
 import sys
 import tarfile
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
@@ -60,25 +62,39 @@ def pack(runs: Path, room: int) -> Packed:
     folders, stream = run_folders(runs), io.BytesIO()
     found, left_out = 0, list[str]()
     with tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT, encoding="utf-8") as tar:
-        for path in _in_order(folders):
-            name = path.relative_to(runs).as_posix()
-            try:
-                content, changed = path.read_bytes(), path.stat().st_mtime
-            except FileNotFoundError:  # an older checkpoint, which the run has just removed
-                left_out.append(name)
-                continue
-            entry = tarfile.TarInfo(name)
-            entry.size, entry.mtime = len(content), int(changed)
-            needed = len(entry.tobuf(tarfile.PAX_FORMAT, "utf-8")) + -(-len(content) // BLOCK) * BLOCK
-            if needed > free:
-                left_out.append(name)
+        for together in _in_order(folders):  # half a run would stand in the way of the whole one
+            names = [path.relative_to(runs).as_posix() for path in together]
+            entries = _entries(together, names, free)
+            needed = sum(_size_of(entry) for entry, _ in entries)
+            if not entries or needed > free:
+                left_out += names
                 continue
             free -= needed
-            found += path.name == RECIPE
-            tar.addfile(entry, io.BytesIO(content))
+            found += any(path.name == RECIPE for path in together)
+            for entry, content in entries:
+                tar.addfile(entry, io.BytesIO(content))
     if not found:
         raise UserError("--most is too small for any run; give more MiB")
     return Packed(stream.getvalue(), found, left_out)
+
+
+def _entries(paths: Sequence[Path], names: Sequence[str], room: int) -> list[tuple[tarfile.TarInfo, bytes]]:
+    """These files with their contents; none of them where they are too large, or one was removed meanwhile."""
+    found = []
+    try:
+        if sum(path.stat().st_size for path in paths) > room:
+            return []
+        for path, name in zip(paths, names, strict=True):
+            entry, content = tarfile.TarInfo(name), path.read_bytes()
+            entry.size, entry.mtime = len(content), int(path.stat().st_mtime)
+            found.append((entry, content))
+    except FileNotFoundError:  # an older checkpoint: the run goes on
+        return []
+    return found
+
+
+def _size_of(entry: tarfile.TarInfo) -> int:
+    return len(entry.tobuf(tarfile.PAX_FORMAT, "utf-8")) + -(-entry.size // BLOCK) * BLOCK
 
 
 def run_folders(runs: Path) -> list[Path]:
@@ -99,16 +115,20 @@ def _is_other(name: str) -> bool:
     return name == REPORT or name.startswith(UNPACKING)
 
 
-def _in_order(folders: Sequence[Path]) -> Iterator[Path]:
-    """What is most missed comes first; a result or checkpoint before its journal, which may be longer when read."""
+def _in_order(folders: Sequence[Path]) -> Iterator[list[Path]]:
+    """What is packed together, what is most missed first; in a run what ends it, or its checkpoint, before the journal.
+
+    A journal may be longer when it is read: a resumed run cuts it to its checkpoint.
+    """
     for folder in folders:
         if (folder / RESULT).exists():
-            yield folder / RESULT
+            first = [folder / RESULT]
         else:
             checkpoints = (folder / CHECKPOINTS).glob("[0-9]*.safetensors")
-            yield from sorted(path for path in checkpoints if path.stem.isdecimal())[-1:]
-        yield from (path for name in (RECIPE, CROSSVAL, JOURNAL, MACHINE) if (path := folder / name).exists())
-    yield from (path for folder in folders if (path := folder / PHASE_0).exists())
+            first = sorted(path for path in checkpoints if path.stem.isdecimal())[-1:]
+        others = [path for name in (RECIPE, CROSSVAL, JOURNAL, MACHINE) if (path := folder / name).exists()]
+        yield [*first, *others]
+    yield from ([path] for folder in folders if (path := folder / PHASE_0).exists())
 
 
 def write_parts(content: bytes, out: Path, part: int) -> list[Path]:
@@ -172,18 +192,20 @@ def read_parts(folder: Path) -> bytes:
     return content
 
 
-def unpack(parts: Path, runs: Path) -> list[str]:
-    """Make the run folders; one that is there already stays as it is. The names of the new ones."""
-    content, new = read_parts(parts), list[str]()
+def unpack(parts: Path, runs: Path) -> tuple[list[str], list[str]]:
+    """Make the run folders: the names of the new ones, and of those that were there already and stay as they are."""
+    content, new, there = read_parts(parts), list[str](), list[str]()
     with tarfile.open(fileobj=io.BytesIO(content)) as tar:
         entries = tar.getmembers()
         for entry in entries:
             _refuse_outside(entry, parts)
         for name, inner in _by_folder(entries).items():
-            if not os.path.lexists(runs / name):
+            if os.path.lexists(runs / name):
+                there.append(name)
+            else:
                 _make_folder(tar, inner, runs, name)
                 new.append(name)
-    return new
+    return new, there
 
 
 def _refuse_outside(entry: tarfile.TarInfo, parts: Path) -> None:
@@ -212,8 +234,9 @@ def _own_folder(path: PurePosixPath) -> PurePosixPath:
 def _make_folder(tar: tarfile.TarFile, entries: Sequence[tarfile.TarInfo], runs: Path, name: str) -> None:
     """All of a run folder, or nothing of it."""
     target = runs / name
-    growing = target.parent / f"{UNPACKING}{os.getpid()}"
-    growing.mkdir(parents=True)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    growing = Path(tempfile.mkdtemp(prefix=UNPACKING, dir=target.parent))
+    growing.chmod(0o755)
     try:
         for entry in entries:
             path = growing / PurePosixPath(entry.name).relative_to(name)
@@ -245,8 +268,10 @@ def main(words: Sequence[str] | None = None) -> int:
         if given.unpack is None:
             _pack_into(given.out, given.runs, given.part, given.most)
         else:
-            new = unpack(given.unpack, given.out)
+            new, there = unpack(given.unpack, given.out)
             print(f"new in {given.out}: {one_line(', '.join(new)) or 'nothing'}")
+            if there:
+                print(f"already there and left as it was: {one_line(', '.join(there))}")
     except UserError as error:
         return _refuse(str(error))
     except tarfile.TarError:

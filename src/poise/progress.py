@@ -155,7 +155,7 @@ class _Pace:
         self._images = self._seconds = 0.0
 
     def count(self, images: float, seconds: float) -> None:
-        """Add what was done since the last time; seconds count without an image, too, for queued steps take them later."""
+        """Add what was done; seconds without an image count, too, because queued steps take them later."""
         self._images += max(0.0, images)
         self._seconds += seconds
 

@@ -302,6 +302,50 @@ def test_the_gaussians_of_a_class_are_measured_anew_on_what_is_kept() -> None:
     assert head.counts.tolist() == [12, 12, 12, 12], "the model of before is not written into"
 
 
+def test_a_small_ridge_does_not_blow_up_what_rounding_left() -> None:
+    given = {
+        "method": "ranpac",
+        "memory": 20,
+        "options": {"adapt": "never", "projection": 300},
+        "action": {"ridge": 1e-8},
+    }
+    (images, labels), (exam, _) = digits(2, 3), digits(0, 1, 2, 3, first=40)
+    learned = learner(**given).partial_fit(*digits(0, 1)).partial_fit(images, labels)
+    for place in range(5):
+        learned.delete_exemplars(learned.image_ids(images[place : place + 1]))
+    right = learner(**given).partial_fit(*digits(0, 1)).partial_fit(images[5:], labels[5:])
+    torch.testing.assert_close(learned._scores(exam)["fc"], right._scores(exam)["fc"], rtol=0.05, atol=0.2)
+
+
+def test_a_class_that_gains_an_image_keeps_its_gaussian() -> None:
+    learned = grown(method="slca", memory=5)
+    moved = next(kept for kept in learned.exemplars() if kept.label == 0)
+    learned.relabel_exemplars({moved.id: 2})
+    head = learned.model.head  # type: ignore[union-attr]
+    assert isinstance(head, GaussianHead)
+    assert head.counts.tolist() == [4, 12, 13, 12]
+
+
+@pytest.mark.parametrize("method", sorted(COMPUTED))
+def test_a_computed_head_is_not_corrected_for_images_that_it_may_not_know(method: str) -> None:
+    budget = Budget(per_class=6, rule="rmm", allocation=0.8)
+    learned = grown(method=method, **{**COMPUTED[method], "memory": budget})
+    before = learned.exemplars()
+    with pytest.raises(UserError, match="RMM") as caught:
+        learned.delete_exemplars(before[0].id)
+    refusal(caught)
+    assert learned.exemplars() == before
+
+
+def test_a_label_that_was_right_changes_nothing() -> None:
+    learned = grown()
+    learned.calibrate_reject(images=digits(0, 1, 2, 3, first=40)[0])
+    kept = learned.exemplars()[0]
+    known = learned.knowledge
+    learned.relabel_exemplars({kept.id: kept.label})
+    assert learned.knowledge is known
+
+
 @pytest.mark.parametrize("method", PLAIN)
 def test_every_method_learns_further_with_corrected_images(method: str, tmp_path: Path) -> None:
     learned = three_phases(method)

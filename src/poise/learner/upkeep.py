@@ -18,7 +18,7 @@ from poise.learner.arrival import Images, Labels, plain_labels, store_of
 from poise.learner.labels import Label
 from poise.learner.saving import Saving
 from poise.learner.turns import one_at_a_time
-from poise.methods import Correction
+from poise.methods import Correction, Method
 from poise.nets import Model
 from poise.training import undisturbed
 
@@ -153,6 +153,8 @@ class Upkeep(Saving):
         """
         assert self.model is not None
         assert self.means_ is not None
+        if not touched:
+            return self
         left = set(memory.exemplars.labels.tolist())
         empty = [self.classes_[row] for row in sorted(touched - left)]
         if empty:
@@ -178,8 +180,14 @@ class Upkeep(Saving):
     def _corrected_model(self, memory: Memory, corrected: ImageSet, after: Tensor) -> Model:
         """The model, without what these images gave to a head that is computed."""
         assert self.model is not None
-        if not len(corrected):
+        method = self.settings.made_method
+        if not len(corrected) or type(method).correct is Method.correct:
             return self.model
+        if self.settings.memory.rule == "rmm":
+            raise UserError(
+                f"with RMM's memory, kept images need not be among those that {method.name}'s head was computed from: "
+                "it cannot be corrected; remove the class and learn it again"
+            )
         model, extract, device = self.model.copy(), self.evaluator.extract, self.backend.device
         rows = sorted({*corrected.labels.tolist(), *after[after >= 0].tolist()})
         left = memory.exemplars.of_labels(rows)
@@ -190,7 +198,7 @@ class Upkeep(Saving):
             features=lambda: extract(model, corrected).features,
             left=lambda: (extract(model, left).features, left.labels.to(device)),
         )
-        self.settings.made_method.correct(model, correction)
+        method.correct(model, correction)
         return model
 
     def _kept_images(self) -> Memory:

@@ -80,7 +80,8 @@ class RanPAC(FrozenMethod):
         """
         head = _ridge_head(model)
         head.gram, head.sums = head.sums_corrected(correction.features(), correction.before, correction.after)
-        head.set_rows(head.rows_of(head.system(), correction.action.ridge or head.best_ridge()))
+        ridge = max(correction.action.ridge or head.best_ridge(), head.least_ridge())
+        head.set_rows(head.rows_of(head.system(), ridge))
 
 
 def _ridge_head(model: Model) -> RidgeHead:

@@ -66,10 +66,21 @@ class SLCA(Method):
             self._align(head, lesson.generator)
 
     def correct(self, model: Model, correction: Correction) -> None:
-        """Measure the Gaussians of these classes anew, on their kept images alone: one cannot be taken out of them."""
-        head = _gaussian_head(model)
-        head.counts[torch.cat([correction.before, correction.after[correction.after >= 0]])] = 0
-        head.describe(*correction.left())
+        """Measure the Gaussians of the classes that lose images anew, on those that are kept; add to those that gain.
+
+        A single image cannot be taken out of a Gaussian. Where only one is left, it is the mean, and the spread stays.
+        """
+        head, stay = _gaussian_head(model), correction.after >= 0
+        features, labels = correction.left()
+        gains = ~torch.isin(correction.after, correction.before) & stay
+        head.describe(correction.features()[gains], correction.after[gains])
+        for row in torch.unique(correction.before).tolist():
+            points = features[labels == row]
+            if len(points) == 1:
+                head.means[row], head.counts[row] = points[0], 1
+            else:
+                head.counts[row] = 0
+                head.describe(points, labels[labels == row])
 
     @torch.enable_grad()
     def _align(self, head: GaussianHead, generator: torch.Generator) -> None:

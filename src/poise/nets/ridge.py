@@ -16,6 +16,7 @@ from poise.schema import check
 
 #: The strengths κ that are compared on held-out images.
 RIDGES: Final = tuple(10.0**power for power in range(-8, 9))
+_ROUNDING = 1e-6  # of features of single precision, computed in batches of another size
 _SCALE = 10.0  # scores lie about between 0 and 1: with it, a softmax of the logits says something
 
 
@@ -180,9 +181,17 @@ class RidgeHead(ScaledHead):
         """The κ with the smallest error so far; where none was measured, about the mean of the eigenvalues of G."""
         if bool(self.held_out.any()):
             return RIDGES[int(self.held_out.argmin())]
-        places = torch.arange(1, self.breadth + 1, device=self.gram.device)
-        mean = float(self.gram[places * (places + 1) // 2 - 1].mean())  # the diagonal in the triangle
+        mean = float(self._diagonal.mean())
         return min(RIDGES, key=lambda ridge: abs(ridge - mean))
+
+    def least_ridge(self) -> float:
+        """The smallest κ that hides what rounding leaves in G of images that were taken out of it."""
+        return _ROUNDING * float(self._diagonal.max())
+
+    @property
+    def _diagonal(self) -> Tensor:
+        places = torch.arange(1, self.breadth + 1, device=self.gram.device)
+        return self.gram[places * (places + 1) // 2 - 1]
 
     @property
     def _triangle(self) -> Tensor:
