@@ -244,18 +244,22 @@ def test_files_outside_of_runs_are_refused_before_anything(
     assert not (tmp_path / "there").exists()
 
 
-def test_whether_a_run_is_finished_is_decided_once(tmp_path: Path) -> None:
-    """It is finished while it is read: then it is packed as one that is not."""
+def test_what_ends_a_run_is_read_before_its_journal(tmp_path: Path) -> None:
     finished, going = small_run(tmp_path / "runs" / "finished"), small_run(tmp_path / "runs" / "going")
     (going / "result.json").unlink()
     (going / "checkpoints").mkdir()
     (going / "checkpoints" / "000001.safetensors").write_text("state")
-    read = []
-    for path in TOOL["_in_order"]([finished, going]):
-        read.append(str(path.relative_to(tmp_path / "runs")))
-        if path.suffix == ".safetensors":
-            (going / "result.json").write_text("{}")
+    read = [[path.name for path in together] for together in TOOL["_in_order"]([finished, going])]
     assert read == [
-        *(f"finished/{name}" for name in ("result.json", "recipe.json", "journal.jsonl")),
-        *(f"going/{name}" for name in ("checkpoints/000001.safetensors", "recipe.json", "journal.jsonl")),
+        ["result.json", "recipe.json", "journal.jsonl"],
+        ["000001.safetensors", "recipe.json", "journal.jsonl"],
     ]
+
+
+def test_a_run_is_carried_whole_or_not_at_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    small, large = small_run(tmp_path / "runs" / "a-small"), small_run(tmp_path / "runs" / "b-large")
+    (large / "result.json").write_text(" " * 2**20)
+    assert carry(tmp_path / "runs", "--out", tmp_path / "parts", "--most", 0.5) == 0
+    assert capsys.readouterr().out.count("left out: b-large/") == 3
+    assert carry("--unpack", tmp_path / "parts", "--out", tmp_path / "there") == 0
+    assert [path.name for path in (tmp_path / "there").iterdir()] == [small.name]
