@@ -31,6 +31,7 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from poise.errors import UserError, shown
+from poise.experiment import RunFolder
 from poise.runfolder import CHECKPOINTS, CROSSVAL, JOURNAL, MACHINE, PHASE_0, RECIPE, REPORT, RESULT
 from poise.words import counted, one_line
 
@@ -121,11 +122,8 @@ def _in_order(folders: Sequence[Path]) -> Iterator[list[Path]]:
     A journal may be longer when it is read: a resumed run cuts it to its checkpoint.
     """
     for folder in folders:
-        if (folder / RESULT).exists():
-            first = [folder / RESULT]
-        else:
-            checkpoints = (folder / CHECKPOINTS).glob("[0-9]*.safetensors")
-            first = sorted(path for path in checkpoints if path.stem.isdecimal())[-1:]
+        is_finished = (folder / RESULT).exists()
+        first = [folder / RESULT] if is_finished else RunFolder(folder).checkpoint_files()[-1:]
         others = [path for name in (RECIPE, CROSSVAL, JOURNAL, MACHINE) if (path := folder / name).exists()]
         yield [*first, *others]
     yield from ([path] for folder in folders if (path := folder / PHASE_0).exists())

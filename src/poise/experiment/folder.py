@@ -92,7 +92,7 @@ class RunFolder:
     def refuse_leftovers(self) -> None:
         """Refuse a folder with files of another run, even if only some are left."""
         written = any(path.exists() for path in (self.recipe, self.result, self.phase_0, self.model))
-        if written or self._checkpoint_files() or self.journal.position():
+        if written or self.checkpoint_files() or self.journal.position():
             raise UserError(f"{self.path} holds files of another run; choose another --out")
 
     @contextmanager
@@ -170,7 +170,7 @@ class RunFolder:
     def write_checkpoint(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
         """Write a new checkpoint, then delete all but the newest two."""
         self.check_claim()
-        present = self._checkpoint_files()
+        present = self.checkpoint_files()
         number = int(present[-1].stem) + 1 if present else 0
         store.write_tensors(self.checkpoints / f"{number:06d}.safetensors", tensors, meta, kind="checkpoint")
         for old in present[: len(present) + 1 - KEPT_CHECKPOINTS]:
@@ -178,7 +178,7 @@ class RunFolder:
 
     def last_checkpoint(self) -> int:
         """The number of the newest checkpoint, whatever is in it; -1 if there is none."""
-        present = self._checkpoint_files()
+        present = self.checkpoint_files()
         return int(present[-1].stem) if present else -1
 
     def newest_checkpoint(self, *, journal: bool = False) -> Checkpoint | None:
@@ -188,7 +188,7 @@ class RunFolder:
         left by that, the journal is refused.
         """
         refused: Damaged | None = None
-        for path in reversed(self._checkpoint_files()):
+        for path in reversed(self.checkpoint_files()):
             try:
                 found = Checkpoint(path, *store.read_tensors(path, kind="checkpoint"))
             except Damaged as error:
@@ -211,6 +211,7 @@ class RunFolder:
             raise Damaged(f"{refused}; restore it from a copy, or start the run again in another folder")
         return None
 
-    def _checkpoint_files(self) -> list[Path]:
+    def checkpoint_files(self) -> list[Path]:
+        """The checkpoints, whatever is in them, the newest one last."""
         found = [path for path in self.checkpoints.glob("[0-9]*.safetensors") if path.stem.isdecimal()]
         return sorted(found, key=lambda path: int(path.stem))
