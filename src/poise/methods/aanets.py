@@ -14,7 +14,7 @@ from poise.methods.podnet import PODNet
 from poise.nets import Branches, Model, Output, ResNet, ScaledHead
 
 BASES: Mapping[str, type[Method]] = {"podnet": PODNet, "lucir": Lucir}
-ETAS = ("kept", "restarted")
+ETAS = ("restarted", "kept")
 FUSION = Stage("fusion", balanced=True, trains="fusion", moves_statistics=False, teacher=None)
 
 
@@ -25,11 +25,11 @@ class AANets(Method):
     Both start as copies of the first phase's network. `alpha` is the share of the stable one at every level, or
     `learned`: then the share of each level starts at 0.5 and is trained after each epoch, on a class-balanced set,
     with the learning rate `alpha_lr` and within [0, 1]. `eta` says what becomes of the head's learned scale when the
-    branches are made: it is `kept`, or `restarted` at 1. Options of `base` are options of this method too.
+    branches are made: it is `restarted` at 1, as released, or `kept`. Options of `base` are options of this method too.
     """
 
     name = "aanets"
-    options: Mapping[str, float | str] = {"base": "podnet", "alpha": 0.5, "alpha_lr": 1e-4, "eta": "kept"}
+    options: Mapping[str, float | str] = {"base": "podnet", "alpha": 0.5, "alpha_lr": 1e-4, "eta": "restarted"}
 
     def __init__(self, **options: float | str) -> None:
         word = str(options.get("base", self.options["base"]))
