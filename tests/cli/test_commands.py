@@ -293,6 +293,44 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing(poise: Command) -> None:
     assert not list(Path.cwd().iterdir())
 
 
+def test_a_dry_run_reads_the_start_and_leaves_phase_0_out(poise: Command) -> None:
+    words = ("run", "groups=[3,2]", "epochs=1", "images_per_class=20")
+    missing = poise(*words, "start=nowhere", "--dry-run")
+    assert (missing.code, missing.out) == (2, "")
+    assert "has no phase-0.safetensors" in missing.err
+    assert poise(*words, "--out", "first").code == 0
+    done = poise(*words, "start=first", "--dry-run")
+    assert f"phase 0 is that of {Path.cwd() / 'first'}" in done.out
+    other = poise(*words, "start=first", "net=resnet32", "--dry-run")
+    assert other.code == 2
+    assert "was trained with small" in other.err
+
+
+def test_a_dry_run_of_a_sweep_says_how_far_its_cells_are_and_writes_nothing(poise: Command) -> None:
+    keys = 'recipe = "digits/lwf"\n[set]\nepochs = 1\ngroups = [2, 1]\n'
+    Path("sweep.toml").write_text(f"{keys}[grid]\nseed = [0, 1]\n")
+    done = poise("sweep", "sweep.toml", "--out", "runs", "--dry-run")
+    assert done.code == 0
+    assert [line.split()[:3] for line in done.out.splitlines()[1:3]] == [["0", "new", "about"], ["1", "new", "about"]]
+    assert "2 of 2 cells to run: about" in done.out
+    assert not Path("runs").exists()
+    assert poise("sweep", "sweep.toml", "--out", "runs", "--cell", "1").code == 0
+    Path("sweep.toml").write_text(f'{keys}[grid]\nseed = [0, 1]\nstart = ["nowhere"]\n')
+    Path("other.toml").write_text(f"{keys.replace('= 1', '= 2')}[grid]\nseed = [1, 2]\n")
+    plain, *_ = Path("runs").iterdir()
+    for file, reason in (("sweep.toml", "has no phase-0.safetensors"), ("other.toml", "holds another run")):
+        refused = poise("sweep", file, "--out", "runs", "--dry-run")
+        assert refused.code == 2
+        assert "  refused  " in refused.out
+        assert reason in refused.err
+        assert refused.err.count("\n") == 1
+    Path("sweep.toml").write_text(f"{keys}[grid]\nseed = [0, 1]\n")
+    done = poise("sweep", "sweep.toml", "--out", "runs", "--dry-run")
+    assert [line.split()[1] for line in done.out.splitlines()[1:3]] == ["new", "finished"]
+    (plain / "result.json").unlink()
+    assert "   0  begun     about" in poise("sweep", "sweep.toml", "--out", "runs", "--dry-run", "--cell", "1").out
+
+
 def test_a_dry_run_of_a_single_step_does_not_promise_hours(poise: Command) -> None:
     done = poise("run", "groups=[1,1]", "epochs=1", "--dry-run")
     (line,) = [line for line in done.out.splitlines() if line.startswith("time")]

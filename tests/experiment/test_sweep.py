@@ -374,6 +374,11 @@ def test_on_a_gpu_the_pace_of_the_cells_changes_no_number(tmp_path: Path) -> Non
         ("[[cell]]\nrecipe = 'digits/lucir'\nseed = 1\n[grid]\nseed = [1]", "`seed` is in [grid] and in a [[cell]]"),
         ("[[cell]]\nrecipe = 'digits/lucir'\naction.lr = 1\n[grid]\n'action.lr' = [1]", "`action.lr` is in [grid]"),
         ("[[cell]]\nrecipe = 'digits/lucir'\naction.lr = 1\n[grid]\naction = [{lr = 1}]", "`action` in [grid] sets"),
+        ("recipe = 'digits/lucir'\n[set]\nseed = 1\n[grid]\nseed = [1]", "`seed` is in [grid] and in [set]"),
+        ("recipe = 'digits/lucir'\n[set.action]\nlr = 1\n[grid]\naction = [{lr = 1}]", "sets `action.lr` of [set]"),
+        ("[[cell]]\nrecipe = 'digits/lucir'\noptions = {}", "cell 1: `options` is a table without keys"),
+        ("recipe = 'digits/lucir'\n[set.memory.x]", "`memory.x` is a table without keys"),
+        (f"recipe = 'digits/lucir'\n[grid]\nstart = ['{'n' * 240}']", "a folder's name of 2"),
     ],
 )
 def test_a_wrong_file_is_one_line(text: str, words: str, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from poise.experiment import (
     Plan,
     Run,
     RunFolder,
+    SweepOutline,
     TensorBoard,
     Watcher,
     complete,
@@ -32,6 +33,7 @@ from poise.report import load_result, run_of_result, run_table
 from poise.runfolder import PAGE, REPORT
 from poise.studies import gather_with_studies, runner_in
 from poise.training import Executor, World
+from poise.words import counted
 
 
 def words_to_plan(
@@ -148,6 +150,14 @@ def _run_on_ranks(job: Run, state: str, tensorboard: bool, track: str | None) ->
     result = job.start() if state == "new" else job.resume()
     if result:
         show_result(result, job.folder.path)
+
+
+def show_outline(outline: SweepOutline) -> None:
+    """Print what a sweep would do; then the cells that would be refused, as an error."""
+    show(outline.text)
+    if outline.refused:
+        whys = "; ".join(f"{name}: {error}" for name, error in outline.refused.items())
+        raise UserError(f"{counted(len(outline.refused), 'cell')} would be refused: {whys}")
 
 
 def refuse_dry_run(world: World | None) -> None:

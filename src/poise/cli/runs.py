@@ -99,15 +99,19 @@ def sweep(
     on: On = None,
     cpus_per_worker: CpusPerWorker = None,
     cell: Annotated[int | None, typer.Option("--cell", help="Run only the cell of this number, from 0.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the cells, how far each is, and its time.")] = False,
 ) -> None:
     """Run a grid of runs; finished cells are not run again."""
-    from poise.cli.running import cells_elsewhere, show_result, write_report
-    from poise.experiment import pick_cell, read_sweep, refuse_failed, sweep_cells, sweep_lines
+    from poise.cli.running import cells_elsewhere, show_outline, show_result, write_report
+    from poise.experiment import describe_sweep, pick_cell, read_sweep, refuse_failed, sweep_cells, sweep_lines
     from poise.report import comparison_table, load_result, run_of_result
 
-    cells = read_sweep(file)
+    cells = read_sweep(file, outlined=dry_run)
     if cell is not None:
         cells = [pick_cell(cells, cell, file)]
+    if dry_run:
+        show_outline(describe_sweep(cells, out))
+        return
     with cells_elsewhere(on, cpus_per_worker, lanes) as executor:
         lines, one = sweep_lines(), cell is not None
         failed = sweep_cells(cells, out, lanes, lines, checkpoint_every, executor=executor, numbered=one)

@@ -18,6 +18,7 @@ from poise.experiment.recipe import (
 from poise.experiment.run import Run, complete
 from poise.experiment.sweep import refuse_failed, sweep_cells
 from poise.experiment.sweep_file import Cell, pick_cell, read_sweep
+from poise.experiment.sweep_outline import SweepOutline, describe_sweep
 from poise.experiment.sweep_view import sweep_lines
 from poise.experiment.tensorboard import TensorBoard
 from poise.experiment.trackers import TRACKERS, make_tracker
@@ -40,12 +41,14 @@ __all__ = [
     "Recipe",
     "Run",
     "RunFolder",
+    "SweepOutline",
     "TensorBoard",
     "Tracker",
     "Watcher",
     "activation_maps",
     "complete",
     "describe_plan",
+    "describe_sweep",
     "load_recipe",
     "make_plan",
     "make_recipe",

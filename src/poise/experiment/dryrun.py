@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import NamedTuple
 
 from poise.data import ImageSet, fits, free_on
-from poise.experiment.plan import Plan
+from poise.experiment.plan import Plan, images_by_origin
+from poise.experiment.starting import read_start
 from poise.files import free_memory
-from poise.learner import STEP_COST, TEACHER_COST, Learner, build_model, is_computed, judging_work, speed_of
+from poise.learner import STEP_COST, TEACHER_COST, Learner, Speed, build_model, is_computed, judging_work, speed_of
 from poise.nets import is_named
 from poise.words import duration
 
@@ -18,6 +20,7 @@ def describe_plan(plan: Plan) -> str:
     """Phases, action, and estimates of time, memory and disk, as text."""
     recipe, stream = plan.recipe, plan.stream
     train, _ = plan.images()
+    refuse_start(plan, train)
     learner = plan.new_learner()
     lines = [
         *plan.notes,
@@ -27,6 +30,7 @@ def describe_plan(plan: Plan) -> str:
         f"device {learner.backend.device}, {learner.backend.precision}",
         f"policy {recipe.policy}, {learner.space}",
         f"default action {learner.space.actions[learner.space.default]}",
+        *([f"phase 0 is that of {recipe.start}"] if recipe.start is not None else []),
         "",
         "phase  new classes  classes  new images  kept images",
     ]
@@ -68,14 +72,50 @@ def _where_images_live(plan: Plan, learner: Learner, train: ImageSet) -> str:
     return f"{phase}, streamed from {origin} to {device} ({room} are free there, of which images may take half)"
 
 
+def refuse_start(plan: Plan, train: ImageSet) -> None:
+    """Refuse a `start` that the run would refuse; where the images are not here, that cannot be said."""
+    if plan.recipe.start is not None and plan.source.is_here:
+        read_start(Path(plan.recipe.start), plan.settings, plan.identity(), images_by_origin(train))
+
+
+class Cost(NamedTuple):
+    """About how many seconds a run takes here."""
+
+    training: float
+    trials: float
+    features: float
+
+
 def _times(plan: Plan, learner: Learner, train: ImageSet) -> list[str]:
     """How long training and trials take, from steps that are timed here."""
-    speed = speed_of(learner, train.of_labels(plan.stream[0]), MEASURED_SECONDS)
+    speed = plan_speed(plan, learner, train)
+    cost, kind = plan_cost(plan, learner, train, speed), plan.settings.kind
+    where = "here" if plan.source.is_here else "here on blank images"
+    unknown = [f"policy  what {plan.recipe.policy} itself takes is not in this estimate"]
+    return [
+        *_measured("training", cost.training, speed.training, f"measured {where}, without a teacher"),
+        *_measured("computing features", cost.features, speed.looking, f"measured {where}"),
+        *([] if plan.source.is_here else ["        packing the real images once, and reading them, comes on top"]),
+        *([f"policy  about {duration(cost.trials)} of trials on top, at the same rate"] if cost.trials else []),
+        *([] if kind.asks or not kind.tunes else unknown),
+    ]
+
+
+def plan_speed(plan: Plan, learner: Learner, train: ImageSet) -> Speed:
+    """How fast the images of phase 0 are trained on here, from a few steps."""
+    return speed_of(learner, train.of_labels(plan.stream[0]), MEASURED_SECONDS)
+
+
+def plan_cost(plan: Plan, learner: Learner, train: ImageSet, speed: Speed) -> Cost:
+    """All phases at this speed; phase 0 costs nothing where it is that of another run."""
     networks = _networks(learner, train.shape, len(plan.stream))
-    kind, given = plan.settings.kind, is_named(plan.settings.net)
-    judged = judging_work(learner, train.of_labels(plan.stream[0])) if plan.settings.automatic else 0
-    seconds, tried, looked = speed.training * judged, 0.0, 0.0
+    kind, given, started = plan.settings.kind, is_named(plan.settings.net), plan.recipe.start is not None
+    judges = bool(plan.settings.automatic) and not started
+    seconds = speed.training * judging_work(learner, train.of_labels(plan.stream[0])) if judges else 0.0
+    tried = looked = 0.0
     for (kept, new), work in zip(plan.planned(train), plan.work(train), strict=True):
+        if started and work.phase == 0:
+            continue
         if is_computed(plan.settings, work.phase, given=given):
             looked += speed.looking * (kept + new)
             continue
@@ -84,15 +124,7 @@ def _times(plan: Plan, learner: Learner, train: ImageSet) -> list[str]:
         seconds += each * work.training
         tried += each * (work.tuning * kind.asks + work.judging)
         looked += speed.features * (kept + new)
-    where = "here" if plan.source.is_here else "here on blank images"
-    unknown = [f"policy  what {plan.recipe.policy} itself takes is not in this estimate"]
-    return [
-        *_measured("training", seconds, speed.training, f"measured {where}, without a teacher"),
-        *_measured("computing features", looked, speed.looking, f"measured {where}"),
-        *([] if plan.source.is_here else ["        packing the real images once, and reading them, comes on top"]),
-        *([f"policy  about {duration(tried)} of trials on top, at the same rate"] if tried else []),
-        *([] if kind.asks or not kind.tunes else unknown),
-    ]
+    return Cost(seconds, tried, looked)
 
 
 def _measured(purpose: str, seconds: float, each: float, how: str) -> list[str]:

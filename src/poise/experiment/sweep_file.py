@@ -20,7 +20,8 @@ from poise.words import json_line, one_line
 
 SWEEP_KEYS: Final = ("recipe", "cell", "set", "grid")
 MOST_CELLS: Final = 10_000
-MOST_NAME: Final = 200  # bytes of a folder's name; most file systems take 255
+MOST_NAME: Final = 200  # bytes of a folder's name that is given
+LONGEST_NAME: Final = 255  # bytes of a name that most file systems take
 NAMED_KEYS: Final = frozenset({"setting", "phases", "policy", "seed"})  # those that a folder's usual name says
 
 
@@ -43,8 +44,11 @@ class _Row:
     place: str | None = None  # where it is in the file, if it is a `[[cell]]` table
 
 
-def read_sweep(path: Path) -> list[Cell]:
-    """The cells that a sweep file describes: its recipes and `[[cell]]` tables × every combination of its grid."""
+def read_sweep(path: Path, *, outlined: bool = False) -> list[Cell]:
+    """The cells that a sweep file describes: its recipes and `[[cell]]` tables × every combination of its grid.
+
+    `outlined`, for an estimate: the data of ImageNet need not be here.
+    """
     wanted = "give a TOML file with recipe or [[cell]] tables, and [set] and [grid] where needed"
     values = tomllib_loads(read_toml(path, f"sweep file {path} cannot be read; {wanted}"), str(path))
     _check_keys(values, path)
@@ -52,10 +56,11 @@ def read_sweep(path: Path) -> list[Cell]:
     if not rows:
         raise UserError(_needs_rows(path))
     grid = {key: _listed(key, choices) for key, choices in values.get("grid", {}).items()}
+    _refuse_set_twice(values.get("set", {}), "[set]", grid, str(path))
     for row in rows:
-        _refuse_set_twice(row, grid)
+        _refuse_set_twice(row.keys, "a [[cell]]", grid, row.place or "")
     _check_count(path, len(rows) * math.prod(map(len, grid.values())))
-    opening = functools.cache(lambda data, size: open_source(data, size=size))  # the same data for many cells
+    opening = functools.cache(lambda data, size: open_source(data, size=size, outlined=outlined))  # for many cells
     chosen = [dict(zip(grid, combination, strict=True)) for combination in itertools.product(*grid.values())]
     found: dict[str, tuple[Cell, _Row]] = {}
     for row, choice in itertools.product(rows, chosen):
@@ -88,6 +93,8 @@ def _check_keys(values: Mapping[str, Any], path: Path) -> None:
         table = values.get(key, {})
         if not isinstance(table, dict):
             raise UserError(f"[{key}] in {path} must be a table of keys and values")
+        if key == "set":
+            _refuse_empty(table, str(path))
         if "folder" in table:
             raise UserError(f"{path}: `folder` in [{key}] would be the same for many cells; give it in a [[cell]]")
 
@@ -138,7 +145,17 @@ def _row(table: Mapping[str, Any], place: str) -> _Row:
         raise UserError(f'{place}: each [[cell]] needs recipe = "NAME"')
     if folder is not None:
         _check_folder(folder, place)
+    _refuse_empty(table, place)
     return _Row(recipe, {key: value for key, value in table.items() if key not in ("recipe", "folder")}, folder, place)
+
+
+def _refuse_empty(table: Mapping[str, Any], place: str) -> None:
+    """Refuse a table without keys, which would change nothing."""
+    for key, value in table.items():
+        if value == {}:
+            raise UserError(f"{place}: `{key}` is a table without keys, which changes nothing; leave it out")
+        if isinstance(value, dict):
+            _refuse_empty({f"{key}.{inner}": each for inner, each in value.items()}, place)
 
 
 def _check_folder(name: object, place: str) -> None:
@@ -165,13 +182,13 @@ def _broken_rule(name: str) -> str | None:
     return f"is where the sweep's page goes (OUT/{REPORT}); choose another name" if name == REPORT else None
 
 
-def _refuse_set_twice(row: _Row, grid: Mapping[str, Any]) -> None:
-    """Refuse a key of a cell that the grid would set, too, or a part of such a key."""
-    for own, key in itertools.product(_flat(row.keys), grid):
+def _refuse_set_twice(keys: Mapping[str, Any], where: str, grid: Mapping[str, Any], place: str) -> None:
+    """Refuse a key of a cell or of all that the grid would set, too, or a part of such a key."""
+    for own, key in itertools.product(_flat(keys), grid):
         if own == key:
-            raise UserError(f"{row.place}: `{key}` is in [grid] and in a [[cell]]; leave it out of one of them")
+            raise UserError(f"{place}: `{key}` is in [grid] and in {where}; leave it out of one of them")
         if f"{own}.".startswith(f"{key}.") or f"{key}.".startswith(f"{own}."):
-            raise UserError(f"{row.place}: `{key}` in [grid] sets `{own}` of a [[cell]], too; leave one of them out")
+            raise UserError(f"{place}: `{key}` in [grid] sets `{own}` of {where}, too; leave one of them out")
 
 
 def _advice(*, same_row: bool) -> str:
@@ -196,10 +213,19 @@ def _cell(row: _Row, fixed: dict[str, Any], chosen: dict[str, Any], opening: Ope
         raise UserError(f"{row.place}: {error}") from error
     if row.folder is None:
         extra = [f"{key}={value}" for key, value in chosen.items() if key not in NAMED_KEYS]
-        return Cell(_as_name("-".join([plan.default_folder().name, *extra])), plan)
+        return Cell(_usual_name(_as_name("-".join([plan.default_folder().name, *extra])), row), plan)
     name = "-".join([row.folder, *(_as_name(f"{key}={value}").replace("\\", "-") for key, value in chosen.items())])
     _check_folder(name, row.place or "")
     return Cell(name, plan)
+
+
+def _usual_name(name: str, row: _Row) -> str:
+    """The name, unless no file system would take it."""
+    if (size := len(name.encode())) > LONGEST_NAME:
+        rule = f"a folder's name of {size} bytes, of which the recipe's and the values of [grid] take too many"
+        advice = f"{LONGEST_NAME} are possible; list shorter values, or give them to [[cell]] tables with a folder"
+        raise UserError(f"{row.place or row.recipe}: {rule}; {advice}")
+    return name
 
 
 def _as_name(words: str) -> str:

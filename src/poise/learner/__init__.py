@@ -16,7 +16,7 @@ from poise.learner.opening import judging_work
 from poise.learner.phase import Surroundings
 from poise.learner.settings import KEYS, Settings
 from poise.learner.state import Knowledge, LearnerState, Lookup, save_state
-from poise.learner.timing import STEP_COST, TEACHER_COST, is_computed, speed_of, try_step
+from poise.learner.timing import STEP_COST, TEACHER_COST, Speed, is_computed, speed_of, try_step
 from poise.learner.upkeep import Exemplar
 from poise.learner.workload import planned_work
 
@@ -34,6 +34,7 @@ __all__ = [
     "Lookup",
     "Settings",
     "Shape",
+    "Speed",
     "Surroundings",
     "build_model",
     "is_computed",
