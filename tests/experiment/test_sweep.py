@@ -22,6 +22,7 @@ from poise.experiment import (
     Lines,
     Run,
     RunFolder,
+    describe_sweep,
     load_recipe,
     make_plan,
     read_sweep,
@@ -331,6 +332,66 @@ def test_on_a_gpu_the_pace_of_the_cells_changes_no_number(tmp_path: Path) -> Non
     assert [result(folder) for folder in alone] == [result(folder) for folder in paced]
     for one, other in zip(alone, paced, strict=True):
         assert (one / "model.safetensors").read_bytes() == (other / "model.safetensors").read_bytes()
+
+
+# Starting from another cell's phase 0 ---------------------------------------------------------------------------------
+
+SHARING = """
+[set]
+epochs = 1
+groups = [2, 1]
+images_per_class = 32
+[[cell]]
+recipe = "digits/lucir"
+folder = "child"
+action.lr = 0.02
+start = "{out}/parent"
+[[cell]]
+recipe = "digits/lucir"
+folder = "grandchild"
+start = "{out}/child"
+[[cell]]
+recipe = "digits/lucir"
+folder = "parent"
+"""
+
+
+@pytest.mark.parametrize("lanes", [1, 3])
+def test_a_cell_may_start_from_the_phase_0_of_another(lanes: int, tmp_path: Path) -> None:
+    cells = read_sweep(written(tmp_path / "sweep.toml", SHARING.format(out=tmp_path / "out")))
+    outline = describe_sweep(cells, tmp_path / "out")
+    assert not outline.refused
+    assert outline.text.count("  new  ") == 3
+    folders = run_sweep(cells, tmp_path / "out", lanes, Lines(None, io.StringIO()))
+    child, grandchild, parent = (result(folder) for folder in folders)
+    assert [len(journal_of(folder, "epoch")) for folder in folders] == [1, 1, 2], "phase 0 was trained once"
+    assert child["curve"][0]["accuracy"] == parent["curve"][0]["accuracy"]  # type: ignore[index]
+    for name in ("curve", "accuracy_matrix"):
+        assert grandchild[name] == parent[name] != child[name]
+    after = [folder.stat().st_mtime_ns for folder in folders]
+    run_sweep(cells, tmp_path / "out", lanes, Lines(None, io.StringIO()))
+    assert [folder.stat().st_mtime_ns for folder in folders] == after
+
+
+def journal_of(folder: Path, kind: str) -> list[dict[str, Any]]:
+    events = [json.loads(line) for line in (folder / "journal.jsonl").read_text().splitlines()]
+    return [event for event in events if event.get("event") == kind]
+
+
+def test_where_it_fails_those_that_wait_for_its_phase_0_fail_too(tmp_path: Path) -> None:
+    text = SHARING.format(out=tmp_path / "out") + "first_lr = 1e38\n"
+    cells = read_sweep(written(tmp_path / "sweep.toml", text))
+    failed = sweep_cells(cells, tmp_path / "out", 2, Lines(None, io.StringIO()))
+    assert set(failed) == {"child", "grandchild", "parent"}
+    assert "has no phase-0.safetensors" in str(failed["child"])
+
+
+def test_cells_that_start_from_each_other_are_refused(tmp_path: Path) -> None:
+    text = SHARING.format(out=tmp_path / "out") + f"start = '{tmp_path / 'out' / 'grandchild'}'\n"
+    cells = read_sweep(written(tmp_path / "sweep.toml", text))
+    with pytest.raises(UserError, match="start from each other: child, grandchild, parent"):
+        sweep_cells(cells, tmp_path / "out", 1, Lines(None, io.StringIO()))
+    assert not (tmp_path / "out").exists()
 
 
 # Bad input ----------------------------------------------------------------------------------------------------------

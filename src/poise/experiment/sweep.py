@@ -20,7 +20,7 @@ from poise.experiment.folder import RunFolder
 from poise.experiment.progress import Lines, Quiet
 from poise.experiment.run import Run, Running, complete
 from poise.experiment.stopping import Stop, stopping
-from poise.experiment.sweep_file import Cell
+from poise.experiment.sweep_file import Cell, rounds
 from poise.experiment.sweep_view import CellView, CellWatcher, SweepView
 from poise.report import load_result
 from poise.training import Executor, Lane, Lanes, LocalExecutor, Work, make_backend
@@ -116,18 +116,24 @@ def sweep_cells(
     """Run every cell that is not finished, `lanes` at a time; returns why cells failed, by name.
 
     Without a number of lanes there is one on a CPU, and on a GPU as many as make it faster and fit into its memory. A
-    cell that fails stops no other. `numbered`: see `CellBench`.
+    cell that fails stops no other. One that starts from another's phase 0 is run after those that do not. `numbered`:
+    see `CellBench`.
     """
+    parts, errors = rounds(cells, out), dict[str, Failure]()
     stop, view = Stop(), SweepView(lines, [cell.name for cell in cells])
     executor = executor or LocalExecutor(cell_lanes(lanes, cells), admits=lambda: not stop.is_set())
     bench = CellBench(out, checkpoint_seconds, view, stop, numbered)
     for line in dict.fromkeys(line for cell in cells for line in cell.plan.settings.remarks()):
         lines.say(line)
     with stopping(stop), view:
-        errors = list(executor.run(bench, cells))
+        for part in parts:
+            found = list(executor.run(bench, part))
+            if stop.is_set():
+                break
+            errors |= {cell.name: error for cell, error in zip(part, found, strict=True) if error is not None}
     if stop.is_set():
         raise stop.interrupted("interrupted; the same command continues with the unfinished cells")
-    return {cell.name: error for cell, error in zip(cells, errors, strict=True) if error is not None}
+    return errors
 
 
 def refuse_failed(failed: Collection[str], cells: Sequence[Cell]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -15,7 +15,7 @@ from poise.errors import UserError, check_plain, shown, suggestion
 from poise.experiment.plan import Opening, Plan, make_plan
 from poise.experiment.recipe import make_recipe, tomllib_loads
 from poise.recipes import read_toml, recipe_text
-from poise.runfolder import REPORT
+from poise.runfolder import PHASE_0, REPORT
 from poise.words import json_line, one_line
 
 SWEEP_KEYS: Final = ("recipe", "cell", "set", "grid")
@@ -78,6 +78,27 @@ def pick_cell(cells: list[Cell], number: int, file: Path) -> Cell:
     if not 0 <= number < len(cells):
         raise UserError(f"--cell {number}: {file} describes {len(cells)} cells, 0 to {len(cells) - 1}")
     return cells[number]
+
+
+def rounds(cells: Sequence[Cell], out: Path) -> list[list[Cell]]:
+    """The cells in the order in which they can be run: one that starts from another's phase 0 comes after it."""
+    first, left, found = awaited(cells, out), list(cells), list[list[Cell]]()
+    while left:
+        names = {cell.name for cell in left}
+        ready = [cell for cell in left if first[cell.name] not in names]
+        if not ready:
+            raise UserError(f"cells start from each other: {', '.join(sorted(names))}; let one of them begin by itself")
+        found.append(ready)
+        left = [cell for cell in left if cell not in ready]
+    return found
+
+
+def awaited(cells: Sequence[Cell], out: Path) -> dict[str, str | None]:
+    """For each cell by its name: the one of them from whose phase 0 it starts, if that is still to be trained."""
+    names = {(out / cell.name).resolve(): cell.name for cell in cells}
+    starts = {cell.name: Path(cell.plan.recipe.start) for cell in cells if cell.plan.recipe.start is not None}
+    waits = {name: start for name, start in starts.items() if not (start / PHASE_0).exists()}
+    return {cell.name: names.get(waits[cell.name].resolve()) if cell.name in waits else None for cell in cells}
 
 
 def _check_keys(values: Mapping[str, Any], path: Path) -> None:

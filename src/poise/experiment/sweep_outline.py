@@ -10,7 +10,7 @@ from poise.errors import UserError
 from poise.experiment.dryrun import Cost, plan_cost, plan_speed, refuse_start
 from poise.experiment.folder import RunFolder
 from poise.experiment.plan import Plan
-from poise.experiment.sweep_file import Cell
+from poise.experiment.sweep_file import Cell, awaited
 from poise.learner import Speed
 from poise.words import counted, duration
 
@@ -25,10 +25,11 @@ class SweepOutline(NamedTuple):
 def describe_sweep(cells: Sequence[Cell], out: Path) -> SweepOutline:
     """Each cell with its state and about how long it takes here, alone."""
     speeds, refused, rows, total = dict[Hashable, Speed](), dict[str, UserError](), list[tuple[str, str]](), 0.0
+    waits = awaited(cells, out)
     for cell in cells:
         try:
             state = _state(cell, RunFolder(out / cell.name))
-            cost = _cost(cell.plan, speeds) if state != "finished" else None
+            cost = _cost(cell.plan, speeds, started=waits[cell.name] is None) if state != "finished" else None
         except UserError as error:
             state, cost, refused[cell.name] = "refused", None, error
         total += sum(cost or ())
@@ -52,10 +53,14 @@ def _state(cell: Cell, folder: RunFolder) -> str:
     return "finished" if folder.finished else "begun"
 
 
-def _cost(plan: Plan, speeds: dict[Hashable, Speed]) -> Cost:
-    """What a run costs; speeds are measured once for runs that train the same network in the same way."""
+def _cost(plan: Plan, speeds: dict[Hashable, Speed], *, started: bool) -> Cost:
+    """What a run costs; speeds are measured once for runs that train the same network in the same way.
+
+    `started`: whether the phase 0 that it starts from, if it starts from one, should be there already.
+    """
     train, learner, schedule = plan.training_images(), plan.new_learner(), plan.settings.schedule
-    refuse_start(plan, train)
+    if started:
+        refuse_start(plan, train)
     way = (plan.source.fingerprint, plan.recipe.method, str(plan.recipe.options), learner.architecture)
     steps = (schedule.batch, schedule.optimiser, plan.recipe.device, plan.recipe.precision, plan.augmentation)
     key = (*way, *steps)
