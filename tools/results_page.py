@@ -123,7 +123,8 @@ def options_of(run: RunRecord) -> Mapping[str, object]:
 
     AANets kept η until 2026-11-17: such runs have the word in their name, and later ones need not say that it restarts.
     """
-    found = {name: value for name, value in (run.recipe.get("options") or {}).items() if value != "restarted"}
+    every = (run.recipe.get("options") or {}).items()
+    found = {name: value for name, value in every if (name, value) != ("eta", "restarted")}
     return {**found, "eta": "kept"} if run.path.stem.endswith("-kept") else found
 
 
@@ -391,8 +392,12 @@ def accuracy_row(results: Results, line: Line, order: object = ORDER) -> Row:
         shared = [(both[0][seed] + both[1][seed]) / 2 for seed in both[0] if seed in both[1]]
         printed = _printed(line, phases, "average")
         mean = spread(shared) if shared else None
+        shown = f"{mean.mean:.2f}" if mean else MISSING
+        if mean and any(stream.phases == phases for stream in row.unlike):
+            row.cells.append(f"{shown} (paper {printed}: not comparable)" if printed else shown)
+            continue
         compared = {stream for stream in row.off if stream.phases == phases}
-        row.cells.append(_beside(f"{mean.mean:.2f}" if mean else MISSING, mean, printed, compare=len(compared) == 2))
+        row.cells.append(_beside(shown, mean, printed, compare=len(compared) == 2))
     return row
 
 
@@ -655,11 +660,18 @@ def _multiplied(found: Mapping[str, dict[str, list[float]]], policy: str, decide
 # The README -----------------------------------------------------------------------------------------------------------
 
 
+#: Rows of the README's first table. DER and FOSTER follow, for they have other protocols.
+OWN_ROWS: tuple[str, ...] = (
+    *("LUCIR", "iCaRL", "PODNet", "AANets", "RMM, causal rule", "DER"),
+    *("FOSTER, protocol of the other rows", "FOSTER, its own protocol"),
+)
+
+
 def readme_tables(results: Results) -> str:
     """The README's two tables: methods with their own settings, and LUCIR with `online`."""
     lines = {line.label: line for line in LINES}
     own_rows = []
-    for label in ("LUCIR", "iCaRL", "PODNet", "AANets", "RMM, causal rule", "DER"):
+    for label in OWN_ROWS:
         cells = [_short_cell(results, lines[label], stream) for stream in STREAMS]
         if any(not cell.startswith(MISSING) for cell in cells):
             own_rows.append([label, *cells])
@@ -674,6 +686,7 @@ def readme_tables(results: Results) -> str:
     return (
         "**The methods' own settings**, average accuracy, the paper's figure in brackets:\n\n"
         f"{markdown(heads, own_rows)}\n\n"
+        "\\* The paper's figure is of another protocol, and cannot be compared.\n\n"
         "**LUCIR with `online`**: average accuracy (the paper's policy), and the gain over LUCIR's own settings from "
         "the same first phase (the paper's gain):\n\n"
         f"{markdown(heads, gains)}\n"
@@ -690,8 +703,9 @@ def _short_cell(results: Results, line: Line, stream: StreamKind) -> str:
     if not cell:
         return MISSING
     printed = _printed(line, stream.phases, stream.setting)
-    theirs = f" ({_number(printed):.1f})" if printed and not _unlike(next(iter(cell.values())), stream) else ""
-    return plus_minus(spread([average(run) for run in cell.values()]), 1) + theirs
+    unlike = bool(printed) and bool(_unlike(next(iter(cell.values())), stream))
+    theirs = f" ({_number(printed):.1f})" if printed and not unlike else ""
+    return plus_minus(spread([average(run) for run in cell.values()]), 1) + theirs + ("\\*" if unlike else "")
 
 
 # The pages ------------------------------------------------------------------------------------------------------------

@@ -365,7 +365,7 @@ def _axis_values(axis: str, values: object, base: Action) -> tuple[AxisValue, ..
 def _kind(axis: str) -> str | None:
     """The word of `tune` that tunes this axis; None: only tuned where nothing is switched."""
     if is_weight(axis):
-        return DISTILLATION if axis != "margin" else None
+        return DISTILLATION if axis not in ("auxiliary", "margin") else None
     return AXES[axis].kind
 
 

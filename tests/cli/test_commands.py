@@ -163,6 +163,18 @@ def test_a_sweep_ends_with_a_page_of_its_cells_alone(poise: Command) -> None:
     assert table.count("lucir") == 1
 
 
+def test_the_table_of_a_sweep_says_in_what_its_rows_differ(poise: Command) -> None:
+    keys = 'recipe = "digits/aanets"\n[set]\nepochs = 1\ngroups = [2, 1]\nimages_per_class = 20\n'
+    Path("sweep.toml").write_text(f'{keys}[grid]\n"options.eta" = ["kept", "restarted"]\nseed = [0, 1]\n')
+    text = poise("sweep", "sweep.toml", "--out", "runs").out
+    for word in ("kept", "restarted"):
+        assert text.count(f"  fixed, options.eta={word}  ") == 2
+    again = poise("report", *map(str, sorted(Path("runs").glob("digits-*")))).out
+    assert again.count("  fixed, options.eta=kept  ") == 2
+    alone = poise("report", *map(str, sorted(Path("runs").glob("*=kept")))).out
+    assert alone.count("  fixed  ") == 2
+
+
 def test_a_sweep_shows_what_is_finished_where_a_cell_failed(poise: Command) -> None:
     grid = "[grid]\naction = [{lr = 0.1}, {lr = 1e30}]\n"
     Path("sweep.toml").write_text(f'recipe = "digits/lwf"\n[set]\nepochs = 1\ngroups = [2, 1]\n{grid}')

@@ -277,11 +277,3 @@ def test_options_of_the_base_are_its_own_too() -> None:
 def test_wrong_options_get_the_right_word(options: dict[str, float | str], words: str) -> None:
     with pytest.raises(UserError, match=words):
         make_method("aanets", options)
-
-
-def test_a_net_of_ones_own_cannot_be_split(arriving: list[ImageSet]) -> None:
-    net = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 16))
-    learner = Learner("aanets", net=net, policy="fixed", epochs=1, device="cpu")
-    with pytest.raises(UserError, match="two branches of one of poise's own networks"):
-        learner.partial_fit(arriving[0].pixels, arriving[0].labels)
-    assert learner.phases_ == 0

@@ -139,12 +139,6 @@ class TestPhases:
         assert model_of(learner).grown == ((2, 2),)
         assert len(backbone(model_of(learner)).frozen) == 1
 
-    def test_a_network_of_ones_own_is_refused_before_anything_is_trained(self, arriving: list[ImageSet]) -> None:
-        net = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 5))
-        learner = Learner("der", **{**SETTINGS, "net": net})
-        with pytest.raises(UserError, match="leave net out or name one"):
-            learned(learner, arriving[0])
-
 
 STILL = 1e-12  # a learning rate at which nothing moves
 

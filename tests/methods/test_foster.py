@@ -225,11 +225,6 @@ class TestPhases:
         seen, _ = models(learned(Learner("foster", **SETTINGS), *arriving[:2]))
         assert seen.head.new[:, :64].any()
 
-    def test_a_network_of_ones_own_is_refused_before_anything_is_trained(self, arriving: list[ImageSet]) -> None:
-        net = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 5))
-        with pytest.raises(UserError, match="foster puts several of poise's own networks side by side"):
-            learned(Learner("foster", **{**SETTINGS, "net": net}), arriving[0])
-
 
 TRYING: dict[str, Any] = {
     "policy": "grid",
@@ -260,7 +255,11 @@ def test_another_beta1_is_another_training_of_the_same_step(arriving: list[Image
 
 
 def test_policies_tune_what_it_has() -> None:
-    assert {"beta1", "logit_kd", "lr"} <= set(Learner("foster", policy="online", device="cpu").space.axes)
+    space = Learner("foster", policy="online", device="cpu").space
+    assert {"auxiliary", "beta1", "logit_kd", "lr"} <= set(space.axes)
+    assert len(space.actions) == 11
+    switched = Learner("foster", policy="online", tune=["kd"], device="cpu").space
+    assert {(action.weight("auxiliary"), action.beta1) for action in switched.actions} == {(1.0, 0.96)}
 
 
 @pytest.mark.gpu

@@ -104,7 +104,7 @@ def sweep(
     """Run a grid of runs; finished cells are not run again."""
     from poise.cli.running import cells_elsewhere, show_outline, show_result, write_report
     from poise.experiment import describe_sweep, pick_cell, read_sweep, refuse_failed, sweep_cells, sweep_lines
-    from poise.report import comparison_table, load_result, run_of_result
+    from poise.report import comparison_table, load_result, read_run
 
     cells = read_sweep(file, outlined=dry_run)
     if cell is not None:
@@ -122,6 +122,6 @@ def sweep(
         return
     folders = [out / cell.name for cell in cells if cell.name not in failed]
     if folders:
-        table = comparison_table([run_of_result(load_result(folder)) for folder in folders])
+        table = comparison_table([read_run(folder) for folder in folders])
         show(f"\n{table}\n\nrun folders in {out}\n{write_report(folders, out)}")
     refuse_failed(failed, cells)

@@ -12,7 +12,7 @@ from poise import losses
 from poise.actions import Action
 from poise.errors import UserError, check_number, suggestion
 from poise.methods.base import Arrivals, Growth, Method, Stage, checked_brightness, register
-from poise.nets import Backbone, Concatenated, Model, NewestHead, Output, RenewedHead
+from poise.nets import Concatenated, Model, NewestHead, Output, RenewedHead, ResNet
 from poise.spaces import Named
 
 AUXILIARY = "auxiliary"
@@ -79,7 +79,7 @@ class DER(Method):
 
     def expanded(self, backbone: nn.Module, growth: Growth) -> nn.Module:
         """One more network, and all that were there before frozen."""
-        return Concatenated.expanding(backbone) if isinstance(backbone, Backbone) else backbone
+        return Concatenated.expanding(backbone) if isinstance(backbone, ResNet | Concatenated) else backbone
 
     def grow(self, model: Model, arrivals: Arrivals) -> None:
         """A new classifier and, from the second phase on, an auxiliary one."""
@@ -114,5 +114,5 @@ class DER(Method):
 
 def refuse_other_nets(method: Method, model: Model) -> None:
     """Refuse a network that is none of poise's own, before anything is trained."""
-    if not isinstance(model.backbone, Backbone):
+    if not isinstance(model.backbone, ResNet | Concatenated):
         raise UserError(f"{method.name} puts several of poise's own networks side by side; leave net out or name one")

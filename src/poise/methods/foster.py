@@ -60,6 +60,7 @@ class FOSTER(Method):
             (
                 {"beta1": (0.9, 0.94, 0.97), "logit_kd": (1,), "lr": (0.1, 0.05)},
                 {"beta1": (0.94,), "logit_kd": (0.5, 2), "lr": (0.1,)},
+                {"auxiliary": (0.5, 2), "beta1": (0.94,), "logit_kd": (1,), "lr": (0.1,)},
             ),
         )
     }

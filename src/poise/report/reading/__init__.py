@@ -3,6 +3,7 @@
 from poise.report.reading.configurations import (
     Configuration,
     StreamKind,
+    apart,
     baselines,
     by_exam,
     configurations,
@@ -31,6 +32,7 @@ __all__ = [
     "StreamKind",
     "TrialRecord",
     "UnreadPath",
+    "apart",
     "baselines",
     "by_exam",
     "check_result",

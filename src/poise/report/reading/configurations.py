@@ -100,6 +100,12 @@ def configurations(runs: Sequence[RunRecord]) -> list[Configuration]:
     return sorted(rows, key=lambda row: (row.first.data, row.first.exam, row.first.method, not row.first.fixed))
 
 
+def apart(runs: Sequence[RunRecord]) -> list[str]:
+    """For each run its policy, and the keys in which it differs from others of the same method and policy."""
+    rows = {id(run): row.label for row in configurations(runs) for run in row.runs}
+    return [rows[id(run)].removeprefix(f"{run.method}, ").removesuffix(f" · {run.where}") for run in runs]
+
+
 def by_exam(runs: Sequence[RunRecord]) -> dict[str, list[RunRecord]]:
     """Runs by their data set and exam, in words."""
     groups: dict[str, list[RunRecord]] = {}

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from poise.actions import Action
-from poise.report.reading import EXPLAINED, UNVERIFIED, RunRecord, remarks
+from poise.report.reading import EXPLAINED, UNVERIFIED, RunRecord, apart, remarks
 from poise.words import one_line
 
 
@@ -34,13 +34,16 @@ def run_table(run: RunRecord) -> str:
 
 
 def comparison_table(runs: Sequence[RunRecord]) -> str:
-    """Finished runs, one row each, with the images stored at the end and the most held in any phase after the first."""
+    """Finished runs, one row each, with the images stored at the end and the most held in any phase after the first.
+
+    Beside the policy are the keys in which runs of one method and policy differ.
+    """
     rows = [
         [
             run.method,
             run.data,
             f"{run.setting} {run.stream}",
-            run.policy_label,
+            words,
             str(run.seed),
             run.exam,
             *(f"{value:.2f}" for value in (run.average, run.last, run.forgetting)),
@@ -49,7 +52,7 @@ def comparison_table(runs: Sequence[RunRecord]) -> str:
             _count(max((phase.held or 0 for phase in run.phases[1:]), default=0) or None),
             f"{run.seconds['total']:.1f}",
         ]
-        for run in runs
+        for run, words in zip(runs, apart(runs), strict=True)
     ]
     header = "method data setting policy seed exam average last forgetting counts stored held seconds"
     return "\n\n".join([align_columns(header.split(), rows), *remarks(runs, [*EXPLAINED, UNVERIFIED])])
