@@ -125,7 +125,8 @@ def options_of(run: RunRecord) -> Mapping[str, object]:
     """
     every = (run.recipe.get("options") or {}).items()
     found = {name: value for name, value in every if (name, value) != ("eta", "restarted")}
-    return {**found, "eta": "kept"} if run.path.stem.endswith("-kept") else found
+    kept = run.method.startswith("aanets") and run.path.stem.endswith("-kept")
+    return {**found, "eta": "kept"} if kept else found
 
 
 def again(run: RunRecord) -> bool:

@@ -173,6 +173,12 @@ def test_the_table_of_a_sweep_says_in_what_its_rows_differ(poise: Command) -> No
     assert again.count("  fixed, options.eta=kept  ") == 2
     alone = poise("report", *map(str, sorted(Path("runs").glob("*=kept")))).out
     assert alone.count("  fixed  ") == 2
+    Path("other.toml").write_text(keys.replace("groups = [2, 1]", "groups = [1, 2]"))
+    text = poise("sweep", "other.toml", "--out", "more").out
+    assert "  groups 2  fixed  " in text
+    both = poise("report", *map(str, [*Path("more").glob("digits-*"), *Path("runs").glob("*=kept")])).out
+    assert "  groups [1,2]  fixed, options.eta=restarted  " in both
+    assert both.count("  groups [2,1]  fixed, options.eta=kept ") == 2
 
 
 def test_a_sweep_shows_what_is_finished_where_a_cell_failed(poise: Command) -> None:
@@ -340,7 +346,8 @@ def test_a_dry_run_of_a_sweep_says_how_far_its_cells_are_and_writes_nothing(pois
     done = poise("sweep", "sweep.toml", "--out", "runs", "--dry-run")
     assert [line.split()[1] for line in done.out.splitlines()[1:3]] == ["new", "finished"]
     (plain / "result.json").unlink()
-    assert "   0  begun     about" in poise("sweep", "sweep.toml", "--out", "runs", "--dry-run", "--cell", "1").out
+    assert "   1  begun     about" in poise("sweep", "sweep.toml", "--out", "runs", "--dry-run", "--cell", "1").out
+    assert "leave --on out" in poise("sweep", "sweep.toml", "--out", "runs", "--dry-run", "--on", "ray").err
 
 
 def test_a_dry_run_of_a_single_step_does_not_promise_hours(poise: Command) -> None:

@@ -6,6 +6,7 @@ import io
 import json
 import pickle
 import re
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -389,9 +390,65 @@ def test_where_it_fails_those_that_wait_for_its_phase_0_fail_too(tmp_path: Path)
 def test_cells_that_start_from_each_other_are_refused(tmp_path: Path) -> None:
     text = SHARING.format(out=tmp_path / "out") + f"start = '{tmp_path / 'out' / 'grandchild'}'\n"
     cells = read_sweep(written(tmp_path / "sweep.toml", text))
-    with pytest.raises(UserError, match="start from each other: child, grandchild, parent"):
+    with pytest.raises(UserError, match="each starts from one of them: child, grandchild, parent"):
+        sweep_cells(cells, tmp_path / "out", 1, Lines(None, io.StringIO()))
+    with pytest.raises(UserError, match="each starts from one of them"):
+        describe_sweep(cells, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ("seed = 1", "child: start=.*/out/parent has another seed"),
+        ("memory.per_class = 1", "child: start=.*/out/parent keeps other images after phase 0"),
+        ("net = 'resnet32'", "child: start=.*/out/parent was trained with small"),
+        ("policy = 'offline-rl'", "child: policy=offline-rl learns before the first phase"),
+        ("augmentation = 'cutout'", "child: start=.*/out/parent was trained with augmentation=data"),
+    ],
+)
+def test_a_phase_0_that_will_not_fit_is_refused_before_anything_is_trained(
+    key: str, words: str, tmp_path: Path
+) -> None:
+    text = SHARING.format(out=tmp_path / "out").replace("action.lr = 0.02", key)
+    cells = read_sweep(written(tmp_path / "sweep.toml", text))
+    with pytest.raises(UserError, match=words):
         sweep_cells(cells, tmp_path / "out", 1, Lines(None, io.StringIO()))
     assert not (tmp_path / "out").exists()
+
+
+def test_a_start_that_no_file_system_has_stops_no_other_cell(tmp_path: Path) -> None:
+    text = SWEEP.replace("[grid]", f'[[cell]]\nrecipe = "digits/lwf"\nfolder = "x"\nstart = "{"n" * 300}"\n[grid]')
+    cells = [cell for cell in read_sweep(written(tmp_path / "sweep.toml", text)) if cell.name.endswith(("=0", "-s0"))]
+    failed = sweep_cells(cells, tmp_path / "out", 1, Lines(None, io.StringIO()))
+    assert list(failed) == ["x-seed=0"]
+
+
+class TestOutline:
+    def test_a_damaged_folder_is_one_refused_cell(self, tmp_path: Path) -> None:
+        cells = read_sweep(written(tmp_path / "sweep.toml", SWEEP))
+        (tmp_path / "out" / cells[1].name).mkdir(parents=True)
+        (tmp_path / "out" / cells[1].name / "recipe.json").write_text("{")
+        outline = describe_sweep(cells, tmp_path / "out")
+        assert list(outline.refused) == [cells[1].name]
+        assert outline.text.count("  new  ") == 3
+
+    def test_a_begun_cell_needs_its_start_no_more(self, tmp_path: Path) -> None:
+        cells = read_sweep(written(tmp_path / "sweep.toml", SHARING.format(out=tmp_path / "out")))
+        child, _, parent = run_sweep(cells, tmp_path / "out", 1, Lines(None, io.StringIO()))
+        (child / "result.json").unlink()
+        shutil.rmtree(parent)
+        outline = describe_sweep(cells[:1], tmp_path / "out", 7)
+        assert not outline.refused
+        assert "   7  begun     about" in outline.text
+
+    def test_images_of_imagenet_need_not_be_here(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("POISE_DATA", str(tmp_path))
+        monkeypatch.setattr("poise.experiment.dryrun.MEASURED_SECONDS", 0.01)
+        file = written(tmp_path / "sweep.toml", 'recipe = "imagenet-subset/icarl"\n[grid]\nseed = [0, 1]\n')
+        outline = describe_sweep(read_sweep(file, outlined=True), tmp_path / "out")
+        assert not outline.refused
+        assert outline.text.count("  new       about ") == 2
 
 
 # Bad input ----------------------------------------------------------------------------------------------------------

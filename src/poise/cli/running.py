@@ -156,8 +156,17 @@ def show_outline(outline: SweepOutline) -> None:
     """Print what a sweep would do; then the cells that would be refused, as an error."""
     show(outline.text)
     if outline.refused:
-        whys = "; ".join(f"{name}: {error}" for name, error in outline.refused.items())
-        raise UserError(f"{counted(len(outline.refused), 'cell')} would be refused: {whys}")
+        whys: dict[str, list[str]] = {}
+        for name, error in outline.refused.items():
+            whys.setdefault(str(error), []).append(name)
+        lines = "; ".join(f"{', '.join(names)}: {why}" for why, names in whys.items())
+        raise UserError(f"{counted(len(outline.refused), 'cell')} would be refused: {lines}")
+
+
+def refuse_elsewhere(place: str | None) -> None:
+    """Refuse `--dry-run` of a sweep on a cluster."""
+    if place is not None:
+        raise UserError("--dry-run measures this machine, and runs nothing elsewhere; leave --on out")
 
 
 def refuse_dry_run(world: World | None) -> None:

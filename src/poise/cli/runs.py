@@ -102,7 +102,7 @@ def sweep(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the cells, how far each is, and its time.")] = False,
 ) -> None:
     """Run a grid of runs; finished cells are not run again."""
-    from poise.cli.running import cells_elsewhere, show_outline, show_result, write_report
+    from poise.cli.running import cells_elsewhere, refuse_elsewhere, show_outline, show_result, write_report
     from poise.experiment import describe_sweep, pick_cell, read_sweep, refuse_failed, sweep_cells, sweep_lines
     from poise.report import comparison_table, load_result, read_run
 
@@ -110,7 +110,8 @@ def sweep(
     if cell is not None:
         cells = [pick_cell(cells, cell, file)]
     if dry_run:
-        show_outline(describe_sweep(cells, out))
+        refuse_elsewhere(on)
+        show_outline(describe_sweep(cells, out, cell or 0))
         return
     with cells_elsewhere(on, cpus_per_worker, lanes) as executor:
         lines, one = sweep_lines(), cell is not None

@@ -12,56 +12,76 @@ from poise.data import Budget
 from poise.errors import UserError
 from poise.experiment.contents import check_phase_0
 from poise.experiment.folder import RunFolder
+from poise.experiment.plan import Plan
 from poise.learner import LearnerState, Lookup, Settings
 from poise.schema import check, contents_of
 
 
 def read_start(path: Path, settings: Settings, identity: Mapping[str, Any], lookup: Lookup) -> LearnerState:
     """The state after phase 0 of the run in this folder; refused where these settings would have led to another."""
-    if settings.kind.before_phase_0:
-        raise UserError(
-            f"policy={settings.policy} learns before the first phase and cannot start after it; leave start out"
-        )
+    _refuse_early(settings)
     file = RunFolder(path).phase_0
     if not file.exists():
         raise UserError(f"start={path} has no phase-0.safetensors; give the folder of a run that finished phase 0")
     tensors, meta = store.read_tensors(file, kind="phase 0")
     with contents_of(file, "give another start"):
         check_phase_0(meta)
-    mine, others = identity.get("augmentation"), meta["identity"].get("augmentation")
-    if mine != others:
-        raise UserError(
-            f"start={path} was trained with augmentation={others or 'data'}, this run has {mine or 'data'}; "
-            "start from a run with the same, or leave start out"
-        )
-    for name, mine in identity.items():
-        if name in meta["identity"] and meta["identity"][name] != mine:
-            raise UserError(f"start={path} has another {name}; start from a run of the same data, order and seed")
+    _refuse_other_identity(path, meta["identity"], identity)
     with contents_of(file, "give another start"):
         state = LearnerState.from_tensors(tensors, meta["learner"], lookup=lookup)
         check(state.knowledge.phases == 1, "learner.phases", "1", state.knowledge.phases)
         classes, wanted = [*state.knowledge.classes], identity.get("classes", state.knowledge.classes)
         check(set(classes) == set(wanted), "learner.classes", f"{wanted}", classes)
     own = replace(state, settings=settings)
-    if state.architecture != own.architecture:
-        raise UserError(
-            f"start={path} was trained with {state.architecture}, this run has {own.architecture}; they must agree"
-        )
-    _refuse_other_memory(path, state, settings.memory)
+    _refuse_other_network(path, state.architecture, own.architecture)
+    _refuse_other_memory(path, state.settings.memory, settings.memory, len(state.knowledge.memory or ()))
     return state
 
 
-def _refuse_other_memory(path: Path, state: LearnerState, budget: Budget) -> None:
-    """Refuse a phase 0 after which other images were kept than this budget keeps."""
-    there, here = state.settings.memory.storing_phase_0(), budget.storing_phase_0()
+def refuse_start_of(path: Path, other: Plan, plan: Plan) -> None:
+    """Refuse to start from the phase 0 of a run that is still to come, where it would be refused afterwards."""
+    _refuse_early(plan.settings)
+    _refuse_other_identity(path, other.identity(), plan.identity())
+    _refuse_other_network(path, other.new_learner().architecture, plan.new_learner().architecture)
+    _refuse_other_memory(path, other.settings.memory, plan.settings.memory)
+
+
+def _refuse_early(settings: Settings) -> None:
+    if settings.kind.before_phase_0:
+        raise UserError(
+            f"policy={settings.policy} learns before the first phase and cannot start after it; leave start out"
+        )
+
+
+def _refuse_other_identity(path: Path, theirs: Mapping[str, Any], identity: Mapping[str, Any]) -> None:
+    """Refuse a phase 0 of other data, classes or chance."""
+    mine, others = identity.get("augmentation"), theirs.get("augmentation")
+    if mine != others:
+        raise UserError(
+            f"start={path} was trained with augmentation={others or 'data'}, this run has {mine or 'data'}; "
+            "start from a run with the same, or leave start out"
+        )
+    for name, mine in identity.items():
+        if name in theirs and theirs[name] != mine:
+            raise UserError(f"start={path} has another {name}; start from a run of the same data, order and seed")
+
+
+def _refuse_other_network(path: Path, there: str, here: str) -> None:
+    if there != here:
+        raise UserError(f"start={path} was trained with {there}, this run has {here}; they must agree")
+
+
+def _refuse_other_memory(path: Path, theirs: Budget, budget: Budget, count: int | None = None) -> None:
+    """Refuse a phase 0 after which other images (so many, if that is known) were kept than this budget keeps."""
+    there, here = theirs.storing_phase_0(), budget.storing_phase_0()
     if there == here:
         return
     causal = here.rule == "rmm" and not here.knows_increment
     helps = causal and replace(budget, after_phase_0="plain").storing_phase_0() == there
     todo = "start from a run with this memory, leave start out, or set memory.after_phase_0=plain"
+    kept = f"kept {count}" if count is not None else "keeps other"
     raise UserError(
-        f"start={path} kept {len(state.knowledge.memory or ())} images after phase 0 ({_in_words(there)}) and this run "
-        f"keeps others ({_in_words(here)}); "
+        f"start={path} {kept} images after phase 0 ({_in_words(there)}) and this run keeps others ({_in_words(here)}); "
         f"{todo if helps else 'start from a run with this memory, or leave start out'}"
     )
 

@@ -6,11 +6,11 @@ from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from poise.errors import UserError
+from poise.errors import PoiseError
 from poise.experiment.dryrun import Cost, plan_cost, plan_speed, refuse_start
 from poise.experiment.folder import RunFolder
 from poise.experiment.plan import Plan
-from poise.experiment.sweep_file import Cell, awaited
+from poise.experiment.sweep_file import Cell, awaited, rounds
 from poise.learner import Speed
 from poise.words import counted, duration
 
@@ -19,28 +19,34 @@ class SweepOutline(NamedTuple):
     """What a sweep would do, as text, and why some of its cells would be refused, by name."""
 
     text: str
-    refused: dict[str, UserError]
+    refused: dict[str, PoiseError]
 
 
-def describe_sweep(cells: Sequence[Cell], out: Path) -> SweepOutline:
-    """Each cell with its state and about how long it takes here, alone."""
-    speeds, refused, rows, total = dict[Hashable, Speed](), dict[str, UserError](), list[tuple[str, str]](), 0.0
-    waits = awaited(cells, out)
+def describe_sweep(cells: Sequence[Cell], out: Path, number: int = 0) -> SweepOutline:
+    """Each cell, the first of which has this number, with its state and about how long it takes here, alone.
+
+    Cells that could not be run in any order are refused.
+    """
+    rounds(cells, out)
+    waits, speeds, refused = awaited(cells, out), dict[Hashable, Speed](), dict[str, PoiseError]()
+    rows, costs = list[tuple[str, str]](), list[Cost]()
     for cell in cells:
         try:
             state = _state(cell, RunFolder(out / cell.name))
-            cost = _cost(cell.plan, speeds, started=waits[cell.name] is None) if state != "finished" else None
-        except UserError as error:
+            reads = state == "new" and waits[cell.name] is None
+            cost = _cost(cell.plan, speeds, reads=reads) if state != "finished" else None
+        except PoiseError as error:
             state, cost, refused[cell.name] = "refused", None, error
-        total += sum(cost or ())
-        rows.append((state, _about(cell.plan, cost) if cost else ""))
+        costs += [cost] if cost else []
+        rows.append((state, _about([cell.plan], sum(cost)) if cost else ""))
     wide = max(len("time"), *(len(time) for _, time in rows))
     lines = [f"cell  state     {'time':{wide}}  folder"]
-    for number, (cell, (state, time)) in enumerate(zip(cells, rows, strict=True)):
-        lines.append(f"{number:4d}  {state:8}  {time:{wide}}  {cell.name}")
-    left = sum(state in ("new", "begun") for state, _ in rows)
-    took = f": about {duration(total)}, one after the other (measured here, without a teacher; begun ones in full)"
-    lines += ["", f"{left} of {counted(len(cells), 'cell')} to run{took if left else ''}"]
+    for place, (cell, (state, time)) in enumerate(zip(cells, rows, strict=True), number):
+        lines.append(f"{place:4d}  {state:8}  {time:{wide}}  {cell.name}")
+    left = [cell.plan for cell, (_, time) in zip(cells, rows, strict=True) if time]
+    took = f": {_about(left, sum(map(sum, costs)))}, one after the other (measured here, without a teacher"
+    took += "; begun ones in full)" if any(state == "begun" for state, _ in rows) else ")"
+    lines += ["", f"{len(left)} of {counted(len(cells), 'cell')} to run{took if left else ''}"]
     return SweepOutline("\n".join(lines), refused)
 
 
@@ -49,19 +55,21 @@ def _state(cell: Cell, folder: RunFolder) -> str:
     if not folder.exists:
         folder.refuse_leftovers()
         return "new"
-    folder.refuse_other(cell.plan.as_json())
+    if cell.plan.source.is_here:
+        folder.refuse_other(cell.plan.as_json())
     return "finished" if folder.finished else "begun"
 
 
-def _cost(plan: Plan, speeds: dict[Hashable, Speed], *, started: bool) -> Cost:
+def _cost(plan: Plan, speeds: dict[Hashable, Speed], *, reads: bool) -> Cost:
     """What a run costs; speeds are measured once for runs that train the same network in the same way.
 
-    `started`: whether the phase 0 that it starts from, if it starts from one, should be there already.
+    `reads`: whether it would read the phase 0 that it starts from, if it starts from one.
     """
     train, learner, schedule = plan.training_images(), plan.new_learner(), plan.settings.schedule
-    if started:
+    if reads:
         refuse_start(plan, train)
-    way = (plan.source.fingerprint, plan.recipe.method, str(plan.recipe.options), learner.architecture)
+    data = plan.source.fingerprint if plan.source.is_here else plan.source.name
+    way = (data, plan.recipe.method, str(plan.recipe.options), learner.architecture)
     steps = (schedule.batch, schedule.optimiser, plan.recipe.device, plan.recipe.precision, plan.augmentation)
     key = (*way, *steps)
     if key not in speeds:
@@ -69,7 +77,7 @@ def _cost(plan: Plan, speeds: dict[Hashable, Speed], *, started: bool) -> Cost:
     return plan_cost(plan, learner, train, speeds[key])
 
 
-def _about(plan: Plan, cost: Cost) -> str:
-    """The time; of a policy whose own work nobody counted it is the least."""
-    kind = plan.settings.kind
-    return f"{'about' if kind.asks or not kind.tunes else 'at least'} {duration(sum(cost))}"
+def _about(plans: Sequence[Plan], seconds: float) -> str:
+    """The time; with a policy whose own work nobody counted it is the least."""
+    kinds = [plan.settings.kind for plan in plans]
+    return f"{'about' if all(kind.asks or not kind.tunes for kind in kinds) else 'at least'} {duration(seconds)}"

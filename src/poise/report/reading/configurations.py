@@ -103,7 +103,7 @@ def configurations(runs: Sequence[RunRecord]) -> list[Configuration]:
 def apart(runs: Sequence[RunRecord]) -> list[str]:
     """For each run its policy, and the keys in which it differs from others of the same method and policy."""
     rows = {id(run): row.label for row in configurations(runs) for run in row.runs}
-    return [rows[id(run)].removeprefix(f"{run.method}, ").removesuffix(f" · {run.where}") for run in runs]
+    return [rows[id(run)].removeprefix(f"{run.method}, ").replace(f" · {run.where}", "", 1) for run in runs]
 
 
 def by_exam(runs: Sequence[RunRecord]) -> dict[str, list[RunRecord]]:

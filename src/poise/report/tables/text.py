@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from poise.actions import Action
-from poise.report.reading import EXPLAINED, UNVERIFIED, RunRecord, apart, remarks
+from poise.report.reading import EXPLAINED, UNVERIFIED, RunRecord, StreamKind, apart, remarks
 from poise.words import one_line
 
 
@@ -38,11 +38,12 @@ def comparison_table(runs: Sequence[RunRecord]) -> str:
 
     Beside the policy are the keys in which runs of one method and policy differ.
     """
+    kinds = {StreamKind.of(run) for run in runs}
     rows = [
         [
             run.method,
             run.data,
-            f"{run.setting} {run.stream}",
+            _stream(run, kinds),
             words,
             str(run.seed),
             run.exam,
@@ -56,6 +57,13 @@ def comparison_table(runs: Sequence[RunRecord]) -> str:
     ]
     header = "method data setting policy seed exam average last forgetting counts stored held seconds"
     return "\n\n".join([align_columns(header.split(), rows), *remarks(runs, [*EXPLAINED, UNVERIFIED])])
+
+
+def _stream(run: RunRecord, kinds: Collection[StreamKind]) -> str:
+    """How classes arrive; groups in full where there are others of the same number."""
+    own = StreamKind.of(run)
+    alike = [kind for kind in kinds if (kind.setting, kind.phases) == (own.setting, own.phases)]
+    return f"{run.setting} {run.stream}" if len(alike) == 1 else str(own)
 
 
 def _count(images: int | None) -> str:
