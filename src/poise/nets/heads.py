@@ -173,7 +173,7 @@ class ProxyHead(ScaledHead):
         """Similarities to the proxies of each class, weighed towards the nearest ones."""
         proxies = nn.functional.normalize(self.rows().flatten(0, 1))
         cosines = nn.functional.normalize(features) @ proxies.T
-        near = 2 * cosines.unflatten(1, (self.classes, self.PROXIES)) - 2
+        near = 2 * cosines.view(features.shape[0], self.classes, self.PROXIES) - 2
         return (near.softmax(dim=2) * near).sum(dim=2)
 
 
