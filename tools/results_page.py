@@ -119,14 +119,9 @@ def has_its_own_memory(run: RunRecord) -> bool:
 
 
 def options_of(run: RunRecord) -> Mapping[str, object]:
-    """The options of its method that are not the usual ones.
-
-    AANets kept η until 2026-11-17: such runs have the word in their name, and later ones need not say that it restarts.
-    """
+    """The options of its method that are not the usual ones."""
     every = (run.recipe.get("options") or {}).items()
-    found = {name: value for name, value in every if (name, value) != ("eta", "restarted")}
-    kept = run.method.startswith("aanets") and run.path.stem.endswith("-kept")
-    return {**found, "eta": "kept"} if kept else found
+    return {name: value for name, value in every if (name, value) != ("eta", "restarted")}
 
 
 def again(run: RunRecord) -> bool:

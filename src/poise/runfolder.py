@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from poise.policies import PRESETS, UNTUNED, WRAPPER_OPTIONS, named_now
-from poise.recipes import saved_memory
+from poise.recipes import FORMER_OPTIONS, saved_memory, saved_options
 
 #: What is run: the resolved recipe, and what the data were.
 RECIPE: Final = "recipe.json"
@@ -67,12 +67,19 @@ def method_name(keys: Mapping[str, Any]) -> str:
 
 
 def saved_recipe(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """A recipe that was saved, its keys as they are meant today: options of a policy that tunes nothing are gone."""
+    """A recipe that was saved, its keys as they are meant today.
+
+    Options of a policy that tunes nothing are gone, and those of a method that got another default are there.
+    """
     memory = recipe.get("memory")
     unused: dict[str, Any] = (
         {"policy_options": {}} if recipe.get("policy") == UNTUNED and recipe.get("policy_options") else {}
     )
-    return {**named_now(recipe), **unused, **({"memory": saved_memory(memory)} if isinstance(memory, Mapping) else {})}
+    kept = {"memory": saved_memory(memory)} if isinstance(memory, Mapping) else {}
+    options = recipe.get("options")
+    if recipe.get("method") in FORMER_OPTIONS and (options is None or isinstance(options, Mapping)):
+        kept["options"] = saved_options(recipe["method"], options)
+    return {**named_now(recipe), **unused, **kept}
 
 
 def recipe_of_result(result: Mapping[str, Any]) -> dict[str, Any]:

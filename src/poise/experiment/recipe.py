@@ -232,6 +232,8 @@ class Recipe(BaseModel):
             written["memory"] = MemoryKeys.of(settings.memory)
         elif settings.memory.after_phase_0 is not None:
             written["memory"] = self.memory.model_copy(update={"after_phase_0": settings.memory.after_phase_0})
+        if settings.options != self.options:
+            written["options"] = dict(settings.options)
         return self.model_copy(update={**written, **paths})
 
 

@@ -14,6 +14,7 @@ from poise.errors import LARGEST_WHOLE, UserError, check_flag, check_number, che
 from poise.methods import Growth, Method, is_registered, make_method
 from poise.nets import absolute_word, check_backbone
 from poise.policies import named_now
+from poise.recipes import FORMER_OPTIONS, saved_options
 from poise.spaces import ActionSpace, Grids, all_grids, check_tuned, make_space, named_space, tuned_space
 from poise.training import Schedule
 from poise.tuning import (
@@ -100,6 +101,8 @@ class Settings:
         keys = {name: copy_plain(value) for name, value in given.items() if value is not None or name not in optional}
         kind = tuner_kind(keys.get("policy", DEFAULT_POLICY))
         method = make_method(keys.get("method", cls.method), keys.get("options"))
+        written = {name: method.settings[name] for name in FORMER_OPTIONS.get(method.name, {})}
+        keys |= {"options": {**written, **keys.get("options", {})}} if written else {}
         keys["policy"] = kind.name
         keys |= {"net": absolute_word(keys["net"])} if isinstance(keys.get("net"), str) else {}
         keys["policy_options"] = kind.resolve(keys.get("policy_options", {}))
@@ -144,6 +147,7 @@ class Settings:
     def from_json(cls, values: Mapping[str, Any]) -> Self:
         """The settings that `as_json` turned into plain values."""
         values = named_now(values)
+        values["options"] = saved_options(values["method"], values["options"])
         memory, schedule = Budget.restored(values["memory"]), Schedule(**values["schedule"])
         return cls(**{**values, "memory": memory, "schedule": schedule, "trials": TrialSettings(**values["trials"])})
 

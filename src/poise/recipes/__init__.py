@@ -17,6 +17,9 @@ from poise.errors import UserError, suggestion
 #: The one that is run if none is named.
 DEFAULT_RECIPE: Final = "digits/lucir"
 
+#: Options whose default has changed, by method, with the former one: files in which they are missing mean that.
+FORMER_OPTIONS: Final[Mapping[str, Mapping[str, float | str]]] = {"aanets": {"eta": "kept"}}
+
 _LARGEST_FILE: Final = 2**20  # bytes of a recipe or a sweep
 
 
@@ -42,6 +45,16 @@ def read_toml(path: Path, refusal: str) -> str:
         return files.read_text(path, _LARGEST_FILE)
     except (OSError, ValueError) as error:
         raise UserError(refusal) from error
+
+
+def saved_options(method: object, options: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The options of a method as they were saved, with those that later got another default.
+
+    >>> saved_options("aanets", {"alpha": 0.7}), saved_options("lucir", None)
+    ({'eta': 'kept', 'alpha': 0.7}, {})
+    """
+    former = FORMER_OPTIONS.get(method, {}) if isinstance(method, str) else {}
+    return {**former, **(options or {})}
 
 
 def saved_memory(memory: Mapping[str, Any]) -> dict[str, Any]:
