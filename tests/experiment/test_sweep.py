@@ -494,6 +494,7 @@ class TestOutline:
         ("[[cell]]\nrecipe = 'digits/lucir'\naction.lr = 1\n[grid]\naction = [{lr = 1}]", "`action` in [grid] sets"),
         ("recipe = 'digits/lucir'\n[set]\nseed = 1\n[grid]\nseed = [1]", "`seed` is in [grid] and in [set]"),
         ("recipe = 'digits/lucir'\n[set.action]\nlr = 1\n[grid]\naction = [{lr = 1}]", "sets `action.lr` of [set]"),
+        ("recipe = 'digits/lucir'\n[grid]\naction = [{lr = 1}]\n'action.lr' = [1]", "in [grid] sets `action.lr`"),
         ("[[cell]]\nrecipe = 'digits/lucir'\noptions = {}", "cell 1: `options` is a table without keys"),
         ("recipe = 'digits/lucir'\n[set.memory.x]", "`memory.x` is a table without keys"),
         (f"recipe = 'digits/lucir'\n[grid]\nstart = ['{'n' * 240}']", "a folder's name of 2"),

@@ -57,6 +57,9 @@ def read_sweep(path: Path, *, outlined: bool = False) -> list[Cell]:
     if not rows:
         raise UserError(_needs_rows(path))
     grid = {key: _listed(key, choices) for key, choices in values.get("grid", {}).items()}
+    for one, other in itertools.permutations(grid, 2):
+        if other.startswith(f"{one}."):
+            raise UserError(f"{path}: `{one}` in [grid] sets `{other}` of [grid], too; leave one of them out")
     _refuse_set_twice(values.get("set", {}), "[set]", grid, str(path))
     for row in rows:
         _refuse_set_twice(row.keys, "a [[cell]]", grid, row.place or "")
