@@ -22,6 +22,7 @@ from itertools import product
 from pathlib import Path
 
 from poise.errors import PoiseError
+from poise.methods import make_method
 from poise.report import RunRecord, load_result, read_run
 from poise.report.reading import StreamKind
 from poise.report.reading.folders import KEPT_JOURNAL
@@ -120,8 +121,8 @@ def has_its_own_memory(run: RunRecord) -> bool:
 
 def options_of(run: RunRecord) -> Mapping[str, object]:
     """The options of its method that are not the usual ones."""
-    every = (run.recipe.get("options") or {}).items()
-    return {name: value for name, value in every if (name, value) != ("eta", "restarted")}
+    usual = make_method(run.method.split("+")[0]).options
+    return {name: value for name, value in (run.recipe.get("options") or {}).items() if usual.get(name) != value}
 
 
 def again(run: RunRecord) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from poise.policies import PRESETS, UNTUNED, WRAPPER_OPTIONS, named_now
-from poise.recipes import FORMER_OPTIONS, saved_memory, saved_options
+from poise.recipes import saved_memory, saved_options
 
 #: What is run: the resolved recipe, and what the data were.
 RECIPE: Final = "recipe.json"
@@ -77,8 +77,8 @@ def saved_recipe(recipe: Mapping[str, Any]) -> dict[str, Any]:
     )
     kept = {"memory": saved_memory(memory)} if isinstance(memory, Mapping) else {}
     options = recipe.get("options")
-    if recipe.get("method") in FORMER_OPTIONS and (options is None or isinstance(options, Mapping)):
-        kept["options"] = saved_options(recipe["method"], options)
+    if (options is None or isinstance(options, Mapping)) and (meant := saved_options(recipe.get("method"), options)):
+        kept["options"] = meant
     return {**named_now(recipe), **unused, **kept}
 
 

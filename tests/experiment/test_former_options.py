@@ -14,6 +14,7 @@ from poise.experiment import Plan, Run, RunFolder, reopen
 from poise.learner import LearnerState
 from poise.recipes import FORMER_OPTIONS
 from poise.report import read_run
+from poise.runfolder import saved_recipe
 
 Plans = Callable[..., Plan]
 WORDS = ("groups=[2,1]", "epochs=1", "images_per_class=20", "device=cpu")
@@ -59,3 +60,8 @@ def test_a_learner_says_it_too(method: str, written: dict[str, str], make_images
 def test_another_method_of_the_same_recipe_has_no_such_option(plan: Plans) -> None:
     assert plan(*WORDS, "method=podnet", name="digits/rmm").recipe.options == {}
     assert plan(*WORDS, "options.alpha=0.7", name="digits/aanets").recipe.options == {"eta": "restarted", "alpha": 0.7}
+
+
+@pytest.mark.parametrize("method", [None, 3, ["aanets"], "lucir"])
+def test_whatever_a_file_calls_a_method_is_read_without_an_error(method: object) -> None:
+    assert saved_recipe({"method": method, "options": None}) == {"method": method, "options": None}

@@ -20,7 +20,8 @@ from poise.experiment.folder import RunFolder
 from poise.experiment.progress import Lines, Quiet
 from poise.experiment.run import Run, Running, complete
 from poise.experiment.stopping import Stop, stopping
-from poise.experiment.sweep_file import Cell, rounds
+from poise.experiment.sweep_file import Cell
+from poise.experiment.sweep_order import rounds
 from poise.experiment.sweep_view import CellView, CellWatcher, SweepView
 from poise.report import load_result
 from poise.training import Executor, Lane, Lanes, LocalExecutor, Work, make_backend

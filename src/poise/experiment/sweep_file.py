@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -14,9 +14,8 @@ from poise.data.sources import open_source
 from poise.errors import UserError, check_plain, shown, suggestion
 from poise.experiment.plan import Opening, Plan, make_plan
 from poise.experiment.recipe import make_recipe, tomllib_loads
-from poise.experiment.starting import refuse_start_of
 from poise.recipes import read_toml, recipe_text
-from poise.runfolder import PHASE_0, RECIPE, REPORT
+from poise.runfolder import REPORT
 from poise.words import json_line, one_line
 
 SWEEP_KEYS: Final = ("recipe", "cell", "set", "grid")
@@ -82,55 +81,6 @@ def pick_cell(cells: list[Cell], number: int, file: Path) -> Cell:
     if not 0 <= number < len(cells):
         raise UserError(f"--cell {number}: {file} describes {len(cells)} cells, 0 to {len(cells) - 1}")
     return cells[number]
-
-
-def rounds(cells: Sequence[Cell], out: Path) -> list[list[Cell]]:
-    """The cells in the order in which they can be run: one that starts from another's phase 0 comes after it."""
-    first, left, found = awaited(cells, out), list(cells), list[list[Cell]]()
-    named = {cell.name: cell for cell in cells}
-    for name, other in first.items():
-        if other is not None:
-            _check_start(named[name], named[other], out / other)
-    while left:
-        names = {cell.name for cell in left}
-        ready = [cell for cell in left if first[cell.name] not in names]
-        if not ready:
-            which = ", ".join(sorted(names))
-            raise UserError(f"none of these cells can be the first, each starts from one of them: {which}")
-        found.append(ready)
-        left = [cell for cell in left if first[cell.name] in names]
-    return found
-
-
-def awaited(cells: Sequence[Cell], out: Path) -> dict[str, str | None]:
-    """For each cell by its name: the one of them from whose phase 0 it starts, if that is still to be trained.
-
-    A cell that was begun has its phase 0 already.
-    """
-    names = {str((out / cell.name).resolve()): cell.name for cell in cells}
-    found: dict[str, str | None] = {}
-    for cell in cells:
-        start = cell.plan.recipe.start  # its full path
-        waits = start is not None and not _is_there(out / cell.name / RECIPE) and not _is_there(Path(start) / PHASE_0)
-        found[cell.name] = names.get(start) if start is not None and waits else None
-    return found
-
-
-def _check_start(cell: Cell, first: Cell, folder: Path) -> None:
-    """Refuse a phase 0 that does not fit while nothing was trained; data that are not here are not compared."""
-    try:
-        if cell.plan.source.is_here and first.plan.source.is_here:
-            refuse_start_of(folder, first.plan, cell.plan)
-    except UserError as error:
-        raise UserError(f"{cell.name}: {error}") from error
-
-
-def _is_there(path: Path) -> bool:
-    """Whether there is such a file; not where it cannot be known, which the run says itself."""
-    try:
-        return path.exists()
-    except (OSError, ValueError):
-        return False
 
 
 def _check_keys(values: Mapping[str, Any], path: Path) -> None:

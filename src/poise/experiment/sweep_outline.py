@@ -10,7 +10,8 @@ from poise.errors import PoiseError
 from poise.experiment.dryrun import Cost, plan_cost, plan_speed, refuse_start
 from poise.experiment.folder import RunFolder
 from poise.experiment.plan import Plan
-from poise.experiment.sweep_file import Cell, awaited, rounds
+from poise.experiment.sweep_file import Cell
+from poise.experiment.sweep_order import rounds
 from poise.learner import Speed
 from poise.words import counted, duration
 
@@ -27,13 +28,13 @@ def describe_sweep(cells: Sequence[Cell], out: Path, number: int = 0) -> SweepOu
 
     Cells that could not be run in any order are refused.
     """
-    rounds(cells, out)
-    waits, speeds, refused = awaited(cells, out), dict[Hashable, Speed](), dict[str, PoiseError]()
+    waiting = {cell.name for part in rounds(cells, out)[1:] for cell in part}
+    speeds, refused = dict[Hashable, Speed](), dict[str, PoiseError]()
     rows, costs = list[tuple[str, str]](), list[Cost]()
     for cell in cells:
         try:
             state = _state(cell, RunFolder(out / cell.name))
-            reads = state == "new" and waits[cell.name] is None
+            reads = state == "new" and cell.name not in waiting
             cost = _cost(cell.plan, speeds, reads=reads) if state != "finished" else None
         except PoiseError as error:
             state, cost, refused[cell.name] = "refused", None, error

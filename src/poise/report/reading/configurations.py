@@ -102,8 +102,8 @@ def configurations(runs: Sequence[RunRecord]) -> list[Configuration]:
 
 def apart(runs: Sequence[RunRecord]) -> list[str]:
     """For each run its policy, and the keys in which it differs from others of the same method and policy."""
-    rows = {id(run): row.label for row in configurations(runs) for run in row.runs}
-    return [rows[id(run)].removeprefix(f"{run.method}, ").replace(f" · {run.where}", "", 1) for run in runs]
+    words = _keys_apart({run.configuration(STREAM_KEYS): run for run in runs})
+    return [", ".join([run.policy_label, *words[run.configuration(STREAM_KEYS)]]) for run in runs]
 
 
 def by_exam(runs: Sequence[RunRecord]) -> dict[str, list[RunRecord]]:
@@ -159,22 +159,27 @@ def baselines(rows: Sequence[Configuration]) -> dict[str, Configuration]:
 
 def _labels(firsts: Mapping[str, RunRecord]) -> dict[str, str]:
     """`lucir, online`; where several rows would share that label, also the keys in which they differ."""
-    alike: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
-    for key, run in firsts.items():
-        plain = f"{run.method}, {run.policy_label}"
-        alike.setdefault((plain, run.where), {})[key] = {
-            name: value for name, value in flat_keys(run.recipe) if name.split(".")[0] not in _ALIKE and value != {}
-        }
-    labels = {}
-    for (plain, _), group in alike.items():
-        names = sorted({name for keys in group.values() for name in keys})
-        known = {name: {json.dumps(keys.get(name)) for keys in group.values()} for name in names}
-        for key, keys in group.items():
-            apart = [name for name in names if len(known[name]) > 1 and name in keys]
-            labels[key] = ", ".join([plain, *(f"{name}={_short(keys[name])}" for name in apart)])
+    words = _keys_apart(firsts)
+    labels = {key: ", ".join([run.method, run.policy_label, *words[key]]) for key, run in firsts.items()}
     several = len({run.where for run in firsts.values()}) > 1
     named = {key: f"{label} · {firsts[key].where}" if several else label for key, label in labels.items()}
     return _with_numbers(named)
+
+
+def _keys_apart(firsts: Mapping[str, RunRecord]) -> dict[str, list[str]]:
+    """For each configuration: the keys, with their values, in which it differs from others of its method and policy."""
+    alike: dict[tuple[str, str, str], dict[str, dict[str, Any]]] = {}
+    for key, run in firsts.items():
+        alike.setdefault((run.method, run.policy_label, run.where), {})[key] = {
+            name: value for name, value in flat_keys(run.recipe) if name.split(".")[0] not in _ALIKE and value != {}
+        }
+    found = {}
+    for group in alike.values():
+        names = sorted({name for keys in group.values() for name in keys})
+        known = {name: {json.dumps(keys.get(name)) for keys in group.values()} for name in names}
+        for key, keys in group.items():
+            found[key] = [f"{name}={_short(keys[name])}" for name in names if len(known[name]) > 1 and name in keys]
+    return found
 
 
 def _with_numbers(labels: Mapping[str, str]) -> dict[str, str]:
