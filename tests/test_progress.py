@@ -64,6 +64,37 @@ def test_trials_and_training_are_counted_and_timed_apart() -> None:
     assert last.left == pytest.approx(0.0)
 
 
+def test_inside_of_trials_it_moves_on_and_never_back() -> None:
+    worker = Clock()
+    meter = Meter(worker, clock=worker)
+    worker.seen.trying = Trying("policy", ["lr=1", "lr=2"], [1 / 3, 1 / 3])
+    meter.note(events.PhaseStarted(1, 2, 4, 40, 8))
+    worker.now = 3.0
+    done = meter.note(events.TrialStep(1, 60))
+    assert (done.share, done.rate) == pytest.approx((0.06, 20.0))
+    worker.now = 8.0
+    assert meter.note(events.TrialStep(1, 100)).share == pytest.approx(0.16), "two trials side by side"
+    worker.seen.trying = Trying("policy", ["lr=1", "lr=2"], [1 / 3, 1 / 3], finished=1)
+    assert meter.note(trial(0)).share == pytest.approx(0.16), "a third of 300 images is less"
+    worker.seen.trying = Trying("policy", ["lr=1", "lr=2"], [1 / 3, 1 / 3], finished=2)
+    done = meter.note(trial(1))
+    assert (done.share, done.rate) == pytest.approx((0.2, 25.0))
+    assert meter.note(events.TrialStep(1, 10**9)).share == pytest.approx(0.3), "what was planned and no more"
+    worker.seen.trying = Trying("classifier", ["lr=1"], [1.0])
+    assert meter.note(events.TrialStep(1, 40)).share == pytest.approx(0.34)
+
+
+def test_resumed_among_trials_those_before_are_no_measurement() -> None:
+    worker = Clock()
+    meter = Meter(worker, clock=worker)
+    worker.seen.trying = Trying("policy", ["lr=2"], [1 / 3], before=1, spent=1 / 3)
+    worker.now = 1.0
+    assert meter.note(events.TrialStep(1, 10)).rate == 0.0
+    worker.now = 3.0
+    done = meter.note(events.TrialStep(1, 10))
+    assert (done.share, done.rate) == pytest.approx((0.12, 5.0))
+
+
 def test_a_run_counts_the_phases_to_come_with_their_tuning() -> None:
     worker = Clock(None)
     plans = [Workload(0, stages={"main": 200.0}), WORK, Workload(2, 3, True, 300.0, 0.0, {"main": 500.0})]

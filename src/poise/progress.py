@@ -89,7 +89,7 @@ class Meter:
         self._prepared = plan.preparing
         chosen, trained = self._chosen, self._trained
         self._chosen, self._trained = _work_done(event, plan, outlook.trying, (chosen, trained))
-        tuning = isinstance(event, events.TrialDone | events.TuningDone)
+        tuning = isinstance(event, events.TrialStep | events.TrialDone | events.TuningDone)
         if tuning and measures:
             self._tuning.count(self._chosen - chosen, elapsed)
         elif isinstance(event, events.StepDone | events.EpochDone | events.StageDone) and measures:
@@ -134,11 +134,8 @@ def _work_done(event: Event, plan: Workload, trying: Trying | None, before: tupl
     """How many images of a phase were trained on: before its own training, and in it."""
     chosen, trained = before
     match event:
-        case events.TrialDone() if trying is not None:
-            judges = trying.purpose != "policy"
-            return (plan.tuning + plan.judging * trying.done if judges else plan.tuning * trying.done), trained
-        case events.TuningDone():
-            return plan.tuning * min(1.0, step_number(event) / max(plan.trials, 1)), trained
+        case events.TrialStep() | events.TrialDone() | events.TuningDone():
+            return max(chosen, _tried(event, plan, trying, chosen)), trained
         case events.ActionDecided():
             return plan.choosing, trained
         case events.StepDone() | events.EpochDone() | events.StageDone():
@@ -146,6 +143,20 @@ def _work_done(event: Event, plan: Workload, trying: Trying | None, before: tupl
         case events.PhaseDone():
             return plan.choosing, plan.training
     return chosen, trained
+
+
+def _tried(
+    event: events.TrialStep | events.TrialDone | events.TuningDone, plan: Workload, trying: Trying | None, before: float
+) -> float:
+    """How many images trials, or a tuner, were trained on: those that are finished, and inside of others."""
+    if isinstance(event, events.TuningDone):
+        return plan.tuning * min(1.0, step_number(event) / max(plan.trials, 1))
+    judges = trying is not None and trying.purpose != "policy"
+    done = trying.done if trying is not None else 0.0
+    finished = plan.tuning + plan.judging * done if judges else plan.tuning * done
+    if isinstance(event, events.TrialDone):
+        return finished
+    return min(plan.tuning + plan.judging * judges, max(before, finished) + event.images)
 
 
 class _Pace:

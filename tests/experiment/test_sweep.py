@@ -32,7 +32,7 @@ from poise.experiment import (
 )
 from poise.experiment.stopping import Stop
 from poise.experiment.sweep import CellBench
-from poise.experiment.sweep_view import SweepView
+from poise.experiment.sweep_view import Standing, SweepView
 from poise.training import Bench, Lanes, LocalExecutor, Trainer, make_backend
 
 A = TypeVar("A")
@@ -132,6 +132,48 @@ def test_every_cell_gives_what_it_gives_alone(lanes: int, tmp_path: Path) -> Non
     before = {folder: (folder / "result.json").read_bytes() for folder in folders}
     run_sweep(cells, tmp_path / "runs", lanes, Lines(None, out))
     assert {folder: (folder / "result.json").read_bytes() for folder in folders} == before
+
+
+TRYING = """
+[set]
+epochs = 4
+groups = [2, 1, 1]
+images_per_class = 32
+[[cell]]
+recipe = "digits/lucir"
+policy = "exp3"
+policy_options.iterations = 4
+[[cell]]
+recipe = "digits/lucir"
+policy = "offline-rl"
+groups = [4, 1]
+policy_options.episodes = 2
+[[cell]]
+recipe = "digits/lucir"
+"""
+
+
+def test_while_one_cell_tries_actions_the_others_go_on(tmp_path: Path) -> None:
+    cells, turns = read_sweep(written(tmp_path / "sweep.toml", TRYING)), list[str]()
+    before = {cell.name: RunFolder(tmp_path / "alone" / cell.name) for cell in cells}
+    for cell in cells:
+        Run(cell.plan, before[cell.name]).start()
+
+    class View(SweepView):
+        def note(self, name: str, standing: Standing) -> None:
+            super().note(name, standing)
+            turns.append(name)
+
+    view = View(Lines(None, io.StringIO()), [cell.name for cell in cells])
+    executor = LocalExecutor(Lanes(make_backend("cpu", "fp32", deterministic=False), len(cells)))
+    assert list(executor.run(CellBench(tmp_path / "runs", view=view), cells)) == [None] * 3
+    together = turns[: min(len(turns) - turns[::-1].index(cell.name) for cell in cells)]  # until the first one ended
+    assert len(together) > 60
+    for name in before:
+        waits = [len(wait) for wait in "".join(" x"[each == name] for each in together).split("x")]
+        assert max(waits) <= 4, f"{name} waited while others had several turns"
+    for name, alone in before.items():
+        assert result(tmp_path / "runs" / name) == result(alone.path)
 
 
 def test_a_cell_that_fails_stops_no_other(tmp_path: Path) -> None:

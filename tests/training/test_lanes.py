@@ -24,6 +24,8 @@ from poise.training import (
     Lanes,
     LocalExecutor,
     LocalPhase,
+    Pace,
+    Pause,
     Schedule,
     Situation,
     Trainer,
@@ -174,6 +176,42 @@ class TestTurns:
         going = Lanes(cpu, 1).side_by_side(self.pieces({"a": 1, "b": 1}, log))
         assert next(going) == "a"
         assert log == ["a"]
+
+    def test_a_pause_after_every_round_of_turns_says_what_was_trained_on(self, cpu: Backend) -> None:
+        going = Lanes(cpu, 2).pausing(self.pieces({"a": 2, "b": 1, "c": 1}, []))
+        assert list(going) == [Pause(2), Pause(1), Pause(1), "a", "b", Pause(0), "c"]
+
+    @pytest.mark.parametrize(
+        ("pieces", "most", "settled", "expected"),
+        [
+            (1, 8, None, 1),  # not measured yet
+            (2, 8, None, 4),
+            (3, 8, None, 2),
+            (8, 8, None, 1),
+            (9, 8, None, 1),
+            (2, 3, None, 3),
+            (2, 8, 2, 2),
+            (2, 8, 8, 4),
+        ],
+    )
+    def test_work_that_shares_the_device_has_its_part_of_the_lanes(
+        self, pieces: int, most: int, settled: int | None, expected: int, cpu: Backend
+    ) -> None:
+        found = list[int]()
+
+        def work(name: str, lane: Lane) -> Work[str]:
+            inner = Lanes(cpu)
+            inner._measured, inner.pace = True, Pace(settled)
+            inner.limit(most)
+            yield 1
+            found.append(len(inner))
+            first, *_ = inner.pausing(self.pieces(dict.fromkeys("abcdefgh", 1), []))
+            assert first == Pause(expected)
+            yield 1
+            return name
+
+        list(Lanes(cpu, pieces).side_by_side([partial(work, str(number)) for number in range(pieces)]))
+        assert found == [expected] * pieces
 
     def test_no_work_is_done_at_once(self, cpu: Backend) -> None:
         assert list(Lanes(cpu, 2).side_by_side([])) == []

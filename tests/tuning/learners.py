@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice, pairwise
 from typing import Any, TypeVar
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from poise import Learner
 from poise.data.sources import DigitsSource
 from poise.learner import LearnerState
-from poise.training import ActionDecided, Event, TrialDone
+from poise.training import ActionDecided, Event, TrialDone, TrialStep
 
 E = TypeVar("E", bound=Event)
 
@@ -76,10 +76,15 @@ def assert_same_state(one: Saved, other: Saved) -> None:
 def told_and_saved(learner: Learner, arriving: tuple[Tensor, Tensor]) -> tuple[list[Event], list[Saved]]:
     """The events of the learner's next phase, and its state at each of them."""
     events, states = list[Event](), list[Saved]()
-    for event in learner.fitting(*arriving):
+    for event in telling(learner, arriving):
         events.append(event)
         states.append(saved(learner))
     return events, states
+
+
+def telling(learner: Learner, arriving: tuple[Tensor, Tensor]) -> Iterator[Event]:
+    """The events of the learner's next phase without those from inside of trials: resumed, one begins again."""
+    return (event for event in learner.fitting(*arriving) if not isinstance(event, TrialStep))
 
 
 def assert_resumes(
@@ -97,7 +102,7 @@ def assert_resumes(
     to_the_end = {places[0], places[len(places) // 2], places[-1]}
     for place, following in pairwise([*places, len(events) - 1]):
         resumed = reopened(states[place])
-        going = resumed.fitting(*arriving)
+        going = telling(resumed, arriving)
         told = list(islice(going, following - place))
         assert told == events[place + 1 : following + 1], f"after {events[place]}"
         assert_same_state(_without_names(saved(resumed)), _without_names(states[following]))

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ from poise.methods import Growth, make_method
 from poise.nets import Model, build_backbone, build_head
 from poise.policies.reinforce import Reinforce, state_of
 from poise.spaces import ActionSpace, make_space
-from poise.training import Backend, Evaluator, Schedule, Situation, Trainer, make_backend
+from poise.training import Backend, Evaluator, Pause, Schedule, Situation, Trainer, make_backend
 from poise.tuning import TrialInputs
 from poise.tuning.history import Episode
 from poise.tuning.offline import (
@@ -34,6 +34,8 @@ from poise.tuning.offline import (
     reinforce_after,
 )
 from poise.tuning.rewards import balanced_accuracy
+
+T = TypeVar("T")
 
 CLASSES, QUOTA = 6, 3
 FEW = OfflineOptions(episodes=4, phases=2, rate=5.0)  # a rate at which what was learned soon matters
@@ -89,6 +91,17 @@ def tasks_of(
     return PseudoTasks(inputs, space or space_of(situation), options, first or situation.method.default_action)
 
 
+def ended(going: Generator[Pause, None, T]) -> T:
+    """What a pseudo phase gives in the end; it trains on something on the way."""
+    trained = 0
+    while True:
+        try:
+            trained += next(going).images
+        except StopIteration as end:
+            assert trained > 0
+            return end.value  # type: ignore[no-any-return]
+
+
 def played(
     situation: Situation,
     images: ImageSet,
@@ -96,7 +109,8 @@ def played(
     done: Sequence[Episode] = (),
     **others: Any,
 ) -> list[Episode]:
-    return list(tasks_of(situation, images, options, **others).episodes(done))
+    going = tasks_of(situation, images, options, **others).episodes(done)
+    return [found for found in going if not isinstance(found, Pause)]
 
 
 def knowledge(policy: Reinforce) -> tuple[dict[str, list[list[float]]], list[float]]:
@@ -371,7 +385,7 @@ def test_pseudo_phases_store_and_discard_as_the_allocation_says(
     at: _Progress | None = _Progress.beginning(situation, 0, images)
     for new, taken in zip(phases, (own, action, action), strict=True):
         assert at is not None
-        at = at.after(new, taken, tasks)
+        at = ended(at.after(new, taken, tasks))
     assert sizes[:2] == [(0, 26), (2 * QUOTA, 34)]
     kept = 2 * QUOTA + 2 * ((4 * QUOTA + 17) // 4)  # half of the room of 34 images for four classes
     assert sizes[2] == (kept, 4 * QUOTA + 42 - kept)
@@ -382,7 +396,7 @@ def test_after_its_first_phase_a_pseudo_stream_keeps_what_a_real_one_keeps(
     first_rho: float, situation: Situation, images: ImageSet
 ) -> None:
     tasks, new = tasks_of(situation, images, rho=0.5, first_rho=first_rho), images.of_labels([0, 1])
-    at = _Progress.beginning(situation, 0, images).after(new, situation.method.default_action, tasks)
+    at = ended(_Progress.beginning(situation, 0, images).after(new, situation.method.default_action, tasks))
     assert at is not None
     most = (2 * QUOTA + math.floor(first_rho * 26)) // 2
     assert at.rho == first_rho

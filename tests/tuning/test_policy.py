@@ -16,7 +16,7 @@ from poise.errors import Damaged
 from poise.methods import make_method
 from poise.policies import POLICIES as BUILDERS
 from poise.policies import PRESETS, Outcome, Policy, Trial, Tried
-from poise.training import ActionDecided, Event, StageDone, TrialDone
+from poise.training import ActionDecided, Event, StageDone, TrialDone, TrialStep
 from poise.tuning import Attempt, Entry, History, PolicyTuner, Reward, TrialResult
 from poise.tuning.history import told_to_policy
 
@@ -30,6 +30,7 @@ from .learners import (
     reopened,
     saved,
     small,
+    telling,
     told_and_saved,
     tried_in,
 )
@@ -313,6 +314,21 @@ KILLED: dict[str, dict[str, Any]] = {
     "the paper's candidates": {"space": {"lr": [0.1, 0.02]}, "trials": {"classifier": "paper"}},
     "horizon": {"space": {"lr": [0.1, 0.02]}, "trials": {"horizon": 1}},
 }
+
+
+@pytest.mark.parametrize("case", KILLED)
+def test_killed_inside_of_a_trial_it_begins_that_trial_again(case: str) -> None:
+    straight, arriving = small(**KILLED[case]), digits([3, 4])
+    killed = reopened(saved(straight))
+    events, _ = told_and_saved(straight, arriving)
+    going = killed.fitting(*arriving)
+    while not isinstance(next(going), TrialDone):
+        pass
+    assert isinstance(next(going), TrialStep)
+    resumed = reopened(saved(killed))
+    left = events[1 + events.index(of(TrialDone, events)[0]) :]
+    assert list(telling(resumed, arriving)) == left
+    assert_same(straight, resumed)
 
 
 @pytest.mark.parametrize("case", KILLED)

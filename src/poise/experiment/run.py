@@ -29,7 +29,7 @@ from poise.nets import named_info, named_modules
 from poise.progress import Meter
 from poise.runfolder import SECONDS
 from poise.schema import contents_of
-from poise.training import Event, Executor, TrialDone, TuningDone, Work, World, trained_images
+from poise.training import Event, Executor, TrialDone, TrialStep, TuningDone, Work, World, trained_images
 from poise.tuning import Reward
 
 log = logging.getLogger(__name__)
@@ -196,7 +196,7 @@ class Run:
             began = time.monotonic()
             with heeding(self.executor, lambda: self._leave_if_asked(learner)):
                 event = next(events, None)
-            part = "policy" if isinstance(event, TrialDone | TuningDone) else "train"
+            part = "policy" if isinstance(event, TrialStep | TrialDone | TuningDone) else "train"
             self.seconds[part] += time.monotonic() - began
             if event is None:
                 return self._check_ranks(learner)

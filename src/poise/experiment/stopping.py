@@ -15,7 +15,17 @@ import torch
 
 from poise.errors import Interrupted
 from poise.store import CHECKPOINT_SECONDS
-from poise.training import Event, Executor, StageDone, TrialDone, TuningDone, WaitingExecutor, World, current_world
+from poise.training import (
+    Event,
+    Executor,
+    StageDone,
+    TrialDone,
+    TrialStep,
+    TuningDone,
+    WaitingExecutor,
+    World,
+    current_world,
+)
 
 TRIAL_SECONDS = 2.0  # between checkpoints during policy learning, which are small
 PATIENCE = 1.0  # seconds in which one who keeps pressing Ctrl-C does not disturb what is being closed
@@ -118,7 +128,9 @@ class CheckpointClock:
         self._written = time.monotonic()
 
     def is_due(self, event: Event) -> bool:
-        """Whether to write one after this event."""
+        """Whether to write one after this event; inside of a trial there is nothing new to write."""
+        if isinstance(event, TrialStep):
+            return False
         trying = isinstance(event, TrialDone | TuningDone)
         patience = min(self._seconds, TRIAL_SECONDS) if trying else self._seconds
         return isinstance(event, StageDone) or time.monotonic() - self._written >= patience

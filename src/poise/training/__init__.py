@@ -22,6 +22,7 @@ from poise.training.events import (
     StepDone,
     TimeExpected,
     TrialDone,
+    TrialStep,
     TuningDone,
     trained_images,
 )
@@ -30,7 +31,7 @@ from poise.training.keeping import keep_exemplars, keep_memory, measure_means, r
 from poise.training.lanes import Crew, Lane, Lanes
 from poise.training.material import Material, features_suffice
 from poise.training.outlook import Outlook, Trying, Workload
-from poise.training.pace import Gauge, Pace, Work, give_back, worthwhile
+from poise.training.pace import Gauge, Pace, Pause, Work, give_back, worthwhile
 from poise.training.schedule import Schedule
 from poise.training.situation import LocalPhase, Situation
 from poise.training.switches import Switches, changed_switches, read_switches
@@ -60,6 +61,7 @@ __all__ = [
     "Material",
     "Outlook",
     "Pace",
+    "Pause",
     "PhaseDone",
     "PhaseStarted",
     "Schedule",
@@ -70,6 +72,7 @@ __all__ = [
     "TimeExpected",
     "Trainer",
     "TrialDone",
+    "TrialStep",
     "Trying",
     "TuningDone",
     "WaitingExecutor",

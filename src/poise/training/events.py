@@ -76,6 +76,16 @@ class PhaseStarted(Event):
 
 
 @dataclass(frozen=True)
+class TrialStep(Event):
+    """Trials went on, or a tuner did: all of them together on so many images."""
+
+    kind = "trial step"
+    kept = False
+
+    images: int
+
+
+@dataclass(frozen=True)
 class TrialDone(Event):
     """An action was tried; `trial` is its place in the policy's plan, `record` what was measured on the way.
 
@@ -178,4 +188,4 @@ class StageDone(Event):
 
 def trained_images(event: Event) -> int:
     """How many images were trained on since the last event."""
-    return event.images if isinstance(event, StepDone | JudgingStep) else 0
+    return event.images if isinstance(event, StepDone | JudgingStep | TrialStep) else 0

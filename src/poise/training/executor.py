@@ -7,13 +7,14 @@ back in the order of asking, so that nobody can tell where they were made.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeVar, runtime_checkable
 
 from poise.training.lanes import Lane, Lanes
-from poise.training.pace import Work
+from poise.training.pace import Pause, Work
 
 A_contra = TypeVar("A_contra", contravariant=True)
 R_co = TypeVar("R_co", covariant=True)
@@ -60,6 +61,13 @@ class LocalExecutor:
 
     def run(self, bench: Bench[A, R], attempts: Sequence[A]) -> Iterator[R]:
         """Taking turns, as many at once as the lanes allow."""
+        with closing(self.pausing(bench, attempts)) as going:
+            for found in going:
+                if not isinstance(found, Pause):
+                    yield found
+
+    def pausing(self, bench: Bench[A, R], attempts: Sequence[A]) -> Generator[R | Pause, None, None]:
+        """The same with a pause after every round of turns."""
 
         def too_large(place: int, error: Exception) -> R:
             return bench.failed(attempts[place], error)
@@ -68,4 +76,4 @@ class LocalExecutor:
             bench.waits(attempts[place])
 
         jobs = [partial(bench.work, attempt) for attempt in attempts]
-        return self.lanes.side_by_side(jobs, admits=self.admits, waits=waits, too_large=too_large)
+        return self.lanes.pausing(jobs, admits=self.admits, waits=waits, too_large=too_large)

@@ -1,15 +1,18 @@
 """Lanes: work side by side on one device, each piece on a stream of its own, from a single thread.
 
 The only scheduler: trials of a round, a judgement beside the phase's own training, and the runs of a sweep take turns
-here, and what does not fit into memory beside the others waits here until it does.
+here, and what does not fit into memory beside the others waits here until it does. Trials of a run in a sweep take
+turns with the other runs, and the more of these there are, the fewer lanes they have for themselves.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
@@ -18,7 +21,7 @@ import torch
 from poise.actions import Action
 from poise.errors import OutOfMemory
 from poise.training.backend import Backend
-from poise.training.pace import MOST_PIECES, WINDOW, Gauge, Pace, Work, give_back
+from poise.training.pace import MOST_PIECES, WINDOW, Gauge, Pace, Pause, Work, give_back
 from poise.training.situation import LocalPhase
 from poise.training.trainer import Trainer
 
@@ -66,10 +69,31 @@ class Lane:
 Job = Callable[[Lane], Work[T]]  # starts, or starts again, a piece of work on a lane
 
 
+class _Sharing(threading.local):
+    """Among how many pieces of work, each of which may have lanes of its own, what runs in this thread is one."""
+
+    pieces = 1
+
+
+_SHARING = _Sharing()
+
+
+@contextmanager
+def _sharing(pieces: int) -> Iterator[None]:
+    """One of so many pieces has its turn."""
+    before = _SHARING.pieces
+    _SHARING.pieces = before * max(1, pieces)
+    try:
+        yield
+    finally:
+        _SHARING.pieces = before
+
+
 class Lanes:
     """Some lanes on one device: one on a CPU; on a GPU as many as its pace allows, unless a number is given.
 
-    `kind` of work: what was found out about the pace of one serves the next of the same kind.
+    `kind` of work: what was found out about the pace of one serves the next of the same kind. Inside of a piece of work
+    that shares the device with others, there are as many as leave all of them `MOST_PIECES`: nothing is measured there.
     """
 
     def __init__(
@@ -88,7 +112,10 @@ class Lanes:
 
     def __len__(self) -> int:
         """How many may be at work at once."""
-        return min(self._most, self.pace.allowed)
+        if not self._measured or _SHARING.pieces == 1:
+            return min(self._most, self.pace.allowed)
+        part = max(1, MOST_PIECES // _SHARING.pieces)
+        return min(self._most, part, self.pace.allowed if self.pace.settled else part)
 
     def limit(self, most: int) -> None:
         """Use at most so many where their number is found by measuring."""
@@ -136,10 +163,24 @@ class Lanes:
         others starts again when there is more of it, and `waits` is told; one that finds none alone raises, unless
         `too_large` makes a result of that.
         """
+        with closing(self.pausing(jobs, admits=admits, waits=waits, too_large=too_large)) as going:
+            for found in going:
+                if not isinstance(found, Pause):
+                    yield found
+
+    def pausing(
+        self,
+        jobs: Sequence[Job[T]],
+        *,
+        admits: Callable[[], bool] = lambda: True,
+        waits: Callable[[int], None] = lambda place: None,
+        too_large: Callable[[int, Exception], T] | None = None,
+    ) -> Generator[T | Pause, None, None]:
+        """`side_by_side` with a pause after every round of turns, so that others may have theirs."""
         crew, told = Crew(self, jobs, waits=waits, too_large=too_large), 0
         try:
             while crew.active or (crew.waiting and admits()):
-                crew.take_turns(admits())
+                yield Pause(crew.take_turns(admits()))
                 while told in crew.results:
                     left = time.perf_counter()
                     yield crew.results.pop(told)
@@ -209,7 +250,12 @@ class Crew(Generic[T]):
     @property
     def room(self) -> int:
         """How many more could be at work at once."""
-        return max(0, min(self._pace.allowed, len(self._lanes)) - len(self.active) - len(self.waiting))
+        return max(0, self._allowed - len(self.active) - len(self.waiting))
+
+    @property
+    def _allowed(self) -> int:
+        """How many may be at work at once."""
+        return len(self._lanes) if self._pace is self._lanes.pace else self._pace.allowed
 
     def join(self, job: Job[T]) -> int:
         """One job more; by this number its result is known."""
@@ -217,16 +263,26 @@ class Crew(Generic[T]):
         self._joined += 1
         return self._joined - 1
 
-    def take_turns(self, admits: bool = True, more: int = 0) -> None:
-        """Start what may start, and let every job continue for a moment; so many `more` wait for room elsewhere."""
+    def take_turns(self, admits: bool = True, more: int = 0) -> int:
+        """Start what may start, and let every job continue for a moment; so many `more` wait for room elsewhere.
+
+        Returns how many images were trained on.
+        """
         if admits:
             self._admit()
-        self._pace.look(len(self.waiting) + more)
+        if _SHARING.pieces > 1:
+            self._pace.disturbed()
+        else:
+            self._pace.look(len(self.waiting) + more)
         failed: tuple[int, Job[T]] | None = None
+        trained = 0
         for place in list(self.active):
             lane, work, job = self.active[place]
             try:
-                self._pace.did(self._turn(lane, work))
+                with _sharing(len(self.active)):
+                    images = self._turn(lane, work)
+                self._pace.did(images)
+                trained += images
                 continue
             except StopIteration as end:
                 self.results[place] = end.value
@@ -244,6 +300,7 @@ class Crew(Generic[T]):
                 break
         if failed:  # outside the handler, which would keep the failed training alive
             self._wait(*failed)
+        return trained
 
     def _turn(self, lane: Lane, work: Work[T]) -> int:
         """A moment; beside a main training until the job has trained on something, so that it keeps up."""
@@ -253,7 +310,7 @@ class Crew(Generic[T]):
         return images
 
     def _admit(self) -> None:
-        allowed = self._pace.allowed if self._beside else min(self._pace.allowed, len(self._lanes))
+        allowed = self._allowed
         while self.waiting and len(self.active) < allowed:
             place, job = self.waiting.popleft()
             lane = self._lanes.idle([busy for busy, _, _ in self.active.values()], allowed)

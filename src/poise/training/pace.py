@@ -42,6 +42,12 @@ class Gauge:
         return Gauge(free=lambda: free_on(device), wait=lambda: torch.cuda.synchronize(device))
 
 
+class Pause(NamedTuple):
+    """Work went on for a moment, on so many images, and there is nothing to tell yet."""
+
+    images: int
+
+
 class Found(NamedTuple):
     """What is known about the right number of pieces.
 
@@ -100,6 +106,11 @@ class Pace:
         """How many pieces may run at once."""
         return self._found.allowed
 
+    @property
+    def settled(self) -> bool:
+        """Whether that number is final."""
+        return self._found.settled
+
     def begin(self, piece: Hashable) -> None:
         """A piece has started."""
         self._working.add(piece)
@@ -118,13 +129,17 @@ class Pace:
         if self._mark is not None:
             self._mark += seconds
 
+    def disturbed(self) -> None:
+        """Others share the device at present: what was being measured is not about these pieces alone."""
+        self._mark, self._steps = None, 0
+
     def look(self, waiting: int) -> None:
         """Measure and adjust; called before each round of turns, once every piece that may run has been admitted."""
         if self._found.settled:
             return
         before, self._captured = self._captured, self._gauge.captured()
         if len(self._working) < self.allowed or self._captured != before:
-            self._mark, self._steps = None, 0
+            self.disturbed()
         elif self._mark is None:
             if self._steps >= FIRST * self.allowed:
                 self._gauge.wait()

@@ -11,10 +11,10 @@ from poise.actions import Action
 from poise.errors import UserError, shown, suggestion
 from poise.policies import Forecast, Setup
 from poise.spaces import ActionSpace, Grids
-from poise.training import Event, Outlook
-from poise.tuning.attempt import TrialSettings
+from poise.training import Event, Outlook, Pause, TrialStep
+from poise.tuning.attempt import Attempt, TrialSettings
 from poise.tuning.history import Entry, History
-from poise.tuning.rewards import Reward
+from poise.tuning.rewards import Reward, TrialResult
 from poise.tuning.trials import Trials
 
 Options = Mapping[str, Any]
@@ -44,6 +44,14 @@ class Task:
     def phase(self) -> int:
         """The number of the phase."""
         return self.trials.inputs.situation.phase
+
+    def trying(self, attempt: Attempt) -> Generator[Event, None, TrialResult]:
+        """Run one attempt, telling on the way how far it has come."""
+        for found in self.trials.pausing([attempt]):
+            if not isinstance(found, Pause):
+                return found
+            yield TrialStep(self.phase, found.images)
+        raise AssertionError("a trial has a result")
 
 
 @dataclass(frozen=True)

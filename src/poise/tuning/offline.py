@@ -27,7 +27,18 @@ from poise.nets import Model
 from poise.policies import MOST_TRIALS, Forecast
 from poise.policies.reinforce import FEATURES, Reinforce, state_of
 from poise.spaces import ActionSpace
-from poise.training import Event, LocalPhase, Situation, Trainer, TuningDone, keep_exemplars, remember_means
+from poise.training import (
+    Event,
+    LocalPhase,
+    Pause,
+    Situation,
+    Trainer,
+    TrialStep,
+    TuningDone,
+    keep_exemplars,
+    remember_means,
+    trained_images,
+)
 from poise.tuning.attempt import TrialInputs
 from poise.tuning.base import Choice, Task, Tuner, TunerKind, resolve_options
 from poise.tuning.classifier import AUTO, first_classifier
@@ -76,6 +87,9 @@ class OfflineTuner(Tuner):
         """Play the episodes that are left, before the first phase is trained."""
         tasks = PseudoTasks(task.trials.inputs, self.space, self._options, first)
         for episode in tasks.episodes(_episodes_in(task.history)):
+            if isinstance(episode, Pause):
+                yield TrialStep(task.phase, episode.images)
+                continue
             task.history.append(Played(task.phase, episode))
             yield TuningDone(task.phase, self.kind.name, episode.as_json())
 
@@ -151,33 +165,34 @@ class PseudoTasks:
         """What is played with: the images of classes that have two."""
         return _playable(self.inputs.new)
 
-    def episodes(self, done: Sequence[Episode]) -> Iterator[Episode]:
-        """Play the episodes after those already done, so that a killed run is resumed exactly."""
+    def episodes(self, done: Sequence[Episode]) -> Iterator[Episode | Pause]:
+        """Play the episodes after those already done, so that a killed run is resumed exactly; with pauses."""
         situation = self.inputs.situation
         assert situation.growth.old == 0, "pseudo tasks are made of the first phase"
         OFFLINE.check_first_phase(_count(self.images))
         return situation.backend.guarded(self._play_all(reinforce_after(self.space, self.options, done), len(done)))
 
-    def _play_all(self, policy: Reinforce, first: int) -> Generator[Episode, None, None]:
+    def _play_all(self, policy: Reinforce, first: int) -> Generator[Episode | Pause, None, None]:
         for number in range(first, self.options.episodes):
-            episode = self.play(policy, number)
+            episode = yield from self._play(policy, number)
             policy.update(episode.steps)
             yield episode
 
-    def play(self, policy: Reinforce, number: int) -> Episode:
+    def _play(self, policy: Reinforce, number: int) -> Generator[Pause, None, Episode]:
         """One pseudo stream from its first phase to its last, or to the one that diverges."""
         situation = self.inputs.situation
         seed = situation.seed
         stream = _pseudo_stream(self.images, self.options.phases, draws.generator(seed, "offline stream", number))
         first, *later = stream.phases
-        at = _Progress.beginning(situation, draws.key(seed, "offline", number), first).after(first, self.first, self)
+        none = _Progress.beginning(situation, draws.key(seed, "offline", number), first)
+        at = yield from none.after(first, self.first, self)
         steps: list[Experienced] = []
         for phase, new in enumerate(later, start=1):
             if at is None:
                 break
             state = state_of(at.known, _count(new), len(at.kept))
             arm = policy.sample(state, draws.generator(seed, "offline", number, phase))
-            at = at.after(new, self.space.actions[arm], self)
+            at = yield from at.after(new, self.space.actions[arm], self)
             reward = at.accuracy(stream.valid, self.counted(self.space.actions[arm])) if at is not None else 0.0
             steps.append((tuple(state.tolist()), arm, reward))
         return Episode(number, tuple(steps))
@@ -220,7 +235,7 @@ class _Progress:
         """How many classes were learned."""
         return sum(self.situation.growth)
 
-    def after(self, new: ImageSet, action: Action, tasks: PseudoTasks) -> _Progress | None:
+    def after(self, new: ImageSet, action: Action, tasks: PseudoTasks) -> Generator[Pause, None, _Progress | None]:
         """The next pseudo phase, trained with that action and cut to memory; None if it diverged.
 
         The first one is as long as a real phase: a policy that learns on half-trained models learns to forget. What is
@@ -237,8 +252,8 @@ class _Progress:
         epochs = tasks.epochs(action) if self.known else situation.schedule.epochs
         trainer = Trainer(situation, begun.model, begun.teacher, action, begun.feed, epochs=epochs)
         try:
-            for _ in trainer.run():
-                pass
+            for event in trainer.run():
+                yield Pause(trained_images(event))
             model = trainer.predictor.eval()
             most = per_class(quota, sum(situation.growth), arrived, rho)
             kept = keep_exemplars(situation.evaluator, model, begun.kept, new, most)

@@ -9,7 +9,7 @@ from typing import Any
 
 from poise.actions import Action
 from poise.policies import Decided, Forecast, Policy, Setup, Tried, forecast, make_policy, new_epochs, replay
-from poise.training import Event, Trying
+from poise.training import Event, Pause, TrialStep, Trying
 from poise.tuning.attempt import Attempt
 from poise.tuning.base import Choice, Options, Task, Tuner, TunerKind
 from poise.tuning.history import History, TriedWithHits, told_to_policy
@@ -51,7 +51,12 @@ class PolicyTuner(Tuner):
         chances, actions = _chances(policy), self.space.actions
         attempts = [Attempt(trial, actions[trial.arm], task.counted(actions[trial.arm])) for trial in policy.ask()]
         trying = task.outlook.trying = self._trying(task, attempts)
-        for attempt, result in zip(attempts, task.trials.run_all(attempts), strict=True):
+        waiting = iter(attempts)
+        for result in task.trials.pausing(attempts):
+            if isinstance(result, Pause):
+                yield TrialStep(task.phase, result.images)
+                continue
+            attempt = next(waiting)
             outcome = task.reward.outcome(result, attempt.classifier)
             policy.tell([outcome])
             judges = attempt.trial.full or task.trials.inputs.settings.classifier == "trials"

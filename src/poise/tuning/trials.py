@@ -24,6 +24,7 @@ from poise.training import (
     Lanes,
     LocalExecutor,
     LocalPhase,
+    Pause,
     Trainer,
     Work,
     keep_exemplars,
@@ -111,16 +112,24 @@ class Trials:
 
     def run_all(self, attempts: Sequence[Attempt]) -> Iterator[TrialResult]:
         """The same for several attempts, wherever they are run; results in the order of asking."""
+        return (found for found in self.pausing(attempts) if not isinstance(found, Pause))
+
+    def pausing(self, attempts: Sequence[Attempt]) -> Iterator[TrialResult | Pause]:
+        """The same; where they are run here, with pauses on the way."""
         return self.inputs.situation.backend.guarded(self._run_all(attempts))
 
-    def _run_all(self, attempts: Sequence[Attempt]) -> Generator[TrialResult, None, None]:
+    def _run_all(self, attempts: Sequence[Attempt]) -> Generator[TrialResult | Pause, None, None]:
         rounds = {attempt.trial.round for attempt in attempts}
         self._splits = {number: splits for number, splits in self._splits.items() if number in rounds}
+        going: Iterator[TrialResult | Pause]
         if isinstance(self._executor, LocalExecutor):
             self._draw(rounds)
             self._lanes.limit(self._worthwhile_lanes(attempts))
-        for result in self._executor.run(self, attempts):
-            yield self.inputs.situation.backend.shared(result)
+            going = self._executor.pausing(self, attempts)
+        else:
+            going = self._executor.run(self, attempts)
+        for found in going:
+            yield found if isinstance(found, Pause) else self.inputs.situation.backend.shared(found)
 
     def _worthwhile_lanes(self, attempts: Sequence[Attempt]) -> int:
         """How many lanes these attempts are worth: each of them captures every kind of step that it meets."""
