@@ -19,7 +19,7 @@ from poise.store import read_journal
 from poise.training import ActionDecided, EpochDone, Event, StepDone, TrialDone, TuningDone
 from poise.tuning.bilevel import tuned_axes
 
-from .learners import GRID, SETTINGS, assert_resumes, assert_same, digits, of, reopened, saved, told_and_saved
+from .learners import GRID, SETTINGS, assert_resumes, assert_same, digits, of, reopened, saved, telling, told_and_saved
 
 SHORT: dict[str, Any] = {**SETTINGS, "memory": 4, "epochs": 2, "batch": 64}
 TUNERS: dict[str, dict[str, Any]] = {
@@ -116,10 +116,10 @@ def test_killed_at_any_event_and_gone_on_it_ends_with_the_same_bytes_and_events(
 @pytest.mark.parametrize("tuner", TUNERS)
 def test_killed_again_and_again_it_still_arrives(tuner: str) -> None:
     straight, learner = made(tuner), made(tuner)
-    expected = [event for labels in (FIRST, SECOND) for event in straight.fitting(*phase(labels))]
+    expected = [event for labels in (FIRST, SECOND) for event in telling(straight, phase(labels))]
     told: list[Event] = []
     while learner.phases_ < 2:  # one event, and killed
-        going = learner.fitting(*phase((FIRST, SECOND)[learner.phases_]))
+        going = telling(learner, phase((FIRST, SECOND)[learner.phases_]))
         told.append(next(going))
         learner = reopened(saved(learner))
     assert told == expected

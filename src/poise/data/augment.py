@@ -205,8 +205,9 @@ class Preprocessing:
         if not len(store) or 0 in store.shape:
             raise UserError("no images to measure mean and standard deviation on; give at least one")
         per_chunk = max(1, _CHUNK // math.prod(store.shape))
-        chunks = (store.part(start, start + per_chunk) for start in range(0, len(store), per_chunk))
-        counts = np.sum([_value_counts(chunk) for chunk in chunks], axis=0)
+        counts = np.zeros((store.shape[0], 256), dtype=np.int64)
+        for start in range(0, len(store), per_chunk):  # added up at once: see `Evaluator.extract`
+            counts += _value_counts(store.part(start, start + per_chunk))
         shares = counts / counts.sum(axis=1, keepdims=True)
         values = np.arange(256) / 255
         mean = shares @ values

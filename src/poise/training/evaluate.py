@@ -47,16 +47,23 @@ class Evaluator:
     def extract(self, model: Model, images: ImageSet | PixelStore | Tensor, *, mirrored: bool = False) -> Extracted:
         """Features and logits of uint8 images, or of their mirror images, without augmentation; the model in eval mode.
 
-        They are gathered batch by batch, from wherever they lie.
+        They are gathered batch by batch, from wherever they lie. What is found is written into memory that is there from
+        the beginning: small results that are kept between large batches would break the memory of these into pieces
+        that fit none of the next ones, and a process would grow by all of its images.
         """
         store = images.store if isinstance(images, ImageSet) else as_store(images)
         training = model.training
         model.eval()
-        features, logits = [], []
         device, on_gpu = self.backend.device, self.backend.device.type == "cuda"
         size = batch_size(GPU_BATCH if on_gpu else cpu_batch(*store.shape[1:]), *store.shape[1:])
         world, starts = self.backend.world, range(0, len(store), size)
         stretches = [(0, len(starts))] if world is None else world.stretches(len(starts))
+        found = Extracted(
+            *(
+                torch.empty(len(store), count, dtype=torch.float32, device=device)
+                for count in (model.head.width, model.head.classes)
+            )
+        )
         for start in starts[slice(*stretches[0 if world is None else world.rank])]:
             part = store.part(start, start + size).to(device)
             following = (min(start + count * size, len(store)) for count in (1, 2))
@@ -67,30 +74,14 @@ class Evaluator:
             plain = plain.contiguous(memory_format=torch.channels_last)
             with self.backend.autocast, seeding(drawn_from(model, plain, training=False), start, device):
                 output = model(plain)
-            features.append(output.features[: len(part)])
-            logits.append(output.logits[: len(part)])
+            for whole, values in zip(found, (output.features, output.logits), strict=True):
+                whole[start : start + len(part)] = values[: len(part)]
         model.train(training)
-        if world is not None and len(store):
-            shapes = (model.head.width, features), (model.head.classes, logits)
+        if world is not None and len(store):  # each rank has its own rows: all of them, in the order of one process
             rows = [(first * size, min(last * size, len(store))) for first, last in stretches]
-            return Extracted(*(self._complete(width, found, rows) for width, found in shapes))
-        if not features:  # no image: a trial may hold out all that are new
-            return Extracted(
-                *(
-                    torch.empty(0, count, dtype=torch.float32, device=device)
-                    for count in (model.head.width, model.head.classes)
-                )
-            )
-        return Extracted(torch.cat(features), torch.cat(logits))
-
-    def _complete(self, width: int, found: list[Tensor], rows: list[tuple[int, int]]) -> Tensor:
-        """The values of all images, where this rank computed some of them: in the same order, with the same bytes."""
-        assert self.backend.world is not None
-        whole = torch.empty(rows[-1][1], width, dtype=torch.float32, device=self.backend.device)
-        if found:
-            whole[slice(*rows[self.backend.world.rank])] = torch.cat(found)
-        self.backend.world.complete_(whole, rows)
-        return whole
+            for whole in found:
+                world.complete_(whole, rows)
+        return found
 
     def class_means(self, model: Model, exemplars: ImageSet, classes: int) -> Tensor:
         """The unit mean feature of every class, from its exemplars under the present model.
