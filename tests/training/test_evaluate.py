@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 
 import numpy as np
@@ -176,3 +177,41 @@ def test_guesses_among_some_rows_are_the_best_of_these(model: Model, make_images
     found = evaluator.guesses(model, means, images.pixels, torch.tensor([0, 2]))
     for name, rows in found.items():
         assert rows.tolist() == [2 if last > first else 0 for first, last in scores[name][:, [0, 2]].tolist()]
+
+
+# Memory ---------------------------------------------------------------------------------------------------------------
+
+LOOKED_AT = """
+import torch
+from torch import nn
+from poise.data import Augmentation, ImageSet, Preprocessing
+from poise.nets import Model, build_head, torch_generator
+from poise.training import Evaluator, make_backend
+
+class Pooled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(3, 64)
+
+    def forward(self, images):
+        return self.linear(images.mean(dim=(2, 3)))
+
+torch.set_num_threads(1)
+model = Model(Pooled(), build_head("cosine", 64))
+model.head.grow(3, torch_generator(0, "head", 0))
+count = 2000
+pixels, places = torch.zeros(count, 3, 224, 224, dtype=torch.uint8), torch.arange(count)
+images = ImageSet(pixels, torch.zeros_like(places), places)
+images = images.select(torch.arange(count).flip(0))
+evaluator = Evaluator(Preprocessing((0.5,) * 3, (0.25,) * 3, Augmentation(pad=0)), make_backend("cpu", "fp32", False))
+evaluator.extract(model, images.select(torch.arange(64)))
+found, peak = peak_while(lambda: evaluator.extract(model, images))
+print(len(found.features), images.store.nbytes, peak)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is measured by /proc")
+def test_looking_at_images_takes_the_memory_of_a_few_batches(measured_apart: Callable[..., list[str]]) -> None:
+    count, size, peak = map(int, measured_apart(LOOKED_AT))
+    assert count == 2000
+    assert peak < size / 2  # of four times as much in float32; it was more than all of them
