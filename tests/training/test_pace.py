@@ -107,6 +107,17 @@ def test_a_single_bad_window_settles_nothing() -> None:
     assert pace.allowed == 4
 
 
+def test_what_was_measured_beside_others_counts_for_nothing() -> None:
+    machine = Machine(saturating(1))
+    pace = Pace(gauge=machine.gauge())
+    machine.work(pace, pieces=2, steps=10)  # a window has begun
+    assert machine.waits == 1
+    machine.now += 1000.0  # in which others had the device
+    pace.disturbed()
+    machine.work(pace)
+    assert pace.allowed == 1, "two are not faster than one"
+
+
 def test_short_pieces_are_measured_over_several_of_them() -> None:
     machine = Machine(saturating(8))
     pace = Pace(gauge=machine.gauge())
