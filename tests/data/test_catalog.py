@@ -67,6 +67,7 @@ def test_digits_is_always_there_and_not_shadowed_by_a_folder() -> None:
     class_folders(Path("digits"))
     assert isinstance(open_source("digits"), DigitsSource)
     assert isinstance(open_source("./digits"), FolderSource)
+    assert open_source("./digits").name == "digits (folder)"
 
 
 def test_a_folder_path_is_a_data_set(home: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,9 +18,11 @@ from PIL import Image
 
 from poise.data.packing import Packing
 from poise.data.packs import PackedStore
+from poise.errors import UserError
 from poise.experiment import Plan, Run, RunFolder, load_recipe, make_plan
 from poise.experiment.dryrun import describe_plan
 from poise.experiment.plan import reopen
+from poise.report.reading import read_run
 
 WORDS = ("data={}", "setting=tfs", "phases=2", "epochs=1", "batch=8", "net=small", "policy=fixed", "memory=2")
 
@@ -105,3 +109,50 @@ def test_nothing_reads_a_pixel_before_the_first_phase_and_then_only_its_own(
 
 def test_a_plan_says_where_the_images_live(packed: Path) -> None:
     assert "in the largest phase, streamed from the pack (" in describe_plan(plan_of(packed))
+
+
+@pytest.mark.parametrize("name", ["cifar100", "imagenet-subset-lucir", "digits"])
+def test_a_pack_that_is_called_like_a_known_data_set_has_another_name_in_results(
+    name: str, packed: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / f"{name}.pack"
+    shutil.copy(packed, other)
+    result = Run(plan_of(other), RunFolder(tmp_path / "run")).start()
+    assert result["data"] == f"{name} (pack)"
+    run = read_run(tmp_path / "run")
+    assert run.data == f"{name} (pack)"
+    older = replace(run, result={**result, "data": name})
+    assert older.data == f"{name} (pack)", "by the path in its recipe"
+
+
+def test_a_run_that_an_older_version_began_under_that_name_is_resumed(
+    packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "cifar100.pack"
+    shutil.copy(packed, other)
+    with monkeypatch.context() as older:
+        older.setattr("poise.data.sources.pack.own_name", lambda path: path.stem)
+        list(islice(Run(plan_of(other), RunFolder(tmp_path / "run"), checkpoint_seconds=0).starting(), 14))
+    folder, plan = reopen(tmp_path / "run")
+    assert Run(plan, folder).resume()["data"] == "cifar100 (pack)"
+
+
+def test_a_link_to_a_pack_is_resumed(packed: Path, tmp_path: Path) -> None:
+    (tmp_path / "link.pack").symlink_to(packed)
+    list(islice(Run(plan_of(tmp_path / "link.pack"), RunFolder(tmp_path / "run"), checkpoint_seconds=0).starting(), 14))
+    folder, plan = reopen(tmp_path / "run")
+    assert Run(plan, folder).resume()["data"] == "some"
+
+
+def test_other_images_than_those_of_the_start_are_named_before_the_stream_is_laid_out(
+    packed: Path, tmp_path: Path
+) -> None:
+    mine = tmp_path / "mine.pack"
+    shutil.copy(packed, mine)
+    words = [*(word.format(mine) for word in WORDS), "setting=groups", "groups=[2,1,1]"]
+    plan = make_plan("folder", load_recipe("folder", words))
+    list(islice(Run(plan, RunFolder(tmp_path / "run"), checkpoint_seconds=0).starting(), 3))
+    mine.unlink()
+    list(Packing(packed.parent / "images", mine, size=16, classes=("a", "b")).run())
+    with pytest.raises(UserError, match=r"the data '.*mine\.pack' are not those that .* was started with"):
+        reopen(tmp_path / "run")

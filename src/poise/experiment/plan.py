@@ -229,10 +229,14 @@ def reopen(path: Path) -> tuple[RunFolder, Plan]:
         keyed({"name": text, "recipe": mapped(anything), "fingerprint": text})(saved, "")
         with fitting_together():
             recipe = make_recipe(saved_recipe(saved["recipe"]))
-    plan = make_plan(saved["name"], recipe)
-    if plan.source.fingerprint != saved["fingerprint"]:
-        raise UserError(f"the data '{plan.recipe.data}' are not those that {path} was started with; restore them first")
-    return folder, plan
+
+    def open_same(data: str, size: int | None) -> Source:
+        source = _open(data, size)
+        if source.fingerprint != saved["fingerprint"]:
+            raise UserError(f"the data '{data}' are not those that {path} was started with; restore them first")
+        return source
+
+    return folder, make_plan(saved["name"], recipe, open_same)
 
 
 def refuse_other_exam(folder: RunFolder, examiner: Examiner) -> None:

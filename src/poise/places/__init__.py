@@ -13,9 +13,11 @@ from poise.places.known import (
     explain_collection,
     explain_getting,
     explain_unknown,
+    file_name,
     is_name,
     listing,
     named_place,
+    own_name,
     remember,
 )
 from poise.places.packfile import ENDING, is_pack
@@ -36,6 +38,7 @@ __all__ = [
     "explain_collection",
     "explain_getting",
     "explain_unknown",
+    "file_name",
     "image_files",
     "is_name",
     "is_pack",
@@ -43,6 +46,7 @@ __all__ = [
     "list_files",
     "listing",
     "named_place",
+    "own_name",
     "remember",
     "scan",
 ]

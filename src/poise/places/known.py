@@ -25,6 +25,8 @@ _ADD = "poise data add {} --from FOLDER"
 EMBEDDED = "digits"
 #: What the recipe for a folder of one's own says in place of its name.
 UNNAMED = "folder"
+#: What follows the name of a file or folder of the user's that is called like a data set that poise knows.
+_OWN = {True: " (pack)", False: " (folder)"}
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,32 @@ def _kind(place: Path) -> str:
 def is_name(word: str) -> bool:
     """Whether a data set can have this name."""
     return _NAME.fullmatch(word) is not None
+
+
+def own_name(path: Path) -> str:
+    """What data in a folder or a pack of the user's own are called: never like a data set that poise knows.
+
+    >>> own_name(Path("/photos/pets.pack")), own_name(Path("/photos/cifar100.pack")), own_name(Path("/photos/digits"))
+    ('pets', 'cifar100 (pack)', 'digits (folder)')
+    """
+    packed = path.suffix == ENDING
+    word = path.stem if packed else path.name
+    return f"{word}{_OWN[packed]}" if _is_known(word) else word
+
+
+def file_name(name: str) -> str:
+    """The name of the file or folder of data that are called so, which was their name in results of older versions.
+
+    >>> file_name("cifar100 (pack)"), file_name("pets (pack)")
+    ('cifar100', 'pets (pack)')
+    """
+    words = (name.removesuffix(ending) for ending in _OWN.values() if name.endswith(ending))
+    return next((word for word in words if _is_known(word)), name)
+
+
+def _is_known(name: str) -> bool:
+    """Whether poise knows a data set of this name without being told."""
+    return name == EMBEDDED or name in RELEASES or name in COLLECTIONS
 
 
 def cifar_folder(release: Release) -> Path | None:

@@ -16,14 +16,14 @@ from poise.data.sources.base import Source, digest, warn_of_copies
 from poise.data.suitable import LARGEST_SIZE, LEAST_SIZE, check_room, suitable_augmentation, suitable_net
 from poise.errors import UserError, check_whole
 from poise.files import MOST_IMAGE, file_word, read_bytes
-from poise.places import Files, list_files, scan
+from poise.places import Files, file_name, list_files, own_name, scan
 
 
 class FolderSource(Source):
     """Images in class folders, decoded to one square size."""
 
     def __init__(self, folder: Path, *, name: str | None = None, size: int | None = None) -> None:
-        self.name = name or folder.resolve().name
+        self.name = name or own_name(folder.resolve())
         self._folder = folder
         self._layout = scan(folder)
         self.class_names = tuple(self._layout.train)
@@ -71,7 +71,7 @@ class FolderSource(Source):
 
     def _images(self, files: Files) -> ImageSet:
         listed = list(list_files(files))
-        name = file_word(self.name)
+        name = file_word(file_name(self.name))
         pack = f"pack them once: poise data pack {shlex.quote(str(self._folder))} --out {shlex.quote(name)}.pack"
         todo = f"{pack} --size {self._side}, then use data={name}.pack; or use a smaller image_size"
         check_room(len(listed), (3, self._side, self._side), todo)

@@ -11,6 +11,7 @@ from poise.data.packs import TEST, TRAIN, Pack
 from poise.data.sources.base import Source, warn_of_copies
 from poise.data.suitable import suitable_augmentation, suitable_net
 from poise.errors import UserError
+from poise.places import own_name
 
 
 class PackSource(Source):
@@ -20,7 +21,7 @@ class PackSource(Source):
     """
 
     def __init__(self, path: Path, *, name: str | None = None, size: int | None = None) -> None:
-        self.name = name or path.stem
+        self.name = name or own_name(path.resolve())
         self.path = path
         self.pack = Pack.open(path)
         self.class_names = self.pack.class_names

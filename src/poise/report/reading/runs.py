@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from poise.actions import Action, AxisValue
 from poise.files import file_word
+from poise.places import own_name
 from poise.policies import DEFAULT_POLICY
 from poise.runfolder import CHANCE_KEYS, backward_transfer, is_tuned, method_name, without_empty_keys
 from poise.spaces import FIRST_ONLINE
@@ -152,8 +153,11 @@ class RunRecord:
 
     @property
     def data(self) -> str:
-        """The name of the data set."""
-        return str(self.result["data"]) if self.result else Path(str(self.recipe.get("data", "?"))).name
+        """The name of the data set. A file or folder of the user's is never called like one that poise knows."""
+        word = str(self.recipe.get("data", "?"))
+        if Path(word).is_absolute():  # older results have the name of the file alone
+            return own_name(Path(word))
+        return str(self.result["data"]) if self.result else word
 
     @property
     def method(self) -> str:
