@@ -80,7 +80,8 @@ def test_a_folder_path_is_a_data_set(home: Path) -> None:
 
 def test_size_is_for_class_folders() -> None:
     assert "digits has images of one fixed size" in refusal("digits", size=32)
-    assert "leave out size=32" in refusal("cifar100", size=32)
+    assert "leave out image_size=32" in refusal("cifar100", size=32)
+    assert "leave out image_size=128" in refusal("imagenet", size=128)
 
 
 def test_an_unknown_name_gets_the_nearest_one_and_the_way_to_add_it() -> None:

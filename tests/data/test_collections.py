@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from hashlib import blake2b
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from poise.cli.lists import data_add
 from poise.data import Augmentation, class_order
 from poise.data.packing import Packing
 from poise.data.sources import open_source
@@ -82,6 +84,12 @@ class TestWhereNothingIs:
         found = {entry.name: entry for entry in listing()}
         assert {*COLLECTIONS} <= {*found}
         assert all(found[name].where is None and "poise data add" in found[name].hint for name in COLLECTIONS)
+        assert "run poise data add tinyimagenet --from FOLDER" in found["tinyimagenet"].hint
+        assert (
+            "run poise data pack FOLDER --out imagenet-subset-lucir.pack --classes imagenet-subset-lucir, then "
+            "poise data add imagenet-subset-lucir --from imagenet-subset-lucir.pack" in found[LUCIRS.name].hint
+        )
+        assert all("--from FOLDER" not in found[name].hint for name in COLLECTIONS if name != "tinyimagenet")
 
     def test_a_run_is_refused_in_one_line(self) -> None:
         with pytest.raises(UserError, match="imagenet-subset-lucir was not found; put train/CLASS") as caught:
@@ -142,6 +150,54 @@ class TestPacked:
             open_source("imagenet-subset-lucir")
         assert "\n" not in str(caught.value)
 
+    @pytest.mark.parametrize("name", ["imagenet", "imagenet-subset-lucir"])
+    def test_a_pack_that_was_added_comes_before_class_folders(
+        self, name: str, small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        (tmp_path / "fast").mkdir()
+        (small.parent / "imagenet-subset-lucir").symlink_to(small)
+        added = self.pack(small, name, *([name] if name != "imagenet" else [])).rename(
+            tmp_path / "fast" / f"{name}.pack"
+        )
+        data_add(name, added)
+        assert capsys.readouterr().err.count("\n") == 1, "the note alone"
+        assert f"pack {added}" in open_source(name).notes[0]
+        assert f"pack {added}" in open_source("imagenet-subset-lucir").notes[0], "of the whole pack, too"
+        assert {entry.where for entry in listing() if entry.name == name} == {str(added)}
+
+    def test_what_comes_before_a_pack_that_was_added_is_said(
+        self, small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        first = self.pack(small, "imagenet")
+        added = Path(shutil.copy(first, tmp_path / "other.pack"))
+        data_add("imagenet", added)
+        assert f"but imagenet in the folder of POISE_DATA comes first: {first}; move it" in capsys.readouterr().err
+        data_add("mine", added)
+        assert "comes first" not in capsys.readouterr().err
+        added.unlink()
+        with pytest.raises(UserError, match=r"gone; .* poise data add mine --from FILE.pack"):
+            open_source("mine")
+
+    def test_a_dry_run_counts_the_files_of_class_folders_and_decodes_none(
+        self, small: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        chosen = sorted(np.random.RandomState(1993).permutation(6)[:3].tolist())
+        for file in (small / "train").glob("*/*.png"):
+            file.write_text("no image")
+        (small / "train" / f"n{chosen[1]:08}" / "0.png").unlink()
+        monkeypatch.setattr("poise.experiment.dryrun._times", lambda *_: [])
+        words = ["net=small", "setting=groups", "groups=[2,1]", "order=sorted", "memory=2"]
+        recipe = load_recipe("imagenet-subset/lucir", words)
+        plan = make_plan("imagenet-subset/lucir", recipe, open_outlined)
+        assert plan.source.outline() == ([6, 5, 6], (3, 28, 28))
+        assert plan.source.class_names == tuple(f"n{label:08}" for label in chosen)
+        text = describe_plan(plan)
+        assert f"in {small} is not packed: its 17 images were counted, none was read" in text
+        assert "    0            2        2          11            0" in text
+        shutil.rmtree(small / "val")
+        with pytest.raises(UserError, match="has no test folder; add test/CLASS"):
+            describe_plan(make_plan("imagenet-subset/lucir", recipe, open_outlined))
+
     def test_a_subset_is_part_of_the_whole_pack_or_has_its_own(self, small: Path) -> None:
         chosen = sorted(np.random.RandomState(1993).permutation(6)[:3].tolist())
         self.pack(small, "imagenet")
@@ -199,7 +255,9 @@ class TestPackedTinyImageNet:
         return tmp_path / "elsewhere"
 
     @pytest.mark.parametrize("name", ["tinyimagenet", "tiny-imagenet-100"])
-    def test_it_is_found_by_either_name(self, name: str, folder: Path, tmp_path: Path) -> None:
+    def test_it_is_found_by_either_name(
+        self, name: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         (tmp_path / "data").mkdir()
         pack = tmp_path / "data" / f"{name}.pack"
         for _ in Packing(folder, pack, 64).run():
@@ -210,6 +268,8 @@ class TestPackedTinyImageNet:
         folder.rename(tmp_path / "data" / "tiny-imagenet-100")
         unpacked = open_source("tinyimagenet")
         assert (unpacked.notes == packed.notes) == (name == "tiny-imagenet-100"), "the folder comes before another name"
+        data_add("tinyimagenet", Path(shutil.copy(pack, tmp_path / "added.pack")))
+        assert f"comes first: {tmp_path / 'data' / 'tiny-imagenet-100'}" in capsys.readouterr().err
         assert packed.preprocessing == unpacked.preprocessing
         assert packed.net == unpacked.net
         assert packed.class_names == unpacked.class_names

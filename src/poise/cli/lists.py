@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from poise.cli.words import path_option, say, show
-from poise.places import listing
+from poise.places import listing, shadowing
 from poise.recipes import recipe_names, recipe_text
 
 
@@ -40,3 +40,5 @@ def data_add(
     added = add_source(name, source)
     say(*added.notes)
     show(f"{name}: {len(added.class_names)} classes, checked and remembered")
+    if (first := shadowing(name)) is not None:
+        say(f"but {name} in the folder of POISE_DATA comes first: {first}; move it away, or unset POISE_DATA")

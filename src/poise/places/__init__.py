@@ -19,6 +19,7 @@ from poise.places.known import (
     named_place,
     own_name,
     remember,
+    shadowing,
 )
 from poise.places.packfile import ENDING, is_pack
 from poise.places.releases import RELEASES, Release
@@ -49,4 +50,5 @@ __all__ = [
     "own_name",
     "remember",
     "scan",
+    "shadowing",
 ]

@@ -60,6 +60,11 @@ class Collection:
             places = np.sort(np.random.RandomState(_SEED).permutation(IMAGENET_CLASSES)[: self.classes])
         return tuple(places[: self.classes].tolist())
 
+    @property
+    def needs_pack(self) -> bool:
+        """Whether its images are too many and too large to be decoded at each start: class folders will not do."""
+        return self.size < self.stored
+
     def sizes(self) -> list[int]:
         """About how many training images each class has, where they are not counted: the same of each."""
         each, rest = divmod(self.images, self.classes)

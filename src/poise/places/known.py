@@ -1,13 +1,15 @@
 """Which data sets poise knows, and where each of them was found.
 
 A data set is looked for in the folder that POISE_DATA names, then among the folders that the user
-registered, which are remembered in one small file per user.
+registered, which are remembered in one small file per user. Class folders of a data set that must be packed come after
+every pack of it.
 """
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +23,7 @@ from poise.places.releases import RELEASES, Release
 
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 _ADD = "poise data add {} --from FOLDER"
+_ADD_PACK = "poise data add {} --from FILE.pack"
 #: The data set that comes along.
 EMBEDDED = "digits"
 #: What the recipe for a folder of one's own says in place of its name.
@@ -58,7 +61,7 @@ def listing() -> list[KnownSource]:
         if name in taken or name in searched:
             continue
         there = place.exists()
-        hint = "" if there else f"{place} is gone; {_ADD.format(name)}"
+        hint = "" if there else f"{place} is gone; {_explain_adding(name, place)}"
         entries.append(KnownSource(name, _kind(place), str(place) if there else None, hint))
     return entries
 
@@ -125,8 +128,18 @@ def _find_cifar(release: Release) -> KnownSource:
 
 def collection_place(collection: Collection) -> Path | None:
     """Where it lies, in POISE_DATA or registered: a pack or class folders, its own or those of all of ImageNet."""
-    own = named_place(collection.name, collection.folder)
-    return own if own is not None or not collection.part else named_place("imagenet")
+    first = None
+    for place in _collection_places(collection):
+        if not collection.needs_pack or not place.is_dir():
+            return place
+        first = first or place
+    return first
+
+
+def _collection_places(collection: Collection) -> Iterator[Path]:
+    yield from _places(collection.name, collection.folder)
+    if collection.part and collection.name != "imagenet":
+        yield from _places("imagenet")
 
 
 def _find_collection(collection: Collection) -> KnownSource:
@@ -140,10 +153,16 @@ def _find_collection(collection: Collection) -> KnownSource:
 
 def explain_collection(collection: Collection) -> str:
     """How to get a data set of ImageNet's line that was not found."""
-    whole = " or with all of ImageNet's classes" if collection.part and collection.name != "imagenet" else ""
+    if not collection.needs_pack:
+        return (
+            f"put train/CLASS/* and val/CLASS/* of {collection.title} into a folder and run "
+            f"{_ADD.format(collection.name)}, or set POISE_DATA to the folder that {collection.folder} is in"
+        )
+    pack = f"{collection.folder}{ENDING}"
+    only = f" --classes {collection.name}" if collection.name != "imagenet" else ""
     return (
-        f"put train/CLASS/* and val/CLASS/* of {collection.title}{whole} into a folder and run "
-        f"{_ADD.format(collection.name)}, or set POISE_DATA to the folder that {collection.folder} is in"
+        f"put train/CLASS/* and val/CLASS/* of ImageNet into a folder, run poise data pack FOLDER --out {pack}{only}, "
+        f"then poise data add {collection.name} --from {pack}, or set POISE_DATA to the folder that {pack} is in"
     )
 
 
@@ -156,19 +175,36 @@ def explain_getting(release: Release) -> str:
     )
 
 
-def named_place(name: str, called: str | None = None) -> Path | None:
-    """The pack, or the folder of class folders, of this name: in POISE_DATA, where it may be `called` otherwise, which
-    is looked for first; or registered.
+def named_place(name: str) -> Path | None:
+    """The pack, or the folder of class folders, of this name: the first of them."""
+    return next(_places(name), None)
+
+
+def _places(name: str, called: str | None = None) -> Iterator[Path]:
+    """The packs and the folders of class folders of this name: in POISE_DATA, where they may be `called` otherwise,
+    which is looked for first; then the registered one.
     """
     searched = _data_folder()
     files = [file for word in (called or name, name) for file in (f"{word}{ENDING}", word)]
     for place in (searched / file for file in files) if searched is not None else ():
         if place.is_dir() or (place.suffix == ENDING and is_pack(place)):
-            return place
+            yield place
     registered = _read_registered().get(name)
     if registered is not None and not registered.exists():
         raise UserError(_explain_vanished(name, registered))
-    return registered
+    if registered is not None:
+        yield registered
+
+
+def shadowing(name: str) -> Path | None:
+    """What is opened under the name of a registered data set in place of it: what POISE_DATA has comes first."""
+    registered = _read_registered().get(name)
+    if name in RELEASES:
+        found = cifar_folder(RELEASES[name])
+    else:
+        found = collection_place(COLLECTIONS[name]) if name in COLLECTIONS else named_place(name)
+    same = registered is None or found is None or found.resolve() == registered.resolve()
+    return None if same else found
 
 
 def _data_folder() -> Path | None:
@@ -203,7 +239,12 @@ def _is_data_set(folder: Path) -> bool:
 
 
 def _explain_vanished(name: str, folder: Path) -> str:
-    return f"{name} is registered at {folder}, which is gone; put it back or run {_ADD.format(name)}"
+    return f"{name} is registered at {folder}, which is gone; put it back or run {_explain_adding(name, folder)}"
+
+
+def _explain_adding(name: str, place: Path) -> str:
+    """The command that registers it again."""
+    return (_ADD_PACK if place.suffix == ENDING else _ADD).format(name)
 
 
 def explain_unknown(data: str) -> str:

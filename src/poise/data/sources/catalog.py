@@ -37,16 +37,18 @@ def open_source(data: str, *, size: int | None = None, outlined: bool = False) -
             name in the working directory; write `./NAME` for the folder.
         size: height and width to which the images of class folders are scaled (None: chosen), and to which the centre
             of those of a pack is cut out (None: all of it).
-        outlined: of one of ImageNet's data sets that is not here, give the numbers of classes and images.
+        outlined: of one of ImageNet's data sets that is not here, or not packed, give its numbers of classes and images.
     """
     if data == EMBEDDED or data in RELEASES or data in COLLECTIONS:
         if size is not None:
-            raise UserError(f"{data} has images of one fixed size; leave out size={size}, it is for class folders")
+            raise UserError(
+                f"{data} has images of one fixed size; leave out image_size={size}, it is for class folders"
+            )
         if data in COLLECTIONS:
-            place = collection_place(COLLECTIONS[data])
-            if place is None and outlined:
-                return OutlinedSource(COLLECTIONS[data])
-            return open_collection(COLLECTIONS[data], place)
+            collection, place = COLLECTIONS[data], collection_place(COLLECTIONS[data])
+            if outlined and (place is None or (collection.needs_pack and place.is_dir())):
+                return OutlinedSource(collection, place)
+            return open_collection(collection, place)
         return DigitsSource() if data == EMBEDDED else _open_cifar(RELEASES[data])
     place = named_place(data) if is_name(data) else None
     if place is not None:

@@ -29,12 +29,12 @@ RESIZED: Final = Augmentation(pad=0, flip=True, resized=0.08)
 
 def own_preprocessing(collection: Collection) -> Preprocessing:
     """The constants of such a data set: ImageNet's, and random resized crops where images are stored larger."""
-    return Preprocessing(MEAN, STD, RESIZED if collection.stored > collection.size else SHIFTED)
+    return Preprocessing(MEAN, STD, RESIZED if collection.needs_pack else SHIFTED)
 
 
 def own_net(collection: Collection) -> str:
     """ResNet-18: with LUCIR's stem, for small images with one that keeps their resolution."""
-    return "resnet18" if collection.stored > collection.size else "cifar-resnet18"
+    return "resnet18" if collection.needs_pack else "cifar-resnet18"
 
 
 def open_collection(collection: Collection, place: Path | None) -> Source:
@@ -43,7 +43,7 @@ def open_collection(collection: Collection, place: Path | None) -> Source:
         raise UserError(f"{collection.name} was not found; {explain_collection(collection)}")
     if not place.is_dir():
         return PackedCollection(collection, place)
-    if collection.size < collection.stored:
+    if collection.needs_pack:
         collection.select(sorted(scan(place).train), str(place))
         only = f" --classes {collection.name}" if collection.name != "imagenet" else ""
         pack = shlex.quote(f"{place.parent / collection.folder}{ENDING}")
@@ -112,18 +112,38 @@ class TinySource(FolderSource):
 
 
 class OutlinedSource(Source):
-    """A collection that is not here: its numbers of classes and images, for an estimate, and no image."""
+    """A collection that is not here, or not packed: its numbers of classes and images, for an estimate, and no image.
+
+    The files in its class folders are counted; without a folder the numbers are the published ones.
+    """
 
     is_here = False
 
-    def __init__(self, collection: Collection) -> None:
+    def __init__(self, collection: Collection, folder: Path | None = None) -> None:
         self.name = collection.name
-        self.class_names = tuple(f"class {place}" for place in range(collection.classes))
+        self._collection = collection
+        if folder is None:
+            self._count_as_published()
+        else:
+            self._count_files(folder)
         self.preprocessing = own_preprocessing(collection)
         self.augmentation = self.preprocessing.augmentation
         self.net = own_net(collection)
+
+    def _count_as_published(self) -> None:
+        collection = self._collection
+        self.class_names = tuple(f"class {place}" for place in range(collection.classes))
+        self._sizes, self._tests = collection.sizes(), [collection.tests // collection.classes] * collection.classes
         self.notes = (f"{collection.title} is not here: counted as published, about {collection.images:,} images",)
-        self._collection = collection
+
+    def _count_files(self, folder: Path) -> None:
+        layout = scan(folder)
+        self.class_names = tuple(self._collection.select(sorted(layout.train), str(folder)))
+        self._sizes = [len(layout.train[name]) for name in self.class_names]
+        self._folder, tests = folder, layout.test
+        self._tests = [len(tests.get(name, ())) for name in self.class_names] if tests is not None else []
+        title, count = self._collection.title, sum(self._sizes)
+        self.notes = (f"{title} in {folder} is not packed: its {count:,} images were counted, none was read",)
 
     @property
     def fingerprint(self) -> str:
@@ -132,15 +152,17 @@ class OutlinedSource(Source):
 
     def train(self) -> ImageSet:
         """As many blank images as it has, which take no memory."""
-        return self._blank(self._collection.sizes())
+        return self._blank(self._sizes)
 
     def test(self) -> ImageSet:
         """As many blank images as its exam has."""
-        return self._blank([self._collection.tests // self._collection.classes] * self._collection.classes)
+        if not self._tests:
+            raise UserError(f"{self._folder} has no test folder; add test/CLASS/* (or val/CLASS/*) or set exam=dev")
+        return self._blank(self._tests)
 
     def outline(self) -> tuple[list[int], tuple[int, int, int]]:
-        """The published numbers."""
-        return self._collection.sizes(), (3, self._collection.size, self._collection.size)
+        """The numbers that were counted, or published."""
+        return self._sizes, (3, self._collection.size, self._collection.size)
 
     def _blank(self, counts: list[int]) -> ImageSet:
         """One black image many times, as large as most are when they are stored: 4 to 3 where the aspect is kept."""
