@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from PIL import Image
 from poise.data.augment import Augmentation
 from poise.data.sources import FolderSource
 from poise.errors import UserError
-from poise.places import scan
+from poise.places import labelled_files, scan
 
 
 def fill(folder: Path, count: int, side: int = 40, start: int = 0) -> None:
@@ -105,9 +106,17 @@ def test_a_test_folder_without_labels_gives_way_to_a_validation_folder(divided: 
     assert len(FolderSource(divided).test()) == 5
 
 
+def test_a_whole_data_set_is_not_what_one_phase_brings(divided: Path) -> None:
+    words = f"not class folders; give {divided / 'train'} to learn, or {divided / 'test'} to score"
+    with pytest.raises(UserError, match=re.escape(words)):
+        labelled_files(divided)
+    assert labelled_files(divided / "train")[1] == ["cat"] * 2 + ["dog"] * 3
+
+
 def test_a_class_named_train_is_a_class(tmp_path: Path) -> None:
     fill(tmp_path / "train", 2)
     fill(tmp_path / "bus", 2)
+    assert labelled_files(tmp_path)[1] == ["bus"] * 2 + ["train"] * 2
     assert FolderSource(tmp_path).class_names == ("bus", "train")
 
 

@@ -66,8 +66,19 @@ def labelled_files(folder: Path) -> tuple[list[Path], list[str]]:
     """Every image file in `folder/CLASS/*`, and its class: what one phase brings."""
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder; give a folder with one folder of images for each class")
+    _refuse_parts(folder)
     listed = list(list_files(_classes(folder, least=1)))
     return [file for _, file in listed], [name for name, _ in listed]
+
+
+def _refuse_parts(folder: Path) -> None:
+    """Refuse a whole data set where the class folders of one of its parts are wanted."""
+    train = folder / "train"
+    if not train.is_dir() or _image_files(train) or not _folder_names(train):
+        return
+    exam = _exam_part(folder)
+    tests = f", or {exam} to score" if exam.is_dir() else ""
+    raise UserError(f"{folder} holds parts of a data set, not class folders; give {train} to learn{tests}")
 
 
 def image_files(path: Path) -> list[Path]:

@@ -37,7 +37,7 @@ def open_source(data: str, *, size: int | None = None, outlined: bool = False) -
             name in the working directory; write `./NAME` for the folder.
         size: height and width to which the images of class folders are scaled (None: chosen), and to which the centre
             of those of a pack is cut out (None: all of it).
-        outlined: of one of ImageNet's data sets that is not here, or not packed, give its numbers of classes and images.
+        outlined: of one of ImageNet's data sets that is not here or not packed, say how many classes and images it has.
     """
     if data == EMBEDDED or data in RELEASES or data in COLLECTIONS:
         if size is not None:
