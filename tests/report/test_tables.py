@@ -5,12 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import math
+import tomllib
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
 import pytest
 
+import poise
 from poise.report.comparisons import comparisons
 from poise.report.page.glance import summary
 from poise.report.reading import RunRecord, baselines, configurations, load_result, read_run, read_runs, run_of_result
@@ -19,7 +21,7 @@ from poise.report.tables import ReportTable, make_tables
 from poise.report.tables.ablation import ablation_tables
 from poise.report.tables.accuracy import accuracy_tables, all_runs_table
 from poise.report.tables.costs import stored_table, time_table
-from poise.report.tables.paper import Published, published_accuracy
+from poise.report.tables.paper import ROWS, Published, printed_accuracy, published_accuracy
 from poise.report.tables.regret import regret_table
 from poise.report.tables.table import gain_note
 from poise.report.tables.text import comparison_table, run_table
@@ -134,6 +136,60 @@ def test_where_the_papers_run_was_another_it_says_so_and_does_not_compare(write:
     assert f"paper 72.5, not comparable: {words}" in table.markdown()
     (record,) = table.records
     assert (record["paper"], record["difference"]) == (72.5, None)
+
+
+def test_the_papers_imagenet_figures_stand_beside_the_subset_of_each_methods_code(write: Write) -> None:
+    lucirs = {"data": "imagenet-subset-lucir", "epochs": 90}
+    podnets = {"data": "imagenet-subset-podnet", "epochs": 90, "net": "pod-resnet18"}
+    lucir, tuned = paper_run(write, "lucir", **lucirs), paper_run(write, "tuned", **lucirs, policy="online")
+    doubt = "doubtful, it is iCaRL's figure too; LUCIR was published with 70.8 to 71.3"
+    assert published_accuracy(lucir, 5, "tfh") == Published(65.3, 0.6, doubt)
+    assert published_accuracy(lucir, 5, "tfs") == Published(66.7, 0.5)
+    assert published_accuracy(lucir, 25, "average") == Published(53.8, 0.8)
+    assert published_accuracy(tuned, 5, "tfh") == Published(70.6, 0.7)
+    aanets = paper_run(write, "aanets", **podnets, method="aanets")
+    assert published_accuracy(aanets, 5, "tfh") == Published(77.0, 0.7)
+    rmm = paper_run(write, "rmm", **podnets, method="aanets", memory=RMM)
+    assert published_accuracy(rmm, 25, "tfs") == Published(71.6, 0.3)
+    other = paper_run(write, "other", **{**lucirs, "net": "pod-resnet18"}, method="aanets")
+    assert published_accuracy(other, 5, "tfh") == Published(77.0, 0.7, "another 100 classes there")
+    podnet = published_accuracy(paper_run(write, "podnet", **podnets, method="podnet"), 5, "tfh")
+    assert podnet is not None
+    assert "75.5" in podnet.unlike
+    der = paper_run(write, "der", **{**podnets, "epochs": 220}, method="der")
+    assert published_accuracy(der, 5, "tfh") == Published(78.4)
+    assert published_accuracy(der, 5, "tfs") == Published(76.9, None, "its network and memory are not said")
+    foster = paper_run(write, "foster", **{**lucirs, "epochs": 170}, method="foster", action={"beta1": 0.97})
+    assert published_accuracy(foster, 5, "tfh") == Published(80.2, None, "AutoAugment with ImageNet's policy there")
+
+
+def test_the_papers_imagenet_figures_need_its_epochs_and_network(write: Write) -> None:
+    whole = paper_run(write, "whole", data="imagenet", epochs=90)
+    assert published_accuracy(whole, 5, "tfh") == Published(64.5, 0.3)
+    misprint = "a misprint, 64.5 and 62.7 average to 63.6"
+    assert published_accuracy(whole, 5, "average") == Published(62.0, 0.4, misprint)
+    strangers = [
+        paper_run(write, "short", data="imagenet", epochs=1),
+        paper_run(write, "small", data="imagenet", epochs=90, net="small"),
+        paper_run(write, "short subset", data="imagenet-subset-lucir", epochs=1),
+        paper_run(write, "another rate", data="imagenet", epochs=90, action={"lr": 0.05}),
+        paper_run(write, "a folder", data="imagenet-subset", epochs=90),
+        paper_run(write, "own", data="/home/me/imagenet.pack", epochs=90),
+        paper_run(write, "small cifar", net="small"),
+    ]
+    assert [published_accuracy(run, 5, "tfh") for run in strangers] == [None] * len(strangers)
+
+
+def test_every_shipped_recipe_for_imagenet_that_the_paper_has_stands_beside_its_figure(write: Write) -> None:
+    for kind in ("imagenet", "imagenet-subset"):
+        for path in (Path(poise.__file__).parent / "recipes" / kind).glob("*.toml"):
+            keys = tomllib.loads(path.read_text())
+            memory = keys["memory"] if isinstance(keys["memory"], dict) else {"per_class": keys["memory"]}
+            shown = ("data", "method", "epochs", "net", "options", "action")
+            told = {name: keys[name] for name in shown if name in keys}
+            run = paper_run(write, f"{kind} {path.stem}", **told, memory=memory)
+            printed = printed_accuracy(ROWS.get(run.method, run.method), kind, 5, "tfh")
+            assert (published_accuracy(run, 5, "tfh") is None) == (printed is None), path
 
 
 @pytest.mark.parametrize("finished", [True, False])

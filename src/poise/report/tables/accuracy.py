@@ -38,7 +38,7 @@ ACCURACY = (
     "interval without zero, and never that of an oracle or a leak. `by the classifier` is the part of a gain that the "
     "choice of the classifier brings: what the method's own networks gain when they are read with the classifiers that "
     "the policy used. The paper's figure, and ours minus it, stand beside "
-    "runs with its memory, epochs and test images."
+    "runs with its memory, epochs, network and test images."
 )
 
 

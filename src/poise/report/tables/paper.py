@@ -30,7 +30,8 @@ _ABLATED: Final = (StreamKind(5, "tfh"), StreamKind(5, "tfs"), StreamKind(25, "t
 class Published:
     """A figure of the paper, and its deviation where it gives one.
 
-    `unlike` says what was different in the paper's run, if that is known: then both are shown, and not compared.
+    `unlike` says what was different in the paper's run, or why the figure is in doubt, if that is known: then both are
+    shown, and not compared.
     """
 
     figure: float
@@ -41,21 +42,24 @@ class Published:
 def published_accuracy(run: RunRecord, phases: int, setting: str) -> Published | None:
     """Tables 1 and 2: the paper's average accuracy of this method and policy; `setting` may be `average`."""
     entry = _table().get(ROWS.get(run.method, run.method), {})
-    changed = {*(run.recipe.get("action") or {})} - {*entry.get("given", ())}
-    side = "fixed" if run.fixed and not changed else "policy"
-    cell = entry.get(run.data, {}).get(str(phases), {})
+    data = _figures()["data"].get(run.data, "")
+    side = "fixed" if run.fixed and not _changes_action(run, entry, data) else "policy"
+    cell = entry.get(data, {}).get(str(phases), {})
     if setting not in _SETTINGS or side not in cell or run.policy in OTHER_TUNERS or run.informed:
         return None
     if not is_tuned(run.policy) and side == "policy":  # other hyperparameters than the paper's baseline
         return None
     unlike = _differences(run, entry, cell, _SETTINGS.index(setting))
     name = ROWS.get(run.method, run.method)
-    printed = printed_accuracy(name, run.data, phases, setting, tuned=side == "policy")
-    return None if unlike is None or printed is None else replace(printed, unlike="; ".join(unlike))
+    printed = printed_accuracy(name, data, phases, setting, tuned=side == "policy")
+    if unlike is None or printed is None:
+        return None
+    doubt = cell.get("doubt", {}).get(setting) if side == "fixed" else None
+    return replace(printed, unlike="; ".join([*unlike, *([doubt] if doubt else [])]))
 
 
 def printed_accuracy(method: str, data: str, phases: int, setting: str, *, tuned: bool = False) -> Published | None:
-    """Tables 1 and 2 as they are printed, whether anything was run or not: a method by its name in the paper."""
+    """Tables 1 and 2 as they are printed, whether anything was run or not: method and data by their names there."""
     cell = _table().get(method, {}).get(data, {}).get(str(phases), {})
     side, place = "policy" if tuned else "fixed", _SETTINGS.index(setting)
     deviation = cell.get(f"{side}_deviation")
@@ -123,25 +127,28 @@ def _ablation_figure(table: str, number: int | str | None, run: RunRecord, strea
 
 
 def _comparable(run: RunRecord) -> bool:
-    """Whether memory, epochs, exam, augmentation and the base of AANets are those of the paper."""
+    """Whether memory, epochs, network, exam, augmentation and the base of AANets are those of the paper."""
     return _differences(run, {}, {}, 0) == []
 
 
 def _differences(run: RunRecord, entry: Mapping[str, Any], cell: Mapping[str, Any], place: int) -> list[str] | None:
     """What is known to differ from the paper's run of this cell; None where a comparison would say nothing at all.
 
-    An entry may have another augmentation, length and network than the other methods, a cell another memory in TFS.
+    An entry may have another augmentation, length, network and subset of ImageNet than the other methods, and a cell
+    another memory in TFS.
     """
-    protocol = _figures()["protocol"].get(run.data)
-    if protocol is None or run.exam != "test" or (run.recipe.get("options") or {}).get("base", "podnet") != "podnet":
+    data = _figures()["data"].get(run.data)
+    if data is None or run.exam != "test" or (run.recipe.get("options") or {}).get("base", "podnet") != "podnet":
         return None
-    protocol = {**protocol, **entry.get("protocol", {}).get(run.data, {})}
+    protocol = {**_figures()["protocol"][data], **entry.get("protocol", {}).get(data, {})}
     own = {name: run.recipe.get(name) or protocol.get(name) for name in ("epochs", "net")}
     if any(value != protocol.get(name, value) for name, value in own.items()):
         return None
-    if run.augmentation not in (None, entry.get("augmentation")):
+    if run.augmentation not in (None, protocol.get("augmentation")):
         return None
-    found = ["AutoAugment and Cutout there"] if run.augmentation != entry.get("augmentation") else []
+    found = ["AutoAugment and Cutout there"] if run.augmentation != protocol.get("augmentation") else []
+    found += ["another 100 classes there"] if protocol.get("data", run.data) != run.data else []
+    found += [protocol["unlike"]] if "unlike" in protocol else []
     memory = run.recipe.get("memory") or {}
     per_class, total = memory.get("per_class"), memory.get("total")
     if total is None or per_class is not None:
@@ -151,6 +158,13 @@ def _differences(run: RunRecord, entry: Mapping[str, Any], cell: Mapping[str, An
     elif not place or total != cell.get("total"):
         return None
     return found + ([cell["unlike"]] if place and "unlike" in cell else [])
+
+
+def _changes_action(run: RunRecord, entry: Mapping[str, Any], data: str) -> bool:
+    """Whether the recipe sets something of the action that the method's released code has otherwise."""
+    own = entry.get("protocol", {}).get(data, {}).get("action", {})
+    given = {*entry.get("given", ())}
+    return any(name not in given and own.get(name) != value for name, value in (run.recipe.get("action") or {}).items())
 
 
 @cache
