@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from functools import cache, wraps
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -15,11 +16,10 @@ from PIL import Image
 from torch import Tensor
 
 from poise import store
-from poise.data import Crops, DenseStore, Feed, FlatStore, ImageSet, PixelStore, make_stream
+from poise.data import Crops, DenseStore, Feed, FlatStore, ImageSet, PixelStore, make_stream, stores
 from poise.data.packing import Packing
 from poise.data.packs import PackedStore
 from poise.data.sources import DigitsSource, PackSource
-from poise.data.stores import resident
 from poise.data.views import View, joined
 from poise.experiment import Examiner, Plan, Run, RunFolder, make_recipe
 from poise.studies import Audit
@@ -28,6 +28,11 @@ from poise.studies import Audit
 LEARNS = ("poise.learner", "poise.tuning", "poise.training", "poise.policies", "poise.methods")
 #: What gives pixels of a store, or something that is made of them.
 PIXELS = ("gather", "part", "all", "loaded", "identity", "to", "image", "rows", "pixels", "flat")
+#: What a store says of itself, and what makes views of it or gives a store that is sealed itself.
+HARMLESS = {
+    *("shape", "device", "sizes", "dtype", "nbytes", "is_even", "in_memory", "lasting", "known_by_pixels"),
+    *("expect", "lies_on", "select", "compacted", "host"),
+}
 
 
 def frames() -> Iterator[tuple[object, str]]:
@@ -68,33 +73,45 @@ class SealedStore(PixelStore):
         return found if name not in ("loaded", "to") else lambda *given: seal(found(*given))
 
 
-class SealedDense(SealedStore, DenseStore):
-    """One tensor."""
-
-
-class SealedFlat(SealedStore, FlatStore):
-    """A row of bytes."""
-
-
-class SealedPacked(SealedStore, PackedStore):
-    """Mapped from a pack."""
-
-
-SEALED: dict[type[PixelStore], type[SealedStore]] = {
-    DenseStore: SealedDense,
-    FlatStore: SealedFlat,
-    PackedStore: SealedPacked,
-}
+@cache
+def sealed_kind(kind: type[PixelStore]) -> type[SealedStore]:
+    """Stores of this kind, sealed."""
+    return type(f"Sealed{kind.__name__}", (SealedStore, kind), {})
 
 
 def seal(store: PixelStore) -> PixelStore:
-    """The same store, and every copy and view of it that is made from now on, sealed."""
-    if isinstance(store, View):
+    """The same store, and every copy and view of it that is made from now on, sealed. No kind is passed over."""
+    if isinstance(store, View):  # which has no pixels
         for base in store.bases:
             seal(base)
-    elif type(store) in SEALED:
-        store.__class__ = SEALED[type(store)]
+    elif not isinstance(store, SealedStore):
+        store.__class__ = sealed_kind(type(store))
     return store
+
+
+def is_sealed(store: PixelStore) -> bool:
+    """Whether some of its pixels are."""
+    return any(map(is_sealed, store.bases)) if isinstance(store, View) else isinstance(store, SealedStore)
+
+
+@pytest.fixture(autouse=True)
+def copies_are_sealed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `resident`, and a view of several stores, make of sealed images is a new store, and sealed too."""
+
+    def sealing(copying: Callable[..., PixelStore]) -> Callable[..., PixelStore]:
+        @wraps(copying)
+        def copied(store: PixelStore, *given: Any) -> PixelStore:
+            found = copying(store, *given)
+            return seal(found) if is_sealed(store) else found
+
+        return copied
+
+    original = stores.resident
+    patched = sealing(original)
+    for module in [module for name, module in sys.modules.items() if name.startswith("poise")]:
+        if vars(module).get("resident") is original:
+            monkeypatch.setattr(module, "resident", patched)
+    monkeypatch.setattr(View, "loaded", sealing(View.loaded))
 
 
 def seal_set(images: ImageSet) -> ImageSet:
@@ -127,14 +144,14 @@ def test_the_seal_holds() -> None:
     assert len(Examiner(images, make_stream("groups", order=range(10), groups=[2])).fingerprint) == 32
 
 
-def packed(path: Path) -> PixelStore:
+def packed(path: Path, *, square: bool = False) -> PixelStore:
     """Images in a pack, three of each of two classes, with test images of their own."""
     for part, name in ((part, name) for part in ("train", "test") for name in "ab"):
         (path / "images" / part / name).mkdir(parents=True)
         for number in range(3):
             pixels = np.random.default_rng([number, ord(name), len(part)]).integers(0, 256, (8, 9, 3), dtype=np.uint8)
             Image.fromarray(pixels).save(path / "images" / part / name / f"{number}.png")
-    list(Packing(path / "images", path / "some.pack", size=8).run())
+    list(Packing(path / "images", path / "some.pack", size=8, square=square).run())
     return PackSource(path / "some.pack").test().store
 
 
@@ -147,48 +164,106 @@ def flat(count: int = 6) -> FlatStore:
     return FlatStore(values, lengths.cumsum(0) - lengths, sizes, (1, 8, 8))
 
 
-STORES: dict[str, Callable[[Path], PixelStore]] = {
-    "in memory": lambda path: DenseStore(torch.zeros(6, 1, 8, 8, dtype=torch.uint8)),
-    "resident": lambda path: flat(),
-    "resident, of one size": lambda path: resident(packed(path), torch.device("cpu")),
-    "packed": packed,
-    "a view of two": lambda path: joined([flat(3), DenseStore(torch.zeros(3, 1, 8, 8, dtype=torch.uint8))]),
+CPU, NOWHERE = torch.device("cpu"), torch.device("meta")  # a device that has no pixels, where there is no other
+STORES: dict[str, tuple[type[PixelStore], Callable[[Path], PixelStore]]] = {
+    "in memory": (DenseStore, lambda path: DenseStore(torch.zeros(6, 1, 8, 8, dtype=torch.uint8))),
+    "in a row": (FlatStore, lambda path: flat()),
+    "resident": (FlatStore, lambda path: stores.resident(packed(path), CPU)),
+    "resident, of one size": (DenseStore, lambda path: stores.resident(packed(path, square=True), CPU)),
+    "packed": (PackedStore, packed),
+    "packed, of one size": (PackedStore, lambda path: packed(path, square=True)),
+    "a view of two": (View, lambda path: joined([flat(3), DenseStore(torch.zeros(3, 1, 8, 8, dtype=torch.uint8))])),
+    "a view of two, of one size": (
+        View,
+        lambda path: joined([DenseStore(torch.full((3, 1, 8, 8), value, dtype=torch.uint8)) for value in (0, 1)]),
+    ),
+}
+
+
+def feed_of(images: PixelStore, *, resident: bool) -> Feed:
+    """The images with labels of no meaning."""
+    nothing = torch.zeros(len(images), dtype=torch.int64)
+    return Feed(ImageSet(images, nothing, nothing), CPU, resident=resident)
+
+
+#: What a learner may make of the images that it is shown, and keep.
+KEEPING: dict[str, Callable[[PixelStore], PixelStore | Feed]] = {
+    "itself": lambda images: images,
+    "view": lambda images: images.select(torch.tensor([0])),
+    "loaded": lambda images: images.loaded(torch.tensor([1, 4])),
+    "compacted": lambda images: images.select(torch.tensor([1, 4])).compacted(),
+    "resident": lambda images: stores.resident(images, CPU),
+    "resident view": lambda images: stores.resident(images.select(torch.tensor([4, 1])), CPU),
+    "resident copy of a copy": lambda images: stores.resident(images.loaded(torch.tensor([4, 1])), CPU),
+    "moved": lambda images: images.to(NOWHERE),
+    "moved set": lambda images: ImageSet(images, *[torch.arange(len(images))] * 2).to(NOWHERE).store,
+    "feed": lambda images: feed_of(images, resident=True),
+    "copied feed": lambda images: feed_of(images, resident=True).copy(),
+    "streaming feed": lambda images: feed_of(images, resident=False),
 }
 
 
 class Thief:
-    """Keeps what it is asked to predict, to look at it later."""
+    """Keeps what it makes of the images that it is asked to predict, to look at it later."""
 
     classifier_ = "fc"
 
+    def __init__(self, keep: Callable[[PixelStore], PixelStore | Feed]) -> None:
+        self.keep = keep
+
     def predictions(self, images: PixelStore) -> dict[str, np.ndarray[Any, Any]]:
-        self.kept = images
+        self.kept = self.keep(images)
         guessed = images.gather(torch.arange(len(images))).flatten(1).sum(dim=1)  # which is what it is handed for
         return dict.fromkeys(("fc", "ncm"), guessed.numpy() * 0)
 
     def start_predictions(self, images: PixelStore) -> dict[str, np.ndarray[Any, Any]]:
-        self.view, self.copy = images.select(torch.tensor([0])), images.loaded(torch.tensor([1]))
+        assert self.kept.gather(torch.tensor([0])).shape[1:] == images.shape, "it may look now"
         return {}
 
 
+@pytest.mark.parametrize("way", KEEPING)
 @pytest.mark.parametrize("kind", STORES)
-def test_the_seal_covers_every_store_and_bites_whoever_keeps_one(kind: str, tmp_path: Path) -> None:
-    labels = torch.tensor([0, 1] * 3)
-    examiner = Examiner(
-        seal_set(ImageSet(STORES[kind](tmp_path), labels, labels)), make_stream("groups", order=[0, 1], groups=[2])
-    )
-    thief = Thief()
+def test_the_seal_covers_every_store_and_bites_whoever_keeps_one(kind: str, way: str, tmp_path: Path) -> None:
+    labels, (expected, make) = torch.tensor([0, 1] * 3), STORES[kind]
+    store = make(tmp_path)
+    assert type(store) is expected
+    examiner = Examiner(seal_set(ImageSet(store, labels, labels)), make_stream("groups", order=[0, 1], groups=[2]))
+    thief = Thief(KEEPING[way])
     assert examiner.examine(thief, 0).images == [3, 3]  # type: ignore[arg-type]
-    copied = [thief.copy] if kind != "a view of two" else []  # of several stores it is made of gathered pixels
-    for kept in (thief.kept, thief.view, *copied):
-        for steal in thefts(kept):
-            with pytest.raises(AssertionError, match="were touched"):
-                steal()
+    kept = thief.kept
+    stolen = [*feed_thefts(kept), *thefts(kept.images().store)] if isinstance(kept, Feed) else thefts(kept)
+    for steal in stolen:
+        with pytest.raises(AssertionError, match="were touched"):
+            steal()
+
+
+def test_no_kind_of_store_gives_pixels_in_a_way_that_the_seal_does_not_know() -> None:
+    kinds = {DenseStore, FlatStore, PackedStore, View}
+    found = {kind for kind in subclasses(PixelStore) if kind.__module__.startswith("poise.")}
+    assert kinds <= found
+    for kind in found:
+        public = {name for name in dir(kind) if not name.startswith("_")}
+        assert public - HARMLESS <= {*PIXELS, *(("of",) if kind is View else ())}, kind
+        if kind is not View:
+            assert issubclass(sealed_kind(kind), SealedStore)
+
+
+def subclasses(kind: type[PixelStore]) -> Iterator[type[PixelStore]]:
+    """All kinds of stores that there are."""
+    for each in kind.__subclasses__():
+        yield each
+        yield from subclasses(each)
+
+
+def feed_thefts(feed: Feed) -> list[Callable[[], object]]:
+    """Ways to the first image of a feed."""
+    first = torch.tensor([0])
+    return [lambda: feed.gather(first), lambda: next(feed.batches(first, [(0, 1)])), lambda: feed.copy().gather(first)]
 
 
 def thefts(store: PixelStore) -> list[Callable[[], object]]:
     """Ways to the first image of a store."""
-    first, cpu = torch.tensor([0]), torch.device("cpu")
+    first = torch.tensor([0])
     crops = Crops(torch.tensor([[0.0, 0, 4, 4]]), torch.tensor([False]), (4, 4))
     some = ImageSet(store.select(first), first, first)
     return [
@@ -196,8 +271,9 @@ def thefts(store: PixelStore) -> list[Callable[[], object]]:
         lambda: store.gather(first, crops),
         lambda: store.part(0, 1),
         lambda: store.loaded(first),
-        lambda: Feed(some, cpu, resident=True).gather(first),
-        lambda: next(Feed(some, cpu, resident=False).batches(first, [(0, 1)])),
+        lambda: stores.resident(store, CPU),
+        lambda: Feed(some, CPU, resident=True).gather(first),
+        lambda: next(Feed(some, CPU, resident=False).batches(first, [(0, 1)])),
     ]
 
 
