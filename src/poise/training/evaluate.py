@@ -47,9 +47,9 @@ class Evaluator:
     def extract(self, model: Model, images: ImageSet | PixelStore | Tensor, *, mirrored: bool = False) -> Extracted:
         """Features and logits of uint8 images, or of their mirror images, without augmentation; the model in eval mode.
 
-        They are gathered batch by batch, from wherever they lie. What is found is written into memory that is there from
-        the beginning: small results that are kept between large batches would break the memory of these into pieces
-        that fit none of the next ones, and a process would grow by all of its images.
+        They are gathered batch by batch, from wherever they lie. What is found is written into memory that is there
+        from the beginning: small results that are kept between large batches would break the memory of these into
+        pieces that fit none of the next ones, and a process would grow by all of its images.
         """
         store = images.store if isinstance(images, ImageSet) else as_store(images)
         training = model.training
