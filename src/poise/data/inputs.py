@@ -46,6 +46,7 @@ def to_pixels(
     images: Any,  # noqa: ANN401 - checked here
     size: tuple[int, int] | None = None,
     channels: int = 3,
+    short_side: int | None = None,
 ) -> Tensor:
     """Images in any accepted form as uint8 [N, C, H, W].
 
@@ -56,6 +57,8 @@ def to_pixels(
         size: height and width. Paths and PIL images are scaled and cropped around the centre to it (None: see
             `choose_size`); arrays and tensors must already have it.
         channels: paths and PIL images are made RGB, or grey where this is 1.
+        short_side: of paths and PIL images, to how many pixels it is scaled before a square is cut out of the centre
+            (None: to the side of the square).
     """
     if isinstance(images, str | Path):
         raise UserError(_single_path(images))
@@ -64,7 +67,7 @@ def to_pixels(
     if isinstance(images, Sequence):
         pictures = _pictures(images)
         if pictures:
-            return decode_all(pictures, size or choose_size(pictures), channels)
+            return decode_all(pictures, size or choose_size(pictures), channels, short_side)
         images = _stack(images)
     if isinstance(images, np.ndarray):
         return _of_size(_from_numpy(images), size)
@@ -91,21 +94,23 @@ def _single_path(path: str | Path) -> str:
     return f"images='{path}' does not exist; check the path of the folder, or pass a list of paths"
 
 
-def decode_all(pictures: Sequence[Picture], size: Size, channels: int = 3) -> Tensor:
+def decode_all(pictures: Sequence[Picture], size: Size, channels: int = 3, short_side: int | None = None) -> Tensor:
     """These files or PIL images as uint8 [N, channels, H, W]; the first that cannot be decoded is named."""
     check_room(len(pictures), (channels, *size))
     pixels = torch.empty(len(pictures), channels, *size, dtype=torch.uint8)
-    _decode_into(pixels, pictures)
+    _decode_into(pixels, pictures, short_side)
     return pixels
 
 
-def decode_store(pictures: Sequence[Picture], size: Size | None = None, channels: int = 3) -> DenseStore:
+def decode_store(
+    pictures: Sequence[Picture], size: Size | None = None, channels: int = 3, short_side: int | None = None
+) -> DenseStore:
     """The same as a store: in memory or, where they would take much of it, in a file that nobody else sees.
 
     Each picture is reduced as soon as it is decoded: large ones never lie in memory together.
     """
     store = empty_store((len(pictures), channels, *(size or choose_size(pictures))))
-    _decode_into(store.pixels, pictures)
+    _decode_into(store.pixels, pictures, short_side)
     return store
 
 
@@ -131,9 +136,9 @@ def _mapped(shape: tuple[int, ...]) -> Tensor:
         return torch.frombuffer(mmap.mmap(file.fileno(), count), dtype=torch.uint8).view(shape)
 
 
-def _decode_into(pixels: Tensor, pictures: Sequence[Picture]) -> None:
+def _decode_into(pixels: Tensor, pictures: Sequence[Picture], short_side: int | None) -> None:
     channels, size = pixels.shape[1], (pixels.shape[2], pixels.shape[3])
-    work = partial(fit_picture, size=size, channels=channels)
+    work = partial(fit_picture, size=size, channels=channels, short_side=short_side)
     with _no_warnings(), ThreadPoolExecutor() as pool:
         for index, image in enumerate(ahead(pool, work, pictures, MOST_AHEAD)):
             pixels[index] = torch.from_numpy(image).permute(2, 0, 1)
@@ -160,12 +165,14 @@ def suitable_square(side: int) -> Size:
     return suitable_size(side), suitable_size(side)
 
 
-def decode_each(paths: Sequence[str | Path], size: tuple[int, int], channels: int = 3) -> list[Tensor | UserError]:
+def decode_each(
+    paths: Sequence[str | Path], size: tuple[int, int], channels: int = 3, short_side: int | None = None
+) -> list[Tensor | UserError]:
     """The image of each file as uint8 [channels, H, W]; in the place of one that cannot be decoded, why."""
 
     def decode(path: str | Path) -> Tensor | UserError:
         try:
-            return torch.from_numpy(fit_picture(path, size, channels)).permute(2, 0, 1)
+            return torch.from_numpy(fit_picture(path, size, channels, short_side)).permute(2, 0, 1)
         except UserError as error:
             return error
 
@@ -192,16 +199,20 @@ def _shorter_side(picture: Picture) -> int:
         return min(image.size)
 
 
-def fit_picture(picture: Picture, size: Size, channels: int = 3) -> Pixels:
-    """One image as uint8 [H, W, channels], scaled and cropped around its centre: what a pack shows of it."""
+def fit_picture(picture: Picture, size: Size, channels: int = 3, short_side: int | None = None) -> Pixels:
+    """One image as uint8 [H, W, channels], scaled and cropped around its centre.
+
+    With a `short_side`, it is what a pack of that size shows of it.
+    """
     mode = "L" if channels == 1 else "RGB"
+    scaled = max(*size, short_side or 0)
     with _opened(picture) as image:
         whole, ours = image.size, not isinstance(picture, Image.Image)
         if ours:
             # A large JPEG can be decoded at a fraction of its size, which is many times faster.
-            image.draft(None, (2 * max(size), 2 * max(size)))
+            image.draft(None, (2 * scaled, 2 * scaled))
         with room_for(image, whole):
-            fitted = _fit(_upright(image, mode, ours=ours), size)
+            fitted = _fit(_upright(image, mode, ours=ours), size, short_side)
             if ours:
                 image.close()  # its pixels are gone before others take their place
     return np.array(fitted, dtype=np.uint8).reshape(*size, channels)
@@ -244,12 +255,12 @@ def _upright(image: Image.Image, mode: str, *, ours: bool) -> Image.Image:
     return upright if upright.mode == mode else upright.convert(mode)
 
 
-def _fit(image: Image.Image, size: Size) -> Image.Image:
+def _fit(image: Image.Image, size: Size, short_side: int | None = None) -> Image.Image:
     """The image scaled and cropped around its centre; to a square exactly as the centre of one that a pack stores."""
     height, width = size
     if height != width:
         return ImageOps.fit(image, (width, height), Image.Resampling.BILINEAR)
-    scaled = _scale(image, height, square=False)
+    scaled = _scale(image, short_side or height, square=False)
     left, top = (scaled.width - width) // 2, (scaled.height - height) // 2
     return scaled.crop((left, top, left + width, top + height))
 

@@ -24,11 +24,10 @@ from poise.data.inputs import (
     fit_picture,
     given_paths,
     median_side,
-    suitable_size,
     suitable_square,
     to_pixels,
 )
-from poise.data.packs import TEST, TRAIN, Pack
+from poise.data.packs import TEST, TRAIN, Pack, PackedStore
 from poise.data.sources import image_files, labelled_files
 from poise.data.stores import PixelStore, as_store
 from poise.errors import UserError
@@ -39,6 +38,22 @@ log = logging.getLogger(__name__)
 
 LOADER_HINT: Final = "give (image, label) pairs"
 AT_ONCE: Final = 32  # items of a dataset that are turned into bytes together
+
+
+class Wanted(NamedTuple):
+    """How images are wanted.
+
+    Attributes:
+        size: height and width; None: chosen for them.
+        channels: 3, or 1 for grey ones.
+        short_side: of pictures and packed images, to how many pixels it is scaled before a square is cut out of the
+            centre. None: of pictures to the side of the square; packed images of a `size` that is given are not scaled,
+            which is how learners of an older poise saw them.
+    """
+
+    size: Size | None = None
+    channels: int = 3
+    short_side: int | None = None
 
 
 class Read(NamedTuple):
@@ -58,6 +73,7 @@ def read_labelled(
     labels: Any = None,  # noqa: ANN401 - checked by whoever needs them
     size: Size | None = None,
     channels: int = 3,
+    short_side: int | None = None,
     *,
     held_out: bool = False,
 ) -> Read:
@@ -65,21 +81,22 @@ def read_labelled(
 
     Besides everything that `to_pixels` takes: a folder of class folders, a pack, a torch `Dataset` or `DataLoader` of
     (image, label), a list of such pairs, and a column of paths or of images. Of a pack it is the training part or, with
-    `held_out`, the test part where there is one.
+    `held_out`, the test part where there is one. See `Wanted` for the size, the channels and the short side.
     """
+    wanted = Wanted(size, channels, short_side)
     if isinstance(images, str | Path) and expand_user(images).is_dir():
         if labels is not None:
             raise UserError(f"in {images} the names of the class folders are the labels; leave labels out")
         files, names = labelled_files(expand_user(images))
-        return Read(decode_store(files, size, channels), names)
+        return Read(decode_store(files, *wanted), names)
     pack = _pack_of(images)
     if pack is not None:
         if labels is not None:
             raise UserError(f"in {pack.path} the names of the classes are the labels; leave labels out")
-        return _read_pack(pack, size, held_out=held_out)
+        return _read_pack(pack, wanted, held_out=held_out)
     if labels is not None:
         _refuse_unordered(images, "image has which label")
-    found = _read(images, size, channels)
+    found = _read(images, wanted)
     return found if labels is None else Read(found.store, labels)
 
 
@@ -87,6 +104,7 @@ def read_unlabelled(
     images: Any,  # noqa: ANN401 - checked here
     size: Size | None = None,
     channels: int = 3,
+    short_side: int | None = None,
     *,
     held_out: bool = False,
 ) -> PixelStore:
@@ -94,13 +112,14 @@ def read_unlabelled(
 
     Of a pack they are those of the training part or, with `held_out`, of the test part where there is one.
     """
+    wanted = Wanted(size, channels, short_side)
     if isinstance(images, str | Path) and expand_user(images).is_dir():
-        return decode_store(image_files(expand_user(images)), size, channels)
+        return decode_store(image_files(expand_user(images)), *wanted)
     pack = _pack_of(images)
     if pack is not None:
-        return _read_pack(pack, size, held_out=held_out).store
+        return _read_pack(pack, wanted, held_out=held_out).store
     _refuse_unordered(images, "prediction is whose")
-    return _read(images, size, channels).store
+    return _read(images, wanted).store
 
 
 def _refuse_unordered(images: Any, unknown: str) -> None:  # noqa: ANN401 - whatever a user gives
@@ -125,17 +144,17 @@ def _left_out(loader: DataLoader[Any]) -> str:
     return f"{count} of {len(loader.dataset)} images" if count else ""
 
 
-def _read(images: Any, size: Size | None, channels: int) -> Read:  # noqa: ANN401 - checked here
+def _read(images: Any, wanted: Wanted) -> Read:  # noqa: ANN401 - checked here
     if isinstance(images, ImageSet | PixelStore):
         return Read(images if isinstance(images, PixelStore) else images.store)
     if isinstance(images, DataLoader):
         if left_out := _left_out(images):
             log.warning("this DataLoader leaves out %s (drop_last=True)", left_out)
-        return _read_loader(images, size, channels)
+        return _read_loader(images, wanted)
     if isinstance(images, IterableDataset):
-        return _read_items(images, size, channels)
+        return _read_items(images, wanted)
     if isinstance(images, Dataset):
-        return _read_dataset(images, size, channels)
+        return _read_dataset(images, wanted)
     if isinstance(images, Iterator):
         raise UserError(
             f"images came as a {type(images).__name__}, which can be read only once; pass a list, such as list(images)"
@@ -143,9 +162,9 @@ def _read(images: Any, size: Size | None, channels: int) -> Read:  # noqa: ANN40
     if hasattr(images, "to_numpy") and not isinstance(images, np.ndarray | Tensor):
         images = _column(images)
     if isinstance(images, Sequence) and len(images) and all(map(_is_pair, images)):
-        return _read_items(images, size, channels, len(images))
+        return _read_items(images, wanted, len(images))
     paths = given_paths(images)
-    return Read(decode_store(paths, size, channels) if paths else as_store(to_pixels(images, size, channels)))
+    return Read(decode_store(paths, *wanted) if paths else as_store(to_pixels(images, *wanted)))
 
 
 def _pack_of(images: Any) -> Pack | None:  # noqa: ANN401 - whatever a user gives
@@ -155,28 +174,53 @@ def _pack_of(images: Any) -> Pack | None:  # noqa: ANN401 - whatever a user give
     return images if isinstance(images, Pack) else None
 
 
-def _read_pack(pack: Pack, size: Size | None, *, held_out: bool) -> Read:
-    """One part of a pack, mapped; the names of its classes are the labels."""
+def _read_pack(pack: Pack, wanted: Wanted, *, held_out: bool) -> Read:
+    """One part of a pack, each image seen as a photo is; the names of its classes are the labels.
+
+    Where nothing is to be scaled, the images are mapped. Others are scaled once, as photos are that come from files.
+    """
     part = TEST if held_out and pack.has_test else TRAIN
-    store = pack.store(part, min(size) if size is not None else suitable_size(pack.size))
-    return Read(store, [pack.class_names[label] for label in pack.labels(part).tolist()])
+    labels = [pack.class_names[label] for label in pack.labels(part).tolist()]
+    height, width = wanted.size or suitable_square(pack.size)
+    unscaled = pack.size if wanted.size is not None else height
+    short_side = max(wanted.short_side or unscaled, height)
+    if (short_side, height, wanted.channels) == (pack.size, width, pack.channels):
+        return Read(pack.store(part, height), labels)
+    return Read(decode_store(_Photos(pack.store(part)), (height, width), wanted.channels, short_side), labels)
+
+
+class _Photos(Sequence[Any]):
+    """The whole images of a pack as PIL images, one at a time."""
+
+    def __init__(self, store: PackedStore) -> None:
+        self._store = store
+
+    def __len__(self) -> int:
+        return len(self._store)
+
+    def __getitem__(self, place: Any) -> Any:  # noqa: ANN401 - the number of an image, and a PIL image
+        if place >= len(self):
+            raise IndexError(place)
+        pixels = self._store.loaded(torch.tensor([place], device="cpu")).image(0).numpy()
+        return Image.fromarray(pixels[0] if len(pixels) == 1 else np.ascontiguousarray(pixels.transpose(1, 2, 0)))
 
 
 # Datasets and loaders -------------------------------------------------------------------------------------------------
 
 
-def _read_dataset(dataset: Any, size: Size | None, channels: int) -> Read:  # noqa: ANN401 - torch's has no length
+def _read_dataset(dataset: Any, wanted: Wanted) -> Read:  # noqa: ANN401 - torch's has no length
     """Every item once; pictures are scaled as they come, so that large ones never lie in memory together."""
     if not hasattr(dataset, "__len__"):
         raise UserError(f"{type(dataset).__name__} has no length; give a dataset with __len__ and __getitem__")
     if not len(dataset) or not isinstance(_split(dataset[0])[0], Image.Image):
-        return _read_items((dataset[place] for place in range(len(dataset))), size, channels, len(dataset))
-    wanted = size or suitable_square(median_side(_Pictures(dataset)))
-    store = empty_store((len(dataset), channels, *wanted))
+        return _read_items((dataset[place] for place in range(len(dataset))), wanted, len(dataset))
+    size = wanted.size or suitable_square(median_side(_Pictures(dataset)))
+    store = empty_store((len(dataset), wanted.channels, *size))
     labels: list[Any] = []
     for place in range(len(dataset)):
         picture, label = _split(dataset[place])
-        store.pixels[place] = torch.from_numpy(fit_picture(picture, wanted, channels)).permute(2, 0, 1)
+        fitted = fit_picture(picture, size, wanted.channels, wanted.short_side)
+        store.pixels[place] = torch.from_numpy(fitted).permute(2, 0, 1)
         labels.append(label)
     return Read(store, _all_or_none(labels))
 
@@ -194,37 +238,38 @@ class _Pictures(Sequence[Any]):
         return _split(self._dataset[int(place)])[0]
 
 
-def _read_items(items: Iterable[Any], size: Size | None, channels: int, expected: int = 0) -> Read:
+def _read_items(items: Iterable[Any], wanted: Wanted, expected: int = 0) -> Read:
     """Single images and their labels, a few at a time."""
     pairs = map(_split, items)
     batches = iter(lambda: tuple(zip(*islice(pairs, AT_ONCE), strict=True)), ())
-    return _read_batches(batches, size, channels, expected)
+    return _read_batches(batches, wanted, expected)
 
 
-def _read_loader(loader: DataLoader[Any], size: Size | None, channels: int) -> Read:
+def _read_loader(loader: DataLoader[Any], wanted: Wanted) -> Read:
     """All batches; or items, where it has no batches."""
     listed = not isinstance(loader.dataset, IterableDataset)
     own = loader.batch_sampler is not None and loader.batch_size is None  # which may draw any number of them
     expected = len(loader.sampler) if listed and not own and isinstance(loader.sampler, Sized) else 0
     if listed and loader.batch_sampler is None:
-        return _read_items(loader, size, channels, expected)
-    return _read_batches(map(_split_batch, loader), size, channels, expected)
+        return _read_items(loader, wanted, expected)
+    return _read_batches(map(_split_batch, loader), wanted, expected)
 
 
-def _read_batches(batches: Iterable[Any], size: Size | None, channels: int, expected: int) -> Read:
+def _read_batches(batches: Iterable[Any], wanted: Wanted, expected: int) -> Read:
     """Batches of images and labels. Arrays become bytes batch by batch, and so do pictures where their size is known;
     if not, it is chosen when all of them are there.
     """
     collecting, pictures, labels = Collecting(expected), list[Any](), list[Any]()
     for images, theirs in batches:
-        if size is None and not isinstance(images, Tensor) and all(isinstance(image, Picture) for image in images):
+        open_size = wanted.size is None and not isinstance(images, Tensor)
+        if open_size and all(isinstance(image, Picture) for image in images):
             pictures += images
         else:
-            collecting.add(to_pixels(images, size, channels))
+            collecting.add(to_pixels(images, *wanted))
         if pictures and len(collecting):
             raise UserError("some images came as arrays or tensors, others as paths or PIL images; give one kind")
         labels += theirs
-    store = decode_store(given_paths(pictures) or pictures, size, channels) if pictures else collecting.store()
+    store = decode_store(given_paths(pictures) or pictures, *wanted) if pictures else collecting.store()
     return Read(store, _all_or_none(labels))
 
 

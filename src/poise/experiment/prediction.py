@@ -75,7 +75,7 @@ def predict_files(
     channels, *size = learner.shape_
     for start in range(0, len(paths), CHUNK):
         some = paths[start : start + CHUNK]
-        decoded = decode_each(some, (size[0], size[1]), channels)
+        decoded = decode_each(some, (size[0], size[1]), channels, learner.knowledge.short_side)
         images = [image for image in decoded if isinstance(image, Tensor)]
         found = iter(_judged(learner, torch.stack(images), reject=reject) if images else ())
         for path, image in zip(some, decoded, strict=True):
@@ -188,7 +188,8 @@ def score_folder(learner: Learner, folder: Path) -> FolderScore:
 def _score_pack(learner: Learner, pack: Pack) -> FolderScore:
     if learner.shape_ is None:
         raise UserError("this learner has learned nothing yet")
-    store, names = read_labelled(pack, size=learner.shape_[1:], held_out=True)
+    channels, *size = learner.shape_
+    store, names = read_labelled(pack, None, (size[0], size[1]), channels, learner.knowledge.short_side, held_out=True)
     unknown = _unknown(learner, names, pack.path)
     asked = [place for place, name in enumerate(names) if name not in unknown]
     predicted = map(str, learner.predict(store.select(torch.tensor(asked))).tolist())

@@ -20,7 +20,7 @@ from poise import draws
 from poise.actions import Action
 from poise.data import Budget, ImageSet, Memory, PixelStore, draw_reserve
 from poise.data.images import image_digests
-from poise.data.labelled import read_labelled, read_unlabelled
+from poise.data.labelled import Wanted, read_labelled, read_unlabelled
 from poise.data.packs import Pack
 from poise.errors import UserError, check_whole
 from poise.learner.labels import Label
@@ -156,12 +156,12 @@ def store_of(images: Images, settings: Settings, knowledge: Knowledge, *, held_o
     return _checked(read_unlabelled(images, *_wanted(settings, knowledge), held_out=held_out), knowledge)
 
 
-def _wanted(settings: Settings, knowledge: Knowledge) -> tuple[tuple[int, int] | None, int]:
-    """The size of the images, where it is known, and the number of channels."""
+def _wanted(settings: Settings, knowledge: Knowledge) -> Wanted:
+    """The size of the images, where it is known, the number of channels, and how pictures are scaled."""
     if knowledge.shape is not None:
-        return knowledge.shape[1:], knowledge.shape[0]
+        return Wanted(knowledge.shape[1:], knowledge.shape[0], knowledge.short_side)
     side = settings.image_size
-    return None if side is None else (side, side), 3
+    return Wanted() if side is None else Wanted((side, side), short_side=side)
 
 
 def _checked(store: PixelStore, knowledge: Knowledge) -> PixelStore:

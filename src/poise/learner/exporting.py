@@ -40,7 +40,8 @@ class Exporting(Views):
         inside. It gives three float tensors [batch, classes], columns as in `classes_`: `probabilities`, those of
         `predict_proba`; `fc`, the logits of the head; `ncm`, the cosines to the class means. The class names, the
         classifier that counts and the reject thresholds are in the file too, as one JSON document: in ONNX's metadata
-        under `poise`, in a `.pt2` file as the extra file `poise.json`. No kept image is.
+        under `poise`, in a `.pt2` file as the extra file `poise.json`. Its `short_side` says to how many pixels the
+        short side of a photo is scaled before the images are cut out of its centre. No kept image is in the file.
         """
         place = files.expand_user(path)
         if place.suffix not in WRITERS:
@@ -56,12 +57,14 @@ class Exporting(Views):
 
     def _document(self) -> dict[str, Any]:
         """What a program that predicts has to know besides the numbers."""
+        known = self.knowledge.short_side
+        short_side = {} if known is None else {"short_side": known}
         return {
             "poise": __version__,
             "classes": list(self.classes_),
             "classifier": self.classifier_,
             "reject": dict(self.knowledge.reject),
-            "input": {"name": INPUT, "type": "uint8", "shape": ["batch", *(self.shape_ or ())]},
+            "input": {"name": INPUT, "type": "uint8", "shape": ["batch", *(self.shape_ or ())], **short_side},
             "outputs": list(OUTPUTS),
         }
 

@@ -304,6 +304,7 @@ class Phase:
             phases=phase + 1,
             classifier=self.rule.chosen(trainer.action, hits),
             shape=arrival.images.shape,
+            short_side=self.before.short_side or int(arrival.images.store.sizes.min()),
             preprocessing=self.preprocessing,
             predictor=shown,
             start=shown if start is predictor else material.complete(start),

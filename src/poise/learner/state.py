@@ -49,6 +49,8 @@ class Knowledge:
         phases: how many phases were learned.
         classifier: which one counts at present.
         shape: of the images.
+        short_side: that of the images as they were stored. Pictures are scaled to it, and the centre of `shape` is cut
+            out of them. None in a learner of an older poise, which scaled them to the size of that centre.
         preprocessing: of the images.
         predictor: the model to predict with.
         start: the model that the next phase starts from; nearly always the same.
@@ -68,6 +70,7 @@ class Knowledge:
     phases: int = 0
     classifier: str = "fc"
     shape: Shape | None = None
+    short_side: int | None = None
     preprocessing: Preprocessing | None = None
     predictor: Model | None = None
     start: Model | None = None
@@ -214,6 +217,7 @@ class LearnerState:
                 for name, model in self._models().items()
             },
             "shape": known.shape,
+            **({"short_side": known.short_side} if known.short_side is not None else {}),
             "preprocessing": known.preprocessing.as_json() if known.preprocessing is not None else None,
             "classes": list(known.classes),
             "classifier": known.classifier,
@@ -307,6 +311,7 @@ def _knowledge(
         phases=meta["phases"],
         classifier=meta["classifier"],
         shape=shape,
+        short_side=meta.get("short_side"),
         preprocessing=preprocessing,
         predictor=models.get("predictor"),
         start=models.get("start", models.get("predictor")),

@@ -89,7 +89,7 @@ def look(learner: Learner, images: Images) -> list[Look]:
     """What the learner predicts for each image, and where it looks for that."""
     if learner.shape_ is None:
         raise UserError("this learner has learned nothing yet; call partial_fit first")
-    pixels = to_pixels(images, learner.shape_[1:], learner.shape_[0])
+    pixels = to_pixels(images, learner.shape_[1:], learner.shape_[0], learner.knowledge.short_side)
     chances = learner.predict_proba(pixels)
     rows = chances.argmax(axis=1)
     heats = _heats(learner, pixels, torch.from_numpy(rows))
