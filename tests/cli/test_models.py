@@ -458,6 +458,28 @@ def test_of_a_pack_the_training_part_is_learned_and_the_test_part_scored(
     assert "class 'yak' is unknown to this learner; its 2 images are not counted" in done.out
 
 
+@pytest.mark.parametrize(("size", "options"), [(60, ()), (32, ()), (20, ()), (128, ("--image-size", "32"))])
+def test_what_was_learned_from_a_pack_knows_the_files_and_the_reverse(
+    size: int, options: tuple[str, ...], poise: Command
+) -> None:
+    """Images whose centre has the colour of the other class's border: a view of the centre alone is all wrong."""
+    generator = np.random.default_rng(0)
+    for part, name, count in (("train", "in", 10), ("train", "out", 10), ("test", "in", 4), ("test", "out", 4)):
+        Path("both", part, name).mkdir(parents=True)
+        for number in range(count):
+            pixels = np.zeros((128, 128, 3)) + ([200, 40, 40] if name == "out" else [40, 40, 200])
+            pixels[32:96, 32:96] = [40, 40, 200] if name == "out" else [200, 40, 40]
+            noisy = (pixels + generator.integers(-20, 20, pixels.shape)).astype(np.uint8)
+            Image.fromarray(noisy).save(Path("both", part, name, f"{number}.png"))
+    assert poise("data", "pack", "both", "--out", "both.pack", "--size", size).code == 0
+    for given in ("both.pack", "both/train"):
+        model = f"of-{Path(given).suffix or 'files'}"
+        learned = poise("learn", model, given, "--policy", "fixed", "--epochs", 6, "--net", "small", *options)
+        assert learned.code == 0, learned.err
+        for asked in ("both.pack", "both/test"):
+            assert json.loads(poise("score", model, asked, "--json").out)["accuracy"] == 100.0, (given, asked)
+
+
 def _files(folder: str, name: str) -> list[Path]:
     return sorted(Path(folder, name).glob("*.png"))
 

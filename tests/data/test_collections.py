@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from poise import Learner
 from poise.cli.lists import data_add
 from poise.data import Augmentation, class_order
 from poise.data.packing import Packing
@@ -135,6 +136,7 @@ class TestPacked:
                 (folder / part / f"n{label:08}").mkdir(parents=True)
                 for number in range(count):
                     picture = Image.new("RGB", (40 + 4 * number, 32), (40 * label, 10 * number, 99))
+                    picture.paste((0, 99, 20 * number), (0, 0, 7, 9))  # outside of the centre of 28 when whole
                     picture.save(folder / part / f"n{label:08}" / f"{number}.png")
         return folder
 
@@ -230,6 +232,10 @@ class TestPacked:
         assert plan.augmentation == Augmentation(pad=0, resized=0.08)
         whole = Run(plan, RunFolder(tmp_path / "whole")).start()
         assert "augmentation" not in whole, "it is the data's own"
+        model = Learner.load(tmp_path / "whole" / "model.safetensors")
+        seen = {name: model.predict_proba(sorted((small / "val" / name).glob("*"))) for name in plan.source.class_names}
+        exam = model.predict_proba(plan.source.test().store)
+        assert np.array_equal(np.concatenate(list(seen.values())), exam), "files are seen as by the exam"
         folder = RunFolder(tmp_path / "stopped")
         going = Run(plan, folder, checkpoint_seconds=0).starting()
         for _ in range(8):

@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch.utils.data import DataLoader, Dataset
 
-from poise import Learner
-from poise.data import Augmentation, Preprocessing
+from poise import Learner, store
+from poise.data import Augmentation, Preprocessing, inputs, to_pixels
 from poise.data.inputs import LONGEST
 from poise.data.labelled import read_labelled
 from poise.data.packing import Packed, Packing, read_classes
@@ -440,3 +441,99 @@ def test_a_pack_shows_what_its_folder_does(tmp_path: Path, square: bool) -> None
     assert torch.equal(packed.pixels, folder.pixels)
     read = read_labelled(tmp_path / "images" / "train", size=(24, 24)).pixels
     assert torch.equal(read, packed.pixels), "and so does a learner that is given it"
+
+
+@pytest.mark.parametrize("size", [12, 16, 40, 64])
+def test_a_learner_sees_of_a_pack_what_it_sees_of_the_files(folder: Path, tmp_path: Path, size: int) -> None:
+    pack, seen = make(folder, tmp_path / "some.pack", size=size), ((16, 16), 3, 16)
+    of_files = read_labelled(folder / "train", None, *seen)
+    of_pack = read_labelled(pack, None, *seen)
+    assert of_pack.labels == of_files.labels
+    apart = (of_pack.pixels.int() - of_files.pixels.int()).abs()
+    assert float(apart.float().mean()) <= (0 if size == 16 else 12 if size < 16 else 3), "but for what packing rounds"
+    assert isinstance(of_pack.store, PackedStore) is (size == 16), "what is not scaled is mapped"
+    grey = read_labelled(pack, None, (16, 16), 1, 16).store
+    assert grey.shape == (1, 16, 16), "as files are made grey"
+
+
+def test_files_are_seen_as_the_centre_of_a_pack(tmp_path: Path) -> None:
+    for number, (width, height) in enumerate([(40, 31), (31, 40), (17, 9), (130, 20), (24, 133), (25, 25)]):
+        (tmp_path / "images" / "train" / "ab"[number % 2]).mkdir(parents=True, exist_ok=True)
+        picture(number, width, height).save(tmp_path / "images" / "train" / "ab"[number % 2] / f"{number}.png")
+    picture(8, 300, 211).save(tmp_path / "images" / "train" / "a" / "8.jpg")  # decoded at half of its size
+    pack = make(tmp_path / "images", tmp_path / "some.pack", size=25)
+    for side in (25, 20, 11):
+        seen = read_labelled(tmp_path / "images" / "train", None, (side, side), 3, 25)
+        assert torch.equal(seen.pixels, pack.store(TRAIN, side).all())
+        assert torch.equal(read_labelled(pack, None, (side, side), 3, 25).pixels, seen.pixels)
+    pictures = [(Image.open(file), 0) for file in sorted((tmp_path / "images" / "train").glob("*/*.png"))]
+    files = [Path(image.filename) for image, _ in pictures]
+    for given in (pictures, DataLoader(Listed(pictures), batch_size=None), Listed(pictures)):
+        assert torch.equal(read_labelled(given, None, (20, 20), 3, 25).pixels, to_pixels(files, (20, 20), 3, 25))
+
+
+def test_scaled_images_of_a_pack_may_lie_in_a_temporary_file(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pack = make(folder, tmp_path / "some.pack", size=40)
+    plain = read_labelled(pack)
+    monkeypatch.setattr(inputs, "SPILL_SHARE", 0.0)
+    spilled = read_labelled(pack)
+    assert (plain.store.in_memory, spilled.store.in_memory) == (True, False)
+    assert plain.store.shape == (3, 32, 32), "a size is chosen for it"
+    assert torch.equal(spilled.pixels, plain.pixels)
+
+
+def test_a_damaged_image_of_a_pack_is_not_scaled(folder: Path, tmp_path: Path) -> None:
+    path = make(folder, tmp_path / "some.pack", size=40).path
+    data = bytearray(path.read_bytes())
+    data[Pack.open(path).blocks[1].place] ^= 255
+    path.write_bytes(data)
+    with pytest.raises(Damaged, match="image 5 of its train part, of class 'bee', is not as it was packed"):
+        read_labelled(path)
+
+
+def test_a_learner_remembers_how_it_saw_images(folder: Path, tmp_path: Path) -> None:
+    pack = make(folder, tmp_path / "some.pack", size=16)
+    files = sorted((folder / "val").glob("*/*.png"))
+    options: dict[str, Any] = {"net": "small", "epochs": 1, "batch": 8, "policy": "fixed", "memory": 1, "device": "cpu"}
+    learner = Learner("icarl", **options).partial_fit(pack.store(TRAIN, 12), pack.labels(TRAIN))
+    learner.save(tmp_path / "model")
+    again = Learner.load(tmp_path / "model")
+    centres = learner.predict_proba(pack.store(TEST, 12))
+    for each in (learner, again):
+        assert np.array_equal(each.predict_proba(files), centres)
+        assert np.array_equal(each.predict_proba(pack), centres)
+    whole = Learner("icarl", image_size=12, **options).partial_fit(pack)
+    assert np.array_equal(whole.predict_proba(files), whole.predict_proba(to_pixels(files, (12, 12))))
+    assert (learner.knowledge.short_side, whole.knowledge.short_side) == (16, 12)
+
+
+def test_a_learner_of_an_older_poise_sees_images_as_before(folder: Path, tmp_path: Path) -> None:
+    pack = make(folder, tmp_path / "some.pack", size=16)
+    learner = Learner("icarl", net="small", epochs=1, batch=8, policy="fixed", memory=1, device="cpu")
+    learner.partial_fit(pack.store(TRAIN, 12).select(torch.arange(10)), pack.labels(TRAIN)[:10])
+    learner.save(tmp_path / "new")
+    tensors, meta = store.read_tensors(tmp_path / "new", kind="learner")
+    del meta["short_side"]
+    store.write_tensors(tmp_path / "old", tensors, meta, kind="learner")
+    old, files = Learner.load(tmp_path / "old", device="cpu"), sorted((folder / "val").glob("*/*.png"))
+    assert np.array_equal(old.predict_proba(files), old.predict_proba(to_pixels(files, (12, 12))))
+    assert np.array_equal(old.predict_proba(pack), old.predict_proba(pack.store(TEST, 12)))
+    small = make(folder, tmp_path / "small.pack", size=8)
+    assert np.isfinite(old.predict_proba(small)).all(), "which was refused"
+    old.partial_fit(pack.store(TRAIN, 12).select(torch.arange(10, 15)), pack.labels(TRAIN)[10:])
+    assert old.knowledge.short_side == 16, "by what it learns then"
+
+
+class Listed(Dataset[Any]):
+    """A dataset of given items."""
+
+    def __init__(self, items: list[Any]) -> None:
+        self._items = items
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __getitem__(self, place: int) -> Any:
+        return self._items[place]

@@ -142,6 +142,10 @@ def _shape(contents: Contents) -> None:
     contents[1]["shape"] = [3, 10**6, 10**6]
 
 
+def _short_side(contents: Contents) -> None:
+    contents[1]["short_side"] = 7
+
+
 def _huge_label(contents: Contents) -> None:
     contents[0]["memory.exemplars.labels"] += 9
 
@@ -174,6 +178,7 @@ def _twice(contents: Contents) -> None:
     ("change", "said"),
     [
         (_shape, "shape must be at most 67108864 pixels"),
+        (_short_side, "short_side must be at least 8 pixels"),
         (_huge_label, "memory.exemplars.labels must be at most 2 and not negative"),
         (_nan, "tensor predictor.backbone.stem.0.weight must be finite"),
         (_negative_variance, "running_var must be at least 0"),

@@ -19,9 +19,11 @@ from PIL import Image
 from poise.data.packing import Packing
 from poise.data.packs import PackedStore
 from poise.errors import UserError
-from poise.experiment import Plan, Run, RunFolder, load_recipe, make_plan
+from poise.experiment import Plan, Run, RunFolder, load_recipe, make_plan, predict_files, score_folder
 from poise.experiment.dryrun import describe_plan
 from poise.experiment.plan import reopen
+from poise.learner import Learner
+from poise.report import look
 from poise.report.reading import read_run
 
 WORDS = ("data={}", "setting=tfs", "phases=2", "epochs=1", "batch=8", "net=small", "policy=fixed", "memory=2")
@@ -105,6 +107,23 @@ def test_nothing_reads_a_pixel_before_the_first_phase_and_then_only_its_own(
         going.close()
     labels = plan.source.train().labels[sorted(read)]
     assert set(labels.tolist()) <= set(plan.stream[0])
+
+
+@pytest.mark.parametrize("side", [9, 12, 16])
+def test_files_are_predicted_as_the_exam_saw_them(packed: Path, tmp_path: Path, side: int) -> None:
+    recipe = load_recipe("folder", [*(word.format(packed) for word in WORDS), f"image_size={side}"])
+    plan = make_plan("folder", recipe)
+    result = Run(plan, RunFolder(tmp_path / "run")).start()
+    learner = Learner.load(tmp_path / "run" / "model.safetensors", device="cpu")
+    tests = packed.parent / "images" / "val"
+    files = sorted(tests.glob("*/*.png"))
+    chances = learner.predict_proba(plan.source.test().store)
+    assert np.array_equal(learner.predict_proba(files), chances)
+    assert np.array_equal([each.chance for each in look(learner, files)], chances.max(axis=1))
+    for given in (tests, packed):
+        assert score_folder(learner, given).accuracy == pytest.approx(result["last_accuracy"], abs=1e-3)
+    ranked = [each.ranked[0][1] for each in predict_files(learner, files)]
+    assert ranked == chances.max(axis=1).tolist()
 
 
 def test_a_plan_says_where_the_images_live(packed: Path) -> None:

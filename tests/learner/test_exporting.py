@@ -44,6 +44,7 @@ def check(learned: Learner, path: Path, images: Images, pixels: np.ndarray[Any, 
     assert document["classes"] == list(learned.classes_)
     assert document["classifier"] == learned.classifier_
     assert document["input"]["shape"] == ["batch", *(learned.shape_ or ())]
+    assert document["input"]["short_side"] == learned.knowledge.short_side
     np.testing.assert_allclose(found["probabilities"], learned.predict_proba(images), atol=1e-5)
     for name, scores in learned._scores(images).items():
         np.testing.assert_allclose(found[name], scores.numpy(), atol=1e-4)

@@ -185,7 +185,7 @@ def test_tensors_and_back_is_the_same_state(method: str, moment: str) -> None:
     assert changes(plain(state), plain(again)) == set()
     assert again.settings == state.settings
     known, found = state.knowledge, again.knowledge
-    typed = ("action", "classes", "phases", "classifier", "shape", "preprocessing", "hits", "history")
+    typed = ("action", "classes", "phases", "classifier", "shape", "short_side", "preprocessing", "hits", "history")
     for name in (*typed, "held", "budget", "rho"):
         assert getattr(found, name) == getattr(known, name), name
     assert (found.start is found.predictor) is (known.start is known.predictor)
