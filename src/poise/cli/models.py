@@ -28,7 +28,7 @@ def learn(
     policy: Annotated[str | None, typer.Option(help="For a new learner: online, fixed, …")] = None,
     net: Annotated[str | None, typer.Option(help="For a new learner: small, resnet32, resnet18, PACKAGE:NAME.")] = None,
     image_size: Annotated[
-        int | None, typer.Option(help="For a new learner: to how many pixels images are scaled.")
+        int | None, typer.Option(help="For a new learner: to how many pixels images of files or a pack are scaled.")
     ] = None,
     seed: Annotated[int | None, typer.Option(help="For a new learner: of every random draw.")] = None,
     device: Device = "auto",

@@ -171,7 +171,7 @@ class Pack:
         return values.repeat_interleave(counts)
 
     def store(self, part: str, side: int | None = None) -> PackedStore:
-        """The images of a part; the centre of so many pixels is gathered where nothing else is asked for."""
+        """The images of a part; the centre of so many pixels, unscaled, is gathered where nothing else is asked for."""
         side = side or self.size
         if side > self.size:
             raise UserError(

@@ -72,7 +72,7 @@ class Learner(Conventions, Upkeep, Rejecting, Exporting):
         trials: how actions are tried: the environment, how many images validate, how long a trial is; keys that are
             not given are as the policy brings them along.
         options: of the method.
-        image_size: to which images of another size are scaled.
+        image_size: to which image files, PIL images and those of a pack are scaled.
         preprocessing: normalisation and augmentation; if not given, the normalisation is the network's own where it
             has one, else measured on the first phase's images, and `augmentation` (default: judged on held-out
             images) is used.
