@@ -466,8 +466,8 @@ def test_files_are_seen_as_the_centre_of_a_pack(tmp_path: Path) -> None:
         seen = read_labelled(tmp_path / "images" / "train", None, (side, side), 3, 25)
         assert torch.equal(seen.pixels, pack.store(TRAIN, side).all())
         assert torch.equal(read_labelled(pack, None, (side, side), 3, 25).pixels, seen.pixels)
-    pictures = [(Image.open(file), 0) for file in sorted((tmp_path / "images" / "train").glob("*/*.png"))]
-    files = [Path(image.filename) for image, _ in pictures]
+    files = sorted((tmp_path / "images" / "train").glob("*/*.png"))
+    pictures = [(Image.open(file), 0) for file in files]
     for given in (pictures, DataLoader(Listed(pictures), batch_size=None), Listed(pictures)):
         assert torch.equal(read_labelled(given, None, (20, 20), 3, 25).pixels, to_pixels(files, (20, 20), 3, 25))
 

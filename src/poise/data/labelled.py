@@ -182,9 +182,8 @@ def _read_pack(pack: Pack, wanted: Wanted, *, held_out: bool) -> Read:
     part = TEST if held_out and pack.has_test else TRAIN
     labels = [pack.class_names[label] for label in pack.labels(part).tolist()]
     height, width = wanted.size or suitable_square(pack.size)
-    unscaled = pack.size if wanted.size is not None else height
-    short_side = max(wanted.short_side or unscaled, height)
-    if (short_side, height, wanted.channels) == (pack.size, width, pack.channels):
+    short_side = wanted.short_side or (height if wanted.size is None else max(height, pack.size))
+    if short_side == pack.size and height == width and wanted.channels == pack.channels:
         return Read(pack.store(part, height), labels)
     return Read(decode_store(_Photos(pack.store(part)), (height, width), wanted.channels, short_side), labels)
 
