@@ -14,7 +14,8 @@ from PIL import Image
 
 from poise import Learner, store
 from poise.data import make_stream
-from poise.data.sources import ArraySource, DigitsSource
+from poise.data.packing import Packing
+from poise.data.sources import ArraySource, DigitsSource, add_source
 from poise.errors import UserError
 from poise.experiment import Plan, Run, RunFolder, TensorBoard, load_recipe, make_plan, make_recipe, reopen
 from poise.experiment.plan import plan_of_words
@@ -330,7 +331,7 @@ def photos(tmp_path: Path) -> Path:
     return tmp_path / "photos"
 
 
-def folder_plan(photos: Path, *words: str) -> Plan:
+def folder_plan(photos: Path | str, *words: str) -> Plan:
     return make_plan("folder", load_recipe("folder", [f"data={photos}", "image_size=8", "device=cpu", *words]))
 
 
@@ -377,6 +378,37 @@ def test_what_was_chosen_is_in_the_run_folder_and_resumed_anywhere(photos: Path,
         assert {**again, "seconds": 0, "digest": 0} == {**result, "seconds": 0, "digest": 0}
         assert stopped.journal.path.read_bytes() == whole.journal.path.read_bytes()
         shutil.rmtree(stopped.path)
+
+
+@pytest.mark.parametrize("word", ["photos", "./photos", "packed.pack"])
+def test_data_beside_us_are_written_by_their_full_path(
+    word: str, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if word.endswith(".pack"):
+        list(Packing(photos, tmp_path / word, size=8).run())
+    saved = folder_plan(word).as_json()
+    assert saved["recipe"]["data"] == str(tmp_path / word)
+    monkeypatch.chdir("/")
+    assert plan_of_words(saved).source.fingerprint == saved["fingerprint"]
+
+
+def test_a_registered_name_is_written_as_it_is(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.chdir(tmp_path)
+    add_source("photos", photos)
+    assert folder_plan("photos").recipe.data == "photos"
+
+
+def test_a_run_of_before_whose_data_have_no_full_path_is_the_same_run(photos: Path, tmp_path: Path) -> None:
+    plan, folder = folder_plan(photos), RunFolder(tmp_path / "run")
+    described = Run(plan, folder).described()
+    folder.path.mkdir()
+    store.write_json(folder.recipe, {**described, "recipe": {**described["recipe"], "data": "photos"}})
+    folder.refuse_other(described)
+    store.write_json(folder.recipe, {**described, "recipe": {**described["recipe"], "data": "pictures"}})
+    with pytest.raises(UserError, match=r"holds another run \(data='pictures'\)"):
+        folder.refuse_other(described)
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,8 @@ class RunFolder:
         if saved["fingerprint"] != wanted["fingerprint"]:
             return "of other data"
         here, there = {**LEFT_OUT, **wanted["recipe"]}, {**LEFT_OUT, **there}
+        if there.get("data") == Path(here["data"]).name:  # an older poise wrote no full path of a folder beside it
+            there["data"] = here["data"]
         other = [key for key in here if without_empty_keys(there.get(key)) != without_empty_keys(here[key])]
         return ", ".join(f"{key}={shown(there.get(key))}" for key in other)
 

@@ -32,6 +32,7 @@ from poise.files import expand_user
 from poise.learner import Learner, LearnerState, Lookup, Settings, Surroundings, planned_work
 from poise.methods import Growth
 from poise.nets import absolute_word, named_info
+from poise.places import COLLECTIONS, EMBEDDED, RELEASES, is_name, named_place
 from poise.runfolder import CROSSVAL, saved_recipe
 from poise.schema import anything, check, contents_of, fitting_together, keyed, mapped, text
 from poise.training import Executor, Workload
@@ -207,9 +208,14 @@ def _absolute_paths(recipe: Recipe, source: Source) -> dict[str, str]:
     """Folders by their full path, so that a run can be resumed from anywhere."""
     paths = {"start": recipe.start} if recipe.start is not None else {}
     net = {"net": absolute_word(recipe.net)} if recipe.net is not None else {}
-    if isinstance(source, FolderSource | PackSource) and source.name != recipe.data:
+    if isinstance(source, FolderSource | PackSource) and not _is_known_name(recipe.data):
         paths["data"] = recipe.data
     return {**{key: str(expand_user(path).resolve()) for key, path in paths.items()}, **net}
+
+
+def _is_known_name(data: str) -> bool:
+    """Whether a data set is opened by this name; otherwise the word is the path of a folder or of a pack."""
+    return data in (EMBEDDED, *RELEASES, *COLLECTIONS) or (is_name(data) and named_place(data) is not None)
 
 
 def plan_of_words(words: Mapping[str, Any], opening: Opening | None = None) -> Plan:
