@@ -145,6 +145,8 @@ def test_groups_imply_their_setting_and_another_setting_drops_them(file: Path) -
     file.write_text('setting = "groups"\ngroups = [5, 5]\n')
     assert load_recipe(str(file)).groups == [5, 5]
     assert load_recipe(str(file), ["setting=tfs"]).groups is None
+    file.write_text("groups = [5, 5]\n")
+    assert (load_recipe(str(file)).setting, load_recipe(str(file), ["setting=tfs"]).groups) == ("groups", None)
 
 
 def test_a_file_of_ones_own_has_the_same_keys_and_defaults(file: Path) -> None:
@@ -265,5 +267,5 @@ def test_a_broken_file_is_named(file: Path) -> None:
     assert "did you mean 'epochs'?" in refusal(str(file))
     file.write_bytes(b"\xff\xfe\x00")
     assert "cannot be read" in refusal(str(file))
-    file.write_text("groups = [2, 2]\n")
+    file.write_text('setting = "tfs"\ngroups = [2, 2]\n')
     assert "setting=groups" in refusal(str(file))

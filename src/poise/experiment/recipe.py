@@ -255,6 +255,8 @@ def make_recipe(values: Mapping[str, Any], overrides: Sequence[str] = ()) -> Rec
         merged["setting"] = "groups"
     if "setting" in keys and "groups" not in keys and merged["setting"] != "groups":
         merged.pop("groups", None)
+    if merged.get("groups") is not None:
+        merged.setdefault("setting", "groups")
     if "policy" in keys and "policy_options" not in keys and merged["policy"] != values.get("policy"):
         merged.pop("policy_options", None)  # they belong to another policy
     _refuse_unknown(merged)
