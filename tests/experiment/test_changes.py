@@ -8,7 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from poise import store
 from poise.errors import Damaged, PoiseError, UserError
@@ -101,6 +103,46 @@ def test_where_it_is_computed_may_change(copied: RunFolder, reference: Path, out
     change(copied, recipe__device="cpu")
     resume(copied.path)
     assert outcome(copied.path) == outcome(reference)
+
+
+def test_where_the_data_lie_may_change(tmp_path: Path) -> None:
+    before, after = tmp_path / "photos", tmp_path / "elsewhere" / "pictures"
+    write_photos(before)
+    recipe = load_recipe("folder", [f"data={before}", "image_size=8", "epochs=2", "exam=dev", "augmentation=data"])
+    plan, folder = make_plan("folder", recipe), RunFolder(tmp_path / "run")
+    whole = Run(plan, RunFolder(tmp_path / "whole")).start()
+    going = Run(plan, folder, checkpoint_seconds=0).starting()
+    for _ in range(9):
+        next(going)
+    going.close()
+    after.parent.mkdir()
+    before.rename(after)
+    with pytest.raises(UserError, match=r"photos' of .* not there any more; put them back, or change the key data in "):
+        resume(folder.path)
+    change(folder, recipe__data=str(after))
+    _pin_name_of_data(folder, "photos")  # as an older poise did
+    assert resume(folder.path)["curve"] == whole["curve"]
+    assert folder.journal.path.read_bytes() == (tmp_path / "whole" / "journal.jsonl").read_bytes()
+    change(folder, recipe__data="pictures")
+    with pytest.raises(UserError, match="register them .'poise data add pictures --from FOLDER'., or change the key"):
+        reopen(folder.path)
+
+
+def _pin_name_of_data(folder: RunFolder, name: str) -> None:
+    for path in _checkpoints(folder):
+        tensors, meta = store.read_tensors(path, kind="checkpoint")
+        meta["pinned"]["data"] = store.digest_of(name)
+        store.write_tensors(path, tensors, meta, kind="checkpoint")
+
+
+def write_photos(folder: Path) -> None:
+    """Four classes of noise."""
+    random = np.random.default_rng(0)
+    for number in range(4):
+        place = folder / f"class {number}"
+        place.mkdir(parents=True)
+        for index in range(8):
+            Image.fromarray(random.integers(0, 256, (9, 9, 3), dtype=np.uint8)).save(place / f"{index}.png")
 
 
 def test_a_checkpoint_of_before_has_no_digests_and_is_resumed(

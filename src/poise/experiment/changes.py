@@ -11,7 +11,6 @@ from poise.experiment.folder import RunFolder
 from poise.experiment.plan import Plan
 from poise.experiment.recipe import Recipe
 from poise.learner import KEYS, Settings
-from poise.places import file_name
 from poise.store import digest_of
 
 #: Of `recipe.json`, what is no key of the recipe and must not change.
@@ -27,7 +26,7 @@ def pin(plan: Plan, described: Mapping[str, Any]) -> dict[str, str]:
     recipe = plan.recipe.model_dump(mode="json")
     keys = [key for key in Recipe.model_fields if key not in _FREE and key not in _OF_LEARNER]
     values = {**{key: described.get(key) for key in DESCRIBED}, **{key: recipe.get(key) for key in keys}}
-    return {key: digest_of(value) for key, value in {**values, "data": file_name(plan.source.name)}.items()}
+    return {key: digest_of(value) for key, value in values.items()}
 
 
 def changed_keys(pinned: Mapping[str, str], now: Mapping[str, str]) -> list[str]:

@@ -235,6 +235,7 @@ def reopen(path: Path) -> tuple[RunFolder, Plan]:
         keyed({"name": text, "recipe": mapped(anything), "fingerprint": text})(saved, "")
         with fitting_together():
             recipe = make_recipe(saved_recipe(saved["recipe"]))
+    _refuse_vanished(recipe.data, folder)
 
     def open_same(data: str, size: int | None) -> Source:
         source = _open(data, size)
@@ -243,6 +244,17 @@ def reopen(path: Path) -> tuple[RunFolder, Plan]:
         return source
 
     return folder, make_plan(saved["name"], recipe, open_same)
+
+
+def _refuse_vanished(data: str, folder: RunFolder) -> None:
+    """Refuse data that are not where the run in this folder found them, and say how to go on."""
+    if _is_known_name(data) or expand_user(data).exists():
+        return
+    mend = f"register them ('poise data add {data} --from FOLDER')" if is_name(data) else "put them back"
+    raise UserError(
+        f"the data '{data}' of {folder.path} are not there any more; {mend}, "
+        f"or change the key data in {folder.recipe} to where they lie now"
+    )
 
 
 def refuse_other_exam(folder: RunFolder, examiner: Examiner) -> None:
