@@ -217,6 +217,19 @@ def test_what_a_run_had_no_time_to_write_is_written_by_resume(
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
 
 
+def test_a_finished_run_is_finished_though_its_data_are_gone_and_options_are_not_dropped_in_silence(
+    reference: Path, tmp_path: Path, command: Callable[..., tuple[int, str, str]]
+) -> None:
+    folder = RunFolder(shutil.copytree(reference, tmp_path / "run"))
+    change(folder, recipe__data=str(tmp_path / "gone"))
+    code, out, err = command("resume", str(folder.path), "--track", "wandb", "--tensorboard")
+    assert "is finished already: average accuracy" in out
+    assert (code, err) == (0, "the run is finished: --tensorboard and --track have no effect\n")
+    assert command("resume", str(folder.path))[2] == ""
+    folder.result.unlink()
+    assert "change the key data" in command("resume", str(folder.path))[2]
+
+
 def test_a_finished_run_without_its_description_of_the_machine_is_finished(
     reference: Path, tmp_path: Path, command: Callable[..., tuple[int, str, str]], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -105,7 +105,7 @@ def start_run(job: Run, tensorboard: bool = False, track: str | None = None) -> 
         _run_on_ranks(job, job.world.shared(lambda: _state_of(folder, job.described())), tensorboard, track)
         return
     if folder.exists:
-        _explain_existing(folder, job.described())
+        _explain_existing(folder, job.described(), {"--tensorboard": tensorboard, "--track": track})
         return
     watcher = make_watcher(len(plan.stream), [*plan.notes, f"run folder {folder.path}"])
     job.watchers = make_watchers(folder, watcher, tensorboard, track)
@@ -115,13 +115,19 @@ def start_run(job: Run, tensorboard: bool = False, track: str | None = None) -> 
 def resume_run(world: World, path: Path, every: float, tensorboard: bool, track: str | None) -> None:
     """`poise resume` under torchrun: rank 0 opens the folder, and tells the others what is in it."""
 
-    def opened() -> tuple[Plan, str]:
+    def opened() -> tuple[Plan | None, str]:
+        if is_finished(path):
+            return None, "finished"
         folder, plan = reopen(path)
         if runner_in(folder) is not Run:
             raise UserError(f"{path} is not the folder of a run; resume it without torchrun")
         return plan, _state_of(folder, Run(plan, folder).described())
 
     plan, state = world.shared(opened)
+    if plan is None:
+        if world.leads:
+            finish_up(RunFolder(path), {"--tensorboard": tensorboard, "--track": track})
+        return
     open_ranks(world, plan)
     _run_on_ranks(Run(plan, RunFolder(path), (), every, world=world), state, tensorboard, track)
 
@@ -140,7 +146,7 @@ def _run_on_ranks(job: Run, state: str, tensorboard: bool, track: str | None) ->
     assert world is not None
     if state == "finished":
         if world.leads:
-            finish_up(job.folder)
+            finish_up(job.folder, {"--tensorboard": tensorboard, "--track": track})
         return
     if not world.leads:
         job = Follower(job.plan, job.folder, (), job.checkpoint_seconds, world=world)
@@ -180,10 +186,20 @@ def show_result(result: Mapping[str, Any], folder: Path) -> None:
     show(f"\n{run_table(run_of_result(result))}\n\nrun folder {folder}\n{write_report([folder], folder)}")
 
 
-def finish_up(folder: RunFolder) -> None:
-    """Say that a run is finished, and write what it had no time to write if it was killed after its result."""
+def is_finished(path: Path) -> bool:
+    """Whether this is the folder of a finished run; its data may be gone."""
+    folder = RunFolder(path)
+    return folder.exists and folder.finished
+
+
+def finish_up(folder: RunFolder, given: Mapping[str, object]) -> None:
+    """Say that a run is finished, and write what it had no time to write if it was killed after its result.
+
+    `given` are the options of the command, of which none has an effect any more.
+    """
     result = load_result(folder.path)
     show(f"{folder.path} is finished already: average accuracy {result['average_accuracy']:.2f}")
+    _say_unused(given)
     complete(folder)
     if not (folder.path / REPORT / PAGE).exists():
         show(write_report([folder.path], folder.path))
@@ -207,10 +223,17 @@ def write_report(runs: Sequence[Path], out: Path) -> str:
         return f"no report: {error}"
 
 
-def _explain_existing(folder: RunFolder, wanted: dict[str, object]) -> None:
+def _say_unused(given: Mapping[str, object]) -> None:
+    """Say which options have no effect, as the run is finished."""
+    if names := [name for name, value in given.items() if value]:
+        say(f"the run is finished: {' and '.join(names)} {'has' if len(names) == 1 else 'have'} no effect")
+
+
+def _explain_existing(folder: RunFolder, wanted: dict[str, object], given: Mapping[str, object]) -> None:
     """A run folder is never overwritten: say what is there."""
     folder.refuse_other(wanted)
     if not folder.finished:
         raise UserError(f"{folder.path} holds this run, unfinished; continue with 'poise resume {folder.path}'")
     result = load_result(folder.path)
     show(f"{folder.path} holds this run, finished: average accuracy {result['average_accuracy']:.2f}")
+    _say_unused(given)

@@ -67,13 +67,14 @@ def resume(
     """Continue a run that was stopped or killed; the result is the same as without the stop."""
     from poise.cli.running import (
         finish_up,
+        is_finished,
         make_watchers,
         refuse_under_torchrun,
         resume_run,
         show_result,
         trials_elsewhere,
     )
-    from poise.experiment import make_watcher, reopen
+    from poise.experiment import RunFolder, make_watcher, reopen
     from poise.studies import runner_in
 
     with joined() as world:
@@ -81,10 +82,17 @@ def resume(
             refuse_under_torchrun(trials_on)
             resume_run(world, folder, checkpoint_every, tensorboard, track)
             return
-    opened, plan = reopen(folder)
-    if opened.finished:
-        finish_up(opened)
+    if is_finished(folder):
+        given = {
+            "--tensorboard": tensorboard,
+            "--track": track,
+            "--checkpoint-every": checkpoint_every != CHECKPOINT_SECONDS,
+            "--trials-on": trials_on,
+            "--cpus-per-worker": cpus_per_worker,
+        }
+        finish_up(RunFolder(folder), given)
         return
+    opened, plan = reopen(folder)
     watchers = make_watchers(opened, make_watcher(len(plan.stream)), tensorboard, track)
     with trials_elsewhere(plan, trials_on, cpus_per_worker) as executor:
         job = runner_in(opened)(plan, opened, watchers, checkpoint_every, executor=executor)
