@@ -414,6 +414,27 @@ def test_a_diverged_loss_keeps_the_last_good_checkpoint(poise: Command) -> None:
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("name", ["machine.json", "recipe.json"])
+def test_a_disk_that_was_full_from_the_beginning_wants_the_same_command(
+    name: str, poise: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = files._open_new
+
+    def make_none(path: Path) -> tuple[Path, BinaryIO]:
+        temporary, file = make(path)
+        if path.name != name:
+            return temporary, file
+        file.close()
+        return temporary, FULL.open("wb")
+
+    with monkeypatch.context() as full:
+        full.setattr(files, "_open_new", make_none)
+        line = failure(poise("run", *TINY, "--out", "run"))
+    assert line == "poise: no space left for run; free some, then give the same command again"
+    assert poise("run", *TINY, "--out", "run").code == 0
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="needs /dev/full")
 def test_a_full_disk_fails_in_one_line_and_loses_nothing(poise: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     append, make = files.open_to_append, files._open_new
 
@@ -432,6 +453,14 @@ def test_a_full_disk_fails_in_one_line_and_loses_nothing(poise: Command, monkeyp
         full.setattr(files, "_open_new", make_checkpoint)
         assert "no space left" in failure(poise("resume", "run"))
     assert len(list(Path("run/checkpoints").iterdir())) == 2
+    machine = Path("run/machine.json").rename("machine.json")
+    missing = poise("resume", "run")
+    assert missing.code == 2
+    assert missing.err == (
+        "poise: run cannot be used: No such file or directory (machine.json); restore it from a copy, "
+        "or start the run again in another folder\n"
+    )
+    machine.rename("run/machine.json")
     assert poise("resume", "run").code == 0
     assert poise("run", *TINY, "--out", "undisturbed").code == 0
     for name in ("journal.jsonl", "model.safetensors"):

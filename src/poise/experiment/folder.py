@@ -163,11 +163,19 @@ class RunFolder:
         except OSError as error:
             reason = os.strerror(error.errno) if error.errno else str(error)
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise RunFailed(
-                    f"no space left for {self.path}; free some, then 'poise resume {self.path}' (nothing saved is lost)"
-                ) from error
+                resume = f"'poise resume {self.path}' (nothing saved is lost)"
+                again = resume if self.exists else "give the same command again"
+                raise RunFailed(f"no space left for {self.path}; free some, then {again}") from error
             name = f" ({Path(error.filename).name})" if error.filename else ""
-            raise UserError(f"{self.path} cannot be used: {reason}{name}; fix it or choose another --out") from error
+            raise UserError(f"{self.path} cannot be used: {reason}{name}; {self._mend(error)}") from error
+
+    def _mend(self, error: OSError) -> str:
+        """What can be done about an error of the operating system's."""
+        if not self.exists:
+            return "fix it or choose another --out"
+        if not isinstance(error, FileNotFoundError):
+            return f"fix it, then 'poise resume {self.path}'"
+        return f"restore it from a copy{'' if self.finished else ', or start the run again in another folder'}"
 
     def write_checkpoint(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
         """Write a new checkpoint, then delete all but the newest two."""
