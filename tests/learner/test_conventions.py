@@ -4,6 +4,7 @@ import copy
 import io
 import json
 import pickle
+import pydoc
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -381,3 +382,13 @@ class TestWatching:
             with pytest.raises(UserError) as error:
                 learner(callbacks=wrong).partial_fit(*digits(0, 1))
             assert line in refusal(error)
+
+
+def test_help_says_what_can_be_read_off_a_learner() -> None:
+    text = pydoc.plain(pydoc.render_doc(Learner))
+    for line in (
+        "The labels seen so far, in the order in which they arrived.",
+        "The model that predicts.",
+        "The kept images.",
+    ):
+        assert f"|      {line}" in text or f"|  {line}" in text

@@ -35,6 +35,7 @@ from poise.learner.settings import KEYS, Settings
 from poise.learner.state import Knowledge
 from poise.learner.upkeep import Upkeep
 from poise.nets import named_info, net_info
+from poise.spaces import Grids
 from poise.training import Event, Executor, undisturbed
 from poise.tuning import Reward, TrialSettings
 
@@ -66,8 +67,8 @@ class Learner(Conventions, Upkeep, Rejecting, Exporting):
         policy: what decides the action of each phase: `online` tries actions first, which takes longer; `fixed` trains
             with the method's own; others are in `poise.policies`.
         policy_options: options of the policy, and wrappers around it such as `{"safe": 1.0, "every": 2}`.
-        space: the actions it chooses from: `paper`, `joint`, `wide`, `paper3`, `wide3`, `full`, `online`, or a grid of
-            your own; if not given, the one that the policy brings along.
+        space: the actions it chooses from: `paper`, `joint`, `wide`, `paper3`, `wide3`, `full`, `online`, a grid of
+            your own, or several, whose actions all count; if not given, the one that the policy brings along.
         tune: only these kinds of axes: `kd`, `classifier` (an axis of the space, or apart from it), `lr`.
         trials: how actions are tried: the environment, how many images validate, how long a trial is; keys that are
             not given are as the policy brings them along.
@@ -109,7 +110,7 @@ class Learner(Conventions, Upkeep, Rejecting, Exporting):
         first_lr: float | None = None,
         policy: str = "online",
         policy_options: Mapping[str, bool | float | str] | None = None,
-        space: str | Mapping[str, Sequence[AxisValue]] | None = None,
+        space: str | Grids | None = None,
         tune: Sequence[str] | None = None,
         trials: TrialSettings | Mapping[str, Any] | None = None,
         options: Mapping[str, float | str] | None = None,

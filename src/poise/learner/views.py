@@ -26,10 +26,10 @@ T = TypeVar("T")
 
 
 class Known(Generic[T]):
-    """A part of what a learner knows, by the name that its users read it with."""
+    """A part of what a learner knows, by the name that its users read it with; `meaning` is what `help` shows."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self, name: str, meaning: str) -> None:
+        self._name, self.__doc__ = name, meaning
 
     def __get__(self, views: Views, owner: type[Any]) -> T:
         if views is None:  # asked of the class: by help(), or by a tool that looks at it
@@ -51,30 +51,22 @@ class Views:
     _ahead: Outlook  # before a phase begins
     _turns: Turns
 
-    #: The labels seen so far, in the order in which they arrived.
-    classes_ = Known[ClassLabels]("labels")
-    #: Which classifier predicts at present: `fc` or `ncm`.
-    classifier_ = Known[str]("classifier")
-    #: The action that the last phase was trained with.
-    action_ = Known[Action]("action")
-    #: How many phases were learned.
-    phases_ = Known[int]("phases")
-    #: The unit mean feature of each class, rows as in `classes_`: what NCM compares with.
-    means_ = Known[Tensor | None]("means")
-    #: The most images that were held at any moment of the last phase, memory and new images.
-    held_ = Known[int]("held")
-    #: The number of images that were allowed to be held in the last phase.
-    budget_ = Known[int]("budget")
-    #: Channels, height and width of the images.
-    shape_ = Known[Shape | None]("shape")
-    #: For each classifier, the score below which an image is rejected; empty until `calibrate_reject`.
-    reject_thresholds_ = Known[Mapping[str, float]]("reject")
-    #: The model that predicts.
-    model = Known[Model | None]("predictor")
-    #: The kept images.
-    memory = Known[Memory | None]("memory")
-    #: How images are prepared, once that is known.
-    preprocessing = Known[Preprocessing | None]("preprocessing")
+    classes_ = Known[ClassLabels]("labels", "The labels seen so far, in the order in which they arrived.")
+    classifier_ = Known[str]("classifier", "Which classifier predicts at present: `fc` or `ncm`.")
+    action_ = Known[Action]("action", "The action that the last phase was trained with.")
+    phases_ = Known[int]("phases", "How many phases were learned.")
+    means_ = Known[Tensor | None](
+        "means", "The unit mean feature of each class, rows as in `classes_`: what NCM compares with."
+    )
+    held_ = Known[int]("held", "The most images that were held at any moment of the last phase, memory and new images.")
+    budget_ = Known[int]("budget", "The number of images that were allowed to be held in the last phase.")
+    shape_ = Known[Shape | None]("shape", "Channels, height and width of the images.")
+    reject_thresholds_ = Known[Mapping[str, float]](
+        "reject", "For each classifier, the score below which an image is rejected; empty until `calibrate_reject`."
+    )
+    model = Known[Model | None]("predictor", "The model that predicts.")
+    memory = Known[Memory | None]("memory", "The kept images.")
+    preprocessing = Known[Preprocessing | None]("preprocessing", "How images are prepared, once that is known.")
 
     @property
     def backend(self) -> Backend:
