@@ -45,7 +45,7 @@ SCRIPT = Path(sys.executable).with_name("poise")
         (["run", "order=podnet-1"], "for 100 classes"),
         (["run", "order=[1,2,3]"], "order must list each class"),
         (["run", "data=digit"], "did you mean 'digits'?"),
-        (["run", "device=cuda:99"], "use device=cpu"),
+        (["run", "device=cuda:99"], "use cpu or auto"),
         (["run", "setting=tfs", "phases=3"], "phases=3 does not divide; use one of 1, 2, 5, 10"),
         (["run", "phases=4"], "use one of 1, 5"),
         (["run", "groups=[5,6]"], "add up to 11 classes, there are 10"),

@@ -124,7 +124,7 @@ def test_where_the_data_lie_may_change(tmp_path: Path) -> None:
     assert resume(folder.path)["curve"] == whole["curve"]
     assert folder.journal.path.read_bytes() == (tmp_path / "whole" / "journal.jsonl").read_bytes()
     change(folder, recipe__data="pictures")
-    with pytest.raises(UserError, match="register them .'poise data add pictures --from FOLDER'., or change the key"):
+    with pytest.raises(UserError, match=r"register them .'poise data add pictures --from FOLDER'., or change the key"):
         reopen(folder.path)
 
 

@@ -44,12 +44,12 @@ def test_a_long_tailed_run_is_resumed_with_the_same_images(
 
 
 def test_a_phase_0_of_other_images_is_refused(plan: Callable[..., Plan], reference: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="has another data"):
+    with pytest.raises(UserError, match="has other data"):
         Run(plan(TAIL, f"start={reference}"), RunFolder(tmp_path / "tail")).start()
     Run(plan(TAIL), RunFolder(tmp_path / "start"), until=1).start()
-    with pytest.raises(UserError, match="has another data"):
+    with pytest.raises(UserError, match="has other data"):
         Run(plan("images_per_class=20", f"start={tmp_path / 'start'}"), RunFolder(tmp_path / "even")).start()
-    with pytest.raises(UserError, match="has another data"):
+    with pytest.raises(UserError, match="has other data"):
         Run(plan(f"start={tmp_path / 'start'}"), RunFolder(tmp_path / "all")).start()
     result = Run(plan(TAIL, "action.lr=0.05", f"start={tmp_path / 'start'}"), RunFolder(tmp_path / "same")).start()
     assert len(result["curve"]) == 3

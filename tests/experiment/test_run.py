@@ -175,7 +175,7 @@ def test_the_classifier_of_phase_0_is_that_of_the_run_that_starts(plan: Plans, t
     [
         (("seed=1",), "digits/lucir", "has another seed"),
         (("exam=dev",), "digits/lucir", "has another exam"),
-        (("order=sorted",), "digits/lucir", "has another classes"),
+        (("order=sorted",), "digits/lucir", "has other classes"),
         ((), "digits/icarl", "they must agree"),
         (("net=resnet32",), "digits/lucir", "they must agree"),
         (("memory=6",), "digits/lucir", "keeps others .6 per class.; start from a run with this memory"),

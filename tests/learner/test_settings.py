@@ -36,7 +36,7 @@ from .samples import Flat, refusal
         ({"action": {"feature_kd": -1.0}}, "must be at least 0"),
         ({"precision": "bf61"}, "did you mean 'bf16'?"),
         ({"device": "gpu"}, "use auto, cpu, cuda or cuda:N"),
-        ({"device": "cuda:99"}, "use device=cpu"),
+        ({"device": "cuda:99"}, "use cpu or auto"),
         ({"epochs": 0}, "epochs=0 must be a whole number, at least 1"),
         ({"epochs": "3"}, "must be a whole number"),
         ({"batch": 1}, "batch=1 must be a whole number, at least 2"),

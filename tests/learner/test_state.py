@@ -306,3 +306,10 @@ def test_a_file_of_an_older_format_is_refused_in_one_line(tmp_path: Path, monkey
     with pytest.raises(UserError) as error:
         Learner.load(tmp_path / "model")
     assert refusal(error).endswith("model has format 1, this poise reads 2; train it again, or use an older poise")
+
+
+def test_a_file_with_training_images_is_said_to_have_them(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    learner(memory=1).partial_fit(*digits(0, 1)).save(tmp_path / "model")
+    assert caplog.messages[-1].endswith(
+        "model contains 2 training images; in Python, save(memory=False) leaves them out"
+    )

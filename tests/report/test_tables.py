@@ -24,7 +24,7 @@ from poise.report.tables.costs import stored_table, time_table
 from poise.report.tables.paper import ROWS, Published, printed_accuracy, published_accuracy
 from poise.report.tables.regret import regret_table
 from poise.report.tables.table import gain_note
-from poise.report.tables.text import comparison_table, run_table
+from poise.report.tables.text import align_columns, comparison_table, run_table
 
 from .conftest import SPACE, Write
 
@@ -386,3 +386,8 @@ def test_rows_are_called_by_what_sets_them_apart(write: Write) -> None:
         "lucir, fixed, epochs=160 · toy",
         "lucir, fixed, epochs=20 · toy",
     ]
+
+
+def test_columns_are_aligned_by_what_a_terminal_shows() -> None:
+    lines = align_columns(["class", "n"], [["日本", "1"], ["café", "2"]]).splitlines()
+    assert lines == ["class  n", "─────  ─", "日本   1", "café   2"]

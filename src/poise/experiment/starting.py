@@ -15,6 +15,7 @@ from poise.experiment.folder import RunFolder
 from poise.experiment.plan import Plan
 from poise.learner import LearnerState, Lookup, Settings
 from poise.schema import check, contents_of
+from poise.words import counted
 
 
 def read_start(path: Path, settings: Settings, identity: Mapping[str, Any], lookup: Lookup) -> LearnerState:
@@ -63,7 +64,8 @@ def _refuse_other_identity(path: Path, theirs: Mapping[str, Any], identity: Mapp
         )
     for name, mine in identity.items():
         if name in theirs and theirs[name] != mine:
-            raise UserError(f"start={path} has another {name}; start from a run of the same data, order and seed")
+            other = "other" if name in ("data", "classes") else "another"
+            raise UserError(f"start={path} has {other} {name}; start from a run of the same data, order and seed")
 
 
 def _refuse_other_network(path: Path, there: str, here: str) -> None:
@@ -79,9 +81,9 @@ def _refuse_other_memory(path: Path, theirs: Budget, budget: Budget, count: int 
     causal = here.rule == "rmm" and not here.knows_increment
     helps = causal and replace(budget, after_phase_0="plain").storing_phase_0() == there
     todo = "start from a run with this memory, leave start out, or set memory.after_phase_0=plain"
-    kept = f"kept {count}" if count is not None else "keeps other"
+    kept = f"kept {counted(count, 'image')}" if count is not None else "keeps other images"
     raise UserError(
-        f"start={path} {kept} images after phase 0 ({_in_words(there)}) and this run keeps others ({_in_words(here)}); "
+        f"start={path} {kept} after phase 0 ({_in_words(there)}) and this run keeps others ({_in_words(here)}); "
         f"{todo if helps else 'start from a run with this memory, or leave start out'}"
     )
 

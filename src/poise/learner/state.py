@@ -32,6 +32,7 @@ from poise.nets import (
 from poise.schema import contents_of, fitting_together
 from poise.training import Switches
 from poise.tuning import CLASSIFIERS, Entry, History, entry_as_json, entry_from_json, first_classifier
+from poise.words import counted
 
 log = logging.getLogger(__name__)
 
@@ -363,7 +364,8 @@ def save_state(state: LearnerState, path: Path, *, memory: bool) -> None:
     tensors, meta = (state if memory else state.predict_only()).tensors(images=True)
     count = len(state.knowledge.memory or ()) if memory else 0
     if count:
-        log.warning("%s contains %d training images; save(memory=False) leaves them out", path, count)
+        held = counted(count, "training image")
+        log.warning("%s contains %s; in Python, save(memory=False) leaves them out", path, held)
     store.write_tensors(path, tensors, {**meta, "contains_training_images": count > 0}, kind="learner")
 
 

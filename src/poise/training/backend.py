@@ -12,6 +12,7 @@ import torch
 
 from poise.errors import UserError, suggestion
 from poise.training.world import World, current_world
+from poise.words import counted
 
 # cuBLAS needs this for repeatable sums and reads it only once, when it is first used in a process. That would be too
 # late for a deterministic backend that is made after another one has worked, so it is set here.
@@ -98,9 +99,8 @@ def make_backend(device: str, precision: str, deterministic: bool) -> Backend:
     if chosen.type not in ("cpu", "cuda") or (chosen.type == "cpu" and chosen.index):
         raise UserError(f"device '{device}' is not supported; use auto, cpu, cuda or cuda:N")
     if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
-        raise UserError(
-            f"device '{device}' does not exist: {torch.cuda.device_count()} CUDA devices found; use device=cpu"
-        )
+        found = counted(torch.cuda.device_count(), "CUDA device")
+        raise UserError(f"device '{device}' does not exist: {found} found; use cpu or auto")
     if precision == "auto":
         has_bf16 = chosen.type == "cuda" and torch.cuda.get_device_capability(chosen) >= (8, 0)
         precision = "bf16" if has_bf16 else "fp32"

@@ -6,6 +6,8 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from rich.cells import cell_len
+
 from poise.actions import Action
 from poise.report.reading import EXPLAINED, UNVERIFIED, RunRecord, StreamKind, apart, remarks
 from poise.words import one_line
@@ -96,6 +98,11 @@ def rows_table(rows: Sequence[Mapping[str, Any]]) -> str:
 def align_columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table whose columns are as wide as their contents, each row in one line."""
     header, rows = [one_line(cell) for cell in header], [[one_line(cell) for cell in row] for row in rows]
-    widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in [header, *rows]]
+    widths = [max(cell_len(row[column]) for row in [header, *rows]) for column in range(len(header))]
+    lines = ["  ".join(map(_filled, row, widths)) for row in [header, *rows]]
     return "\n".join(line.rstrip() for line in [lines[0], "  ".join("─" * width for width in widths), *lines[1:]])
+
+
+def _filled(cell: str, width: int) -> str:
+    """A cell with spaces up to a width, in columns of a terminal: characters such as 日 take two."""
+    return cell + " " * (width - cell_len(cell))
