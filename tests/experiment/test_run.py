@@ -314,6 +314,19 @@ def test_planned_work_counts_the_phases_that_are_tuned_and_no_others(every: int,
     assert [each.tuning > 0 for each in work] == [trials > 0 for trials in tuned]
 
 
+def test_a_memory_that_was_not_given_is_written_and_is_that_of_runs_of_before(tmp_path: Path) -> None:
+    plan = make_plan("mine", make_recipe({"setting": "tfs", "policy": "fixed", "epochs": 1}))
+    saved, folder = plan.as_json(), RunFolder(tmp_path / "run")
+    assert saved["recipe"]["memory"] == {"per_class": 20, "total": None, "reserve": 0}
+    older = {"per_class": None, "total": None, "reserve": 0}
+    folder.path.mkdir()
+    store.write_json(folder.recipe, {**saved, "recipe": {**saved["recipe"], "memory": older}})
+    folder.refuse_other(saved)
+    assert reopen(folder.path)[1].recipe == plan.recipe
+    none = make_plan("mine", make_recipe({"setting": "tfs", "policy": "fixed", "memory": 0})).as_json()
+    assert plan_of_words(none).recipe.memory.per_class == 0
+
+
 # Chosen for the images ------------------------------------------------------------------------------------------------
 
 

@@ -211,6 +211,13 @@ def test_runs_that_differ_by_chance_only_share_their_configuration(write: Write)
         assert read_run(write(f"other-{number}", **keys)).configuration() != first.configuration()
 
 
+def test_a_memory_that_was_not_written_is_the_usual_one(write: Write) -> None:
+    unsaid = {"per_class": None, "total": None, "reserve": 0}
+    older, run = read_run(write("older", memory=unsaid)), read_run(write("run"))
+    assert older.configuration() == run.configuration()
+    assert read_run(write("none", memory={**unsaid, "per_class": 0})).configuration() != run.configuration()
+
+
 def test_a_leak_audit_is_marked_before_it_is_finished(write: Write) -> None:
     assert read_run(write("leak", policy="race", finished=False, more={"leak": True})).policy_label == "race (leak)"
     assert read_run(write("done", policy="race", more={"leak": True})).policy_label == "race (leak)"

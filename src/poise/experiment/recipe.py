@@ -228,7 +228,7 @@ class Recipe(BaseModel):
         if settings.kind.tunes:
             trials = TrialKeys(**asdict(settings.trials))
             written = {"policy_options": dict(settings.policy_options), "space": settings.space, "trials": trials}
-        if self.memory == MemoryKeys() and settings.memory != Budget():
+        if self.memory == MemoryKeys():
             written["memory"] = MemoryKeys.of(settings.memory)
         elif settings.memory.after_phase_0 is not None:
             written["memory"] = self.memory.model_copy(update={"after_phase_0": settings.memory.after_phase_0})

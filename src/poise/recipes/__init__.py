@@ -20,6 +20,7 @@ DEFAULT_RECIPE: Final = "digits/lucir"
 #: Options whose default has changed, by method, with the former one: files in which they are missing mean that.
 FORMER_OPTIONS: Final[Mapping[str, Mapping[str, float | str]]] = {"aanets": {"eta": "kept"}}
 
+_USUAL_MEMORY: Final = 20  # images of each class
 _LARGEST_FILE: Final = 2**20  # bytes of a recipe or a sweep
 
 
@@ -60,11 +61,17 @@ def saved_options(method: object, options: Mapping[str, Any] | None) -> dict[str
 def saved_memory(memory: Mapping[str, Any]) -> dict[str, Any]:
     """The keys of a memory that was saved, as they are meant today.
 
-    Before there was `after_phase_0`, RMM's memory kept what the plain rule says after phase 0.
+    Before there was `after_phase_0`, RMM's memory kept what the plain rule says after phase 0. Where no size was given,
+    and the method has no other, the usual one was not written.
 
     >>> saved_memory({"per_class": 20, "rule": "rmm"})["after_phase_0"]
     'plain'
+    >>> saved_memory({"per_class": None, "total": None, "reserve": 0})
+    {'per_class': 20, 'total': None, 'reserve': 0}
     """
+    said = any(value for key, value in memory.items() if (key, value) != ("rule", "plain"))
+    if not said and memory.get("per_class") is None:
+        return {**memory, "per_class": _USUAL_MEMORY}
     older = memory.get("rule") == "rmm" and not memory.get("knows_increment") and "after_phase_0" not in memory
     return {**memory, **({"after_phase_0": "plain"} if older else {})}
 
