@@ -75,7 +75,7 @@ def members(kind: type) -> Iterator[tuple[str, str]]:
     for name, value in sorted(inspect.getmembers(kind), key=lambda member: member[0]):
         if name.startswith("_"):
             continue
-        if isinstance(value, property | cached_property):
+        if isinstance(value, property | cached_property) or "__doc__" in getattr(value, "__dict__", {}):
             yield name, _first_line(value, name)
         elif inspect.isroutine(value):
             yield _call(value, name), _first_line(value, name)
