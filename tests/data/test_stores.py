@@ -4,6 +4,7 @@ import pickle
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,9 +12,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from poise.data import Crops, DenseStore, Feed, FlatStore, ImageSet, PixelStore, batch_bounds, stores
-from poise.data.resampling import resize_box
+from poise.data.resampling import resize_box, resize_box_on_host
 from poise.data.stores import resident
 from poise.data.views import View, joined
 
@@ -79,6 +81,31 @@ def test_crops_are_cut_out_of_the_whole_image_scaled_and_mirrored(store: PixelSt
     for row, index in enumerate(indices):
         image = resize_box(whole(store, index), tuple(crops.boxes[row].tolist()), (6, 5))
         assert close(found[row], image.flip(-1) if crops.mirrored[row] else image)
+
+
+class _Operations(TorchDispatchMode):
+    """Notes the operations of torch that are called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401
+        self.names.append(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("store", [dense(), flat()], ids=["dense", "flat"])
+def test_on_a_cpu_crops_are_copied_without_the_threads_of_torch(store: PixelStore) -> None:
+    indices = [3, 0, 3, 1]
+    crops = crops_for(store, indices)
+    with _Operations() as called:
+        found = store.gather(torch.tensor(indices), crops)
+    assert not {"copy_", "flip", "stack"} & set(called.names), "each would wait for threads, once an image"
+    for row, index in enumerate(indices):
+        box = tuple(crops.boxes[row].tolist())
+        image = torch.from_numpy(resize_box_on_host(whole(store, index).numpy(), box, crops.size))
+        assert torch.equal(found[row], image.flip(-1) if crops.mirrored[row] else image)
 
 
 def test_the_whole_image_as_a_box_is_the_image() -> None:

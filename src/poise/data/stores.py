@@ -371,11 +371,12 @@ def gather_boxes(store: DenseStore | FlatStore, indices: Tensor, crops: Crops) -
         raise UserError(f"{len(indices)} images came with {len(crops)} crops; give one for each image")
     if store.device.type != "cpu":
         return crop_batch(store.rows(), indices.to(store.device), crops)
-    found = torch.empty(len(indices), store.shape[0], *crops.size, dtype=torch.uint8, device=store.device)
+    found = torch.empty(len(indices), store.shape[0], *crops.size, dtype=torch.uint8, device="cpu")
+    images = found.numpy()  # torch would wake its threads for every image, and wait for them on a busy machine
     boxes, mirrored = crops.boxes.tolist(), crops.mirrored.tolist()
     for row, index in enumerate(indices.tolist()):
-        scaled = torch.from_numpy(resize_box_on_host(store.image(index).numpy(), tuple(boxes[row]), crops.size))
-        found[row] = scaled.flip(-1) if mirrored[row] else scaled
+        scaled = resize_box_on_host(store.image(index).numpy(), tuple(boxes[row]), crops.size)
+        images[row] = scaled[..., ::-1] if mirrored[row] else scaled
     return found
 
 
