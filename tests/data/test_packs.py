@@ -114,19 +114,30 @@ def test_several_processes_make_the_same_bytes(folder: Path, tmp_path: Path) -> 
 
 def test_only_some_classes(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "list").write_text("# two of them\ncat  the animal\nant\n")
-    assert read_classes(str(tmp_path / "list")) == ("cat", "ant")
-    assert read_classes("bee, cat") == ("bee", "cat")
+    assert read_classes(str(tmp_path / "list"), folder) == ("cat", "ant")
+    assert read_classes("bee, cat", folder) == ("bee", "cat")
+    assert len(read_classes(",".join(f"n{number:08}" for number in range(100)), folder)) == 100
     (tmp_path / "empty").write_text("# none\n")
     (tmp_path / "bytes").write_bytes(b"\xff\xfe\x00")
     for words in (str(tmp_path / "empty"), " , "):
         with pytest.raises(UserError, match="names no class; name some"):
-            read_classes(words)
+            read_classes(words, folder)
     with pytest.raises(UserError, match="is no text in UTF-8"):
-        read_classes(str(tmp_path / "bytes"))
+        read_classes(str(tmp_path / "bytes"), folder)
     pack = make(folder, tmp_path / "some.pack", classes=("cat", "ant"))
     assert pack.class_names == ("ant", "cat")
     with pytest.raises(UserError, match="no class 'bees'; did you mean"):
         make(folder, tmp_path / "other.pack", classes=("ant", "bees"))
+
+
+@pytest.mark.parametrize("parts", [True, False])
+def test_a_line_of_a_list_is_a_name_with_spaces_or_begins_with_a_name(tmp_path: Path, parts: bool) -> None:
+    root = tmp_path / "images" / ("train" if parts else "")
+    for name in ("golden", "golden retriever", "n01440764"):
+        (root / name).mkdir(parents=True)
+    (tmp_path / "list").write_text(f"golden retriever \nn01440764 tench\ngolden fish\nred setter\n{'x' * 300}\n")
+    names = read_classes(str(tmp_path / "list"), tmp_path / "images")
+    assert names == ("golden retriever", "n01440764", "golden", "red setter", "x" * 300)
 
 
 def test_a_file_that_is_no_image_is_named_and_left_out_only_when_asked(folder: Path, tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def data_pack(
     from poise.data.packs import Pack
 
     jobs = jobs or os.cpu_count() or 1
-    packing = Packing(folder, out, size, square, read_classes(classes), skip_bad, jobs)
+    packing = Packing(folder, out, size, square, read_classes(classes, folder), skip_bad, jobs)
     try:
         _watch(packing.run())
     except KeyboardInterrupt:

@@ -162,23 +162,34 @@ def choose_classes(layout: Layout, wanted: Sequence[str], folder: Path) -> Layou
     return replace(layout, train=some(layout.train), test=some(layout.test) if layout.test is not None else None)
 
 
-def read_classes(words: str) -> tuple[str, ...]:
-    """Class names from a file (the first word of each line) or from a list with commas; an empty word: none."""
+def read_classes(words: str, folder: Path) -> tuple[str, ...]:
+    """Class names from a file with one on each line, or from a list with commas; an empty word: none.
+
+    A line may go on after the name, as in "n01440764 tench": where no class of the folder is called like all of it,
+    its first word is the name.
+    """
     path = Path(words)
     if not words:
         return ()
-    if files.describe(path) == "a plain file":
+    if os.path.isfile(path):  # noqa: PTH113 - a long list is no path at all, of which pathlib makes an error
         try:
             text = files.read_text(path)
         except UnicodeDecodeError as error:
             raise UserError(f"--classes {path} is no text in UTF-8; give a text file with one class a line") from error
-        lines = (line.split() for line in text.splitlines() if not line.startswith("#"))
-        found = tuple(dict.fromkeys(line[0] for line in lines if line))
+        lines = (line.strip() for line in text.splitlines() if not line.startswith("#"))
+        found = tuple(dict.fromkeys(_name_in(line, folder) for line in lines if line))
     else:
         found = tuple(dict.fromkeys(word.strip() for word in words.split(",") if word.strip()))
     if not found:
         raise UserError(f"--classes {words} names no class; name some, or leave it out for all of them")
     return found
+
+
+def _name_in(line: str, folder: Path) -> str:
+    """The class of a folder that a line names; the whole line where there is none."""
+    roots, choices = (folder / "train", folder), (line, line.split(maxsplit=1)[0])
+    names = (name for name in choices if any(os.path.isdir(root / name) for root in roots))  # noqa: PTH112 - as above
+    return next(names, line)
 
 
 # Decoding -------------------------------------------------------------------------------------------------------------
