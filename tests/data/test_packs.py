@@ -155,6 +155,59 @@ def test_a_file_that_is_no_image_is_named_and_left_out_only_when_asked(folder: P
     assert (pack.counts(), pack.skipped) == ([5, 4, 5], 1)
 
 
+def test_a_part_of_a_class_without_an_image_that_can_be_decoded_is_named(
+    folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for file in (folder / "val" / "bee").iterdir():
+        file.write_bytes(b"no image")
+    steps = Packing(folder, tmp_path / "some.pack", size=12, skip_bad=True).run()
+    while next(steps).images < 20:
+        pass
+    steps.close()
+    assert "no test image of class 'bee' can be decoded; exams do not ask for it" in caplog.text
+    first = next(iter(Packing(folder, tmp_path / "some.pack", size=12, skip_bad=True).run()))
+    assert first.resumed == 19, "with what was found out about that class"
+    pack = make(folder, tmp_path / "some.pack", skip_bad=True)
+    assert (pack.counts(TRAIN), pack.counts(TEST), pack.skipped) == ([5, 5, 5], [2, 0, 2], 2)
+    assert pack.labels(TEST).tolist() == [0, 0, 2, 2]
+    assert len(PackSource(tmp_path / "some.pack").test()) == 4
+    for file in (folder / "train" / "cat").iterdir():
+        file.write_bytes(b"no image")
+    with pytest.raises(UserError, match=r"no training image of class 'cat' in .* can be decoded"):
+        make(folder, tmp_path / "other.pack", skip_bad=True)
+
+
+@pytest.mark.parametrize("bad", ["bee", "all"])
+def test_a_pack_may_end_with_classes_that_have_no_test_image(folder: Path, tmp_path: Path, bad: str) -> None:
+    for file in (folder / "val").glob("*/*" if bad == "all" else "[bc]*/*"):
+        file.write_bytes(b"no image")
+    pack = make(folder, tmp_path / "some.pack", skip_bad=True)
+    assert pack.counts(TEST) == ([0, 0, 0] if bad == "all" else [2, 0, 0])
+    assert pack.has_test == (bad != "all")
+    assert len(pack.store(TRAIN).all()) == 15
+
+
+@pytest.mark.parametrize(
+    ("missing", "line"),
+    [
+        (["bee"], "class 'bee' has no test images; exams do not ask for it"),
+        (["bee", "ant"], "2 classes, such as 'ant', have no test images; exams do not ask for them"),
+        (["ant", "bee", "cat"], ""),  # there is no test part at all
+    ],
+)
+def test_classes_without_test_images_are_said(
+    folder: Path, tmp_path: Path, missing: list[str], line: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in missing:
+        shutil.rmtree(folder / "val" / name)
+    if not line:
+        (folder / "val").rmdir()
+    assert make(folder, tmp_path / "some.pack").counts(TEST) == [
+        2 * (name not in missing) for name in ("ant", "bee", "cat")
+    ]
+    assert [record.getMessage() for record in caplog.records] == [line] * bool(line)
+
+
 @pytest.mark.parametrize(
     ("name", "words"), [("there.pack", "is there already"), ("pack", "must end in .pack"), ("no/a.pack", "not exist")]
 )
@@ -205,20 +258,69 @@ def test_what_was_packed_otherwise_is_packed_again(folder: Path, tmp_path: Path,
     assert out.read_bytes() == (tmp_path / "fresh.pack").read_bytes()
 
 
-@pytest.mark.parametrize("other", [{"size": 16}, {"size": 12, "square": True}])
-def test_what_was_begun_in_another_way_is_not_thrown_away(folder: Path, tmp_path: Path, other: dict[str, Any]) -> None:
-    out = tmp_path / "some.pack"
-    steps = Packing(folder, out, size=12).run()
-    while next(steps).name != "cat":
+def begin(folder: Path, out: Path, last: str = "cat", **options: Any) -> dict[str, bytes]:
+    """A pack that was interrupted at this class: what lies there then."""
+    steps = Packing(folder, out, size=12, **options).run()
+    while next(steps).name != last:
         pass
     steps.close()
-    before = {path.name: path.read_bytes() for path in tmp_path.glob("some.pack.*")}
-    with pytest.raises(UserError, match=r"was begun with --size 12, not --size \d+.*; give the same, or remove it and"):
-        list(Packing(folder, out, **other).run())
-    assert {path.name: path.read_bytes() for path in tmp_path.glob("some.pack.*")} == before
-    make(folder, out)
+    return left_at(out)
+
+
+def left_at(out: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in out.parent.glob(f"{out.name}.*")}
+
+
+@pytest.mark.parametrize(
+    ("first", "other", "words"),
+    [
+        ({}, {"size": 16}, r"with --size 12, not --size 16"),
+        ({}, {"square": True}, r"with --size 12, not --size 12 --square"),
+        ({}, {"classes": ("bee", "cat")}, "without --classes"),
+        ({}, {"classes": ("ant", "cat")}, "without --classes"),
+        ({"classes": ("ant", "bee", "cat")}, {"classes": ("ant", "bee")}, "with other --classes"),
+        ({"classes": ("ant", "bee", "cat")}, {}, "with --classes"),
+    ],
+)
+def test_what_was_begun_by_another_command_is_not_thrown_away(
+    folder: Path, tmp_path: Path, first: dict[str, Any], other: dict[str, Any], words: str
+) -> None:
+    out = tmp_path / "some.pack"
+    before = begin(folder, out, **first)
+    with pytest.raises(UserError, match=rf"was begun {words}; give the same, use another --out, or remove it and"):
+        list(Packing(folder, out, **{"size": 12, **other}).run())
+    assert left_at(out) == before
+    make(folder, out, **first)
     make(folder, tmp_path / "fresh.pack")
     assert out.read_bytes() == (tmp_path / "fresh.pack").read_bytes()
+
+
+def test_what_was_begun_of_another_folder_is_not_thrown_away(folder: Path, tmp_path: Path) -> None:
+    out, other = tmp_path / "some.pack", tmp_path / "others"
+    before = begin(folder, out)
+    shutil.copytree(folder, other)  # with the times of the files: as if it had been moved
+    picture(99).save(other / "train" / "bee" / "1.png")
+    with pytest.raises(UserError, match=rf"was begun of {folder}, not {other}; give the same, use another --out, or"):
+        make(other, out)
+    assert left_at(out) == before
+    shutil.copy2(folder / "train" / "bee" / "1.png", other / "train" / "bee" / "1.png")
+    assert next(iter(Packing(other, out, size=12).run())).resumed == 10, "a folder that was moved is the same"
+
+
+def test_where_no_class_was_finished_another_command_begins_anew(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "some.pack"
+    begin(folder, out, "ant")
+    assert make(folder, out, classes=("bee", "cat"), square=True).class_names == ("bee", "cat")
+
+
+def test_of_a_folder_that_has_grown_what_changed_is_packed_again(
+    folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    out = tmp_path / "some.pack"
+    begin(folder, out)
+    picture(99).save(folder / "train" / "bee" / "new.png")
+    assert make(folder, out).counts() == [5, 6, 5]
+    assert "class 'bee' is not as it was packed before; it and those after it are packed again" in caplog.text
 
 
 # Reading one ----------------------------------------------------------------------------------------------------------

@@ -91,6 +91,7 @@ class Packing:
         if self.out.exists() or self.out.is_symlink():
             raise UserError(f"{self.out} is there already; give another name, or remove it first")
         layout = choose_classes(scan(self.folder), self.classes, self.folder)
+        _warn_of_unexamined(sorted(set(layout.train) - set(layout.train if layout.test is None else layout.test)))
         with locks.locked(self._beside("lock"), f"is packing {self.out}; wait for it", sign=True):
             try:
                 yield from self._pack(layout)
@@ -103,7 +104,8 @@ class Packing:
 
     def _pack(self, layout: Layout) -> Generator[Packed, None, None]:
         places = self._beside("partial"), self._beside("journal")
-        with _Unfinished(*places, self._described(), skip_bad=self.skip_bad) as unfinished:
+        chosen = {"folder": str(self.folder.resolve()), "classes": sorted(layout.train) if self.classes else None}
+        with _Unfinished(*places, self._described(), chosen, skip_bad=self.skip_bad) as unfinished:
             tasks = [
                 (part, name, members, _listing(members))
                 for part, found in ((TRAIN, layout.train), (TEST, layout.test or {}))
@@ -138,6 +140,13 @@ class Packing:
                     raise UserError(f"{line}, or leave out all such files with --skip-bad")
                 log.warning("%s; it is left out", line)
             yield found
+
+
+def _warn_of_unexamined(names: Sequence[str]) -> None:
+    """Say which classes no exam can ask for."""
+    if names:
+        which = f"class '{names[0]}' has" if len(names) == 1 else f"{len(names)} classes, such as '{names[0]}', have"
+        log.warning("%s no test images; exams do not ask for %s", which, "it" if len(names) == 1 else "them")
 
 
 def choose_classes(layout: Layout, wanted: Sequence[str], folder: Path) -> Layout:
@@ -249,8 +258,11 @@ def _follow_parent() -> None:
 class _Unfinished:
     """A pack in the making: a file that only grows, and a journal of its finished blocks."""
 
-    def __init__(self, path: Path, journal: Path, described: dict[str, Any], *, skip_bad: bool) -> None:
-        self._path, self._journal_path, self._values, self._skip_bad = path, journal, described, skip_bad
+    def __init__(
+        self, path: Path, journal: Path, described: dict[str, Any], chosen: dict[str, Any], *, skip_bad: bool
+    ) -> None:
+        self._path, self._journal_path, self._skip_bad = path, journal, skip_bad
+        self._values, self._chosen = described, chosen
         self._blocks: list[Block] = []
         self._images: list[Described] = []
         self.skipped = 0
@@ -268,21 +280,30 @@ class _Unfinished:
     def go_on(self, tasks: Sequence[tuple[str, str, str]]) -> int:
         """How many of these classes are finished; whatever follows them is cut off.
 
-        A class is finished if it was packed of files with the same names, sizes and times. Where it was packed in
-        another way, or bad files were left out of it and now may not be, nothing is changed.
+        A class is finished if it was packed of files with the same names, sizes and times. Where it was packed by
+        another command, or bad files were left out of it and now may not be, nothing is changed.
         """
         kept, bytes_of_journal = 0, 0
         self._journal.seek(0)
         end = self._path.stat().st_size
+        begun: dict[str, Any] = {}
         for number, line in enumerate(self._journal):
             record = _parsed(line)
             if number == 0:
                 if not isinstance(record, dict):
                     break
-                self._refuse_other(record)
+                begun = record
             else:
                 found = self._finished(record, tasks[kept] if kept < len(tasks) else None, end)
+                whole = isinstance(record, dict)  # not cut off in the middle
+                if end and whole:
+                    self._refuse_other(begun, fits=found is not None)
                 if found is None:
+                    if whole and kept < len(tasks):
+                        log.warning(
+                            "class '%s' is not as it was packed before; it and those after it are packed again",
+                            tasks[kept][1],
+                        )
                     break
                 self._blocks.append(found[0])
                 self._images.append(found[1])
@@ -295,22 +316,37 @@ class _Unfinished:
                 f"{self.skipped} files that cannot be decoded were left out before; go on with --skip-bad, or remove "
                 f"{self._path} to begin anew"
             )
-        self._journal.truncate(bytes_of_journal)
-        if not bytes_of_journal:
-            self._note(self._values)
+        self._journal.truncate(bytes_of_journal if self._blocks else 0)
+        if not self._blocks:
+            self._note({**self._values, **self._chosen})
         self._file.truncate(self._place if self._blocks else 0)
         if not self._blocks:
             self._file.write(MAGIC.ljust(PAGE, b"\0"))
         return kept
 
-    def _refuse_other(self, begun: dict[str, Any]) -> None:
-        """Refuse to go on with what was begun in another way: it may be the work of hours."""
-        if begun == self._values:
+    def _refuse_other(self, begun: dict[str, Any], *, fits: bool) -> None:
+        """Refuse to throw away what another command has packed: it may be the work of hours.
+
+        A folder that was moved is the same as long as what was packed of it `fits`.
+        """
+        now = {**self._values, **self._chosen}
+        begun = {**self._chosen, **begun}  # an older poise did not say what it packed
+        if fits:
+            begun["folder"] = now["folder"]
+        if begun == now:
             return
-        both = begun, self._values
-        then, now = (f"--size {each.get('size')}{' --square' * bool(each.get('square'))}" for each in both)
-        anew = f"remove it and {self._journal_path} to begin anew"
-        raise UserError(f"{self._path} was begun with {then}, not {now}; give the same, or {anew}")
+        if begun["folder"] != now["folder"]:
+            other = f"of {begun['folder']}, not {now['folder']}"
+        elif begun["classes"] != now["classes"]:
+            both = begun["classes"] and now["classes"]
+            other = f"with {'other ' * bool(both)}--classes" if begun["classes"] else "without --classes"
+        else:
+            sizes = (f"--size {each.get('size')}{' --square' * bool(each.get('square'))}" for each in (begun, now))
+            other = "with {}, not {}".format(*sizes)
+        raise UserError(
+            f"{self._path} was begun {other}; give the same, use another --out, or remove it and {self._journal_path} "
+            "to begin anew"
+        )
 
     def _finished(
         self,
@@ -347,8 +383,12 @@ class _Unfinished:
 
     def end(self, part: str, name: str, listing: str, images: Described, folder: Path) -> None:
         """The class is complete: made sure of on disk, then noted."""
+        if not len(images.sizes) and part == TRAIN:
+            raise UserError(
+                f"no training image of class '{name}' in {folder} can be decoded; remove the class, or mend it"
+            )
         if not len(images.sizes):
-            raise UserError(f"no image of class '{name}' in {folder} can be decoded; remove the class, or mend it")
+            log.warning("no test image of class '%s' can be decoded; exams do not ask for it", name)
         block = Block(part, name, self._start, self._place - self._start, len(images.sizes), block_digest(images))
         self._file.flush()
         os.fsync(self._file.fileno())
@@ -365,7 +405,7 @@ class _Unfinished:
     def finish(self, out: Path) -> None:
         """Add the index, and give the file its name."""
         values = {**self._values, "skipped": self.skipped}
-        index = write_index(values, self._blocks, Described.joined(self._images))
+        index = write_index(values, [block for block in self._blocks if block.images], Described.joined(self._images))
         self._file.truncate(self._place)  # without an index that was added before it was killed
         self._file.write(index + Footer(self._place, len(index), digest_of(index)).packed())
         self._file.flush()
