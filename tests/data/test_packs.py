@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import multiprocessing
+import os
 import pickle
 import shutil
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +23,7 @@ from poise import Learner, store
 from poise.data import Augmentation, Preprocessing, inputs, to_pixels
 from poise.data.inputs import LONGEST
 from poise.data.labelled import read_labelled
-from poise.data.packing import Packed, Packing, read_classes
+from poise.data.packing import Packed, Packing, _decode, _Scaled, _takes_long, read_classes
 from poise.data.packs import TEST, TRAIN, Described, Pack, PackedStore, digest_of, write_index
 from poise.data.sources import FolderSource, PackSource, add_source, listing, open_source
 from poise.errors import Damaged, UserError
@@ -106,10 +109,64 @@ def test_files_are_rotated_made_rgb_and_cut_where_they_are_very_long(tmp_path: P
         PackSource(tmp_path / "odd.pack").test()
 
 
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes decode from the first image on."""
+    for name, value in (("LOOK_SECONDS", 0.0), ("WORTH_SECONDS", 0.0), ("_are_ready", lambda pipes: True)):
+        monkeypatch.setattr(f"poise.data.packing.{name}", value)
+
+
+@pytest.mark.usefixtures("at_once")
 def test_several_processes_make_the_same_bytes(folder: Path, tmp_path: Path) -> None:
     make(folder, tmp_path / "one.pack")
-    make(folder, tmp_path / "two.pack", jobs=2)
+    steps = Packing(folder, tmp_path / "two.pack", size=12, jobs=2).run()
+    next(steps)
+    assert len(multiprocessing.active_children()) == 2
+    list(steps)
+    assert not multiprocessing.active_children()
     assert (tmp_path / "one.pack").read_bytes() == (tmp_path / "two.pack").read_bytes()
+
+
+def test_where_all_is_done_soon_no_process_is_started(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("poise.data.packing._workers", None)
+    assert make(folder, tmp_path / "some.pack", jobs=2).counts() == [5, 5, 5]
+
+
+def test_processes_are_worth_their_start_where_the_rest_takes_long() -> None:
+    assert not _takes_long(0.5, 1, 10**6), "one image says little"
+    assert not _takes_long(2.0, 100, 500)
+    assert _takes_long(2.0, 100, 700)
+
+
+@pytest.mark.usefixtures("at_once")
+def test_this_process_decodes_until_the_others_have_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = itertools.count()
+    monkeypatch.setattr("poise.data.packing._are_ready", lambda pipes: next(asked) == 3)
+    pieces = [[Path(str(number))] for number in range(12)]
+    decoded = [found.bad for found in _decode(_where_decoded, pieces, 2)]
+    assert [name for name, _ in decoded] == [str(number) for number in range(12)]
+    assert [where == str(os.getpid()) for _, where in decoded] == [True] * 3 + [False] * 9
+    assert len({where for _, where in decoded}) == 3
+
+
+def _where_decoded(members: Sequence[Path]) -> _Scaled:
+    nothing = Described(np.zeros((0, 2), np.int32), *np.zeros((2, 0, 16), np.uint8))
+    return _Scaled(b"", nothing, [str(members[0]), str(os.getpid())])
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_process_that_is_ended_from_outside_is_one_line(folder: Path, tmp_path: Path) -> None:
+    steps = Packing(folder, tmp_path / "some.pack", size=12, jobs=2).run()
+    next(steps)
+    for child in multiprocessing.active_children():
+        child.kill()
+    with pytest.raises(UserError, match=r"was ended from outside.*the same command goes on; with fewer --jobs"):
+        list(steps)
+    assert not multiprocessing.active_children()
+    assert not (tmp_path / "some.pack.lock").exists()
+    assert make(folder, tmp_path / "some.pack").counts() == [5, 5, 5]
 
 
 def test_only_some_classes(folder: Path, tmp_path: Path) -> None:

@@ -14,19 +14,20 @@ import logging
 import multiprocessing
 import os
 import signal
-import threading
-from collections.abc import Generator, Iterator, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
 
 import numpy as np
 
 from poise import files, locks, store
-from poise.data.inputs import ahead, scale_picture
+from poise.data.inputs import scale_picture
 from poise.data.packs import DIGEST, TEST, TRAIN, Block, Described, block_digest, digest_of, write_index
 from poise.data.suitable import LARGEST_SIZE, LEAST_SIZE
 from poise.errors import UserError, check_whole, suggestion
@@ -37,6 +38,8 @@ log = logging.getLogger(__name__)
 
 SIZE: Final = 256
 CHUNK: Final = 16  # files that a process decodes before it hands them over
+LOOK_SECONDS: Final = 1.0  # in which one process decodes, before it is seen how long it would take for the rest
+WORTH_SECONDS: Final = 10.0  # that the rest must take one process: others need some seconds to start
 _FORMAT: Final = 1
 
 
@@ -114,11 +117,13 @@ class Packing:
             total = sum(len(members) for _, _, members, _ in tasks)
             left = unfinished.go_on([(part, name, listing) for part, name, _, listing in tasks])
             done = resumed = total - sum(len(members) for _, _, members, _ in tasks[left:])
-            with _workers(min(self.jobs, -(-(total - done) // CHUNK) or 1)) as pool:
+            with contextlib.closing(self._decoded([members for _, _, members, _ in tasks[left:]])) as decoded:
                 for part, name, members, listing in tasks[left:]:
                     unfinished.begin(part)
                     scaled = []
-                    for some in self._scaled(pool, members):
+                    for _ in range(0, len(members), CHUNK):
+                        some = next(decoded)
+                        self._refuse_bad(some.bad)
                         unfinished.write(some.pixels)
                         scaled.append(some.images)
                         done += len(some.images.sizes) + len(some.bad)
@@ -130,16 +135,17 @@ class Packing:
     def _described(self) -> dict[str, Any]:
         return {"format": _FORMAT, "size": self.size, "square": self.square, "channels": 3}
 
-    def _scaled(self, pool: Executor | None, members: Sequence[Path]) -> Iterator[_Scaled]:
-        """The images of a class, some at a time, in order; few are decoded ahead."""
+    def _decoded(self, classes: Sequence[Sequence[Path]]) -> Generator[_Scaled, None, None]:
+        """The images of these classes in order, `CHUNK` at a time, none of two classes together."""
         work = partial(_scale_some, side=self.size, square=self.square)
-        pieces = [members[start : start + CHUNK] for start in range(0, len(members), CHUNK)]
-        for found in map(work, pieces) if pool is None else ahead(pool, work, pieces, 2 * self.jobs):
-            for line in found.bad:
-                if not self.skip_bad:
-                    raise UserError(f"{line}, or leave out all such files with --skip-bad")
-                log.warning("%s; it is left out", line)
-            yield found
+        pieces = [each[start : start + CHUNK] for each in classes for start in range(0, len(each), CHUNK)]
+        return _decode(work, pieces, self.jobs)
+
+    def _refuse_bad(self, lines: Sequence[str]) -> None:
+        for line in lines:
+            if not self.skip_bad:
+                raise UserError(f"{line}, or leave out all such files with --skip-bad")
+            log.warning("%s; it is left out", line)
 
 
 def _warn_of_unexamined(names: Sequence[str]) -> None:
@@ -221,35 +227,113 @@ def _scale_some(members: Sequence[Path], side: int, square: bool) -> _Scaled:
     return _Scaled(b"".join(pixels), Described(np.array(sizes, dtype=np.int32).reshape(count, 2), *arrays), bad)
 
 
-@contextlib.contextmanager
-def _workers(jobs: int) -> Iterator[Executor | None]:
-    """Processes that decode; none where one is enough."""
-    if jobs == 1:
-        yield None
+_Piece = Sequence[Path]
+_Work = Callable[[_Piece], _Scaled]
+
+
+def _decode(work: _Work, pieces: Sequence[_Piece], jobs: int) -> Generator[_Scaled, None, None]:
+    """The images of these pieces in order: by this process, and where it would take long, by others.
+
+    This one goes on until the others have started.
+    """
+    began, done = time.monotonic(), 0
+    while done < len(pieces) and (jobs == 1 or not _takes_long(time.monotonic() - began, done, len(pieces))):
+        yield work(pieces[done])
+        done += 1
+    if done == len(pieces):
         return
-    pool = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), initializer=_follow_parent)
+    with _workers(min(jobs, len(pieces) - done), work) as pipes:
+        while done < len(pieces) and not _are_ready(pipes):
+            yield work(pieces[done])
+            done += 1
+        yield from _hand_around(pipes, pieces[done:])
+
+
+def _takes_long(elapsed: float, done: int, total: int) -> bool:
+    """Whether the rest takes one process so long that it pays to start others."""
+    return elapsed >= LOOK_SECONDS and elapsed / max(done, 1) * (total - done) > WORTH_SECONDS
+
+
+def _are_ready(pipes: Sequence[Connection]) -> bool:
+    """Whether every process has started, or ended; each says so."""
+    return all(pipe.poll() for pipe in pipes)
+
+
+def _hand_around(pipes: Sequence[Connection], pieces: Sequence[_Piece]) -> Iterator[_Scaled]:
+    """The images of these pieces in order; each process has one piece at work, and one that waits."""
+    for pipe in pipes:
+        pipe.recv()  # that it is ready
+    waiting: deque[Connection] = deque()
+    for number, piece in enumerate(pieces):
+        if len(waiting) == 2 * len(pipes):
+            yield _received(waiting.popleft())
+        waiting.append(pipes[number % len(pipes)])
+        waiting[-1].send(piece)
+    while waiting:
+        yield _received(waiting.popleft())
+
+
+def _received(pipe: Connection) -> _Scaled:
+    found = pipe.recv()
+    if isinstance(found, _Scaled):
+        return found
+    raise found
+
+
+@contextlib.contextmanager
+def _workers(jobs: int, work: _Work) -> Iterator[list[Connection]]:
+    """Processes that decode, each at a pipe of its own. They have nothing to lose, and are ended at once."""
+    context = multiprocessing.get_context("spawn")
+    pipes, processes = [], []
     try:
-        yield pool
-    except BrokenProcessPool as error:
+        with _signals_held_back():
+            for _ in range(jobs):
+                ours, theirs = context.Pipe()
+                pipes.append(ours)
+                processes.append(context.Process(target=_serve, args=(theirs, work), daemon=True))
+                processes[-1].start()
+                theirs.close()
+        yield pipes
+    except (EOFError, ConnectionError) as error:
+        time.sleep(0.2)  # a signal that ended them may be meant for us as well, and says more
         raise UserError(
             "a process that decodes images was ended from outside, perhaps for lack of memory; "
             "the same command goes on; with fewer --jobs it needs less"
         ) from error
     finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+        for process in processes:
+            if process.pid is not None:
+                process.kill()
+                process.join()
+        for pipe in pipes:
+            pipe.close()
 
 
-def _follow_parent() -> None:
-    """In a process that decodes: Ctrl-C is the parent's business, and when that one is gone, so are we."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = multiprocessing.parent_process()
+@contextlib.contextmanager
+def _signals_held_back() -> Iterator[None]:
+    """Ctrl-C and the like wait; processes that are started meanwhile do not hear them, which is our business."""
+    held = {signal.SIGINT, signal.SIGHUP, signal.SIGTERM}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, held)
+    try:
+        resource_tracker.ensure_running()  # a process of Python's own; when that is started, Python holds back no more
+        signal.pthread_sigmask(signal.SIG_BLOCK, held)
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
-    def leave() -> None:
-        if parent is not None:
-            parent.join()
-            os._exit(1)
 
-    threading.Thread(target=leave, daemon=True).start()
+def _serve(pipe: Connection, work: _Work) -> None:
+    """In a process that decodes: piece after piece, until the other end is gone."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    with contextlib.suppress(EOFError, ConnectionError):
+        pipe.send("ready")
+        while True:
+            piece = pipe.recv()
+            try:
+                found: _Scaled | Exception = work(piece)
+            except Exception as error:  # such as a lack of memory: it is the other end's business
+                found = error
+            pipe.send(found)
 
 
 # What is unfinished ---------------------------------------------------------------------------------------------------
