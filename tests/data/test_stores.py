@@ -83,11 +83,11 @@ def test_crops_are_cut_out_of_the_whole_image_scaled_and_mirrored(store: PixelSt
         assert close(found[row], image.flip(-1) if crops.mirrored[row] else image)
 
 
-class _Operations(TorchDispatchMode):
+class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes the operations of torch that are called."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.names: list[str] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
