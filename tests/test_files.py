@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -185,6 +186,59 @@ def test_a_rename_that_fails_leaves_no_temporary_file(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="taken"):
         files.write_bytes(tmp_path / "taken", b"new")
     assert [entry.name for entry in tmp_path.iterdir()] == ["taken"]
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o664, 0o400])
+def test_a_file_keeps_its_permissions(mode: int, tmp_path: Path) -> None:
+    path, beside = tmp_path / "model", tmp_path / "model.pending"
+    path.write_bytes(b"old")
+    path.chmod(mode)
+    files.write_bytes(path, b"new")
+    files.write_bytes(beside, b"some of it", like=path)
+    assert [stat.S_IMODE(file.stat().st_mode) for file in (path, beside)] == [mode, mode]
+    assert path.read_bytes() == b"new"
+
+
+def test_a_new_file_has_the_permissions_that_the_user_gives_new_files(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        files.write_bytes(tmp_path / "new", b"new", like=tmp_path / "nothing")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o640
+
+
+def test_a_file_is_not_opened_to_another_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "model"
+    path.write_bytes(b"old")
+    path.chmod(0o664)
+    found = os.lstat(path)
+    other = os.stat_result([*found[:5], found.st_gid + 1, *found[6:]])
+    monkeypatch.setattr(files, "_plain_at", lambda path: path and other)
+    monkeypatch.setattr(os, "fchown", refuse_to_chown)
+    files.write_bytes(path, b"new")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+
+
+def refuse_to_chown(handle: int, user: int, group: int) -> None:
+    """As the system does for a group that one is not in."""
+    raise PermissionError(handle, user, group)
+
+
+@pytest.mark.parametrize("moment", ["write", "replace", "open"])
+def test_an_error_of_the_system_names_the_file_and_not_a_temporary_one(
+    moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*words: object, **more: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "temporary" if moment == "open" else None)
+
+    owner, name = {"write": (os, "fsync"), "replace": (Path, "replace"), "open": (os, "open")}[moment]
+    with monkeypatch.context() as full:
+        full.setattr(owner, name, fail)
+        with pytest.raises(OSError, match="No space left") as caught:
+            files.write_bytes(tmp_path / "some.json", b"new")
+    assert caught.value.filename == str(tmp_path / "some.json")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_link_is_replaced_and_not_followed(victim: Path, tmp_path: Path) -> None:

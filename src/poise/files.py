@@ -148,23 +148,31 @@ def _too_large(path: str | Path, most: int) -> UserError:
 # Writing --------------------------------------------------------------------------------------------------------------
 
 
-def write_bytes(path: Path, data: bytes, *, sync: bool = True) -> None:
+def write_bytes(path: Path, data: bytes, *, sync: bool = True, like: Path | None = None) -> None:
     """Put `data` at `path` atomically: a new temporary file, fsync, rename, fsync of the folder.
 
     A link at `path` is replaced and not followed. Temporary files that killed processes left in the folder are removed.
-    Without `sync` the disk is not waited for: for what can be made again.
+    Without `sync` the disk is not waited for: for what can be made again. The new file has the permissions of the one
+    that it replaces, or of the one at `like`, where there is one. An error of the system names `path`.
     """
     _refuse_special(path)
-    temporary, file = _open_new(path)
+    old = _plain_at(like) or _plain_at(path)
     try:
-        with file:
-            file.write(data)
-            file.flush()
-            if sync:
-                os.fsync(file.fileno())
-            temporary.replace(path)  # still locked
-    except BaseException:
-        temporary.unlink(missing_ok=True)
+        temporary, file = _open_new(path, 0o600 if old else 0o666)
+        try:
+            with file:
+                file.write(data)
+                file.flush()
+                if old:
+                    _copy_permissions(file.fileno(), old)
+                if sync:
+                    os.fsync(file.fileno())
+                temporary.replace(path)  # still locked
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        error.filename, error.filename2 = str(path), None
         raise
     _remove_abandoned(path.parent)
     if sync:
@@ -227,13 +235,34 @@ def _refuse_special(path: Path) -> None:
         raise UserError(f"{path} is {_kind(found)}; give the name of a file")
 
 
-def _open_new(path: Path) -> tuple[Path, BinaryIO]:
+def _plain_at(path: Path | None) -> os.stat_result | None:
+    """What the system says of a plain file; None where there is none, and for a link."""
+    try:
+        found = os.lstat(path) if path is not None else None
+    except OSError:
+        return None
+    return found if found is not None and stat.S_ISREG(found.st_mode) else None
+
+
+def _copy_permissions(handle: int, old: os.stat_result) -> None:
+    """Give an open file of ours the owner, the group and the permissions of an older one, and never more than those."""
+    mode, new = stat.S_IMODE(old.st_mode) & 0o777, os.fstat(handle)
+    if (new.st_uid, new.st_gid) != (old.st_uid, old.st_gid):
+        try:
+            os.fchown(handle, old.st_uid if os.geteuid() == 0 else -1, old.st_gid)
+        except OSError:  # a group that we are not in: what it may do, ours must not
+            mode &= 0o707 | (mode & 0o007) << 3
+    with contextlib.suppress(OSError):  # a disk without permissions
+        os.fchmod(handle, mode)
+
+
+def _open_new(path: Path, mode: int = 0o666) -> tuple[Path, BinaryIO]:
     """A new file beside `path`, locked for as long as it is open, so that others see that it is being written."""
     start = os.fsdecode(os.fsencode(path.name)[:200])  # all of it must be short enough for a file's name
     while True:
         temporary = path.with_name(f".{start}.{secrets.token_hex(8)}.poise.tmp")
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-        file = os.fdopen(os.open(temporary, flags, 0o666), "wb")
+        file = os.fdopen(os.open(temporary, flags, mode), "wb")
         if _lock(file.fileno(), where_there_are_none=True) and os.fstat(file.fileno()).st_nlink:
             return temporary, file
         file.close()  # taken for an abandoned one, in the moment before it was locked

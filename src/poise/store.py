@@ -86,15 +86,20 @@ def digest_of(value: object) -> str:
     return hashlib.blake2b(json.dumps(plain, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], *, kind: str) -> None:
-    """Write tensors and a JSON document as one safetensors file of the given kind."""
+def write_tensors(
+    path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], *, kind: str, like: Path | None = None
+) -> None:
+    """Write tensors and a JSON document as one safetensors file of the given kind.
+
+    Where there is a file at `like`, it has the permissions of that one.
+    """
     from safetensors.torch import save as to_bytes
 
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in sorted(tensors.items())}
     document = json.dumps({"kind": kind, "format": FORMAT, "meta": meta}, allow_nan=False)
     header = {"sum": _checksum(plain, document), "document": document}
     # One entry only: safetensors writes its metadata in the order of a hash table, anew in every process.
-    files.write_bytes(path, to_bytes(plain, {"poise": json.dumps(header)}))
+    files.write_bytes(path, to_bytes(plain, {"poise": json.dumps(header)}), like=like)
 
 
 def read_tensors(path: Path, *, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 from collections.abc import Callable
@@ -238,6 +239,21 @@ def test_a_later_phase_too_and_the_model_stays_as_it_was_until_then(
     assert done.code == 0, done.err
     assert model.read_bytes() == (lessons / name).read_bytes()
     assert [path.name for path in Path.cwd().iterdir()] == ["model"]
+
+
+def test_the_model_and_what_lies_beside_it_stay_as_private_as_the_model_was(
+    lessons: Path, driven: Driven, poise: Command
+) -> None:
+    model = Path.cwd() / "model"
+    model.write_bytes((lessons / "fixed-once").read_bytes())
+    model.chmod(0o600)
+    words = ("learn", str(model), str(lessons / "second"))
+    assert driven(EVENT, 6, signal.SIGINT, *words)[0] == 130
+    assert stat.S_IMODE(Path("model.pending").stat().st_mode) == 0o600
+    assert poise(*words).code == 0
+    assert stat.S_IMODE(model.stat().st_mode) == 0o600
+    Learner.load(model).save(model)
+    assert stat.S_IMODE(model.stat().st_mode) == 0o600
 
 
 @pytest.mark.parametrize(("place", "number"), [(EVENT, 8), (RENAMING, 4), ("os:fsync", 5)])

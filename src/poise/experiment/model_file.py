@@ -183,8 +183,8 @@ class ModelFile:
                 continue
             tensors, meta = learner.state().without_past().tensors(images=False)
             described = {"lesson": lesson.described(), "folder": str(lesson.folder), "model": model}
-            threads = torch.get_num_threads()
-            store.write_tensors(self.pending, tensors, {"learner": meta, **described, "threads": threads}, kind=KIND)
+            noted = {"learner": meta, **described, "threads": torch.get_num_threads()}
+            store.write_tensors(self.pending, tensors, noted, kind=KIND, like=self._file)
             clock.restart()
             if stop.is_set():
                 raise stop.interrupted("interrupted; the same command continues, with --restart it begins again")
