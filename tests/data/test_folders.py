@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +15,7 @@ from PIL import Image
 from poise.data.augment import Augmentation
 from poise.data.sources import FolderSource
 from poise.errors import UserError
-from poise.places import labelled_files, scan
+from poise.places import image_files, labelled_files, scan
 
 
 def fill(folder: Path, count: int, side: int = 40, start: int = 0) -> None:
@@ -244,6 +246,35 @@ def test_a_broken_link_is_said(one_level: Path) -> None:
     assert sum(map(len, (scan(one_level).train["dog"], (scan(one_level).test or {})["dog"]))) == 11
     with pytest.raises(UserError, match="a broken link"):
         (source.train(), source.test())  # whichever part it fell into
+
+
+def test_images_below_a_folder_are_those_that_are_learned_too(one_level: Path, tmp_path: Path) -> None:
+    expected = sorted(one_level.rglob("*.png"))
+    (one_level / "cat" / "._000.png").write_text("what macOS writes beside an image")
+    (one_level / ".cache").mkdir()
+    (one_level / ".cache" / "000.png").write_text("hidden")
+    assert image_files(one_level) == expected
+    (one_level / "dog").rename(tmp_path / "elsewhere")
+    (one_level / "dog").symlink_to(tmp_path / "elsewhere")
+    assert image_files(one_level) == expected
+    (one_level / "cat" / "all").symlink_to(one_level)
+    (one_level / "again").symlink_to("cat")
+    assert image_files(one_level) == expected, "each folder once"
+    (one_level / "bird").symlink_to("nowhere")
+    with pytest.raises(UserError, match="bird is a broken link"):
+        image_files(one_level)
+
+
+def test_a_folder_below_that_cannot_be_listed_is_refused(one_level: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def scandir(folder: Path) -> Iterator[os.DirEntry[str]]:
+        if Path(folder).name == "dog":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
+        return listed(folder)
+
+    listed = os.scandir
+    monkeypatch.setattr(os, "scandir", scandir)
+    with pytest.raises(UserError, match=r"dog cannot be read \(Permission denied\); check its permissions"):
+        image_files(one_level)
 
 
 def test_what_is_no_file_is_refused_and_not_waited_for(divided: Path) -> None:

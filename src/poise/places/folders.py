@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,13 +83,41 @@ def _refuse_parts(folder: Path) -> None:
 
 
 def image_files(path: Path) -> list[Path]:
-    """The file itself; for a folder, the image files in it and below it, sorted by path."""
+    """The file itself; for a folder, the image files in it and below it, sorted by path; hidden ones are left out.
+
+    Links to folders are followed, and no folder is listed twice.
+    """
     if not path.is_dir():
         return [path]
-    found = sorted(file for file in path.rglob("*") if file.suffix.lower() in ENDINGS and not file.is_dir())
+    found = sorted(_images_below(path))
     if not found:
         raise UserError(f"{path} has no image; give image files ({_endings()}) or a folder of them")
     return found
+
+
+def _images_below(folder: Path) -> Iterator[Path]:
+    """The image files in a folder and below it. Links are followed last, and only to folders that were not met yet."""
+    waiting, met = deque([folder]), set[tuple[int, int]]()
+    while waiting:
+        here = waiting.popleft()
+        found = here.stat()
+        if (found.st_dev, found.st_ino) in met:
+            continue
+        met.add((found.st_dev, found.st_ino))
+        yield from _image_files(here)
+        for entry in _entries(here):
+            if not entry.is_symlink():
+                if entry.is_dir():
+                    waiting.appendleft(here / entry.name)
+            elif (here / entry.name).is_dir():
+                waiting.append(here / entry.name)
+            elif not _names_image(entry):
+                _refuse_broken(here / entry.name)
+
+
+def _refuse_broken(link: Path) -> None:
+    if not link.exists():
+        raise UserError(f"{link} is a broken link; mend or remove it")
 
 
 def _read_parts(train: Path, test: Path) -> Layout:
@@ -122,8 +151,8 @@ def _classes(folder: Path, least: int = 2) -> Files:
     """The image files of each class folder, classes and files sorted by name."""
     entries = _entries(folder)
     for entry in entries:
-        if entry.is_symlink() and not (folder / entry.name).exists():
-            raise UserError(f"{folder / entry.name} is a broken link; mend or remove it")
+        if entry.is_symlink():
+            _refuse_broken(folder / entry.name)
     classes = {entry.name: _image_files(folder / entry.name) for entry in entries if entry.is_dir()}
     for name, files in classes.items():
         if not files:
@@ -136,8 +165,12 @@ def _classes(folder: Path, least: int = 2) -> Files:
 
 def _image_files(folder: Path) -> tuple[Path, ...]:
     """All that have the name of an image: what is no file after all, such as a broken link, is refused when read."""
-    images = (entry for entry in _entries(folder) if entry.name.lower().endswith(tuple(ENDINGS)))
+    images = (entry for entry in _entries(folder) if _names_image(entry))
     return tuple(folder / entry.name for entry in images if not entry.is_dir())
+
+
+def _names_image(entry: os.DirEntry[str]) -> bool:
+    return entry.name.lower().endswith(tuple(ENDINGS))
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:
