@@ -95,6 +95,24 @@ def test_a_mistake_is_one_line_and_exit_code_2(words: list[str], line: str, refu
     assert line in refusal(*words)
 
 
+@pytest.mark.parametrize(
+    ("words", "end"),
+    [
+        (["scroe"], "'poise --help'"),
+        (["learn", "model"], "; see 'poise learn --help'"),
+        (["run", "--ot", "x"], "ee 'poise run --help'"),
+        (["data", "add"], "see 'poise data add --help'"),
+        (["data", "ad"], "'poise data --help'"),
+    ],
+)
+def test_a_mistake_in_the_command_line_names_the_help_to_read(
+    words: list[str], end: str, refusal: Callable[..., str]
+) -> None:
+    line = refusal(*words)
+    assert line.strip().endswith(end)
+    assert "?;" not in line
+
+
 def test_without_a_command_there_is_help(poise: Command) -> None:
     assert "resume" in poise("--help").out
     assert poise("--version") == Done(0, f"poise {__version__}\n", "")
@@ -438,8 +456,8 @@ def test_a_disk_that_was_full_from_the_beginning_wants_the_same_command(
 def test_a_full_disk_fails_in_one_line_and_loses_nothing(poise: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     append, make = files.open_to_append, files._open_new
 
-    def make_checkpoint(path: Path) -> tuple[Path, BinaryIO]:
-        temporary, file = make(path)
+    def make_checkpoint(path: Path, mode: int) -> tuple[Path, BinaryIO]:
+        temporary, file = make(path, mode)
         if path.name != "000002.safetensors":
             return temporary, file
         file.close()
@@ -465,6 +483,25 @@ def test_a_full_disk_fails_in_one_line_and_loses_nothing(poise: Command, monkeyp
     assert poise("run", *TINY, "--out", "undisturbed").code == 0
     for name in ("journal.jsonl", "model.safetensors"):
         assert Path("run", name).read_bytes() == Path("undisturbed", name).read_bytes()
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="needs /dev/full")
+def test_a_full_disk_elsewhere_is_named_with_what_to_do(poise: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    make = files._open_new
+
+    def make_full(path: Path, mode: int = 0o666) -> tuple[Path, BinaryIO]:
+        temporary, file = make(path, mode)
+        file.close()
+        return temporary, FULL.open("wb")
+
+    pets = pictures(Path("pets"), "cat dog")
+    words = ("learn", "model", pets, "--epochs", "1", "--image-size", "8", "--policy", "fixed")
+    advice = "free some, then give the same command again (nothing that was saved is lost)"
+    with monkeypatch.context() as full:
+        full.setattr(files, "_open_new", make_full)
+        assert failure(poise(*words)) == f"poise: no space left for model.pending; {advice}"
+    assert [path.name for path in Path.cwd().iterdir()] == ["pets"]
+    assert poise(*words).code == 0
 
 
 def test_a_folder_that_cannot_be_written_is_refused(poise: Command) -> None:

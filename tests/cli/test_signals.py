@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from poise import Learner
+
 from .samples import Command, pictures
 
 # Sends a signal to itself at the moment in which a module is about to be imported.
@@ -114,3 +116,16 @@ def test_a_pipe_that_nobody_reads_stops_no_job(tmp_path: Path) -> None:
     os.close(theirs)
     assert done.returncode == 0
     assert (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize("closed", ["2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_streams_that_were_closed_before_stop_no_job(closed: str, tmp_path: Path) -> None:
+    pictures(tmp_path / "pets", "cat dog")
+    words = ["learn", str(tmp_path / "model"), str(tmp_path / "pets"), *SMALL[2:], "--epochs", "1"]
+    command = ["sh", "-c", f'"$@" {closed}', "sh", sys.executable, "-m", "poise", *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0
+    assert done.stdout == ("" if ">&- 2" in closed else f"{tmp_path / 'model'}: 2 classes\n")
+    assert len(Learner.load(tmp_path / "model").classes_) == 2
+    mistake = ["sh", "-c", f'"$@" {closed}', "sh", sys.executable, "-m", "poise", "rnu"]
+    assert subprocess.run(mistake, capture_output=True, check=False).returncode == 2

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stderr, suppress
+from pathlib import Path
 from typing import Annotated, Any, NoReturn, TextIO, cast
 
 import typer
@@ -19,6 +22,7 @@ from poise.words import printable
 UsageError: Any = typer.BadParameter.__mro__[1]
 
 _OUT_OF_MEMORY = "out of memory; use smaller images or a smaller batch; nothing that was saved is lost"
+_STDERR = 2  # the number of that stream
 _LONGEST_LINE = 2000  # characters of an error line; a user's words may be longer
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -97,8 +101,21 @@ def run_command() -> NoReturn:
     level = logging.CRITICAL if ranks.is_silent() else logging.WARNING
     logging.basicConfig(level=level, format="poise: %(message)s", handlers=[_Lines()])
     sys.unraisablehook = _tell_unraisable
+    _replace_closed_streams()
     with redirect_stderr(cast("TextIO", _Forgiving(sys.stderr))):
         _run_app()
+
+
+def _replace_closed_streams() -> None:
+    """What was closed before the command began (`2>&-`) leads to nowhere, and no file gets its number."""
+    if sys.stdin is not None and sys.stdout is not None and sys.stderr is not None:
+        return
+    while (handle := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
+        pass
+    os.close(handle)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))
 
 
 def _tell_unraisable(found: Any) -> None:  # noqa: ANN401 - a type that only exists for type checkers
@@ -117,9 +134,9 @@ def _run_app() -> NoReturn:
     except PoiseError as error:
         _fail(str(error), error.exit_code, lost=isinstance(error, RankLost))
     except UsageError as error:
-        _fail(f"{error.format_message().rstrip('.')}; see 'poise --help'", 2)
+        _fail(_usage_line(error), 2)
     except OSError as error:
-        _fail(f"{error.filename or 'the system'}: {error.strerror or error}; nothing that was saved is lost", 1)
+        _fail(_system_line(error), 1)
     except MemoryError:
         _fail(_OUT_OF_MEMORY, 1)
     except RuntimeError as error:
@@ -133,6 +150,24 @@ def _run_app() -> NoReturn:
     except Exception as error:
         ranks.leave_note(f"{type(error).__name__}: {error}")
         raise
+
+
+def _usage_line(error: Any) -> str:  # noqa: ANN401 - a UsageError
+    """What is wrong with the command line, and whose help to read."""
+    words, context = list[str](), error.ctx
+    while context is not None and context.parent is not None:
+        words.insert(0, context.info_name)
+        context = context.parent
+    see, message = f"see '{' '.join(['poise', *words, '--help'])}'", error.format_message().rstrip(".")
+    return f"{message} {see.capitalize()}" if message.endswith("?") else f"{message}; {see}"
+
+
+def _system_line(error: OSError) -> str:
+    """What the system refused, where, and what to do where we know it."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        place = f" for {error.filename}" if error.filename else ""
+        return f"no space left{place}; free some, then give the same command again (nothing that was saved is lost)"
+    return f"{error.filename or 'the system'}: {error.strerror or error}; nothing that was saved is lost"
 
 
 def _refuse_empty_words(words: Sequence[str]) -> None:
