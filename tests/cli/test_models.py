@@ -272,6 +272,30 @@ def test_killed_at_any_moment_it_continues_from_the_last_checkpoint(
     assert [path.name for path in Path.cwd().iterdir() if not path.name.endswith(".tmp")] == ["model"]
 
 
+@pytest.mark.parametrize("more", [(), ("--restart",)])
+@pytest.mark.parametrize("phase", [0, 1])
+def test_killed_after_the_model_was_saved_the_phase_is_finished(
+    phase: int, more: tuple[str, ...], lessons: Path, driven: Driven, poise: Command
+) -> None:
+    model = Path.cwd() / "model"
+    if phase:
+        model.write_bytes((lessons / "fixed-once").read_bytes())
+    words = ("learn", str(model), str(lessons / ("second" if phase else "first")), *(() if phase else SMALL))
+    assert driven("pathlib:Path:unlink", 1, signal.SIGKILL, *words, "--checkpoint-every", "0")[0] == -signal.SIGKILL
+    kept, learned = Path("model.pending").read_bytes(), (lessons / ("fixed" if phase else "fixed-once")).read_bytes()
+    assert model.read_bytes() == learned
+    done = poise(*words, *more)
+    assert (done.code, done.out) == (0, f"{model}: {4 if phase else 2} classes\n")
+    assert done.err == f"{model} was saved with this phase before it was interrupted; it is finished\n"
+    assert model.read_bytes() == learned
+    assert not Path("model.pending").exists()
+
+    Path("model.pending").write_bytes(kept)
+    pictures(Path("third"), "gnu hen")
+    assert "was changed since its phase was interrupted" in poise("learn", model, "third").err
+    assert poise("learn", model, "third", "--restart").out == f"{model}: {6 if phase else 4} classes\n"
+
+
 @pytest.fixture
 def interrupted(lessons: Path, driven: Driven) -> Path:
     """A model in the middle of its second phase."""

@@ -15,7 +15,7 @@ import torch
 
 from poise import files, locks, store
 from poise.data.packs import Pack
-from poise.errors import Damaged, OtherImages, OutOfMemory, UserError
+from poise.errors import Damaged, Malformed, OtherImages, OutOfMemory, PoiseError, UserError
 from poise.experiment.contents import check_unfinished
 from poise.experiment.stopping import CheckpointClock, Stop, as_many_threads, stopping
 from poise.learner import Images, Learner, LearnerState, warn_of_short_phase
@@ -83,7 +83,12 @@ class ModelFile:
         lock = self._file.with_name(f".{self._file.name}.lock")
         busy = f"is learning into {self.path}; wait for it or choose another MODEL"
         with locks.locked(lock, busy, sign=True), _explain_memory(), contents_of(self.pending, AGAIN):
-            saved = None if lesson.restart else self._read_pending(lesson)
+            found = self._find_pending(lesson)
+            if found is not None and (learner := self._holding(found, lesson)) is not None:
+                self.pending.unlink(missing_ok=True)
+                say(f"{self.path} was saved with this phase before it was interrupted; it is finished")
+                return learner
+            saved = None if lesson.restart or found is None else self._checked(found, lesson)
             with as_many_threads(saved[1]["threads"] if saved else torch.get_num_threads()):
                 learner = self._open(lesson, saved)
                 events = self._begin(learner, lesson, saved)
@@ -123,14 +128,7 @@ class ModelFile:
 
     def _begin(self, learner: Learner, lesson: Lesson, saved: Saved | None) -> Iterator[Event]:
         """The phase, its images read and checked."""
-        images: Images
-        labels: Sequence[str] | None = None
-        if lesson.folder.suffix == ENDING and not lesson.folder.is_dir():
-            images = Pack.open(lesson.folder)
-            names: Sequence[str] = images.class_names
-        else:
-            images, labels = labelled_files(lesson.folder)
-            names = labels
+        images, labels, names = _open_images(lesson.folder)
         known = sorted({label for label in names if label in learner.classes_})
         if known and not lesson.update:
             raise UserError(f"class '{known[0]}' is known already; --update trains on new images of known classes")
@@ -146,15 +144,24 @@ class ModelFile:
             self.pending.unlink(missing_ok=True)
         return events
 
-    def _read_pending(self, lesson: Lesson) -> Saved | None:
-        """The phase that was interrupted, if there is one; refused where it is not the one that is asked for."""
+    def _find_pending(self, lesson: Lesson) -> Saved | None:
+        """The phase that was interrupted, if there is one; where it is discarded, it need not be readable."""
         if not self.pending.exists():
             return None
         try:
             tensors, meta = store.read_tensors(self.pending, kind=KIND)
-        except Damaged as error:
+            check_unfinished(meta)
+            return LearnerState.from_tensors(tensors, meta["learner"]), meta
+        except PoiseError as error:
+            if lesson.restart:
+                return None
+            if isinstance(error, Malformed) or not isinstance(error, Damaged):
+                raise
             raise Damaged(f"{error}; {AGAIN}") from error
-        check_unfinished(meta)
+
+    def _checked(self, saved: Saved, lesson: Lesson) -> Saved:
+        """The same; refused where it is not the one that is asked for."""
+        _, meta = saved
         if meta["model"] != self._digest():
             raise UserError(
                 f"{self.path} was changed since its phase was interrupted; restore it to continue, "
@@ -165,7 +172,35 @@ class ModelFile:
                 f"a phase of {self.path} was interrupted that was begun with {_options(meta['lesson'])}; "
                 "give the same options to continue it, or use --restart to discard it"
             )
-        return LearnerState.from_tensors(tensors, meta["learner"]), meta
+        return saved
+
+    def _holding(self, saved: Saved, lesson: Lesson) -> Learner | None:
+        """The learner in the file, if it has learned this phase: a process was killed before it removed the checkpoint.
+
+        It must know exactly the classes that the phase ends with, and the images must be those of the phase.
+        """
+        state, meta = saved
+        if state.pending is None or meta["lesson"] != lesson.described():
+            return None
+        if not self._file.exists() or meta["model"] == self._digest():
+            return None
+        now = LearnerState.read(self._file)
+        numbers = {0} if meta["model"] is None else {entry.phase for entry in state.pending.history}  # of the phase
+        if now.settings != state.settings or not numbers <= {now.knowledge.phases - 1}:
+            return None
+        if lesson.update and not numbers:  # it cannot be told from an update before it
+            return None
+        images, labels, names = _open_images(lesson.folder)
+        if not set(names) <= set(now.knowledge.classes):
+            return None
+        with contents_of(self._file):
+            asked = Learner.from_state(state.continuing(now), device=lesson.device)
+            learner = Learner.from_state(now, device=lesson.device)
+        try:
+            asked.fitting(images, labels, known="update")
+        except OtherImages:
+            return None
+        return learner
 
     # Checkpoints ------------------------------------------------------------------------------------------------
 
@@ -195,6 +230,15 @@ class ModelFile:
             return None
         with files.open_plain(self._file) as file:
             return hashlib.file_digest(file, "blake2b").hexdigest()
+
+
+def _open_images(folder: Path) -> tuple[Images, Sequence[str] | None, Sequence[str]]:
+    """The images of a lesson, their labels where they do not bring them along, and the names of all classes."""
+    if folder.suffix == ENDING and not folder.is_dir():
+        pack = Pack.open(folder)
+        return pack, None, pack.class_names
+    files, labels = labelled_files(folder)
+    return files, labels, labels
 
 
 @contextmanager
