@@ -110,6 +110,8 @@ def read_tensors(path: Path, *, kind: str) -> tuple[dict[str, Tensor], dict[str,
     """
     from safetensors import SafetensorError, safe_open
 
+    if kind == "learner":
+        _refuse_run_folder(path)
     files.refuse_other_kinds(path, files.main_memory())
     try:
         with _utf8_path(path) as plain, safe_open(plain, framework="pt") as file:
@@ -127,6 +129,15 @@ def read_tensors(path: Path, *, kind: str) -> tuple[dict[str, Tensor], dict[str,
     if document.get("kind") != kind:
         raise UserError(f"{path} is a {document.get('kind')} file of poise, not a {kind} file")
     return tensors, document["meta"]
+
+
+def _refuse_run_folder(path: Path) -> None:
+    """Name the model in a run folder that is given in its place."""
+    from poise.runfolder import FINAL_MODEL
+
+    if path.is_dir():
+        found = path / FINAL_MODEL if (path / FINAL_MODEL).is_file() else "the file of a learner"
+        raise UserError(f"{path} is a folder, not a file; give {found}")
 
 
 def _refuse_constant(word: str) -> None:

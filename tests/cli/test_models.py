@@ -137,6 +137,20 @@ def test_a_run_predicts_too(poise: Command) -> None:
 # Options -------------------------------------------------------------------------------------------------------------
 
 
+def test_a_run_folder_in_the_place_of_a_model_is_named_with_its_model(poise: Command) -> None:
+    pets = pictures(Path("pets"), "cat dog")
+    Path("run").mkdir()
+    for inside, advice in ((False, "the file of a learner"), (True, "run/model.safetensors")):
+        if inside:
+            Path("run/model.safetensors").touch()
+        line = f"run is a folder, not a file; give {advice}"
+        for words in (("predict", "run", pets), ("score", "run", pets), ("learn", "run", pets)):
+            assert poise(*words) == Done(2, "", f"poise: {line}\n")
+        with pytest.raises(UserError, match=line):
+            Learner.load("run")
+    assert "run is a folder, not a sweep file; give a TOML file" in poise("sweep", "run").err
+
+
 def test_the_options_of_a_new_learner_reach_it(poise: Command) -> None:
     words = ("--method", "lwf", "--net", "small/ordinary", "--seed", "5", "--device", "cpu")
     assert poise("learn", "model", pictures(Path("pets"), "cat dog"), *SMALL, *words).code == 0

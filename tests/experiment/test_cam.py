@@ -91,6 +91,18 @@ def test_images_of_ones_own(reference: Path, pictures: Path) -> None:
     assert [row["image"] for row in spread.data] == [file.name for file in files]
 
 
+def test_a_learners_file_may_have_any_name_and_needs_images(reference: Path, pictures: Path, tmp_path: Path) -> None:
+    named = tmp_path / "learner"
+    shutil.copy(reference / "model.safetensors", named)
+    figure = activation_maps([named], [pictures])
+    assert [row["run"] for row in figure.data] == ["learner"] * 3
+    for learner in (named, reference / "model.safetensors"):
+        with pytest.raises(UserError, match="has no exam images; give images of your own"):
+            activation_maps([learner])
+    with pytest.raises(UserError, match=r"a\.png is not a folder; give that of a finished run"):
+        activation_maps([pictures / "4" / "a.png"])
+
+
 def test_equal_runs_are_told_apart(reference: Path, pictures: Path) -> None:
     figure = activation_maps([reference, reference], [pictures / "4"])
     assert [row["run"] for row in figure.data[:2]] == [f"lucir, groups 3, fixed, seed 0, {number}" for number in (1, 2)]

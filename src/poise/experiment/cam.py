@@ -21,6 +21,7 @@ from poise.errors import UserError
 from poise.experiment.examiner import Examiner
 from poise.experiment.folder import RunFolder
 from poise.experiment.plan import Plan, refuse_other_exam, reopen
+from poise.files import open_plain
 from poise.learner import Learner
 from poise.report import Figure, RunRecord, Subject, cam_figure, load_result, look, reason_for, run_of_result
 
@@ -44,12 +45,22 @@ def activation_maps(paths: Sequence[Path], images: Sequence[Path] = ()) -> Figur
     With images, paths that are not models are images too: a shell puts the rest of `--images photos/*.png` there.
     """
     if not images:
+        for path in filter(_is_learner, paths):
+            raise UserError(f"{path} is a learner's file, which has no exam images; give images of your own (--images)")
         return exam_maps(paths)
-    models = [path for path in paths if RunFolder(path).exists or path.suffix == ".safetensors"]
+    models = [path for path in paths if RunFolder(path).exists or path.suffix == ".safetensors" or _is_learner(path)]
     pictures = [*images, *(path for path in paths if path not in models)]
     if not models:
         raise UserError(f"{paths[0]} is not a run folder; give one that is finished, or a learner's file")
     return image_maps(models, pictures)
+
+
+def _is_learner(path: Path) -> bool:
+    """Whether a file begins as those of learners do, whatever it is called: 8 bytes, then JSON."""
+    if not path.is_file():
+        return False
+    with open_plain(path) as file:
+        return file.read(9)[8:] == b"{"
 
 
 def report_maps(paths: Sequence[Path]) -> list[Figure]:

@@ -186,9 +186,8 @@ class ModelFile:
             return None
         now = LearnerState.read(self._file)
         numbers = {0} if meta["model"] is None else {entry.phase for entry in state.pending.history}  # of the phase
-        if now.settings != state.settings or not numbers <= {now.knowledge.phases - 1}:
-            return None
-        if lesson.update and not numbers:  # it cannot be told from an update before it
+        doubtful = lesson.update and not numbers  # it cannot be told from an update before it
+        if now.settings != state.settings or not numbers <= {now.knowledge.phases - 1} or doubtful:
             return None
         images, labels, names = _open_images(lesson.folder)
         if not set(names) <= set(now.knowledge.classes):

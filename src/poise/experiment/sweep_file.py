@@ -50,6 +50,8 @@ def read_sweep(path: Path, *, outlined: bool = False) -> list[Cell]:
     `outlined`, for an estimate: the data of ImageNet need not be here.
     """
     wanted = "give a TOML file with recipe or [[cell]] tables, and [set] and [grid] where needed"
+    if path.is_dir():
+        raise UserError(f"{path} is a folder, not a sweep file; {wanted}")
     values = tomllib_loads(read_toml(path, f"sweep file {path} cannot be read; {wanted}"), str(path))
     _check_keys(values, path)
     rows = [*_recipes(values, path), *_tables(values, path)]

@@ -123,7 +123,8 @@ def run_of_result(result: Mapping[str, Any], path: Path = Path(), name: str = ""
 def load_result(folder: Path) -> dict[str, Any]:
     """The result of a finished run, as it was written: one that was changed since is refused."""
     if not folder.is_dir():
-        raise UserError(f"{folder} does not exist")
+        fault = "is not a folder; give that of a finished run" if folder.exists() else "does not exist"
+        raise UserError(f"{folder} {fault}")
     if not (folder / RESULT).exists():
         todo = "is not a run folder"
         if (folder / RECIPE).exists():
