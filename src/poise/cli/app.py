@@ -115,7 +115,7 @@ def _replace_closed_streams() -> None:
     os.close(handle)
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
-            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - as long as we run
 
 
 def _tell_unraisable(found: Any) -> None:  # noqa: ANN401 - a type that only exists for type checkers
