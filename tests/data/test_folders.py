@@ -13,6 +13,7 @@ import torch
 from PIL import Image
 
 from poise.data.augment import Augmentation
+from poise.data.decoding import known_formats
 from poise.data.sources import FolderSource
 from poise.errors import UserError
 from poise.places import image_files, labelled_files, scan
@@ -150,6 +151,38 @@ def test_what_is_hidden_or_no_image_is_ignored(one_level: Path) -> None:
     (one_level / ".cache").mkdir()
     (one_level / "cat" / "folder.png").mkdir()
     assert scan(one_level) == expected
+
+
+@pytest.mark.parametrize("ending", ["avif", "jfif", "jp2", "webp"])
+def test_images_of_every_kind_that_is_decoded_are_learned(ending: str, one_level: Path) -> None:
+    kind = {"jfif": "JPEG", "jp2": "JPEG2000"}.get(ending, ending.upper())
+    if kind not in known_formats():
+        pytest.skip("this Pillow cannot decode it")
+    for number in (0, 1):
+        Image.new("RGB", (40, 40), (9, 9, number)).save(one_level / "cat" / f"{number}.{ending}", kind)
+    assert [file.suffix for file in labelled_files(one_level)[0]].count(f".{ending}") == 2
+    assert len(FolderSource(one_level, size=32).train()) > 0
+
+
+def test_what_is_left_out_of_class_folders_is_said_once(one_level: Path, caplog: pytest.LogCaptureFixture) -> None:
+    labelled_files(one_level)
+    assert not caplog.messages
+    for name in ("a.HEIC", "b.heic", "notes.txt", "README", ".DS_Store"):
+        (one_level / "cat" / name).write_text("something")
+    fill(one_level / "dog" / "more", 3)
+    (one_level / "README.txt").write_text("about")
+    expected = len(list(one_level.glob("*/*.png")))
+    for _ in range(2):
+        assert len(labelled_files(one_level)[0]) == expected
+    line, below = caplog.messages
+    assert line == (
+        f"{one_level}: left out 4 files in class folders by their endings (2 .heic, 1 no ending, 1 .txt); "
+        "HEIC cannot be decoded: convert it to JPEG"
+    )
+    assert below == (
+        f"{one_level}: left out 3 files in folders inside of class folders, such as "
+        f"{one_level / 'dog' / 'more' / '000.png'}; put images directly into the folder of their class"
+    )
 
 
 def test_endings_in_capitals_count(one_level: Path) -> None:

@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 import os
 import re
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from poise import draws
 from poise.errors import UserError
 
-ENDINGS: Final = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
+log = logging.getLogger(__name__)
+
+#: How the names of image files end.
+ENDINGS: Final = frozenset(
+    (
+        *(".avif", ".bmp", ".gif", ".j2k", ".jfif", ".jp2", ".jpe", ".jpeg", ".jpg"),
+        *(".pbm", ".pgm", ".png", ".pnm", ".ppm", ".tif", ".tiff", ".webp"),
+    )
+)
+#: How those end that Pillow cannot decode.
+UNREADABLE: Final = frozenset({".heic", ".heif"})
+_MOST_SAID = 5  # endings in one line
 _SPLIT_SEED = 1993
 _SYNSET: Final = re.compile(r"n\d{8}")
 
@@ -153,20 +167,67 @@ def _classes(folder: Path, least: int = 2) -> Files:
     for entry in entries:
         if entry.is_symlink():
             _refuse_broken(folder / entry.name)
-    classes = {entry.name: _image_files(folder / entry.name) for entry in entries if entry.is_dir()}
+    left_out = _LeftOut()
+    classes = {entry.name: _image_files(folder / entry.name, left_out) for entry in entries if entry.is_dir()}
     for name, files in classes.items():
         if not files:
             raise UserError(f"class folder {folder / name} has no image; add some ({_endings()}) or remove the folder")
     if len(classes) < least:
         found = f"only one class folder, {next(iter(classes))}" if classes else "no class folder"
         raise UserError(f"{folder} has {found}; put the images of each class in a folder of its own, at least {least}")
+    left_out.tell(folder)
     return classes
 
 
-def _image_files(folder: Path) -> tuple[Path, ...]:
+@dataclass
+class _LeftOut:
+    """What lies in class folders and is not learned."""
+
+    endings: Counter[str] = field(default_factory=Counter)  # of files that are no images by their names
+    below: list[Path] = field(default_factory=list)  # images in folders inside of class folders
+
+    def add(self, place: Path, entry: os.DirEntry[str]) -> None:
+        """One more entry of a class folder that is no image."""
+        if (place / entry.name).is_dir():
+            with suppress(UserError):  # it may not be listed, and need not
+                self.below += _image_files(place / entry.name)
+        else:
+            self.endings[Path(entry.name).suffix.lower() or "no ending"] += 1
+
+    def tell(self, folder: Path) -> None:
+        """Say it, in a line for each kind, once."""
+        if self.endings:
+            count, most = self.endings.total(), self.endings.most_common(_MOST_SAID)
+            words = ", ".join(f"{number} {ending[:20]}" for ending, number in most)
+            more = ", …" if len(self.endings) > len(most) else ""
+            advice = "; HEIC cannot be decoded: convert it to JPEG" if self.endings.keys() & UNREADABLE else ""
+            _say_once(f"{folder}: left out {_files(count)} in class folders by their endings ({words}{more}){advice}")
+        if self.below:
+            _say_once(
+                f"{folder}: left out {_files(len(self.below))} in folders inside of class folders, such as "
+                f"{self.below[0]}; put images directly into the folder of their class"
+            )
+
+
+@functools.cache
+def _say_once(line: str) -> None:
+    """A folder is listed more than once for one command."""
+    log.warning("%s", line)
+
+
+def _files(count: int) -> str:
+    return f"{count} file{'s' * (count > 1)}"
+
+
+def _image_files(folder: Path, left_out: _LeftOut | None = None) -> tuple[Path, ...]:
     """All that have the name of an image: what is no file after all, such as a broken link, is refused when read."""
-    images = (entry for entry in _entries(folder) if _names_image(entry))
-    return tuple(folder / entry.name for entry in images if not entry.is_dir())
+    images: list[Path] = []
+    for entry in _entries(folder):
+        if _names_image(entry) and not entry.is_dir():
+            images.append(folder / entry.name)
+        elif left_out is not None:
+            left_out.add(folder, entry)
+    return tuple(images)
 
 
 def _names_image(entry: os.DirEntry[str]) -> bool:
