@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import errno
+import os
 import struct
 import time
 import warnings
@@ -93,7 +95,16 @@ class TestArrays:
             (torch.full((2, 3, 4, 5), -0.5), "these go from -0.5 to -0.5"),
             (torch.full((2, 3, 4, 5), torch.nan), "these go from nan to nan"),
             (noise(2, 4, 5, 3).astype(np.int64), "int64, expected uint8 from 0 to 255 (or floats from 0 to 1); use"),
-            (torch.zeros(2, 3, 4, 5, dtype=torch.bool), "use images.to(torch.uint8)"),
+            (noise(2, 4, 5, 3).astype(np.int64), "use images.astype('uint8')"),
+            (torch.zeros(2, 3, 4, 5, dtype=torch.bool), "use images.to(torch.uint8) * 255"),
+            (noise(2, 4, 5, 3) > 100, "use images.astype('uint8') * 255"),
+            (noise(2, 4, 5, 3).astype(np.uint16), "use images.astype('uint8')"),
+            (noise(2, 4, 5, 3).astype(np.uint16) * 257, "use images / 65535, or divide by"),
+            (torch.full((2, 3, 4, 5), 9999, dtype=torch.uint16), "use images.float() / 65535, or divide by"),
+            (noise(2, 4, 5, 3).astype(np.int32) - 300, "scale them, so that 0 is black and 1 is white"),
+            (torch.full((2, 3, 4, 5), 256), "these go from 256 to 256: scale them"),
+            (noise(2, 4, 5, 3).astype(np.complex64), "complex64, expected uint8 from 0 to 255"),
+            (torch.zeros(0, 3, 4, 5, dtype=torch.int64), "int64, expected uint8"),
             (noise(2, 4, 5, 2), "[2, 4, 5, 2]"),
             (noise(2, 3, 8, 8), "images.transpose(0, 2, 3, 1)"),
             (torch.from_numpy(noise(2, 8, 8, 3)), "images.permute(0, 3, 1, 2)"),
@@ -189,6 +200,20 @@ class TestFiles:
     def test_a_missing_file_and_a_folder_are_named(self, tmp_path: Path) -> None:
         assert f"{tmp_path / 'no.png'} does not exist" in refusal([tmp_path / "no.png"])
         assert f"{tmp_path} is a folder, not a file" in refusal([tmp_path], (8, 8))
+
+    def test_a_file_that_may_not_be_read_and_one_that_nothing_decodes_say_so(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        path = tmp_path / "photo.HEIC"
+        path.write_bytes(b"\0\0\0\x18ftypheic")
+        assert refusal([path], (8, 8)) == f"image {path} is HEIC, which cannot be decoded; convert it to JPEG"
+
+        def refuse(*_: object) -> int:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+        monkeypatch.setattr(os, "open", refuse)
+        line = f"image {path} may not be read by you (Permission denied); change its permissions"
+        assert refusal([path], (8, 8)) == line
 
     @pytest.mark.parametrize(
         "error", [SyntaxError("x"), struct.error("x"), ValueError(""), EOFError("two\nlines"), KeyError(1)]

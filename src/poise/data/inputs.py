@@ -27,6 +27,7 @@ from poise.data.stores import DenseStore
 from poise.data.suitable import check_room
 from poise.errors import UserError
 from poise.files import MOST_IMAGE, expand_user, free_memory, read_bytes
+from poise.places.folders import UNREADABLE
 
 SIZES: Final = (32, 64, 96, 128, 224)  # the square sizes that `choose_size` chooses from
 _ACCEPTED: Final = "pass an array or tensor, or a list of paths or PIL images"
@@ -296,12 +297,16 @@ def _undecodable(path: str | Path) -> Iterator[None]:
         raise UserError(f"image {path} {fault}") from error
     except MemoryError:
         raise
+    except PermissionError as error:
+        raise UserError(f"image {path} may not be read by you ({error.strerror}); change its permissions") from error
     except UserError as error:  # it is no file that can be read
         raise UserError(f"image {error}") from error
     except Exception as error:  # a damaged file can make Pillow raise nearly anything
         reason = " ".join(str(error).replace(str(path), "file").split()) or type(error).__name__
         if isinstance(error, UnidentifiedImageError):
             reason = "it is no JPEG, PNG, GIF, BMP, PPM, TIFF or WebP"
+            if Path(path).suffix.lower() in UNREADABLE:
+                raise UserError(f"image {path} is HEIC, which cannot be decoded; convert it to JPEG") from error
         raise UserError(f"image {path} cannot be decoded ({reason}); replace or remove it") from error
 
 
@@ -331,7 +336,8 @@ def _from_numpy(images: npt.NDArray[Any]) -> Tensor:
     if images.dtype.kind == "f" and images.size:
         images = _to_bytes(torch.from_numpy(np.ascontiguousarray(images, dtype=np.float32))).numpy()
     if images.dtype != np.uint8:
-        raise _not_uint8(str(images.dtype), "images.astype('uint8')")
+        ends = (images.min().item(), images.max().item()) if images.size and images.dtype.kind in "iu" else None
+        raise _not_uint8(str(images.dtype), ends, "images", "images.astype('uint8')")
     if images.ndim == 3 and images.shape[-1] == 3:
         raise UserError(
             f"{list(images.shape)} looks like one colour image; use images[None] (images[..., None] if grey)"
@@ -349,7 +355,9 @@ def _from_torch(images: Tensor) -> Tensor:
     if images.is_floating_point() and images.numel():
         images = _to_bytes(images.detach().float())
     if images.dtype != torch.uint8:
-        raise _not_uint8(str(images.dtype).removeprefix("torch."), "images.to(torch.uint8)")
+        whole = images.numel() and images.dtype != torch.bool and not images.is_complex()
+        ends = (int(images.long().min()), int(images.long().max())) if whole else None
+        raise _not_uint8(str(images.dtype).removeprefix("torch."), ends, "images.float()", "images.to(torch.uint8)")
     if images.ndim == 3:
         images = images[:, None]
     if images.ndim != 4 or images.shape[1] not in (1, 3):
@@ -369,8 +377,26 @@ def _to_bytes(images: Tensor) -> Tensor:
     return (images * 255).round().to(torch.uint8)
 
 
-def _not_uint8(found: str, cast: str) -> UserError:
-    return UserError(f"images are {found}, expected uint8 from 0 to 255 (or floats from 0 to 1); use {cast}")
+def _not_uint8(found: str, ends: tuple[int, int] | None, number: str, cast: str) -> UserError:
+    """The refusal of images of another kind, with what makes the same pictures of them.
+
+    Args:
+        found: their kind.
+        ends: their smallest and largest value, where they are whole numbers.
+        number: what is written to get numbers that can be divided.
+        cast: what is written to get uint8.
+    """
+    if found == "bool":
+        advice = f"use {cast} * 255"
+    elif ends is None:
+        advice = "convert them"
+    elif ends[0] >= 0 and ends[1] <= 255:
+        advice = f"use {cast}"
+    elif found == "uint16":
+        advice = f"use {number} / 65535, or divide by the value that is white in them"
+    else:
+        advice = f"these go from {ends[0]} to {ends[1]}: scale them, so that 0 is black and 1 is white"
+    return UserError(f"images are {found}, expected uint8 from 0 to 255 (or floats from 0 to 1); {advice}")
 
 
 def _not_empty(pixels: Tensor) -> Tensor:
