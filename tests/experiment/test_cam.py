@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -177,5 +178,12 @@ def test_the_command(
         assert picture.size[0] > 200
     assert poise("cam", reference, "--out", "cam.gif") == 2
     assert capsys.readouterr().err == "poise: --out cam.gif must end in .png, .svg or .pdf\n"
+    monkeypatch.setattr("poise.experiment.activation_maps", None)  # what comes now is refused before it is called
+    (tmp_path / "folder.png").mkdir()
+    assert poise("cam", reference, "--out", "folder.png") == 2
+    assert capsys.readouterr().err == "poise: --out folder.png is a folder; give the name of a file in it\n"
+    monkeypatch.setattr("os.access", lambda path, mode, **_: not mode & os.W_OK)
+    assert poise("cam", reference) == 2
+    assert capsys.readouterr().err == f"poise: the folder {tmp_path} cannot be written to; choose another --out\n"
     assert poise("cam") == 2
     assert capsys.readouterr().err.count("\n") == 1

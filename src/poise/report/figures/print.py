@@ -7,6 +7,7 @@ state is left unchanged, and the same figure gives the same bytes of SVG.
 from __future__ import annotations
 
 import io
+import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -63,11 +64,16 @@ def save_all(figure: Figure, folder: Path) -> None:
 
 
 def check_picture(path: Path) -> None:
-    """Refuse a file name whose ending is no known format, or whose folder does not exist."""
+    """Refuse a file name whose ending is no known format, or at which nothing can be written."""
     if path.suffix.lower() not in ENDINGS:
         raise UserError(f"--out {path} must end in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}")
-    if not path.absolute().parent.is_dir():
-        raise UserError(f"the folder {path.absolute().parent} does not exist; make it first")
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise UserError(f"the folder {folder} does not exist; make it first")
+    if path.is_dir():
+        raise UserError(f"--out {path} is a folder; give the name of a file in it")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise UserError(f"the folder {folder} cannot be written to; choose another --out")
 
 
 @contextmanager
