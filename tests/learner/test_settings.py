@@ -252,3 +252,22 @@ def test_the_numbers_of_a_preprocessing_are_copied() -> None:
     made = Preprocessing(mean, [0.2], Augmentation())  # type: ignore[arg-type]
     mean.append(1.0)
     assert made == Preprocessing((0.5,), (0.2,), Augmentation())
+
+
+def test_numbers_of_numpy_are_the_plain_ones() -> None:
+    given = {
+        "epochs": np.int64(3),
+        "seed": np.uint8(4),
+        "memory": np.int32(5),
+        "momentum": np.float32(0.5),
+        "action": {"lr": np.float32(0.25)},
+        "space": {"lr": list(np.array([0.1, 0.2]))},
+    }
+    settings = Settings.resolve(**given)
+    plain = {"epochs": 3, "seed": 4, "memory": 5, "momentum": 0.5, "action": {"lr": 0.25}, "space": {"lr": [0.1, 0.2]}}
+    assert settings == Settings.resolve(**plain)
+    assert json.dumps(settings.as_json()) == json.dumps(Settings.resolve(**plain).as_json())
+    assert type(settings.seed) is type(settings.schedule.epochs) is int
+    for name, value in (("epochs", np.bool_(True)), ("epochs", np.float64(2)), ("deterministic", np.bool_(True))):
+        with pytest.raises(UserError, match=f"{name}="):
+            Settings.resolve(**{name: value})

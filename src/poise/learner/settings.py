@@ -6,6 +6,7 @@ import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
+from numbers import Integral, Real
 from typing import Any, Final, Self
 
 from poise.actions import AXES, Action, AxisValue
@@ -312,7 +313,12 @@ def _trial_settings(given: Any, kind: TunerKind, only: str | None) -> TrialSetti
 
 
 def copy_plain(value: Any) -> Any:  # noqa: ANN401 - whatever a user gives
-    """A copy that later changes of the original do not touch: of dictionaries and lists, as JSON has them."""
+    """A copy that later changes of the original do not touch: dictionaries, lists and numbers as JSON has them.
+
+    One of numpy's numbers becomes the plain one, from which the same draws are made.
+    """
+    if isinstance(value, Real) and not isinstance(value, bool):
+        return int(value) if isinstance(value, Integral) else float(value)
     if isinstance(value, Mapping):
         return {key: copy_plain(inner) for key, inner in value.items()}
     return [copy_plain(inner) for inner in value] if isinstance(value, list | tuple) else copy.deepcopy(value)
