@@ -255,7 +255,7 @@ def test_the_numbers_of_a_preprocessing_are_copied() -> None:
 
 
 def test_numbers_of_numpy_are_the_plain_ones() -> None:
-    given = {
+    given: dict[str, Any] = {
         "epochs": np.int64(3),
         "seed": np.uint8(4),
         "memory": np.int32(5),
@@ -264,10 +264,22 @@ def test_numbers_of_numpy_are_the_plain_ones() -> None:
         "space": {"lr": list(np.array([0.1, 0.2]))},
     }
     settings = Settings.resolve(**given)
-    plain = {"epochs": 3, "seed": 4, "memory": 5, "momentum": 0.5, "action": {"lr": 0.25}, "space": {"lr": [0.1, 0.2]}}
+    plain: dict[str, Any] = {
+        "epochs": 3,
+        "seed": 4,
+        "memory": 5,
+        "momentum": 0.5,
+        "action": {"lr": 0.25},
+        "space": {"lr": [0.1, 0.2]},
+    }
     assert settings == Settings.resolve(**plain)
     assert json.dumps(settings.as_json()) == json.dumps(Settings.resolve(**plain).as_json())
     assert type(settings.seed) is type(settings.schedule.epochs) is int
-    for name, value in (("epochs", np.bool_(True)), ("epochs", np.float64(2)), ("deterministic", np.bool_(True))):
+    wrong: list[tuple[str, Any]] = [
+        ("epochs", np.bool_(True)),
+        ("epochs", np.float64(2)),
+        ("deterministic", np.bool_(True)),
+    ]
+    for name, value in wrong:
         with pytest.raises(UserError, match=f"{name}="):
             Settings.resolve(**{name: value})
