@@ -18,8 +18,6 @@ MACHINE: Final = "machine.json"
 JOURNAL: Final = "journal.jsonl"
 #: The state after the first phase, for `start=`.
 PHASE_0: Final = "phase-0.safetensors"
-#: The final model, for predictions.
-FINAL_MODEL: Final = "model.safetensors"
 #: The folder of the newest checkpoints.
 CHECKPOINTS: Final = "checkpoints"
 #: In a folder of `poise crossval`, in place of the recipe.

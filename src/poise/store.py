@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 # What reads and writes tensors imports torch when it is called: commands that list something do not wait for it.
 
 FORMAT = 2  # of tensor files, which hold the state of a learner; others are refused
+FINAL_MODEL = "model.safetensors"  # in a run folder, for predictions
 CHECKPOINT_SECONDS = 60.0  # between two checkpoints of a job that was not told otherwise
 PLAIN_FORMAT = 1  # of JSON documents and journals; raised when an older poise could not read them
 _CHUNK = 2**20  # bytes of a journal read at once
@@ -133,8 +134,6 @@ def read_tensors(path: Path, *, kind: str) -> tuple[dict[str, Tensor], dict[str,
 
 def _refuse_run_folder(path: Path) -> None:
     """Name the model in a run folder that is given in its place."""
-    from poise.runfolder import FINAL_MODEL
-
     if path.is_dir():
         found = path / FINAL_MODEL if (path / FINAL_MODEL).is_file() else "the file of a learner"
         raise UserError(f"{path} is a folder, not a file; give {found}")

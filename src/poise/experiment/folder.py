@@ -55,7 +55,7 @@ class RunFolder:
         self.result = path / runfolder.RESULT
         self.machine = path / runfolder.MACHINE
         self.phase_0 = path / runfolder.PHASE_0
-        self.model = path / runfolder.FINAL_MODEL
+        self.model = path / store.FINAL_MODEL
         self.checkpoints = path / runfolder.CHECKPOINTS
         self.journal = store.Journal(path / runfolder.JOURNAL, self.check_claim)
 
