@@ -6,7 +6,7 @@ import re
 import pytest
 from rich.console import Console
 
-from poise.progress import Bar, Done, Lines, Meter, make_display
+from poise.progress import Bar, Done, Lines, Meter, _now_words, make_display
 from poise.training import Outlook, Trying, Workload, events
 
 WORK = Workload(1, trials=3, exact=True, tuning=300.0, judging=100.0, stages={"main": 500.0, "balance": 100.0})
@@ -70,18 +70,44 @@ def test_inside_of_trials_it_moves_on_and_never_back() -> None:
     worker.seen.trying = Trying("policy", ["lr=1", "lr=2"], [1 / 3, 1 / 3])
     meter.note(events.PhaseStarted(1, 2, 4, 40, 8))
     worker.now = 3.0
-    done = meter.note(events.TrialStep(1, 60))
+    done = meter.note(events.TrialStep(1, 60, at_work=2))
     assert (done.share, done.rate) == pytest.approx((0.06, 20.0))
     worker.now = 8.0
-    assert meter.note(events.TrialStep(1, 100)).share == pytest.approx(0.16), "two trials side by side"
+    assert meter.note(events.TrialStep(1, 100, at_work=2)).share == pytest.approx(0.16), "two trials side by side"
     worker.seen.trying = Trying("policy", ["lr=1", "lr=2"], [1 / 3, 1 / 3], finished=1)
     assert meter.note(trial(0)).share == pytest.approx(0.16), "a third of 300 images is less"
     worker.seen.trying = Trying("policy", ["lr=1", "lr=2"], [1 / 3, 1 / 3], finished=2)
     done = meter.note(trial(1))
     assert (done.share, done.rate) == pytest.approx((0.2, 25.0))
+    worker.seen.trying = Trying("policy", ["lr=3"], [1 / 3], before=2, spent=2 / 3)
     assert meter.note(events.TrialStep(1, 10**9)).share == pytest.approx(0.3), "what was planned and no more"
     worker.seen.trying = Trying("classifier", ["lr=1"], [1.0])
     assert meter.note(events.TrialStep(1, 40)).share == pytest.approx(0.34)
+
+
+def test_a_trial_of_more_images_than_planned_is_not_taken_for_the_next_one() -> None:
+    worker = Clock()
+    meter = Meter(worker, clock=worker)
+    meter.note(events.PhaseStarted(1, 2, 4, 40, 8))
+    for number in range(3):
+        worker.seen.trying = Trying("policy", ["lr=1"] * 3, [1 / 3] * 3, finished=number)
+        shares = [meter.note(events.TrialStep(1, 50)).share for _ in range(4)]
+        assert shares == pytest.approx([0.1 * number + 0.05, *[0.1 * (number + 1)] * 3])
+        worker.seen.trying = Trying("policy", ["lr=1"] * 3, [1 / 3] * 3, finished=number + 1)
+        assert meter.note(trial(number)).share == pytest.approx(0.1 * (number + 1))
+
+
+def test_inside_of_a_step_of_a_tuner_it_moves_on_and_says_which() -> None:
+    worker = Clock(Workload(0, trials=2, exact=True, tuning=50.0, stages={"main": 50.0}))
+    meter = Meter(worker, clock=worker)
+    meter.note(events.PhaseStarted(0, 2, 4, 40, 8))
+    assert meter.note(events.TrialStep(0, 20, 1, "offline-rl", 0)).share == pytest.approx(0.2)
+    assert meter.note(events.TrialStep(0, 20, 1, "offline-rl", 0)).share == pytest.approx(0.25)
+    assert meter.note(events.TuningDone(0, "offline-rl", {"number": 0})).share == pytest.approx(0.25)
+    inside = events.TrialStep(0, 10, 1, "offline-rl", 1)
+    assert meter.note(inside).share == pytest.approx(0.35)
+    assert _now_words(inside) == "phase 0, offline-rl: step 2"
+    assert _now_words(events.TuningDone(0, "offline-rl", {"number": 1})) == "phase 0, offline-rl: step 2"
 
 
 def test_resumed_among_trials_those_before_are_no_measurement() -> None:

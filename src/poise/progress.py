@@ -22,6 +22,8 @@ LINE_SECONDS: Final = 10.0  # seconds between plain lines about one phase
 BAR_WIDTH: Final = 16  # so that all of it fits into 80 columns
 
 
+_TrialEvent = events.TrialStep | events.TrialDone | events.TuningDone
+
 # How far ----------------------------------------------------------------------------------------------------------
 
 
@@ -145,18 +147,28 @@ def _work_done(event: Event, plan: Workload, trying: Trying | None, before: tupl
     return chosen, trained
 
 
-def _tried(
-    event: events.TrialStep | events.TrialDone | events.TuningDone, plan: Workload, trying: Trying | None, before: float
-) -> float:
-    """How many images trials, or a tuner, were trained on: those that are finished, and inside of others."""
-    if isinstance(event, events.TuningDone):
-        return plan.tuning * min(1.0, step_number(event) / max(plan.trials, 1))
-    judges = trying is not None and trying.purpose != "policy"
-    done = trying.done if trying is not None else 0.0
-    finished = plan.tuning + plan.judging * done if judges else plan.tuning * done
-    if isinstance(event, events.TrialDone):
-        return finished
-    return min(plan.tuning + plan.judging * judges, max(before, finished) + event.images)
+def _tried(event: _TrialEvent, plan: Workload, trying: Trying | None, before: float) -> float:
+    """How many of the planned images trials, or a tuner, were trained on: those that are finished, and parts of others.
+
+    A trial may train on more images than were planned; inside of those at work it goes no further than their end.
+    """
+    if trying is None:
+        finished, at_work = _stepped(event, plan)
+    else:
+        policy, count = trying.purpose == "policy", event.at_work if isinstance(event, events.TrialStep) else 1
+        whole = plan.tuning if policy else plan.judging
+        finished = (0.0 if policy else plan.tuning) + whole * trying.done
+        at_work = whole * sum(trying.shares[trying.finished : trying.finished + count])
+    if isinstance(event, events.TrialStep):
+        return min(finished + at_work, max(before, finished) + event.images)
+    return finished
+
+
+def _stepped(event: _TrialEvent, plan: Workload) -> tuple[float, float]:
+    """The planned images of the finished steps of a tuner that is no policy, and those of the next."""
+    steps = max(plan.trials, 1)
+    done = step_number(event) if isinstance(event, events.TuningDone) else getattr(event, "step", 0)
+    return plan.tuning * min(1.0, done / steps), plan.tuning / steps
 
 
 class _Pace:
@@ -370,8 +382,9 @@ def _now_words(event: Event) -> str:
             return f"{words}, {event.stage} epoch {event.epoch + 1}/{event.epochs}"
         case events.EpochDone():
             return f"{words}, {event.stage} epoch {event.epoch}/{event.epochs}"
-        case events.TuningDone():
-            return f"{words}, {event.tuner}: step {step_number(event)}"
+        case events.TuningDone() | events.TrialStep() if event.tuner:
+            number = step_number(event) if isinstance(event, events.TuningDone) else event.step + 1
+            return f"{words}, {event.tuner}: step {number}"
         case events.PhaseDone():
             return f"{words}, learned"
     return words

@@ -20,6 +20,7 @@ from poise.nets import Branches, Model, Output, build_backbone, build_head, torc
 from poise.policies import Trial
 from poise.training import (
     Backend,
+    Gauge,
     Lane,
     Lanes,
     LocalExecutor,
@@ -179,7 +180,7 @@ class TestTurns:
 
     def test_a_pause_after_every_round_of_turns_says_what_was_trained_on(self, cpu: Backend) -> None:
         going = Lanes(cpu, 2).pausing(self.pieces({"a": 2, "b": 1, "c": 1}, []))
-        assert list(going) == [Pause(2), Pause(1), Pause(1), "a", "b", Pause(0), "c"]
+        assert list(going) == [Pause(2, 2), Pause(1, 2), Pause(1, 2), "a", "b", Pause(0, 1), "c"]
 
     @pytest.mark.parametrize(
         ("pieces", "most", "settled", "expected"),
@@ -204,14 +205,33 @@ class TestTurns:
             inner._measured, inner.pace = True, Pace(settled)
             inner.limit(most)
             yield 1
-            found.append(len(inner))
-            first, *_ = inner.pausing(self.pieces(dict.fromkeys("abcdefgh", 1), []))
-            assert first == Pause(expected)
+            going = inner.pausing(self.pieces(dict.fromkeys("abcdefgh", 9), []))
+            counts = [each.at_work for each in going if isinstance(each, Pause)]
+            assert counts[0] == (1 if settled is None else expected), "others need memory, too"
+            found.append(max(counts))
             yield 1
             return name
 
         list(Lanes(cpu, pieces).side_by_side([partial(work, str(number)) for number in range(pieces)]))
         assert found == [expected] * pieces
+
+    def test_where_memory_is_scarce_work_that_shares_the_device_has_one_lane(self, cpu: Backend) -> None:
+        free = [100, 60]  # before, and once one of them is at work
+
+        def work(lane: Lane) -> Work[int]:
+            inner = Lanes(cpu)
+            inner._measured = True
+            inner.pace = Pace(gauge=Gauge(free=lambda: free[0]))
+            free[0] = free[1]
+            going = inner.pausing(self.pieces(dict.fromkeys("abcd", 9), []))
+            found = max(each.at_work for each in going if isinstance(each, Pause))
+            free[0] = 100
+            yield 1
+            return found
+
+        assert list(Lanes(cpu, 2).side_by_side([work, work])) == [4, 4]  # 60 are more than 1.25 times 40
+        free[1] = 40
+        assert list(Lanes(cpu, 2).side_by_side([work, work])) == [1, 1]
 
     def test_no_work_is_done_at_once(self, cpu: Backend) -> None:
         assert list(Lanes(cpu, 2).side_by_side([])) == []

@@ -118,6 +118,33 @@ def test_what_was_measured_beside_others_counts_for_nothing() -> None:
     assert pace.allowed == 1, "two are not faster than one"
 
 
+def test_more_pieces_than_allowed_are_not_measured_as_the_allowed() -> None:
+    machine = Machine(saturating(8))
+    pace = Pace(gauge=machine.gauge())
+    for piece in range(4):  # which were begun beside others
+        pace.begin(piece)
+    for _ in range(1000):
+        pace.look(waiting=8)
+        for _ in range(4):
+            machine.now += 0.01
+            pace.did(128)
+    assert machine.waits == 0
+    for piece in range(4):
+        pace.end(piece)
+    machine.work(pace)
+    assert pace.allowed == 8
+
+
+def test_memory_that_others_took_says_nothing_about_later() -> None:
+    pace = Pace(gauge=Machine(saturating(8)).gauge(), kind="shared")
+    pace.fewer(1, beside_others=True)
+    assert Pace(gauge=Machine(saturating(8)).gauge(), kind="shared").beside_others == 1
+    machine = Machine(saturating(8))
+    later = Pace(gauge=machine.gauge(), kind="shared")
+    machine.work(later)
+    assert later.allowed == 8
+
+
 def test_short_pieces_are_measured_over_several_of_them() -> None:
     machine = Machine(saturating(8))
     pace = Pace(gauge=machine.gauge())

@@ -77,12 +77,22 @@ class PhaseStarted(Event):
 
 @dataclass(frozen=True)
 class TrialStep(Event):
-    """Trials went on, or a tuner did: all of them together on so many images."""
+    """Trials went on, or a tuner did.
+
+    Attributes:
+        images: how many were trained on, in all of them together.
+        at_work: how many trials did so.
+        tuner: where it is no policy that tries, who it is,
+        step: and how many steps it has finished.
+    """
 
     kind = "trial step"
     kept = False
 
     images: int
+    at_work: int = 1
+    tuner: str = ""
+    step: int = 0
 
 
 @dataclass(frozen=True)

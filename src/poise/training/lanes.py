@@ -89,11 +89,17 @@ def _sharing(pieces: int) -> Iterator[None]:
         _SHARING.pieces = before
 
 
+def _part() -> int:
+    """How many lanes are left to a piece of work that shares the device."""
+    return max(1, MOST_PIECES // _SHARING.pieces)
+
+
 class Lanes:
     """Some lanes on one device: one on a CPU; on a GPU as many as its pace allows, unless a number is given.
 
     `kind` of work: what was found out about the pace of one serves the next of the same kind. Inside of a piece of work
-    that shares the device with others, there are as many as leave all of them `MOST_PIECES`: nothing is measured there.
+    that shares the device with others, there are as many as leave all of them `MOST_PIECES`, as far as memory permits:
+    nothing is measured there.
     """
 
     def __init__(
@@ -114,8 +120,7 @@ class Lanes:
         """How many may be at work at once."""
         if not self._measured or _SHARING.pieces == 1:
             return min(self._most, self.pace.allowed)
-        part = max(1, MOST_PIECES // _SHARING.pieces)
-        return min(self._most, part, self.pace.allowed if self.pace.settled else part)
+        return min(self._most, _part(), self.pace.beside_others)
 
     def limit(self, most: int) -> None:
         """Use at most so many where their number is found by measuring."""
@@ -180,7 +185,10 @@ class Lanes:
         crew, told = Crew(self, jobs, waits=waits, too_large=too_large), 0
         try:
             while crew.active or (crew.waiting and admits()):
-                yield Pause(crew.take_turns(admits()))
+                pause = crew.take_turns(admits())
+                left = time.perf_counter()
+                yield pause
+                self.pace.paused(time.perf_counter() - left)
                 while told in crew.results:
                     left = time.perf_counter()
                     yield crew.results.pop(told)
@@ -263,19 +271,16 @@ class Crew(Generic[T]):
         self._joined += 1
         return self._joined - 1
 
-    def take_turns(self, admits: bool = True, more: int = 0) -> int:
-        """Start what may start, and let every job continue for a moment; so many `more` wait for room elsewhere.
-
-        Returns how many images were trained on.
-        """
+    def take_turns(self, admits: bool = True, more: int = 0) -> Pause:
+        """Start what may start, and let every job continue for a moment; so many `more` wait for room elsewhere."""
         if admits:
             self._admit()
         if _SHARING.pieces > 1:
-            self._pace.disturbed()
+            self._pace.share(_part())
         else:
             self._pace.look(len(self.waiting) + more)
         failed: tuple[int, Job[T]] | None = None
-        trained = 0
+        trained, at_work = 0, len(self.active)
         for place in list(self.active):
             lane, work, job = self.active[place]
             try:
@@ -300,7 +305,7 @@ class Crew(Generic[T]):
                 break
         if failed:  # outside the handler, which would keep the failed training alive
             self._wait(*failed)
-        return trained
+        return Pause(trained, at_work)
 
     def _turn(self, lane: Lane, work: Work[T]) -> int:
         """A moment; beside a main training until the job has trained on something, so that it keeps up."""
@@ -329,7 +334,7 @@ class Crew(Generic[T]):
             self.waiting.extend((other, held) for other, (_, _, held) in self.active.items())
             self.active.clear()
         else:
-            self._pace.fewer(len(self.active))
+            self._pace.fewer(len(self.active), beside_others=_SHARING.pieces > 1)
         self._lanes.keep([lane for lane, _, _ in self.active.values()])
         log.warning("out of memory on %s: %d at a time from now on", self._lanes.backend.device, len(self.active) or 1)
 

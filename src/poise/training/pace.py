@@ -43,9 +43,15 @@ class Gauge:
 
 
 class Pause(NamedTuple):
-    """Work went on for a moment, on so many images, and there is nothing to tell yet."""
+    """Work went on for a moment, and there is nothing to tell yet.
+
+    Attributes:
+        images: how many were trained on.
+        at_work: how many pieces of work did so.
+    """
 
     images: int
+    at_work: int = 1
 
 
 class Found(NamedTuple):
@@ -99,6 +105,7 @@ class Pace:
         self._mark: float | None = None  # when the window began
         self._captured = self._steps = self._images = 0  # steps and images since it was last disturbed, or began
         self._doubted = False
+        self._beside = 1
         self._before = 0 if self._found.settled else self._gauge.free()
 
     @property
@@ -107,9 +114,9 @@ class Pace:
         return self._found.allowed
 
     @property
-    def settled(self) -> bool:
-        """Whether that number is final."""
-        return self._found.settled
+    def beside_others(self) -> int:
+        """How many may run at once while others share the device, as far as memory is known to suffice."""
+        return self.allowed if self._found.settled else self._beside
 
     def begin(self, piece: Hashable) -> None:
         """A piece has started."""
@@ -129,8 +136,19 @@ class Pace:
         if self._mark is not None:
             self._mark += seconds
 
+    def share(self, most: int) -> None:
+        """Others share the device at present: nothing is measured, and at most so many are allowed as memory permits.
+
+        Their number is doubled once those that run have trained, and so taken what they need.
+        """
+        if len(self._working) >= self._beside and self._steps >= FIRST * self._beside and self._fits():
+            self._beside = min(2 * self._beside, most)
+            self._steps = 0
+        self._beside = min(self._beside, max(1, most))
+        self._mark = None
+
     def disturbed(self) -> None:
-        """Others share the device at present: what was being measured is not about these pieces alone."""
+        """What was being measured is not about the allowed number of pieces alone."""
         self._mark, self._steps = None, 0
 
     def look(self, waiting: int) -> None:
@@ -138,7 +156,7 @@ class Pace:
         if self._found.settled:
             return
         before, self._captured = self._captured, self._gauge.captured()
-        if len(self._working) < self.allowed or self._captured != before:
+        if len(self._working) != self.allowed or self._captured != before:  # there were more beside others
             self.disturbed()
         elif self._mark is None:
             if self._steps >= FIRST * self.allowed:
@@ -151,10 +169,11 @@ class Pace:
             if rate > 0:  # otherwise nothing was trained in the window
                 self._judge(rate, waiting)
 
-    def fewer(self, count: int) -> None:
-        """Memory did not suffice: allow at most `count` pieces from now on."""
-        self._mark = None
-        self._know(Found(max(1, count), settled=True))
+    def fewer(self, count: int, *, beside_others: bool = False) -> None:
+        """Memory did not suffice: allow at most `count` pieces from now on, or as long as others are there."""
+        self._mark, self._steps, self._beside = None, 0, max(1, count)
+        if not beside_others:
+            self._know(Found(max(1, count), settled=True))
 
     def _judge(self, rate: float, waiting: int) -> None:
         count, before = self.allowed, self._found.rate

@@ -50,7 +50,7 @@ class Task:
         for found in self.trials.pausing([attempt]):
             if not isinstance(found, Pause):
                 return found
-            yield TrialStep(self.phase, found.images)
+            yield TrialStep(self.phase, *found)
         raise AssertionError("a trial has a result")
 
 

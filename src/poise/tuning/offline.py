@@ -88,7 +88,7 @@ class OfflineTuner(Tuner):
         tasks = PseudoTasks(task.trials.inputs, self.space, self._options, first)
         for episode in tasks.episodes(_episodes_in(task.history)):
             if isinstance(episode, Pause):
-                yield TrialStep(task.phase, episode.images)
+                yield TrialStep(task.phase, *episode, self.kind.name, len(_episodes_in(task.history)))
                 continue
             task.history.append(Played(task.phase, episode))
             yield TuningDone(task.phase, self.kind.name, episode.as_json())

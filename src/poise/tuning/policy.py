@@ -54,7 +54,7 @@ class PolicyTuner(Tuner):
         waiting = iter(attempts)
         for result in task.trials.pausing(attempts):
             if isinstance(result, Pause):
-                yield TrialStep(task.phase, result.images)
+                yield TrialStep(task.phase, *result)
                 continue
             attempt = next(waiting)
             outcome = task.reward.outcome(result, attempt.classifier)
