@@ -438,8 +438,8 @@ def test_a_disk_that_was_full_from_the_beginning_wants_the_same_command(
 ) -> None:
     make = files._open_new
 
-    def make_none(path: Path) -> tuple[Path, BinaryIO]:
-        temporary, file = make(path)
+    def make_none(path: Path, mode: int) -> tuple[Path, BinaryIO]:
+        temporary, file = make(path, mode)
         if path.name != name:
             return temporary, file
         file.close()
