@@ -7,8 +7,7 @@ back in the order of asking, so that nobody can tell where they were made.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeVar, runtime_checkable
@@ -38,8 +37,11 @@ class Bench(Protocol[A_contra, R_co]):
 class Executor(Protocol):
     """Runs attempts on a bench, somewhere."""
 
-    def run(self, bench: Bench[A, R], attempts: Sequence[A]) -> Iterator[R]:
-        """The result of every attempt, in the order of asking; two calls with equal values give equal results."""
+    def run(self, bench: Bench[A, R], attempts: Sequence[A]) -> Iterator[R | Pause]:
+        """The result of every attempt, in the order of asking; two calls with equal values give equal results.
+
+        Between them it may pause, so that others have their turn.
+        """
 
 
 @runtime_checkable
@@ -59,15 +61,8 @@ class LocalExecutor:
     lanes: Lanes
     admits: Callable[[], bool] = lambda: True  # whether another attempt may start
 
-    def run(self, bench: Bench[A, R], attempts: Sequence[A]) -> Iterator[R]:
+    def run(self, bench: Bench[A, R], attempts: Sequence[A]) -> Iterator[R | Pause]:
         """Taking turns, as many at once as the lanes allow."""
-        with closing(self.pausing(bench, attempts)) as going:
-            for found in going:
-                if not isinstance(found, Pause):
-                    yield found
-
-    def pausing(self, bench: Bench[A, R], attempts: Sequence[A]) -> Generator[R | Pause, None, None]:
-        """The same with a pause after every round of turns."""
 
         def too_large(place: int, error: Exception) -> R:
             return bench.failed(attempts[place], error)
@@ -76,4 +71,4 @@ class LocalExecutor:
             bench.waits(attempts[place])
 
         jobs = [partial(bench.work, attempt) for attempt in attempts]
-        return self.lanes.pausing(jobs, admits=self.admits, waits=waits, too_large=too_large)
+        return self.lanes.side_by_side(jobs, admits=self.admits, waits=waits, too_large=too_large)

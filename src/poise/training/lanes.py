@@ -12,7 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
@@ -161,27 +161,13 @@ class Lanes:
         admits: Callable[[], bool] = lambda: True,
         waits: Callable[[int], None] = lambda place: None,
         too_large: Callable[[int, Exception], T] | None = None,
-    ) -> Generator[T, None, None]:
+    ) -> Generator[T | Pause, None, None]:
         """Run all jobs, taking turns; results in the order of asking, as soon as they are known.
 
-        A job that waits starts on whichever lane is free, as long as `admits` says so. One that finds no memory beside
-        others starts again when there is more of it, and `waits` is told; one that finds none alone raises, unless
-        `too_large` makes a result of that.
+        After every round of turns it pauses, so that others may have theirs. A job that waits starts on whichever
+        lane is free, as long as `admits` says so. One that finds no memory beside others starts again when there is
+        more of it, and `waits` is told; one that finds none alone raises, unless `too_large` makes a result of that.
         """
-        with closing(self.pausing(jobs, admits=admits, waits=waits, too_large=too_large)) as going:
-            for found in going:
-                if not isinstance(found, Pause):
-                    yield found
-
-    def pausing(
-        self,
-        jobs: Sequence[Job[T]],
-        *,
-        admits: Callable[[], bool] = lambda: True,
-        waits: Callable[[int], None] = lambda place: None,
-        too_large: Callable[[int, Exception], T] | None = None,
-    ) -> Generator[T | Pause, None, None]:
-        """`side_by_side` with a pause after every round of turns, so that others may have theirs."""
         crew, told = Crew(self, jobs, waits=waits, too_large=too_large), 0
         try:
             while crew.active or (crew.waiting and admits()):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import time
-from collections.abc import Callable, Generator, Hashable
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
@@ -52,6 +52,13 @@ class Pause(NamedTuple):
 
     images: int
     at_work: int = 1
+
+
+def results(going: Iterable[T | Pause]) -> Iterator[T]:
+    """What comes of work that pauses, without the pauses."""
+    for found in going:
+        if not isinstance(found, Pause):
+            yield found
 
 
 class Found(NamedTuple):
@@ -141,11 +148,10 @@ class Pace:
 
         Their number is doubled once those that run have trained, and so taken what they need.
         """
-        if len(self._working) >= self._beside and self._steps >= FIRST * self._beside and self._fits():
-            self._beside = min(2 * self._beside, most)
-            self._steps = 0
-        self._beside = min(self._beside, max(1, most))
-        self._mark = None
+        self._mark, self._beside = None, min(self._beside, most)
+        trained = len(self._working) >= self._beside and self._steps >= FIRST * self._beside
+        if self._beside < most and trained and self._fits():
+            self._beside, self._steps = min(2 * self._beside, most), 0
 
     def disturbed(self) -> None:
         """What was being measured is not about the allowed number of pieces alone."""

@@ -86,10 +86,13 @@ class OfflineTuner(Tuner):
     def prepare(self, task: Task, first: Action) -> Generator[Event, None, None]:
         """Play the episodes that are left, before the first phase is trained."""
         tasks = PseudoTasks(task.trials.inputs, self.space, self._options, first)
-        for episode in tasks.episodes(_episodes_in(task.history)):
+        played = _episodes_in(task.history)
+        number = len(played)
+        for episode in tasks.episodes(played):
             if isinstance(episode, Pause):
-                yield TrialStep(task.phase, *episode, self.kind.name, len(_episodes_in(task.history)))
+                yield TrialStep(task.phase, *episode, self.kind.name, number)
                 continue
+            number += 1
             task.history.append(Played(task.phase, episode))
             yield TuningDone(task.phase, self.kind.name, episode.as_json())
 

@@ -30,6 +30,7 @@ from poise.training import (
     keep_exemplars,
     measure_means,
     remember_means,
+    results,
     trained_images,
     worthwhile,
 )
@@ -112,7 +113,7 @@ class Trials:
 
     def run_all(self, attempts: Sequence[Attempt]) -> Iterator[TrialResult]:
         """The same for several attempts, wherever they are run; results in the order of asking."""
-        return (found for found in self.pausing(attempts) if not isinstance(found, Pause))
+        return results(self.pausing(attempts))
 
     def pausing(self, attempts: Sequence[Attempt]) -> Iterator[TrialResult | Pause]:
         """The same; where they are run here, with pauses on the way."""
@@ -121,14 +122,10 @@ class Trials:
     def _run_all(self, attempts: Sequence[Attempt]) -> Generator[TrialResult | Pause, None, None]:
         rounds = {attempt.trial.round for attempt in attempts}
         self._splits = {number: splits for number, splits in self._splits.items() if number in rounds}
-        going: Iterator[TrialResult | Pause]
         if isinstance(self._executor, LocalExecutor):
             self._draw(rounds)
             self._lanes.limit(self._worthwhile_lanes(attempts))
-            going = self._executor.pausing(self, attempts)
-        else:
-            going = self._executor.run(self, attempts)
-        for found in going:
+        for found in self._executor.run(self, attempts):
             yield found if isinstance(found, Pause) else self.inputs.situation.backend.shared(found)
 
     def _worthwhile_lanes(self, attempts: Sequence[Attempt]) -> int:
