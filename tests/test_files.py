@@ -241,6 +241,12 @@ def test_an_error_of_the_system_names_the_file_and_not_a_temporary_one(
     assert not list(tmp_path.iterdir())
 
 
+def test_a_full_disk_is_one_without_room_for_all_or_for_this_user() -> None:
+    assert all(files.is_disk_full(OSError(number, "full")) for number in (errno.ENOSPC, errno.EDQUOT))
+    for other in (OSError(errno.EACCES, "refused"), OSError("of no number"), ValueError(errno.ENOSPC)):
+        assert not files.is_disk_full(other)
+
+
 def test_a_link_is_replaced_and_not_followed(victim: Path, tmp_path: Path) -> None:
     link = tmp_path / "some.json"
     link.symlink_to(victim)

@@ -179,6 +179,11 @@ def write_bytes(path: Path, data: bytes, *, sync: bool = True, like: Path | None
         _sync_folder(path.parent)
 
 
+def is_disk_full(error: BaseException) -> bool:
+    """Whether it says that the disk is full, or that this user has no room left on it (a quota)."""
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
 def open_to_append(path: Path) -> BinaryIO:
     """Open a plain file for appending and reading, made if it is not there; a link is refused and not followed."""
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import sys
@@ -13,7 +12,7 @@ from typing import Annotated, Any, NoReturn, TextIO, cast
 
 import typer
 
-from poise import __version__
+from poise import __version__, files
 from poise.cli import INTERRUPTED, lists, models, packs, ranks, reports, runs, studies
 from poise.errors import PoiseError, RankLost, UserError, shown
 from poise.words import printable
@@ -164,7 +163,7 @@ def _usage_line(error: Any) -> str:  # noqa: ANN401 - a UsageError
 
 def _system_line(error: OSError) -> str:
     """What the system refused, where, and what to do where we know it."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if files.is_disk_full(error):
         place = f" for {error.filename}" if error.filename else ""
         return f"no space left{place}; free some, then give the same command again (nothing that was saved is lost)"
     return f"{error.filename or 'the system'}: {error.strerror or error}; nothing that was saved is lost"

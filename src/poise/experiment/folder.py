@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 from collections.abc import Iterator, Mapping
@@ -162,7 +161,7 @@ class RunFolder:
             yield
         except OSError as error:
             reason = os.strerror(error.errno) if error.errno else str(error)
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            if files.is_disk_full(error):
                 resume = f"'poise resume {self.path}' (nothing saved is lost)"
                 again = resume if self.exists else "give the same command again"
                 raise RunFailed(f"no space left for {self.path}; free some, then {again}") from error

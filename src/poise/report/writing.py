@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import gc
 import logging
 import multiprocessing
@@ -102,7 +101,7 @@ class Report:
         try:
             return self, make(self)
         except Exception as error:
-            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            if files.is_disk_full(error):
                 raise
             left = self._leave_out(alone or make)
             if len(left.unread) == len(self.unread):
