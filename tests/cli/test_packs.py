@@ -20,15 +20,15 @@ from .samples import Command, pictures
 AT_ONCE = """
 import sys
 from poise.cli import main
-from poise.data import packing
+from poise.data import processes
 
 def started(pipes):
     print("started", file=sys.stderr, flush=True)
     return True
 
 if __name__ == "__main__":
-    packing.LOOK_SECONDS = packing.WORTH_SECONDS = 0.0
-    packing._are_ready = started
+    processes.LOOK_SECONDS = processes.WORTH_SECONDS = 0.0
+    processes._are_ready = started
     main()
 """
 

@@ -9,7 +9,7 @@ import os
 import pickle
 import shutil
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,9 @@ from poise import Learner, store
 from poise.data import Augmentation, Preprocessing, inputs, to_pixels
 from poise.data.inputs import LONGEST
 from poise.data.labelled import read_labelled
-from poise.data.packing import Packed, Packing, _decode, _Scaled, _takes_long, read_classes
+from poise.data.packing import Packed, Packing, read_classes
 from poise.data.packs import TEST, TRAIN, Described, Pack, PackedStore, digest_of, write_index
+from poise.data.processes import _takes_long, decode_in_order
 from poise.data.sources import FolderSource, PackSource, add_source, listing, open_source
 from poise.errors import Damaged, UserError
 from poise.places.packfile import Footer, read_footer
@@ -113,7 +114,7 @@ def test_files_are_rotated_made_rgb_and_cut_where_they_are_very_long(tmp_path: P
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Processes decode from the first image on."""
     for name, value in (("LOOK_SECONDS", 0.0), ("WORTH_SECONDS", 0.0), ("_are_ready", lambda pipes: True)):
-        monkeypatch.setattr(f"poise.data.packing.{name}", value)
+        monkeypatch.setattr(f"poise.data.processes.{name}", value)
 
 
 @pytest.mark.usefixtures("at_once")
@@ -130,7 +131,7 @@ def test_several_processes_make_the_same_bytes(folder: Path, tmp_path: Path) -> 
 def test_where_all_is_done_soon_no_process_is_started(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("poise.data.packing._workers", None)
+    monkeypatch.setattr("poise.data.processes._workers", None)
     assert make(folder, tmp_path / "some.pack", jobs=2).counts() == [5, 5, 5]
 
 
@@ -143,17 +144,28 @@ def test_processes_are_worth_their_start_where_the_rest_takes_long() -> None:
 @pytest.mark.usefixtures("at_once")
 def test_this_process_decodes_until_the_others_have_started(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = itertools.count()
-    monkeypatch.setattr("poise.data.packing._are_ready", lambda pipes: next(asked) == 3)
-    pieces = [[Path(str(number))] for number in range(12)]
-    decoded = [found.bad for found in _decode(_where_decoded, pieces, 2)]
-    assert [name for name, _ in decoded] == [str(number) for number in range(12)]
-    assert [where == str(os.getpid()) for _, where in decoded] == [True] * 3 + [False] * 9
+    monkeypatch.setattr("poise.data.processes._are_ready", lambda pipes: next(asked) == 3)
+    decoded = list(decode_in_order(_where_decoded, range(12), 2))
+    assert [piece for piece, _ in decoded] == list(range(12))
+    assert [where == os.getpid() for _, where in decoded] == [True] * 3 + [False] * 9
     assert len({where for _, where in decoded}) == 3
 
 
-def _where_decoded(members: Sequence[Path]) -> _Scaled:
-    nothing = Described(np.zeros((0, 2), np.int32), *np.zeros((2, 0, 16), np.uint8))
-    return _Scaled(b"", nothing, [str(members[0]), str(os.getpid())])
+def _where_decoded(piece: int) -> tuple[int, int]:
+    return piece, os.getpid()
+
+
+@pytest.mark.usefixtures("at_once")
+def test_what_another_process_raises_is_raised_here() -> None:
+    with pytest.raises(MemoryError, match="piece 3"):
+        list(decode_in_order(_decoded_but_one, range(6), 2))
+    assert not multiprocessing.active_children()
+
+
+def _decoded_but_one(piece: int) -> int:
+    if piece == 3:
+        raise MemoryError(f"no room for piece {piece}")
+    return piece
 
 
 @pytest.mark.usefixtures("at_once")

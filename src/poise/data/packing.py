@@ -11,16 +11,10 @@ import contextlib
 import hashlib
 import json
 import logging
-import multiprocessing
 import os
-import signal
-import time
-from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from multiprocessing import resource_tracker
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
 
@@ -29,6 +23,7 @@ import numpy as np
 from poise import files, locks, store
 from poise.data.inputs import scale_picture
 from poise.data.packs import DIGEST, TEST, TRAIN, Block, Described, block_digest, digest_of, write_index
+from poise.data.processes import decode_in_order
 from poise.data.suitable import LARGEST_SIZE, LEAST_SIZE
 from poise.errors import UserError, check_whole, suggestion
 from poise.places import COLLECTIONS, Files, Layout, scan
@@ -38,8 +33,6 @@ log = logging.getLogger(__name__)
 
 SIZE: Final = 256
 CHUNK: Final = 16  # files that a process decodes before it hands them over
-LOOK_SECONDS: Final = 1.0  # in which one process decodes, before it is seen how long it would take for the rest
-WORTH_SECONDS: Final = 10.0  # that the rest must take one process: others need some seconds to start
 _FORMAT: Final = 1
 
 
@@ -139,7 +132,7 @@ class Packing:
         """The images of these classes in order, `CHUNK` at a time, none of two classes together."""
         work = partial(_scale_some, side=self.size, square=self.square)
         pieces = [each[start : start + CHUNK] for each in classes for start in range(0, len(each), CHUNK)]
-        return _decode(work, pieces, self.jobs)
+        return decode_in_order(work, pieces, self.jobs)
 
     def _refuse_bad(self, lines: Sequence[str]) -> None:
         for line in lines:
@@ -225,115 +218,6 @@ def _scale_some(members: Sequence[Path], side: int, square: bool) -> _Scaled:
     count = len(sizes)
     arrays = (np.frombuffer(b"".join(each), np.uint8).reshape(count, DIGEST) for each in (digests, sources))
     return _Scaled(b"".join(pixels), Described(np.array(sizes, dtype=np.int32).reshape(count, 2), *arrays), bad)
-
-
-_Piece = Sequence[Path]
-_Work = Callable[[_Piece], _Scaled]
-
-
-def _decode(work: _Work, pieces: Sequence[_Piece], jobs: int) -> Generator[_Scaled, None, None]:
-    """The images of these pieces in order: by this process, and where it would take long, by others.
-
-    This one goes on until the others have started.
-    """
-    began, done = time.monotonic(), 0
-    while done < len(pieces) and (jobs == 1 or not _takes_long(time.monotonic() - began, done, len(pieces))):
-        yield work(pieces[done])
-        done += 1
-    if done == len(pieces):
-        return
-    with _workers(min(jobs, len(pieces) - done), work) as pipes:
-        while done < len(pieces) and not _are_ready(pipes):
-            yield work(pieces[done])
-            done += 1
-        yield from _hand_around(pipes, pieces[done:])
-
-
-def _takes_long(elapsed: float, done: int, total: int) -> bool:
-    """Whether the rest takes one process so long that it pays to start others."""
-    return elapsed >= LOOK_SECONDS and elapsed / max(done, 1) * (total - done) > WORTH_SECONDS
-
-
-def _are_ready(pipes: Sequence[Connection]) -> bool:
-    """Whether every process has started, or ended; each says so."""
-    return all(pipe.poll() for pipe in pipes)
-
-
-def _hand_around(pipes: Sequence[Connection], pieces: Sequence[_Piece]) -> Iterator[_Scaled]:
-    """The images of these pieces in order; each process has one piece at work, and one that waits."""
-    for pipe in pipes:
-        pipe.recv()  # that it is ready
-    waiting: deque[Connection] = deque()
-    for number, piece in enumerate(pieces):
-        if len(waiting) == 2 * len(pipes):
-            yield _received(waiting.popleft())
-        waiting.append(pipes[number % len(pipes)])
-        waiting[-1].send(piece)
-    while waiting:
-        yield _received(waiting.popleft())
-
-
-def _received(pipe: Connection) -> _Scaled:
-    found = pipe.recv()
-    if isinstance(found, _Scaled):
-        return found
-    raise found
-
-
-@contextlib.contextmanager
-def _workers(jobs: int, work: _Work) -> Iterator[list[Connection]]:
-    """Processes that decode, each at a pipe of its own. They have nothing to lose, and are ended at once."""
-    context = multiprocessing.get_context("spawn")
-    pipes, processes = [], []
-    try:
-        with _signals_held_back():
-            for _ in range(jobs):
-                ours, theirs = context.Pipe()
-                pipes.append(ours)
-                processes.append(context.Process(target=_serve, args=(theirs, work), daemon=True))
-                processes[-1].start()
-                theirs.close()
-        yield pipes
-    except (EOFError, ConnectionError) as error:
-        time.sleep(0.2)  # a signal that ended them may be meant for us as well, and says more
-        raise UserError(
-            "a process that decodes images was ended from outside, perhaps for lack of memory; "
-            "the same command goes on; with fewer --jobs it needs less"
-        ) from error
-    finally:
-        for process in processes:
-            if process.pid is not None:
-                process.kill()
-                process.join()
-        for pipe in pipes:
-            pipe.close()
-
-
-@contextlib.contextmanager
-def _signals_held_back() -> Iterator[None]:
-    """Ctrl-C and the like wait; processes that are started meanwhile do not hear them, which is our business."""
-    held = {signal.SIGINT, signal.SIGHUP, signal.SIGTERM}
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, held)
-    try:
-        resource_tracker.ensure_running()  # a process of Python's own; when that is started, Python holds back no more
-        signal.pthread_sigmask(signal.SIG_BLOCK, held)
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _serve(pipe: Connection, work: _Work) -> None:
-    """In a process that decodes: piece after piece, until the other end is gone."""
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-    with contextlib.suppress(EOFError, ConnectionError):
-        pipe.send("ready")
-        while True:
-            piece = pipe.recv()
-            try:
-                found: _Scaled | Exception = work(piece)
-            except Exception as error:  # such as a lack of memory: it is the other end's business
-                found = error
-            pipe.send(found)
 
 
 # What is unfinished ---------------------------------------------------------------------------------------------------
