@@ -22,6 +22,7 @@ import torch
 from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
+from poise.data.arrays import array_pixels, stack_images
 from poise.data.decoding import known_formats, open_image, room_for
 from poise.data.stores import DenseStore
 from poise.data.suitable import check_room
@@ -30,7 +31,6 @@ from poise.files import MOST_IMAGE, expand_user, free_memory, read_bytes
 from poise.places.folders import UNREADABLE
 
 SIZES: Final = (32, 64, 96, 128, 224)  # the square sizes that `choose_size` chooses from
-_ACCEPTED: Final = "pass an array or tensor, or a list of paths or PIL images"
 LONGEST: Final = 4  # the long side of an image in a pack, as a multiple of the short one
 SPILL_SHARE: Final = 0.25  # of the free memory: images that take more are put into a temporary file
 MOST_AHEAD: Final = 64  # images that are decoded and wait for their place
@@ -69,12 +69,8 @@ def to_pixels(
         pictures = _pictures(images)
         if pictures:
             return decode_all(pictures, size or choose_size(pictures), channels, short_side)
-        images = _stack(images)
-    if isinstance(images, np.ndarray):
-        return _of_size(_from_numpy(images), size)
-    if isinstance(images, Tensor):
-        return _of_size(_from_torch(images), size)
-    raise UserError(f"images came as {type(images).__name__}; {_ACCEPTED}")
+        images = stack_images(images)
+    return array_pixels(images, size)
 
 
 def _pictures(images: Sequence[Any]) -> Sequence[Picture]:
@@ -316,97 +312,3 @@ def _no_warnings() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
-
-
-def _stack(images: Sequence[Any]) -> Any:  # noqa: ANN401 - numpy or torch, checked by the caller
-    """Single images in a list as one array or tensor."""
-    if not len(images):
-        raise UserError("there are no images; give at least one")
-    kind = next((kind for kind in (np.ndarray, Tensor) if all(isinstance(entry, kind) for entry in images)), None)
-    if kind is None:
-        found = ", ".join(sorted({type(entry).__name__ for entry in images}))
-        raise UserError(f"images came as a list of {found}; {_ACCEPTED}, all of one kind")
-    shapes = sorted({tuple(entry.shape) for entry in images})
-    if len(shapes) > 1:
-        raise UserError(f"images have different shapes, such as {shapes[0]} and {shapes[-1]}; make them all one size")
-    return np.stack(images) if kind is np.ndarray else torch.stack(list(images))
-
-
-def _from_numpy(images: npt.NDArray[Any]) -> Tensor:
-    if images.dtype.kind == "f" and images.size:
-        images = _to_bytes(torch.from_numpy(np.ascontiguousarray(images, dtype=np.float32))).numpy()
-    if images.dtype != np.uint8:
-        ends = (images.min().item(), images.max().item()) if images.size and images.dtype.kind in "iu" else None
-        raise _not_uint8(str(images.dtype), ends, "images", "images.astype('uint8')")
-    if images.ndim == 3 and images.shape[-1] == 3:
-        raise UserError(
-            f"{list(images.shape)} looks like one colour image; use images[None] (images[..., None] if grey)"
-        )
-    if images.ndim == 3:
-        images = images[..., None]
-    if images.ndim != 4 or images.shape[-1] not in (1, 3):
-        hint = "; use images.transpose(0, 2, 3, 1)" if images.ndim == 4 and images.shape[1] in (1, 3) else ""
-        raise UserError(f"numpy images must be [N, H, W] or [N, H, W, 1 or 3], not {list(images.shape)}{hint}")
-    # Always a copy: what the user does to the array later must not change what was learnt from.
-    return _not_empty(torch.from_numpy(np.array(images.transpose(0, 3, 1, 2), order="C")))
-
-
-def _from_torch(images: Tensor) -> Tensor:
-    if images.is_floating_point() and images.numel():
-        images = _to_bytes(images.detach().float())
-    if images.dtype != torch.uint8:
-        whole = images.numel() and images.dtype != torch.bool and not images.is_complex()
-        ends = (int(images.long().min()), int(images.long().max())) if whole else None
-        raise _not_uint8(str(images.dtype).removeprefix("torch."), ends, "images.float()", "images.to(torch.uint8)")
-    if images.ndim == 3:
-        images = images[:, None]
-    if images.ndim != 4 or images.shape[1] not in (1, 3):
-        hint = "; use images.permute(0, 3, 1, 2)" if images.ndim == 4 and images.shape[-1] in (1, 3) else ""
-        raise UserError(f"torch images must be [N, H, W] or [N, 1 or 3, H, W], not {list(images.shape)}{hint}")
-    return _not_empty(images.detach().contiguous())
-
-
-def _to_bytes(images: Tensor) -> Tensor:
-    """Floats from 0 to 1, as most libraries make them of images, as the bytes that they were made of."""
-    low, high = float(images.min()), float(images.max())
-    if not (low >= 0 and high <= 1):
-        raise UserError(
-            f"float images must lie between 0 and 1, these go from {low:g} to {high:g}; "
-            "give uint8 from 0 to 255, and nothing normalised: poise does that itself"
-        )
-    return (images * 255).round().to(torch.uint8)
-
-
-def _not_uint8(found: str, ends: tuple[int, int] | None, number: str, cast: str) -> UserError:
-    """The refusal of images of another kind, with what makes the same pictures of them.
-
-    Args:
-        found: their kind.
-        ends: their smallest and largest value, where they are whole numbers.
-        number: what is written to get numbers that can be divided.
-        cast: what is written to get uint8.
-    """
-    if found == "bool":
-        advice = f"use {cast} * 255"
-    elif ends is None:
-        advice = "convert them"
-    elif ends[0] >= 0 and ends[1] <= 255:
-        advice = f"use {cast}"
-    elif found == "uint16":
-        advice = f"use {number} / 65535, or divide by the value that is white in them"
-    else:
-        advice = f"these go from {ends[0]} to {ends[1]}: scale them, so that 0 is black and 1 is white"
-    return UserError(f"images are {found}, expected uint8 from 0 to 255 (or floats from 0 to 1); {advice}")
-
-
-def _not_empty(pixels: Tensor) -> Tensor:
-    if pixels.numel() == 0:
-        raise UserError(f"there are no images, the shape is {list(pixels.shape)}; give at least one")
-    return pixels
-
-
-def _of_size(pixels: Tensor, size: tuple[int, int] | None) -> Tensor:
-    height, width = pixels.shape[2:]
-    if size is not None and (height, width) != tuple(size):
-        raise UserError(f"images are {height}×{width} pixels, expected {size[0]}×{size[1]}; resize them first")
-    return pixels
