@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from poise.experiment import Exam, Quiet, Run, RunFolder, load_recipe, make_plan
-from poise.progress import Done
+from poise.meter import Done
 from poise.training import Event, PhaseDone, TrialDone, TuningDone
 from poise.tuning import tuner_kind
 

@@ -12,7 +12,7 @@ import pytest
 from poise import Budget, UserError
 from poise.experiment import Plan, Run, RunFolder, load_recipe, make_plan, reopen
 from poise.experiment.progress import Quiet
-from poise.progress import Done
+from poise.meter import Done
 from poise.report import comparison_table, run_of_result, run_table
 from poise.training import Event
 

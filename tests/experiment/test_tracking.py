@@ -17,7 +17,7 @@ from poise import store
 from poise.errors import Interrupted, UserError
 from poise.experiment import TRACKERS, Plan, Run, RunFolder, Tracker, make_tracker, reopen, track_folder
 from poise.experiment.tracking import TRACKED, Scalar, exam_of, scalars
-from poise.progress import Done
+from poise.meter import Done
 from poise.training import Event
 
 Plans = Callable[..., Plan]

@@ -29,7 +29,7 @@ from poise.learner.judging import (
 )
 from poise.learner.phase import Surroundings
 from poise.learner.settings import Settings
-from poise.progress import Meter
+from poise.meter import Meter
 from poise.training import DefaultsChosen, Event, JudgingStep, Schedule
 
 from .samples import Flat, digits, state_bytes

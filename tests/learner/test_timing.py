@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from poise import Augmentation, Budget, Learner
 from poise.learner.timing import Speed, expect_time, later_phase, measure_speed
-from poise.progress import Meter
+from poise.meter import Meter
 from poise.training import JudgingStep, TimeExpected, Workload
 
 from .samples import digits, learner, memory_for, state_bytes

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from poise.progress import Done, Meter, watch_phase
+from poise.meter import Done, Meter
+from poise.progress import watch_phase
 from poise.training import Workload, events
 
 from .samples import digits, learner

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from poise.experiment.examiner import Exam
-from poise.progress import Display, Done, Lines, make_display
+from poise.meter import Done
+from poise.progress import Display, Lines, make_display
 from poise.training import Event
 
 

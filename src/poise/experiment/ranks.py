@@ -18,7 +18,7 @@ from poise.experiment.provenance import source_digest
 from poise.experiment.run import Run, Running
 from poise.experiment.stopping import as_many_threads
 from poise.learner import Learner, LearnerState
-from poise.progress import Meter
+from poise.meter import Meter
 from poise.training import Event, World
 
 

@@ -25,8 +25,8 @@ from poise.experiment.progress import Quiet, Watcher
 from poise.experiment.starting import read_start
 from poise.experiment.stopping import CheckpointClock, Stop, as_many_threads, heeding, stopping
 from poise.learner import Learner, LearnerState, save_state, try_step
+from poise.meter import Meter
 from poise.nets import named_info, named_modules
-from poise.progress import Meter
 from poise.runfolder import SECONDS
 from poise.schema import contents_of
 from poise.training import Event, Executor, TrialDone, TrialStep, TuningDone, Work, World, trained_images

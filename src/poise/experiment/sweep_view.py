@@ -15,7 +15,8 @@ from rich.table import Column
 
 from poise.experiment.examiner import Exam
 from poise.experiment.progress import Quiet
-from poise.progress import BAR_WIDTH, LINE_SECONDS, Done, Lines
+from poise.meter import Done
+from poise.progress import BAR_WIDTH, LINE_SECONDS, Lines
 from poise.training import Event
 from poise.words import duration, one_line, printable
 

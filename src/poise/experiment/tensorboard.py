@@ -10,7 +10,7 @@ from typing import Any
 from poise.errors import UserError
 from poise.experiment.examiner import Exam
 from poise.experiment.tracking import scalars
-from poise.progress import Done
+from poise.meter import Done
 from poise.training import Event
 
 

@@ -12,7 +12,7 @@ from poise import store
 from poise.errors import RunFailed, UserError, first_line
 from poise.experiment.examiner import Exam
 from poise.experiment.folder import RunFolder
-from poise.progress import Done
+from poise.meter import Done
 from poise.training import Event
 
 log = logging.getLogger(__name__)
