@@ -665,7 +665,7 @@ OWN_ROWS: tuple[str, ...] = (
 
 
 def readme_tables(results: Results) -> str:
-    """The README's two tables: methods with their own settings, and LUCIR with `online`."""
+    """The README's two tables: methods with their own settings, and with `online`."""
     lines = {line.label: line for line in LINES}
     own_rows = []
     for label in OWN_ROWS:
@@ -673,18 +673,19 @@ def readme_tables(results: Results) -> str:
         if any(not cell.startswith(MISSING) for cell in cells):
             own_rows.append([label, *cells])
     heads = ["", *map(str, STREAMS)]
-    policies = [line for line in LINES if line.paired and line.paper == "lucir" and "online" in line.label]
     gains = []
-    for line in policies:
-        ours = [each for each in gain_row(results, line) if each]
-        if not results.of(line):
+    for line in LINES:
+        if not line.tuned or "online" not in line.label or not results.of(line):
             continue
-        gains.append([line.label, *map(_gain_cell, (_short_cell(results, line, stream) for stream in STREAMS), ours)])
+        cells = [_short_cell(results, line, stream) for stream in STREAMS]
+        if line.paired:
+            cells = list(map(_gain_cell, cells, filter(None, gain_row(results, line))))
+        gains.append([line.label, *cells])
     return (
         "**The methods' own settings**, average accuracy, the paper's figure in brackets:\n\n"
         f"{markdown(heads, own_rows)}\n\n"
         "\\* The paper's figure is of another protocol, and cannot be compared.\n\n"
-        "**LUCIR with `online`**: average accuracy (the paper's policy), and the gain over LUCIR's own settings from "
+        "**With `online`**: average accuracy (the paper's policy), and the gain over the method's own settings from "
         "the same first phase (the paper's gain):\n\n"
         f"{markdown(heads, gains)}\n"
     )
