@@ -9,7 +9,7 @@ import typer
 
 from poise.cli.words import path_option, say, show
 from poise.errors import check_plain
-from poise.places import listing, shadowing
+from poise.places import explain_shadowed, forget, listing, shadowed, still_found
 from poise.recipes import parse_toml, recipe_names, recipe_text
 from poise.recipes.keys import KEYS, refuse_unknown_keys, said_by
 from poise.words import toml_value
@@ -56,7 +56,8 @@ def data(context: typer.Context) -> None:
         entries = listing()
         longest = max(len(entry.name) for entry in entries)
         for entry in entries:
-            show(f"{entry.name:{longest}} {entry.kind:14} {entry.where or entry.hint}")
+            unused = f" (comes before {entry.unused}, which is registered)" if entry.unused else ""
+            show(f"{entry.name:{longest}} {entry.kind:14} {entry.where or entry.hint}{unused}")
 
 
 def data_add(
@@ -69,5 +70,15 @@ def data_add(
     added = add_source(name, source)
     say(*added.notes)
     show(f"{name}: {len(added.class_names)} classes, checked and remembered")
-    if (first := shadowing(name)) is not None:
-        say(f"but {name} in the folder of POISE_DATA comes first: {first}; move it away, or unset POISE_DATA")
+    if (registered := shadowed(name)) is not None:
+        say(f"but {explain_shadowed(name, registered)}")
+
+
+def data_remove(
+    name: Annotated[str, typer.Argument(help="The name that it was added under.")],
+) -> None:
+    """Forget where an added data set is. Its files are left as they are."""
+    folder = forget(name)
+    show(f"{name}: no longer registered; {folder} is left as it is")
+    if (place := still_found(name)) is not None:
+        say(f"{name} is still found: {place}")
