@@ -288,7 +288,8 @@ class Phase:
         rho = budget.rho(phase, trainer.action.allocation)
         quota = budget.after(len(arrival.classes), arrival.count, rho, arrival.next_images)
         evaluator, material = self.situation.evaluator, self.material
-        places = without_copies(ImageSet.joined([self.new, self.unstored]), self.kept.exemplars)
+        arrived = ImageSet.joined([self.new, self.unstored])
+        places = without_copies(arrived, self.kept.exemplars, every=budget.keeps_all)
         candidates = material.arrived.select(places)  # in the order of these images, which they may be features of
         memory = keep_memory(evaluator, predictor, material.kept, candidates, quota, material.reserve, budget.reserve)
         means, mean_images = measure_means(self.situation, predictor, memory.exemplars, material.arrived)
