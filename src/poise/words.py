@@ -11,6 +11,7 @@ from typing import Any, Final
 _ACTING: Final = r"\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff"
 _IN_TEXTS: Final = re.compile(f"[{_ACTING}]")
 _IN_LINES: Final = re.compile(f"[\t\n{_ACTING}]")
+_BARE: Final = re.compile(r"[A-Za-z0-9_-]+")  # keys that TOML takes without quotes
 
 
 def duration(seconds: float) -> str:
@@ -58,6 +59,22 @@ def json_line(value: Any) -> str:  # noqa: ANN401 - whatever JSON can hold
     {"label": "Größe\u009b"}
     """
     return _IN_TEXTS.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(value, ensure_ascii=False))
+
+
+def toml_value(value: object) -> str:
+    """A value as it is written in a recipe or after `key=`.
+
+    >>> print(toml_value({"lr": [0.1, 0.05], "classifier": "ncm", "safe": True}))
+    {lr = [0.1, 0.05], classifier = "ncm", safe = true}
+    """
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict):
+        keys = {key: key if _BARE.fullmatch(key) else toml_value(key) for key in value}
+        return "{" + ", ".join(f"{keys[key]} = {toml_value(inner)}" for key, inner in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(toml_value, value)) + "]"
+    return json_line(value) if isinstance(value, str) else str(value)  # JSON's escapes are TOML's, too
 
 
 def one_line_each(value: Any) -> Any:  # noqa: ANN401 - whatever JSON can hold

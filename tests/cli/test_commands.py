@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import re
@@ -9,13 +10,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import pytest
+import typer
 
-from poise import __version__, files
+from poise import Learner, __version__, files
+from poise.cli.app import app
+from poise.learner import Settings
+from poise.recipes.keys import KEYS
 from poise.runfolder import JOURNAL
 
 from .samples import TINY, Command, Done, pictures
@@ -408,6 +413,82 @@ def test_recipes_are_listed_and_printed(poise: Command) -> None:
     assert 'method = "icarl"' in poise("recipes", "digits/icarl").out
 
 
+def test_the_keys_of_recipes_are_listed_with_what_a_recipe_says(poise: Command, refusal: Callable[..., str]) -> None:
+    header, *lines = poise("recipes", "--keys").out.splitlines()
+    assert header.split() == ["key", "type", "default", "meaning"]
+    assert [line.split()[0] for line in lines] == [key.name for key in KEYS]
+    (epochs,) = [line for line in lines if line.startswith("epochs ")]
+    assert re.split(r" {2,}", epochs) == ["epochs", "whole number", "160", "of the main stage of every phase"]
+    said = {re.split(r" {2,}", line)[0]: line for line in poise("recipes", "digits/rmm", "--keys").out.splitlines()}
+    assert re.search(r" 160 +30 +of the main stage", said["epochs"])
+    assert re.search(r' "plain" +"rmm" +plain, rmm', said["memory.rule"])
+    assert re.search(r" 0\.9 +0\.9 +of SGD", said["momentum"])
+    assert '{per_class = 5, rule = "rmm", allocation = [0.8' in said["memory"]
+    assert "did you mean 'digits/rmm'?" in refusal("recipes", "digits/rrm", "--keys")
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("epoch = 3", "unknown key 'epoch'; did you mean 'epochs'? (all keys: 'poise recipes --keys')"),
+        ("[trials]\nlenght = 3", "unknown key 'trials.lenght'; did you mean 'length'?"),
+        ("epochs 3", "mine.toml is not TOML"),
+        (f"epochs = {'9' * 5000}", "has a number that is too long"),
+        (f"groups = {'[' * 50}{']' * 50}", "nested more than 16 levels deep"),
+    ],
+)
+def test_the_keys_of_a_recipe_that_cannot_be_are_one_line(text: str, line: str, poise: Command) -> None:
+    Path("mine.toml").write_text(text)
+    done = poise("recipes", "mine.toml", "--keys")
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+    assert line in done.err
+
+
+# Help ---------------------------------------------------------------------------------------------------------------
+
+#: Options that mean something only where they are given.
+OFF = {"track", "trials_on", "on", "cell", "truth_from", "images", "reject"}
+
+
+def commands(group: Any = None, words: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    """Every command with what a user types for it."""
+    top: Any = group or typer.main.get_command(app)
+    for name, command in top.commands.items():
+        yield " ".join((*words, name)), command
+        if hasattr(command, "commands"):
+            yield from commands(command, (*words, name))
+
+
+def test_help_names_the_default_of_every_option_that_has_one(poise: Command) -> None:
+    for words, command in commands():
+        text = " ".join(poise(*words.split(), "--help").out.split())
+        for option in command.params:
+            if option.param_type_name != "option" or option.is_flag or option.required or option.name in OFF:
+                continue
+            if (words, option.name) == ("report", "out"):  # no page is written without it
+                continue
+            found = re.search(rf"{option.opts[0]} .*?\[default: (\S)", text)
+            assert found, (words, option.name)
+            assert " --" not in found[0].removeprefix(option.opts[0]), (words, option.name)
+
+
+def test_help_says_of_a_new_learner_what_holds_for_it(poise: Command) -> None:
+    text = " ".join(poise("learn", "--help").out.split())
+    own = Settings.resolve(automatic=True, policy=inspect.signature(Learner).parameters["policy"].default)
+    assert f"lucir, icarl, ranpac, … [default: ({own.method})]" in text
+    assert f"images kept per class, 0, or all. [default: ({own.memory.per_class}, or the method's own)]" in text
+    assert f"online, fixed, … [default: ({own.policy})]" in text
+    assert f"of every random draw. [default: ({own.seed})]" in text
+    for name in ("epochs", "batch", "net"):
+        assert name in own.automatic
+        assert re.search(rf"--{name} [^\[]*\[default: \(chosen for the images\)", text)
+
+
+@pytest.mark.parametrize("command", ["run", "crossval", "audit", "probe"])
+def test_help_says_where_the_keys_are_listed(command: str, poise: Command) -> None:
+    assert "'poise recipes --keys' lists the keys" in " ".join(poise(command, "--help").out.split())
+
+
 # When the run fails -------------------------------------------------------------------------------------------------
 
 
@@ -532,6 +613,29 @@ def test_data_are_listed_and_added(poise: Command) -> None:
     done = poise("run", "data=animals", "image_size=8", *TINY, "--out", "run")
     assert done.code == 0, done.err
     assert "size 8×8 (as asked); net small" in done.err
+
+
+def test_data_are_removed_by_name_and_stay_where_they_are(
+    poise: Command, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = pictures(Path("pets"), "cat dog eel").resolve()
+    assert poise("data", "add", "animals", "--from", "pets").code == 0
+    unknown = poise("data", "remove", "animal")
+    assert unknown == Done(2, "", "poise: no data set 'animal' is registered; did you mean 'animals'?\n")
+    unknown = poise("data", "remove", "birds")
+    assert unknown == Done(2, "", "poise: no data set 'birds' is registered; known: animals\n")
+    pictures(Path("data/animals"), "ant bee")
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setenv("POISE_DATA", str(Path("data").resolve()))
+        place = Path("data/animals").resolve()
+        assert f"{place} (comes before {folder}, which is registered)" in poise("data").out
+        assert poise("run", "data=animals", "image_size=8", "groups=[1,1]", "epochs=1", "--out", "run").code == 0
+        assert f"animals in the folder of POISE_DATA comes first: {place}; for the registered" in caplog.text
+    removed = poise("data", "remove", "animals")
+    assert removed == Done(0, f"animals: no longer registered; {folder} is left as it is\n", "")
+    assert "animals" not in poise("data").out
+    assert len(list(folder.glob("*/*.png"))) == len(list(Path("pets").glob("*/*.png"))) > 0
+    assert poise("data", "remove", "animals").err == "poise: no data set 'animals' is registered; none is known\n"
 
 
 def test_the_recipe_for_a_folder_asks_for_one(poise: Command) -> None:

@@ -41,6 +41,7 @@ def loaded_by(*words: str) -> set[str]:
         ("learn", "--help"),
         ("recipes",),
         ("recipes", "digits/lucir"),
+        ("recipes", "digits/lucir", "--keys"),
         ("data",),
         ("rnu",),
         ("learn", "model"),

@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import json
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from PIL import Image
 
 from poise.data.sources import DigitsSource, FolderSource, add_source, listing, open_source
 from poise.errors import UserError
-from poise.places import COLLECTIONS, RELEASES
+from poise.places import COLLECTIONS, RELEASES, forget
 
 
 @pytest.fixture(autouse=True)
@@ -107,13 +108,74 @@ def test_poise_data_leads_to_cifar_as_parent_or_itself(home: Path, monkeypatch: 
     assert len(source.train()) == 2
 
 
-def test_poise_data_is_searched_before_what_is_registered(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    add_source("pets", class_folders(home / "registered", ("ant", "bee")))
-    class_folders(home / "data" / "pets")
+def test_poise_data_is_searched_before_what_is_registered_which_is_said(
+    home: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    registered = class_folders(home / "registered", ("ant", "bee"))
+    add_source("pets", registered)
+    found = class_folders(home / "data" / "pets")
     assert open_source("pets").class_names == ("ant", "bee")
+    assert not caplog.records
     monkeypatch.setenv("POISE_DATA", str(home / "data"))
     assert open_source("pets").class_names == ("cat", "dog")
     assert open_source("pets").name == "pets"
+    line = f"pets in the folder of POISE_DATA comes first: {found}; for the registered {registered}, move that away"
+    assert line in caplog.text
+    (entry,) = [entry for entry in listing() if entry.name == "pets"]
+    assert (entry.where, entry.unused) == (str(found), str(registered))
+
+
+@pytest.mark.parametrize("same", ["link", "gone"])
+def test_nothing_is_said_where_nothing_else_could_be_opened(
+    home: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, same: str
+) -> None:
+    registered = class_folders(home / "registered")
+    add_source("pets", registered)
+    (home / "data").mkdir()
+    (home / "data" / "pets").symlink_to(registered)
+    if same == "gone":
+        (home / "data" / "pets").unlink()
+        registered.rename(home / "data" / "pets")
+    monkeypatch.setenv("POISE_DATA", str(home / "data"))
+    assert open_source("pets").class_names == ("cat", "dog")
+    assert not caplog.records
+    assert [entry.unused for entry in listing() if entry.name == "pets"] == [None]
+
+
+def test_a_folder_that_is_only_called_so_does_not_come_before_what_is_registered(
+    home: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (home / "data" / "pets").mkdir(parents=True)
+    monkeypatch.setenv("POISE_DATA", str(home / "data"))
+    assert "has no class folder" in refusal("pets")
+    registered = class_folders(home / "registered")
+    add_source("pets", registered)
+    assert open_source("pets").class_names == ("cat", "dog")
+    assert not caplog.records
+    assert [entry.where for entry in listing() if entry.name == "pets"] == [str(registered)]
+
+
+def test_a_registered_data_set_is_forgotten_and_its_files_stay(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = class_folders(home / "pets")
+    add_source("pets", folder)
+    add_source("animals", folder)
+    assert forget("pets") == folder
+    assert json.loads(config(home).read_text())["folders"] == {"animals": str(folder)}
+    assert "unknown data 'pets'" in refusal("pets")
+    assert open_source("animals").class_names == ("cat", "dog")
+    folder.rename(home / "moved")
+    assert "or poise data remove animals" in refusal("animals")
+    forget("animals")  # although it is gone
+    before = config(home).read_bytes()
+    monkeypatch.setenv("POISE_DATA", str(home))
+    for name, words in [
+        ("animals", "no data set 'animals' is registered; none is known"),
+        ("moved", f"(moved is found without that: {home / 'moved'})"),
+        ("digits", "(digits is embedded)"),
+    ]:
+        with pytest.raises(UserError, match=re.escape(words)):
+            forget(name)
+    assert config(home).read_bytes() == before
 
 
 def test_a_registered_folder_is_remembered_by_its_absolute_path(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,7 +235,7 @@ def test_a_registered_folder_that_is_gone_says_so(home: Path) -> None:
     folder.rename(home / "moved")
     message = refusal("pets")
     assert f"pets is registered at {folder}, which is gone" in message
-    assert "poise data add pets --from FOLDER" in message
+    assert message.endswith("poise data add pets --from FOLDER, or poise data remove pets")
     (entry,) = (entry for entry in listing() if entry.name == "pets")
     assert entry.where is None
     assert "gone" in entry.hint

@@ -168,12 +168,16 @@ class TestPacked:
         assert {entry.where for entry in listing() if entry.name == name} == {str(added)}
 
     def test_what_comes_before_a_pack_that_was_added_is_said(
-        self, small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+        self, small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
     ) -> None:
         first = self.pack(small, "imagenet")
         added = Path(shutil.copy(first, tmp_path / "other.pack"))
         data_add("imagenet", added)
-        assert f"but imagenet in the folder of POISE_DATA comes first: {first}; move it" in capsys.readouterr().err
+        line = f"imagenet in the folder of POISE_DATA comes first: {first}; for the registered {added}, move that away"
+        assert f"but {line}" in capsys.readouterr().err
+        caplog.clear()
+        open_source("imagenet")
+        assert line in caplog.text
         data_add("mine", added)
         assert "comes first" not in capsys.readouterr().err
         added.unlink()

@@ -31,6 +31,7 @@ from poise.learner import Settings, defaults
 from poise.methods import METHODS, make_method
 from poise.policies import MOST_TRIALS
 from poise.policies.catalog import MOST_MODELLED
+from poise.recipes.keys import KEYS
 from poise.spaces import MOST_ACTIONS
 from poise.tuning import DEFAULT_POLICY, tuner_kind, tuner_names
 from poise.tuning.attempt import MOST_REPEATED
@@ -292,8 +293,10 @@ def test_every_key_of_a_recipe_is_documented_with_its_default() -> None:
     defaults["memory"], defaults["trials"] = {"per_class": budget.per_class}, {}
     defaults |= {f"trials.{name}": getattr(empty.trials, name) for name in TrialKeys.model_fields}
     defaults |= {f"memory.{name}": getattr(budget, name) for name in MemoryKeys.model_fields}
-    shown = {name: None if text == "none" else tomllib.loads(f"x = {text}")["x"] for name, text in rows.items()}
-    assert shown == defaults
+    listed = {key.name: key.default for key in KEYS}  # by `poise recipes --keys`
+    for written in (rows, listed):
+        shown = {name: None if text == "none" else tomllib.loads(f"x = {text}")["x"] for name, text in written.items()}
+        assert shown == defaults
 
 
 def test_default_actions_and_options_are_documented() -> None:

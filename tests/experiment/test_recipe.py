@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import pytest
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
 from poise.data import Budget
 from poise.errors import UserError
-from poise.experiment import load_recipe, make_recipe
+from poise.experiment import Recipe, load_recipe, make_recipe
 from poise.methods import METHODS, Growth
 from poise.recipes import recipe_names, recipe_text
+from poise.recipes.keys import KEYS
 from poise.tuning import tuner_names
 
 #: The recipes for data of ImageNet's line.
@@ -109,6 +115,33 @@ def test_overrides_are_toml_values_and_bare_words() -> None:
     assert load_recipe("digits/lucir", ["order=[1,0]"]).order == [1, 0]
     assert load_recipe("digits/lucir", ["order=podnet-1"]).order == "podnet-1"
     assert load_recipe("digits/lucir", ["deterministic=true"]).deterministic is True
+
+
+def test_every_key_is_listed_with_its_type() -> None:
+    """What `poise recipes --keys` shows, without torch, is what recipes take (for the defaults: tests/docs)."""
+    fields = dict[str, FieldInfo]()
+    for name, field in Recipe.model_fields.items():
+        fields[name] = field
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            fields |= {f"{name}.{inner}": each for inner, each in field.annotation.model_fields.items()}
+    assert {key.name: key.kind for key in KEYS} == {
+        name: " or ".join(dict.fromkeys(kinds(field.annotation))) for name, field in fields.items()
+    } | {"memory": "whole number or text or table"}
+
+
+def kinds(annotation: Any) -> Iterator[str]:
+    """The words for a type."""
+    words = {int: "whole number", float: "number", bool: "true or false", str: "text", list: "list", dict: "table"}
+    origin = get_origin(annotation)
+    if origin in (Union, UnionType):
+        for part in get_args(annotation):
+            yield from kinds(part)
+    elif origin is Annotated:
+        yield from kinds(get_args(annotation)[0])
+    elif origin is Literal:
+        yield "text"
+    elif annotation is not NoneType:
+        yield words.get(origin or annotation, "table")
 
 
 def test_dots_reach_inside() -> None:

@@ -314,6 +314,33 @@ def test_planned_work_counts_the_phases_that_are_tuned_and_no_others(every: int,
     assert [each.tuning > 0 for each in work] == [trials > 0 for trials in tuned]
 
 
+@pytest.mark.parametrize(
+    ("words", "tuned"),
+    [
+        (["memory=2"], [False, True, True]),
+        (["memory=1"], [False, True, False]),  # a look-ahead needs two new classes, the local environment old images
+        (["memory=1", "trials.environment=local"], [False, False, False]),
+        (["memory=0", "method=lwf"], [False, True, False]),
+        (["memory.per_class=2", "memory.reserve=1"], [False, True, True]),
+        (["memory=1", "policy=fixed", "action.classifier=auto"], [False, True, False]),  # classifiers are judged
+    ],
+)
+def test_trials_are_planned_in_phases_that_can_be_tuned_and_in_no_others(
+    words: list[str], tuned: list[bool], tmp_path: Path
+) -> None:
+    common = ["groups=[3,2,1]", "epochs=1", "images_per_class=6", "policy=grid", "space={lr=[0.1,0.05]}"]
+    common = [word for word in common if word.partition("=")[0] not in {each.partition("=")[0] for each in words}]
+    common += ["trials.environment=both"] if not any(word.startswith(("trials.", "memory=0")) for word in words) else []
+    plan = make_plan("digits/lucir", load_recipe("digits/lucir", [*common, *words]))
+    work = plan.work(plan.images()[0])
+    assert [each.choosing > 0 for each in work] == tuned
+    assert [each.trials for each in work] == [0 if "policy=fixed" in words else 2 * each for each in tuned]
+    folder = RunFolder(tmp_path / "run")
+    Run(plan, folder).start()
+    tried = {entry["phase"] for entry in read_journal(folder.path / "journal.jsonl") if entry["event"] == "trial"}
+    assert tried == {phase for phase, found in enumerate(tuned) if found}, "as it came"
+
+
 def test_a_memory_that_was_not_given_is_written_and_is_that_of_runs_of_before(tmp_path: Path) -> None:
     plan = make_plan("mine", make_recipe({"setting": "tfs", "policy": "fixed", "epochs": 1}))
     saved, folder = plan.as_json(), RunFolder(tmp_path / "run")

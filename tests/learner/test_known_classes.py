@@ -131,6 +131,20 @@ def test_copies_in_one_folder_are_kept_once_and_of_two_classes_twice() -> None:
     assert len(made.exemplars()) == 8
 
 
+@pytest.mark.parametrize("method", ["lucir", "simplecil", "joint"])
+def test_where_every_image_is_kept_so_are_copies_but_not_those_that_are_given_again(method: str) -> None:
+    images, labels = digits(0, 1, count=4)
+    made = learner(method=method, memory="all").partial_fit(np.concatenate([images, images]), labels * 2)
+    assert len(made.exemplars()) == 16, "each of the eight images twice"
+    made.partial_fit(images, labels, known="update")
+    assert len(made.exemplars()) == 16
+    thrice = np.concatenate([images[:1]] * 3)
+    made.partial_fit(thrice, labels[:1] * 3, known="update")
+    assert len(made.exemplars()) == 17, "a third copy of one of them"
+    made.partial_fit(*digits(2, count=3))
+    assert len(made.exemplars()) == 20
+
+
 def test_images_of_a_data_set_are_told_apart_by_their_origin() -> None:
     images, labels = digits(0, 1, count=4)
     made = learner(memory=8)

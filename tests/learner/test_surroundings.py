@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import random
 import subprocess
 import sys
@@ -135,6 +136,7 @@ class Forbidding(TorchDispatchMode):  # type: ignore[no-untyped-call]
 @pytest.fixture
 def forbidden(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No global generator may be drawn from, seeded or set, not even back to where it was."""
+    importlib.import_module("torch._dynamo")  # which a dispatch mode imports, and which refuses functions set twice
 
     def refuse(*args: object, **kwargs: object) -> None:
         raise AssertionError("a global generator was touched")

@@ -120,6 +120,20 @@ def test_a_later_phase_like_the_first_has_its_memory_and_its_trials() -> None:
     assert later.trials == 2
 
 
+def test_what_cannot_be_tuned_is_not_expected_to_be() -> None:
+    """With one exemplar of each class there is nothing to validate on, and with one new class no look-ahead."""
+    keys: dict[str, Any] = {"policy": "grid", "space": {"lr": [0.1, 0.02]}, "memory": 1}
+    made = learner(**keys, action={"lr": 0.1, "classifier": "auto"}, trials={"environment": "both"})
+    begun = made.phase_of(*digits(0, 1, count=12)).arrival
+    assert later_phase(made.settings, begun).choosing > 0, "two new classes"
+    begun = made.phase_of(*digits(0, count=12)).arrival
+    assert later_phase(made.settings, begun).choosing == 0
+    made.partial_fit(*digits(0, 1))
+    assert "for trials" in expected(made, 2, 3).line
+    (said,) = [event for event in made.fitting(*digits(4), forecast=True) if isinstance(event, TimeExpected)]
+    assert "for trials" not in said.line
+
+
 def test_the_time_left_is_known_from_the_start() -> None:
     made = learner(epochs=2)
     meter, left = Meter(made), list[float | None]()

@@ -5,23 +5,40 @@ from __future__ import annotations
 import csv
 import io
 import math
-import tomllib
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
 import pytest
 
-import poise
+from poise.experiment import load_recipe
+from poise.recipes import recipe_names
 from poise.report.comparisons import comparisons
 from poise.report.page.glance import summary
-from poise.report.reading import RunRecord, baselines, configurations, load_result, read_run, read_runs, run_of_result
+from poise.report.reading import (
+    RunRecord,
+    StreamKind,
+    baselines,
+    configurations,
+    load_result,
+    read_run,
+    read_runs,
+    run_of_result,
+)
 from poise.report.statistics import spread
 from poise.report.tables import ReportTable, make_tables
 from poise.report.tables.ablation import ablation_tables
 from poise.report.tables.accuracy import accuracy_tables, all_runs_table
 from poise.report.tables.costs import stored_table, time_table
-from poise.report.tables.paper import ROWS, Published, printed_accuracy, published_accuracy
+from poise.report.tables.paper import (
+    ROWS,
+    Published,
+    printed_accuracy,
+    published_ablation,
+    published_accuracy,
+    published_every,
+    published_hours,
+)
 from poise.report.tables.regret import regret_table
 from poise.report.tables.table import gain_note
 from poise.report.tables.text import align_columns, comparison_table, run_table
@@ -93,6 +110,11 @@ def paper_run(write: Write, name: str, **keys: object) -> RunRecord:
     return read_run(write(name, **{"data": "cifar100", "phases": 5, **keys}))
 
 
+def shipped_keys(name: str) -> dict[str, Any]:
+    """What a shipped recipe says, as a run folder has it: with the keys that it leaves out."""
+    return load_recipe(name).resolved().model_dump(mode="json")
+
+
 def test_the_papers_figures_stand_beside_comparable_runs_only(write: Write) -> None:
     fixed = paper_run(write, "fixed")
     assert published_accuracy(fixed, 5, "tfh") == Published(63.1, 0.7)
@@ -139,8 +161,9 @@ def test_where_the_papers_run_was_another_it_says_so_and_does_not_compare(write:
 
 
 def test_the_papers_imagenet_figures_stand_beside_the_subset_of_each_methods_code(write: Write) -> None:
-    lucirs = {"data": "imagenet-subset-lucir", "epochs": 90}
+    lucirs = {"data": "imagenet-subset-lucir", "epochs": 90, "options": {"lambda_base": 10.0}}
     podnets = {"data": "imagenet-subset-podnet", "epochs": 90, "net": "pod-resnet18"}
+    podnets["options"] = {"spatial": 8.0, "flat": 10.0}
     lucir, tuned = paper_run(write, "lucir", **lucirs), paper_run(write, "tuned", **lucirs, policy="online")
     doubt = "doubtful, it is iCaRL's figure too; LUCIR was published with 70.8 to 71.3"
     assert published_accuracy(lucir, 5, "tfh") == Published(65.3, 0.6, doubt)
@@ -151,20 +174,23 @@ def test_the_papers_imagenet_figures_stand_beside_the_subset_of_each_methods_cod
     assert published_accuracy(aanets, 5, "tfh") == Published(77.0, 0.7)
     rmm = paper_run(write, "rmm", **podnets, method="aanets", memory=RMM)
     assert published_accuracy(rmm, 25, "tfs") == Published(71.6, 0.3)
-    other = paper_run(write, "other", **{**lucirs, "net": "pod-resnet18"}, method="aanets")
+    other = paper_run(write, "other", **{**podnets, "data": "imagenet-subset-lucir"}, method="aanets")
     assert published_accuracy(other, 5, "tfh") == Published(77.0, 0.7, "another 100 classes there")
     podnet = published_accuracy(paper_run(write, "podnet", **podnets, method="podnet"), 5, "tfh")
     assert podnet is not None
     assert "75.5" in podnet.unlike
-    der = paper_run(write, "der", **{**podnets, "epochs": 220}, method="der")
+    ders = {"options": shipped_keys("imagenet-subset/der")["options"], "epochs": 220}
+    der = paper_run(write, "der", **{**podnets, **ders}, method="der")
     assert published_accuracy(der, 5, "tfh") == Published(78.4)
     assert published_accuracy(der, 5, "tfs") == Published(76.9, None, "its network and memory are not said")
-    foster = paper_run(write, "foster", **{**lucirs, "epochs": 170}, method="foster", action={"beta1": 0.97})
+    fosters = {"options": {}, "epochs": 170, "action": {"beta1": 0.97}}
+    foster = paper_run(write, "foster", **{**lucirs, **fosters}, method="foster")
     assert published_accuracy(foster, 5, "tfh") == Published(80.2, None, "AutoAugment with ImageNet's policy there")
 
 
 def test_the_papers_imagenet_figures_need_its_epochs_and_network(write: Write) -> None:
-    whole = paper_run(write, "whole", data="imagenet", epochs=90)
+    options = {"lambda_base": 10.0}
+    whole = paper_run(write, "whole", data="imagenet", epochs=90, options=options)
     assert published_accuracy(whole, 5, "tfh") == Published(64.5, 0.3)
     misprint = "a misprint, 64.5 and 62.7 average to 63.6"
     assert published_accuracy(whole, 5, "average") == Published(62.0, 0.4, misprint)
@@ -180,16 +206,71 @@ def test_the_papers_imagenet_figures_need_its_epochs_and_network(write: Write) -
     assert [published_accuracy(run, 5, "tfh") for run in strangers] == [None] * len(strangers)
 
 
-def test_every_shipped_recipe_for_imagenet_that_the_paper_has_stands_beside_its_figure(write: Write) -> None:
-    for kind in ("imagenet", "imagenet-subset"):
-        for path in (Path(poise.__file__).parent / "recipes" / kind).glob("*.toml"):
-            keys = tomllib.loads(path.read_text())
-            memory = keys["memory"] if isinstance(keys["memory"], dict) else {"per_class": keys["memory"]}
-            shown = ("data", "method", "epochs", "net", "options", "action")
-            told = {name: keys[name] for name in shown if name in keys}
-            run = paper_run(write, f"{kind} {path.stem}", **told, memory=memory)
-            printed = printed_accuracy(ROWS.get(run.method, run.method), kind, 5, "tfh")
-            assert (published_accuracy(run, 5, "tfh") is None) == (printed is None), path
+def test_every_shipped_recipe_that_the_paper_has_stands_beside_its_figure(write: Write) -> None:
+    for name in recipe_names():
+        kind, _, own = name.partition("/")
+        if kind not in ("cifar100", "imagenet", "imagenet-subset") or own in ("rmm-25", "der-2000", "foster-2000"):
+            continue  # those are for other streams
+        run = paper_run(write, name.replace("/", " "), **shipped_keys(name))
+        printed = printed_accuracy(ROWS.get(run.method, run.method), kind, 5, "tfh")
+        assert (published_accuracy(run, 5, "tfh") is None) == (printed is None), name
+
+
+@pytest.mark.parametrize("policy", ["fixed", "online"])
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"images_per_class": 100},
+        {"images_per_class": [500, 5]},
+        {"augmentation": "resized"},
+        {"augmentation": "judged"},
+        {"batch": 64},
+        {"momentum": 0.5},
+        {"weight_decay": 1e-4},
+        {"optimiser": "adamw"},
+        {"decay": "cosine"},
+        {"warmup": 0.1},
+        {"first_lr": 0.05},
+        {"milestones": [0.3, 0.6]},
+        {"balance_share": 0.5},
+        {"images": 5000},
+        {"options": {"lambda_base": 10.0}},
+        {"memory": {"per_class": 20, "total": None, "reserve": 4}},
+    ],
+    ids=str,
+)
+def test_a_run_that_is_trained_otherwise_has_no_figure_of_the_papers_beside_it(
+    changed: dict[str, Any], policy: str, write: Write
+) -> None:
+    keys = {**shipped_keys("cifar100/lucir"), "policy": policy}
+    usual, other = paper_run(write, "usual", **keys), paper_run(write, "other", **{**keys, **changed})
+    stream = StreamKind(5, "tfh")
+    assert published_accuracy(usual, 5, "tfh") is not None
+    assert published_every(usual, stream) or published_ablation(usual, stream)
+    assert published_hours(usual, stream) is not None
+    assert published_accuracy(other, 5, "tfh") is None
+    assert published_every(other, stream) is None
+    assert published_ablation(other, stream) is None
+    assert published_hours(other, stream) is None
+
+
+def test_a_bare_result_of_fewer_images_has_none_either(write: Write) -> None:
+    for more in ({"images_per_class": 100}, {"augmentation": "resized"}):
+        folder = write(f"with {more}", data="cifar100", setting="tfh", phases=5, more=more)
+        assert published_accuracy(run_of_result(load_result(folder)), 5, "tfh") is None
+    folder = write("usual", data="cifar100", setting="tfh", phases=5)
+    assert published_accuracy(run_of_result(load_result(folder)), 5, "tfh") is not None
+
+
+def test_another_class_order_is_said_and_not_compared(write: Write) -> None:
+    run = paper_run(write, "other", order="podnet-1")
+    assert published_accuracy(run, 5, "tfh") == Published(63.1, 0.7, "another class order there")
+    assert published_ablation(run, StreamKind(5, "tfh")) is None
+
+
+def test_crops_that_are_the_datas_own_keep_the_figure(write: Write) -> None:
+    keys = shipped_keys("imagenet-subset/lucir")
+    assert published_accuracy(paper_run(write, "own", **{**keys, "augmentation": "resized"}), 5, "tfs") is not None
 
 
 @pytest.mark.parametrize("finished", [True, False])

@@ -107,16 +107,25 @@ def test_a_killed_probe_goes_on_where_it_was(
     assert not job.journal.path.exists()
 
 
-def test_a_signal_ends_a_probe_after_a_trial(
-    before_phase_1: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("lines", [1, 3])
+def test_a_signal_ends_a_probe_inside_of_a_trial_and_nothing_else_is_lost(
+    lines: int, table: dict[str, Any], before_phase_1: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(probe, "LINE_SECONDS", -1.0)
-    out = tmp_path / "probe.json"
-    job = Probe(*reopened(before_phase_1, ()), Question(1, (1,)), out)
-    with pytest.raises(Interrupted, match="the same command continues"):
-        job.run(lambda line: os.kill(os.getpid(), signal.SIGTERM))
-    assert len([*store.read_journal(job.journal.path)]) == 2
-    assert len(job.run(quiet)["trials"]) == 4
+    monkeypatch.setattr(probe, "LINE_SECONDS", -1.0)  # a line before the first trial, and one after each
+    out, said = tmp_path / "probe.json", list[str]()
+    job = Probe(*reopened(before_phase_1, ()), Question(1, (1, 2), full=True, rounds=2), out)
+
+    def signalled(line: str) -> None:
+        said.append(line)
+        if len(said) == lines:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(Interrupted, match="the same command continues") as stopped:
+        job.run(signalled)
+    assert stopped.value.exit_code == 128 + signal.SIGTERM
+    assert len(said) == lines, "the next trial did not end"
+    assert len([*store.read_journal(job.journal.path)]) == lines, "the question, and the trials that had ended"
+    assert job.run(quiet) == table
 
 
 def test_a_probe_in_the_middle_of_a_phase_is_the_same(table: dict[str, Any], plan: Plans, tmp_path: Path) -> None:

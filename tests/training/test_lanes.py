@@ -216,6 +216,37 @@ class TestTurns:
         list(results(Lanes(cpu, pieces).side_by_side([partial(work, str(number)) for number in range(pieces)])))
         assert found == [expected] * pieces
 
+    def test_while_their_number_is_measured_no_piece_takes_all_lanes_for_itself(self, cpu: Backend) -> None:
+        """Runs that begin with trials: as many of them are found to be worthwhile as if they trained on one lane."""
+        now, busy = [0.0], [0]  # the clock, and how many lanes are at work on a device that serves eight at full speed
+        gauge = Gauge(clock=lambda: now[0], free=lambda: 10**12, captured=lambda: 0)
+
+        def trial(lane: Lane) -> Work[None]:
+            busy[0] += 1
+            for _ in range(30):
+                now[0] += 128 / (10_000.0 * min(busy[0], 8))
+                yield 128
+            busy[0] -= 1
+
+        def run(lane: Lane) -> Work[int]:
+            inner, most = Lanes(cpu), 0
+            inner._measured, inner.pace = True, Pace(gauge=gauge)
+            for pause in inner.side_by_side([trial] * 40):
+                if isinstance(pause, Pause):
+                    most = max(most, pause.at_work)
+                    yield pause.images
+            return most
+
+        lanes = Lanes(cpu)
+        lanes._measured, lanes.pace = True, Pace(gauge=gauge)
+        widest = list(results(lanes.side_by_side([run] * 40)))
+        assert (lanes.pace.settled, lanes.pace.allowed) == (True, 8)
+        assert widest[0] == 1
+        assert max(widest[-2:]) > 1, "the last ones have the lanes that the others leave"
+        alone = Lanes(cpu)
+        alone._measured, alone.pace = True, Pace(gauge=gauge)
+        assert list(results(alone.side_by_side([run]))) == [8], "nothing waits for them"
+
     def test_where_memory_is_scarce_work_that_shares_the_device_has_one_lane(self, cpu: Backend) -> None:
         free = [100, 60]  # before, and once one of them is at work
 

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given
@@ -7,7 +10,11 @@ from hypothesis import strategies as st
 
 from poise import draws
 from poise.data import ImageSet, Memory
+from poise.methods import Growth
+from poise.tuning import TrialSettings, is_possible
+from poise.tuning.attempt import ENVIRONMENTS
 from poise.tuning.environment import Environment, local_environment, look_ahead
+from poise.tuning.splits import draw_environments
 
 
 def image_set(sizes: dict[int, int], first: int = 0) -> ImageSet:
@@ -289,3 +296,25 @@ def test_new_images_of_known_classes_arrive_with_the_first_half() -> None:
         assert counts(found.new) == {1: 7, 2: 10}
         assert counts(found.later) == {3: 10}
         assert counts(found.valid) == {0: 2, 2: 10, 3: 10}  # a known class is judged by its reserve alone
+
+
+few = st.integers(0, 4)
+
+
+@given(
+    st.sampled_from(ENVIRONMENTS),
+    st.booleans(),
+    st.integers(0, 3),
+    *(st.lists(few, min_size=5, max_size=5) for _ in range(4)),
+)
+def test_whether_there_is_an_environment_is_known_without_drawing_one(
+    environment: str, even: bool, old: int, kept: list[int], reserved: list[int], new: list[int], fresh: list[int]
+) -> None:
+    known, arrived = range(old), range(5)
+    fresh = [min(pair) for pair in zip(new, fresh, strict=True)]  # at most half of a class is reserve
+    memory = Memory(*(image_set({label: sizes[label] for label in known}) for sizes in (kept, reserved)))
+    parts = [image_set({label: sizes[label] for label in arrived}) for sizes in (new, fresh)]
+    settings = TrialSettings(environment=environment, even=even)
+    situation: Any = SimpleNamespace(seed=0, phase=1, growth=Growth(old, 5 - old))
+    inputs: Any = SimpleNamespace(situation=situation, memory=memory, new=parts[0], reserve=parts[1], settings=settings)
+    assert is_possible(settings, old, memory, *parts) == bool(draw_environments(inputs, 0))

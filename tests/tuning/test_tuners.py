@@ -16,7 +16,7 @@ from poise import Learner, UserError, cli
 from poise.actions import Action
 from poise.experiment import Plan, Run, RunFolder, load_recipe, make_plan, reopen
 from poise.store import read_journal
-from poise.training import ActionDecided, EpochDone, Event, StepDone, TrialDone, TuningDone
+from poise.training import ActionDecided, EpochDone, Event, StepDone, TrialDone, TrialStep, TuningDone
 from poise.tuning.bilevel import tuned_axes
 
 from .learners import GRID, SETTINGS, assert_resumes, assert_same, digits, of, reopened, saved, telling, told_and_saved
@@ -67,6 +67,26 @@ def test_steps_are_told_as_plain_values(tuner: str) -> None:
         assert json.loads(json.dumps(step.as_json(), allow_nan=False)) == step.as_json()
     found = [(step.phase, step.record["round" if tuner == "bilevel" else "number"]) for step in steps]
     assert found == ([(1, 0), (1, 1), (2, 0), (2, 1)] if tuner == "bilevel" else [(0, 0), (0, 1), (0, 2)])
+
+
+def test_bilevel_can_be_stopped_after_every_step_and_begins_that_round_again() -> None:
+    """The steps of a round that was under way are lost, and nothing else is: rounds that are done stay."""
+    straight = made("bilevel").partial_fit(*phase(FIRST))
+    killed = reopened(saved(straight))
+    inside, rounds = list[int](), list[TuningDone]()
+    for event in straight.fitting(*phase(SECOND)):
+        if isinstance(event, TrialStep):
+            assert (event.tuner, event.images > 0) == ("bilevel", True)
+            inside.append(event.step)
+        rounds += [event] if isinstance(event, TuningDone) else []
+    assert inside == [0, 0, 1, 1], "two steps in each of two rounds"
+    going = killed.fitting(*phase(SECOND))
+    while not isinstance(next(going), TuningDone):
+        pass
+    assert isinstance(next(going), TrialStep)
+    resumed = reopened(saved(killed))
+    assert [event for event in resumed.fitting(*phase(SECOND)) if isinstance(event, TuningDone)] == rounds[1:]
+    assert_same(straight, resumed)
 
 
 def test_the_last_round_of_bilevel_is_what_it_decides() -> None:

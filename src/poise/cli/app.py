@@ -59,9 +59,10 @@ for _command in (
     lists.recipes,
 ):
     app.command()(_command)
-data_app = typer.Typer(invoke_without_command=True, help="List data sets, add one, or pack one.")
+data_app = typer.Typer(invoke_without_command=True, help="List data sets, add or remove one, or pack one.")
 data_app.callback()(lists.data)
 data_app.command("add")(lists.data_add)
+data_app.command("remove")(lists.data_remove)
 data_app.command("pack")(packs.data_pack)
 app.add_typer(data_app, name="data")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -15,22 +15,30 @@ from poise.words import json_line, one_line
 
 Trained = Annotated[Path, path_argument("A learner's file, or model.safetensors of a run.")]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")]
+CHOSEN: Final = "chosen for the images"
+
+
+def _new_option(meaning: str, default: str, least: int | None = None) -> Any:  # noqa: ANN401 - Typer's
+    """An option that only a new learner takes; `default` says in words what holds if it is not given."""
+    return typer.Option(help=f"For a new learner: {meaning}", min=least, show_default=default)
+
+
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 
 def learn(
     model: Annotated[Path, path_argument("The learner's file; made if it is not there.")],
     folder: Annotated[Path, path_argument("A folder with one folder of images per class, or a pack.")],
-    method: Annotated[str | None, typer.Option(help="For a new learner: lucir, icarl, ranpac, …")] = None,
-    epochs: Annotated[int | None, typer.Option(help="For a new learner.", min=1)] = None,
-    batch: Annotated[int | None, typer.Option(help="For a new learner: images in a training step.", min=2)] = None,
-    memory: Annotated[str | None, typer.Option(help="For a new learner: images kept per class, 0, or all.")] = None,
-    policy: Annotated[str | None, typer.Option(help="For a new learner: online, fixed, …")] = None,
-    net: Annotated[str | None, typer.Option(help="For a new learner: small, resnet32, resnet18, PACKAGE:NAME.")] = None,
+    method: Annotated[str | None, _new_option("lucir, icarl, ranpac, …", "lucir")] = None,
+    epochs: Annotated[int | None, _new_option("of each phase.", CHOSEN, least=1)] = None,
+    batch: Annotated[int | None, _new_option("images in a training step.", CHOSEN, least=2)] = None,
+    memory: Annotated[str | None, _new_option("images kept per class, 0, or all.", "20, or the method's own")] = None,
+    policy: Annotated[str | None, _new_option("online, fixed, …", "online")] = None,
+    net: Annotated[str | None, _new_option("small, resnet32, resnet18, PACKAGE:NAME.", CHOSEN)] = None,
     image_size: Annotated[
-        int | None, typer.Option(help="For a new learner: to how many pixels images of files or a pack are scaled.")
+        int | None, _new_option("to how many pixels images of files or a pack are scaled.", CHOSEN)
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="For a new learner: of every random draw.")] = None,
+    seed: Annotated[int | None, _new_option("of every random draw.", "0")] = None,
     device: Device = "auto",
     update: Annotated[bool, typer.Option("--update", help="Also train on new images of known classes.")] = False,
     restart: Annotated[bool, typer.Option("--restart", help="Discard a phase that was interrupted.")] = False,

@@ -37,12 +37,16 @@ def data_pack(
     classes: Annotated[
         str,
         typer.Option(
-            "--classes", metavar="LIST", help="Only these: a file, one per line; A,B,C; imagenet-subset-lucir."
+            "--classes",
+            metavar="LIST",
+            help="Only these: a file, one per line; A,B,C; imagenet-subset-lucir.",
+            show_default="all",
         ),
     ] = "",
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out files that cannot be decoded.")] = False,
     jobs: Annotated[
-        int | None, typer.Option("--jobs", help="Processes that decode; one per core if not given.", min=1, max=1024)
+        int | None,
+        typer.Option("--jobs", help="Processes that decode.", min=1, max=1024, show_default="one per core"),
     ] = None,
 ) -> None:
     """Decode a folder of images once, into one file that runs start from within seconds.

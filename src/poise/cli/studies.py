@@ -10,9 +10,9 @@ from typing import Annotated
 import typer
 
 from poise.cli.words import (
+    USUAL_FOLDER,
     Checkpoints,
     LanesOption,
-    Out,
     Overrides,
     RecipeName,
     Seed,
@@ -32,7 +32,7 @@ _MOST_REPLAYED = 1_000_000  # phases of all runs together: hours
 def crossval(
     recipe: RecipeName = DEFAULT_RECIPE,
     overrides: Overrides = None,
-    out: Annotated[Path | None, out_option("The folder of the run folders.")] = None,
+    out: Annotated[Path | None, out_option("The folder of the run folders.", USUAL_FOLDER.format("crossval"))] = None,
     seed: Seed = None,
     lanes: LanesOption = None,
     checkpoint_every: Checkpoints = CHECKPOINT_SECONDS,
@@ -52,7 +52,7 @@ def crossval(
 def audit(
     recipe: RecipeName = DEFAULT_RECIPE,
     overrides: Overrides = None,
-    out: Out = None,
+    out: Annotated[Path | None, out_option("Run folder.", f"{USUAL_FOLDER.format('POLICY')}-leak")] = None,
     seed: Seed = None,
     checkpoint_every: Checkpoints = CHECKPOINT_SECONDS,
 ) -> None:
@@ -70,8 +70,12 @@ def probe(
     phase: Annotated[int, typer.Option("--phase", help="In which phase the actions are tried.")],
     out: Annotated[Path, out_option("The table, FILE.json; a run up to the phase goes beside it.")],
     overrides: Overrides = None,
-    space: Annotated[str | None, typer.Option("--space", help="Short for space=NAME.")] = None,
-    lengths: Annotated[str | None, typer.Option("--lengths", help="Epochs of the trials, e.g. 4,16.")] = None,
+    space: Annotated[
+        str | None, typer.Option("--space", help="Short for space=NAME.", show_default="the recipe's")
+    ] = None,
+    lengths: Annotated[
+        str | None, typer.Option("--lengths", help="Epochs of the trials, e.g. 4,16.", show_default="the policy's own")
+    ] = None,
     full: Annotated[bool, typer.Option("--full", help="Also train every action at full length.")] = False,
     rounds: Annotated[int, typer.Option("--rounds", help="Splits of the environment.", min=1, max=10_000)] = 1,
 ) -> None:
@@ -98,12 +102,20 @@ def simulate(
     policy: Annotated[str, typer.Option("--policy", help="Which policy is replayed.")],
     runs: Annotated[int, typer.Option("--runs", help="How often; 300 take about 3 to 15 s.", min=1, max=100_000)] = 300,
     phases: Annotated[
-        int | None, typer.Option("--phases", help="With one table: in how many phases (5).", min=1, max=1_000)
+        int | None,
+        typer.Option("--phases", help="With one table: in how many phases.", min=1, max=1_000, show_default="5"),
     ] = None,
-    truth: Annotated[str | None, typer.Option("--truth", help="Judge by: exam (after M₁) or full (after M₂).")] = None,
+    truth: Annotated[
+        str | None,
+        typer.Option(
+            "--truth", help="Judge by: exam (after M₁) or full (after M₂).", show_default="full, if the tables have it"
+        ),
+    ] = None,
     truth_from: Annotated[list[Path] | None, path_option("--truth-from", "Tables whose exams judge.")] = None,
-    classifier: Annotated[str | None, typer.Option("--classifier", help="fc or ncm.")] = None,
-    length: Annotated[int | None, typer.Option("--length", help="M₁, if the tables have several.")] = None,
+    classifier: Annotated[str | None, typer.Option(help="fc or ncm.", show_default="the default action's")] = None,
+    length: Annotated[
+        int | None, typer.Option("--length", help="M₁, if the tables have several.", show_default="the longest")
+    ] = None,
     paired: Annotated[bool, typer.Option("--paired", help="An image is easy or hard for all actions alike.")] = False,
     seed: Annotated[int, typer.Option("--seed", help="Seed of the simulated runs.")] = 0,
 ) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
 from poise.errors import UserError
 from poise.files import expand_user
+from poise.recipes.keys import LIST_KEYS
 from poise.words import one_line, printable
 
 
@@ -31,26 +32,30 @@ def path_argument(meaning: str) -> Any:  # noqa: ANN401 - whatever Typer makes o
     return typer.Argument(help=meaning, callback=_expanded)
 
 
-def path_option(name: str, meaning: str) -> Any:  # noqa: ANN401 - whatever Typer makes of an option
-    """An option that is a path, or several."""
-    return typer.Option(name, help=meaning, callback=_expanded)
+def path_option(name: str, meaning: str, default: str | None = None) -> Any:  # noqa: ANN401 - Typer's
+    """An option that is a path, or several; `default` says in words what holds if it is not given."""
+    return typer.Option(name, help=meaning, callback=_expanded, show_default=default or True)
 
 
-def out_option(meaning: str) -> Any:  # noqa: ANN401 - whatever Typer makes of an option
+def out_option(meaning: str, default: str | None = None) -> Any:  # noqa: ANN401 - whatever Typer makes of an option
     """The option `--out`, a path."""
-    return path_option("--out", meaning)
+    return path_option("--out", meaning, default)
 
 
 RecipeName = Annotated[str, typer.Argument(help="A recipe (see 'poise recipes') or a TOML file.")]
-Overrides = Annotated[list[str] | None, typer.Argument(help="key=value …, e.g. setting=tfs phases=25")]
+Overrides = Annotated[
+    list[str] | None, typer.Argument(help=f"key=value …, e.g. setting=tfs phases=25; '{LIST_KEYS}' lists the keys.")
+]
 Checkpoints = Annotated[
     float,
     typer.Option("--checkpoint-every", help="Seconds between checkpoints.", min=0, callback=_refuse_nan),
 ]
-Out = Annotated[Path | None, out_option("Run folder.")]
-Seed = Annotated[int | None, typer.Option("--seed", help="Short for seed=N.")]
+#: The folder of a run, as `Plan.default_folder` names it.
+USUAL_FOLDER: Final = "runs/RECIPE-SETTING-N-{}-sSEED"
+Out = Annotated[Path | None, out_option("Run folder.", USUAL_FOLDER.format("POLICY"))]
+Seed = Annotated[int | None, typer.Option("--seed", help="Short for seed=N.", show_default="the recipe's")]
 LanesOption = Annotated[
-    int | None, typer.Option("--lanes", help="Runs side by side; measured if not given.", min=1, max=1_000)
+    int | None, typer.Option("--lanes", help="Runs side by side.", min=1, max=1_000, show_default="measured")
 ]
 On = Annotated[str | None, typer.Option("--on", help="Run cells on a Ray cluster: ray, or ray:HOST:PORT (an extra).")]
 TrialsOn = Annotated[
@@ -58,7 +63,7 @@ TrialsOn = Annotated[
 ]
 CpusPerWorker = Annotated[
     int | None,
-    typer.Option("--cpus-per-worker", help="CPUs of each worker on a cluster; its threads if not given.", min=1),
+    typer.Option("--cpus-per-worker", help="CPUs of each worker on a cluster.", min=1, show_default="its threads"),
 ]
 Board = Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard scalars (an extra).")]
 Track = Annotated[str | None, typer.Option("--track", help="Also write to wandb, trackio or mlflow (extras).")]

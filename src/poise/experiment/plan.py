@@ -29,7 +29,7 @@ from poise.experiment.examiner import Examiner, split_for_development
 from poise.experiment.folder import RunFolder
 from poise.experiment.recipe import Recipe, make_recipe
 from poise.files import expand_user
-from poise.learner import Learner, LearnerState, Lookup, Settings, Surroundings, planned_work
+from poise.learner import Learner, LearnerState, Lookup, Settings, Surroundings, can_validate, planned_work
 from poise.methods import Growth
 from poise.nets import absolute_word, named_info
 from poise.places import COLLECTIONS, EMBEDDED, RELEASES, is_name, named_place
@@ -124,15 +124,20 @@ class Plan:
 
     def planned(self, train: ImageSet) -> list[tuple[int, int]]:
         """About how many exemplars and new images each phase holds."""
+        return self.recipe.settings.memory.planned(self._arriving(train))
+
+    def _arriving(self, train: ImageSet) -> list[list[int]]:
+        """How many images of each of its classes arrive in a phase."""
         sizes = torch.bincount(train.labels, minlength=len(self.source.class_names)).tolist()
-        return self.recipe.settings.memory.planned([[sizes[label] for label in group] for group in self.stream])
+        return [[sizes[label] for label in group] for group in self.stream]
 
     def work(self, train: ImageSet) -> list[Workload]:
         """About how much work each phase is, tuning included."""
-        planned, known, found = self.planned(train), 0, list[Workload]()
-        for phase, (group, (kept, new)) in enumerate(zip(self.stream, planned, strict=True)):
-            found.append(planned_work(self.settings, phase, Growth(known, len(group)), kept, new))
-            known += len(group)
+        known, found = 0, list[Workload]()
+        for phase, (sizes, images) in enumerate(zip(self._arriving(train), self.planned(train), strict=True)):
+            growth, validates = Growth(known, len(sizes)), can_validate(self.settings, known, images[0], sizes)
+            found.append(planned_work(self.settings, phase, growth, *images, validates=validates))
+            known += len(sizes)
         return found
 
     def identity(self) -> dict[str, Any]:

@@ -24,7 +24,8 @@ from poise.data import ALL_IMAGES, LARGEST_SIZE, LEAST_SIZE, Budget, ImageSet
 from poise.errors import UserError, check_plain, shown, suggestion
 from poise.learner import KEYS, Settings, Surroundings, suit
 from poise.methods import METHODS, Method
-from poise.recipes import recipe_text
+from poise.recipes import parse_toml, recipe_text
+from poise.recipes.keys import refuse_unknown_keys
 from poise.training import PRECISIONS
 from poise.tuning import tuner_names
 
@@ -239,7 +240,7 @@ class Recipe(BaseModel):
 
 def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
     """The recipe of that name (or the TOML file at that path) with `key=value` overrides."""
-    return make_recipe(tomllib_loads(recipe_text(name), name), overrides)
+    return make_recipe(parse_toml(recipe_text(name), name), overrides)
 
 
 def make_recipe(values: Mapping[str, Any], overrides: Sequence[str] = ()) -> Recipe:
@@ -297,16 +298,6 @@ def parse_once(overrides: Sequence[str]) -> dict[str, Any]:
     return found
 
 
-def tomllib_loads(text: str, name: str) -> dict[str, Any]:
-    """Parse TOML; a syntax error is one line that names the recipe."""
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise UserError(f"recipe {name} is not TOML: {error}") from error
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"recipe {name} has a number that is too long, or is nested too deep") from error
-
-
 def _set(values: dict[str, Any], path: list[str], value: object) -> None:
     name, rest = path[0], path[1:]
     if not rest:
@@ -323,17 +314,7 @@ def _set(values: dict[str, Any], path: list[str], value: object) -> None:
 
 
 def _refuse_unknown(values: Mapping[str, Any]) -> None:
-    for name in values:
-        if name not in Recipe.model_fields:
-            raise UserError(f"unknown key '{name}'; {suggestion(name, Recipe.model_fields)}")
-    memory = values.get("memory")
-    for name in memory if isinstance(memory, dict) else ():
-        if name not in MemoryKeys.model_fields:
-            raise UserError(f"unknown key 'memory.{name}'; {suggestion(name, MemoryKeys.model_fields)}")
-    trials = values.get("trials")
-    for name in trials if isinstance(trials, dict) else ():
-        if name not in TrialKeys.model_fields:
-            raise UserError(f"unknown key 'trials.{name}'; {suggestion(name, TrialKeys.model_fields)}")
+    refuse_unknown_keys(values)
     choices = {
         "setting": SettingName,
         "exam": ExamName,

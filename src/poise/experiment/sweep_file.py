@@ -13,10 +13,10 @@ from typing import Any, Final
 from poise.data.sources import open_source
 from poise.errors import UserError, check_plain, shown, suggestion
 from poise.experiment.plan import Opening, Plan, make_plan
-from poise.experiment.recipe import make_recipe, tomllib_loads
-from poise.recipes import read_toml, recipe_text
+from poise.experiment.recipe import make_recipe
+from poise.recipes import parse_toml, read_toml, recipe_text
 from poise.runfolder import REPORT
-from poise.words import json_line, one_line
+from poise.words import one_line, toml_value
 
 SWEEP_KEYS: Final = ("recipe", "cell", "set", "grid")
 MOST_CELLS: Final = 10_000
@@ -52,7 +52,7 @@ def read_sweep(path: Path, *, outlined: bool = False) -> list[Cell]:
     wanted = "give a TOML file with recipe or [[cell]] tables, and [set] and [grid] where needed"
     if path.is_dir():
         raise UserError(f"{path} is a folder, not a sweep file; {wanted}")
-    values = tomllib_loads(read_toml(path, f"sweep file {path} cannot be read; {wanted}"), str(path))
+    values = parse_toml(read_toml(path, f"sweep file {path} cannot be read; {wanted}"), str(path))
     _check_keys(values, path)
     rows = [*_recipes(values, path), *_tables(values, path)]
     if not rows:
@@ -209,9 +209,9 @@ def _check_count(path: Path, cells: int) -> None:
 
 
 def _cell(row: _Row, fixed: dict[str, Any], chosen: dict[str, Any], opening: Opening) -> Cell:
-    words = [f"{key}={_toml(value)}" for key, value in {**_flat(fixed), **_flat(row.keys), **chosen}.items()]
+    words = [f"{key}={toml_value(value)}" for key, value in {**_flat(fixed), **_flat(row.keys), **chosen}.items()]
     try:
-        plan = make_plan(row.recipe, make_recipe(tomllib_loads(recipe_text(row.recipe), row.recipe), words), opening)
+        plan = make_plan(row.recipe, make_recipe(parse_toml(recipe_text(row.recipe), row.recipe), words), opening)
     except UserError as error:
         if row.place is None:
             raise
@@ -242,16 +242,6 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     for key, value in values.items():
         found |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
     return found
-
-
-def _toml(value: object) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{_toml(key)} = {_toml(inner)}" for key, inner in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ", ".join(map(_toml, value)) + "]"
-    return json_line(value) if isinstance(value, str) else str(value)  # JSON's escapes are TOML's, too
 
 
 def _listed(key: str, choices: object) -> list[Any]:

@@ -18,7 +18,7 @@ from poise.learner.settings import KEYS, Settings
 from poise.learner.state import Knowledge, LearnerState, Lookup, save_state
 from poise.learner.timing import STEP_COST, TEACHER_COST, Speed, is_computed, speed_of, try_step
 from poise.learner.upkeep import Exemplar
-from poise.learner.workload import planned_work
+from poise.learner.workload import can_validate, planned_work
 
 __all__ = [
     "KEYS",
@@ -37,6 +37,7 @@ __all__ = [
     "Speed",
     "Surroundings",
     "build_model",
+    "can_validate",
     "is_computed",
     "judging_work",
     "planned_work",

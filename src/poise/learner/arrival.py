@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -220,19 +221,21 @@ def _in_reserve(images: ImageSet, old: int, memory: Memory) -> list[int]:
     return found
 
 
-def without_copies(images: ImageSet, kept: ImageSet) -> Tensor:
+def without_copies(images: ImageSet, kept: ImageSet, *, every: bool = False) -> Tensor:
     """The places of the images that exemplars may be chosen from: copies of another one of the same class are left out.
 
-    Images of which a caller said where they come from are different images of a data set, and stay.
+    Where `every` image is kept, so are copies that arrive together; only those that are kept from an earlier phase, and
+    are given again, are left out. Images of which a caller said where they come from are different images of a data
+    set, and stay.
     """
     unknown = (images.origins < 0).nonzero().flatten()
     if not len(unknown):
         return torch.arange(len(images))
-    seen, copies = set(_labelled_digests(kept)), list[int]()
+    seen, copies = Counter(_labelled_digests(kept)), list[int]()
     for place, key in zip(unknown.tolist(), _labelled_digests(images.select(unknown)), strict=True):
-        if key in seen:
+        if seen[key] > 0:
             copies.append(place)
-        seen.add(key)
+        seen[key] += -1 if every else 1
     stays = torch.ones(len(images), dtype=torch.bool)
     stays[copies] = False
     return stays.nonzero().flatten()

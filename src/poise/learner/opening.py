@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from dataclasses import replace
 
-from poise.data import Augmentation, ImageSet
+from poise.data import Augmentation, ImageSet, Memory
 from poise.learner.arrival import Arrival
 from poise.learner.defaults import Chosen, choose_defaults, suit
 from poise.learner.judging import Judging
@@ -17,6 +17,7 @@ from poise.learner.timing import expect_time
 from poise.learner.views import Views
 from poise.learner.workload import planned_work
 from poise.training import Event, Outlook, Workload
+from poise.tuning import is_possible
 
 
 def open_phase(
@@ -60,6 +61,7 @@ def _given(knowledge: Knowledge, around: Surroundings) -> Augmentation | None:
 
 
 def _work(settings: Settings, knowledge: Knowledge, arrival: Arrival) -> Workload:
-    kept = len(knowledge.memory.exemplars) if knowledge.memory is not None else 0
-    tunes = arrival.action is None
-    return planned_work(settings, arrival.phase, arrival.growth, kept, len(arrival.images), tunes=tunes)
+    memory, new, old = knowledge.memory or Memory.empty(arrival.images.shape), arrival.images, arrival.growth.old
+    validates = arrival.phase == 0 or is_possible(settings.trials, old, memory, new, Memory.of(new).reserve)
+    images, tunes = (len(memory.exemplars), len(new)), arrival.action is None
+    return planned_work(settings, arrival.phase, arrival.growth, *images, tunes=tunes, validates=validates)

@@ -288,7 +288,8 @@ class Phase:
         rho = budget.rho(phase, trainer.action.allocation)
         quota = budget.after(len(arrival.classes), arrival.count, rho, arrival.next_images)
         evaluator, material = self.situation.evaluator, self.material
-        places = without_copies(ImageSet.joined([self.new, self.unstored]), self.kept.exemplars)
+        arrived = ImageSet.joined([self.new, self.unstored])
+        places = without_copies(arrived, self.kept.exemplars, every=budget.keeps_all)
         candidates = material.arrived.select(places)  # in the order of these images, which they may be features of
         memory = keep_memory(evaluator, predictor, material.kept, candidates, quota, material.reserve, budget.reserve)
         means, mean_images = measure_means(self.situation, predictor, memory.exemplars, material.arrived)
@@ -326,10 +327,10 @@ class Phase:
 
     def _planned(self) -> Workload:
         """How much work there will be: as far as the settings say it, then as the training turned out to be."""
-        arrival, kind = self.arrival, self.settings.kind
+        arrival = self.arrival
         images = arrival.growth, len(self.kept.exemplars), len(self.new)
-        tunes = arrival.action is None and (arrival.phase == 0 or not kind.tunes or self.task.trials.possible)
-        plan = planned_work(self.settings, arrival.phase, *images, tunes=tunes)
+        tunes, validates = arrival.action is None, arrival.phase == 0 or self.task.trials.possible
+        plan = planned_work(self.settings, arrival.phase, *images, tunes=tunes, validates=validates)
         if self.trainer is None:
             return plan
         return replace(plan, stages=stage_work(self.trainer.stages, self.trainer.schedule.epochs, *images))

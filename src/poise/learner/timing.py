@@ -22,7 +22,7 @@ from poise.learner.room import refuse_too_large
 from poise.learner.settings import Settings
 from poise.learner.state import Knowledge
 from poise.learner.views import Views
-from poise.learner.workload import planned_work
+from poise.learner.workload import can_validate, planned_work
 from poise.methods import Growth
 from poise.training import Evaluator, StepDone, TimeExpected, Workload, give_back
 from poise.words import duration
@@ -91,7 +91,8 @@ def later_phase(settings: Settings, arrival: Arrival) -> Workload:
     """The work of a second phase with as many classes and images as the first."""
     sizes = torch.bincount(arrival.images.labels).tolist()
     kept, new = settings.memory.planned([sizes, sizes])[1]
-    return planned_work(settings, 1, Growth(len(sizes), len(sizes)), kept, new)
+    validates = can_validate(settings, len(sizes), kept, sizes)
+    return planned_work(settings, 1, Growth(len(sizes), len(sizes)), kept, new, validates=validates)
 
 
 def is_computed(settings: Settings, phase: int, *, given: bool) -> bool:

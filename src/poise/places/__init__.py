@@ -12,14 +12,17 @@ from poise.places.known import (
     collection_place,
     explain_collection,
     explain_getting,
+    explain_shadowed,
     explain_unknown,
     file_name,
+    forget,
     is_name,
     listing,
     named_place,
     own_name,
     remember,
-    shadowing,
+    shadowed,
+    still_found,
 )
 from poise.places.packfile import ENDING, is_pack
 from poise.places.releases import RELEASES, Release
@@ -38,8 +41,10 @@ __all__ = [
     "collection_place",
     "explain_collection",
     "explain_getting",
+    "explain_shadowed",
     "explain_unknown",
     "file_name",
+    "forget",
     "image_files",
     "is_name",
     "is_pack",
@@ -50,5 +55,6 @@ __all__ = [
     "own_name",
     "remember",
     "scan",
-    "shadowing",
+    "shadowed",
+    "still_found",
 ]

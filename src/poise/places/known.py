@@ -2,19 +2,19 @@
 
 A data set is looked for in the folder that POISE_DATA names, then among the folders that the user
 registered, which are remembered in one small file per user. Class folders of a data set that must be packed come after
-every pack of it.
+every pack of it. Where both have a data set, whoever opens it is told so (`shadowed`).
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from poise import store
-from poise.errors import Damaged, UserError, suggestion
+from poise.errors import Damaged, UserError, shown, suggestion
 from poise.files import expand_user
 from poise.places.collections import COLLECTIONS, Collection
 from poise.places.folders import has_imagenet_names, scan
@@ -24,6 +24,7 @@ from poise.places.releases import RELEASES, Release
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 _ADD = "poise data add {} --from FOLDER"
 _ADD_PACK = "poise data add {} --from FILE.pack"
+_REMOVE = "poise data remove {}"
 #: The data set that comes along.
 EMBEDDED = "digits"
 #: What the recipe for a folder of one's own says in place of its name.
@@ -41,16 +42,22 @@ class KnownSource:
         kind: `embedded`, `CIFAR files`, `class folders`, `ImageNet` (class folders with its names) or `pack`.
         where: where it was found; None if it was not.
         hint: how to get it; empty if it was found.
+        unused: where it is registered, if what was found in POISE_DATA comes first.
     """
 
     name: str
     kind: str
     where: str | None
     hint: str = ""
+    unused: str | None = None
 
 
 def listing() -> list[KnownSource]:
     """All known data sets: the embedded one, CIFAR and ImageNet's, those in POISE_DATA and the registered ones."""
+    return [replace(entry, unused=_text(shadowed(entry.name))) if entry.where else entry for entry in _found()]
+
+
+def _found() -> list[KnownSource]:
     entries = [KnownSource(EMBEDDED, "embedded", "comes with scikit-learn")]
     entries += [_find_cifar(release) for release in RELEASES.values()]
     entries += [_find_collection(collection) for collection in COLLECTIONS.values()]
@@ -61,9 +68,13 @@ def listing() -> list[KnownSource]:
         if name in taken or name in searched:
             continue
         there = place.exists()
-        hint = "" if there else f"{place} is gone; {_explain_adding(name, place)}"
+        hint = "" if there else f"{place} is gone; {_explain_adding(name, place)}, or {_REMOVE.format(name)}"
         entries.append(KnownSource(name, _kind(place), str(place) if there else None, hint))
     return entries
+
+
+def _text(place: Path | None) -> str | None:
+    return None if place is None else str(place)
 
 
 def _kind(place: Path) -> str:
@@ -176,8 +187,22 @@ def explain_getting(release: Release) -> str:
 
 
 def named_place(name: str) -> Path | None:
-    """The pack, or the folder of class folders, of this name: the first of them."""
-    return next(_places(name), None)
+    """The pack, or the folder of class folders, of this name: the first of them.
+
+    A folder in POISE_DATA that is only called so, without a folder in it, does not come before what was registered.
+    """
+    places = _places(name)
+    first = next(places, None)
+    if first is None or not first.is_dir() or _has_folders(first):
+        return first
+    return next(places, first)
+
+
+def _has_folders(place: Path) -> bool:
+    try:
+        return any(entry.is_dir() for entry in place.iterdir())
+    except OSError:  # whoever opens it says so
+        return True
 
 
 def _places(name: str, called: str | None = None) -> Iterator[Path]:
@@ -185,7 +210,7 @@ def _places(name: str, called: str | None = None) -> Iterator[Path]:
     which is looked for first; then the registered one.
     """
     searched = _data_folder()
-    files = [file for word in (called or name, name) for file in (f"{word}{ENDING}", word)]
+    files = [file for word in dict.fromkeys((called or name, name)) for file in (f"{word}{ENDING}", word)]
     for place in (searched / file for file in files) if searched is not None else ():
         if place.is_dir() or (place.suffix == ENDING and is_pack(place)):
             yield place
@@ -196,15 +221,28 @@ def _places(name: str, called: str | None = None) -> Iterator[Path]:
         yield registered
 
 
-def shadowing(name: str) -> Path | None:
-    """What is opened under the name of a registered data set in place of it: what POISE_DATA has comes first."""
-    registered = _read_registered().get(name)
+def shadowed(name: str) -> Path | None:
+    """Where a data set is registered that is not opened from there: what POISE_DATA has comes first."""
+    registered = _read_registered().get(name) if _data_folder() is not None and name != EMBEDDED else None
+    if registered is None or not registered.exists():
+        return None
+    opened = place_of(name)
+    return None if opened is None or opened.resolve() == registered.resolve() else registered
+
+
+def place_of(name: str) -> Path | None:
+    """What is opened under a name other than the embedded one's, in POISE_DATA or registered."""
     if name in RELEASES:
-        found = cifar_folder(RELEASES[name])
-    else:
-        found = collection_place(COLLECTIONS[name]) if name in COLLECTIONS else named_place(name)
-    same = registered is None or found is None or found.resolve() == registered.resolve()
-    return None if same else found
+        return cifar_folder(RELEASES[name])
+    return collection_place(COLLECTIONS[name]) if name in COLLECTIONS else named_place(name)
+
+
+def explain_shadowed(name: str, registered: Path) -> str:
+    """The line about a registered data set in whose place another one is opened."""
+    return (
+        f"{name} in the folder of POISE_DATA comes first: {place_of(name)}; for the registered {registered}, "
+        "move that away or unset POISE_DATA"
+    )
 
 
 def _data_folder() -> Path | None:
@@ -239,7 +277,10 @@ def _is_data_set(folder: Path) -> bool:
 
 
 def _explain_vanished(name: str, folder: Path) -> str:
-    return f"{name} is registered at {folder}, which is gone; put it back or run {_explain_adding(name, folder)}"
+    return (
+        f"{name} is registered at {folder}, which is gone; put it back or run {_explain_adding(name, folder)}, "
+        f"or {_REMOVE.format(name)}"
+    )
 
 
 def _explain_adding(name: str, place: Path) -> str:
@@ -276,11 +317,39 @@ def _read_registered() -> dict[str, Path]:
 
 def remember(name: str, folder: Path) -> None:
     """Register a folder under a name."""
+    _write_registered({**_read_registered(), name: folder})
+
+
+def forget(name: str) -> Path:
+    """Take back what `remember` did, and say where that was; the data stay."""
+    folders = _read_registered()
+    if name not in folders:
+        raise UserError(f"no data set {shown(name)} is registered; {suggestion(name, folders)}{_explain_found(name)}")
+    folder = folders.pop(name)
+    _write_registered(folders)
+    return folder
+
+
+def still_found(name: str) -> Path | None:
+    """Where a data set lies that is not registered, or not any more."""
+    try:
+        return place_of(name) if is_name(name) and name != EMBEDDED else None
+    except UserError:  # what is registered as all of ImageNet is gone
+        return None
+
+
+def _explain_found(name: str) -> str:
+    """The end of a line about a name that is not registered, if it is a data set nevertheless."""
+    if name == EMBEDDED:
+        return f" ({name} is embedded)"
+    return f" ({name} is found without that: {place})" if (place := still_found(name)) is not None else ""
+
+
+def _write_registered(folders: Mapping[str, Path]) -> None:
     path = _config()
-    folders = {known: str(where) for known, where in _read_registered().items()}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        store.write_json(path, {"folders": {**folders, name: str(folder)}})
+        store.write_json(path, {"folders": {name: str(folder) for name, folder in folders.items()}})
     except OSError as error:
         raise UserError(
             f"{path} cannot be written ({error.strerror}); check its permissions, or use POISE_DATA"

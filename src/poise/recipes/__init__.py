@@ -5,6 +5,7 @@ What a recipe means is said in `poise.experiment`. There is no torch here, so th
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterator, Mapping
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -38,6 +39,16 @@ def recipe_text(name: str) -> str:
         path = files.expand_user(name)
         return read_toml(path, f"recipe file {path} cannot be read; see 'poise recipes' for the shipped ones")
     raise UserError(f"unknown recipe '{name}'; {suggestion(name, shipped)}")
+
+
+def parse_toml(text: str, name: str) -> dict[str, Any]:
+    """The values in the text of a recipe or a sweep; a syntax error is one line that names it."""
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"recipe {name} is not TOML: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"recipe {name} has a number that is too long, or is nested too deep") from error
 
 
 def read_toml(path: Path, refusal: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -34,6 +34,7 @@ from poise.learner.phase import Phase
 from poise.policies import MOST_TRIALS, Trial
 from poise.runfolder import FULL, POLICY_KEYS, PROBE
 from poise.schema import contents_of
+from poise.training import Pause
 from poise.tuning import Attempt, Reward, TrialResult, Trials
 
 LINE_SECONDS = 10.0  # between lines about progress
@@ -145,10 +146,11 @@ class Probe:
                 return store.read_json(self.out)
             with self._alone():
                 done = self._read_done(asked)
-                for entry in learner.backend.guarded(self._run_trials(phase.task.trials, done, say)):
-                    done.append(entry)
-                    if stop.is_set() and len(done) < self._count():
-                        raise stop.interrupted(AGAIN)
+                with closing(learner.backend.guarded(self._run_trials(phase.task.trials, done, say))) as going:
+                    for entry in going:
+                        done += [] if isinstance(entry, Pause) else [entry]
+                        if stop.is_set() and len(done) < self._count():
+                            raise stop.interrupted(AGAIN)
                 table = {**asked, "trials": done}
                 store.write_json(self.out, table, digest=True)
                 self.journal.path.unlink()
@@ -230,8 +232,8 @@ class Probe:
 
     def _run_trials(
         self, trials: Trials, done: Sequence[Mapping[str, Any]], say: Callable[[str], None]
-    ) -> Generator[dict[str, Any], None, None]:
-        """The trials that are left, each written down before the next one is shown."""
+    ) -> Generator[dict[str, Any] | Pause, None, None]:
+        """The trials that are left, each written down before the next one is shown; with pauses inside of them."""
         known = {_key(entry) for entry in done}
         count, began, spoke, ran = self._count(), time.monotonic(), time.monotonic(), 0
         say(f"phase {self.question.phase}: {count - len(known)} of {count} trials to run, {self.space}")
@@ -241,7 +243,10 @@ class Probe:
                 for trial in batch
                 if _place(trial) not in known
             ]
-            for result in trials.run_all(attempts):
+            for result in trials.pausing(attempts):
+                if isinstance(result, Pause):
+                    yield result
+                    continue
                 entry = _plain(_entry(result))
                 self.journal.append({"event": "trial", **entry})
                 ran, number = ran + 1, len(known) + ran + 1

@@ -2,7 +2,8 @@
 
 The only scheduler: trials of a round, a judgement beside the phase's own training, and the runs of a sweep take turns
 here, and what does not fit into memory beside the others waits here until it does. Trials of a run in a sweep take
-turns with the other runs, and the more of these there are, the fewer lanes they have for themselves.
+turns with the other runs, and the more of these there are, the fewer lanes they have for themselves. As long as the
+right number of runs is being measured, they have one.
 """
 
 from __future__ import annotations
@@ -266,11 +267,11 @@ class Crew(Generic[T]):
         else:
             self._pace.look(len(self.waiting) + more)
         failed: tuple[int, Job[T]] | None = None
-        trained, at_work = 0, len(self.active)
+        trained, at_work, sharers = 0, len(self.active), self._sharers(len(self.waiting) + more)
         for place in list(self.active):
             lane, work, job = self.active[place]
             try:
-                with _sharing(len(self.active)):
+                with _sharing(sharers):
                     images = self._turn(lane, work)
                 self._pace.did(images)
                 trained += images
@@ -292,6 +293,14 @@ class Crew(Generic[T]):
         if failed:  # outside the handler, which would keep the failed training alive
             self._wait(*failed)
         return Pause(trained, at_work)
+
+    def _sharers(self, waiting: int) -> int:
+        """Among how many pieces the lanes inside of them are shared out: those at work.
+
+        While it is measured how many there may be, it is as many as there could be: a piece that had all lanes for its
+        trials would seem to be as fast as several, and no other one would ever join it.
+        """
+        return MOST_PIECES if waiting and not self._pace.settled else len(self.active)
 
     def _turn(self, lane: Lane, work: Work[T]) -> int:
         """A moment; beside a main training until the job has trained on something, so that it keeps up."""

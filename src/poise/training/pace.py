@@ -121,6 +121,11 @@ class Pace:
         return self._found.allowed
 
     @property
+    def settled(self) -> bool:
+        """Whether that number is final."""
+        return self._found.settled
+
+    @property
     def beside_others(self) -> int:
         """How many may run at once while others share the device, as far as memory is known to suffice."""
         return self.allowed if self._found.settled else self._beside

@@ -21,6 +21,7 @@ from poise.tuning.history import (
 )
 from poise.tuning.policy import PolicyTuner
 from poise.tuning.rewards import Reward, TrialResult, Witness
+from poise.tuning.splits import is_possible
 from poise.tuning.trials import Trials
 
 __all__ = [
@@ -48,6 +49,7 @@ __all__ = [
     "entry_as_json",
     "entry_from_json",
     "first_classifier",
+    "is_possible",
     "judge_before",
     "judged_hits",
     "judging_epochs",

@@ -18,7 +18,7 @@ import math
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -31,7 +31,7 @@ from poise.data import Draws
 from poise.errors import check_number, check_whole
 from poise.nets import BatchNorm, Model, Output
 from poise.policies import MOST_TRIALS, Forecast
-from poise.training import Event, Situation, TuningDone
+from poise.training import Event, Pause, Situation, TrialStep, TuningDone
 from poise.training.evaluate import BATCH
 from poise.training.noise import seeding
 from poise.training.step import class_counts, drawn_in_training, prior
@@ -48,7 +48,9 @@ _UNTUNED: Final = ("ce", "margin")  # terms that distil nothing
 _DECAYS: Final = (0.9, 0.999)  # of Adam's moments
 _EPSILON: Final = 1e-8
 
+T = TypeVar("T")
 State = dict[str, Tensor]
+Pausing = Generator[Pause, None, T]  # work that pauses after every step
 
 
 @dataclass(frozen=True)
@@ -96,10 +98,13 @@ class BilevelTuner(Tuner):
             log.warning("phase %d has nothing to validate on; its action is not tuned", task.phase)
         else:
             done = [entry.step for entry in task.history if isinstance(entry, Stepped)]
-            action = done[-1].action if done else action
+            action, number = done[-1].action if done else action, len(done)
             problem = InnerProblem(task.trials.inputs.situation, environment, self.default)
             for step in hyper_steps(problem, self.default, BilevelOptions(**self.options), done):
-                action = step.action
+                if isinstance(step, Pause):
+                    yield TrialStep(task.phase, *step, self.kind.name, number)
+                    continue
+                action, number = step.action, number + 1
                 task.history.append(Stepped(task.phase, step))
                 yield TuningDone(task.phase, self.kind.name, step.as_json())
         task.history.append(Chosen(task.phase, action))
@@ -129,8 +134,10 @@ BILEVEL: Final = TunerKind(
 
 def hyper_steps(
     problem: InnerProblem, action: Action, options: BilevelOptions = DEFAULTS, done: Sequence[HyperStep] = ()
-) -> Iterator[HyperStep]:
+) -> Iterator[HyperStep | Pause]:
     """Tune the action round by round, after the rounds that are done; the last step holds the chosen one.
+
+    Inside of a round it pauses after every step of its training.
 
     Adam moves u = log(1 + w) for a weight w and v = log(lr): relative steps where values are large, while a weight of 0
     moves by absolute ones, so that it can both be reached and be left. Weights stay in [0, 20], learning rates in
@@ -146,7 +153,7 @@ def hyper_steps(
         if number < len(done):
             loss, gradient = done[number].loss, done[number].gradient
         else:
-            loss, gradient = problem.hypergradient(current, options.steps, number)
+            loss, gradient = yield from problem.differentiating(current, options.steps, number)
         tried = HyperStep(number, current, loss, gradient)
         if not tried.finite:
             if number >= len(done):
@@ -186,25 +193,43 @@ class InnerProblem:
 
     def hypergradient(self, action: Action, steps: int, number: int) -> tuple[float, dict[str, float]]:
         """The loss at this action, and ∂L/∂θ_T carried back through the steps to the hyperparameters."""
-        with self._situation.backend.active(), torch.enable_grad():
-            like = self._model.head.new
-            hyper = {axis: like.new_tensor(float(action[axis])).requires_grad_() for axis in tuned_axes(action)}
-            state = self.unrolled(action, hyper, steps, number)
-            loss, at_end = self._validate(state)
-            if not hyper:
-                return loss, {}
-            found = torch.autograd.grad(
-                [state[name] for name in at_end],
-                list(hyper.values()),
-                list(at_end.values()),
-                allow_unused=True,  # the first phase has no distillation terms
-                materialize_grads=True,
-            )
+        return _run_through(self.differentiating(action, steps, number))
+
+    def differentiating(self, action: Action, steps: int, number: int) -> Pausing[tuple[float, dict[str, float]]]:
+        """The same, a step at a time: nothing is set for the thread in the pauses."""
+        work = self._differentiate(action, steps, number)
+        while True:
+            with self._situation.backend.active():
+                try:
+                    pause = next(work)
+                except StopIteration as end:
+                    found: tuple[float, dict[str, float]] = end.value
+                    return found
+            yield pause
+
+    def _differentiate(self, action: Action, steps: int, number: int) -> Pausing[tuple[float, dict[str, float]]]:
+        like = self._model.head.new
+        hyper = {axis: like.new_tensor(float(action[axis])).requires_grad_() for axis in tuned_axes(action)}
+        state = yield from self._unroll(action, hyper, steps, number)
+        loss, at_end = self._validate(state)
+        if not hyper:
+            return loss, {}
+        found = torch.autograd.grad(
+            [state[name] for name in at_end],
+            list(hyper.values()),
+            list(at_end.values()),
+            allow_unused=True,  # the first phase has no distillation terms
+            materialize_grads=True,
+        )
         return loss, {axis: float(value) for axis, value in zip(hyper, found, strict=True)}
 
     def unrolled(self, action: Action, hyper: Mapping[str, Tensor], steps: int, number: int) -> State:
         """Parameters and running statistics after the steps, as functions of the hyperparameters."""
+        return _run_through(self._unroll(action, hyper, steps, number))
+
+    def _unroll(self, action: Action, hyper: Mapping[str, Tensor], steps: int, number: int) -> Pausing[State]:
         self._model.train()
+        images = min(self._situation.schedule.batch, len(self._feed))
         state = {**dict(self._model.named_parameters()), **dict(self._model.named_buffers())}
         rate = hyper.get("lr", action.lr)
         velocity: State = {}
@@ -214,6 +239,7 @@ class InnerProblem:
                 push = gradient + self._situation.schedule.weight_decay * state[name]
                 velocity[name] = self._situation.schedule.momentum * velocity[name] + push if name in velocity else push
                 state[name] = state[name] - rate * velocity[name]
+            yield Pause(images)
         return state
 
     def _gradients(
@@ -284,6 +310,16 @@ class InnerProblem:
         images = self._situation.preprocessing.plain(pixels).contiguous(memory_format=torch.channels_last)
         output: Output = functional_call(self._model, values, (images,))
         return nn.functional.cross_entropy(output.logits, labels, reduction="none")
+
+
+def _run_through(work: Pausing[T]) -> T:
+    """What comes of work that is not to pause."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            found: T = end.value
+            return found
 
 
 def _balanced_weights(labels: Tensor) -> Tensor:

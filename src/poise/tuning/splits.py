@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from poise import draws
+from poise.data import ImageSet, Memory
 from poise.methods import Growth
 from poise.training import LocalPhase
-from poise.tuning.attempt import TrialInputs
+from poise.tuning.attempt import TrialInputs, TrialSettings
 from poise.tuning.environment import Environment, local_environment, look_ahead
 
 
@@ -44,6 +47,18 @@ def draw_environments(inputs: TrialInputs, number: int) -> list[Environment]:
     if wanted != "lookahead" or found == [None]:
         found.insert(0, draw_local(inputs, number))
     return [environment for environment in found if environment is not None]
+
+
+def is_possible(settings: TrialSettings, old: int, memory: Memory, new: ImageSet, reserve: ImageSet) -> bool:
+    """Whether a round would have an environment, so that actions can be tried at all.
+
+    That depends on which classes have one image and which have more, so that a few of each are looked at.
+    """
+    memory = Memory(*(part.first_of_each_label(2) for part in (memory.exemplars, memory.reserve)))
+    new, reserve, generator = new.first_of_each_label(2), reserve.first_of_each_label(1), np.random.default_rng(0)
+    if settings.environment != "local" and look_ahead(memory, new, reserve, old, generator) is not None:
+        return True
+    return bool(len(memory) or not old) and local_environment(memory, new, reserve, generator) is not None
 
 
 def draw_local(inputs: TrialInputs, number: int) -> Environment | None:

@@ -45,7 +45,7 @@ from poise.tuning.rewards import (
     mean_outcome,
     validated_classes,
 )
-from poise.tuning.splits import Split, draw_environments, draw_local, draw_splits
+from poise.tuning.splits import Split, draw_local, draw_splits, is_possible
 
 E = TypeVar("E")
 
@@ -99,7 +99,8 @@ class Trials:
     @cached_property
     def possible(self) -> bool:
         """Whether there is anything to validate on."""
-        return bool(draw_environments(self.inputs, 0))
+        inputs = self.inputs
+        return is_possible(inputs.settings, inputs.situation.growth.old, inputs.memory, inputs.new, inputs.reserve)
 
     @property
     def works_beside(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 from poise.data.sources.base import Source
@@ -21,12 +22,16 @@ from poise.places import (
     cifar_folder,
     collection_place,
     explain_getting,
+    explain_shadowed,
     explain_unknown,
     is_name,
     is_pack,
     named_place,
     remember,
+    shadowed,
 )
+
+log = logging.getLogger(__name__)
 
 
 def open_source(data: str, *, size: int | None = None, outlined: bool = False) -> Source:
@@ -48,15 +53,23 @@ def open_source(data: str, *, size: int | None = None, outlined: bool = False) -
             collection, place = COLLECTIONS[data], collection_place(COLLECTIONS[data])
             if outlined and (place is None or (collection.needs_pack and place.is_dir())):
                 return OutlinedSource(collection, place)
+            _warn_of_shadowed(data)
             return open_collection(collection, place)
         return DigitsSource() if data == EMBEDDED else _open_cifar(RELEASES[data])
     place = named_place(data) if is_name(data) else None
     if place is not None:
+        _warn_of_shadowed(data)
         return _open_place(place, data, size)
     path = expand_user(data)
     if path.is_dir() or path.suffix == ENDING:
         return _open_place(path, None, size)
     raise UserError(explain_unknown(data))
+
+
+def _warn_of_shadowed(name: str) -> None:
+    """Say so where another data set is opened than the one that was registered under this name."""
+    if (registered := shadowed(name)) is not None:
+        log.warning("%s", explain_shadowed(name, registered))
 
 
 def _open_place(path: Path, name: str | None, size: int | None) -> Source:

@@ -209,10 +209,14 @@ class RunRecord:
         return not INFORMED.isdisjoint(self.labels)
 
     @property
+    def varied(self) -> str:
+        """The word of the recipe for how training images are varied; `data`: as the data say."""
+        return str((self.result or {}).get("augmentation") or self.recipe.get("augmentation") or "data")
+
+    @property
     def augmentation(self) -> str | None:
         """The word of the recipe for a stronger augmentation than that of most methods; None without one."""
-        word = (self.result or {}).get("augmentation") or self.recipe.get("augmentation")
-        return str(word) if word in AUGMENTATIONS else None
+        return self.varied if self.varied in AUGMENTATIONS else None
 
     @property
     def seed(self) -> int:

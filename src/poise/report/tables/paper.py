@@ -13,6 +13,9 @@ from functools import cache
 from importlib import resources
 from typing import Any, Final
 
+from poise.methods import METHODS
+from poise.recipes import parse_toml, recipe_names, recipe_text
+from poise.recipes.keys import KEYS
 from poise.report.reading import RunRecord, StreamKind
 from poise.runfolder import is_tuned
 
@@ -22,6 +25,14 @@ OTHER_TUNERS: Final = {"crossval": 5, "offline-rl": 6, "bilevel": 7}
 TUNED: Final = {frozenset({"kd"}): 2, frozenset({"kd", "classifier"}): 3, frozenset({"kd", "classifier", "lr"}): 4}
 #: Where the paper uses another name: its RMM is RMM's memory with AANets.
 ROWS: Final = {"aanets+rmm": "rmm"}
+#: Recipe keys that say how a run trains, and on what, beside its method, network, epochs, augmentation and memory.
+_TRAINING_KEYS: Final = (
+    *("images_per_class", "batch", "momentum", "weight_decay", "optimiser", "decay", "warmup", "first_lr"),
+    *("milestones", "balance_share", "balance_lr", "images"),
+)
+_ORDER: Final = 1993  # of the classes
+#: The word of a recipe that says what the data's own augmentation is.
+_OWN_AUGMENTATION: Final = {"imagenet": "resized", "imagenet-subset": "resized"}
 _SETTINGS: Final = ("tfh", "tfs", "average")
 _ABLATED: Final = (StreamKind(5, "tfh"), StreamKind(5, "tfs"), StreamKind(25, "tfh"), StreamKind(25, "tfs"))
 
@@ -127,7 +138,7 @@ def _ablation_figure(table: str, number: int | str | None, run: RunRecord, strea
 
 
 def _comparable(run: RunRecord) -> bool:
-    """Whether memory, epochs, network, exam, augmentation and the base of AANets are those of the paper."""
+    """Whether everything that a recipe says of data, memory and training is as in the paper."""
     return _differences(run, {}, {}, 0) == []
 
 
@@ -138,15 +149,16 @@ def _differences(run: RunRecord, entry: Mapping[str, Any], cell: Mapping[str, An
     another memory in TFS.
     """
     data = _figures()["data"].get(run.data)
-    if data is None or run.exam != "test" or (run.recipe.get("options") or {}).get("base", "podnet") != "podnet":
+    if data is None or run.exam != "test" or not _trains_alike(run, data, entry):
         return None
     protocol = {**_figures()["protocol"][data], **entry.get("protocol", {}).get(data, {})}
     own = {name: run.recipe.get(name) or protocol.get(name) for name in ("epochs", "net")}
     if any(value != protocol.get(name, value) for name, value in own.items()):
         return None
-    if run.augmentation not in (None, protocol.get("augmentation")):
+    if run.varied not in ("data", _OWN_AUGMENTATION.get(data), protocol.get("augmentation")):
         return None
     found = ["AutoAugment and Cutout there"] if run.augmentation != protocol.get("augmentation") else []
+    found += ["another class order there"] if run.recipe.get("order", _ORDER) != _ORDER else []
     found += ["another 100 classes there"] if protocol.get("data", run.data) != run.data else []
     found += [protocol["unlike"]] if "unlike" in protocol else []
     memory = run.recipe.get("memory") or {}
@@ -158,6 +170,38 @@ def _differences(run: RunRecord, entry: Mapping[str, Any], cell: Mapping[str, An
     elif not place or total != cell.get("total"):
         return None
     return found + ([cell["unlike"]] if place and "unlike" in cell else [])
+
+
+def _trains_alike(run: RunRecord, data: str, entry: Mapping[str, Any]) -> bool:
+    """Whether images, schedule and options are those of the shipped recipe, and nothing is reserved.
+
+    Of a bare result the schedule is not known, and counts as alike. Options that the method's released code has by
+    setting may be any.
+    """
+    shipped, whole = _shipped_recipe(data, ROWS.get(run.method, run.method)), "batch" in run.recipe
+    if not shipped or (run.recipe.get("memory") or {}).get("reserve"):
+        return False
+    for name in _TRAINING_KEYS:
+        wanted = shipped.get(name, _default(name))
+        if run.recipe.get(name, _default(name) if whole else wanted) != wanted:
+            return False
+    usual, options = METHODS[shipped["method"]].options, shipped.get("options", {})
+    own, named = ({**usual, **each} for each in (run.recipe.get("options") or {}, options))
+    return all(own.get(name) == named.get(name) for name in {*own, *named} - {*entry.get("given", ())})
+
+
+@cache
+def _shipped_recipe(data: str, method: str) -> dict[str, Any]:
+    """The recipe of a method in the paper's protocol on these data; empty where there is none."""
+    name = f"{data}/{method}"
+    return parse_toml(recipe_text(name), name) if name in recipe_names() else {}
+
+
+@cache
+def _default(name: str) -> Any:  # noqa: ANN401 - a value of any key
+    """What holds for a key that a recipe does not say."""
+    (text,) = (key.default for key in KEYS if key.name == name)
+    return None if text == "none" else tomllib.loads(f"value = {text}")["value"]
 
 
 def _changes_action(run: RunRecord, entry: Mapping[str, Any], data: str) -> bool:

@@ -1,0 +1,128 @@
+"""The keys of a recipe, each with its type, its default and one line of meaning, for `poise recipes --keys`.
+
+What they do is in `poise.experiment.recipe`, and at greater length in docs/recipes.md. There is no torch here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from poise.errors import UserError, suggestion
+
+#: The command that lists them, for help texts and error lines.
+LIST_KEYS: Final = "poise recipes --keys"
+
+
+class Key(NamedTuple):
+    """A key of a recipe.
+
+    Attributes:
+        name: with dots where it is in a table.
+        kind: what its value may be.
+        default: as it is written in TOML; `none` where nothing is said.
+        meaning: one line.
+    """
+
+    name: str
+    kind: str
+    default: str
+    meaning: str
+
+
+_ROWS: Final = (
+    ("data", "text", '"digits"', "a data set ('poise data' lists them), a folder of class folders, or a pack"),
+    ("image_size", "whole number", "none", "height and width of images from class folders or a pack, 8 to 4096"),
+    ("images_per_class", "whole number or list", "none", "of training, at most; [100, 5]: from 100 down to 5"),
+    ("method", "text", '"lucir"', "lucir, icarl, lwf, podnet, aanets, der, foster, simplecil, ranpac, slca, …"),
+    ("options", "table", "{}", "of the method, e.g. options.lambda_base=10"),
+    ("net", "text", "none", "small, resnet32, resnet18, …, PACKAGE:NAME; none: what suits the data"),
+    ("setting", "text", '"tfh"', "kind of stream: tfh (half of the classes first), tfs (equal phases) or groups"),
+    ("phases", "whole number", "5", "phases after the first half (tfh), or in all (tfs)"),
+    ("groups", "list", "none", "sizes of groups of classes, e.g. [5,3,2], or the classes, [[0,1],[2,3]]"),
+    ("order", "whole number or text or list", "1993", "of the classes: a seed, sorted, podnet-1 …, or a list"),
+    ("memory", "whole number or text or table", "{per_class = 20}", "images kept of each class, or all: every image"),
+    ("memory.per_class", "whole number", "20", "images kept of each class; 0: none"),
+    ("memory.total", "whole number", "none", "images kept in total, shared evenly; in place of memory.per_class"),
+    ("memory.reserve", "whole number", "0", "kept images of each class that are never trained on, but validate"),
+    ("memory.rule", "text", '"plain"', "plain, rmm (exemplars share the room for new images), or all: every image"),
+    ("memory.allocation", "number or list", "none", "of rmm: that share ρ, or one for each phase; if not set 0.5"),
+    ("memory.knows_increment", "true or false", "false", "of rmm: as released, told how large the next phase is"),
+    ("memory.after_phase_0", "text", "none", "of rmm: what is kept after phase 0, rmm or plain; if not set rmm"),
+    ("epochs", "whole number", "160", "of the main stage of every phase"),
+    ("batch", "whole number", "128", "images in a training step, at least 2"),
+    ("momentum", "number", "0.9", "of SGD"),
+    ("weight_decay", "number", "0.0005", "added to the gradients by SGD, applied apart from them by AdamW"),
+    ("optimiser", "text", '"sgd"', "sgd or adamw"),
+    ("decay", "text", '"steps"', "how the learning rate falls: steps, as the method's stages say, or cosine"),
+    ("warmup", "number", "0.0", "the share of a stage's epochs in which the learning rate rises to its start"),
+    ("policy", "text", '"online"', "what chooses the action of a phase: online, fixed, race, exp3, …"),
+    ("policy_options", "table", "{}", "of the policy, and wrappers around it, e.g. policy_options.safe=1.0"),
+    ("space", "text or table or list", "none", "the actions: paper, joint, …, or a grid; none: the policy's own"),
+    ("tune", "list", "none", 'tune only these kinds of axes, e.g. ["kd","classifier","lr"]; none: all'),
+    ("trials", "table", "{}", "how actions are tried; what is not set is the policy's own"),
+    ("trials.environment", "text", "none", "local, lookahead or both; if not set local, for online both"),
+    (
+        "trials.horizon",
+        "whole number",
+        "none",
+        "how often a local training is repeated, with itself as teacher; if not set 0",
+    ),
+    ("trials.validation", "whole number", "none", "images held out of each class; if not set 10, for online 30"),
+    ("trials.length", "number", "none", "of a trial, as a share of epochs; if not set 0.1, for online 0.3"),
+    ("trials.longest", "whole number", "none", "the most epochs of a trial; if not set no limit, for online 16"),
+    (
+        "trials.even",
+        "true or false",
+        "none",
+        "hold out as many images of each class; if not set true, for online false",
+    ),
+    (
+        "trials.classifier",
+        "text",
+        "none",
+        "how auto is decided: full, trials, paper; if not set full, for online trials",
+    ),
+    ("action", "table", "{}", "changes to the method's default action from phase 1 on, e.g. action.lr=0.05"),
+    ("first_lr", "number", "none", "learning rate of phase 0; none: the method's own"),
+    ("exam", "text", '"test"', "what each phase is tested on: test, or dev, training images that are set aside"),
+    ("start", "text", "none", "folder of another run, whose state after phase 0 is where this one starts"),
+    ("seed", "whole number", "0", "of every random draw"),
+    ("device", "text", '"auto"', "auto, cpu, cuda or cuda:N"),
+    ("precision", "text", '"auto"', "auto (bf16 on a GPU that has it, else fp32), fp32, tf32 or bf16"),
+    ("deterministic", "true or false", "false", "byte-identical runs on a GPU too, more slowly"),
+    ("choose", "true or false", "false", "what is not said is chosen for the images of the first phase"),
+    ("images", "whole number", "none", "for how many images epochs is meant; phases of others are shorter or longer"),
+    ("augmentation", "text", '"data"', "data (its own), judged, resized, autoaugment, cutout, autoaugment+cutout"),
+    ("batch_statistics", "text", '"local"', "of batch norm on several ranks: local, of a rank's part, or synchronised"),
+    ("milestones", "list", "none", "shares of the main stage after which the learning rate is ×0.1; none: its own"),
+    ("balance_share", "number", "none", "length of balance=finetune as a share of epochs; none: the method's own"),
+    ("balance_lr", "number", "none", "learning rate of balance=finetune; none: the method's own"),
+)
+#: Every key of a recipe, in the order of docs/recipes.md.
+KEYS: Final = tuple(Key(*row) for row in _ROWS)
+_NAMES: Final = frozenset(key.name for key in KEYS)
+_TABLES: Final = tuple(name for name in sorted(_NAMES) if any(other.startswith(f"{name}.") for other in _NAMES))
+
+
+def refuse_unknown_keys(values: Mapping[str, Any]) -> None:
+    """Refuse values of a recipe whose key does not exist; names of options and of axes are checked elsewhere."""
+    _refuse_unknown(values, "")
+    for table in _TABLES:
+        if isinstance(inner := values.get(table), dict):
+            _refuse_unknown(inner, f"{table}.")
+
+
+def _refuse_unknown(values: Mapping[str, Any], prefix: str) -> None:
+    inside = (name.removeprefix(prefix) for name in _NAMES if name.startswith(prefix))
+    known = {name for name in inside if "." not in name}
+    for name in values:
+        if name not in known:
+            raise UserError(f"unknown key '{prefix}{name}'; {suggestion(name, known)} (all keys: '{LIST_KEYS}')")
+
+
+def said_by(values: Mapping[str, Any], name: str) -> Any:  # noqa: ANN401 - a value of any key
+    """What the values of a recipe say about a key, with dots where it is in a table; None: nothing."""
+    table, _, inner = name.partition(".")
+    found = values.get(table)
+    return (found.get(inner) if isinstance(found, dict) else None) if inner else found
