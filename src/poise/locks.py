@@ -8,7 +8,7 @@ import os
 import re
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -45,6 +45,18 @@ def locked(
         finally:
             if signed and files.is_at(file, path):
                 path.unlink(missing_ok=True)  # before the lock ends: nobody else can have signed it
+
+
+@contextmanager
+def one_at_a_time(folder: Path) -> Iterator[None]:
+    """Wait until no other process is in here, for what takes a moment; where a disk has no locks, nothing waits."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def _open_locked(path: Path, busy: str, may_replace: Callable[[_Signature], bool]) -> BinaryIO:

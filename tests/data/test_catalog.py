@@ -5,6 +5,8 @@ import hashlib
 import json
 import pickle
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -176,6 +178,16 @@ def test_a_registered_data_set_is_forgotten_and_its_files_stay(home: Path, monke
         with pytest.raises(UserError, match=re.escape(words)):
             forget(name)
     assert config(home).read_bytes() == before
+
+
+def test_what_several_processes_register_at_once_is_all_remembered(home: Path) -> None:
+    add = "import sys; from pathlib import Path; from poise.places import remember\n"
+    add += "for number in range(20): remember(f'{sys.argv[1]}-{number}', Path('/pets'))"
+    adding = [subprocess.Popen([sys.executable, "-c", add, name]) for name in "abcd"]
+    assert [process.wait() for process in adding] == [0] * 4
+    names = {f"{name}-{number}" for name in "abcd" for number in range(20)}
+    assert json.loads(config(home).read_text())["folders"].keys() == names
+    assert [path.name for path in config(home).parent.iterdir()] == [config(home).name]
 
 
 def test_a_registered_folder_is_remembered_by_its_absolute_path(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

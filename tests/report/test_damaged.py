@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 from collections.abc import Callable
@@ -12,7 +13,7 @@ import pytest
 
 from poise import store
 from poise.errors import Damaged, UserError
-from poise.report import add_digests, load_result, read_run
+from poise.report import Report, add_digests, gather, load_result, read_run
 from poise.studies import gather_with_studies
 
 Write = Callable[..., Path]
@@ -118,6 +119,20 @@ def test_the_rest_is_shown_and_the_reason_listed(damage: str, write: Write, tmp_
 
 
 # Digests --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_full_disk_is_the_fault_of_no_run(write: Write) -> None:
+    report = gather([write("bad"), write("good")])
+
+    def fail(shown: Report) -> None:
+        raise ValueError("this run cannot be shown")
+
+    def fill(shown: Report) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    for make, alone in [(fill, None), (fail, fill)]:
+        with pytest.raises(OSError, match="No space left"):
+            report.without_failing(make, alone)
 
 
 def test_a_result_without_a_digest_is_shown_as_unverified(write: Write, tmp_path: Path) -> None:

@@ -19,7 +19,9 @@ from PIL import Image
 from poise import files
 
 #: What an image file may be, whatever its name says. Pillow knows more, and starts another program for some (EPS).
-FORMATS: Final = ("JPEG", "PNG", "PPM", "BMP", "GIF", "TIFF", "WEBP", "JPEG2000", "AVIF")
+FORMATS: Final = ("JPEG", "PNG", "GIF", "BMP", "PPM", "TIFF", "WEBP", "JPEG2000", "AVIF")
+#: The same in words.
+FORMAT_WORDS: Final = "JPEG, PNG, GIF, BMP, PPM, TIFF, WebP, JPEG 2000 or AVIF"
 #: The most pixels of one image; Pillow's own limit, unless a program has moved that.
 MOST_PIXELS: Final = 178_956_970
 #: The most pixels that are decoded at once: 1 to 2 GB of memory.

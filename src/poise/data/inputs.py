@@ -23,7 +23,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
 from poise.data.arrays import array_pixels, stack_images
-from poise.data.decoding import known_formats, open_image, room_for
+from poise.data.decoding import FORMAT_WORDS, known_formats, open_image, room_for
 from poise.data.stores import DenseStore
 from poise.data.suitable import check_room
 from poise.errors import UserError
@@ -300,7 +300,7 @@ def _undecodable(path: str | Path) -> Iterator[None]:
     except Exception as error:  # a damaged file can make Pillow raise nearly anything
         reason = " ".join(str(error).replace(str(path), "file").split()) or type(error).__name__
         if isinstance(error, UnidentifiedImageError):
-            reason = "it is no JPEG, PNG, GIF, BMP, PPM, TIFF or WebP"
+            reason = f"it is no {FORMAT_WORDS}"
             if Path(path).suffix.lower() in UNREADABLE:
                 raise UserError(f"image {path} is HEIC, which cannot be decoded; convert it to JPEG") from error
         raise UserError(f"image {path} cannot be decoded ({reason}); replace or remove it") from error

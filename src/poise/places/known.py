@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from poise import store
+from poise import locks, store
 from poise.errors import Damaged, UserError, shown, suggestion
 from poise.files import expand_user
 from poise.places.collections import COLLECTIONS, Collection
@@ -317,17 +318,17 @@ def _read_registered() -> dict[str, Path]:
 
 def remember(name: str, folder: Path) -> None:
     """Register a folder under a name."""
-    _write_registered({**_read_registered(), name: folder})
+    with _registering() as folders:
+        folders[name] = folder
 
 
 def forget(name: str) -> Path:
     """Take back what `remember` did, and say where that was; the data stay."""
-    folders = _read_registered()
-    if name not in folders:
-        raise UserError(f"no data set {shown(name)} is registered; {suggestion(name, folders)}{_explain_found(name)}")
-    folder = folders.pop(name)
-    _write_registered(folders)
-    return folder
+    with _registering() as folders:
+        if name not in folders:
+            found = f"{suggestion(name, folders)}{_explain_found(name)}"
+            raise UserError(f"no data set {shown(name)} is registered; {found}")
+        return folders.pop(name)
 
 
 def still_found(name: str) -> Path | None:
@@ -345,11 +346,16 @@ def _explain_found(name: str) -> str:
     return f" ({name} is found without that: {place})" if (place := still_found(name)) is not None else ""
 
 
-def _write_registered(folders: Mapping[str, Path]) -> None:
+@contextmanager
+def _registering() -> Iterator[dict[str, Path]]:
+    """What is registered, to be changed: written down at the end, and no other process changes it meanwhile."""
     path = _config()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        store.write_json(path, {"folders": {name: str(folder) for name, folder in folders.items()}})
+        with locks.one_at_a_time(path.parent):
+            folders = _read_registered()
+            yield folders
+            store.write_json(path, {"folders": {name: str(folder) for name, folder in folders.items()}})
     except OSError as error:
         raise UserError(
             f"{path} cannot be written ({error.strerror}); check its permissions, or use POISE_DATA"

@@ -126,6 +126,8 @@ def _failure(attempt: Callable[[Report], object], report: Report) -> Exception |
     try:
         attempt(report)
     except Exception as error:
+        if files.is_disk_full(error):  # no fault of the run
+            raise
         return error
     return None
 
