@@ -42,6 +42,7 @@ SCRIPT = Path(sys.executable).with_name("poise")
         (["run", "digits/lucri"], "did you mean 'digits/lucir'?"),
         (["run", "nowhere.toml"], "cannot be read"),
         (["run", "epoch=3"], "did you mean 'epochs'?"),
+        (["run", "trials.lenght=3"], "did you mean 'trials.length'?"),
         (["run", "setting=tsf"], "did you mean 'tfs'?"),
         (["run", "digits/lucir", "method=icral"], "did you mean 'icarl'?"),
         (["run", "digits/lucir", "fast"], "'fast' is not key=value"),
@@ -424,6 +425,8 @@ def test_the_keys_of_recipes_are_listed_with_what_a_recipe_says(poise: Command, 
     assert re.search(r' "plain" +"rmm" +plain, rmm', said["memory.rule"])
     assert re.search(r" 0\.9 +0\.9 +of SGD", said["momentum"])
     assert '{per_class = 5, rule = "rmm", allocation = [0.8' in said["memory"]
+    said = {re.split(r" {2,}", line)[0]: line for line in poise("recipes", "digits/lucir", "--keys").out.splitlines()}
+    assert re.search(r" 20 +5 +images kept of each class", said["memory.per_class"])  # of memory = 5
     assert "did you mean 'digits/rmm'?" in refusal("recipes", "digits/rrm", "--keys")
 
 
@@ -431,7 +434,7 @@ def test_the_keys_of_recipes_are_listed_with_what_a_recipe_says(poise: Command, 
     ("text", "line"),
     [
         ("epoch = 3", "unknown key 'epoch'; did you mean 'epochs'? (all keys: 'poise recipes --keys')"),
-        ("[trials]\nlenght = 3", "unknown key 'trials.lenght'; did you mean 'length'?"),
+        ("[trials]\nlenght = 3", "unknown key 'trials.lenght'; did you mean 'trials.length'?"),
         ("epochs 3", "mine.toml is not TOML"),
         (f"epochs = {'9' * 5000}", "has a number that is too long"),
         (f"groups = {'[' * 50}{']' * 50}", "nested more than 16 levels deep"),

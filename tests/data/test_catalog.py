@@ -127,6 +127,17 @@ def test_poise_data_is_searched_before_what_is_registered_which_is_said(
     assert (entry.where, entry.unused) == (str(found), str(registered))
 
 
+def test_what_is_in_poise_data_is_opened_although_what_is_registered_cannot_be_read(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class_folders(home / "data" / "pets")
+    config(home).parent.mkdir(parents=True)
+    config(home).write_text("{broken")
+    assert "is damaged" in refusal("animals")
+    monkeypatch.setenv("POISE_DATA", str(home / "data"))
+    assert open_source("pets").class_names == ("cat", "dog")
+
+
 @pytest.mark.parametrize("same", ["link", "gone"])
 def test_nothing_is_said_where_nothing_else_could_be_opened(
     home: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, same: str
@@ -178,6 +189,10 @@ def test_a_registered_data_set_is_forgotten_and_its_files_stay(home: Path, monke
         with pytest.raises(UserError, match=re.escape(words)):
             forget(name)
     assert config(home).read_bytes() == before
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(home / "elsewhere"))
+    with pytest.raises(UserError, match="no data set 'pets' is registered"):
+        forget("pets")
+    assert not (home / "elsewhere").exists()
 
 
 def test_what_several_processes_register_at_once_is_all_remembered(home: Path) -> None:

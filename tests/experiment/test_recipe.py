@@ -245,7 +245,7 @@ def test_only_online_holds_out_unevenly_and_judges_by_its_trials() -> None:
     ("word", "line"),
     [
         ("epoch=3", "unknown key 'epoch'; did you mean 'epochs'?"),
-        ("memory.totl=3", "unknown key 'memory.totl'; did you mean 'total'?"),
+        ("memory.totl=3", "unknown key 'memory.totl'; did you mean 'memory.total'?"),
         ("setting=tsf", "unknown setting 'tsf'; did you mean 'tfs'?"),
         ("exam=tst", "unknown exam 'tst'; did you mean 'test'?"),
         ("method=icral", "unknown method 'icral'; did you mean 'icarl'?"),

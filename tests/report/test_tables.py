@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from poise.experiment import load_recipe
+from poise.methods import make_method
 from poise.recipes import recipe_names
 from poise.report.comparisons import comparisons
 from poise.report.page.glance import summary
@@ -172,7 +173,7 @@ def test_the_papers_imagenet_figures_stand_beside_the_subset_of_each_methods_cod
     assert published_accuracy(tuned, 5, "tfh") == Published(70.6, 0.7)
     aanets = paper_run(write, "aanets", **podnets, method="aanets")
     assert published_accuracy(aanets, 5, "tfh") == Published(77.0, 0.7)
-    rmm = paper_run(write, "rmm", **podnets, method="aanets", memory=RMM)
+    rmm = paper_run(write, "rmm", **podnets, method="aanets", memory=RMM_NOW)
     assert published_accuracy(rmm, 25, "tfs") == Published(71.6, 0.3)
     other = paper_run(write, "other", **{**podnets, "data": "imagenet-subset-lucir"}, method="aanets")
     assert published_accuracy(other, 5, "tfh") == Published(77.0, 0.7, "another 100 classes there")
@@ -234,6 +235,7 @@ def test_every_shipped_recipe_that_the_paper_has_stands_beside_its_figure(write:
         {"milestones": [0.3, 0.6]},
         {"balance_share": 0.5},
         {"images": 5000},
+        {"image_size": 64},
         {"options": {"lambda_base": 10.0}},
         {"memory": {"per_class": 20, "total": None, "reserve": 4}},
     ],
@@ -260,6 +262,48 @@ def test_a_bare_result_of_fewer_images_has_none_either(write: Write) -> None:
         assert published_accuracy(run_of_result(load_result(folder)), 5, "tfh") is None
     folder = write("usual", data="cifar100", setting="tfh", phases=5)
     assert published_accuracy(run_of_result(load_result(folder)), 5, "tfh") is not None
+
+
+def test_a_bare_result_with_another_action_or_network_has_none_either(write: Write) -> None:
+    usual = dict(make_method("lucir").default_action)
+    pretrained = {"pretrained_on": "ImageNet-1k"}
+    for name, changed, more in [("usual", {}, {}), ("slow", {"lr": 0.03}, {}), ("pretrained", {}, pretrained)]:
+        policy = {"name": "fixed", "action": {**usual, **changed}}
+        said = {**more, "resolved_policy": policy}
+        run = run_of_result(load_result(write(name, data="cifar100", setting="tfh", phases=5, more=said)))
+        alike = name == "usual"
+        assert (published_accuracy(run, 5, "tfh") is not None) == alike
+        assert (published_ablation(run, StreamKind(5, "tfh")) is not None) == alike
+
+
+def test_rmms_figure_stands_beside_the_shares_of_its_released_code_only(write: Write) -> None:
+    tried: list[tuple[str, str, int, dict[str, Any], bool]] = [
+        ("rmm", "tfh", 5, {}, True),
+        ("rmm", "tfh", 5, {"knows_increment": True}, True),
+        ("rmm", "tfh", 5, {"allocation": 0.9}, False),
+        ("rmm", "tfh", 5, {"after_phase_0": "plain"}, False),
+        ("rmm", "tfh", 25, {}, False),
+        ("rmm-25", "tfh", 25, {}, True),
+        ("rmm", "tfs", 5, {}, False),
+        ("rmm", "tfs", 5, {"allocation": 0.5}, True),
+        ("rmm", "tfs", 25, {"allocation": [0.5, 0.5]}, True),
+    ]
+    for name, setting, phases, changed, alike in tried:
+        keys = shipped_keys(f"cifar100/{name}")
+        keys |= {"setting": setting, "phases": phases, "memory": {**keys["memory"], **changed}}
+        run = paper_run(write, f"{name} {setting} {phases} {changed}", **keys)
+        assert (published_accuracy(run, phases, setting) is not None) == alike, (name, setting, phases, changed)
+
+
+def test_a_policy_that_tunes_less_or_decides_seldom_has_a_row_elsewhere(write: Write) -> None:
+    seldom = paper_run(write, "seldom", policy="online", policy_options={"every": 2})
+    assert published_accuracy(seldom, 5, "tfh") is None
+    assert published_every(seldom, StreamKind(5, "tfh")) is not None
+    for axes, figure in ({"feature_kd": [0.5, 1.0]}, None), ({"feature_kd": [0.5, 1.0], "lr": [0.1, 0.05]}, 63.9):
+        space = {"name": "grid", "axes": axes, "default": {"classifier": "auto"}, "actions": 2}
+        run = paper_run(write, f"tuned {len(axes)}", policy="online", more={"space": space})
+        found = published_accuracy(run, 5, "tfh")
+        assert (found.figure if found else None) == figure
 
 
 def test_another_class_order_is_said_and_not_compared(write: Write) -> None:
@@ -329,21 +373,22 @@ def test_a_memory_that_holds_more_after_phase_0_says_so_in_every_table(
 
 
 RMM = {"per_class": 20, "total": None, "reserve": 0, "rule": "rmm", "allocation": 0.5, "knows_increment": False}
+RMM_NOW = {**RMM, "after_phase_0": "rmm"}
 
 
 def test_rmms_memory_is_a_row_of_its_own_beside_the_papers_rmm(write: Write) -> None:
-    released = {**RMM, "knows_increment": True}
+    released = {**RMM_NOW, "knows_increment": True}
     runs = [
         paper_run(write, "plain", method="aanets"),
         paper_run(write, "plain-online", method="aanets", policy="online"),
-        paper_run(write, "rmm", method="aanets", memory=RMM),
-        paper_run(write, "rmm-online", method="aanets", memory=RMM, policy="online"),
+        paper_run(write, "rmm", method="aanets", memory=RMM_NOW),
+        paper_run(write, "rmm-online", method="aanets", memory=RMM_NOW, policy="online"),
         paper_run(write, "told", method="aanets", memory=released, more={"knows_increment": True}),
         paper_run(
             write, "told-online", method="aanets", memory=released, policy="online", more={"knows_increment": True}
         ),
         paper_run(write, "podnet", method="podnet"),
-        paper_run(write, "lucir-rmm", method="lucir", memory=RMM),
+        paper_run(write, "lucir-rmm", method="lucir", memory=RMM_NOW),
     ]
     found = [published_accuracy(run, 5, "tfh") for run in runs]
     assert [each and each.figure for each in found] == [65.3, 67.0, 67.6, 70.8, 67.6, 70.8, 64.7, None]
@@ -351,11 +396,11 @@ def test_rmms_memory_is_a_row_of_its_own_beside_the_papers_rmm(write: Write) -> 
     assert [(row[0].text, row[1].text) for row in table.rows] == [
         ("aanets", "fixed"),
         ("aanets", "online"),
-        ("aanets+rmm", "fixed"),
+        ("aanets+rmm", "fixed (more after phase 0)"),
         ("aanets+rmm", "fixed (knows increment)"),
-        ("aanets+rmm", "online"),
+        ("aanets+rmm", "online (more after phase 0)"),
         ("aanets+rmm", "online (knows increment)"),
-        ("lucir+rmm", "fixed"),
+        ("lucir+rmm", "fixed (more after phase 0)"),
         ("podnet", "fixed"),
     ]
     against = {
@@ -366,7 +411,7 @@ def test_rmms_memory_is_a_row_of_its_own_beside_the_papers_rmm(write: Write) -> 
     }
     assert against == {
         "aanets, online": "aanets, fixed",
-        "aanets+rmm, online": "aanets+rmm, fixed",
+        "aanets+rmm, online (more after phase 0)": "aanets+rmm, fixed (more after phase 0)",
         "aanets+rmm, online (knows increment)": "aanets+rmm, fixed (knows increment)",
     }
 

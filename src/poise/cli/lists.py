@@ -79,6 +79,6 @@ def data_remove(
 ) -> None:
     """Forget where an added data set is. Its files are left as they are."""
     folder = forget(name)
-    show(f"{name}: no longer registered; {folder} is left as it is")
+    show(f"{name}: no longer registered; {folder} is {'left as it is' if folder.exists() else 'gone already'}")
     if (place := still_found(name)) is not None:
         say(f"{name} is still found: {place}")

@@ -2,7 +2,8 @@
 
 A data set is looked for in the folder that POISE_DATA names, then among the folders that the user
 registered, which are remembered in one small file per user. Class folders of a data set that must be packed come after
-every pack of it. Where both have a data set, whoever opens it is told so (`shadowed`).
+every pack of it. Where both have a data set, whoever opens it is told so (`shadowed`), except of CIFAR, whose files are
+known by their md5.
 """
 
 from __future__ import annotations
@@ -324,11 +325,12 @@ def remember(name: str, folder: Path) -> None:
 
 def forget(name: str) -> Path:
     """Take back what `remember` did, and say where that was; the data stay."""
-    with _registering() as folders:
-        if name not in folders:
-            found = f"{suggestion(name, folders)}{_explain_found(name)}"
-            raise UserError(f"no data set {shown(name)} is registered; {found}")
-        return folders.pop(name)
+    if name in _read_registered():
+        with _registering() as folders:
+            if name in folders:
+                return folders.pop(name)
+    found = f"{suggestion(name, _read_registered())}{_explain_found(name)}"
+    raise UserError(f"no data set {shown(name)} is registered; {found}")
 
 
 def still_found(name: str) -> Path | None:

@@ -114,15 +114,18 @@ def refuse_unknown_keys(values: Mapping[str, Any]) -> None:
 
 
 def _refuse_unknown(values: Mapping[str, Any], prefix: str) -> None:
-    inside = (name.removeprefix(prefix) for name in _NAMES if name.startswith(prefix))
-    known = {name for name in inside if "." not in name}
-    for name in values:
+    known = {name for name in _NAMES if name.startswith(prefix) and "." not in name.removeprefix(prefix)}
+    for name in (f"{prefix}{each}" for each in values):
         if name not in known:
-            raise UserError(f"unknown key '{prefix}{name}'; {suggestion(name, known)} (all keys: '{LIST_KEYS}')")
+            raise UserError(f"unknown key '{name}'; {suggestion(name, known)} (all keys: '{LIST_KEYS}')")
 
 
 def said_by(values: Mapping[str, Any], name: str) -> Any:  # noqa: ANN401 - a value of any key
     """What the values of a recipe say about a key, with dots where it is in a table; None: nothing."""
     table, _, inner = name.partition(".")
     found = values.get(table)
-    return (found.get(inner) if isinstance(found, dict) else None) if inner else found
+    if not inner:
+        return found
+    if table == "memory" and found is not None and not isinstance(found, dict):  # its short form
+        found = {"rule": found} if found == "all" else {"per_class": found}
+    return found.get(inner) if isinstance(found, dict) else None

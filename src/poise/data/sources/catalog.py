@@ -67,8 +67,16 @@ def open_source(data: str, *, size: int | None = None, outlined: bool = False) -
 
 
 def _warn_of_shadowed(name: str) -> None:
-    """Say so where another data set is opened than the one that was registered under this name."""
-    if (registered := shadowed(name)) is not None:
+    """Say so where another data set is opened than the one that was registered under this name.
+
+    What is opened does not depend on what is registered, so that nothing fails where that cannot be read.
+    """
+    try:
+        registered = shadowed(name)
+    except UserError as error:
+        log.debug("%s", error)
+        return
+    if registered is not None:
         log.warning("%s", explain_shadowed(name, registered))
 
 

@@ -13,7 +13,8 @@ from functools import cache
 from importlib import resources
 from typing import Any, Final
 
-from poise.methods import METHODS
+from poise.data.budget import ALLOCATION
+from poise.methods import METHODS, make_method
 from poise.recipes import parse_toml, recipe_names, recipe_text
 from poise.recipes.keys import KEYS
 from poise.report.reading import RunRecord, StreamKind
@@ -23,12 +24,13 @@ from poise.runfolder import is_tuned
 OTHER_TUNERS: Final = {"crossval": 5, "offline-rl": 6, "bilevel": 7}
 #: What the rows of Table 3 tune.
 TUNED: Final = {frozenset({"kd"}): 2, frozenset({"kd", "classifier"}): 3, frozenset({"kd", "classifier", "lr"}): 4}
+ALL_TUNED: Final = 4
 #: Where the paper uses another name: its RMM is RMM's memory with AANets.
 ROWS: Final = {"aanets+rmm": "rmm"}
 #: Recipe keys that say how a run trains, and on what, beside its method, network, epochs, augmentation and memory.
 _TRAINING_KEYS: Final = (
     *("images_per_class", "batch", "momentum", "weight_decay", "optimiser", "decay", "warmup", "first_lr"),
-    *("milestones", "balance_share", "balance_lr", "images"),
+    *("milestones", "balance_share", "balance_lr", "images", "image_size"),
 )
 _ORDER: Final = 1993  # of the classes
 #: The word of a recipe that says what the data's own augmentation is.
@@ -60,6 +62,8 @@ def published_accuracy(run: RunRecord, phases: int, setting: str) -> Published |
         return None
     if not is_tuned(run.policy) and side == "policy":  # other hyperparameters than the paper's baseline
         return None
+    if side == "policy" and (every(run) != 1 or TUNED.get(frozenset(tuned_kinds(run)), ALL_TUNED) != ALL_TUNED):
+        return None  # rows of Tables S1 and 3
     unlike = _differences(run, entry, cell, _SETTINGS.index(setting))
     name = ROWS.get(run.method, run.method)
     printed = printed_accuracy(name, data, phases, setting, tuned=side == "policy")
@@ -91,7 +95,7 @@ def printed_hours() -> dict[str, float]:
 def ablation_number(run: RunRecord) -> int | None:
     """The row of Table 3 that a run belongs to, if any."""
     if run.fixed:
-        return None if run.recipe.get("action") else 1
+        return None if _own_action(run) else 1
     if run.policy in OTHER_TUNERS:
         return OTHER_TUNERS[run.policy]
     return None if run.informed or every(run) != 1 else TUNED.get(frozenset(tuned_kinds(run)))
@@ -173,13 +177,15 @@ def _differences(run: RunRecord, entry: Mapping[str, Any], cell: Mapping[str, An
 
 
 def _trains_alike(run: RunRecord, data: str, entry: Mapping[str, Any]) -> bool:
-    """Whether images, schedule and options are those of the shipped recipe, and nothing is reserved.
+    """Whether images, schedule, options and RMM's shares are those of the shipped recipe, and nothing is reserved.
 
     Of a bare result the schedule is not known, and counts as alike. Options that the method's released code has by
     setting may be any.
     """
-    shipped, whole = _shipped_recipe(data, ROWS.get(run.method, run.method)), "batch" in run.recipe
-    if not shipped or (run.recipe.get("memory") or {}).get("reserve"):
+    shipped, whole = _shipped_recipe(data, ROWS.get(run.method, run.method)), _is_whole(run)
+    if not shipped or (run.recipe.get("memory") or {}).get("reserve") or not _shares_alike(run, data):
+        return False
+    if (run.result or {}).get("pretrained_on"):
         return False
     for name in _TRAINING_KEYS:
         wanted = shipped.get(name, _default(name))
@@ -188,6 +194,32 @@ def _trains_alike(run: RunRecord, data: str, entry: Mapping[str, Any]) -> bool:
     usual, options = METHODS[shipped["method"]].options, shipped.get("options", {})
     own, named = ({**usual, **each} for each in (run.recipe.get("options") or {}, options))
     return all(own.get(name) == named.get(name) for name in {*own, *named} - {*entry.get("given", ())})
+
+
+def _is_whole(run: RunRecord) -> bool:
+    """Whether all of the recipe is known, and not only what a result repeats."""
+    return "batch" in run.recipe
+
+
+def _shares_alike(run: RunRecord, data: str) -> bool:
+    """Whether RMM's ρ are those of its released code, as far as recipes are shipped for the number of phases."""
+    memory = run.recipe.get("memory") or {}
+    if memory.get("rule") != "rmm":
+        return True
+    recipes = (_shipped_recipe(data, name) for name in ("rmm", f"rmm-{run.stream}"))
+    own = [recipe["memory"]["allocation"] for recipe in recipes if recipe.get("phases") == run.stream]
+    wanted = ALLOCATION if run.setting == "tfs" else own[0] if own else None
+    alike = wanted is None or _shares(memory.get("allocation")) == _shares(wanted)
+    return alike and memory.get("after_phase_0") != "plain"
+
+
+def _shares(allocation: Any) -> list[float]:  # noqa: ANN401 - of a recipe: a number, a list or nothing
+    """One for each phase, as long as they change."""
+    one = ALLOCATION if allocation is None else allocation
+    found = list(allocation) if isinstance(allocation, list | tuple) else [one]
+    while len(found) > 1 and found[-1] == found[-2]:
+        found.pop()
+    return found
 
 
 @cache
@@ -208,7 +240,18 @@ def _changes_action(run: RunRecord, entry: Mapping[str, Any], data: str) -> bool
     """Whether the recipe sets something of the action that the method's released code has otherwise."""
     own = entry.get("protocol", {}).get(data, {}).get("action", {})
     given = {*entry.get("given", ())}
-    return any(name not in given and own.get(name) != value for name, value in (run.recipe.get("action") or {}).items())
+    return any(name not in given and own.get(name) != value for name, value in _own_action(run).items())
+
+
+def _own_action(run: RunRecord) -> dict[str, Any]:
+    """What a run without a policy has otherwise than its method; of a bare result it is found by comparing."""
+    given = dict(run.recipe.get("action") or {})
+    if given or not run.fixed:
+        return given
+    method = run.recipe["method"]
+    resolved = ((run.result or {}).get("resolved_policy") or {}).get("action") or {}
+    usual = make_method(method).default_action if method in METHODS else {}
+    return {name: value for name, value in resolved.items() if name in usual and usual[name] != value}
 
 
 @cache
