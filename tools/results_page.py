@@ -147,12 +147,12 @@ def knows_increment(run: RunRecord) -> bool:
 
 RMM = "poise run cifar100/rmm"
 LINES: tuple[Line, ...] = (
-    Line("iCaRL", fixed("icarl"), "poise run cifar100/icarl", "NCM counts", "icarl"),
+    Line("iCaRL", fixed("icarl"), "poise run cifar100/icarl", "classifies by the nearest class mean (NCM)", "icarl"),
     Line(
         "LwF",
         fixed("icarl"),
         "poise run cifar100/icarl",
-        "the FC classifier of the iCaRL runs; the paper has no such row",
+        "the linear head (FC) of the iCaRL runs; the paper has no such row",
         classifier="fc",
     ),
     Line("PODNet", fixed("podnet"), "poise run cifar100/podnet", "", "podnet"),
@@ -160,7 +160,7 @@ LINES: tuple[Line, ...] = (
         "DER",
         lambda run: own(run, "der") and per_class(run) == 20,
         "poise run cifar100/der",
-        "170 epochs; TFS with `options.first=warm`; the paper does not say its memory in TFS",
+        "170 epochs; TFS with `options.first=warm`; the paper does not give the memory size of its TFS runs",
         "der",
     ),
     Line(
@@ -183,21 +183,21 @@ LINES: tuple[Line, ...] = (
         "LUCIR, run again",
         lambda run: own(run, "lucir") and again(run) and not joined(run),
         "poise run cifar100/lucir",
-        "what `online` is paired with, seed 0",
+        "the runs that `online` is compared with, seed 0",
         "lucir",
     ),
     Line(
         "LUCIR, run again with small last batches joined",
         lambda run: own(run, "lucir") and joined(run),
         "poise run cifar100/lucir",
-        "as poise trains since 2026-11-17",
+        "how poise has trained since 2026-11-16",
         "lucir",
     ),
     Line(
         "LUCIR + `online`",
         tuned("lucir", "online"),
         "poise run cifar100/lucir policy=online start=…",
-        "frozen before these runs; small last batches on their own",
+        "policy frozen before these runs; small last batches not joined",
         "lucir",
         tuned=True,
         paired=True,
@@ -206,7 +206,7 @@ LINES: tuple[Line, ...] = (
         "LUCIR + `online`, small last batches joined",
         tuned("lucir", "online", repeated=True),
         "poise run cifar100/lucir policy=online start=…",
-        "as poise trains since 2026-11-17",
+        "how poise has trained since 2026-11-16",
         "lucir",
         tuned=True,
         paired=True,
@@ -215,7 +215,7 @@ LINES: tuple[Line, ...] = (
         "LUCIR + `online`, small last batches joined, `paired` and `stay`",
         tuned("lucir", "online", pairs=True, repeated=True),
         "poise run cifar100/lucir policy=online policy_options.paired=true policy_options.stay=0.01 start=…",
-        "by its trials it decides as without these options",
+        "replayed on its trials, the policy decides the same without these options (16 missing trials filled in)",
         "lucir",
         tuned=True,
         paired=True,
@@ -224,35 +224,41 @@ LINES: tuple[Line, ...] = (
         f"LUCIR + the first `online` (`{FIRST_ONLINE}`)",
         tuned("lucir", FIRST_ONLINE),
         f"poise run cifar100/lucir policy={FIRST_ONLINE} start=…",
-        "frozen before these runs; its race had a flaw that was found in them",
+        "policy frozen before these runs, which revealed a flaw in its race",
         "lucir",
         tuned=True,
         paired=True,
     ),
     Line(
-        "LUCIR + `exp3`, the policy as printed",
+        "LUCIR + `exp3`, the paper's policy as printed",
         tuned("lucir", "exp3"),
         "poise run cifar100/lucir policy=exp3 space=paper start=…",
-        "25 trials a phase, local reward",
+        "25 trials per phase; rewards on held-out training images",
         "lucir",
         tuned=True,
         paired=True,
     ),
     Line(
-        "the same, told the test accuracy (*leak*)",
+        "the same, rewarded with test accuracy (*leak*)",
         tuned("lucir", "exp3", leak=True),
         "poise audit cifar100/lucir policy=exp3 space=paper start=…",
-        "no result: it measures what the leak of the released code is worth",
+        "not a result: it measures what the leak in the released code is worth",
         "lucir",
         tuned=True,
         paired=True,
     ),
-    Line("AANets", fixed("aanets"), "poise run cifar100/aanets", "η again at 1 in phase 1, as released", "aanets"),
+    Line(
+        "AANets",
+        fixed("aanets"),
+        "poise run cifar100/aanets",
+        "η reset to 1 in phase 1, as in the released code",
+        "aanets",
+    ),
     Line(
         "AANets, η kept",
         fixed("aanets", eta="kept"),
         "poise run cifar100/aanets options.eta=kept",
-        "η goes on over phases, the default until 2026-11-17",
+        "η carried over from phase to phase, the default until 2026-11-17",
         "aanets",
     ),
     Line(
@@ -268,22 +274,22 @@ LINES: tuple[Line, ...] = (
         "RMM, causal rule",
         lambda run: own(run, "aanets+rmm") and not knows_increment(run),
         RMM,
-        "between phase 0 and phase 1 it holds 420 images of each class (TFS: 270; TFH 25: 370), the paper's knows the "
-        "next increment; TFS with `memory.allocation=0.5`, 25 phases: `cifar100/rmm-25`",
+        "unlike the paper's rule, not told the size of the next phase; holds 420 images per class between phases 0 and "
+        "1 (TFS: 270; TFH 25: 370); TFS with `memory.allocation=0.5`; 25 phases with `cifar100/rmm-25`",
         "rmm",
     ),
     Line(
         "RMM, released rule",
         lambda run: own(run, "aanets+rmm") and knows_increment(run),
         f"{RMM} memory.knows_increment=true",
-        "*knows increment*; TFS and 25 phases as above",
+        "told the size of the next phase (*knows increment*); TFS and 25 phases as above",
         "rmm",
     ),
     Line(
         "RMM + `online`, ρ chosen too",
         tuned("aanets+rmm", "online", space=f"online{WITH_ALLOCATION}"),
         f"{RMM} policy=online space=online{WITH_ALLOCATION}",
-        "the causal rule, as above",
+        "causal rule; TFS and 25 phases as above",
         "rmm",
         tuned=True,
     ),
@@ -456,7 +462,7 @@ def verdict(row: Row) -> str:
     far = [f"{stream} {with_sign(by, 1)}" for stream, by in row.off.items() if abs(by) > CLOSE]
     if far:
         return f"no: {', '.join(far)}"
-    return "yes" if len(row.off) == len(STREAMS) else f"so far: {len(row.off)} of {len(STREAMS)}"
+    return "yes" if len(row.off) == len(STREAMS) else f"so far, {len(row.off)} of {len(STREAMS)} cells"
 
 
 def gain_row(results: Results, line: Line) -> list[str]:
@@ -485,7 +491,7 @@ def main_table(results: Results) -> str:
         row, runs = accuracy_row(results, line), [run for run in results.of(line) if run.recipe.get("order") == ORDER]
         seeds = ", ".join(map(str, sorted({run.seed for run in runs}))) or MISSING
         said = MISSING if not line.paper or "leak" in line.label else verdict(row)
-        said = "another policy" if runs and "`online`" in line.label else said
+        said = "not the paper's policy" if runs and "`online`" in line.label else said
         rows.append(
             [line.label, *row.cells, seeds, said, f"`{line.command}`" + (f"; {line.notes}" if line.notes else "")]
         )
@@ -501,11 +507,11 @@ def summary(results: Results) -> str:
     for line in (line for line in LINES if line.paper and not line.tuned and "again" not in line.label):
         row = accuracy_row(results, line)
         count += sum(bool(results.cell(line, stream)) for stream in STREAMS)
-        far += [(abs(by), f"{line.label} {stream}, {with_sign(by, 1)}") for stream, by in row.off.items()]
+        far += [(abs(by), f"{line.label}, {stream}: {with_sign(by, 1)}") for stream, by in row.off.items()]
     close = sum(by <= CLOSE for by, _ in far)
     furthest = f"; the furthest is {max(far)[1]}" if far else ""
-    ours = f"{close} of the {len(far)} comparable ones are within {CLOSE} points"
-    return f"{count} cells of the methods with their own settings were run, {ours}{furthest}."
+    ours = f"Of the {len(far)} that the paper has a comparable figure for, {close} are within {CLOSE} points of it"
+    return f"{count} cells of the methods with their own settings have been run. {ours}{furthest}."
 
 
 def _other_orders(results: Results, line: Line) -> Iterator[list[str]]:
@@ -531,7 +537,7 @@ def _unplaced(results: Results) -> str:
         f"exam {run.exam}, {_kept(run)}: {results.link(f'{average(run):.2f}', run)}"
         for run in left
     ]
-    return "\n".join(["", "", "Other runs, beside which the paper has no figure:", "", *lines]) if lines else ""
+    return "\n".join(["", "", "Other runs, for which the paper has no figure:", "", *lines]) if lines else ""
 
 
 def _kept(run: RunRecord) -> str:
@@ -548,10 +554,10 @@ def markdown(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 ABLATION: tuple[tuple[str, str, str], ...] = (
     ("1", "fixed", "poise run cifar100/lucir"),
-    ("2", "`online`, β and γ", "poise run cifar100/lucir policy=online 'tune=[\"kd\"]' start=…"),
+    ("2", "`online`, only β and γ", "poise run cifar100/lucir policy=online 'tune=[\"kd\"]' start=…"),
     ("3", "`online`, + δ", 'poise run cifar100/lucir policy=online \'tune=["kd","classifier"]\' start=…'),
     ("4", "`online`, + λ", 'poise run cifar100/lucir policy=online \'tune=["kd","classifier","lr"]\' start=…'),
-    ("", "`online`, all that it tunes", "poise run cifar100/lucir policy=online start=…"),
+    ("", "`online`, everything it tunes", "poise run cifar100/lucir policy=online start=…"),
     ("5", "cross-validated constant (*oracle*)", "poise crossval cifar100/lucir space=online start=…"),
     ("6", "offline RL", "poise run cifar100/lucir policy=offline-rl"),
     ("7", "bilevel", "poise run cifar100/lucir policy=bilevel start=…"),
@@ -682,11 +688,11 @@ def readme_tables(results: Results) -> str:
             cells = list(map(_gain_cell, cells, filter(None, gain_row(results, line))))
         gains.append([line.label, *cells])
     return (
-        "**The methods' own settings**, average accuracy, the paper's figure in brackets:\n\n"
+        "**The methods' own settings**: average accuracy in %, with the paper's figure in brackets.\n\n"
         f"{markdown(heads, own_rows)}\n\n"
-        "\\* The paper's figure is of another protocol, and cannot be compared.\n\n"
-        "**With `online`**: average accuracy (the paper's policy), and the gain over the method's own settings from "
-        "the same first phase (the paper's gain):\n\n"
+        "\\* The paper's figure comes from another protocol and cannot be compared.\n\n"
+        "**With `online`**: average accuracy; gain over the method's own settings from the same first phase. The "
+        "paper's figures in brackets are for its own policy.\n\n"
         f"{markdown(heads, gains)}\n"
     )
 

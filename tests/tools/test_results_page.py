@@ -80,7 +80,7 @@ def test_a_cell_says_ours_the_papers_and_the_difference(copy: Path) -> None:
     table = TOOL["main_table"](results(copy))
     own = cells(table, "LUCIR")
     assert own[0] == f"[63.54](cifar100/{LUCIR}) (63.1 ± 0.7, +0.4)"
-    assert own[-2] == "so far: 2 of 4"
+    assert own[-2] == "so far, 2 of 4 cells"
     assert cells(table, "DER")[:2] == ["– (67.6)", "– (72.3)"]
     assert cells(table, "DER")[-2] == cells(table, "AANets + `online`")[-2] == "not run"
     first = "LUCIR + the first `online` (`online-1`)"
@@ -107,7 +107,7 @@ def test_several_seeds_are_mean_and_deviation_and_pairs_share_a_phase_0(copy: Pa
     assert own[6] == "0, 1, 2"
     tuned = cells(table, "LUCIR + `online`")
     assert tuned[0].startswith("67.04 ± ")
-    assert tuned[-2] == "another policy"
+    assert tuned[-2] == "not the paper's policy"
     gains = [line for line in table.splitlines() if line.startswith("| – gain")]
     assert gains[0].split(" | ")[1] == "+2.50 ± 1.80, n 3 (+0.8)"
     compared = {**online, "resolved_policy": {**resolved, "paired": True}}
