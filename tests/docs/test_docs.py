@@ -39,6 +39,7 @@ from poise.tuning.attempt import MOST_REPEATED
 ROOT = Path(__file__).parents[2]
 MISTAKES = ("troubleshooting.md", "reliability.md")  # pages that show mistakes, and the lines that they end with
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+LINKED = [*PAGES, ROOT / "CHANGELOG.md", ROOT / "benchmarks" / "README.md", *sorted((ROOT / "results").glob("*.md"))]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SHORT = {"epochs": 1, "images_per_class": 20}  # added to every run that a page shows, so that it ends in a second
 RUNS = ("run", "crossval", "audit")
@@ -352,7 +353,7 @@ def test_constants_of_the_data_are_documented() -> None:
     assert f"{len(source.train()):,} / {len(source.test()):,}" in text
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", LINKED, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
     prose = FENCE.sub("", page.read_text(encoding="utf-8"))
     for target in re.findall(r"\]\(([^)]+)\)", prose):
@@ -360,7 +361,7 @@ def test_links_lead_somewhere(page: Path) -> None:
             continue
         path, _, anchor = target.partition("#")
         linked = (page.parent / path).resolve() if path else page
-        assert linked.is_file(), f"{page.name} links to {target}"
+        assert linked.exists(), f"{page.name} links to {target}"
         if anchor:
             headings = re.findall(r"^#+ (.+)$", linked.read_text(encoding="utf-8"), re.MULTILINE)
             assert anchor in {slug(heading) for heading in headings}, f"{page.name} links to {target}"
