@@ -314,6 +314,17 @@ def test_planned_work_counts_the_phases_that_are_tuned_and_no_others(every: int,
     assert [each.tuning > 0 for each in work] == [trials > 0 for trials in tuned]
 
 
+def test_planned_work_counts_the_fine_tuning_of_trials_where_it_is_whole() -> None:
+    def tuning(*more: str) -> list[float]:
+        words = ["setting=tfs", "policy=grid", "space={lr=[0.1,0.05]}", "action.balance=finetune", *more]
+        plan = make_plan("digits/lucir", load_recipe("digits/lucir", words))
+        return [each.tuning for each in plan.work(plan.images()[0])]
+
+    longer = [whole - usual for whole, usual in zip(tuning("trials.balance_length=1"), tuning(), strict=True)]
+    balanced = [0, 4 * 5, 6 * 5, 8 * 5, 10 * 5]  # images: 5 of each class
+    assert longer == [2 * 4 * images for images in balanced], "two trials, four epochs each"
+
+
 @pytest.mark.parametrize(
     ("words", "tuned"),
     [

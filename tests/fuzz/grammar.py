@@ -26,6 +26,7 @@ WHOLE_KEYS = (
 )
 NUMBER_KEYS = (
     *("momentum", "weight_decay", "warmup", "first_lr", "trials.length", "memory.allocation", "action.lr"),
+    "trials.balance_length",
     *("action.feature_kd", "action.logit_kd", "action.adjustment", "options.lambda_base"),
 )
 OPTIONS = {

@@ -159,6 +159,27 @@ def test_a_trial_runs_every_stage_of_a_method(situation: Situation, make_trials:
     assert len(names) == 3
 
 
+@pytest.mark.parametrize(("share", "epochs"), [(None, 1), (0.5, 3), (1.0, 5)])
+@pytest.mark.parametrize("environment", ["local", "lookahead"])
+def test_the_balanced_fine_tuning_of_a_trial_may_be_as_long_as_the_phases(
+    situation: Situation, make_ahead: Callable[..., Trials], environment: str, share: float | None, epochs: int
+) -> None:
+    heard: list[str] = []
+    method, fine_tuned = Lucir(), OWN.replace(balance="finetune")
+    method.balancing = Heavy(method.balancing.name, 1 / 8, balanced=True, trains="head", heard=heard)
+    situation = replace(situation, method=method)
+    assert situation.schedule.epochs == 40
+    trials = make_ahead(situation=situation, environment=environment, balance_length=share)
+    trainings = 2 if environment == "lookahead" else 1
+    trials.run(Attempt(Trial(0, arm=0, epochs=2), fine_tuned, "fc", 2))
+    assert len(heard) == trainings * epochs
+    heard.clear()
+    trials.run(Attempt(Trial(1, arm=1, epochs=2), OWN, "fc", 2))
+    assert not heard, "an action without it has none"
+    trials.run(Attempt(Trial(2, arm=0, epochs=40, full=True), fine_tuned, "fc", 2))
+    assert len(heard) == trainings * 5, "a trial at full length is as long as the phase in any case"
+
+
 def test_what_cannot_be_continued_is_not_kept(make_trials: Callable[..., Trials]) -> None:
     trials = make_trials()
     trials.run(Attempt(Trial(0, arm=0, epochs=2), OWN, "fc", 4))
@@ -573,6 +594,8 @@ def test_trials_of_two_rounds_can_be_asked_for_together(
         ({"longest": 0}, "trials.longest=0 must be a whole number, at least 1"),
         ({"longest": 2.5}, "trials.longest=2.5 must be a whole number, at least 1"),
         ({"length": 1.5}, "trials.length=1.5 must be a share of the phase's epochs, at most 1"),
+        ({"balance_length": 0}, "trials.balance_length=0 must be a number above 0"),
+        ({"balance_length": 2.0}, "trials.balance_length=2.0 must be a share of the phase's balanced fine-tuning"),
         ({"environment": "lookahead", "horizon": 1}, "use it with trials.environment=local"),
         ({"environment": "both", "horizon": 1}, "use it with trials.environment=local"),
     ],

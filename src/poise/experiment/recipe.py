@@ -102,6 +102,7 @@ class TrialKeys(BaseModel):
     classifier: str | None = None
     longest: Whole | None = None
     even: Flag | None = None
+    balance_length: Number | None = None
 
 
 class Recipe(BaseModel):

@@ -26,7 +26,8 @@ def planned_work(
     schedule, method, action = settings.schedule.paced(images), settings.made_method, settings.default_action
     validates = validates or not phase
     expected = settings.tuner.forecast(phase) if tunes and validates else Forecast()
-    epoch = images * (settings.trials.trainings(growth.new) if phase else 1)
+    trainings = settings.trials.trainings(growth.new) if phase else 1
+    epoch = images * trainings
     judged = validates and not (expected.full or settings.memory.reserve)
     judging = judging_epochs(settings.trials, action, phase, schedule.epochs) if judged else 0
     balancing = (method.balancing,) if action.balance == "finetune" and growth.old else ()
@@ -34,6 +35,9 @@ def planned_work(
     stages = stage_work(shaped, schedule.epochs, growth, kept, new)
     pace = schedule.epochs / settings.schedule.epochs
     tuning = pace * expected.epochs * epoch + expected.steps * min(schedule.batch, images)
+    if balancing:
+        least = settings.trials.least_balancing(schedule.shaped(method.balancing).epochs(schedule.epochs))
+        tuning += expected.trials * trainings * least * _balanced_images(growth, kept, new)
     return Workload(phase, expected.trials, expected.exact, tuning, float(judging * epoch), stages)
 
 
@@ -61,10 +65,15 @@ def _stand_ins(sizes: Sequence[int], first: int = 0) -> ImageSet:
 
 def stage_work(stages: Iterable[Stage], epochs: int, growth: Growth, kept: int, new: int) -> dict[str, float]:
     """The images that each stage of a training sees; a balanced one as many of a new class as of an old one."""
-    whole = kept + new
-    balanced = min(whole, kept / growth.old * sum(growth)) if growth.old and kept else whole
+    whole, balanced = kept + new, _balanced_images(growth, kept, new)
     found = dict[str, float]()
     for stage in stages:
         seen = sum(balanced if each.balanced else whole for each in (stage, stage.after) if each is not None)
         found[stage.name] = found.get(stage.name, 0.0) + float(stage.epochs(epochs) * seen)
     return found
+
+
+def _balanced_images(growth: Growth, kept: int, new: int) -> float:
+    """About how many images a balanced stage has."""
+    whole = kept + new
+    return min(whole, kept / growth.old * sum(growth)) if growth.old and kept else whole

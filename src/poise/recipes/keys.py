@@ -72,6 +72,12 @@ _ROWS: Final = (
     ("trials.length", "number", "none", "of a trial, as a share of epochs; if not set 0.1, for online 0.3"),
     ("trials.longest", "whole number", "none", "the most epochs of a trial; if not set no limit, for online 16"),
     (
+        "trials.balance_length",
+        "number",
+        "none",
+        "of a trial's balanced fine-tuning, as a share of the phase's; none: shortened as the rest of the trial",
+    ),
+    (
         "trials.even",
         "true or false",
         "none",

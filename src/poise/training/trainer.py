@@ -23,6 +23,7 @@ from poise.training.engine import Engine
 from poise.training.events import EpochDone, Event, StageDone, StepDone
 from poise.training.optimiser import make_optimiser, named_tensors, set_rate
 from poise.training.restoring import check_place, check_stage, checked_picks, load_kept, load_values
+from poise.training.schedule import BALANCE
 from poise.training.situation import LocalPhase, Situation
 from poise.training.step import EagerRunner, Step, drawn_in_training
 
@@ -102,7 +103,7 @@ class Trainer:
         """Train from where it stands to the end of the last stage."""
         while self.stage < len(self.stages):
             stage = self.stages[self.stage]
-            epochs = stage.epochs(self.schedule.epochs)
+            epochs = self._length(stage)
             while self.epoch < epochs:
                 yield from self._epoch(stage, epochs)
             self.stage, self.epoch, self._picks = self.stage + 1, 0, None
@@ -111,6 +112,13 @@ class Trainer:
             else:
                 self._conclude()
             yield StageDone(self.situation.phase, stage.name)
+
+    def _length(self, stage: Stage) -> int:
+        """How many epochs of a stage are trained."""
+        epochs = stage.epochs(self.schedule.epochs)
+        if self._begun is None or stage.name != BALANCE or not epochs:
+            return epochs
+        return max(epochs, self._begun.least_balancing)
 
     def _conclude(self) -> None:
         """What follows the last stage: rows are aligned where the action says so, and the method computes its part."""
@@ -373,7 +381,7 @@ class Trainer:
             if self.stage < len(self.stages):
                 self._enter()
                 self._restore_engines(tensors)
-                epochs = self.stages[self.stage].epochs(self.schedule.epochs)
+                epochs = self._length(self.stages[self.stage])
                 steps = self._most_steps if self.stage in self._engines and self.epoch < epochs else 0
             self._restored_names = tuple(meta["names"])
             self.record = [tensors["record"].to(self.situation.backend.device)] if "record" in tensors else []

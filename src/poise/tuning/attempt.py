@@ -32,6 +32,8 @@ class TrialSettings:
         even: whether B has as many images of each class as the scarcest one can spare; if not, as many as each can.
         length: M₁ as a share of M₂.
         longest: M₁ at most, in epochs.
+        balance_length: the length of the balanced fine-tuning of a trial as a share of the phase's; None: it is
+            shortened as much as the rest of the trial.
         classifier: what decides `auto` where there is no reserve: `full`, a training of the decided action at full
             length on the local training part; `trials`, the decided action's own trials, which costs nothing more; or
             `paper`, two short trainings in the first tuned phase.
@@ -44,6 +46,7 @@ class TrialSettings:
     classifier: str = "full"
     longest: int | None = None
     even: bool = True
+    balance_length: float | None = None
 
     def __post_init__(self) -> None:
         for key, known in (("environment", ENVIRONMENTS), ("classifier", CLASSIFIER_RULES)):
@@ -52,9 +55,11 @@ class TrialSettings:
         check_flag("trials.even", self.even)
         check_whole("trials.horizon", self.horizon, 0, MOST_REPEATED)
         check_whole("trials.validation", self.validation, 1)
-        check_number("trials.length", self.length, positive=True)
-        if self.length > 1:
-            raise UserError(f"trials.length={self.length} must be a share of the phase's epochs, at most 1")
+        for key, whole in (("length", "epochs"), ("balance_length", "balanced fine-tuning")):
+            if (value := getattr(self, key)) is not None:
+                check_number(f"trials.{key}", value, positive=True)
+                if value > 1:
+                    raise UserError(f"trials.{key}={value} must be a share of the phase's {whole}, at most 1")
         if self.longest is not None:
             check_whole("trials.longest", self.longest, 1)
         if self.environment != "local" and self.horizon:
@@ -74,6 +79,10 @@ class TrialSettings:
     def short(self, full: int) -> int:
         """M₁ for a phase of M₂ epochs."""
         return min(ceiling(self.length * full), full if self.longest is None else self.longest)
+
+    def least_balancing(self, full: int) -> int:
+        """How many epochs the balanced fine-tuning of a trial has at least, for one of so many in the phase."""
+        return 0 if self.balance_length is None else ceiling(self.balance_length * full)
 
     def trainings(self, new_classes: int) -> int:
         """How many trainings over the images of a phase a trial is, where so many classes are new."""
@@ -149,6 +158,12 @@ class TrialInputs:
         if action.allocation is None or self.stored_share == 1:
             return self.quota
         return max(1.0, self.quota * self.stored_share)
+
+    @property
+    def least_balancing(self) -> int:
+        """How many epochs the balanced fine-tuning of a trial has at least."""
+        schedule, method = self.situation.schedule, self.situation.method
+        return self.settings.least_balancing(schedule.shaped(method.balancing).epochs(schedule.epochs))
 
     @property
     def planned_epochs(self) -> int:

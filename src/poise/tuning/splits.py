@@ -36,7 +36,8 @@ def draw_splits(inputs: TrialInputs, number: int) -> list[Split]:
             old = situation.growth.old
             arrived = {label for label in environment.new.labels.tolist() if label >= old}
             situation = replace(situation, growth=Growth(old, len(arrived), situation.growth))
-        splits.append(Split(environment, LocalPhase.of(situation, environment.kept, environment.new)))
+        images = environment.kept, environment.new
+        splits.append(Split(environment, LocalPhase.of(situation, *images, inputs.least_balancing)))
     return splits
 
 
