@@ -30,15 +30,15 @@ def learn(
     model: Annotated[Path, path_argument("The learner's file; made if it is not there.")],
     folder: Annotated[Path, path_argument("A folder with one folder of images per class, or a pack.")],
     method: Annotated[str | None, _new_option("lucir, icarl, ranpac, …", "lucir")] = None,
-    epochs: Annotated[int | None, _new_option("of each phase.", CHOSEN, least=1)] = None,
+    epochs: Annotated[int | None, _new_option("epochs of each phase.", CHOSEN, least=1)] = None,
     batch: Annotated[int | None, _new_option("images in a training step.", CHOSEN, least=2)] = None,
     memory: Annotated[str | None, _new_option("images kept per class, 0, or all.", "20, or the method's own")] = None,
     policy: Annotated[str | None, _new_option("online, fixed, …", "online")] = None,
     net: Annotated[str | None, _new_option("small, resnet32, resnet18, PACKAGE:NAME.", CHOSEN)] = None,
     image_size: Annotated[
-        int | None, _new_option("to how many pixels images of files or a pack are scaled.", CHOSEN)
+        int | None, _new_option("the size in pixels that images from files or a pack are scaled to.", CHOSEN)
     ] = None,
-    seed: Annotated[int | None, _new_option("of every random draw.", "0")] = None,
+    seed: Annotated[int | None, _new_option("seed of every random draw.", "0")] = None,
     device: Device = "auto",
     update: Annotated[bool, typer.Option("--update", help="Also train on new images of known classes.")] = False,
     restart: Annotated[bool, typer.Option("--restart", help="Discard a phase that was interrupted.")] = False,
@@ -46,7 +46,7 @@ def learn(
 ) -> None:
     """Learn the classes in a folder as one more phase, and save the learner.
 
-    Interrupted, it leaves the learner as it was; the same command continues.
+    If it is interrupted, the learner is unchanged, and the same command resumes.
     """
     from poise.experiment import Lesson, ModelFile
 
@@ -81,7 +81,7 @@ def predict(
         typer.Option(
             "--reject",
             metavar="SHARE|saved",
-            help="Print - for images of no known class; about this SHARE of known ones, too. "
+            help="Print - for images that fit no known class; about this SHARE of the others is rejected, too. "
             "'saved' is the threshold that the learner was saved with.",
         ),
     ] = None,

@@ -33,7 +33,7 @@ def data_pack(
     folder: Annotated[Path, path_argument("With one folder of images per class; or train/ and val/ (or test/).")],
     out: Annotated[Path, out_option("The pack, FILE.pack.")],
     size: Annotated[int, typer.Option("--size", help="Short side of the packed images in pixels.")] = 256,
-    square: Annotated[bool, typer.Option("--square", help="Crop to squares; else the aspect is kept.")] = False,
+    square: Annotated[bool, typer.Option("--square", help="Crop to squares (default: keep the aspect).")] = False,
     classes: Annotated[
         str,
         typer.Option(
@@ -51,7 +51,7 @@ def data_pack(
 ) -> None:
     """Decode a folder of images once, into one file that runs start from within seconds.
 
-    Interrupted, the same command goes on with the class that it was at.
+    If it is interrupted, the same command resumes with the class that it had reached.
     """
     from poise.data.packing import Packing, read_classes
     from poise.data.packs import Pack

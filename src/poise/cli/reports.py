@@ -40,7 +40,7 @@ def report(
 def digest(
     paths: Annotated[list[Path], path_argument("Results, run folders, tables of 'poise probe', folders of them.")],
 ) -> None:
-    """Add to each result a digest, by which a report sees that it was changed; check those that have one."""
+    """Add a digest to each result, so that reports notice changes; check those that have one."""
     from poise.report import add_digests
 
     for file, changed in add_digests(paths):

@@ -106,8 +106,8 @@ def sweep(
     checkpoint_every: Checkpoints = CHECKPOINT_SECONDS,
     on: On = None,
     cpus_per_worker: CpusPerWorker = None,
-    cell: Annotated[int | None, typer.Option("--cell", help="Run only the cell of this number, from 0.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the cells, how far each is, and its time.")] = False,
+    cell: Annotated[int | None, typer.Option("--cell", help="Run only this cell, counted from 0.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the cells with their state and time.")] = False,
 ) -> None:
     """Run a grid of runs; finished cells are not run again."""
     from poise.cli.running import cells_elsewhere, refuse_elsewhere, show_outline, show_result, write_report

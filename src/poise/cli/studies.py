@@ -37,7 +37,7 @@ def crossval(
     lanes: LanesOption = None,
     checkpoint_every: Checkpoints = CHECKPOINT_SECONDS,
 ) -> None:
-    """An oracle: run every action of the space as a constant one, and keep the best by the exam of whole runs."""
+    """An oracle: run every action of the space in all phases, and keep the best by the exam."""
     from poise.cli.running import words_to_plan
     from poise.experiment import Lines
     from poise.report import actions_table, run_of_result, run_table
@@ -66,7 +66,7 @@ def audit(
 
 
 def probe(
-    recipe: Annotated[str, typer.Argument(help="A recipe, or the folder of a run that stands before the phase.")],
+    recipe: Annotated[str, typer.Argument(help="A recipe, or the folder of a run trained up to the phase.")],
     phase: Annotated[int, typer.Option("--phase", help="In which phase the actions are tried.")],
     out: Annotated[Path, out_option("The table, FILE.json; a run up to the phase goes beside it.")],
     overrides: Overrides = None,
@@ -100,10 +100,10 @@ def simulate(
         list[str], typer.Argument(help="Tables of 'poise probe'; then options of the policy, key=value.")
     ],
     policy: Annotated[str, typer.Option("--policy", help="Which policy is replayed.")],
-    runs: Annotated[int, typer.Option("--runs", help="How often; 300 take about 3 to 15 s.", min=1, max=100_000)] = 300,
+    runs: Annotated[int, typer.Option("--runs", help="How many; 300 take about 3 to 15 s.", min=1, max=100_000)] = 300,
     phases: Annotated[
         int | None,
-        typer.Option("--phases", help="With one table: in how many phases.", min=1, max=1_000, show_default="5"),
+        typer.Option("--phases", help="With one table: the number of phases.", min=1, max=1_000, show_default="5"),
     ] = None,
     truth: Annotated[
         str | None,
@@ -111,12 +111,12 @@ def simulate(
             "--truth", help="Judge by: exam (after M₁) or full (after M₂).", show_default="full, if the tables have it"
         ),
     ] = None,
-    truth_from: Annotated[list[Path] | None, path_option("--truth-from", "Tables whose exams judge.")] = None,
+    truth_from: Annotated[list[Path] | None, path_option("--truth-from", "Judge by the exams of these tables.")] = None,
     classifier: Annotated[str | None, typer.Option(help="fc or ncm.", show_default="the default action's")] = None,
     length: Annotated[
         int | None, typer.Option("--length", help="M₁, if the tables have several.", show_default="the longest")
     ] = None,
-    paired: Annotated[bool, typer.Option("--paired", help="An image is easy or hard for all actions alike.")] = False,
+    paired: Annotated[bool, typer.Option("--paired", help="Draw validation noise alike for all actions.")] = False,
     seed: Annotated[int, typer.Option("--seed", help="Seed of the simulated runs.")] = 0,
 ) -> None:
     """Replay a policy on tables of rewards, one after the other as phases, many times."""
