@@ -419,11 +419,11 @@ def test_the_keys_of_recipes_are_listed_with_what_a_recipe_says(poise: Command, 
     assert header.split() == ["key", "type", "default", "meaning"]
     assert [line.split()[0] for line in lines] == [key.name for key in KEYS]
     (epochs,) = [line for line in lines if line.startswith("epochs ")]
-    assert re.split(r" {2,}", epochs) == ["epochs", "whole number", "160", "of the main stage of every phase"]
+    assert re.split(r" {2,}", epochs) == ["epochs", "whole number", "160", "epochs of the main stage of every phase"]
     said = {re.split(r" {2,}", line)[0]: line for line in poise("recipes", "digits/rmm", "--keys").out.splitlines()}
-    assert re.search(r" 160 +30 +of the main stage", said["epochs"])
+    assert re.search(r" 160 +30 +epochs of the main stage", said["epochs"])
     assert re.search(r' "plain" +"rmm" +plain, rmm', said["memory.rule"])
-    assert re.search(r" 0\.9 +0\.9 +of SGD", said["momentum"])
+    assert re.search(r" 0\.9 +0\.9 +momentum of SGD", said["momentum"])
     assert '{per_class = 5, rule = "rmm", allocation = [0.8' in said["memory"]
     said = {re.split(r" {2,}", line)[0]: line for line in poise("recipes", "digits/lucir", "--keys").out.splitlines()}
     assert re.search(r" 20 +5 +images kept of each class", said["memory.per_class"])  # of memory = 5
