@@ -168,5 +168,5 @@ def test_what_a_recipe_says_of_it() -> None:
     assert plain == {"per_class": 5, "total": None, "reserve": 0}  # as it always was written
     with pytest.raises(UserError, match=r"memory\.rule=rmm"):
         load_recipe("digits/lucir", ["policy=race", "space={allocation=[0.1,0.5]}"])
-    with pytest.raises(UserError, match=r"did you mean 'allocation'"):
+    with pytest.raises(UserError, match=r"did you mean 'memory\.allocation'"):
         load_recipe("digits/rmm", ["memory.alocation=0.5"])

@@ -137,7 +137,10 @@ def test_a_cell_that_kills_its_worker_fails_alone_after_three_attempts(address: 
     assert (tmp_path / "runs" / both[0].name / "result.json").exists()
 
 
-def test_workers_with_logical_gpus_have_different_devices(cluster: Any, address: str) -> None:
+def test_workers_with_logical_gpus_have_different_devices(
+    cluster: Any, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("poise.ray.staff.GATHER_SECONDS", 300.0)  # on a busy machine a worker is slow to start
     node = cluster.add_node(**{**NODE, "num_gpus": 2})
     try:
         with Executor(address) as there:
