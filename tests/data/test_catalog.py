@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import hashlib
 import json
+import os
 import pickle
 import re
 import subprocess
@@ -16,7 +18,7 @@ from PIL import Image
 
 from poise.data.sources import DigitsSource, FolderSource, add_source, listing, open_source
 from poise.errors import UserError
-from poise.places import COLLECTIONS, RELEASES, forget
+from poise.places import COLLECTIONS, RELEASES, forget, remember
 
 
 @pytest.fixture(autouse=True)
@@ -136,6 +138,48 @@ def test_what_is_in_poise_data_is_opened_although_what_is_registered_cannot_be_r
     assert "is damaged" in refusal("animals")
     monkeypatch.setenv("POISE_DATA", str(home / "data"))
     assert open_source("pets").class_names == ("cat", "dog")
+
+
+def test_what_is_listed_is_what_would_be_opened_although_it_is_no_data_set(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registered = class_folders(home / "registered")
+    add_source("pets", registered)
+    first = home / "data" / "pets"
+    (first / "empty").mkdir(parents=True)
+    monkeypatch.setenv("POISE_DATA", str(home / "data"))
+    assert str(first) in refusal("pets")
+    (entry,) = [entry for entry in listing() if entry.name == "pets"]
+    assert (entry.where, entry.unused) == (str(first), str(registered))
+
+
+@pytest.mark.parametrize("name", ["pets", "cifar100"])
+def test_what_is_registered_where_nothing_can_be_reached_is_gone_and_hinders_nothing(
+    home: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    unreachable = Path("/") / ("x" * 300) / "some.pack"  # the system refuses to look, as on a disk that does not answer
+    remember(name, unreachable)
+    assert "which is gone" in refusal(name)
+    (entry,) = [entry for entry in listing() if entry.name == name]
+    assert entry.where is None
+    if name == "pets":
+        class_folders(home / "data" / "pets")
+        monkeypatch.setenv("POISE_DATA", str(home / "data"))
+        assert open_source("pets").class_names == ("cat", "dog")
+        assert [entry.unused for entry in listing() if entry.name == "pets"] == [None]
+    assert forget(name) == unreachable
+
+
+def test_a_full_disk_is_not_said_to_be_a_matter_of_permissions(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fill(*words: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    remember("pets", home)
+    monkeypatch.setattr(os, "fsync", fill)
+    with pytest.raises(OSError, match="No space left") as caught:
+        remember("animals", home)
+    assert caught.value.filename == str(config(home))
+    assert json.loads(config(home).read_text())["folders"] == {"pets": str(home)}
 
 
 @pytest.mark.parametrize("same", ["link", "gone"])

@@ -9,7 +9,7 @@ import typer
 
 from poise.cli.words import path_option, say, show
 from poise.errors import check_plain
-from poise.places import explain_shadowed, forget, listing, shadowed, still_found
+from poise.places import explain_shadowed, forget, is_there, listing, shadowed, still_found
 from poise.recipes import parse_toml, recipe_names, recipe_text
 from poise.recipes.keys import KEYS, refuse_unknown_keys, said_by
 from poise.words import toml_value
@@ -79,6 +79,6 @@ def data_remove(
 ) -> None:
     """Forget where an added data set is. Its files are left as they are."""
     folder = forget(name)
-    show(f"{name}: no longer registered; {folder} is {'left as it is' if folder.exists() else 'gone already'}")
+    show(f"{name}: no longer registered; {folder} is {'left as it is' if is_there(folder) else 'gone already'}")
     if (place := still_found(name)) is not None:
         say(f"{name} is still found: {place}")

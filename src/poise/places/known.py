@@ -17,7 +17,7 @@ from pathlib import Path
 
 from poise import locks, store
 from poise.errors import Damaged, UserError, shown, suggestion
-from poise.files import expand_user
+from poise.files import expand_user, is_disk_full
 from poise.places.collections import COLLECTIONS, Collection
 from poise.places.folders import has_imagenet_names, scan
 from poise.places.packfile import ENDING, is_pack
@@ -69,9 +69,12 @@ def _found() -> list[KnownSource]:
     for name, place in sorted(_read_registered().items()):
         if name in taken or name in searched:
             continue
-        there = place.exists()
-        hint = "" if there else f"{place} is gone; {_explain_adding(name, place)}, or {_REMOVE.format(name)}"
-        entries.append(KnownSource(name, _kind(place), str(place) if there else None, hint))
+        if is_there(place):
+            opened = named_place(name) or place  # a folder in POISE_DATA that is no data set may come first
+            entries.append(KnownSource(name, _kind(opened), str(opened)))
+            continue
+        hint = f"{place} is gone; {_explain_adding(name, place)}, or {_REMOVE.format(name)}"
+        entries.append(KnownSource(name, _kind(place), None, hint))
     return entries
 
 
@@ -79,9 +82,17 @@ def _text(place: Path | None) -> str | None:
     return None if place is None else str(place)
 
 
+def is_there(place: Path) -> bool:
+    """Whether anything lies there that can be reached: what is on a disk that does not answer is gone, too."""
+    try:
+        return place.exists()
+    except OSError:
+        return False
+
+
 def _kind(place: Path) -> str:
     """What lies there, in words."""
-    if place.suffix == ENDING and not place.is_dir():
+    if place.suffix == ENDING and not (is_there(place) and place.is_dir()):
         return "pack"
     return "ImageNet" if has_imagenet_names(place) else "class folders"
 
@@ -124,7 +135,7 @@ def cifar_folder(release: Release) -> Path | None:
     if found is not None:
         return found
     folder = _read_registered().get(release.name)
-    if folder is not None and not folder.is_dir():
+    if folder is not None and not (is_there(folder) and folder.is_dir()):
         raise UserError(_explain_vanished(release.name, folder))
     return folder
 
@@ -217,7 +228,7 @@ def _places(name: str, called: str | None = None) -> Iterator[Path]:
         if place.is_dir() or (place.suffix == ENDING and is_pack(place)):
             yield place
     registered = _read_registered().get(name)
-    if registered is not None and not registered.exists():
+    if registered is not None and not is_there(registered):
         raise UserError(_explain_vanished(name, registered))
     if registered is not None:
         yield registered
@@ -226,7 +237,7 @@ def _places(name: str, called: str | None = None) -> Iterator[Path]:
 def shadowed(name: str) -> Path | None:
     """Where a data set is registered that is not opened from there: what POISE_DATA has comes first."""
     registered = _read_registered().get(name) if _data_folder() is not None and name != EMBEDDED else None
-    if registered is None or not registered.exists():
+    if registered is None or not is_there(registered):
         return None
     opened = place_of(name)
     return None if opened is None or opened.resolve() == registered.resolve() else registered
@@ -359,6 +370,8 @@ def _registering() -> Iterator[dict[str, Path]]:
             yield folders
             store.write_json(path, {"folders": {name: str(folder) for name, folder in folders.items()}})
     except OSError as error:
+        if is_disk_full(error):
+            raise
         raise UserError(
             f"{path} cannot be written ({error.strerror}); check its permissions, or use POISE_DATA"
         ) from error
