@@ -304,6 +304,14 @@ def test_a_policy_that_tunes_less_or_decides_seldom_has_a_row_elsewhere(write: W
         run = paper_run(write, f"tuned {len(axes)}", policy="online", more={"space": space})
         found = published_accuracy(run, 5, "tfh")
         assert (found.figure if found else None) == figure
+        for elsewhere in (published_every, published_hours):
+            assert (elsewhere(run, StreamKind(5, "tfh")) is not None) == (figure is not None)
+
+
+def test_another_tuner_has_a_row_in_table_3_and_none_in_table_s1(write: Write) -> None:
+    run = paper_run(write, "bilevel", policy="bilevel")
+    assert published_ablation(run, StreamKind(5, "tfh")) == Published(63.2)
+    assert published_every(run, StreamKind(5, "tfh")) is None
 
 
 def test_another_class_order_is_said_and_not_compared(write: Write) -> None:

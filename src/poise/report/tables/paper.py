@@ -62,7 +62,7 @@ def published_accuracy(run: RunRecord, phases: int, setting: str) -> Published |
         return None
     if not is_tuned(run.policy) and side == "policy":  # other hyperparameters than the paper's baseline
         return None
-    if side == "policy" and (every(run) != 1 or TUNED.get(frozenset(tuned_kinds(run)), ALL_TUNED) != ALL_TUNED):
+    if side == "policy" and (every(run) != 1 or not _tunes_all(run)):
         return None  # rows of Tables S1 and 3
     unlike = _differences(run, entry, cell, _SETTINGS.index(setting))
     name = ROWS.get(run.method, run.method)
@@ -108,7 +108,8 @@ def published_ablation(run: RunRecord, stream: StreamKind) -> Published | None:
 
 def published_every(run: RunRecord, stream: StreamKind) -> Published | None:
     """Table S1: the figure of a policy that decides as often as the run's."""
-    return _ablation_figure("every", every(run) if not run.fixed and not run.informed else None, run, stream)
+    ours = not (run.fixed or run.informed or run.policy in OTHER_TUNERS) and _tunes_all(run)
+    return _ablation_figure("every", every(run) if ours else None, run, stream)
 
 
 def published_hours(run: RunRecord, stream: StreamKind) -> float | None:
@@ -118,7 +119,9 @@ def published_hours(run: RunRecord, stream: StreamKind) -> float | None:
     if stream != StreamKind(5, "tfh") or run.informed:
         return None
     hours: Mapping[str, float] = _figures()["hours"]
-    return hours.get(run.policy if run.fixed or run.policy in OTHER_TUNERS else str(every(run)))
+    if run.fixed or run.policy in OTHER_TUNERS:
+        return hours.get(run.policy)
+    return hours.get(str(every(run))) if _tunes_all(run) else None
 
 
 def every(run: RunRecord) -> int | str:
@@ -132,6 +135,11 @@ def tuned_kinds(run: RunRecord) -> set[str]:
     kinds = {"kd" if axis.endswith("_kd") or axis == "pod" else axis for axis in run.axes}
     default = (run.space or {}).get("default") or {}
     return kinds | ({"classifier"} if default.get("classifier") == "auto" else set())
+
+
+def _tunes_all(run: RunRecord) -> bool:
+    """Whether nothing is left out that the paper's policy tunes; what was tuned beside it does not matter."""
+    return TUNED.get(frozenset(tuned_kinds(run)), ALL_TUNED) == ALL_TUNED
 
 
 def _ablation_figure(table: str, number: int | str | None, run: RunRecord, stream: StreamKind) -> Published | None:
