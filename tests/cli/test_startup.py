@@ -43,6 +43,7 @@ def loaded_by(*words: str) -> set[str]:
         ("recipes", "digits/lucir"),
         ("recipes", "digits/lucir", "--keys"),
         ("data",),
+        ("data", "remove", "pets"),
         ("rnu",),
         ("learn", "model"),
     ],
