@@ -62,17 +62,19 @@ class Interrupted(PoiseError):
         self.exit_code = exit_code
 
 
-def suggestion(word: object, known: Iterable[str]) -> str:
-    """The end of an error line about an unknown word: the nearest known one, or all of them.
+def suggestion(word: object, known: Iterable[str], prefix: str = "") -> str:
+    """The end of an error line about an unknown word: the nearest known one, or all of them, each after the prefix.
 
     >>> suggestion("lucri", ["lucir", "icarl"])
     "did you mean 'lucir'?"
+    >>> suggestion("x", ["rule", "total"], prefix="memory.")
+    'known: memory.rule, memory.total'
     """
     choices, text = sorted(known), word if isinstance(word, str) else shown(word)
     near = difflib.get_close_matches(text[:_LONGEST], choices, n=1, cutoff=0.6)
     if near:
-        return f"did you mean '{near[0]}'?"
-    return f"known: {', '.join(choices)}" if choices else "none is known"
+        return f"did you mean '{prefix}{near[0]}'?"
+    return f"known: {', '.join(prefix + choice for choice in choices)}" if choices else "none is known"
 
 
 #: The largest whole number that a setting can be, unless it says otherwise.

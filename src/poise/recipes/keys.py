@@ -130,10 +130,12 @@ def refuse_unknown_keys(values: Mapping[str, Any]) -> None:
 
 
 def _refuse_unknown(values: Mapping[str, Any], prefix: str) -> None:
-    known = {name for name in _NAMES if name.startswith(prefix) and "." not in name.removeprefix(prefix)}
-    for name in (f"{prefix}{each}" for each in values):
+    inner = {name.removeprefix(prefix) for name in _NAMES if name.startswith(prefix)}
+    known = {name for name in inner if "." not in name}
+    for name in values:
         if name not in known:
-            raise UserError(f"unknown key '{name}'; {suggestion(name, known)} (all keys: '{LIST_KEYS}')")
+            nearest = suggestion(name, known, prefix)
+            raise UserError(f"unknown key '{prefix}{name}'; {nearest} (all keys: '{LIST_KEYS}')")
 
 
 def said_by(values: Mapping[str, Any], name: str) -> Any:  # noqa: ANN401 - a value of any key
