@@ -247,6 +247,8 @@ def test_only_online_holds_out_unevenly_and_judges_by_its_trials() -> None:
         ("epoch=3", "unknown key 'epoch'; did you mean 'epochs'?"),
         ("memory.totl=3", "unknown key 'memory.totl'; did you mean 'memory.total'?"),
         ("memory.x=3", "unknown key 'memory.x'; known: memory.after_phase_0, memory.allocation, "),
+        ("trials=3", "key 'trials': input should be a table, not 3"),
+        ("options=[3]", "key 'options': input should be a table, not [3]"),
         ("trials.epochs=3", "unknown key 'trials.epochs'; known: trials.classifier, "),
         ("setting=tsf", "unknown setting 'tsf'; did you mean 'tfs'?"),
         ("exam=tst", "unknown exam 'tst'; did you mean 'test'?"),

@@ -340,4 +340,6 @@ def _first_line(error: ValidationError) -> str:
     parts = [part for place, part in enumerate(loc) if part in known or part.isdigit() or place in inner]
     key = ".".join(parts)
     message = first["msg"][:1].lower() + first["msg"][1:]
+    if first["type"] in ("dict_type", "model_type"):  # pydantic's words are of Python
+        message = "input should be a table"
     return f"key '{key or first['loc'][0]}': {message}, not {shown(first['input'])}"
