@@ -145,6 +145,24 @@ def test_where_every_image_is_kept_so_are_copies_but_not_those_that_are_given_ag
     assert len(made.exemplars()) == 20
 
 
+def test_no_copy_of_an_image_in_the_reserve_is_trained_on() -> None:
+    images, labels = digits(0, 1, count=4)
+    made = learner(memory=Budget(per_class=6, reserve=3))
+    phase = made.phase_of(np.concatenate([images, images]), labels * 2)
+    reserve, trained = ([image.numpy().tobytes() for image in part.pixels] for part in (phase.reserve, phase.new))
+    assert len(reserve) == len({*reserve}) == 4, "half of the four different images of each class"
+    assert not {*reserve} & {*trained}
+    assert len(trained) == 8, "both copies of the others"
+    made.partial_fit(np.concatenate([images, images]), labels * 2)
+    assert [exemplar.reserve for exemplar in made.exemplars()] == [False, False, True, True] * 2
+
+
+def test_a_class_of_one_image_and_its_copies_has_no_reserve() -> None:
+    (image, *_), _ = digits(0)
+    phase = learner(memory=Budget(per_class=4, reserve=2)).phase_of(np.stack([image] * 6), [0] * 6)
+    assert (len(phase.new), len(phase.reserve)) == (6, 0)
+
+
 def test_images_of_a_data_set_are_told_apart_by_their_origin() -> None:
     images, labels = digits(0, 1, count=4)
     made = learner(memory=8)

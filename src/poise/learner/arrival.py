@@ -196,16 +196,34 @@ def plain_labels(labels: Labels) -> list[Label]:
 
 
 def hold_out(arrival: Arrival, stored: ImageSet, settings: Settings, memory: Memory) -> tuple[ImageSet, ImageSet]:
-    """The stored new images that may be trained on, and a random reserve of each new class that may not."""
+    """The stored new images that may be trained on, and a random reserve of each new class that may not.
+
+    Of an image that arrives several times one copy can be in the reserve, and then none of them is trained on.
+    """
     generator = draws.generator(settings.seed, "reserve", arrival.phase)
     fresh = (stored.labels >= arrival.growth.old).nonzero().flatten()
-    picks = fresh[draw_reserve(stored.labels[fresh], settings.memory.reserve, generator)]
+    alike = _first_copies(stored.select(fresh)) if settings.memory.reserve else torch.arange(len(fresh))
+    different = torch.unique(alike)
+    reserved = different[draw_reserve(stored.labels[fresh[different]], settings.memory.reserve, generator)]
+    picks = fresh[reserved]
     trainable = torch.ones(len(stored), dtype=torch.bool)
-    trainable[picks] = False
+    trainable[fresh[torch.isin(alike, reserved)]] = False
     trainable[_in_reserve(stored, arrival.growth.old, memory)] = False
     if not trainable.any():
         raise UserError("every one of these images is in the reserve already, which is never trained on")
     return stored.select(trainable.nonzero().flatten()), stored.select(picks)
+
+
+def _first_copies(images: ImageSet) -> Tensor:
+    """For each image the place of the first of its class with the same bytes: its own, unless it is a copy.
+
+    Images of which a caller said where they come from are different images of a data set.
+    """
+    places, firsts = torch.arange(len(images)), dict[tuple[int, bytes], int]()
+    unknown = (images.origins < 0).nonzero().flatten()
+    for place, key in zip(unknown.tolist(), _labelled_digests(images.select(unknown)), strict=True):
+        places[place] = firsts.setdefault(key, place)
+    return places
 
 
 def _in_reserve(images: ImageSet, old: int, memory: Memory) -> list[int]:
