@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import signal
+from types import SimpleNamespace
 
 import pytest
 
-from poise.experiment.stopping import Stop, stopping
+from poise.experiment.stopping import TRIAL_SECONDS, CheckpointClock, Stop, stopping
+from poise.training import Event, StageDone, StepDone, TrialDone, TrialStep
 
 
 def test_ctrl_c_says_that_it_stops_and_a_second_one_that_it_stops_at_once(capfd: pytest.CaptureFixture[str]) -> None:
@@ -43,3 +45,31 @@ def test_who_was_started_to_ignore_the_end_of_its_terminal_does() -> None:
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def test_a_trial_that_ended_is_saved_while_the_next_one_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr("poise.experiment.stopping.time", SimpleNamespace(monotonic=lambda: now))
+    clock, checkpoints = CheckpointClock(60.0), list[float]()
+
+    def happens(event: Event, after: float) -> None:
+        nonlocal now
+        now += after
+        if clock.is_due(event):
+            checkpoints.append(now)
+            clock.restart()
+
+    trial = TrialDone(1, {}, {}, "fc", 0.5, False, {})
+    happens(trial, 1.0)  # too early, the last one was written a second ago
+    happens(TrialStep(1, 128, 1), 0.5)
+    assert not checkpoints
+    happens(TrialStep(1, 128, 1), TRIAL_SECONDS)
+    assert checkpoints == [now]
+    happens(TrialStep(1, 128, 1), 10 * TRIAL_SECONDS)
+    assert len(checkpoints) == 1, "there is nothing new"
+    happens(trial, 0.0)
+    assert checkpoints[1:] == [now]
+    happens(StepDone(1, "main", 0, 1, 1, 2, 128), TRIAL_SECONDS)
+    assert len(checkpoints) == 2, "those of a training are large, and wait longer"
+    happens(StageDone(1, "main"), 0.0)
+    assert checkpoints[2:] == [now]

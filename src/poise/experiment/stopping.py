@@ -126,18 +126,20 @@ class CheckpointClock:
     def __init__(self, seconds: float = CHECKPOINT_SECONDS) -> None:
         self._seconds = seconds
         self._written = time.monotonic()
+        self._unwritten = False  # whether something ended since then
 
     def is_due(self, event: Event) -> bool:
-        """Whether to write one after this event; inside of a trial there is nothing new to write."""
-        if isinstance(event, TrialStep):
-            return False
-        trying = isinstance(event, TrialDone | TuningDone)
+        """Whether to write one after this event; inside a trial, only for what ended before it began."""
+        inside = isinstance(event, TrialStep)
+        self._unwritten = self._unwritten or not inside
+        trying = inside or isinstance(event, TrialDone | TuningDone)
         patience = min(self._seconds, TRIAL_SECONDS) if trying else self._seconds
-        return isinstance(event, StageDone) or time.monotonic() - self._written >= patience
+        waited = time.monotonic() - self._written >= patience
+        return isinstance(event, StageDone) or (waited and self._unwritten)
 
     def restart(self) -> None:
         """One was written."""
-        self._written = time.monotonic()
+        self._written, self._unwritten = time.monotonic(), False
 
 
 @contextmanager
