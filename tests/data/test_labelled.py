@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,25 @@ class TestDatasets:
             assert not found.store.in_memory
             monkeypatch.setattr("poise.data.suitable.free_memory", lambda: 1 << 30)
             assert torch.equal(found.pixels, to_pixels(files))
+
+    def test_pictures_for_which_no_file_can_be_made_stay_in_memory_where_they_fit(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        files = sorted(folder.glob("*/*.png"))
+        needed = 5 * 3 * 64 * 64
+        monkeypatch.setattr("poise.data.inputs.free_memory", lambda: needed)
+        monkeypatch.setattr("poise.data.suitable.free_memory", lambda: needed)
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (needed - 1, before[1]))  # files may not be so long
+        try:
+            found = read_labelled(files, [0] * 5, size=(64, 64))
+            monkeypatch.setattr("poise.data.inputs.free_memory", lambda: needed - 1)
+            with pytest.raises(UserError, match="more than there is of memory, and than is free on the disk"):
+                read_labelled(files, [0] * 5, size=(64, 64))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        assert found.store.in_memory
+        assert torch.equal(found.pixels, to_pixels(files, (64, 64)))
 
     def test_labels_that_are_given_count(self) -> None:
         pairs = Listed(list(zip(tensors(), TRUTH, strict=True)))

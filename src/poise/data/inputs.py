@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import mmap
 import os
@@ -27,8 +28,10 @@ from poise.data.decoding import FORMAT_WORDS, known_formats, open_image, room_fo
 from poise.data.stores import DenseStore
 from poise.data.suitable import check_room
 from poise.errors import UserError
-from poise.files import MOST_IMAGE, expand_user, free_memory, read_bytes
+from poise.files import MOST_IMAGE, expand_user, free_memory, read_bytes, reserve
 from poise.places.folders import UNREADABLE
+
+log = logging.getLogger(__name__)
 
 SIZES: Final = (32, 64, 96, 128, 224)  # the square sizes that `choose_size` chooses from
 LONGEST: Final = 4  # the long side of an image in a pack, as a multiple of the short one
@@ -113,24 +116,28 @@ def decode_store(
 
 def empty_store(shape: tuple[int, ...]) -> DenseStore:
     """Room for images: in memory or, where they would take much of it, in a file that nobody else sees."""
-    mapped = math.prod(shape) > SPILL_SHARE * free_memory()
-    return DenseStore(_mapped(shape) if mapped else torch.empty(shape, dtype=torch.uint8), mapped=mapped)
+    count, free = math.prod(shape), free_memory()
+    found = _mapped(shape) if count > SPILL_SHARE * free else None
+    if found is None and count > free:
+        raise UserError(
+            f"{shape[0]} images of {shape[2]}×{shape[3]} pixels take {count / 1e9:.3g} GB, more than there is of "
+            "memory, and than is free on the disk for temporary files; set TMPDIR to a folder on a larger one, or "
+            "use a smaller image_size"
+        )
+    return DenseStore(torch.empty(shape, dtype=torch.uint8)) if found is None else DenseStore(found, mapped=True)
 
 
-def _mapped(shape: tuple[int, ...]) -> Tensor:
-    """A tensor in a temporary file, which is gone when the tensor is."""
+def _mapped(shape: tuple[int, ...]) -> Tensor | None:
+    """A tensor in a temporary file, which is gone when the tensor is; None where there is no room for it."""
     folder = next((each for each in (os.environ.get("TMPDIR"), "/var/tmp") if each and os.access(each, os.W_OK)), None)
     count = math.prod(shape)
-    with tempfile.TemporaryFile(dir=folder) as file:
-        there = os.fstatvfs(file.fileno())
-        if count > there.f_bavail * there.f_frsize:
-            raise UserError(
-                f"{shape[0]} images of {shape[2]}×{shape[3]} pixels take {count / 1e9:.3g} GB, more than there is of "
-                "memory, and than is free on the disk for temporary files; set TMPDIR to a folder on a larger one, or "
-                "use a smaller image_size"
-            )
-        file.truncate(count)
-        return torch.frombuffer(mmap.mmap(file.fileno(), count), dtype=torch.uint8).view(shape)
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            reserve(file.fileno(), count)
+            return torch.frombuffer(mmap.mmap(file.fileno(), count), dtype=torch.uint8).view(shape)
+    except OSError as error:  # the disk is full, files may not be so long, or there is no folder for them
+        log.debug("no temporary file of %d bytes: %s", count, error)
+        return None
 
 
 def _decode_into(pixels: Tensor, pictures: Sequence[Picture], short_side: int | None) -> None:
