@@ -84,16 +84,20 @@ class Packing:
         store.refuse_bad_place(self.out)
         if self.out.suffix != ENDING:
             raise UserError(f"{self.out} must end in {ENDING}, by which a pack is recognised")
-        if self.out.exists() or self.out.is_symlink():
-            raise UserError(f"{self.out} is there already; give another name, or remove it first")
+        self._refuse_existing()
         layout = choose_classes(scan(self.folder), self.classes, self.folder)
         _warn_of_unexamined(sorted(set(layout.train) - set(layout.train if layout.test is None else layout.test)))
         with locks.locked(self._beside("lock"), f"is packing {self.out}; wait for it", sign=True):
+            self._refuse_existing()  # finished by another process meanwhile: many files take long to list
             try:
                 yield from self._pack(layout)
             except OSError as error:  # such as a full disk, of which the system does not say where
                 error.filename = error.filename or str(self.out)
                 raise
+
+    def _refuse_existing(self) -> None:
+        if self.out.exists() or self.out.is_symlink():
+            raise UserError(f"{self.out} is there already; give another name, or remove it first")
 
     def _beside(self, word: str) -> Path:
         return self.out.with_name(f"{self.out.name}.{word}")
