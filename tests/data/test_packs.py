@@ -28,6 +28,7 @@ from poise.data.packs import TEST, TRAIN, Described, Pack, PackedStore, digest_o
 from poise.data.processes import _takes_long, decode_in_order
 from poise.data.sources import FolderSource, PackSource, add_source, listing, open_source
 from poise.errors import Damaged, UserError
+from poise.places import Layout, scan
 from poise.places.packfile import Footer, read_footer
 
 Driven = Callable[..., tuple[int, str]]
@@ -290,6 +291,26 @@ def test_a_bad_place_is_refused_before_anything_is_decoded(folder: Path, tmp_pat
 # Interrupted ----------------------------------------------------------------------------------------------------------
 
 
+def test_a_pack_that_another_process_finishes_meanwhile_is_kept(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The files of ImageNet take minutes to list, in which another process may come to its end."""
+    out = tmp_path / "some.pack"
+
+    def list_slowly(place: Path) -> Layout:
+        with monkeypatch.context() as back:
+            back.setattr("poise.data.packing.scan", scan)
+            made.append(make(folder, out, size=8).fingerprint)
+        return scan(place)
+
+    made = list[str]()
+    monkeypatch.setattr("poise.data.packing.scan", list_slowly)
+    with pytest.raises(UserError, match="is there already"):
+        make(folder, out)
+    assert [Pack.open(out).fingerprint] == made
+    assert not list(tmp_path.glob("some.pack.*"))
+
+
 def test_a_pack_that_was_killed_goes_on_with_its_class(folder: Path, tmp_path: Path, driven: Driven) -> None:
     make(folder, tmp_path / "whole.pack")
     words = "data", "pack", str(folder), "--out", str(tmp_path / "some.pack"), "--size", "12", "--jobs", "1"
@@ -445,6 +466,35 @@ def test_opening_reads_no_pixel_and_the_first_look_at_a_damaged_one_says_so(fold
     for look in (images.store.gather, images.store.loaded):
         with pytest.raises(Damaged, match=r"image 5 of its train part, of class 'bee'"):
             look(torch.tensor([4, 5]))
+
+
+def test_a_pack_that_is_cut_off_while_it_is_used_is_one_line(folder: Path, tmp_path: Path) -> None:
+    """Reading behind the end of a mapped file would end the process with a bus error."""
+    pack = make(folder, tmp_path / "some.pack", size=256)
+    images, everything = pack.store(TRAIN), torch.arange(15)
+    before = images.gather(everything)
+    whole = pack.path.read_bytes()
+    os.truncate(pack.path, 1 << 17)
+    for read in (images.gather, images.loaded):
+        with pytest.raises(Damaged, match=r"some\.pack was cut off or written anew while it was used"):
+            read(everything)
+    pack.path.write_bytes(whole)
+    assert torch.equal(images.gather(everything), before)
+
+
+def test_a_pack_that_is_written_over_while_it_is_used_is_looked_at_again(folder: Path, tmp_path: Path) -> None:
+    pack = make(folder, tmp_path / "some.pack")
+    images, everything = pack.store(TRAIN), torch.arange(15)
+    before = images.gather(everything)
+    os.utime(pack.path)
+    assert torch.equal(images.gather(everything), before)
+    with pack.path.open("r+b") as file:
+        file.seek(pack.blocks[1].place)
+        file.write(bytes(50))
+    os.utime(pack.path, ns=(1, 1))  # a clock that stands still would hide it
+    assert torch.equal(images.gather(everything[:5]), before[:5])
+    with pytest.raises(Damaged, match="of class 'bee', is not as it was packed"):
+        images.gather(everything)
 
 
 def test_only_the_part_that_is_asked_for_is_mapped(folder: Path, tmp_path: Path) -> None:

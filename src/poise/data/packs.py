@@ -9,7 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 import mmap
+import os
 import warnings
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -200,15 +202,18 @@ class PackedStore(FlatStore):
         self._path, self._part, self._known_as = pack.path, part, pack.identity(part)
         self._blocks = blocks = [block for block in pack.blocks if block.part == part]
         self._described = pack.described(part)
-        first, stop = blocks[0].place, blocks[-1].place + blocks[-1].length
-        with files.open_plain(pack.path) as file:
-            self._map = mmap.mmap(file.fileno(), stop - first, access=mmap.ACCESS_READ, offset=first)
+        first, self._stop = blocks[0].place, blocks[-1].place + blocks[-1].length
+        self._file = files.open_plain(pack.path)  # stays open, so that it is seen whether it changes
+        weakref.finalize(self, self._file.close)
+        self._refuse_shorter(os.fstat(self._file.fileno()))  # than its index said a moment ago
+        self._map = mmap.mmap(self._file.fileno(), self._stop - first, access=mmap.ACCESS_READ, offset=first)
         sizes = torch.from_numpy(self._described.sizes.astype(np.int64))
         with warnings.catch_warnings():  # that it must not be written to, which nobody does
             warnings.simplefilter("ignore")
             flat = torch.frombuffer(self._map, dtype=torch.uint8)
         super().__init__(flat, in_a_row(sizes, pack.channels)[0], sizes, shape, in_memory=False)
         self._checked = np.zeros(len(sizes), dtype=bool)
+        self._written = 0  # when the file was last written to, when an image was last checked
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopen, (self._path, self._part, self.shape, self._known_as)
@@ -245,9 +250,14 @@ class PackedStore(FlatStore):
         return start, start + self.shape[0] * height * width
 
     def _check(self, indices: Tensor) -> None:
-        """Compare the bytes of images that nobody has read yet with their digests."""
-        wanted = np.unique(indices.cpu().numpy())
-        for index in wanted[~self._checked[wanted]].tolist():
+        """Compare the bytes of images with their digests, unless they were read before and not written to since."""
+        found = os.fstat(self._file.fileno())
+        self._refuse_shorter(found)
+        if found.st_mtime_ns != self._written:
+            self._checked = np.zeros_like(self._checked)
+            self._written = found.st_mtime_ns
+        wanted, checked = np.unique(indices.cpu().numpy()), self._checked
+        for index in wanted[~checked[wanted]].tolist():
             start, stop = self._place(index)
             if digest_of(memoryview(self._map)[start:stop]) != self._described.pixels[index].tobytes():
                 stops = np.cumsum([block.images for block in self._blocks])
@@ -256,7 +266,12 @@ class PackedStore(FlatStore):
                     f"{self._path} is damaged: image {index} of its {self._part} part, of class '{name}', is not as it "
                     "was packed; copy it again, or pack the folder again"
                 )
-            self._checked[index] = True
+            checked[index] = True
+
+    def _refuse_shorter(self, found: os.stat_result) -> None:
+        """Refuse a file that has lost its end since it was opened: reading there would end the process."""
+        if found.st_size < self._stop:
+            raise Damaged(f"{self._path} was cut off or written anew while it was used; put it back as it was")
 
 
 def _reopen(path: Path, part: str, shape: Shape, identity: str) -> PackedStore:
