@@ -164,6 +164,14 @@ class TestFiles:
         Image.fromarray(np.full((8, 8), 128 * 256, dtype=np.uint16)).save(path)
         np.testing.assert_array_equal(pixels_of(path, (8, 8)), np.full((8, 8, 3), 128))
 
+    @pytest.mark.parametrize("most", [65535, 1023])
+    def test_grey_maps_of_16_bits_are_shifted_too(self, tmp_path: Path, most: int) -> None:
+        """Pillow opens them as 32 bits, with 65535 for the most that the file says."""
+        path = tmp_path / "deep.pgm"
+        values = np.full((8, 8), most // 2, dtype=">u2")
+        path.write_bytes(b"P5 8 8 %d\n" % most + values.tobytes())
+        assert (pixels_of(path, (8, 8)) == 127).all()
+
     def test_a_large_jpeg_keeps_its_picture(self, tmp_path: Path) -> None:
         image = np.zeros((800, 1200, 3), dtype=np.uint8)
         image[:, :600] = (200, 100, 50)

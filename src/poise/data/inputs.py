@@ -284,9 +284,10 @@ def _opened(picture: Picture) -> Iterator[Image.Image]:
 
 def _eight_bit(image: Image.Image) -> Image.Image:
     """The image with 8 bits a channel; Pillow itself would cut 16-bit grey values off at 255."""
-    if image.mode in ("I", "F"):
+    wide = image.mode == "I" and image.format == "PPM"  # 16 bits of a PGM file, which Pillow opens as 32
+    if image.mode in ("I", "F") and not wide:
         raise ValueError("its values have 32 bits, expected 8 or 16")
-    if image.mode.startswith("I;16"):
+    if wide or image.mode.startswith("I;16"):
         return Image.fromarray((np.asarray(image) // 256).astype(np.uint8))
     return image
 
