@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import logging
 import pickle
-from collections.abc import Iterable
+import sys
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -176,6 +177,28 @@ def test_digits_are_told_from_their_mirror_images_and_noise_is_not() -> None:
     assert is_handed(told_from_mirror_image(image_set(images, labels), 0), len(images))
     noise = np.random.default_rng(0).integers(0, 256, (160, 3, 16, 16)).astype(np.uint8)
     assert not is_handed(told_from_mirror_image(image_set(noise, np.zeros(160, dtype=int)), 0), 160)
+
+
+MIRRORED = """
+import torch
+from poise.data import ImageSet
+from poise.learner.judging import told_from_mirror_image
+
+torch.set_num_threads(1)
+places = torch.arange(1000)
+images = ImageSet(torch.zeros(1, 3, 160, 160, dtype=torch.uint8).expand(1000, -1, -1, -1), places * 0, places)
+told_from_mirror_image(images.select(places[:200]), 0)
+_, peak = peak_while(lambda: told_from_mirror_image(images, 0))
+print(images.store.nbytes, peak)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is measured by /proc")
+def test_large_images_are_compared_with_their_mirror_images_few_at_a_time(
+    measured_apart: Callable[..., list[str]],
+) -> None:
+    size, peak = map(int, measured_apart(MIRRORED))
+    assert peak < 4 * size  # a few images as floats; it was more than 10 times the size
 
 
 def test_images_and_their_mirror_images_alike_are_not_told_apart() -> None:
