@@ -112,6 +112,24 @@ def test_on_a_cpu_everything_is_resident(make_images: MakeImages) -> None:
     assert Feed(make_images([0]), torch.device("cpu")).resident
 
 
+def test_on_a_cpu_images_are_not_copied_where_the_copy_would_take_much_of_the_free_memory(
+    make_images: MakeImages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images = make_images(list(range(5)) * 9)
+    some = ImageSet.joined([images.select(torch.arange(30).flip(0)), make_images([1, 2])])
+    order, bounds = torch.randperm(len(some), generator=torch.Generator().manual_seed(0)), batch_bounds(len(some), 8)
+    copied = Feed(some, torch.device("cpu"))
+    assert copied.resident
+    monkeypatch.setattr("poise.data.feed.LITTLE", 0)
+    monkeypatch.setattr("poise.data.feed.free_memory", lambda: 4 * some.store.nbytes - 1)
+    viewed = Feed(some, torch.device("cpu"))
+    assert not viewed.resident
+    assert viewed.store is some.store
+    for one, other in zip(copied.batches(order, bounds), viewed.batches(order, bounds), strict=True):
+        assert all(map(torch.equal, one, other))
+    assert Feed(images, torch.device("cpu")).resident  # nothing to copy
+
+
 @pytest.mark.gpu
 def test_on_a_gpu_what_needs_more_than_half_of_the_free_memory_streams() -> None:
     free, _ = torch.cuda.mem_get_info()

@@ -19,11 +19,14 @@ from torch import Tensor
 
 from poise.data.augment import Augmentation, Draws
 from poise.data.images import ImageSet
+from poise.data.inputs import SPILL_SHARE
 from poise.data.resampling import Crops
 from poise.data.stores import DenseStore, FlatStore, PixelStore, resident
 from poise.data.views import View
+from poise.files import free_memory
 
 AHEAD: Final = 3  # batches that are ready, or nearly, besides one in every thread, when images stream from the host
+LITTLE: Final = 1 << 26  # bytes of images that any machine has room for twice
 MOST_THREADS: Final = 8  # that read images from a file
 
 Batch = tuple[Tensor, Tensor]  # pixels and labels
@@ -182,8 +185,14 @@ class _Sent(NamedTuple):
 
 
 def stays_on(store: PixelStore, device: torch.device) -> bool:
-    """Whether images should live on the device: where they fit; on a CPU, where they are in memory already."""
-    return store.in_memory if device.type == "cpu" else store.lies_on(device) or fits(store.nbytes, device)
+    """Whether images should live on the device: where they fit; on a CPU, where they are in memory already.
+
+    Some of the images in memory are copied there, unless the copy would take much of what is free.
+    """
+    if device.type != "cpu":
+        return store.lies_on(device) or fits(store.nbytes, device)
+    copied = store.nbytes if isinstance(store, View) else 0
+    return store.in_memory and (copied <= LITTLE or copied <= SPILL_SHARE * free_memory())
 
 
 def _placed(store: PixelStore, device: torch.device) -> tuple[PixelStore, Tensor | None]:
