@@ -64,7 +64,7 @@ def _exam_part(folder: Path) -> Path:
 
 
 def _folder_names(folder: Path) -> set[str]:
-    return {entry.name for entry in _entries(folder) if entry.is_dir()}
+    return {entry.name for entry in _entries(folder) if _is_folder(entry)}
 
 
 def has_imagenet_names(folder: Path) -> bool:
@@ -168,7 +168,7 @@ def _classes(folder: Path, least: int = 2) -> Files:
         if entry.is_symlink():
             _refuse_broken(folder / entry.name)
     left_out = _LeftOut()
-    classes = {entry.name: _image_files(folder / entry.name, left_out) for entry in entries if entry.is_dir()}
+    classes = {entry.name: _image_files(folder / entry.name, left_out) for entry in entries if _is_folder(entry)}
     for name, files in classes.items():
         if not files:
             raise UserError(f"class folder {folder / name} has no image; add some ({_endings()}) or remove the folder")
@@ -223,11 +223,19 @@ def _image_files(folder: Path, left_out: _LeftOut | None = None) -> tuple[Path, 
     """All that have the name of an image: what is no file after all, such as a broken link, is refused when read."""
     images: list[Path] = []
     for entry in _entries(folder):
-        if _names_image(entry) and not entry.is_dir():
+        if _names_image(entry) and not _is_folder(entry):
             images.append(folder / entry.name)
         elif left_out is not None:
             left_out.add(folder, entry)
     return tuple(images)
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    """Whether it is a folder or a link to one; a link to itself is a broken link, and no error of the system's."""
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
 
 
 def _names_image(entry: os.DirEntry[str]) -> bool:
