@@ -7,6 +7,7 @@ import json
 import multiprocessing
 import os
 import pickle
+import shlex
 import shutil
 import signal
 from collections.abc import Callable
@@ -590,6 +591,20 @@ def test_a_folder_that_does_not_fit_into_memory_is_refused_with_the_command(
     monkeypatch.setattr("poise.data.suitable.free_memory", lambda: 1000)
     with pytest.raises(UserError, match=rf"pack them once: poise data pack {folder} --out images.pack --size 16"):
         FolderSource(folder, size=16).train()
+
+
+def test_the_command_that_packs_a_folder_can_be_typed_as_it_is_said(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("poise.data.suitable.free_memory", lambda: 1000)
+    monkeypatch.chdir(tmp_path)
+    folder.rename("my photos")
+    with pytest.raises(UserError) as caught:
+        FolderSource(Path("my photos"), size=16).train()
+    said = str(caught.value)
+    words = shlex.split(said[said.index("poise data pack") :].split(";", maxsplit=1)[0].replace(",", ""))
+    assert words[3:6] == ["my photos", "--out", "my photos.pack"]
+    assert words[-1] == "data=my photos.pack"
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])

@@ -71,9 +71,9 @@ class FolderSource(Source):
 
     def _images(self, files: Files) -> ImageSet:
         listed = list(list_files(files))
-        name = file_word(file_name(self.name))
-        pack = f"pack them once: poise data pack {shlex.quote(str(self._folder))} --out {shlex.quote(name)}.pack"
-        todo = f"{pack} --size {self._side}, then use data={name}.pack; or use a smaller image_size"
+        name = shlex.quote(f"{file_word(file_name(self.name))}.pack")
+        pack = f"pack them once: poise data pack {shlex.quote(str(self._folder))} --out {name}"
+        todo = f"{pack} --size {self._side}, then use data={name}; or use a smaller image_size"
         check_room(len(listed), (3, self._side, self._side), todo)
         pixels = decode_all([file for _, file in listed], (self._side, self._side))
         index = {name: number for number, name in enumerate(self.class_names)}
