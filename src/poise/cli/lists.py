@@ -9,7 +9,7 @@ import typer
 
 from poise.cli.words import path_option, say, show
 from poise.errors import check_plain
-from poise.places import explain_shadowed, forget, is_there, listing, shadowed, still_found
+from poise.places import explain_shadowed, forget, is_there, listing, shadowed_place, still_found
 from poise.recipes import parse_toml, recipe_names, recipe_text
 from poise.recipes.keys import KEYS, refuse_unknown_keys, said_by
 from poise.words import toml_value
@@ -70,7 +70,7 @@ def data_add(
     added = add_source(name, source)
     say(*added.notes)
     show(f"{name}: {len(added.class_names)} classes, checked and remembered")
-    if (registered := shadowed(name)) is not None:
+    if (registered := shadowed_place(name)) is not None:
         say(f"but {explain_shadowed(name, registered)}")
 
 

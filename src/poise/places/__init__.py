@@ -22,7 +22,7 @@ from poise.places.known import (
     named_place,
     own_name,
     remember,
-    shadowed,
+    shadowed_place,
     still_found,
 )
 from poise.places.packfile import ENDING, is_pack
@@ -57,6 +57,6 @@ __all__ = [
     "own_name",
     "remember",
     "scan",
-    "shadowed",
+    "shadowed_place",
     "still_found",
 ]

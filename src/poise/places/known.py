@@ -2,8 +2,8 @@
 
 A data set is looked for in the folder that POISE_DATA names, then among the folders that the user
 registered, which are remembered in one small file per user. Class folders of a data set that must be packed come after
-every pack of it. Where both have a data set, whoever opens it is told so (`shadowed`), except of CIFAR, whose files are
-known by their md5.
+every pack of it. Where both have a data set, whoever opens it is told so (`shadowed_place`), except of CIFAR, whose
+files are known by their md5.
 """
 
 from __future__ import annotations
@@ -56,10 +56,12 @@ class KnownSource:
 
 def listing() -> list[KnownSource]:
     """All known data sets: the embedded one, CIFAR and ImageNet's, those in POISE_DATA and the registered ones."""
-    return [replace(entry, unused=_text(shadowed(entry.name))) if entry.where else entry for entry in _found()]
+    return [
+        replace(entry, unused=_text(shadowed_place(entry.name))) if entry.where else entry for entry in _find_sources()
+    ]
 
 
-def _found() -> list[KnownSource]:
+def _find_sources() -> list[KnownSource]:
     entries = [KnownSource(EMBEDDED, "embedded", "comes with scikit-learn")]
     entries += [_find_cifar(release) for release in RELEASES.values()]
     entries += [_find_collection(collection) for collection in COLLECTIONS.values()]
@@ -234,7 +236,7 @@ def _places(name: str, called: str | None = None) -> Iterator[Path]:
         yield registered
 
 
-def shadowed(name: str) -> Path | None:
+def shadowed_place(name: str) -> Path | None:
     """Where a data set is registered that is not opened from there: what POISE_DATA has comes first."""
     registered = _read_registered().get(name) if _data_folder() is not None and name != EMBEDDED else None
     if registered is None or not is_there(registered):

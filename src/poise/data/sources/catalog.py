@@ -28,7 +28,7 @@ from poise.places import (
     is_pack,
     named_place,
     remember,
-    shadowed,
+    shadowed_place,
 )
 
 log = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ def _warn_of_shadowed(name: str) -> None:
     What is opened does not depend on what is registered, so that nothing fails where that cannot be read.
     """
     try:
-        registered = shadowed(name)
+        registered = shadowed_place(name)
     except UserError as error:
         log.debug("%s", error)
         return
