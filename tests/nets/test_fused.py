@@ -31,7 +31,7 @@ def images(width: int, batch: int, height: int, length: int, seed: int) -> Tenso
 
 def norm_results(shape: tuple[int, int, int, int], adds: bool, relu: bool, *, fused: bool) -> list[Tensor]:
     """Values, running statistics and gradients of a norm with what follows it."""
-    from poise.nets.fused import normalised
+    from poise.nets.fused import normalise
 
     width = shape[0]
     x = (images(*shape, seed=0) * 2 + 5).requires_grad_()
@@ -40,7 +40,7 @@ def norm_results(shape: tuple[int, int, int, int], adds: bool, relu: bool, *, fu
     bias = drawn(width, seed=3).requires_grad_()
     mean, variance = torch.full((width,), 4.0, device="cuda"), torch.full((width,), 2.0, device="cuda")
     if fused:
-        y = normalised(x, shortcut, weight, bias, mean, variance, eps=EPS, momentum=MOMENTUM, relu=relu)
+        y = normalise(x, shortcut, weight, bias, mean, variance, eps=EPS, momentum=MOMENTUM, relu=relu)
     else:
         y = functional.batch_norm(x, mean, variance, weight, bias, True, MOMENTUM, EPS)
         y = y if shortcut is None else y + shortcut
@@ -165,13 +165,13 @@ class TestNorms:
             assert (~close).sum() <= one.numel() / 100_000
 
     def test_the_same_bytes_every_time(self) -> None:
-        from poise.nets.fused import normalised
+        from poise.nets.fused import normalise
 
         def once() -> list[Tensor]:
             x = images(16, 64, 32, 32, seed=0).bfloat16().requires_grad_()
             weight, bias = torch.ones(16, device="cuda", requires_grad=True), torch.zeros(16, device="cuda")
             statistics = torch.zeros(16, device="cuda"), torch.ones(16, device="cuda")
-            y = normalised(x, None, weight, bias, *statistics, eps=EPS, momentum=MOMENTUM, relu=True)
+            y = normalise(x, None, weight, bias, *statistics, eps=EPS, momentum=MOMENTUM, relu=True)
             return [y, *statistics, *torch.autograd.grad(y.float().square().sum(), (x, weight))]
 
         first = once()
@@ -183,7 +183,7 @@ class TestNorms:
 class TestConvolutions:
     @pytest.mark.parametrize("shape", SHAPES[:3], ids=str)
     def test_values_and_gradients(self, shape: tuple[int, int, int, int]) -> None:
-        from poise.nets.fused import convolved
+        from poise.nets.fused import convolve_thin
 
         width = shape[0]
         x, given = (images(*shape, seed=seed).bfloat16() for seed in (0, 1))
@@ -194,7 +194,7 @@ class TestConvolutions:
             one, other = (one, other) if fused else (one.float(), other.float())
             one.requires_grad_()
             other.requires_grad_()
-            y = convolved(one, other) if fused else functional.conv2d(one, other, padding=1)
+            y = convolve_thin(one, other) if fused else functional.conv2d(one, other, padding=1)
             found.append([y.detach(), *torch.autograd.grad(y, (one, other), given.to(y.dtype))])
         for reference, value in zip(*found, strict=True):
             torch.testing.assert_close(value.float(), reference, rtol=2e-2, atol=2e-2)
@@ -202,14 +202,14 @@ class TestConvolutions:
     @pytest.mark.parametrize("relu", [False, True], ids=["linear", "relu"])
     @pytest.mark.parametrize("adds", [False, True], ids=["alone", "with shortcut"])
     def test_a_teachers_convolution(self, adds: bool, relu: bool) -> None:
-        from poise.nets.fused import convolved_through
+        from poise.nets.fused import convolve_thin_and_add
 
         x, shortcut = (images(16, 5, 9, 7, seed=seed).bfloat16() for seed in (0, 1))
         weight, bias = (drawn(16, 16, 3, 3, seed=2) / 10).bfloat16(), drawn(16, seed=3).bfloat16()
         expected = functional.conv2d(x.float(), weight.float(), bias.float(), padding=1)
         expected = expected + shortcut.float() if adds else expected
         expected = torch.relu(expected) if relu else expected
-        found = convolved_through(x, weight, bias, shortcut if adds else None, relu=relu)
+        found = convolve_thin_and_add(x, weight, bias, shortcut if adds else None, relu=relu)
         torch.testing.assert_close(found.float(), expected, rtol=2e-2, atol=2e-2)
 
 

@@ -10,7 +10,7 @@ from poise.nets import RIDGES, Model, RidgeHead, torch_generator
 
 def head_for(classes: int, breadth: int = 40, width: int = 6) -> RidgeHead:
     head = RidgeHead(width)
-    head.project(7, breadth)
+    head.draw_projection(7, breadth)
     head.grow(classes, torch_generator(0, "head"))
     return head
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from poise.nets.systems import System, reduced
+from poise.nets.systems import System, reduce_system
 
 FEATURES, CLASSES = 120, 3
 RIDGES = (1e-8, 1e-4, 1e-2, 1.0, 1e4, 1e8)
@@ -25,7 +25,7 @@ def targets(count: int) -> Tensor:
 
 def both(rows: Tensor) -> tuple[System, System]:
     gram, sums = rows.T @ rows, rows.T @ targets(len(rows))
-    return System(gram, sums), reduced(gram, sums)
+    return System(gram, sums), reduce_system(gram, sums)
 
 
 @pytest.mark.parametrize("count", [1, 7, 50, 60, 61, 119, 300])

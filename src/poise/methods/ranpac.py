@@ -56,7 +56,7 @@ class RanPAC(FrozenMethod):
         head = _ridge_head(model)
         if not head.breadth:
             seed = torch.randint(2**62, (), generator=arrivals.generator)
-            head.project(int(seed), self.breadth(head.width))
+            head.draw_projection(int(seed), self.breadth(head.width))
         super().grow(model, arrivals)
 
     def conclude(self, model: Model, lesson: Lesson) -> None:

@@ -67,7 +67,7 @@ class Adapted(nn.Module):
         if images.shape[1] == 1 and self.info.channels not in (None, 1):
             images = images.expand(-1, self.info.channels or 1, -1, -1)
         found = self._read(self.body, images)
-        return found if isinstance(found, Features) else _pooled(found)
+        return found if isinstance(found, Features) else _pool_output(found)
 
     def freeze(self) -> Adapted:
         """Freeze all of it, in eval mode: it stays so, and its features can be computed once."""
@@ -143,7 +143,7 @@ def plain_module(module: nn.Module) -> Adapted:
     """The module itself as a backbone: it maps images to features, and may have `mean`, `std` and `pretrained_on`."""
     if isinstance(module, Adapted):
         return module
-    return Adapted(module, net_info(module) or _info(module, constants(module), _said(module)))
+    return Adapted(module, net_info(module) or _make_info(module, constants(module), _find_pretrained_on(module)))
 
 
 # The dry pass ---------------------------------------------------------------------------------------------------------
@@ -159,7 +159,7 @@ def measure(adapted: Adapted) -> None:
         try:
             adapted.width = _dry_width(adapted, shape)
         except Exception as error:  # whatever the network raises
-            failures.append(_expectation(adapted, shape, error))
+            failures.append(_explain_misfit(adapted, shape, error))
         else:
             if info.size is not None and not info.fixed:
                 adapted.info = replace(info, fixed=not _takes_half(adapted, shape))
@@ -167,7 +167,7 @@ def measure(adapted: Adapted) -> None:
     raise UserError(failures[0])
 
 
-def _expectation(adapted: Adapted, shape: tuple[int, int, int], error: Exception) -> str:
+def _explain_misfit(adapted: Adapted, shape: tuple[int, int, int], error: Exception) -> str:
     reason = first_line(error)
     return (
         f"{type(adapted.body).__name__} does not map images {[1, *shape]} to features [1, width] ({reason}); "
@@ -212,7 +212,7 @@ def _open_clip(module: nn.Module) -> Adapted | None:
     side = getattr(tower, "input_resolution", None)
     if isinstance(side, int):
         known.setdefault("size", (side, side))
-    return Adapted(tower.float(), _info(tower, known, _said(module, tower)))
+    return Adapted(tower.float(), _make_info(tower, known, _find_pretrained_on(module, tower)))
 
 
 def _transformers(module: nn.Module) -> Adapted | None:
@@ -226,8 +226,10 @@ def _transformers(module: nn.Module) -> Adapted | None:
     channels = getattr(vision, "num_channels", None)
     known |= {"channels": channels} if isinstance(channels, int) else {}
     name = getattr(config, "_name_or_path", None)
-    trained = _said(module) or (data_name(name, f"the data of {name}") if isinstance(name, str) and name else None)
-    return Adapted(body, _info(body, known, trained), _read_hidden)
+    trained = _find_pretrained_on(module) or (
+        data_name(name, f"the data of {name}") if isinstance(name, str) and name else None
+    )
+    return Adapted(body, _make_info(body, known, trained), _read_hidden)
 
 
 def _timm(module: nn.Module) -> Adapted | None:
@@ -235,12 +237,12 @@ def _timm(module: nn.Module) -> Adapted | None:
         return None
     config = getattr(module, "pretrained_cfg", None) or getattr(module, "default_cfg", None) or {}
     tag = config.get("tag") if isinstance(config, dict) else getattr(config, "tag", None)
-    trained = _said(module) or (data_name(str(tag)) if tag else None)
+    trained = _find_pretrained_on(module) or (data_name(str(tag)) if tag else None)
     reset = getattr(module, "reset_classifier", None)
     read = _read_output if callable(reset) else _read_pre_logits
     if callable(reset):
         reset(0)
-    return Adapted(module, _info(module, constants(config), trained), read)
+    return Adapted(module, _make_info(module, constants(config), trained), read)
 
 
 def _torchvision(module: nn.Module) -> Adapted | None:
@@ -254,11 +256,11 @@ def _torchvision(module: nn.Module) -> Adapted | None:
         path = ".".join(filter(None, (name, inner[-1])))
         parent, _, last = path.rpartition(".")
         setattr(module.get_submodule(parent), last, nn.Identity())
-        return Adapted(module, _info(module, constants(module), _said(module)))
+        return Adapted(module, _make_info(module, constants(module), _find_pretrained_on(module)))
     return None
 
 
-def _info(module: nn.Module, known: dict[str, Any], pretrained_on: str | None) -> NetInfo:
+def _make_info(module: nn.Module, known: dict[str, Any], pretrained_on: str | None) -> NetInfo:
     if not {"mean", "std"} <= known.keys():
         known = {key: value for key, value in known.items() if key not in ("mean", "std")}
     if "channels" not in known:
@@ -267,7 +269,7 @@ def _info(module: nn.Module, known: dict[str, Any], pretrained_on: str | None) -
     return NetInfo(**known, pretrained_on=pretrained_on)
 
 
-def _said(*modules: nn.Module) -> str | None:
+def _find_pretrained_on(*modules: nn.Module) -> str | None:
     found = (getattr(module, "pretrained_on", None) for module in modules)
     return next((said for said in found if isinstance(said, str)), None)
 
@@ -315,7 +317,7 @@ def _read_hidden(body: nn.Module, images: Tensor) -> Any:  # noqa: ANN401
     return found if hidden is None else hidden
 
 
-def _pooled(found: Any) -> Tensor:  # noqa: ANN401 - whatever a network returns
+def _pool_output(found: Any) -> Tensor:  # noqa: ANN401 - whatever a network returns
     """A vector per image: maps are averaged; of tokens the first is taken, or their mean if they are a square grid."""
     while isinstance(found, tuple | list) and found:
         found = found[0]

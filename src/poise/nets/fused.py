@@ -16,9 +16,9 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from poise.nets.thin import convolved, convolved_through, try_out
+from poise.nets.thin import convolve_thin, convolve_thin_and_add, try_out
 
-__all__ = ["convolved", "convolved_through", "normalised", "try_out"]
+__all__ = ["convolve_thin", "convolve_thin_and_add", "normalise", "try_out"]
 
 PARTIAL = 4096  # values of one sum that all programs together leave to be added up
 TILE = 8192  # values a program holds at a time
@@ -78,7 +78,7 @@ def _groups(x: Tensor) -> int:
 
 
 @triton.jit
-def _added(sums, groups: tl.constexpr, width: tl.constexpr, which: tl.constexpr):
+def _sum_over_programs(sums, groups: tl.constexpr, width: tl.constexpr, which: tl.constexpr):
     """One of the two sums over all programs."""
     places = (which * groups + tl.arange(0, groups))[:, None] * width + tl.arange(0, width)[None, :]
     return tl.sum(tl.load(sums + places), 0)
@@ -107,8 +107,8 @@ def _apply_forward(
     """Normalise, add the shortcut, cut at zero; the first program leaves the statistics."""
     program = tl.program_id(0)
     columns = tl.arange(0, width)
-    off = _added(sums, groups, width, 0) / count
-    variance = tl.maximum(_added(sums, groups, width, 1) / count - off * off, 0.0)
+    off = _sum_over_programs(sums, groups, width, 0) / count
+    variance = tl.maximum(_sum_over_programs(sums, groups, width, 1) / count - off * off, 0.0)
     mean = tl.load(sums + 2 * groups * width + columns) + off
     inverse = 1.0 / tl.sqrt(variance + eps)
     if program == 0:
@@ -131,7 +131,7 @@ def _apply_forward(
 
 
 @triton.jit
-def _passed(gradient, y, normal, weight, bias, places, inside, adds, relu):
+def _relu_backward(gradient, y, normal, weight, bias, places, inside, adds, relu):
     """The gradient behind the ReLU; without a shortcut its input is what was normalised."""
     values = tl.load(gradient + places, mask=inside, other=0.0).to(tl.float32)
     out = tl.load(y + places, mask=inside & (adds != 0), other=0.0).to(tl.float32)
@@ -168,7 +168,7 @@ def _sum_backward(
         places = at[:, None] * width + columns[None, :]
         values = tl.load(x + places, mask=inside, other=0.0).to(tl.float32)
         normal = (values - mean[None, :]) * inverse[None, :]
-        passed = _passed(gradient, y, normal, weight, bias, places, inside, adds, relu)
+        passed = _relu_backward(gradient, y, normal, weight, bias, places, inside, adds, relu)
         first += passed
         second += passed * normal
     tl.store(sums + program * width + columns, tl.sum(first, 0))
@@ -198,7 +198,7 @@ def _apply_backward(
     """The gradients of the input and, behind a ReLU, of the shortcut; the first program leaves those of the scales."""
     program = tl.program_id(0)
     columns = tl.arange(0, width)
-    first, second = _added(sums, groups, width, 0), _added(sums, groups, width, 1)
+    first, second = _sum_over_programs(sums, groups, width, 0), _sum_over_programs(sums, groups, width, 1)
     if program == 0:
         tl.store(to_bias + columns, first)
         tl.store(to_weight + columns, second)
@@ -208,7 +208,7 @@ def _apply_backward(
     inside = (at < count)[:, None]
     places = at[:, None] * width + columns[None, :]
     normal = (tl.load(x + places, mask=inside, other=0.0).to(tl.float32) - mean[None, :]) * inverse[None, :]
-    passed = _passed(gradient, y, normal, weight, bias, places, inside, adds, relu)
+    passed = _relu_backward(gradient, y, normal, weight, bias, places, inside, adds, relu)
     beside = inside & (adds != 0) & (relu != 0)
     tl.store(to_shortcut + places, passed.to(to_shortcut.dtype.element_ty), mask=beside)
     found = (passed - (first / count)[None, :] - normal * (second / count)[None, :]) * (weight * inverse)[None, :]
@@ -279,7 +279,7 @@ class _Normalised(torch.autograd.Function):
         return to_x, to_shortcut if adds else None, to_weight, to_bias, None, None, None, None, None
 
 
-def normalised(
+def normalise(
     x: Tensor,
     shortcut: Tensor | None,
     weight: Tensor,

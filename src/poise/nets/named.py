@@ -111,7 +111,7 @@ def absolute_word(name: str) -> str:
 
 def check_named(name: str) -> None:
     """Refuse a word whose package or file is missing; nothing is imported yet."""
-    word = _parsed(name)
+    word = _parse_name(name)
     if word.file is not None:
         word.digest()
     elif word.place:
@@ -124,7 +124,7 @@ def check_named(name: str) -> None:
 
 def build_named(name: str, seed: int, *, pretrained: bool = True) -> Adapted:
     """The network of that word, a copy of its own. Without `pretrained` its weights mean nothing: others follow."""
-    word = _parsed(name)
+    word = _parse_name(name)
     return copy.deepcopy(_build(word, word.digest(), seed, pretrained))
 
 
@@ -165,7 +165,7 @@ def changed_file(info: NetInfo) -> str | None:
     return str(word.file) if word.digest() != info.digest else None
 
 
-def _parsed(name: str) -> Word:
+def _parse_name(name: str) -> Word:
     word = Word.of(name)
     if word is None:
         raise UserError(f"unknown net '{name}'; {suggestion(name, PRETRAINED)}")
@@ -179,7 +179,7 @@ def _build(word: Word, digest: str | None, seed: int, pretrained: bool) -> Adapt
         if not word.place:
             adapted = PRETRAINED[word.name](pretrained)
         elif word.file is not None:
-            adapted = plain_module(_module(word, _function(word, _import_file(word.file, digest or ""))()))
+            adapted = plain_module(_check_module(word, _find_function(word, _import_file(word.file, digest or ""))()))
         else:
             adapted = _of_package(word, pretrained)
     adapted.float()  # what others stored in half precision is computed with here as everything else is
@@ -214,9 +214,9 @@ def _of_package(word: Word, pretrained: bool) -> Adapted:
         raise UserError(f"net {word.text}: there is no module '{word.place}' here; install {top}") from error
     if word.place in _MAKERS:
         return _MAKERS[word.place](package, word.name, pretrained)
-    function = _function(word, package)
+    function = _find_function(word, package)
     weights = _torchvision_weights(package, word.name) if pretrained else None
-    module = _module(word, function(**_arguments(function, pretrained)))
+    module = _check_module(word, function(**_arguments(function, pretrained)))
     return adapt(module, preprocess=weights) if weights is not None else adapted_module(module)
 
 
@@ -236,7 +236,7 @@ def _torchvision_weights(package: ModuleType, name: str) -> object:
     return getattr(listed(name), "DEFAULT", None) if callable(listed) else None
 
 
-def _function(word: Word, package: ModuleType) -> Callable[..., Any]:
+def _find_function(word: Word, package: ModuleType) -> Callable[..., Any]:
     found: Any = package
     for part in word.name.split("."):
         found = getattr(found, part, None)
@@ -248,7 +248,7 @@ def _function(word: Word, package: ModuleType) -> Callable[..., Any]:
     return function
 
 
-def _module(word: Word, made: object) -> nn.Module:
+def _check_module(word: Word, made: object) -> nn.Module:
     if not isinstance(made, nn.Module):
         raise UserError(f"net {word.text}: '{word.name}' returns {type(made).__name__}, it must return a torch module")
     return made

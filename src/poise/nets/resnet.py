@@ -65,7 +65,7 @@ class BatchNorm(nn.BatchNorm2d):
             return _add_shortcut(super().forward(x), shortcut, relu=relu)
         assert self.running_mean is not None
         assert self.running_var is not None
-        found: Tensor = kernels.normalised(
+        found: Tensor = kernels.normalise(
             x,
             shortcut,
             self.weight,
@@ -105,22 +105,22 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The residual sum."""
-        y = _unit(self.conv1, self.bn1, x, None, relu=True)
-        return _unit(self.conv2, self.bn2, y, self.shortcut(x), relu=self.relu)
+        y = _apply_unit(self.conv1, self.bn1, x, None, relu=True)
+        return _apply_unit(self.conv2, self.bn2, y, self.shortcut(x), relu=self.relu)
 
     def extra_repr(self) -> str:
         """The settings that its parts do not show."""
         return f"relu={self.relu}"
 
 
-def _unit(conv: nn.Module, norm: nn.Module, x: Tensor, shortcut: Tensor | None, *, relu: bool) -> Tensor:
+def _apply_unit(conv: nn.Module, norm: nn.Module, x: Tensor, shortcut: Tensor | None, *, relu: bool) -> Tensor:
     """Convolution, norm, plus shortcut, then ReLU, in as few kernels as possible."""
     if isinstance(norm, BatchNorm) and norm.fuses:
         return norm.normalise_and_add(_apply_convolution(conv, x), shortcut, relu=relu)
     if isinstance(conv, nn.Conv2d) and conv.bias is not None and _is_inference(conv, x):  # a teacher's, its norm folded
         kernels = _kernels(x.device) if conv.stride == conv.padding == (1, 1) and _is_thin(conv.weight, x) else None
         if kernels is not None:
-            through: Tensor = kernels.convolved_through(x, conv.weight, conv.bias, shortcut, relu=relu)
+            through: Tensor = kernels.convolve_thin_and_add(x, conv.weight, conv.bias, shortcut, relu=relu)
             return through
         aligned = conv.in_channels % 8 == 0  # as cuDNN's fused kernels want it
         if relu and aligned and not torch.are_deterministic_algorithms_enabled():
@@ -136,7 +136,7 @@ def convolve(x: Tensor, weight: Tensor, stride: int, padding: int) -> Tensor:
     kernels = _kernels(x.device) if stride == padding == 1 and _is_thin(weight, x) else None
     if kernels is None:
         return nn.functional.conv2d(x, weight, None, stride, padding)
-    found: Tensor = kernels.convolved(x, weight.to(x.dtype))
+    found: Tensor = kernels.convolve_thin(x, weight.to(x.dtype))
     return found
 
 
@@ -194,7 +194,7 @@ class Stem(nn.Sequential):
     def forward(self, x: Tensor) -> Tensor:
         """What the first level takes."""
         conv, norm, _, *others = self
-        x = _unit(conv, norm, x, None, relu=True)
+        x = _apply_unit(conv, norm, x, None, relu=True)
         for layer in others:
             x = layer(x)
         return x

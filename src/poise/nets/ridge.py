@@ -11,7 +11,7 @@ from torch.nn.functional import one_hot, relu
 
 from poise.nets.heads import HEADS, ScaledHead
 from poise.nets.layers import FULL
-from poise.nets.systems import LARGEST, System, reduced, solve
+from poise.nets.systems import LARGEST, System, reduce_system, solve
 from poise.schema import check
 
 #: The strengths κ that are compared on held-out images.
@@ -49,7 +49,7 @@ class RidgeHead(ScaledHead):
         """The weights of a class: one for each projected feature."""
         return (self.breadth,)
 
-    def project(self, seed: int, breadth: int) -> None:
+    def draw_projection(self, seed: int, breadth: int) -> None:
         """Draw P, before the first class is known."""
         self._draw(seed, breadth)
         device = self.old.device
@@ -116,20 +116,20 @@ class RidgeHead(ScaledHead):
 
     # Closed form ------------------------------------------------------------------------------------------------
 
-    def _projected(self, features: Tensor) -> Tensor:
+    def _project(self, features: Tensor) -> Tensor:
         return relu(features @ self.projection).double()
 
     @torch.no_grad()
     def sums_with(self, features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Both sums, these images added: G as its lower triangle, and C."""
-        projected = self._projected(features)
+        projected = self._project(features)
         gram = self.gram + (projected.T @ projected)[self._triangle]
         return gram, self.sums.index_add(0, labels, projected)
 
     @torch.no_grad()
     def sums_corrected(self, features: Tensor, before: Tensor, after: Tensor) -> tuple[Tensor, Tensor]:
         """Both sums, with images of the rows `before` moved to the rows `after`, or taken out where that is −1."""
-        projected, stay = self._projected(features), after >= 0
+        projected, stay = self._project(features), after >= 0
         gone = projected[~stay]
         sums = self.sums.index_add(0, before, -projected).index_add(0, after[stay], projected[stay])
         return self.gram - (gone.T @ gone)[self._triangle], sums
@@ -148,7 +148,7 @@ class RidgeHead(ScaledHead):
         is_held = places % 5 == 0
         if not bool(is_held.any()):
             return nothing
-        projected, targets = self._projected(features), targets.double()
+        projected, targets = self._project(features), targets.double()
         held, fitted, wanted, given = projected[is_held], projected[~is_held], targets[is_held], targets[~is_held]
         if len(fitted) < self.breadth:  # (HᵀH + κI)⁻¹ Hᵀ = Hᵀ (HHᵀ + κI)⁻¹, the smaller one to solve
             matrix, right, left = fitted @ fitted.T, given, held @ fitted.T
@@ -163,7 +163,7 @@ class RidgeHead(ScaledHead):
         gram = self.gram.new_zeros(self.breadth, self.breadth)
         gram[self._triangle] = self.gram
         gram += gram.tril(-1).T
-        return reduced(gram, self.sums.T) if reduce else System(gram, self.sums.T)
+        return reduce_system(gram, self.sums.T) if reduce else System(gram, self.sums.T)
 
     @staticmethod
     @torch.no_grad()

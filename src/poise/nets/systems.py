@@ -33,7 +33,7 @@ def solve(matrix: Tensor, right: Tensor, ridge: float) -> Tensor:
     return torch.cholesky_solve(right, factor)
 
 
-def reduced(gram: Tensor, sums: Tensor) -> System:
+def reduce_system(gram: Tensor, sums: Tensor) -> System:
     """The system with this G [M, M] and C [M, classes], made smaller where fewer than half of M images are in them.
 
     G = UUᵀ with U [M, r], of which r rows R are triangular, by a Cholesky factorisation with pivots; C = UB is a sum of

@@ -171,7 +171,7 @@ class _Convolved(torch.autograd.Function):
         return to_x, to_weight
 
 
-def convolved(x: Tensor, weight: Tensor) -> Tensor:
+def convolve_thin(x: Tensor, weight: Tensor) -> Tensor:
     """A 3×3 convolution of stride 1 that keeps the size, from C channels to as many; everything channels last."""
     layout = torch.channels_last
     with torch.cuda.device_of(x):
@@ -179,7 +179,7 @@ def convolved(x: Tensor, weight: Tensor) -> Tensor:
     return found
 
 
-def convolved_through(x: Tensor, weight: Tensor, bias: Tensor, shortcut: Tensor | None, *, relu: bool) -> Tensor:
+def convolve_thin_and_add(x: Tensor, weight: Tensor, bias: Tensor, shortcut: Tensor | None, *, relu: bool) -> Tensor:
     """The same with bias, plus `shortcut`, cut at zero if `relu`, in one kernel; without gradients."""
     layout = torch.channels_last
     with torch.cuda.device_of(x):
