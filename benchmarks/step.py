@@ -81,7 +81,7 @@ def make_trainer(  # noqa: PLR0913 - what a step can be
         )
         arrived = large_images(images, size, generator) if size > LARGE else small_images(images, size, generator)
         some = arrived.select(torch.arange(min(images, 20 * sum(CLASSES))))  # enough to make rows of
-        feed, student = Feed(arrived, backend.device, resident), situation.grown(some)
+        feed, student = Feed(arrived, backend.device, resident), situation.grow_model(some)
         return Trainer(situation, student, situation.teacher(), method.default_action, feed)
 
 
@@ -120,7 +120,7 @@ def using_kernels(word: str) -> Iterator[None]:
 
 def images_per_second(trainers: list[Trainer], seconds: float) -> float:
     """Images that all trainers together train on in a second, after a first epoch each to warm up."""
-    lanes = [trainer.situation.backend.guarded(trainer.run()) for trainer in trainers]
+    lanes = [trainer.situation.backend.guard(trainer.run()) for trainer in trainers]
     for trainer, lane in zip(trainers, lanes, strict=True):
         while trainer.epoch == 0 and trainer.step < min(40, len(trainer.bounds)):
             next(lane)
@@ -150,7 +150,7 @@ def step_flops(trainer: Trainer, size: int) -> float:
 
 def kernel_times(trainer: Trainer, steps: int = 64, most: int = 25) -> dict[str, Any]:
     """Where a captured step spends its time: milliseconds a step of each kernel, and its share."""
-    run = trainer.situation.backend.guarded(trainer.run())
+    run = trainer.situation.backend.guard(trainer.run())
     steps_done = (event.step for event in run if isinstance(event, StepDone))  # of its epoch
     for _ in range(3):
         last = next(steps_done)

@@ -22,7 +22,7 @@ class TwoRanks(World):
         super().__init__(0, 2, 0, 2, HashStore())
         self._other = other
 
-    def gathered(self, value: Any) -> list[Any]:
+    def all_gather(self, value: Any) -> list[Any]:
         return [value, {**value, **self._other}]
 
 

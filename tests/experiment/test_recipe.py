@@ -56,7 +56,7 @@ def test_on_imagenet_a_phase_has_90_epochs_and_20_images_of_a_class_are_kept(dat
     assert (recipe.epochs, recipe.settings.memory.per_class, recipe.order) == (90, 20, 1993)
     steps = method in ("lucir", "icarl")
     assert recipe.milestones == ([0.3333, 0.6666] if steps else None)
-    shaped = recipe.settings.schedule.shaped(recipe.settings.made_method.balancing)
+    shaped = recipe.settings.schedule.apply_to(recipe.settings.made_method.balancing)
     assert steps or (shaped.epochs(recipe.epochs), shaped.lr) == (20, 0.01)
 
 

@@ -33,7 +33,7 @@ from poise.experiment import (
 from poise.experiment.stopping import Stop
 from poise.experiment.sweep import CellBench
 from poise.experiment.sweep_view import Standing, SweepView
-from poise.training import Bench, Lanes, LocalExecutor, Trainer, make_backend, results
+from poise.training import Bench, Lanes, LocalExecutor, Trainer, make_backend, without_pauses
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -166,7 +166,7 @@ def test_while_one_cell_tries_actions_the_others_go_on(tmp_path: Path) -> None:
 
     view = View(Lines(None, io.StringIO()), [cell.name for cell in cells])
     executor = LocalExecutor(Lanes(make_backend("cpu", "fp32", deterministic=False), len(cells)))
-    assert list(results(executor.run(CellBench(tmp_path / "runs", view=view), cells))) == [None] * 3
+    assert list(without_pauses(executor.run(CellBench(tmp_path / "runs", view=view), cells))) == [None] * 3
     together = turns[: min(len(turns) - turns[::-1].index(cell.name) for cell in cells)]  # until the first one ended
     assert len(together) > 60
     for name in before:
@@ -241,7 +241,7 @@ class Elsewhere:
             self.sent.append(pickle.dumps((bench, attempt)))
             there, received = pickle.loads(self.sent[-1])
             lanes = Lanes(make_backend("cpu", "fp32", deterministic=False), 1)
-            (found,) = results(LocalExecutor(lanes).run(there, [received]))
+            (found,) = without_pauses(LocalExecutor(lanes).run(there, [received]))
             yield pickle.loads(pickle.dumps(found))
 
 

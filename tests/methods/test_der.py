@@ -127,7 +127,7 @@ class TestPhases:
     def test_what_is_frozen_is_there_once_for_all_trials_of_a_phase(self, arriving: list[ImageSet]) -> None:
         learner = learned(Learner("der", **SETTINGS), *arriving[:2])
         phase = learner.phase_of(arriving[2].pixels, arriving[2].labels)
-        first, second = (phase.situation.grown(phase.material.arrived) for _ in range(2))
+        first, second = (phase.situation.grow_model(phase.material.arrived) for _ in range(2))
         for one, other in zip(backbone(first).frozen, backbone(second).frozen, strict=True):
             assert one is other
         assert backbone(first).frozen[0] is backbone(model_of(learner)).frozen[0]
@@ -179,7 +179,7 @@ class TestHeads:
     ) -> None:
         images = make_images([0, 1] * 2 + [2, 3] * 9)
         trainer = make_trainer(DER(), images=images)
-        model = trainer.situation.grown(images)
+        model = trainer.situation.grow_model(images)
         trainer = Trainer(trainer.situation, model, None, trainer.action, trainer.feed)
         terms: dict[str, set[str]] = {}
         for event in trainer.run():
@@ -224,7 +224,7 @@ def test_a_second_training_is_as_the_first_one(
 ) -> None:
     images = make_images([0, 1] * 2 + [2, 3] * 4)
     plain = make_trainer(DER(), images=images, epochs=4)
-    trainer = Trainer(plain.situation, plain.situation.grown(images), None, plain.action, plain.feed)
+    trainer = Trainer(plain.situation, plain.situation.grow_model(images), None, plain.action, plain.feed)
     begun = beginning(trainer)
     events = list(trainer.run())
     first = {name: value.clone() for name, value in trainer.model.state_dict().items()}

@@ -97,7 +97,7 @@ class TestTrainer:
 
         def made() -> Trainer:
             plain = make_trainer(Assisted(), balance="finetune")
-            model = plain.situation.grown(make_images([2, 3] * 3, seed=1))
+            model = plain.situation.grow_model(make_images([2, 3] * 3, seed=1))
             return Trainer(plain.situation, model, plain.teacher, plain.action, plain.feed)
 
         return made

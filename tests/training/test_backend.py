@@ -46,21 +46,21 @@ def working(fail: bool = False) -> Generator[Tensor, None, None]:
 class TestGuarded:
     def test_generators_and_flags_are_as_before_between_items_and_after(self, cpu: Backend) -> None:
         before = generators(), flags()
-        for _ in cpu.guarded(working()):
+        for _ in cpu.guard(working()):
             assert (generators(), flags()) == before
         assert (generators(), flags()) == before
 
     def test_also_after_a_failure(self, cpu: Backend) -> None:
         before = generators(), flags()
         with pytest.raises(ValueError, match="on purpose"):
-            list(cpu.guarded(working(fail=True)))
+            list(cpu.guard(working(fail=True)))
         assert (generators(), flags()) == before
 
     def test_what_the_caller_draws_between_items_goes_on(self, cpu: Backend) -> None:
         torch.manual_seed(0)
         alone = [torch.rand(1).item() for _ in range(3)]
         torch.manual_seed(0)
-        assert [torch.rand(1).item() for _ in cpu.guarded(working())] == alone
+        assert [torch.rand(1).item() for _ in cpu.guard(working())] == alone
 
     def test_work_that_is_left_in_the_middle_is_closed_at_once(self, cpu: Backend) -> None:
         closed = []
@@ -73,7 +73,7 @@ class TestGuarded:
                 closed.append(True)
 
         inner = work()
-        outer = cpu.guarded(inner)
+        outer = cpu.guard(inner)
         next(outer)
         outer.close()
         assert closed
@@ -90,7 +90,7 @@ class TestGuarded:
             inside.append(flags())
             yield None
 
-        for _ in backend.guarded(work()):
+        for _ in backend.guard(work()):
             assert (generators(), flags()) == before
         assert (generators(), flags()) == before
         number = "tf32" if precision == "tf32" else "ieee"

@@ -58,7 +58,7 @@ def make_trainer(
 
 
 def trained(trainer: Trainer) -> tuple[dict[str, Tensor], list[float]]:
-    losses = [event.loss for event in trainer.situation.backend.guarded(trainer.run()) if isinstance(event, EpochDone)]
+    losses = [event.loss for event in trainer.situation.backend.guard(trainer.run()) if isinstance(event, EpochDone)]
     trainer.situation.backend.synchronise()
     return {name: value.cpu() for name, value in trainer.model.state_dict().items()}, losses
 

@@ -151,7 +151,7 @@ class TestGuesses:
 @pytest.mark.parametrize("count", [1, 2, 3, 8, 9, 100])
 def test_filling_up_changes_no_feature(model: Model, cpu: Backend, count: int) -> None:
     pixels = torch.randint(0, 256, (count, 3, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
-    whole = evaluate.filled(pixels)
+    whole = evaluate.pad_to_power_of_two(pixels)
     assert len(whole) >= count
     assert len(whole) & (len(whole) - 1) == 0
     found, expected = (Evaluator(preprocessing(False), cpu).extract(model, each) for each in (whole, pixels))

@@ -33,7 +33,7 @@ from poise.training import (
     Work,
     capture,
     make_backend,
-    results,
+    without_pauses,
 )
 from poise.training import trainer as trainer_module
 from poise.training.step import EagerRunner
@@ -163,19 +163,19 @@ class TestTurns:
     def test_results_come_in_order_whatever_ends_first(self, cpu: Backend) -> None:
         log: list[str] = []
         work = self.pieces({"a": 3, "b": 0, "c": 1}, log)
-        assert list(results(Lanes(cpu, 4).side_by_side(work))) == ["a", "b", "c"]
+        assert list(without_pauses(Lanes(cpu, 4).side_by_side(work))) == ["a", "b", "c"]
         assert log == ["a", "c", "a", "a"]
 
     def test_a_piece_that_waits_starts_on_the_lane_that_is_free_first(self, cpu: Backend) -> None:
         log: list[str] = []
         work = self.pieces({"a": 4, "b": 1, "c": 1, "d": 1}, log)
-        assert list(results(Lanes(cpu, 2).side_by_side(work))) == ["a", "b", "c", "d"]
+        assert list(without_pauses(Lanes(cpu, 2).side_by_side(work))) == ["a", "b", "c", "d"]
         assert log == ["a", "b", "a", "a", "c", "a", "d"]
         assert list(self.used.values()) == [["a"], ["b", "c", "d"]]
 
     def test_a_result_is_told_before_later_pieces_have_ended(self, cpu: Backend) -> None:
         log: list[str] = []
-        going = results(Lanes(cpu, 1).side_by_side(self.pieces({"a": 1, "b": 1}, log)))
+        going = without_pauses(Lanes(cpu, 1).side_by_side(self.pieces({"a": 1, "b": 1}, log)))
         assert next(going) == "a"
         assert log == ["a"]
 
@@ -213,7 +213,7 @@ class TestTurns:
             yield 1
             return name
 
-        list(results(Lanes(cpu, pieces).side_by_side([partial(work, str(number)) for number in range(pieces)])))
+        list(without_pauses(Lanes(cpu, pieces).side_by_side([partial(work, str(number)) for number in range(pieces)])))
         assert found == [expected] * pieces
 
     def test_while_their_number_is_measured_no_piece_takes_all_lanes_for_itself(self, cpu: Backend) -> None:
@@ -239,13 +239,13 @@ class TestTurns:
 
         lanes = Lanes(cpu)
         lanes._measured, lanes.pace = True, Pace(gauge=gauge)
-        widest = list(results(lanes.side_by_side([run] * 40)))
+        widest = list(without_pauses(lanes.side_by_side([run] * 40)))
         assert (lanes.pace.settled, lanes.pace.allowed) == (True, 8)
         assert widest[0] == 1
         assert max(widest[-2:]) > 1, "the last ones have the lanes that the others leave"
         alone = Lanes(cpu)
         alone._measured, alone.pace = True, Pace(gauge=gauge)
-        assert list(results(alone.side_by_side([run]))) == [8], "nothing waits for them"
+        assert list(without_pauses(alone.side_by_side([run]))) == [8], "nothing waits for them"
 
     def test_where_memory_is_scarce_work_that_shares_the_device_has_one_lane(self, cpu: Backend) -> None:
         free = [100, 60]  # before, and once one of them is at work
@@ -261,12 +261,15 @@ class TestTurns:
             yield 1
             return found
 
-        assert list(results(Lanes(cpu, 2).side_by_side([work, work]))) == [4, 4]  # 60 are more than 1.25 times 40
+        assert list(without_pauses(Lanes(cpu, 2).side_by_side([work, work]))) == [
+            4,
+            4,
+        ]  # 60 are more than 1.25 times 40
         free[1] = 40
-        assert list(results(Lanes(cpu, 2).side_by_side([work, work]))) == [1, 1]
+        assert list(without_pauses(Lanes(cpu, 2).side_by_side([work, work]))) == [1, 1]
 
     def test_no_work_is_done_at_once(self, cpu: Backend) -> None:
-        assert list(results(Lanes(cpu, 2).side_by_side([]))) == []
+        assert list(without_pauses(Lanes(cpu, 2).side_by_side([]))) == []
 
     def test_a_cpu_has_one_lane_unless_told_otherwise(self, cpu: Backend) -> None:
         assert len(Lanes(cpu)) == 1
@@ -313,7 +316,7 @@ class TestOutOfMemory:
         self, error: type[Exception], cpu: Backend, caplog: pytest.LogCaptureFixture
     ) -> None:
         machine, lanes = Machine(2, error), Lanes(cpu, 4)
-        assert list(results(lanes.side_by_side(machine.jobs(a=4, b=4, c=4, d=0)))) == ["a", "b", "c", "d"]
+        assert list(without_pauses(lanes.side_by_side(machine.jobs(a=4, b=4, c=4, d=0)))) == ["a", "b", "c", "d"]
         assert [machine.starts(name) for name in "abcd"] == [1, 1, 2, 1]
         assert [machine.log.count(name) for name in "abc"] == [4, 4, 5]  # what c had done is done again
         again = len(machine.log) - 1 - machine.log[::-1].index("c starts")
@@ -328,7 +331,7 @@ class TestOutOfMemory:
             used.append(lane)
             return job(lane)
 
-        list(results(lanes.side_by_side([partial(noted, job) for job in machine.jobs(a=4, b=4, c=4)])))
+        list(without_pauses(lanes.side_by_side([partial(noted, job) for job in machine.jobs(a=4, b=4, c=4)])))
         a, b, c, again = used
         assert again in (a, b)
         assert c not in lanes._lanes
@@ -336,26 +339,26 @@ class TestOutOfMemory:
     def test_a_single_job_that_finds_none_on_the_only_lane_raises(self, cpu: Backend) -> None:
         machine, lanes = Machine(0), Lanes(cpu, 1)
         with pytest.raises(torch.cuda.OutOfMemoryError, match="injected"):
-            list(results(lanes.side_by_side(machine.jobs(a=4, b=4))))
+            list(without_pauses(lanes.side_by_side(machine.jobs(a=4, b=4))))
         assert (machine.starts("a"), machine.starts("b")) == (1, 0)
 
     def test_the_last_one_has_all_the_memory_before_it_raises(self, cpu: Backend) -> None:
         machine, lanes = Machine(0), Lanes(cpu, 3)
         with pytest.raises(torch.cuda.OutOfMemoryError, match="injected"):
-            list(results(lanes.side_by_side(machine.jobs(a=4, b=4, c=4))))
+            list(without_pauses(lanes.side_by_side(machine.jobs(a=4, b=4, c=4))))
         assert (len(lanes), lanes.opened) == (1, 1)
         assert [machine.starts(name) for name in "abc"] == [1, 1, 1]
 
     def test_where_a_result_can_be_made_of_it_the_others_still_run(self, cpu: Backend) -> None:
         machine, lanes = Machine(1), Lanes(cpu, 1)
         large = [*machine.jobs(a=3), Machine(0).job("b", 3), *machine.jobs(c=3)]
-        told = results(lanes.side_by_side(large, too_large=lambda place, error: f"{place}: {error}"))
+        told = without_pauses(lanes.side_by_side(large, too_large=lambda place, error: f"{place}: {error}"))
         assert list(told) == ["a", "1: injected", "c"]
 
     def test_a_job_that_may_not_start_is_left(self, cpu: Backend) -> None:
         machine, admitted = Machine(9), iter([True, True, False])
         lanes = Lanes(cpu, 1)
-        told = results(lanes.side_by_side(machine.jobs(a=1, b=1), admits=lambda: next(admitted, False)))
+        told = without_pauses(lanes.side_by_side(machine.jobs(a=1, b=1), admits=lambda: next(admitted, False)))
         assert list(told) == ["a"]
         assert machine.starts("b") == 0
 

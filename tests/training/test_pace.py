@@ -47,7 +47,7 @@ class Machine:
                     self.lanes.add(place)
                 seconds = 128 / self.rate(counts[-1])
                 self.now += seconds
-                pace.did(128)
+                pace.count_images(128)
                 active[place] -= 1
                 if not active[place]:
                     del active[place]
@@ -113,7 +113,7 @@ def test_what_was_measured_beside_others_counts_for_nothing() -> None:
     machine.work(pace, pieces=2, steps=10)  # a window has begun
     assert machine.waits == 1
     machine.now += 1000.0  # in which others had the device
-    pace.disturbed()
+    pace.start_over()
     machine.work(pace)
     assert pace.allowed == 1, "two are not faster than one"
 
@@ -127,7 +127,7 @@ def test_more_pieces_than_allowed_are_not_measured_as_the_allowed() -> None:
         pace.look(waiting=8)
         for _ in range(4):
             machine.now += 0.01
-            pace.did(128)
+            pace.count_images(128)
     assert machine.waits == 0
     for piece in range(4):
         pace.end(piece)
@@ -137,7 +137,7 @@ def test_more_pieces_than_allowed_are_not_measured_as_the_allowed() -> None:
 
 def test_memory_that_others_took_says_nothing_about_later() -> None:
     pace = Pace(gauge=Machine(saturating(8)).gauge(), kind="shared")
-    pace.fewer(1, beside_others=True)
+    pace.allow_at_most(1, beside_others=True)
     assert Pace(gauge=Machine(saturating(8)).gauge(), kind="shared").beside_others == 1
     machine = Machine(saturating(8))
     later = Pace(gauge=machine.gauge(), kind="shared")
@@ -174,7 +174,7 @@ def test_what_was_found_is_known_the_next_time() -> None:
 def test_a_shortage_is_final() -> None:
     machine = Machine(saturating(16))
     pace = Pace(gauge=machine.gauge(), kind="short")
-    pace.fewer(0)
+    pace.allow_at_most(0)
     machine.work(pace)
     assert (pace.allowed, Pace(gauge=machine.gauge(), kind="short").allowed) == (1, 1)
 
@@ -185,7 +185,7 @@ def test_time_spent_elsewhere_does_not_count() -> None:
 
     def rate(pieces: int) -> float:
         machine.now += 3.0
-        pace.paused(3.0)
+        pace.leave_out(3.0)
         return plain(pieces)
 
     machine.rate = rate

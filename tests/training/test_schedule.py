@@ -30,7 +30,7 @@ class TestMilestones:
 
     def test_what_is_not_said_is_the_methods_own(self) -> None:
         assert rates(Schedule(), Stage(), 0.1) == {0: 0.1, 80: 0.01, 120: 0.001}
-        assert Schedule().shaped(Method.balancing) == Method.balancing
+        assert Schedule().apply_to(Method.balancing) == Method.balancing
 
     def test_they_replace_a_cosine(self) -> None:
         (stage,) = make_method("podnet").stages(GROWTH)
@@ -39,7 +39,7 @@ class TestMilestones:
 
     def test_stages_but_the_main_one_keep_theirs(self) -> None:
         stages = make_method("foster").stages(GROWTH)
-        shaped = [Schedule(milestones=(0.5,)).shaped(stage) for stage in stages]
+        shaped = [Schedule(milestones=(0.5,)).apply_to(stage) for stage in stages]
         assert [stage.cosine for stage in shaped] == [False, True]
 
     def test_ders_on_imagenet_begin_to_count_after_the_warmup(self) -> None:
@@ -54,13 +54,13 @@ class TestMilestones:
 class TestBalancing:
     def test_its_length_and_rate_are_values_of_the_schedule(self) -> None:
         schedule = Schedule(epochs=90, balance_share=0.2222, balance_lr=0.01)
-        stage = schedule.shaped(make_method("podnet").balancing)
+        stage = schedule.apply_to(make_method("podnet").balancing)
         assert (stage.epochs(90), stage.lr, stage.trains) == (20, 0.01, "rows")
 
     def test_a_training_uses_them(self) -> None:
         keys = {"method": "podnet", "epochs": 90, "balance_share": 0.2222, "balance_lr": 0.01}
         settings = make_recipe({**keys, "policy": "fixed"}).settings
-        assert settings.schedule.shaped(settings.made_method.balancing).epochs(settings.schedule.epochs) == 20
+        assert settings.schedule.apply_to(settings.made_method.balancing).epochs(settings.schedule.epochs) == 20
 
 
 @pytest.mark.parametrize(

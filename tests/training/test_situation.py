@@ -66,7 +66,7 @@ def test_a_network_is_expanded_only_where_known_and_new_classes_meet(
     method = Counting()
     begun = situation(method, growth)
     before = {name: value.clone() for name, value in begun.model.state_dict().items()}
-    model = begun.grown(make_images([growth.old] * 3))
+    model = begun.grow_model(make_images([growth.old] * 3))
     assert method.growths == ([growth] if expanded else [])
     assert model.head.classes == sum(growth)
     assert all(torch.equal(value, before[name]) for name, value in begun.model.state_dict().items())

@@ -95,7 +95,7 @@ def test_sums_keep_format_and_layout(one_rank: World) -> None:
     reduction = Reduction(one_rank, values)
     assert reduction.fits(values)
     assert not reduction.fits(values[:2])
-    for found, value in zip(reduction.summed(values), values, strict=True):
+    for found, value in zip(reduction.sum(values), values, strict=True):
         assert torch.equal(found, value)
         assert found.dtype == value.dtype
         assert found.stride() == value.stride()

@@ -14,7 +14,7 @@ from poise.data import Augmentation, ImageSet, Preprocessing
 from poise.errors import UserError
 from poise.methods import AANets, Growth, Lucir, LwF, Method, PODNet, Stage, make_method
 from poise.nets import Model, Output, build_backbone, build_head, torch_generator
-from poise.training import Backend, Schedule, Situation, make_backend, results
+from poise.training import Backend, Schedule, Situation, make_backend, without_pauses
 from poise.training.optimiser import make_optimiser
 from poise.training.step import Step
 from poise.tuning.bilevel import BilevelOptions, InnerProblem, _Adam, hyper_steps, tuned_axes
@@ -45,8 +45,8 @@ class Smooth(nn.Module):
 class Doubled(Situation):
     """A situation whose models are in double precision."""
 
-    def grown(self, new: ImageSet) -> Model:
-        return super().grown(new).double()
+    def grow_model(self, new: ImageSet) -> Model:
+        return super().grow_model(new).double()
 
     def teacher(self) -> Model | None:
         return self.model.teacher(torch.float64)
@@ -98,7 +98,7 @@ def hypergradient(
 def rounds(
     situation: Situation, parts: Environment, action: Action = OWN, options: BilevelOptions = SHORT
 ) -> Iterator[HyperStep]:
-    return results(hyper_steps(InnerProblem(situation, parts, action), action, options))
+    return without_pauses(hyper_steps(InnerProblem(situation, parts, action), action, options))
 
 
 def difference(loss: Callable[[Action], float], action: Action, axis: str, width: float) -> float:
@@ -164,7 +164,7 @@ def test_the_unrolled_training_is_the_trainers(
     situation = situation_of(method, cpu)
     action, steps = method.default_action.replace(adjustment=adjustment, lr=0.02), 4  # a large one amplifies rounding
     problem = InnerProblem(situation, parts, action)
-    model = situation.grown(parts.new).train()
+    model = situation.grow_model(parts.new).train()
     model.train_only("all", old_rows=action.old_rows == "trained")
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimiser = make_optimiser(trained, situation.schedule, action.lr, cpu.device)
@@ -198,7 +198,7 @@ def test_old_rows_stay_where_they_are_only_if_frozen(cpu: Backend, parts: Enviro
         situation = situation_of(make_method("icarl"), cpu, smooth_net())
         action = make_method("icarl").default_action.replace(old_rows=old_rows)
         state = InnerProblem(situation, parts, action).unrolled(action, {}, 2, 0)
-        grown = situation.grown(parts.new)
+        grown = situation.grow_model(parts.new)
         for name in ("head.old", "head.old_bias"):
             assert torch.equal(state[name], grown.state_dict()[name]) is (old_rows == "frozen")
         assert not torch.equal(state["head.new"], grown.head.new)

@@ -102,7 +102,7 @@ def start_run(job: Run, tensorboard: bool = False, track: str | None = None) -> 
     folder, plan = job.folder, job.plan
     if job.world is not None:
         open_ranks(job.world, plan)
-        _run_on_ranks(job, job.world.shared(lambda: _state_of(folder, job.described())), tensorboard, track)
+        _run_on_ranks(job, job.world.broadcast(lambda: _state_of(folder, job.described())), tensorboard, track)
         return
     if folder.exists:
         _explain_existing(folder, job.described(), {"--tensorboard": tensorboard, "--track": track})
@@ -123,7 +123,7 @@ def resume_run(world: World, path: Path, every: float, tensorboard: bool, track:
             raise UserError(f"{path} is not the folder of a run; resume it without torchrun")
         return plan, _state_of(folder, Run(plan, folder).described())
 
-    plan, state = world.shared(opened)
+    plan, state = world.broadcast(opened)
     if plan is None:
         if world.leads:
             finish_up(RunFolder(path), {"--tensorboard": tensorboard, "--track": track})

@@ -46,7 +46,7 @@ class Follower(Run):
     def resuming(self) -> Running:
         """From the checkpoint that rank 0 read."""
         assert self.world is not None
-        threads, found = self.world.shared(_nothing_of_its_own)
+        threads, found = self.world.broadcast(_nothing_of_its_own)
         with self._open_folder(), as_many_threads(threads):
             if found is None:
                 return (yield from self._from_the_beginning(*self._prepare()))

@@ -86,7 +86,7 @@ class Run:
             self._refuse_other_runner()
             found = self.folder.newest_checkpoint(journal=True)
             if self.world is not None:
-                self.world.shared(lambda: (torch.get_num_threads(), found))
+                self.world.broadcast(lambda: (torch.get_num_threads(), found))
             if found is None:
                 self.folder.rewind_journal(0)
                 log.warning("%s has no checkpoint yet; starting from the beginning", self.folder.path)

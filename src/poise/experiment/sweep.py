@@ -24,7 +24,7 @@ from poise.experiment.sweep_file import Cell
 from poise.experiment.sweep_order import rounds
 from poise.experiment.sweep_view import CellView, CellWatcher, SweepView
 from poise.report import load_result
-from poise.training import Executor, Lane, Lanes, LocalExecutor, Work, make_backend, results
+from poise.training import Executor, Lane, Lanes, LocalExecutor, Work, make_backend, without_pauses
 
 log = logging.getLogger(__name__)
 
@@ -128,7 +128,7 @@ def sweep_cells(
         lines.say(line)
     with stopping(stop), view:
         for part in parts:
-            found = list(results(executor.run(bench, part)))
+            found = list(without_pauses(executor.run(bench, part)))
             if stop.is_set():
                 break
             errors |= {cell.name: error for cell, error in zip(part, found, strict=True) if error is not None}

@@ -154,7 +154,7 @@ class Judging:
             phase=0,
         )
         feed = situation.feed(training.select(torch.empty(0, dtype=torch.long)), training)
-        grown = situation.grown(training)
+        grown = situation.grow_model(training)
         return Trainer(situation, grown, None, settings.first_action, feed, address=("augmentation", kind.pad))
 
 

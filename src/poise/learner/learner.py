@@ -206,7 +206,7 @@ class Learner(Conventions, Upkeep, Rejecting, Exporting):
             raise OtherImages(
                 "this learner was saved in the middle of a phase with other images; give it the same ones"
             )
-        return self.backend.guarded(self._fit(arrival, reward, forecast=forecast and self._pending is None))
+        return self.backend.guard(self._fit(arrival, reward, forecast=forecast and self._pending is None))
 
     def _fit(self, arrival: Arrival, reward: Reward | None, *, forecast: bool) -> Generator[Event, None, None]:
         self._refuse_if_overtaken(arrival)

@@ -228,7 +228,7 @@ class Phase:
         # Policy learning: try actions on local environments h_i made of the training data, until the policy has enough;
         # then let it choose a_i. The first phase (i = 0) is plain classification.
         if chosen is None:
-            choice = self.situation.backend.shared((yield from self._choose()))
+            choice = self.situation.backend.broadcast((yield from self._choose()))
             chosen = choice.action
             yield from judge_before(self.task, self.rule, chosen)
             self.trainer = self.make_trainer(chosen)
@@ -276,7 +276,7 @@ class Phase:
     def make_trainer(self, action: Action) -> Trainer:
         """The phase's own training, on a copy of the model."""
         situation, material = self.situation, self.material
-        model, feed = situation.grown(material.arrived), situation.feed(material.kept.exemplars, material.new)
+        model, feed = situation.grow_model(material.arrived), situation.feed(material.kept.exemplars, material.new)
         return Trainer(situation, model, situation.teacher(), action, feed)
 
     def _keep(self, trainer: Trainer) -> Knowledge:

@@ -31,12 +31,12 @@ def planned_work(
     judged = validates and not (expected.full or settings.memory.reserve)
     judging = judging_epochs(settings.trials, action, phase, schedule.epochs) if judged else 0
     balancing = (method.balancing,) if action.balance == "finetune" and growth.old else ()
-    shaped = map(schedule.shaped, (*method.stages(growth), *balancing))
+    shaped = map(schedule.apply_to, (*method.stages(growth), *balancing))
     stages = stage_work(shaped, schedule.epochs, growth, kept, new)
     pace = schedule.epochs / settings.schedule.epochs
     tuning = pace * expected.epochs * epoch + expected.steps * min(schedule.batch, images)
     if balancing:
-        least = settings.trials.least_balancing(schedule.shaped(method.balancing).epochs(schedule.epochs))
+        least = settings.trials.least_balancing(schedule.apply_to(method.balancing).epochs(schedule.epochs))
         tuning += expected.trials * trainings * least * _balanced_images(growth, kept, new)
     return Workload(phase, expected.trials, expected.exact, tuning, float(judging * epoch), stages)
 

@@ -21,7 +21,7 @@ from poise.experiment.sweep import CellBench, Failure, lanes_on
 from poise.experiment.sweep_file import Cell
 from poise.experiment.sweep_view import SweepView
 from poise.ray.staff import Loss, Member, Needs, Staff
-from poise.training import LocalExecutor, results
+from poise.training import LocalExecutor, without_pauses
 
 MOST_LOST = 3  # attempts without a new checkpoint, after which a cell has failed
 WAIT_SECONDS = 0.5
@@ -76,7 +76,7 @@ def finish_here(bench: CellBench, cells: Sequence[Cell]) -> dict[str, Failure | 
     found: dict[str, Failure | None] = {}
     for cell in cells:
         if bench.folder(cell).finished:
-            (found[cell.name],) = results(LocalExecutor(lanes_on("cpu", 1)).run(bench, [cell]))
+            (found[cell.name],) = without_pauses(LocalExecutor(lanes_on("cpu", 1)).run(bench, [cell]))
     return found
 
 

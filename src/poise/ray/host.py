@@ -172,7 +172,7 @@ class Host:
             self._stop.set()
         now = time.monotonic()
         if self._left is not None:
-            self._lanes.pace.paused(now - self._left)
+            self._lanes.pace.leave_out(now - self._left)
         while self._crew.busy and time.monotonic() - now < TURN_SECONDS and not self._crew.results:
             self._crew.take_turns(more=more)
         for place in list(self._crew.results):

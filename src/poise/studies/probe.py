@@ -146,7 +146,7 @@ class Probe:
                 return store.read_json(self.out)
             with self._alone():
                 done = self._read_done(asked)
-                with closing(learner.backend.guarded(self._run_trials(phase.task.trials, done, say))) as going:
+                with closing(learner.backend.guard(self._run_trials(phase.task.trials, done, say))) as going:
                     for entry in going:
                         done += [] if isinstance(entry, Pause) else [entry]
                         if stop.is_set() and len(done) < self._count():

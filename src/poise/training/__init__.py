@@ -31,7 +31,7 @@ from poise.training.keeping import keep_exemplars, keep_memory, measure_means, r
 from poise.training.lanes import Crew, Lane, Lanes
 from poise.training.material import Material, features_suffice
 from poise.training.outlook import Outlook, Trying, Workload
-from poise.training.pace import Gauge, Pace, Pause, Work, give_back, results, worthwhile
+from poise.training.pace import Gauge, Pace, Pause, Work, give_back, without_pauses, worthwhile_lanes
 from poise.training.schedule import Schedule
 from poise.training.situation import LocalPhase, Situation
 from poise.training.switches import Switches, changed_switches, read_switches
@@ -92,8 +92,8 @@ __all__ = [
     "measure_means",
     "read_switches",
     "remember_means",
-    "results",
     "trained_images",
     "undisturbed",
-    "worthwhile",
+    "without_pauses",
+    "worthwhile_lanes",
 ]

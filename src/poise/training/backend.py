@@ -43,9 +43,9 @@ class Backend:
         """The same for work that one rank does by itself."""
         return self if self.world is None else replace(self, world=None)
 
-    def shared(self, value: T) -> T:
+    def broadcast(self, value: T) -> T:
         """The value; on several ranks, that of the first one."""
-        return value if self.world is None else self.world.shared(lambda: value)
+        return value if self.world is None else self.world.broadcast(lambda: value)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -68,7 +68,7 @@ class Backend:
         if self.lane is not None:
             self.lane.synchronize()
 
-    def guarded(self, work: Generator[T, None, None]) -> Generator[T, None, None]:
+    def guard(self, work: Generator[T, None, None]) -> Generator[T, None, None]:
         """Yield the items of `work`, with the flags set only while it runs, not between items."""
         with closing(work):  # at once, even if others still hold a reference
             while True:

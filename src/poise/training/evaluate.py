@@ -70,7 +70,7 @@ class Evaluator:
             store.expect(torch.arange(*following, device="cpu"))
             if mirrored:
                 part = mirror(part)
-            plain = self.preprocessing.plain(filled(part) if on_gpu else part)
+            plain = self.preprocessing.plain(pad_to_power_of_two(part) if on_gpu else part)
             plain = plain.contiguous(memory_format=torch.channels_last)
             with self.backend.autocast, seeding(drawn_from(model, plain, training=False), start, device):
                 output = model(plain)
@@ -133,10 +133,10 @@ def cpu_batch(height: int, width: int) -> int:
     return min(BATCH, max(FAST_BATCH, FAST_PIXELS // (height * width)))
 
 
-def filled(pixels: Tensor) -> Tensor:
+def pad_to_power_of_two(pixels: Tensor) -> Tensor:
     """The images and black ones up to the next power of two: few sizes, for each new one makes cuDNN look for kernels.
 
-    >>> filled(torch.ones(5, 1, 2, 2)).flatten(1).sum(dim=1).tolist()
+    >>> pad_to_power_of_two(torch.ones(5, 1, 2, 2)).flatten(1).sum(dim=1).tolist()
     [4.0, 4.0, 4.0, 4.0, 4.0, 0.0, 0.0, 0.0]
     """
     missing = 2 ** (len(pixels) - 1).bit_length() - len(pixels)

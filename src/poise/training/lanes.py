@@ -175,11 +175,11 @@ class Lanes:
                 pause = crew.take_turns(admits())
                 left = time.perf_counter()
                 yield pause
-                self.pace.paused(time.perf_counter() - left)
+                self.pace.leave_out(time.perf_counter() - left)
                 while told in crew.results:
                     left = time.perf_counter()
                     yield crew.results.pop(told)
-                    self.pace.paused(time.perf_counter() - left)
+                    self.pace.leave_out(time.perf_counter() - left)
                     told += 1
         finally:
             crew.dismiss()
@@ -273,7 +273,7 @@ class Crew(Generic[T]):
             try:
                 with _sharing(sharers):
                     images = self._turn(lane, work)
-                self._pace.did(images)
+                self._pace.count_images(images)
                 trained += images
                 continue
             except StopIteration as end:
@@ -329,7 +329,7 @@ class Crew(Generic[T]):
             self.waiting.extend((other, held) for other, (_, _, held) in self.active.items())
             self.active.clear()
         else:
-            self._pace.fewer(len(self.active), beside_others=_SHARING.pieces > 1)
+            self._pace.allow_at_most(len(self.active), beside_others=_SHARING.pieces > 1)
         self._lanes.keep([lane for lane, _, _ in self.active.values()])
         log.warning("out of memory on %s: %d at a time from now on", self._lanes.backend.device, len(self.active) or 1)
 

@@ -76,11 +76,11 @@ def _look(model: Model, images: Tensor, training: bool) -> frozenset[str]:
 
 def seeding(drawn: frozenset[str], key: int, device: torch.device) -> AbstractContextManager[None]:
     """Set the generators that are drawn from to this address for one pass; nothing is touched where there is none."""
-    return _seeded(drawn, key, device) if drawn else nullcontext()
+    return _seed_and_restore(drawn, key, device) if drawn else nullcontext()
 
 
 @contextmanager
-def _seeded(drawn: frozenset[str], key: int, device: torch.device) -> Iterator[None]:
+def _seed_and_restore(drawn: frozenset[str], key: int, device: torch.device) -> Iterator[None]:
     before = _states(device, drawn)
     try:
         if "torch" in drawn:

@@ -48,7 +48,7 @@ class Optimiser(ABC):
         for group in self.param_groups:
             self._move([parameter for parameter in group["params"] if parameter.grad is not None], group["lr"])
 
-    def _kept(self, name: str, trained: list[nn.Parameter]) -> list[Any]:
+    def _kept_values(self, name: str, trained: list[nn.Parameter]) -> list[Any]:
         return [self.state[parameter][name] for parameter in trained]
 
     @abstractmethod
@@ -70,7 +70,7 @@ class SGD(Optimiser):
         sgd(
             [*trained],
             _gradients(trained),
-            self._kept("momentum_buffer", trained) if self._schedule.momentum else [],
+            self._kept_values("momentum_buffer", trained) if self._schedule.momentum else [],
             fused=self._on_gpu,
             weight_decay=self._schedule.weight_decay,
             momentum=self._schedule.momentum,
@@ -95,10 +95,10 @@ class AdamW(Optimiser):
         adamw(
             [*trained],
             _gradients(trained),
-            self._kept("exp_avg", trained),
-            self._kept("exp_avg_sq", trained),
+            self._kept_values("exp_avg", trained),
+            self._kept_values("exp_avg_sq", trained),
             [],
-            self._kept("step", trained),
+            self._kept_values("step", trained),
             fused=True,
             capturable=self._on_gpu,
             amsgrad=False,

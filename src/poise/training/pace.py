@@ -54,7 +54,7 @@ class Pause(NamedTuple):
     at_work: int = 1
 
 
-def results(going: Iterable[T | Pause]) -> Iterator[T]:
+def without_pauses(going: Iterable[T | Pause]) -> Iterator[T]:
     """What comes of work that pauses, without the pauses."""
     for found in going:
         if not isinstance(found, Pause):
@@ -78,13 +78,13 @@ class Found(NamedTuple):
 _FOUND: dict[Hashable, Found] = {}  # by kind of work, for the life of the process
 
 
-def worthwhile(images: float, captures: int) -> int:
+def worthwhile_lanes(images: float, captures: int) -> int:
     """How many lanes finish so much work soonest, where each of them first captures so many steps.
 
     The speed of several lanes is taken to grow as the third root of their number; while one captures, nothing else is
     queued.
 
-    >>> worthwhile(1e6, 6), worthwhile(4e6, 6), worthwhile(4e6, 3), worthwhile(1e8, 3)
+    >>> worthwhile_lanes(1e6, 6), worthwhile_lanes(4e6, 6), worthwhile_lanes(4e6, 3), worthwhile_lanes(1e8, 3)
     (1, 3, 6, 8)
     """
 
@@ -134,7 +134,7 @@ class Pace:
         """A piece has started."""
         self._working.add(piece)
 
-    def did(self, images: int) -> None:
+    def count_images(self, images: int) -> None:
         """A piece trained on this number of images."""
         self._steps += images > 0
         self._images += images
@@ -143,7 +143,7 @@ class Pace:
         """A piece has ended or failed."""
         self._working.discard(piece)
 
-    def paused(self, seconds: float) -> None:
+    def leave_out(self, seconds: float) -> None:
         """Nothing was queued for this time, which does not belong to the window."""
         if self._mark is not None:
             self._mark += seconds
@@ -158,7 +158,7 @@ class Pace:
         if self._beside < most and trained and self._fits():
             self._beside, self._steps = min(2 * self._beside, most), 0
 
-    def disturbed(self) -> None:
+    def start_over(self) -> None:
         """What was being measured is not about the allowed number of pieces alone."""
         self._mark, self._steps = None, 0
 
@@ -168,7 +168,7 @@ class Pace:
             return
         before, self._captured = self._captured, self._gauge.captured()
         if len(self._working) != self.allowed or self._captured != before:  # there were more beside others
-            self.disturbed()
+            self.start_over()
         elif self._mark is None:
             if self._steps >= FIRST * self.allowed:
                 self._gauge.wait()
@@ -180,7 +180,7 @@ class Pace:
             if rate > 0:  # otherwise nothing was trained in the window
                 self._judge(rate, waiting)
 
-    def fewer(self, count: int, *, beside_others: bool = False) -> None:
+    def allow_at_most(self, count: int, *, beside_others: bool = False) -> None:
         """Memory did not suffice: allow at most `count` pieces from now on, or as long as others are there."""
         self._mark, self._steps, self._beside = None, 0, max(1, count)
         if not beside_others:

@@ -65,10 +65,10 @@ class Schedule:
             if value not in words:
                 raise UserError(f"{name}={shown(value)}; {suggestion(value, words)}")
 
-    def shaped(self, stage: Stage) -> Stage:
+    def apply_to(self, stage: Stage) -> Stage:
         """A stage of the method with what the schedule says of its length, its milestones and its learning rate.
 
-        >>> Schedule(balance_share=2 / 9).shaped(Stage("balance", share=1 / 8)).epochs(90)
+        >>> Schedule(balance_share=2 / 9).apply_to(Stage("balance", share=1 / 8)).epochs(90)
         20
         """
         if stage.name == BALANCE:
@@ -104,7 +104,7 @@ class Schedule:
         >>> [round(rates.rate(Stage(), epoch, 10, 1.0), 2) for epoch in (0, 1, 2, 9)]
         [0.33, 0.65, 0.9, 0.02]
         """
-        shaped = replace(stage, milestones=(), cosine=True) if self.decay == "cosine" else self.shaped(stage)
+        shaped = replace(stage, milestones=(), cosine=True) if self.decay == "cosine" else self.apply_to(stage)
         rising = ceiling(self.warmup * epochs)
         return shaped.rate(epoch, epochs, start) * min(1.0, (epoch + 1) / (rising + 1))
 

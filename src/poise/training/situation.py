@@ -50,14 +50,14 @@ class Situation:
         """How models are looked at here."""
         return Evaluator(self.preprocessing, self.backend)
 
-    def grown(self, new: ImageSet) -> Model:
+    def grow_model(self, new: ImageSet) -> Model:
         """A copy of the model with rows for the new classes, imprinted from these images and no others."""
-        model = self._expanded(new.shape).copy() if self.growth.old and self.growth.new else self.model.copy()
+        model = self._expand_once(new.shape).copy() if self.growth.old and self.growth.new else self.model.copy()
         with self._own_draws("head"):
             self.method.grow(model, self.arrivals(new, "head"))
         return model.placed(self.backend.device)
 
-    def _expanded(self, shape: tuple[int, int, int]) -> Model:
+    def _expand_once(self, shape: tuple[int, int, int]) -> Model:
         """The model on the network of this phase. Made once: what the method freezes in it is shared by all copies."""
         if self._made is None:
             model = self.model.copy()
@@ -120,7 +120,7 @@ class LocalPhase:
     @staticmethod
     def of(situation: Situation, kept: ImageSet, new: ImageSet, least_balancing: int = 0) -> LocalPhase:
         """The training of these images from there."""
-        model, teacher, feed = situation.grown(new), situation.teacher(), situation.feed(kept, new)
+        model, teacher, feed = situation.grow_model(new), situation.teacher(), situation.feed(kept, new)
         return LocalPhase(situation, kept, new, model, teacher, feed, least_balancing=least_balancing)
 
     def followed_by(self, situation: Situation, kept: ImageSet, new: ImageSet, *images: Hashable) -> LocalPhase:

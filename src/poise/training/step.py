@@ -117,7 +117,7 @@ class Step:
         parts: Sequence[Tensor] = [*weighed, *(each.grad for each in trained)]
         if self._reduction is None or not self._reduction.fits(parts):
             self._reduction = Reduction(self._world, parts)
-        summed = self._reduction.summed(parts)
+        summed = self._reduction.sum(parts)
         if statistics:
             torch._foreach_copy_(statistics, summed[1 : len(weighed)])
         for parameter, gradient in zip(trained, summed[len(weighed) :], strict=True):

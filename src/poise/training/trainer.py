@@ -59,7 +59,7 @@ class Trainer:
         method, growth = situation.method, situation.growth
         balancing = action.balance == "finetune" and growth.old > 0
         stages = (*method.stages(growth), *((method.balancing,) if balancing else ()))
-        self.stages = tuple(_without_missing(self.schedule.shaped(stage), model) for stage in stages)
+        self.stages = tuple(_without_missing(self.schedule.apply_to(stage), model) for stage in stages)
         self.stage = self.epoch = self.step = 0
         self.record: list[Tensor] = []  # loss and terms of the steps of this epoch, [steps, names] each
         self._picks: Tensor | None = None  # the images of a balanced stage
@@ -175,8 +175,8 @@ class Trainer:
             if each is not None and each.student not in (MODEL, *self._made):
                 self._make_student(each.student)
         if stage.after is not None:
-            self._afters[self.stage] = self._ready(stage.after, self._afters.get(self.stage))
-        self._engines[self.stage] = self._ready(stage, self._engines.get(self.stage))
+            self._afters[self.stage] = self._prepare_engine(stage.after, self._afters.get(self.stage))
+        self._engines[self.stage] = self._prepare_engine(stage, self._engines.get(self.stage))
         self._equalise()
 
     def _equalise(self) -> None:
@@ -196,7 +196,7 @@ class Trainer:
             self.students[name] = made
         self._made.add(name)
 
-    def _ready(self, stage: Stage, engine: Engine | None) -> Engine:
+    def _prepare_engine(self, stage: Stage, engine: Engine | None) -> Engine:
         """What is trained, on which images, by which optimiser; the engine that did it before, where it can."""
         self._train_only(stage)
         feed, teacher = self._stage_feed(stage), self._stage_teacher(stage)
@@ -244,7 +244,7 @@ class Trainer:
                 else herded_picks(self.feed, self.model, self.situation.evaluator)
             )
             if self.situation.backend.world is not None:
-                picks = self.situation.backend.shared(picks.cpu()).to(picks.device)
+                picks = self.situation.backend.broadcast(picks.cpu()).to(picks.device)
             self._picks = picks
         return self.feed.selected(self._picks)
 
@@ -310,11 +310,11 @@ class Trainer:
         )
         bad = torch.nonzero(~torch.isfinite(values).all(dim=1)).flatten()
         if len(bad):
-            raise self._diverged(int(bad[0]))
+            raise self._divergence_at(int(bad[0]))
         state = [value for value in self._student.state_dict().values() if value.is_floating_point() and value.numel()]
         lengths = torch.stack([length.float() for length in torch._foreach_norm(state, torch.inf)])
         if not bool(torch.isfinite(lengths).all()):  # read back once: every look at a value waits for the device
-            raise self._diverged(max(self.step - 1, 0))
+            raise self._divergence_at(max(self.step - 1, 0))
         return {name: float(mean) for name, mean in zip(names, values.mean(dim=0), strict=True)} if len(values) else {}
 
     @property
@@ -325,7 +325,7 @@ class Trainer:
     def _names(self) -> tuple[str, ...]:
         return (self._engine.runner.names if self._engines else ()) or self._restored_names
 
-    def _diverged(self, step: int) -> Diverged:
+    def _divergence_at(self, step: int) -> Diverged:
         stage = self.stages[min(self.stage, len(self.stages) - 1)]
         return Diverged(
             f"the loss diverged in phase {self.situation.phase}, {stage.name} epoch {self.epoch + 1}, step {step + 1} "

@@ -133,7 +133,7 @@ class World:
                 with _exchanging():
                     dist.broadcast(rows[start:stop], rank)
 
-    def shared(self, make: Callable[[], T]) -> T:
+    def broadcast(self, make: Callable[[], T]) -> T:
         """What rank 0 makes; the others make nothing and are handed it."""
         found: list[Any] = [make() if self.leads else None]
         with _exchanging():
@@ -141,7 +141,7 @@ class World:
         result: T = found[0]
         return result
 
-    def gathered(self, value: T) -> list[T]:
+    def all_gather(self, value: T) -> list[T]:
         """The values of all ranks, in their order."""
         found: list[Any] = [None] * self.size
         with _exchanging():
@@ -161,7 +161,7 @@ class World:
 
     def refuse_unlike(self, **said: object) -> None:
         """Refuse ranks that differ in one of these, by a line that names the first one that does."""
-        everybody = self.gathered(said)
+        everybody = self.all_gather(said)
         for rank, other in enumerate(everybody):
             for name, value in everybody[0].items():
                 if other[name] != value:
@@ -173,9 +173,9 @@ class World:
     def refuse_unequal(self, values: Mapping[str, Tensor]) -> None:
         """End where a rank holds other values than rank 0: what they compute from now on would mean nothing."""
         own = {name: _digest(value) for name, value in values.items()}
-        first = self.shared(lambda: own)
+        first = self.broadcast(lambda: own)
         other = next((name for name, found in first.items() if own.get(name) != found), None)
-        for rank, name in enumerate(self.gathered(other)):
+        for rank, name in enumerate(self.all_gather(other)):
             if name is not None:
                 raise RunFailed(
                     f"rank {rank} has learned another {name} than rank 0: use GPUs of one kind, and a network that "
@@ -205,7 +205,7 @@ class Reduction:
         """Whether it is made for tensors like these."""
         return self._kind == _kinds(tensors)
 
-    def summed(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+    def sum(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """The sums, in memory that the next call uses again."""
         torch._foreach_copy_(self._views, list(tensors))
         for flat in self._flat.values():

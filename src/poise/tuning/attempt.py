@@ -163,7 +163,7 @@ class TrialInputs:
     def least_balancing(self) -> int:
         """How many epochs the balanced fine-tuning of a trial has at least."""
         schedule, method = self.situation.schedule, self.situation.method
-        return self.settings.least_balancing(schedule.shaped(method.balancing).epochs(schedule.epochs))
+        return self.settings.least_balancing(schedule.apply_to(method.balancing).epochs(schedule.epochs))
 
     @property
     def planned_epochs(self) -> int:

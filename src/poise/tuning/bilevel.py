@@ -183,7 +183,7 @@ class InnerProblem:
         self._situation = replace(situation, backend=replace(situation.backend, precision="fp32"))
         with self._situation.backend.active():
             self._teacher = self._situation.teacher()
-            self._model = _with_differentiable_norms(copy.deepcopy(self._situation.grown(environment.new)))
+            self._model = _with_differentiable_norms(copy.deepcopy(self._situation.grow_model(environment.new)))
             self._feed = self._situation.feed(environment.kept, environment.new)
             self._drawn = drawn_in_training(self._situation, self._model, self._teacher, self._feed)
         self._model.train_only("all", old_rows=situation.trains_old_rows(action))

@@ -173,7 +173,7 @@ class PseudoTasks:
         situation = self.inputs.situation
         assert situation.growth.old == 0, "pseudo tasks are made of the first phase"
         OFFLINE.check_first_phase(_count(self.images))
-        return situation.backend.guarded(self._play_all(reinforce_after(self.space, self.options, done), len(done)))
+        return situation.backend.guard(self._play_all(reinforce_after(self.space, self.options, done), len(done)))
 
     def _play_all(self, policy: Reinforce, first: int) -> Generator[Episode | Pause, None, None]:
         for number in range(first, self.options.episodes):

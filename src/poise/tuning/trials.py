@@ -30,9 +30,9 @@ from poise.training import (
     keep_exemplars,
     measure_means,
     remember_means,
-    results,
     trained_images,
-    worthwhile,
+    without_pauses,
+    worthwhile_lanes,
 )
 from poise.tuning.attempt import Attempt, TrialInputs
 from poise.tuning.environment import Environment
@@ -114,11 +114,11 @@ class Trials:
 
     def run_all(self, attempts: Sequence[Attempt]) -> Iterator[TrialResult]:
         """The same for several attempts, wherever they are run; results in the order of asking."""
-        return results(self.pausing(attempts))
+        return without_pauses(self.pausing(attempts))
 
     def pausing(self, attempts: Sequence[Attempt]) -> Iterator[TrialResult | Pause]:
         """The same; where they are run here, with pauses on the way."""
-        return self.inputs.situation.backend.guarded(self._run_all(attempts))
+        return self.inputs.situation.backend.guard(self._run_all(attempts))
 
     def _run_all(self, attempts: Sequence[Attempt]) -> Generator[TrialResult | Pause, None, None]:
         rounds = {attempt.trial.round for attempt in attempts}
@@ -127,14 +127,14 @@ class Trials:
             self._draw(rounds)
             self._lanes.limit(self._worthwhile_lanes(attempts))
         for found in self._executor.run(self, attempts):
-            yield found if isinstance(found, Pause) else self.inputs.situation.backend.shared(found)
+            yield found if isinstance(found, Pause) else self.inputs.situation.backend.broadcast(found)
 
     def _worthwhile_lanes(self, attempts: Sequence[Attempt]) -> int:
         """How many lanes these attempts are worth: each of them captures every kind of step that it meets."""
         splits = [split for number in {each.trial.round for each in attempts} for split in self._splits[number]]
         images = sum(each.trial.epochs * split.trained for each in attempts for split in self._splits[each.trial.round])
         kinds = len({each.action.step_key for each in attempts})
-        return worthwhile(images, kinds * sum(self._phases(split) for split in splits))
+        return worthwhile_lanes(images, kinds * sum(self._phases(split) for split in splits))
 
     def run_beside(
         self, attempt: Attempt, training: Iterator[E], done: Callable[[TrialResult], E]
