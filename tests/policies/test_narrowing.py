@@ -171,7 +171,7 @@ def test_what_was_saved_before_a_comparison_in_pairs_goes_on_without_it() -> Non
     saved = json.loads(json.dumps(present.as_json()))
     assert list(Settings.from_json(saved).policy_options.items()) == list(present.policy_options.items())
     del saved["policy_options"]["stay"], saved["policy_options"]["paired"]
-    assert Settings.from_json(saved).tuner.described() == present.tuner.described()
+    assert Settings.from_json(saved).tuner.describe() == present.tuner.describe()
 
 
 def test_a_favourite_is_on_record() -> None:

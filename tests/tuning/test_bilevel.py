@@ -173,7 +173,7 @@ def test_the_unrolled_training_is_the_trainers(
     step = Step(situation, optimiser, model, situation.teacher(), action, labels, Stage(clamp=clamp))
     for number in range(steps):
         step(*problem.batch(0, number))
-    state = problem.unrolled(action, {}, steps, 0)
+    state = problem.unroll(action, {}, steps, 0)
     for key, value in model.state_dict().items():
         torch.testing.assert_close(state[key].detach(), value, rtol=1e-3, atol=1e-4)
     logits, labels = situation.evaluator.extract(model, parts.valid.pixels).logits, parts.valid.labels
@@ -197,7 +197,7 @@ def test_old_rows_stay_where_they_are_only_if_frozen(cpu: Backend, parts: Enviro
     for old_rows in ("frozen", "trained"):
         situation = situation_of(make_method("icarl"), cpu, smooth_net())
         action = make_method("icarl").default_action.replace(old_rows=old_rows)
-        state = InnerProblem(situation, parts, action).unrolled(action, {}, 2, 0)
+        state = InnerProblem(situation, parts, action).unroll(action, {}, 2, 0)
         grown = situation.grow_model(parts.new)
         for name in ("head.old", "head.old_bias"):
             assert torch.equal(state[name], grown.state_dict()[name]) is (old_rows == "frozen")
@@ -262,20 +262,20 @@ def test_without_a_teacher_only_the_learning_rate_moves(cpu: Backend, parts: Env
 
 def test_weights_leave_and_reach_zero_and_nothing_leaves_its_limits() -> None:
     action = Action(feature_kd=0, logit_kd=0.1, lr=0.5, margin=1)
-    moved = _Adam(rate=0.2).updated(action, {"feature_kd": -1e-3, "logit_kd": 5.0, "lr": -1.0})
+    moved = _Adam(rate=0.2).update(action, {"feature_kd": -1e-3, "logit_kd": 5.0, "lr": -1.0})
     assert moved["feature_kd"] == pytest.approx(math.expm1(0.2), rel=1e-4)
     assert moved["logit_kd"] == 0
     assert moved["lr"] == pytest.approx(0.5 * math.exp(0.2))
     far = _Adam(rate=100.0)
-    assert far.updated(action, {"feature_kd": -1.0, "lr": 1.0}) == action.replace(feature_kd=20, lr=1e-4)
-    assert far.updated(action, {"lr": -1e9}).lr == 1
+    assert far.update(action, {"feature_kd": -1.0, "lr": 1.0}) == action.replace(feature_kd=20, lr=1e-4)
+    assert far.update(action, {"lr": -1e9}).lr == 1
 
 
 def test_the_first_update_is_one_rate_long_and_later_ones_remember() -> None:
     adam, action = _Adam(rate=0.1), Action(lr=0.1)
-    first = adam.updated(action, {"lr": -3.0})
+    first = adam.update(action, {"lr": -3.0})
     assert first.lr == pytest.approx(0.1 * math.exp(0.1))
-    second = adam.updated(first, {"lr": 0.0})
+    second = adam.update(first, {"lr": 0.0})
     mean, size = 0.9 * 0.1 / (1 - 0.81), math.sqrt(0.999 * 0.001 / (1 - 0.999**2))
     assert second.lr == pytest.approx(first.lr * math.exp(0.1 * mean / size))
 

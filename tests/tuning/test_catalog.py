@@ -82,7 +82,7 @@ class TestEveryName:
         tuner = make_tuner(name, {})
         assert type(tuner) is KINDS.get(name, PolicyTuner)
         assert (tuner.space, tuner.default) == (SETUP.space, OWN)
-        described = tuner.described()
+        described = tuner.describe()
         assert described["name"] == name
         assert json.loads(json.dumps(described)) == described
         options = tuner_kind(name).resolve({})
@@ -132,4 +132,4 @@ def test_a_policy_of_ones_own_is_a_tuner_with_what_it_brings_along(monkeypatch: 
     assert "mine" in tuner_names()
     kind = tuner_kind("mine")
     assert (kind.own_space(None, None), kind.trial_settings({}).horizon, kind.asks) == ("wide", 1, True)
-    assert make_tuner("mine", {"rounds": 2}).described()["rounds"] == 2
+    assert make_tuner("mine", {"rounds": 2}).describe()["rounds"] == 2

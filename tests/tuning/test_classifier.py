@@ -50,9 +50,9 @@ def test_where_the_action_leaves_it_open_the_classifier_in_force_is_rewarded(
     own: str, in_force: str, phases: int, expected: str
 ) -> None:
     rule = ClassifierRule(own, in_force, phases, NONE)
-    assert rule.counted(AUTO) == expected
+    assert rule.classifier_for(AUTO) == expected
     for name in ("fc", "ncm"):
-        assert rule.counted(Action(classifier=name)) == name
+        assert rule.classifier_for(Action(classifier=name)) == name
 
 
 @pytest.mark.parametrize(
@@ -71,14 +71,14 @@ def test_more_hits_decide_what_auto_becomes_and_the_methods_own_classifier_a_tie
     own: str, phases: int, hits: dict[str, int], expected: str
 ) -> None:
     rule = ClassifierRule(own, "fc", phases, NONE)
-    assert rule.chosen(AUTO, hits) == expected
+    assert rule.classifier_after(AUTO, hits) == expected
     for name in ("fc", "ncm"):
-        assert rule.chosen(Action(classifier=name), hits) == name
+        assert rule.classifier_after(Action(classifier=name), hits) == name
 
 
 @pytest.mark.parametrize("in_force", ["fc", "ncm"])
 def test_with_a_method_that_leaves_it_open_too_a_tie_leaves_the_classifier_in_force(in_force: str) -> None:
-    assert ClassifierRule("auto", in_force, 2, NONE).chosen(AUTO, NONE) == in_force
+    assert ClassifierRule("auto", in_force, 2, NONE).classifier_after(AUTO, NONE) == in_force
 
 
 def test_after_the_first_phase_fc_counts_unless_the_action_says_another() -> None:

@@ -26,8 +26,8 @@ from poise.tuning.offline import (
     OFFLINE,
     OfflineOptions,
     PseudoTasks,
-    _held_out,
-    _playable,
+    _draw_held_out,
+    _keep_playable,
     _Progress,
     _pseudo_stream,
     _sizes,
@@ -288,7 +288,7 @@ def test_a_pseudo_stream_has_every_image_once_and_rows_in_the_order_of_arrival(i
 
 def test_a_tenth_of_each_class_is_held_out_but_at_least_one_image() -> None:
     labels = torch.tensor([0] * 2 + [1] * 19 + [2] * 45)
-    picks = _held_out(labels, generator(0))
+    picks = _draw_held_out(labels, generator(0))
     assert torch.bincount(labels[picks]).tolist() == [1, 1, 4]
     assert len(set(picks.tolist())) == 6
 
@@ -324,7 +324,7 @@ def test_fewer_than_4_classes_are_refused_before_anything_is_played(situation: S
 
 def test_a_class_of_one_image_is_left_out(situation: Situation, images: ImageSet) -> None:
     single = images.select(torch.cat([torch.tensor([0]), (images.labels > 0).nonzero().flatten()]))
-    playable = _playable(single)
+    playable = _keep_playable(single)
     assert torch.unique(playable.labels).tolist() == [0, 1, 2, 3, 4]
     assert 0 not in playable.origins
     assert len(played(situation, single, replace(FEW, episodes=1))[0].steps) > 0
@@ -408,8 +408,8 @@ def test_auto_counts_the_methods_own_classifier(method: str, own: str, cpu: Back
     situation = situation_of(cpu, method)
     action = situation.method.default_action
     tasks = tasks_of(situation, images)
-    assert tasks.counted(action.replace(classifier="auto")) == own
-    assert [tasks.counted(action.replace(classifier=name)) for name in ("fc", "ncm")] == ["fc", "ncm"]
+    assert tasks.classifier_for(action.replace(classifier="auto")) == own
+    assert [tasks.classifier_for(action.replace(classifier=name)) for name in ("fc", "ncm")] == ["fc", "ncm"]
 
 
 def test_every_class_counts_the_same() -> None:

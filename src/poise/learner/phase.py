@@ -126,7 +126,7 @@ class Phase:
         self.rule = ClassifierRule(own, knowledge.classifier, knowledge.phases, knowledge.hits)
         reward = reward or Reward()
         trials = Trials(self._trial_inputs(), executor=around.executor, witness=self._witness(reward))
-        self.task = Task(trials, self.rule.counted, knowledge.history, reward=reward)
+        self.task = Task(trials, self.rule.classifier_for, knowledge.history, reward=reward)
         self.trainer: Trainer | None = None
 
     def _material(self, around: Surroundings) -> Material:
@@ -303,7 +303,7 @@ class Phase:
             action=trainer.action,
             classes=arrival.classes,
             phases=phase + 1,
-            classifier=self.rule.chosen(trainer.action, hits),
+            classifier=self.rule.classifier_after(trainer.action, hits),
             shape=arrival.images.shape,
             short_side=self.before.short_side or int(arrival.images.store.sizes.min()),
             preprocessing=self.preprocessing,

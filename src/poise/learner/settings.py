@@ -276,7 +276,7 @@ class Settings:
 
     def resolved_policy(self) -> dict[str, Any]:
         """What decides the actions, for the record: its name, its options, its space, and how actions are tried."""
-        found = self.tuner.described()
+        found = self.tuner.describe()
         if not self.kind.tunes:
             return found
         return {**found, "space": self.action_space.as_json(), "trials": asdict(self.trials)}

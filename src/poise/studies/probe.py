@@ -205,7 +205,7 @@ class Probe:
             "space": self.space.as_json(),
             "actions": [dict(action) for action in self.space.actions],
             "default": self.space.default,
-            "counts": [phase.rule.counted(action) for action in self.space.actions],
+            "counts": [phase.rule.classifier_for(action) for action in self.space.actions],
             "environment": {key: settings[key] for key in ("trials", "memory")},
             "lengths": self.lengths,
             "full": recipe.epochs if self.question.full else None,

@@ -26,7 +26,7 @@ class Task:
 
     Attributes:
         trials: tries actions on what may be trained on; its inputs say what that is.
-        counted: the classifier that is rewarded with an action.
+        classifier_for: the classifier that is rewarded with an action.
         past: what happened in earlier phases.
         history: what happened in this one so far; a tuner continues it, so that it can be resumed.
         reward: what a policy is told of a trial.
@@ -34,7 +34,7 @@ class Task:
     """
 
     trials: Trials
-    counted: Callable[[Action], str]
+    classifier_for: Callable[[Action], str]
     past: History
     history: list[Entry] = field(default_factory=list)
     reward: Reward = field(default_factory=Reward)
@@ -98,7 +98,7 @@ class Tuner(ABC):
         """Whether there is anything to choose among: more than one action."""
         return len(self.space) > 1
 
-    def described(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         """Its name and options, for the record."""
         return {"name": self.kind.name, **self.options}
 

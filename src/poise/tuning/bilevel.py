@@ -147,7 +147,7 @@ def hyper_steps(
     adam = _Adam(options.rate)
     proven, current = (
         action,
-        action.replace(**{axis: _clamped(axis, float(action[axis])) for axis in tuned_axes(action)}),
+        action.replace(**{axis: _clamp(axis, float(action[axis])) for axis in tuned_axes(action)}),
     )
     for number in range(options.rounds):
         if number < len(done):
@@ -159,7 +159,7 @@ def hyper_steps(
             if number >= len(done):
                 yield replace(tried, action=proven)
             return
-        proven, current = current, adam.updated(current, gradient)
+        proven, current = current, adam.update(current, gradient)
         if number >= len(done):
             yield replace(tried, action=current)
 
@@ -223,7 +223,7 @@ class InnerProblem:
         )
         return loss, {axis: float(value) for axis, value in zip(hyper, found, strict=True)}
 
-    def unrolled(self, action: Action, hyper: Mapping[str, Tensor], steps: int, number: int) -> State:
+    def unroll(self, action: Action, hyper: Mapping[str, Tensor], steps: int, number: int) -> State:
         """Parameters and running statistics after the steps, as functions of the hyperparameters."""
         return _run_through(self._unroll(action, hyper, steps, number))
 
@@ -336,13 +336,13 @@ def _with_differentiable_norms(model: Model) -> Model:
     """
     for module in model.modules():
         if isinstance(module, _BatchNorm):
-            module.forward = partial(_normalised, module)  # type: ignore[method-assign]
+            module.forward = partial(_normalise_batch, module)  # type: ignore[method-assign]
         if isinstance(module, BatchNorm):
             module.fuses = False
     return model
 
 
-def _normalised(norm: _BatchNorm, x: Tensor) -> Tensor:
+def _normalise_batch(norm: _BatchNorm, x: Tensor) -> Tensor:
     """Batch norm: (x − μ) / √(σ² + ε) · weight + bias, by the batch's μ and σ² when training, else the running ones."""
     mean, variance = norm.running_mean, norm.running_var
     if norm.training or mean is None or variance is None:
@@ -380,7 +380,7 @@ class _Adam:
         self._first: dict[str, float] = {}
         self._second: dict[str, float] = {}
 
-    def updated(self, action: Action, gradient: Mapping[str, float]) -> Action:
+    def update(self, action: Action, gradient: Mapping[str, float]) -> Action:
         """The action one step down the gradient."""
         self._updates += 1
         return action.replace(**{axis: self._value(axis, float(action[axis]), by) for axis, by in gradient.items()})
@@ -389,7 +389,7 @@ class _Adam:
         slope = value if axis == "lr" else 1 + value  # of the value by its logarithm
         step = self._step(axis, slope * derivative)
         moved = math.exp(math.log(value) - step) if axis == "lr" else math.expm1(math.log1p(value) - step)
-        return _clamped(axis, moved)
+        return _clamp(axis, moved)
 
     def _step(self, axis: str, derivative: float) -> float:
         first, second = _DECAYS
@@ -400,6 +400,6 @@ class _Adam:
         return self._rate * mean / (size + _EPSILON)
 
 
-def _clamped(axis: str, value: float) -> float:
+def _clamp(axis: str, value: float) -> float:
     low, high = RATES if axis == "lr" else (0.0, LARGEST_WEIGHT)
     return min(max(value, low), high)

@@ -41,13 +41,13 @@ class ClassifierRule:
     phases: int
     hits: Hits
 
-    def counted(self, action: Action) -> str:
+    def classifier_for(self, action: Action) -> str:
         """The classifier whose hits are the reward of an action: its own; where that is `auto`, the one in force."""
         if action.classifier != AUTO:
             return action.classifier
         return self.in_force if self.phases > 1 or self.own == AUTO else self.own
 
-    def chosen(self, action: Action, hits: Mapping[str, int]) -> str:
+    def classifier_after(self, action: Action, hits: Mapping[str, int]) -> str:
         """What `auto` becomes after this phase: FC in the first one, then the one with more hits where it was judged.
 
         With as many hits, or none, the method's own classifier counts; where that is `auto` too, the one in force.

@@ -73,7 +73,7 @@ def local_environment(
     arrived, judged = set(new.labels.tolist()) - old, set(valid.labels.tolist())
     if not judged or (old and not old & judged) or (arrived and not arrived & judged):
         return None
-    rest = others(len(pool), picks)
+    rest = all_but(len(pool), picks)
     kept = len(memory.exemplars)
     return Environment(pool.select(rest[rest < kept]), pool.select(rest[rest >= kept]), valid)
 
@@ -101,7 +101,7 @@ def look_ahead(
     first = set(order[: len(order) // 2]) | {label for label in set(new.labels.tolist()) if label < old}
     rows = (*range(old), *order)
     picks = _draw(new.labels, set(arrived), per_class, generator)
-    rest = new.select(others(len(new), picks))
+    rest = new.select(all_but(len(new), picks))
     return Environment(
         kept=memory.exemplars,
         new=rest.of_labels(first).relabelled(rows),
@@ -121,7 +121,7 @@ def _draw(labels: Tensor, judged: set[int], count: int, generator: np.random.Gen
     return torch.cat(picks)
 
 
-def others(count: int, picks: Tensor) -> Tensor:
+def all_but(count: int, picks: Tensor) -> Tensor:
     """The indices below `count` that were not picked."""
     free = torch.ones(count, dtype=torch.bool)
     free[picks] = False

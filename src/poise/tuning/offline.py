@@ -42,7 +42,7 @@ from poise.training import (
 from poise.tuning.attempt import TrialInputs
 from poise.tuning.base import Choice, Task, Tuner, TunerKind, resolve_options
 from poise.tuning.classifier import AUTO, first_classifier
-from poise.tuning.environment import others
+from poise.tuning.environment import all_but
 from poise.tuning.history import Chosen, Episode, Experienced, History, Played
 from poise.tuning.rewards import balanced_accuracy
 
@@ -166,7 +166,7 @@ class PseudoTasks:
     @cached_property
     def images(self) -> ImageSet:
         """What is played with: the images of classes that have two."""
-        return _playable(self.inputs.new)
+        return _keep_playable(self.inputs.new)
 
     def episodes(self, done: Sequence[Episode]) -> Iterator[Episode | Pause]:
         """Play the episodes after those already done, so that a killed run is resumed exactly; with pauses."""
@@ -196,7 +196,7 @@ class PseudoTasks:
             state = state_of(at.known, _count(new), len(at.kept))
             arm = policy.sample(state, draws.generator(seed, "offline", number, phase))
             at = yield from at.after(new, self.space.actions[arm], self)
-            reward = at.accuracy(stream.valid, self.counted(self.space.actions[arm])) if at is not None else 0.0
+            reward = at.accuracy(stream.valid, self.classifier_for(self.space.actions[arm])) if at is not None else 0.0
             steps.append((tuple(state.tolist()), arm, reward))
         return Episode(number, tuple(steps))
 
@@ -204,7 +204,7 @@ class PseudoTasks:
         """The length of a pseudo phase after the first; an action that changes the length of a phase scales it."""
         return ceiling(self.options.length * (action.epochs or self.inputs.situation.schedule.epochs))
 
-    def counted(self, action: Action) -> str:
+    def classifier_for(self, action: Action) -> str:
         """The classifier whose accuracy is the reward."""
         own = self.inputs.situation.method.default_action.classifier
         return first_classifier(Action(classifier=own if action.classifier == AUTO else action.classifier))
@@ -289,11 +289,11 @@ class _PseudoStream:
 
 def _pseudo_stream(images: ImageSet, phases: int, generator: np.random.Generator) -> _PseudoStream:
     """One draw of a pseudo stream with at most so many phases after the first."""
-    picks = _held_out(images.labels, generator)
+    picks = _draw_held_out(images.labels, generator)
     order = tuple(generator.permutation(_count(images)).tolist())
     sizes = _sizes(len(order), phases, from_half=bool(generator.integers(2)))
     valid = images.select(picks).relabelled(order)
-    rest = images.select(others(len(images), picks)).relabelled(order)
+    rest = images.select(all_but(len(images), picks)).relabelled(order)
     ends = np.cumsum(sizes).tolist()
     bounds = zip([0, *ends], ends, strict=False)
     return _PseudoStream(tuple(rest.of_labels(range(first, end)) for first, end in bounds), valid)
@@ -307,16 +307,16 @@ def _sizes(classes: int, phases: int, *, from_half: bool) -> list[int]:
     """
     if from_half:
         half = math.ceil(classes / 2)
-        return [half, *_evenly(classes - half, min(phases, classes - half))]
-    return _evenly(classes, min(phases + 1, classes // 2))
+        return [half, *_split_evenly(classes - half, min(phases, classes - half))]
+    return _split_evenly(classes, min(phases + 1, classes // 2))
 
 
-def _evenly(count: int, parts: int) -> list[int]:
+def _split_evenly(count: int, parts: int) -> list[int]:
     """`count` in so many parts, the larger ones first."""
     return [count // parts + (part < count % parts) for part in range(parts)]
 
 
-def _held_out(labels: Tensor, generator: np.random.Generator) -> Tensor:
+def _draw_held_out(labels: Tensor, generator: np.random.Generator) -> Tensor:
     """Indices of a random tenth of the images of each class, at least one."""
     picks = []
     for label in torch.unique(labels).tolist():
@@ -327,7 +327,7 @@ def _held_out(labels: Tensor, generator: np.random.Generator) -> Tensor:
     return torch.cat(picks)
 
 
-def _playable(images: ImageSet) -> ImageSet:
+def _keep_playable(images: ImageSet) -> ImageSet:
     """The images of classes that have two, so that they can be both trained and judged; labels count from 0."""
     classes, counts = torch.unique(images.labels, return_counts=True)
     found = images.of_labels(classes[counts > 1].tolist())

@@ -49,7 +49,9 @@ class PolicyTuner(Tuner):
     def _try(self, task: Task, policy: Policy) -> Generator[Event, None, None]:
         """Run what the policy asks for, and tell it what came of each."""
         chances, actions = _chances(policy), self.space.actions
-        attempts = [Attempt(trial, actions[trial.arm], task.counted(actions[trial.arm])) for trial in policy.ask()]
+        attempts = [
+            Attempt(trial, actions[trial.arm], task.classifier_for(actions[trial.arm])) for trial in policy.ask()
+        ]
         trying = task.outlook.trying = self._trying(task, attempts)
         waiting = iter(attempts)
         for result in task.trials.pausing(attempts):
@@ -86,7 +88,7 @@ class PolicyTuner(Tuner):
         """Refuse trials that this policy would not have asked for."""
         self.policy_after(history)
 
-    def described(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         """What the policy turned out to be."""
         return self.policy_after(()).resolved()
 

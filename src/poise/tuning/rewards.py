@@ -125,14 +125,14 @@ def join_results(parts: Sequence[TrialResult]) -> TrialResult:
         [label for part in parts for label in part.classes],
         [count for part in parts for count in part.images],
         parts[0].old,
-        _joined_hits(parts),
+        _join_hits(parts),
         {"parts": [dict(part.split) for part in parts]},
         tuple(reward for part in parts for reward in part.earlier_rewards),
         {epoch: seen for part in parts for epoch, seen in part.witnessed.items()},
     )
 
 
-def _joined_hits(parts: Sequence[TrialResult]) -> dict[int, HitsPerClass]:
+def _join_hits(parts: Sequence[TrialResult]) -> dict[int, HitsPerClass]:
     """The hits at the epochs in which every environment was looked at."""
     epochs = [epoch for epoch in parts[0].hits if all(epoch in part.hits for part in parts)]
     return {
