@@ -152,11 +152,11 @@ def _has_widgets() -> bool:
 
 def watch_phase(worker: Worker, phase: Iterable[Event]) -> None:
     """Run one phase of a learner and show its progress."""
-    for _ in shown(worker, phase):
+    for _ in show_phase(worker, phase):
         pass
 
 
-def shown(worker: Worker, phase: Iterable[Event]) -> Iterator[Event]:
+def show_phase(worker: Worker, phase: Iterable[Event]) -> Iterator[Event]:
     """The events of one phase, whose progress is shown."""
     display, meter = make_display(None), Meter(worker)
     display.begin()

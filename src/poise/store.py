@@ -202,7 +202,7 @@ def _hash_bytes(found: hashlib.blake2b, path: Path, start: int, stop: int) -> ha
     return found
 
 
-def _unpacked(path: Path, file: BinaryIO) -> Iterator[bytes]:
+def _unpack_lines(path: Path, file: BinaryIO) -> Iterator[bytes]:
     """The lines of a compressed journal, unpacked a few at a time: whatever it holds, no memory is filled with it."""
     unpacker, rest, total = lzma.LZMADecompressor(memlimit=_MOST_UNPACKING), b"", 0
     try:
@@ -308,7 +308,7 @@ def read_journal(path: Path, brief: str | None = None) -> Iterator[dict[str, Any
     begins = json.dumps(short)[:-1].encode()
     with files.open_plain(path, files.MOST_JOURNAL) as file:
         packed = path.suffix == PACKED
-        lines = _unpacked(path, file) if packed else iter(partial(file.readline, files.MOST_DOCUMENT), b"")
+        lines = _unpack_lines(path, file) if packed else iter(partial(file.readline, files.MOST_DOCUMENT), b"")
         for number, line in enumerate(lines, start=1):
             if not line.endswith(b"\n"):
                 if len(line) == files.MOST_DOCUMENT:

@@ -24,7 +24,7 @@ from poise.learner.judging import (
     Judging,
     can_be_surely_beaten,
     is_handed,
-    split,
+    split_for_judging,
     surely_better,
     told_from_mirror_image,
 )
@@ -209,7 +209,7 @@ def test_images_and_their_mirror_images_alike_are_not_told_apart() -> None:
 
 def test_the_held_out_fifth_is_of_every_class_and_of_no_other_image() -> None:
     images, labels = digits(0, 1, 2, count=20)
-    training, held = split(image_set(images, labels), 0)
+    training, held = split_for_judging(image_set(images, labels), 0)
     assert torch.bincount(held.labels).tolist() == [4, 4, 4]
     assert torch.bincount(training.labels).tolist() == [16, 16, 16]
     seen = {image.numpy().tobytes() for image in training.pixels}

@@ -140,10 +140,10 @@ def labelled_store(
 
     With `held_out` they are to judge by, and of a pack those of its test part.
     """
-    store, found = read_labelled(images, labels, *_wanted(settings, knowledge), held_out=held_out)
+    store, found = read_labelled(images, labels, *_wanted_form(settings, knowledge), held_out=held_out)
     if found is None:
         raise UserError(f"images came as {type(images).__name__} without labels; pass labels, one per image")
-    store, plain = _checked(store, knowledge).to("cpu"), plain_labels(found)
+    store, plain = _check_shape(store, knowledge).to("cpu"), plain_labels(found)
     if len(store) != len(plain):
         raise UserError(f"{len(store)} images and {len(plain)} labels; give one label per image")
     return store, plain
@@ -154,10 +154,10 @@ def store_of(images: Images, settings: Settings, knowledge: Knowledge, *, held_o
 
     Of a pack they are those of its test part where it has one or, if not `held_out`, those that are learned.
     """
-    return _checked(read_unlabelled(images, *_wanted(settings, knowledge), held_out=held_out), knowledge)
+    return _check_shape(read_unlabelled(images, *_wanted_form(settings, knowledge), held_out=held_out), knowledge)
 
 
-def _wanted(settings: Settings, knowledge: Knowledge) -> Wanted:
+def _wanted_form(settings: Settings, knowledge: Knowledge) -> Wanted:
     """The size of the images, where it is known, the number of channels, and how pictures are scaled."""
     if knowledge.shape is not None:
         return Wanted(knowledge.shape[1:], knowledge.shape[0], knowledge.short_side)
@@ -165,7 +165,7 @@ def _wanted(settings: Settings, knowledge: Knowledge) -> Wanted:
     return Wanted() if side is None else Wanted((side, side), short_side=side)
 
 
-def _checked(store: PixelStore, knowledge: Knowledge) -> PixelStore:
+def _check_shape(store: PixelStore, knowledge: Knowledge) -> PixelStore:
     if knowledge.shape is not None and store.shape != knowledge.shape:
         raise UserError(f"images of shape {store.shape}, but this learner was trained on {knowledge.shape}")
     return store

@@ -56,14 +56,14 @@ _OUTCOME = keyed({"trial": _TRIAL, "reward": _SHARE, "per_class": listed(_SHARE)
 _STEP = keyed({"round": whole(), "action": _action, "loss": maybe(number()), "gradient": maybe(mapped(number()))})
 
 
-def _experienced(value: object, where: str) -> None:
+def _experience(value: object, where: str) -> None:
     listed(anything, 3)(value, where)
     assert isinstance(value, list | tuple)
     for each, inner in zip(value, (listed(number()), whole(), _SHARE), strict=True):
         inner(each, where)
 
 
-_EPISODE = keyed({"number": whole(), "steps": listed(_experienced)})
+_EPISODE = keyed({"number": whole(), "steps": listed(_experience)})
 _ENTRY = keyed(
     {"phase": whole()},
     {

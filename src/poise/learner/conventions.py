@@ -144,7 +144,7 @@ class Conventions(Saving):
         if self._is_watched:
             from poise import progress  # nobody who watches nothing has to wait for rich
 
-            phase = progress.shown(self, phase)
+            phase = progress.show_phase(self, phase)
         made = self.settings, self._around  # before anything was chosen for these images
         knowledge, pending = self.knowledge, self._pending
         try:

@@ -53,7 +53,7 @@ class Exporting(Views):
             raise UserError("an ONNX file needs the extra: pip install 'poise[export]'; or write a .pt2 file")
         program = _Program(self.model, self.means_, self.preprocessing.scale_and_shift(), self.classifier_).eval()
         with _quietly(), torch.no_grad():
-            files.write_bytes(place, WRITERS[place.suffix](_traced(program, self.shape_), self._document()))
+            files.write_bytes(place, WRITERS[place.suffix](_trace(program, self.shape_), self._document()))
 
     def _document(self) -> dict[str, Any]:
         """What a program that predicts has to know besides the numbers."""
@@ -90,7 +90,7 @@ class _Program(nn.Module):
         return dict(zip(OUTPUTS, (scores.softmax(dim=1), found.logits, cosines), strict=True))
 
 
-def _traced(program: _Program, shape: tuple[int, int, int]) -> torch.export.ExportedProgram:
+def _trace(program: _Program, shape: tuple[int, int, int]) -> torch.export.ExportedProgram:
     example = torch.zeros(2, *shape, dtype=torch.uint8)
     try:
         return torch.export.export(program, (example,), dynamic_shapes={INPUT: {0: torch.export.Dim("batch", min=1)}})

@@ -66,7 +66,7 @@ class Judging:
     @cached_property
     def parts(self) -> tuple[ImageSet, ImageSet]:
         """The images that are trained on, and those that judge."""
-        return split(self.images, self.settings.seed)
+        return split_for_judging(self.images, self.settings.seed)
 
     @cached_property
     def trains(self) -> bool:
@@ -170,7 +170,7 @@ def is_left_alone(settings: Settings, images: ImageSet, around: Surroundings) ->
     )
 
 
-def split(images: ImageSet, seed: int) -> tuple[ImageSet, ImageSet]:
+def split_for_judging(images: ImageSet, seed: int) -> tuple[ImageSet, ImageSet]:
     """Most of the images of each class, and a fifth of each, at most so many in all as judging may cost."""
     generator = draws.generator(seed, "judged augmentation", 0)
     classes = sorted(set(images.labels.tolist()))

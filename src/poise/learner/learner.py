@@ -242,7 +242,7 @@ class Learner(Conventions, Upkeep, Rejecting, Exporting):
         finally:
             if self._phase is phase:
                 self._phase = None
-        yield Phase.done(learned)
+        yield Phase.end_event(learned)
 
     def _refuse_if_overtaken(self, arrival: Arrival) -> None:
         if arrival.phase != self.phases_ or arrival.classes[: arrival.growth.old] != self.knowledge.classes:

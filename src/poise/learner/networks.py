@@ -63,7 +63,7 @@ def build_model(
     model.described = described
     for old, new in grown:
         growth = Growth(old, new)
-        expanded = partial(settings.made_method.expanded, growth=growth) if expands(settings) else _unchanged
+        expanded = partial(settings.made_method.expanded, growth=growth) if expands(settings) else _keep_backbone
         with OwnDraws(torch.Generator()):  # values of layers that a method adds; they are overwritten
             model.expand(expanded, growth, shape)
         if most is not None and sum(part.numel() for part in model.backbone.parameters()) > 4 * most + 2**20:
@@ -76,7 +76,7 @@ def expands(settings: Settings) -> bool:
     return is_registered(settings.method) and settings.made_method.expands
 
 
-def _unchanged(backbone: nn.Module) -> nn.Module:
+def _keep_backbone(backbone: nn.Module) -> nn.Module:
     return backbone
 
 

@@ -39,7 +39,7 @@ def open_phase(
     refuse_too_large(suited, arrival, around, len(knowledge.memory or ()))
     if not opens and not forecast:
         return None
-    judging = Judging(suited, arrival.images, around, _given(knowledge, around))
+    judging = Judging(suited, arrival.images, around, _given_augmentation(knowledge, around))
     outlook.work = replace(_work(suited, knowledge, arrival), preparing=judging.work if opens else 0)
     try:
         if forecast:
@@ -51,11 +51,11 @@ def open_phase(
 
 def judging_work(learner: Views, images: ImageSet) -> int:
     """How many images the trainings that judge the augmentation would see, of a learner that has learned nothing."""
-    given = _given(learner.knowledge, learner._around)
+    given = _given_augmentation(learner.knowledge, learner._around)
     return Judging(learner.settings, images, learner._around, given).work
 
 
-def _given(knowledge: Knowledge, around: Surroundings) -> Augmentation | None:
+def _given_augmentation(knowledge: Knowledge, around: Surroundings) -> Augmentation | None:
     """The augmentation that the user gave, if any."""
     return knowledge.preprocessing.augmentation if knowledge.preprocessing is not None else around.augmentation
 

@@ -217,14 +217,14 @@ class Phase:
         In:  the old model Θ_{i−1}; the training data, exemplars ℰ_{0:i−1} and new images 𝒟_i.
         Out: the new model Θ_i and the new exemplars ℰ_{0:i}, with the policy's weights **w** as a history of trials.
         """
-        chosen, self.task.outlook.work = None, self._planned()
+        chosen, self.task.outlook.work = None, self._plan_work()
         if pending is not None:
             self.task.history.extend(pending.history)
             chosen = pending.action
             if (line := changed_switches(pending.switches)) is not None:
                 log.warning("this phase goes on under other switches (%s): its bytes may differ", line)
         else:
-            yield self._started()
+            yield self._start_event()
         # Policy learning: try actions on local environments h_i made of the training data, until the policy has enough;
         # then let it choose a_i. The first phase (i = 0) is plain classification.
         if chosen is None:
@@ -232,13 +232,13 @@ class Phase:
             chosen = choice.action
             yield from judge_before(self.task, self.rule, chosen)
             self.trainer = self.make_trainer(chosen)
-            yield self._decided(choice)
+            yield self._decision_event(choice)
         elif pending is not None:
             self.trainer = self.make_trainer(chosen)
             self.trainer.restore(pending.tensors, pending.position)
         # CIL training: Θ_i for M₂ epochs with a_i (Algorithm 2).
         assert self.trainer is not None
-        self.task.outlook.work, self.task.outlook.trying = self._planned(), None
+        self.task.outlook.work, self.task.outlook.trying = self._plan_work(), None
         yield from train_and_judge(self.task, chosen, self.trainer.run())
         # Select new exemplars ℰ_{0:i} by herding.
         return self._keep(self.trainer)
@@ -321,11 +321,11 @@ class Phase:
 
     # What is told, and saved ------------------------------------------------------------------------------------
 
-    def _started(self) -> PhaseStarted:
+    def _start_event(self) -> PhaseStarted:
         arrival = self.arrival
         return PhaseStarted(arrival.phase, arrival.growth.new, len(arrival.classes), len(self.stored), len(self.kept))
 
-    def _planned(self) -> Workload:
+    def _plan_work(self) -> Workload:
         """How much work there will be: as far as the settings say it, then as the training turned out to be."""
         arrival = self.arrival
         images = arrival.growth, len(self.kept.exemplars), len(self.new)
@@ -335,7 +335,7 @@ class Phase:
             return plan
         return replace(plan, stages=stage_work(self.trainer.stages, self.trainer.schedule.epochs, *images))
 
-    def _decided(self, choice: Choice) -> ActionDecided:
+    def _decision_event(self, choice: Choice) -> ActionDecided:
         phase, action = self.arrival.phase, dict(choice.action)
         if phase == 0 or self.arrival.action is not None:
             return ActionDecided(phase, "given" if phase else "none", action)
@@ -349,7 +349,7 @@ class Phase:
         )
 
     @staticmethod
-    def done(knowledge: Knowledge) -> PhaseDone:
+    def end_event(knowledge: Knowledge) -> PhaseDone:
         """The last event of a phase."""
         return PhaseDone(knowledge.phases - 1, knowledge.classifier, len(knowledge.memory or ()))
 

@@ -181,16 +181,16 @@ class LearnerState:
         """Tensors and plain values. Without `images` the memory is stored as the `origins` its images came with."""
         known, found = self.knowledge, Tensors()
         for name, model in self._models().items():
-            found |= _prefixed(name, model.state_dict())
+            found |= _add_prefix(name, model.state_dict())
         if known.means is not None:
             found["means"] = known.means
         if known.memory is not None:
             for part, kept in (("exemplars", known.memory.exemplars), ("reserve", known.memory.reserve)):
-                found |= _prefixed(f"memory.{part}", {"labels": kept.labels, "origins": kept.origins})
+                found |= _add_prefix(f"memory.{part}", {"labels": kept.labels, "origins": kept.origins})
                 if images:
-                    found |= _prefixed(f"memory.{part}", _pixels_of(kept.store, known.preprocessing))
+                    found |= _add_prefix(f"memory.{part}", _pixels_of(kept.store, known.preprocessing))
         if self.pending is not None:
-            found |= _prefixed("pending", self.pending.tensors)
+            found |= _add_prefix("pending", self.pending.tensors)
         return found, self._plain()
 
     def _models(self) -> dict[str, Model]:
@@ -388,5 +388,5 @@ def _stored_images(stored: Mapping[str, Tensor], lookup: Lookup | None, shape: S
     return ImageSet(pixels, stored["labels"], stored["origins"])
 
 
-def _prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> Tensors:
+def _add_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> Tensors:
     return {f"{prefix}.{name}": tensor for name, tensor in tensors.items()}

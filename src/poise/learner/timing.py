@@ -144,7 +144,7 @@ def _small_phase(settings: Settings, knowledge: Knowledge, arrival: Arrival, aro
         settings = replace(settings, schedule=replace(settings.schedule, batch=batch))
         refuse_too_large(settings, arrival, around, len(knowledge.memory or ()))
     images = BATCHES * batch
-    some, known = _some(arrival.images, images), _with_less_memory(knowledge, images)
+    some, known = _take_some(arrival.images, images), _with_less_memory(knowledge, images)
     if known.preprocessing is None:
         augmentation = around.augmentation or suitable_augmentation(min(some.shape[1:]))
         known = replace(known, preprocessing=Preprocessing.measured(some.store, augmentation))
@@ -152,7 +152,7 @@ def _small_phase(settings: Settings, knowledge: Knowledge, arrival: Arrival, aro
     return Phase(settings, known, replace(arrival, images=some, count=len(some)), alone)
 
 
-def _some(images: ImageSet, count: int) -> ImageSet:
+def _take_some(images: ImageSet, count: int) -> ImageSet:
     """About so many images, as many of each class."""
     classes = len(set(images.labels.tolist()))
     return images.first_of_each_label(max(1, count // max(classes, 1)))
@@ -160,7 +160,9 @@ def _some(images: ImageSet, count: int) -> ImageSet:
 
 def _with_less_memory(knowledge: Knowledge, count: int) -> Knowledge:
     """The same with about so many images in memory, and no reserve."""
-    return replace(knowledge, memory=Memory.of(_some(knowledge.memory.exemplars, count)) if knowledge.memory else None)
+    return replace(
+        knowledge, memory=Memory.of(_take_some(knowledge.memory.exemplars, count)) if knowledge.memory else None
+    )
 
 
 def _time_steps(phase: Phase, seconds: float, clock: Callable[[], float]) -> float:

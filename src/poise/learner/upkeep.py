@@ -109,9 +109,9 @@ class Upkeep(Saving):
         The next `save` writes a file without them. The last image of a class to train on is not deleted, for a class
         without any cannot be learned on: remove the class, or give it other images first (`known="update"`).
         """
-        memory, asked = self._kept_images(), set(_words(ids))
+        memory, asked = self._kept_images(), set(_check_ids(ids))
         self._refuse_unknown(asked)
-        parts = [(images, _which(images, asked)) for images in (memory.exemplars, memory.reserve)]
+        parts = [(images, _have_ids(images, asked)) for images in (memory.exemplars, memory.reserve)]
         touched = {row for images, hit in parts for row in images.labels[hit].tolist()}
         images, hit = parts[0]
         deleted = images.select(hit.nonzero().flatten())
@@ -129,7 +129,7 @@ class Upkeep(Saving):
         memory = self._kept_images()
         if not isinstance(labels, Mapping):
             raise UserError(f"relabel_exemplars takes a mapping from ids to classes, not {type(labels).__name__}")
-        self._refuse_unknown(set(_words(labels)))
+        self._refuse_unknown(set(_check_ids(labels)))
         rows = {key: self._row(label) for key, label in labels.items()}
         touched: set[int] = set()
         changed, corrected = [], list[tuple[ImageSet, Tensor]]()
@@ -245,7 +245,7 @@ def _kind(label: Label) -> str:
     return "strings" if isinstance(label, str) else "whole numbers"
 
 
-def _words(ids: str | Iterable[str]) -> list[str]:
+def _check_ids(ids: str | Iterable[str]) -> list[str]:
     words = [ids] if isinstance(ids, str) or not isinstance(ids, Iterable) else list(ids)
     for word in words:
         if not isinstance(word, str):
@@ -258,7 +258,7 @@ def _ids(store: PixelStore) -> list[str]:
     return [hashlib.blake2b(image.tobytes(), digest_size=8).hexdigest() for piece in pieces for image in piece]
 
 
-def _which(images: ImageSet, ids: set[str]) -> Tensor:
+def _have_ids(images: ImageSet, ids: set[str]) -> Tensor:
     return torch.tensor([key in ids for key in _ids(images.store)], dtype=torch.bool, device=images.labels.device)
 
 
