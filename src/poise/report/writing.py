@@ -68,11 +68,11 @@ class Report:
         """
         _claim(out)
 
-        def written(report: Report, folder: Path = out) -> Path:
+        def write_page(report: Report, folder: Path = out) -> Path:
             return report._write(folder, more if folder == out else (), printed=printed, refresh=refresh)
 
         with _without_garbage_collection():
-            report, page = self.without_failing(written, alone=lambda each: _tried(written, each))
+            report, page = self.without_failing(write_page, alone=lambda each: _try_writing(write_page, each))
         for each in report.unread[len(self.unread) :]:
             log.warning("not shown: %s %s", each.path, each.reason)
         return page
@@ -110,11 +110,11 @@ class Report:
         return left, make(left)
 
     def _leave_out(self, attempt: Callable[[Report], object]) -> Report:
-        singly = [_failure(attempt, replace(self, runs=[run])) for run in self.runs]
+        singly = [_find_failure(attempt, replace(self, runs=[run])) for run in self.runs]
         kept, unread = list[RunRecord](), list(self.unread)
         for run, single in zip(self.runs, singly, strict=True):
             together = replace(self, runs=[*kept, run])
-            failure = single or (None if any(singly) else _failure(attempt, together))
+            failure = single or (None if any(singly) else _find_failure(attempt, together))
             if failure is None:
                 kept.append(run)
             else:
@@ -122,7 +122,7 @@ class Report:
         return replace(self, runs=kept, unread=unread)
 
 
-def _failure(attempt: Callable[[Report], object], report: Report) -> Exception | None:
+def _find_failure(attempt: Callable[[Report], object], report: Report) -> Exception | None:
     try:
         attempt(report)
     except Exception as error:
@@ -132,7 +132,7 @@ def _failure(attempt: Callable[[Report], object], report: Report) -> Exception |
     return None
 
 
-def _tried(write: Callable[[Report, Path], Path], report: Report) -> None:
+def _try_writing(write: Callable[[Report, Path], Path], report: Report) -> None:
     """Write a page to see whether that works, and throw it away."""
     with tempfile.TemporaryDirectory() as folder:
         _claim(Path(folder))
@@ -173,7 +173,7 @@ def _claim(out: Path) -> None:
     if out.exists() and not out.is_dir():
         raise UserError(f"--out {out} is a file; choose a folder")
     page = out / PAGE
-    if page.exists() and b'name="generator" content="poise ' not in _beginning(page):
+    if page.exists() and b'name="generator" content="poise ' not in _read_beginning(page):
         raise UserError(f"{page} is not a report of poise; choose another --out")
     try:
         for folder in (out / "tables", out / "figures"):
@@ -217,7 +217,7 @@ def _without_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _beginning(page: Path) -> bytes:
+def _read_beginning(page: Path) -> bytes:
     with files.open_plain(page) as file:
         return file.read(4096)
 

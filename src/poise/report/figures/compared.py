@@ -25,7 +25,7 @@ from poise.report.figures.description import (
     Scale,
     Style,
 )
-from poise.report.figures.numbers import LETTERS, split
+from poise.report.figures.numbers import LETTERS, split_by
 from poise.report.figures.styles import Styles
 from poise.report.reading import RunRecord, baselines, configurations
 from poise.report.statistics import ENOUGH, Spread, spread
@@ -115,9 +115,9 @@ def _curves(rows: Rows, styles: Styles, across: tuple[str, str], up: tuple[str, 
     """A panel for each stream, a curve for each row; `across` and `up` name the columns to plot, with labels."""
     y = Scale.spanning(up[1], (end for row in rows for end in _reach(row, across[0], up[0])[1:]))
     panels = []
-    for setting, inside in split(rows, "setting").items():
+    for setting, inside in split_by(rows, "setting").items():
         bands, lines, marks = [], [], []
-        for label, points in split(inside, "row").items():
+        for label, points in split_by(inside, "row").items():
             style = styles[label]
             places = [(row[across[0]], row[up[0]]) for row in points]
             lines.append(Line(places, style))
@@ -141,7 +141,7 @@ def _reach(row: Row, across: str, up: str) -> tuple[float, float, float]:
 def _make_plane(rows: Rows, styles: Styles, runs: Sequence[RunRecord]) -> Figure:
     against = {label: row.label for label, row in baselines(configurations(runs)).items()}
     panels = [
-        _plane_panel(f"{phases} phases", inside, styles, against) for phases, inside in split(rows, "phases").items()
+        _plane_panel(f"{phases} phases", inside, styles, against) for phases, inside in split_by(rows, "phases").items()
     ]
     return Figure("plane", "TFH against TFS", PLANE, panels, rows, len(panels), _legend(rows, styles))
 
@@ -149,7 +149,7 @@ def _make_plane(rows: Rows, styles: Styles, runs: Sequence[RunRecord]) -> Figure
 def _plane_panel(title: str, rows: Rows, styles: Styles, against: Mapping[str, str]) -> Panel:
     means: dict[str, Place] = {}
     ellipses, marks, large = [], [], []
-    for label, points in split(rows, "row").items():
+    for label, points in split_by(rows, "row").items():
         tfs, tfh = (spread([row[setting] for row in points]) for setting in ("tfs", "tfh"))
         means[label], style = (tfs.mean, tfh.mean), styles[label]
         if tfs.count > 1:
@@ -185,16 +185,16 @@ def _half_interval(found: Spread) -> float:
 
 
 def _make_values(rows: Rows, styles: Styles) -> Figure:
-    settings = split(rows, "setting")
+    settings = split_by(rows, "setting")
     panels = []
-    for axis, inside in sorted(split(rows, "axis").items(), key=lambda item: numbers.rank(item[0])):
+    for axis, inside in sorted(split_by(rows, "axis").items(), key=lambda item: numbers.rank(item[0])):
         found = [row[name] for row in inside for name in ("value", "smoothed")]
         y = Scale.spanning(
             "", found, least=max(map(abs, found)) / 2, count=4
         )  # a constant is not drawn in a wide range
         if axis == "classifier":
             y = Scale("", (-0.1, 1.1), {0.0: "FC", 1.0: "NCM"})
-        there = split(inside, "setting")
+        there = split_by(inside, "setting")
         panels += [_values_panel(axis, setting, there.get(setting, []), y, styles) for setting in settings]
     legend = _legend(rows, styles)
     return Figure("values", "Chosen values along the phases", VALUES, panels, rows, len(settings), legend)
@@ -202,7 +202,7 @@ def _make_values(rows: Rows, styles: Styles) -> Figure:
 
 def _values_panel(axis: str, setting: str, rows: Rows, y: Scale, styles: Styles) -> Panel:
     lines, marks = [], []
-    for label, points in split(rows, "row").items():
+    for label, points in split_by(rows, "row").items():
         style = styles[label]
         raw, smooth = ([(row["phase"], row[name]) for row in points] for name in ("value", "smoothed"))
         lines += [Line(raw, Style(style.colour), 0.9, 0.45), Line(smooth, style, 2.2, 0.85)]
@@ -282,4 +282,4 @@ def _listed_panel(
 
 
 def _legend(rows: Rows, styles: Styles) -> dict[str, Style]:
-    return {label: styles[label] for label in split(rows, "row")}
+    return {label: styles[label] for label in split_by(rows, "row")}

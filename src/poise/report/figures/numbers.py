@@ -227,7 +227,7 @@ def forgetting(runs: Sequence[RunRecord]) -> Rows:
     """By the phase in which classes arrived: best accuracy in earlier exams, final accuracy, and what was lost."""
     rows: Rows = []
     for row, stream, group in _by_row_and_stream(runs, lambda run: run.finished and bool(run.phases[-1].labels)):
-        found = [forgotten(run) for run in group]
+        found = [best_and_last(run) for run in group]
         for phase in range(min(map(len, found))):
             best, last = (spread([each[phase][side] for each in found]) for side in (0, 1))
             lost = spread([each[phase][0] - each[phase][1] for each in found])
@@ -246,7 +246,7 @@ def forgetting(runs: Sequence[RunRecord]) -> Rows:
     return rows
 
 
-def forgotten(run: RunRecord) -> list[tuple[float, float]]:
+def best_and_last(run: RunRecord) -> list[tuple[float, float]]:
     """For each phase but the last: the best accuracy on its classes in exams before the last one, and in the last."""
     return [
         (
@@ -292,7 +292,7 @@ def _tuned_axes(runs: Sequence[RunRecord]) -> list[str]:
 # Reading rows ---------------------------------------------------------------------------------------------------------
 
 
-def split(rows: Rows, column: str) -> dict[str, Rows]:
+def split_by(rows: Rows, column: str) -> dict[str, Rows]:
     """Rows grouped by their value in a column, in the order of first appearance."""
     groups: dict[str, Rows] = {}
     for row in rows:

@@ -12,7 +12,7 @@ import numpy as np
 
 from poise.report.figures import numbers
 from poise.report.figures.description import GREY, Figure, Heat, Line, Mark, Panel, Row, Rows, Rule, Scale, Style
-from poise.report.figures.numbers import split
+from poise.report.figures.numbers import split_by
 from poise.report.figures.styles import Styles
 from poise.report.reading import RunRecord, StreamKind, configurations
 
@@ -94,7 +94,7 @@ def _lowest_seeds(runs: Sequence[RunRecord]) -> dict[StreamKind, dict[str, RunRe
 
 
 def _chance_panel(label: str, rows: Rows, colour: str) -> Panel:
-    phases, arms = list(split(rows, "phase")), [numbers.in_letters(arm) for arm in split(rows, "action")]
+    phases, arms = list(split_by(rows, "phase")), [numbers.in_letters(arm) for arm in split_by(rows, "action")]
     what = "probability" if any(row["probability"] is not None for row in rows) else "reward"
     table, tips, rings = np.full((len(arms), len(phases)), np.nan), {}, []
     for row in rows:
@@ -119,7 +119,7 @@ def _reward_panel(label: str, rows: Rows, colour: str) -> Panel:
     furthest = max(row["epochs"] for row in rows)
     means: list[Line] = []
     rules: list[Rule] = []
-    for phase, tried in split(rows, "phase").items():
+    for phase, tried in split_by(rows, "phase").items():
         first, last = tried[0]["trial"], tried[-1]["trial"]
         rules.append(Rule(first - 0.5, f"phase {phase}" if not rules else phase))
         actions = [row for row in tried if row["purpose"] == "action"]
@@ -166,7 +166,7 @@ def _class_panels(runs: Mapping[str, Rows], styles: Styles) -> list[Panel]:
             tip = f"{label}: {row['name']} (phase {row['phase']}): {right}"
             marks.append(Mark(*place, styles[label], tip))
     longest = max(runs.values(), key=len)
-    starts = [rows[0]["place"] for rows in split(longest, "phase").values()]
+    starts = [rows[0]["place"] for rows in split_by(longest, "phase").values()]
     return [
         Panel(
             "",

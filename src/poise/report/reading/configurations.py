@@ -100,7 +100,7 @@ def configurations(runs: Sequence[RunRecord]) -> list[Configuration]:
     return sorted(rows, key=lambda row: (row.first.data, row.first.exam, row.first.method, not row.first.fixed))
 
 
-def apart(runs: Sequence[RunRecord]) -> list[str]:
+def distinguish(runs: Sequence[RunRecord]) -> list[str]:
     """For each run its policy, and the keys in which it differs from others of the same method and policy."""
     words = _keys_apart({run.configuration(STREAM_KEYS): run for run in runs})
     return [", ".join([run.policy_label, *words[run.configuration(STREAM_KEYS)]]) for run in runs]

@@ -9,7 +9,7 @@ from typing import Any
 from rich.cells import cell_len
 
 from poise.actions import Action
-from poise.report.reading import EXPLAINED, UNVERIFIED, RunRecord, StreamKind, apart, remarks
+from poise.report.reading import EXPLAINED, UNVERIFIED, RunRecord, StreamKind, distinguish, remarks
 from poise.words import one_line
 
 
@@ -55,7 +55,7 @@ def comparison_table(runs: Sequence[RunRecord]) -> str:
             _count(max((phase.held or 0 for phase in run.phases[1:]), default=0) or None),
             f"{run.seconds['total']:.1f}",
         ]
-        for run, words in zip(runs, apart(runs), strict=True)
+        for run, words in zip(runs, distinguish(runs), strict=True)
     ]
     header = "method data setting policy seed exam average last forgetting counts stored held seconds"
     return "\n\n".join([align_columns(header.split(), rows), *remarks(runs, [*EXPLAINED, UNVERIFIED])])
@@ -99,10 +99,10 @@ def align_columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table whose columns are as wide as their contents, each row in one line."""
     header, rows = [one_line(cell) for cell in header], [[one_line(cell) for cell in row] for row in rows]
     widths = [max(cell_len(row[column]) for row in [header, *rows]) for column in range(len(header))]
-    lines = ["  ".join(map(_filled, row, widths)) for row in [header, *rows]]
+    lines = ["  ".join(map(_pad, row, widths)) for row in [header, *rows]]
     return "\n".join(line.rstrip() for line in [lines[0], "  ".join("─" * width for width in widths), *lines[1:]])
 
 
-def _filled(cell: str, width: int) -> str:
+def _pad(cell: str, width: int) -> str:
     """A cell with spaces up to a width, in columns of a terminal: characters such as 日 take two."""
     return cell + " " * (width - cell_len(cell))
