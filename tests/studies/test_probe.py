@@ -15,7 +15,7 @@ from poise import store
 from poise.errors import Interrupted, UserError
 from poise.experiment import Examiner, Plan, Quiet, Run, RunFolder, load_recipe, make_plan
 from poise.policies import Trial
-from poise.studies import Probe, ProbeTable, Question, probe, reach, reopened
+from poise.studies import Probe, ProbeTable, Question, probe, reach, reopen_for_probe
 from poise.tuning import Attempt
 
 Plans = Callable[..., Plan]
@@ -35,7 +35,7 @@ def quiet(line: str) -> None:
 
 
 def probed(folder: Path, out: Path, *words: str, **asked: Any) -> dict[str, Any]:
-    return Probe(*reopened(folder, words), Question(**{"phase": 1, "lengths": (1, 2), **asked}), out).run(quiet)
+    return Probe(*reopen_for_probe(folder, words), Question(**{"phase": 1, "lengths": (1, 2), **asked}), out).run(quiet)
 
 
 @pytest.fixture(scope="session")
@@ -70,7 +70,7 @@ def test_the_table_says_what_it_is(table: dict[str, Any]) -> None:
 
 def test_exams_never_enter_a_reward(before_phase_1: Path, table: dict[str, Any], tmp_path: Path) -> None:
     """The same trials without a witness have the same hits."""
-    job = Probe(*reopened(before_phase_1, ()), Question(1, (1,)), tmp_path / "probe.json")
+    job = Probe(*reopen_for_probe(before_phase_1, ()), Question(1, (1,)), tmp_path / "probe.json")
     train, _ = job.plan.images()
     arrived = train.of_labels(job.plan.stream[1])
     learner = job._learner(train)
@@ -86,7 +86,7 @@ def test_a_killed_probe_goes_on_where_it_was(
 ) -> None:
     monkeypatch.setattr(probe, "LINE_SECONDS", -1.0)  # a line after every trial
     out = tmp_path / "probe.json"
-    job = Probe(*reopened(before_phase_1, ()), Question(1, (1, 2), full=True, rounds=2), out)
+    job = Probe(*reopen_for_probe(before_phase_1, ()), Question(1, (1, 2), full=True, rounds=2), out)
     said: list[str] = []
 
     def killed(line: str) -> None:
@@ -113,7 +113,7 @@ def test_a_signal_ends_a_probe_inside_of_a_trial_and_nothing_else_is_lost(
 ) -> None:
     monkeypatch.setattr(probe, "LINE_SECONDS", -1.0)  # a line before the first trial, and one after each
     out, said = tmp_path / "probe.json", list[str]()
-    job = Probe(*reopened(before_phase_1, ()), Question(1, (1, 2), full=True, rounds=2), out)
+    job = Probe(*reopen_for_probe(before_phase_1, ()), Question(1, (1, 2), full=True, rounds=2), out)
 
     def signalled(line: str) -> None:
         said.append(line)
@@ -221,7 +221,7 @@ def test_nothing_to_validate_on_is_refused(plan: Plans, tmp_path: Path) -> None:
 def test_on_a_gpu_trials_side_by_side_have_the_exams_they_have_alone(plan: Plans, tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
     reach(plan(*WORDS, "device=cuda", "deterministic=true"), folder, 1, Quiet())
-    job = Probe(*reopened(folder.path, ()), Question(1, (2,)), tmp_path / "probe.json")
+    job = Probe(*reopen_for_probe(folder.path, ()), Question(1, (2,)), tmp_path / "probe.json")
     table = job.run(quiet)
     train, exam = job.plan.images()
     learner = job._learner(train)

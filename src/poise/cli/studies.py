@@ -82,13 +82,13 @@ def probe(
     """Try every action of a space in one phase; store rewards beside the exam of the temporary models."""
     from poise.cli.running import words_to_plan
     from poise.experiment import RunFolder, make_watcher
-    from poise.studies import Probe, ProbeTable, Question, probe_summary, reach, reopened
+    from poise.studies import Probe, ProbeTable, Question, probe_summary, reach, reopen_for_probe
 
     words = [*(overrides or []), *([f"space={space}"] if space else [])]
     question = Question(phase, _whole_numbers(lengths), full, rounds)
     folder = expand_user(recipe)
     if RunFolder(folder).exists:
-        job = Probe(*reopened(folder, words), question, out)
+        job = Probe(*reopen_for_probe(folder, words), question, out)
     else:
         job = Probe(words_to_plan(recipe, words), RunFolder(out.with_suffix("")), question, out)
         reach(job.plan, job.folder, phase, make_watcher(len(job.plan.stream), job.plan.source.notes))

@@ -6,7 +6,7 @@ But for one: the leak audit, whose reward is the exam. Everything it writes is l
 from poise.studies.assumptions import assumptions, beginnings
 from poise.studies.audit import Audit, audit_folder, runner_in
 from poise.studies.crossval import crossval_folder, run_crossval
-from poise.studies.probe import Probe, Question, reach, reopened
+from poise.studies.probe import Probe, Question, reach, reopen_for_probe
 from poise.studies.probe_table import (
     TRUTHS,
     ProbeTable,
@@ -32,7 +32,7 @@ __all__ = [
     "load_probe",
     "probe_summary",
     "reach",
-    "reopened",
+    "reopen_for_probe",
     "run_crossval",
     "runner_in",
     "simulation_summary",

@@ -23,7 +23,7 @@ from poise.policies import UNTUNED
 from poise.report import load_result
 from poise.runfolder import CROSSVAL, RESULT, SECONDS
 from poise.spaces import ActionSpace
-from poise.studies.probe import reach, trying
+from poise.studies.probe import reach, tuning_settings
 
 NAME = "crossval"
 FIGURES = (
@@ -59,7 +59,7 @@ def run_crossval(
     not run again, stopped ones are resumed. Where the classifier is tuned apart from the actions, each run is a
     candidate with each classifier. An action that diverges cannot win, and has no figures in the result.
     """
-    space = trying(plan).action_space
+    space = tuning_settings(plan).action_space
     _claim(out, {**plan.as_json(), "space": space.as_json()})
     if (out / RESULT).exists():
         lines.say(f"{out} holds this {NAME}, finished")

@@ -75,7 +75,7 @@ class Question:
             yield full, [Trial(arm, arm, full, full=True) for arm in range(arms)]
 
 
-def trying(plan: Plan) -> Settings:
+def tuning_settings(plan: Plan) -> Settings:
     """The settings of a learner that would try actions with this recipe, whatever its policy: its space and its M₁."""
     recipe = plan.recipe.changed(policy="grid", policy_options={})
     return replace(plan, recipe=recipe).settings
@@ -102,7 +102,7 @@ def refuse_phase(plan: Plan, phase: int) -> None:
         raise UserError(f"the stream has no phase {phase}; its last one is {len(plan.stream) - 1}")
 
 
-def reopened(path: Path, overrides: Sequence[str]) -> tuple[Plan, RunFolder]:
+def reopen_for_probe(path: Path, overrides: Sequence[str]) -> tuple[Plan, RunFolder]:
     """The plan of a run with keys changed that do not touch what was learned, and its folder."""
     folder, plan = reopen(path)
     for words in parse_once(overrides):
@@ -127,7 +127,7 @@ class Probe:
             raise UserError(f"--out {out} must end in .json")
         self.plan, self.folder, self.question, self.out = plan, folder, question, out
         self.journal = store.Journal(out.with_suffix(".jsonl"))
-        self._settings = trying(plan)
+        self._settings = tuning_settings(plan)
         self.space = self._settings.action_space
         self.lengths = tuple(sorted(set(question.lengths))) or (self._settings.tuner.setup.short,)
 

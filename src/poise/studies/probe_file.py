@@ -101,13 +101,13 @@ class _Table(_Part):
             trial.images == images
             and (trial.weights is None or len(trial.weights) == len(images))
             and (trial.diverged or bool(trial.hits))
-            and _counted(trial.hits, images)
-            and _counted(trial.exam, seen)
+            and _hits_fit(trial.hits, images)
+            and _hits_fit(trial.exam, seen)
             for trial in found
         )
 
 
-def _counted(hits: Mapping[str, Mapping[str, list[int]]], images: list[int]) -> bool:
+def _hits_fit(hits: Mapping[str, Mapping[str, list[int]]], images: list[int]) -> bool:
     """Whether both classifiers have hits of each class, not more than there are images."""
     return all(
         {*CLASSIFIERS} <= {*each}
