@@ -59,7 +59,7 @@ def data_pack(
     jobs = jobs or os.cpu_count() or 1
     packing = Packing(folder, out, size, square, read_classes(classes, folder), skip_bad, jobs)
     with _ended_by_signals() as heard, closing(packing.run()) as steps:
-        _watch(_heeding(steps, heard))
+        _watch(_until_signal(steps, heard))
     pack = Pack.open(out)
     left_out = f", {pack.skipped} files left out" if pack.skipped else ""
     show(
@@ -94,7 +94,7 @@ def _ended_by_signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def _heeding(steps: Iterable[Packed], heard: list[int]) -> Iterator[Packed]:
+def _until_signal(steps: Iterable[Packed], heard: list[int]) -> Iterator[Packed]:
     """The same steps, up to a signal; where Python was closing something when it came, it went unnoticed."""
     for step in steps:
         if heard:
@@ -117,12 +117,12 @@ def _watch(steps: Iterable[Packed]) -> None:
         def update(line: str) -> None:
             bar.update(task, description=line)
 
-        def counted() -> Iterable[Packed]:
+        def update_bar() -> Iterable[Packed]:
             for step in steps:
                 bar.update(task, completed=step.images, total=step.total)
                 yield step
 
-        _tell(counted(), BAR_SECONDS, update)
+        _tell(update_bar(), BAR_SECONDS, update)
 
 
 def _tell(steps: Iterable[Packed], seconds: float, tell: Callable[[str], None]) -> None:

@@ -44,7 +44,7 @@ def refuse_other_commands(name: str | None) -> None:
 
 
 @contextmanager
-def joined() -> Iterator[World | None]:
+def joined_world() -> Iterator[World | None]:
     """The world of a command that torchrun started, else None. All ranks leave it together; `end` ends them."""
     if not is_launched():
         yield None

@@ -115,7 +115,7 @@ def start_run(job: Run, tensorboard: bool = False, track: str | None = None) -> 
 def resume_run(world: World, path: Path, every: float, tensorboard: bool, track: str | None) -> None:
     """`poise resume` under torchrun: rank 0 opens the folder, and tells the others what is in it."""
 
-    def opened() -> tuple[Plan | None, str]:
+    def open_plan() -> tuple[Plan | None, str]:
         if is_finished(path):
             return None, "finished"
         folder, plan = reopen(path)
@@ -123,7 +123,7 @@ def resume_run(world: World, path: Path, every: float, tensorboard: bool, track:
             raise UserError(f"{path} is not the folder of a run; resume it without torchrun")
         return plan, _state_of(folder, Run(plan, folder).described())
 
-    plan, state = world.broadcast(opened)
+    plan, state = world.broadcast(open_plan)
     if plan is None:
         if world.leads:
             finish_up(RunFolder(path), {"--tensorboard": tensorboard, "--track": track})

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from poise.cli.ranks import joined
+from poise.cli.ranks import joined_world
 from poise.cli.words import (
     Board,
     Checkpoints,
@@ -44,7 +44,7 @@ def run(
     from poise.cli.running import refuse_dry_run, start_run, trials_elsewhere, words_to_plan
     from poise.experiment import Run, RunFolder, describe_plan
 
-    with joined() as world:
+    with joined_world() as world:
         plan = words_to_plan(recipe, overrides, seed, outlined=dry_run)
         if dry_run:
             refuse_dry_run(world)
@@ -77,7 +77,7 @@ def resume(
     from poise.experiment import RunFolder, make_watcher, reopen
     from poise.studies import runner_in
 
-    with joined() as world:
+    with joined_world() as world:
         if world is not None:
             refuse_under_torchrun(trials_on)
             resume_run(world, folder, checkpoint_every, tensorboard, track)

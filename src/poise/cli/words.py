@@ -20,7 +20,7 @@ def _refuse_nan(seconds: float) -> float:
     return seconds
 
 
-def _expanded(path: Path | list[Path] | None) -> Path | list[Path] | None:
+def _expand_paths(path: Path | list[Path] | None) -> Path | list[Path] | None:
     """A leading `~` is the user's home, also where a shell left it as it is."""
     if isinstance(path, list):
         return [expand_user(each) for each in path]
@@ -29,12 +29,12 @@ def _expanded(path: Path | list[Path] | None) -> Path | list[Path] | None:
 
 def path_argument(meaning: str) -> Any:  # noqa: ANN401 - whatever Typer makes of an argument
     """An argument that is a path, or several."""
-    return typer.Argument(help=meaning, callback=_expanded)
+    return typer.Argument(help=meaning, callback=_expand_paths)
 
 
 def path_option(name: str, meaning: str, default: str | None = None) -> Any:  # noqa: ANN401 - Typer's
     """An option that is a path, or several; `default` says in words what holds if it is not given."""
-    return typer.Option(name, help=meaning, callback=_expanded, show_default=default or True)
+    return typer.Option(name, help=meaning, callback=_expand_paths, show_default=default or True)
 
 
 def out_option(meaning: str, default: str | None = None) -> Any:  # noqa: ANN401 - whatever Typer makes of an option

@@ -27,12 +27,12 @@ _LARGEST_FILE: Final = 2**20  # bytes of a recipe or a sweep
 
 def recipe_names() -> list[str]:
     """The shipped recipes."""
-    return sorted(name for name, _ in _shipped(resources.files(__name__), ""))
+    return sorted(name for name, _ in _walk_shipped(resources.files(__name__), ""))
 
 
 def recipe_text(name: str) -> str:
     """The text of a shipped recipe or of a TOML file."""
-    shipped = dict(_shipped(resources.files(__name__), ""))
+    shipped = dict(_walk_shipped(resources.files(__name__), ""))
     if name in shipped:
         return shipped[name].read_text(encoding="utf-8")
     if Path(name).suffix == ".toml":
@@ -87,9 +87,9 @@ def saved_memory(memory: Mapping[str, Any]) -> dict[str, Any]:
     return {**memory, **({"after_phase_0": "plain"} if older else {})}
 
 
-def _shipped(folder: Traversable, prefix: str) -> Iterator[tuple[str, Traversable]]:
+def _walk_shipped(folder: Traversable, prefix: str) -> Iterator[tuple[str, Traversable]]:
     for entry in folder.iterdir():
         if entry.is_dir():
-            yield from _shipped(entry, f"{prefix}{entry.name}/")
+            yield from _walk_shipped(entry, f"{prefix}{entry.name}/")
         elif entry.name.endswith(".toml"):
             yield prefix + entry.name.removesuffix(".toml"), entry
