@@ -128,7 +128,7 @@ def letter_bytes(trials: Trials) -> dict[str, int]:
 
 def sending_seconds(executor: Executor, trials: Trials) -> dict[str, float]:
     """What it takes to let a worker open a phase, and to ask it for trials of which there are none."""
-    driver = executor._driver(trials)
+    driver = executor._driver_for(trials)
     (member,) = driver.staff.ready
 
     def ask(method: str, *words: object) -> float:

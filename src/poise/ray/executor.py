@@ -88,7 +88,7 @@ class Executor:
         """
         until = time.monotonic() + MEET_SECONDS
         on_gpu = make_backend(device, "fp32", deterministic=False).device.type == "cuda"
-        staff = self._staffed(on_gpu, lambda: time.monotonic() > until).staff
+        staff = self._staff_driver(on_gpu, lambda: time.monotonic() > until).staff
         return staff.summary() if staff.ready else "no worker is ready yet; trials wait for one"
 
     def run(self, bench: Bench[A, R], attempts: Sequence[A]) -> Iterator[R]:
@@ -97,7 +97,7 @@ class Executor:
         if isinstance(bench, CellBench):
             found = self._run_cells(bench, list(attempts))
         elif isinstance(bench, Trials):
-            found = self._driver(bench).run(bench, attempts)
+            found = self._driver_for(bench).run(bench, attempts)
         else:
             raise UserError(f"{type(bench).__name__} cannot be sent to a cluster")
         return found
@@ -128,7 +128,7 @@ class Executor:
     def _look_up(self) -> None:
         self.meanwhile()  # which may be another one by now
 
-    def _staff(self, needs: Needs, hello: Mapping[str, Any], say: Callable[[str], None]) -> Staff:
+    def _make_staff(self, needs: Needs, hello: Mapping[str, Any], say: Callable[[str], None]) -> Staff:
         return Staff(self.connect(), needs, hello, say=say, patience=self.patience, most=self.workers, told=self._told)
 
     # Cells ----------------------------------------------------------------------------------------------------------
@@ -153,7 +153,7 @@ class Executor:
                 **{"out": out, "data": sorted(data, key=str), "on_gpu": needs.on_gpu},
                 **{"lanes": self.lanes, "checkpoint_seconds": bench.checkpoint_seconds},
             }
-            staff = self._staff(needs, hello, say)
+            staff = self._make_staff(needs, hello, say)
             try:
                 staff.gather(len(cells), bench.stop.is_set)
                 say(staff.summary())
@@ -165,11 +165,11 @@ class Executor:
 
     # Trials ---------------------------------------------------------------------------------------------------------
 
-    def _driver(self, trials: Trials) -> TrialDriver:
+    def _driver_for(self, trials: Trials) -> TrialDriver:
         """What hands out trials; its workers stay for the phases to come."""
-        return self._staffed(trials.inputs.situation.backend.device.type == "cuda")
+        return self._staff_driver(trials.inputs.situation.backend.device.type == "cuda")
 
-    def _staffed(self, on_gpu: bool, stopped: Callable[[], bool] = lambda: False) -> TrialDriver:
+    def _staff_driver(self, on_gpu: bool, stopped: Callable[[], bool] = lambda: False) -> TrialDriver:
         """The same, with workers that have as many threads as this process: a run that is resumed has its own."""
         cluster, threads, data = self.connect(), torch.get_num_threads(), self.data
         if on_gpu in self._trials and self._trials[on_gpu].staff.threads != threads:
@@ -177,7 +177,7 @@ class Executor:
         if on_gpu not in self._trials:
             may_open = [(data.data, data.size, data.fingerprint)] if data is not None else []
             hello = {**_hello(threads), "may_open": may_open, "on_gpu": on_gpu}
-            staff = self._staff(Needs(on_gpu, self.cpus_per_worker, threads), hello, log.warning)
+            staff = self._make_staff(Needs(on_gpu, self.cpus_per_worker, threads), hello, log.warning)
             staff.meanwhile = self._look_up
             self._trials[on_gpu] = TrialDriver(cluster, staff, data)
         driver = self._trials[on_gpu]

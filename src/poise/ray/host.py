@@ -104,7 +104,7 @@ class Notes(logging.Handler):
         found, self._warnings = self._warnings, []
         return {"warnings": found}
 
-    def taken(self) -> dict[str, Any]:
+    def take(self) -> dict[str, Any]:
         """All of it, once."""
         found = {"lines": self.lines, "standings": dict(self.standings), "ended": self.over, **self.warnings()}
         self.lines, self.over = [], []
@@ -138,7 +138,7 @@ class Host:
             os.environ.setdefault("POISE_DATA", hello["poise_data"])
         self._threads = self._present_threads = int(hello["threads"])
         torch.set_num_threads(self._threads)
-        problem = _other_versions(hello["versions"]) or _unseen(hello["out"]) or self._other_data(hello["data"])
+        problem = _other_versions(hello["versions"]) or _unseen_folder(hello["out"]) or self._other_data(hello["data"])
         if hello["out"] is not None:
             self._bench = CellBench(
                 Path(hello["out"]["folder"]), hello["checkpoint_seconds"], self._notes, self._stop, True, True
@@ -178,7 +178,7 @@ class Host:
         for place in list(self._crew.results):
             ended[self._names.pop(place)] = self._crew.results.pop(place)
         self._left, self._present_threads = time.monotonic(), torch.get_num_threads()
-        return {"done": ended, "room": self._crew.room, "working": len(self._names), **self._notes.taken()}
+        return {"done": ended, "room": self._crew.room, "working": len(self._names), **self._notes.take()}
 
     def _begin(self, words: Mapping[str, Any]) -> Failure | None:
         assert self._bench is not None
@@ -253,7 +253,7 @@ def _in_a_line(what: str, error: Exception) -> str:
     return f"{what}: {type(error).__name__}: {words[:300]}"
 
 
-def _unseen(out: Mapping[str, str] | None) -> str | None:
+def _unseen_folder(out: Mapping[str, str] | None) -> str | None:
     """What is wrong with the folder of all runs, seen from here."""
     if out is None:
         return None

@@ -109,9 +109,9 @@ def open_letter(letter: Letter, opening: Callable[[str, int | None], Source]) ->
                     return again
                 case "places", labels, origins:
                     assert train is not None
-                    images.append(_from_places(train, _copied(labels), _copied(origins)))
+                    images.append(_from_places(train, _copy_to_tensor(labels), _copy_to_tensor(origins)))
                 case "pixels", pixels, labels, origins:
-                    images.append(ImageSet(_as_it_lies(pixels), _copied(labels), _copied(origins)))
+                    images.append(ImageSet(_as_it_lies(pixels), _copy_to_tensor(labels), _copy_to_tensor(origins)))
             return images[-1]
 
     found: Trials = Unpacking(io.BytesIO(letter.pickled), buffers=letter.arrays).load()
@@ -130,7 +130,7 @@ def _as_it_lies(array: NDArray[Any]) -> Tensor:
         return torch.from_numpy(array)
 
 
-def _copied(array: NDArray[Any]) -> Tensor:
+def _copy_to_tensor(array: NDArray[Any]) -> Tensor:
     return torch.from_numpy(array.copy())
 
 
