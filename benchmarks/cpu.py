@@ -83,7 +83,7 @@ def poise(seconds: float, workers: int) -> float:
     return images_per_second([make_trainer(make_backend("cpu", "fp32", False), IMAGES, 128, 0)], seconds)
 
 
-def measured(side: Callable[[float, int], float], seconds: float, threads: int, workers: int) -> dict[str, float]:
+def measure_side(side: Callable[[float, int], float], seconds: float, threads: int, workers: int) -> dict[str, float]:
     """One side in a process of its own: images per second, and the largest resident memory of it and of its workers."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         rate, own, children = pool.submit(_alone, side, seconds, threads, workers).result()
@@ -109,7 +109,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     arguments = parser.parse_args()
     sides = {
-        side.__name__: measured(side, arguments.seconds, arguments.threads, arguments.workers)
+        side.__name__: measure_side(side, arguments.seconds, arguments.threads, arguments.workers)
         for side in (plain, poise)
     }
     ratio = sides["poise"]["images_per_second"] / sides["plain"]["images_per_second"]

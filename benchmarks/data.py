@@ -176,7 +176,7 @@ def make_sparse(path: Path, nbytes: int, per_class: int) -> Pack:
     return Pack.open(path)
 
 
-def anonymous() -> int:
+def anonymous_memory() -> int:
     """Bytes of anonymous memory of this process."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon"))
@@ -186,14 +186,14 @@ class Peak:
     """The most anonymous memory while it is watched, above what there was before."""
 
     def __enter__(self) -> Peak:
-        self._before, self.most, self._done = anonymous(), 0, threading.Event()
+        self._before, self.most, self._done = anonymous_memory(), 0, threading.Event()
         self._watcher = threading.Thread(target=self._watch, daemon=True)
         self._watcher.start()
         return self
 
     def _watch(self) -> None:
         while not self._done.wait(0.005):
-            self.most = max(self.most, anonymous() - self._before)
+            self.most = max(self.most, anonymous_memory() - self._before)
 
     def __exit__(self, *error: object) -> None:
         self._done.set()
@@ -240,7 +240,7 @@ def learn_phase(path: Path, classes: int, folder: Path) -> tuple[int, dict[str, 
     return peak.most, seconds
 
 
-def bounded(folder: Path, times: float, gigabytes: float) -> dict[str, Any]:
+def measure_bounded(folder: Path, times: float, gigabytes: float) -> dict[str, Any]:
     """Memory and seconds of a phase of a pack that is larger than the memory."""
     free, per_class = free_memory(), 650
     pack = make_sparse(folder / "sparse.pack", int(times * free), per_class)
@@ -280,7 +280,7 @@ def main() -> None:
         if "feed" in arguments.parts:
             found["feed"] = feed_rates(folder, root / "images.pack", arguments.seconds, cores)
         if "bounded" in arguments.parts:
-            found["bounded"] = bounded(root, arguments.times, arguments.phase)
+            found["bounded"] = measure_bounded(root, arguments.times, arguments.phase)
     print(json.dumps({"cores": cores, "torch": torch.__version__, **found}))
 
 

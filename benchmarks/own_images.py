@@ -174,14 +174,14 @@ def draw(task: Task, seed: int, folder: Path) -> tuple[list[Phase], Phase]:
             picks = generator.permutation(len(images))[: counts[label]]
             parts.append([images[pick] for pick in picks])
             labels += [label] * len(picks)
-        phases.append((_collected([image for part in parts for image in part], task), labels))
+        phases.append((_collect_images([image for part in parts for image in part], task), labels))
         place += group
     exam = [image for name in classes for image in found.exam[name]]
     wanted = [label for label, name in enumerate(classes) for _ in range(len(found.exam[name]))]
-    return phases, (_collected(exam, task), wanted)
+    return phases, (_collect_images(exam, task), wanted)
 
 
-def _collected(images: list[Any], task: Task) -> Any:  # noqa: ANN401 - an array or a list of files
+def _collect_images(images: list[Any], task: Task) -> Any:  # noqa: ANN401 - an array or a list of files
     if isinstance(images[0], Path):
         return [str(path) for path in images]
     stacked = np.stack(images)

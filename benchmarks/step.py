@@ -203,7 +203,7 @@ def _wait(trainers: list[Trainer]) -> None:
         trainer.situation.backend.synchronise()
 
 
-def parsed() -> argparse.Namespace:
+def parse_words() -> argparse.Namespace:
     """The words of the command."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="auto")
@@ -311,7 +311,7 @@ class Measurement:
 
 def main() -> None:
     """Measure and print."""
-    words = parsed()
+    words = parse_words()
     job = Measurement(words)
     found = job.rates()
     hardware = torch.cuda.get_device_name() if job.on_gpu else f"{torch.get_num_threads()} CPU threads"

@@ -396,7 +396,7 @@ def averages(rows: Sequence[Row], entry: str, part: str = "accuracy") -> dict[in
     return {row["seed"]: float(np.mean(row[part])) for row in rows if row["entry"] == entry}
 
 
-def paired(rows: Sequence[Row], entry: str) -> list[Row]:
+def pair_rows(rows: Sequence[Row], entry: str) -> list[Row]:
     """The runs of fixed and of an entry whose phase 0 is the same."""
     first = {row["seed"]: row["start"] for row in rows if row["entry"] == FIXED.name}
     both = [row for row in rows if row["entry"] in (FIXED.name, entry) and first.get(row["seed"]) == row["start"]]
@@ -451,7 +451,7 @@ def compare(rows: Sequence[Row], entry: str) -> Comparison | None:
     """An entry against fixed on the stream that the rows belong to; None without a pair."""
     from poise.report.statistics import paired_difference
 
-    both = paired(rows, entry)
+    both = pair_rows(rows, entry)
     mine, fixed = averages(both, entry), averages(both, FIXED.name)
     difference = paired_difference(mine, fixed)
     if difference is None:

@@ -32,11 +32,11 @@ def main(page: Path) -> None:
     namespace: dict[str, Any] = {"__name__": "page"}
     page = page.absolute()
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
-        found = BLOCK.sub(lambda block: _refreshed(block, namespace), text)
+        found = BLOCK.sub(lambda block: _refresh_block(block, namespace), text)
     page.write_text(found, encoding="utf-8")
 
 
-def _refreshed(block: re.Match[str], namespace: dict[str, Any]) -> str:
+def _refresh_block(block: re.Match[str], namespace: dict[str, Any]) -> str:
     kind, body, shown = block.groups()
     printed = _run_python(body, namespace) if kind == "python" else _run_commands(body)
     if shown is None:

@@ -68,7 +68,7 @@ class Line:
 
 def fixed(method: str, **more: str) -> Callable[[RunRecord], bool]:
     """Runs of a method with its own hyperparameters and these options, in the paper's memory."""
-    return lambda run: own(run, method) and per_class(run) == 20 and options_of(run) == more and not again(run)
+    return lambda run: own(run, method) and per_class(run) == 20 and options_of(run) == more and not is_repeated(run)
 
 
 def own(run: RunRecord, method: str) -> bool:
@@ -93,7 +93,7 @@ def tuned(
 
     def wanted(run: RunRecord) -> bool:
         plain = every(run) == 1 and ("leak" in run.labels) == leak and str((run.space or {}).get("name")) in whole
-        asked = run.policy == policy and compares_in_pairs(run) == pairs and joined(run) == repeated
+        asked = run.policy == policy and compares_in_pairs(run) == pairs and joins_last_batch(run) == repeated
         return run.method == method and asked and plain and not is_ablated(run)
 
     return wanted
@@ -125,12 +125,12 @@ def options_of(run: RunRecord) -> Mapping[str, object]:
     return {name: value for name, value in (run.recipe.get("options") or {}).items() if usual.get(name) != value}
 
 
-def again(run: RunRecord) -> bool:
+def is_repeated(run: RunRecord) -> bool:
     """Whether it repeats another run: those that a policy's are paired with are kept under such a name."""
-    return run.path.stem.endswith("-paired") or joined(run)
+    return run.path.stem.endswith("-paired") or joins_last_batch(run)
 
 
-def joined(run: RunRecord) -> bool:
+def joins_last_batch(run: RunRecord) -> bool:
     """Whether small last batches joined the ones before and such a batch was there: kept under such a name."""
     return run.path.stem.endswith("-joined")
 
@@ -181,14 +181,14 @@ LINES: tuple[Line, ...] = (
     Line("LUCIR", fixed("lucir"), "poise run cifar100/lucir", "", "lucir"),
     Line(
         "LUCIR, run again",
-        lambda run: own(run, "lucir") and again(run) and not joined(run),
+        lambda run: own(run, "lucir") and is_repeated(run) and not joins_last_batch(run),
         "poise run cifar100/lucir",
         "the runs that `online` is compared with, seed 0",
         "lucir",
     ),
     Line(
         "LUCIR, run again with small last batches joined",
-        lambda run: own(run, "lucir") and joined(run),
+        lambda run: own(run, "lucir") and joins_last_batch(run),
         "poise run cifar100/lucir",
         "how poise has trained since 2026-11-16",
         "lucir",
@@ -325,7 +325,7 @@ class Results:
 
     def partner(self, run: RunRecord) -> RunRecord | None:
         """The run with the method's own settings that shares the phase 0 of this one."""
-        others = [other for other in self.runs if other.fixed and _compared(run, other)]
+        others = [other for other in self.runs if other.fixed and _is_comparable(run, other)]
         apart = {other.path: _apart_at_first(run, other) for other in others}
         nearest = min(others, key=lambda other: apart[other.path], default=None)
         return nearest if nearest and apart[nearest.path] <= SHARED else None
@@ -335,10 +335,12 @@ class Results:
         return f"[{words}]({self.prefix}{run.path.name})"
 
 
-def _compared(run: RunRecord, other: RunRecord) -> bool:
+def _is_comparable(run: RunRecord, other: RunRecord) -> bool:
     """Whether nothing but the policy differs, as far as results say it."""
     keys = ("order", "memory", "epochs", "augmentation", "seed")
-    one, two = ([joined(run), options_of(run), *(run.recipe.get(key) for key in keys)] for run in (run, other))
+    one, two = (
+        [joins_last_batch(run), options_of(run), *(run.recipe.get(key) for key in keys)] for run in (run, other)
+    )
     return one == two and (StreamKind.of(run), run.method) == (StreamKind.of(other), other.method)
 
 
@@ -393,7 +395,7 @@ def accuracy_row(results: Results, line: Line, order: object = ORDER) -> Row:
             both.append({seed: average(run, line.classifier) for seed, run in cell.items()})
             row.cells.append(_accuracy_cell(results, line, stream, cell, row))
         shared = [(both[0][seed] + both[1][seed]) / 2 for seed in both[0] if seed in both[1]]
-        printed = _printed(line, phases, "average")
+        printed = _format_printed(line, phases, "average")
         mean = spread(shared) if shared else None
         shown = f"{mean.mean:.2f}" if mean else MISSING
         if mean and any(stream.phases == phases for stream in row.unlike):
@@ -405,7 +407,7 @@ def accuracy_row(results: Results, line: Line, order: object = ORDER) -> Row:
 
 
 def _accuracy_cell(results: Results, line: Line, stream: StreamKind, cell: Cell, row: Row) -> str:
-    printed = _printed(line, stream.phases, stream.setting)
+    printed = _format_printed(line, stream.phases, stream.setting)
     if not cell:
         return _beside(MISSING, None, printed)
     found = spread([average(run, line.classifier) for run in cell.values()])
@@ -434,7 +436,7 @@ def _seed_links(results: Results, cell: Cell) -> str:
     return " ".join(results.link(f"s{seed}", run) for seed, run in sorted(cell.items()))
 
 
-def _printed(line: Line, phases: int, setting: str) -> str | None:
+def _format_printed(line: Line, phases: int, setting: str) -> str | None:
     if not line.paper:
         return None
     found = printed_accuracy(line.paper, "cifar100", phases, setting, tuned=line.tuned)
@@ -498,7 +500,7 @@ def main_table(results: Results) -> str:
         if line.paired:
             rows.append(["– gain, from the same phase 0", *gain_row(results, line), "", "", ""])
         rows += _other_orders(results, line)
-    return markdown(heads, rows) + _unplaced(results)
+    return markdown(heads, rows) + _list_unplaced(results)
 
 
 def summary(results: Results) -> str:
@@ -522,7 +524,7 @@ def _other_orders(results: Results, line: Line) -> Iterator[list[str]]:
         yield [f"{line.label}, order `{order}`", *row.cells, seeds, verdict(row), f"`{line.command} order={order}`"]
 
 
-def _unplaced(results: Results) -> str:
+def _list_unplaced(results: Results) -> str:
     """Runs that belong to no row of any table: none is hidden."""
     shown = set[Path]()
     for line in LINES:
@@ -534,13 +536,13 @@ def _unplaced(results: Results) -> str:
     left = [run for run in results.runs if run.path not in shown]
     lines = [
         f"- {run.method}, {run.policy_label}, {StreamKind.of(run)}, order {run.recipe.get('order')}, seed {run.seed}, "
-        f"exam {run.exam}, {_kept(run)}: {results.link(f'{average(run):.2f}', run)}"
+        f"exam {run.exam}, {_describe_memory(run)}: {results.link(f'{average(run):.2f}', run)}"
         for run in left
     ]
     return "\n".join(["", "", "Other runs, for which the paper has no figure:", "", *lines]) if lines else ""
 
 
-def _kept(run: RunRecord) -> str:
+def _describe_memory(run: RunRecord) -> str:
     return f"{total(run):,} images kept in total" if isinstance(total(run), int) else f"{per_class(run)} per class"
 
 
@@ -567,7 +569,9 @@ ABLATION: tuple[tuple[str, str, str], ...] = (
 def table_3_rows(results: Results) -> list[tuple[str, list[RunRecord]]]:
     """The runs of each row of Table 3, in the order of `ABLATION`."""
     lucir = [
-        run for run in results.runs if run.method == "lucir" and run.exam == "test" and not (run.fixed and again(run))
+        run
+        for run in results.runs
+        if run.method == "lucir" and run.exam == "test" and not (run.fixed and is_repeated(run))
     ]
     whole = tuned("lucir", "online")
     rows = []
@@ -641,7 +645,7 @@ def table_s2(file: Path) -> str:
     found = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     hours, rows, base = printed_hours(), [], None
     for label, policy, decides, key in TIMES:
-        minutes = _multiplied(found, policy, decides)
+        minutes = _estimate_minutes(found, policy, decides)
         base = minutes if policy == "fixed" else base
         ours = f"{minutes:.1f} min" if minutes else MISSING
         ratio = f"{minutes / base:.2f}" if minutes and base else MISSING
@@ -649,7 +653,7 @@ def table_s2(file: Path) -> str:
     return markdown(["", "ours", "to fixed", "paper (one V100)", "to fixed"], rows)
 
 
-def _multiplied(found: Mapping[str, dict[str, list[float]]], policy: str, decides: Sequence[int]) -> float | None:
+def _estimate_minutes(found: Mapping[str, dict[str, list[float]]], policy: str, decides: Sequence[int]) -> float | None:
     """Minutes of phase 0 and five more, each of which takes as long as the one that was measured."""
     if "fixed" not in found or policy not in found:
         return None
@@ -706,7 +710,7 @@ def _short_cell(results: Results, line: Line, stream: StreamKind) -> str:
     cell = results.cell(line, stream)
     if not cell:
         return MISSING
-    printed = _printed(line, stream.phases, stream.setting)
+    printed = _format_printed(line, stream.phases, stream.setting)
     unlike = bool(printed) and bool(_unlike(next(iter(cell.values())), stream))
     theirs = f" ({_number(printed):.1f})" if printed and not unlike else ""
     return plus_minus(spread([average(run) for run in cell.values()]), 1) + theirs + ("\\*" if unlike else "")
@@ -715,15 +719,15 @@ def _short_cell(results: Results, line: Line, stream: StreamKind) -> str:
 # The pages ------------------------------------------------------------------------------------------------------------
 
 
-def refreshed(text: str, blocks: Mapping[str, str]) -> str:
+def fill_blocks(text: str, blocks: Mapping[str, str]) -> str:
     """A page with these blocks; one that it names and nobody writes is refused."""
 
-    def written(found: re.Match[str]) -> str:
+    def fill_block(found: re.Match[str]) -> str:
         if found["name"] not in blocks:
             raise SystemExit(f"nothing is known of a block '{found['name']}'; known: {', '.join(blocks)}")
         return f"{found[1]}{blocks[found['name']].rstrip()}\n{found[3]}"
 
-    return BLOCK.sub(written, text)
+    return BLOCK.sub(fill_block, text)
 
 
 def pages(root: Path) -> dict[Path, str]:
@@ -739,7 +743,7 @@ def pages(root: Path) -> dict[Path, str]:
         "readme": readme_tables(above),
     }
     names = (root / "results" / "cifar100.md", root / "README.md")
-    return {path: refreshed(path.read_text(encoding="utf-8"), blocks) for path in names}
+    return {path: fill_blocks(path.read_text(encoding="utf-8"), blocks) for path in names}
 
 
 def keep(run: Path, folder: Path, suffix: str = "") -> None:

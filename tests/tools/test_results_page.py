@@ -208,4 +208,4 @@ def test_a_result_without_a_digest_is_not_shown(copy: Path) -> None:
 
 def test_a_block_that_nobody_writes_is_refused() -> None:
     with pytest.raises(SystemExit, match="nothing is known of a block 'tabel 1'"):
-        TOOL["refreshed"]("<!-- tabel 1: tools/results_page.py -->\n<!-- end -->", {"table 1": ""})
+        TOOL["fill_blocks"]("<!-- tabel 1: tools/results_page.py -->\n<!-- end -->", {"table 1": ""})
