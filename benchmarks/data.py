@@ -172,7 +172,7 @@ def make_sparse(path: Path, nbytes: int, per_class: int) -> Pack:
         file.write(MAGIC)
         file.truncate(place)
         file.seek(place)
-        file.write(index + Footer(place, len(index), digest_of(index)).packed())
+        file.write(index + Footer(place, len(index), digest_of(index)).as_bytes())
     return Pack.open(path)
 
 

@@ -59,8 +59,8 @@ class TestBudget:
         assert every.of_phase(2, 10, kept=40) == 50
         assert none.of_phase(2, 10, kept=0) == 10
         phases = [[100, 80], [60], [500, 1]]
-        assert every.planned(phases) == [(0, 180), (180, 60), (240, 501)]
-        assert none.planned(phases) == [(0, 180), (0, 60), (0, 501)]
+        assert every.images_per_phase(phases) == [(0, 180), (180, 60), (240, 501)]
+        assert none.images_per_phase(phases) == [(0, 180), (0, 60), (0, 501)]
         images = make_images([0] * 30 + [1] * 3)
         kept = Memory.empty(SHAPE).updated(
             images, images.pixels.flatten(1).float(), Memory.empty(SHAPE).reserve, 2**40, 0
@@ -145,14 +145,18 @@ class TestCausalRule:
         assert len(sample(labels, 0, rng())) == 3
 
     def test_a_plan_says_what_will_be_held(self) -> None:
-        plain = Budget(5).planned([[30] * 4, [30] * 2, [30] * 2])
+        plain = Budget(5).images_per_phase([[30] * 4, [30] * 2, [30] * 2])
         assert plain == [(0, 120), (20, 60), (30, 60)]
-        rmm = Budget(5, rule="rmm", allocation=0.5).planned([[30] * 4, [30] * 2, [30] * 2])
+        rmm = Budget(5, rule="rmm", allocation=0.5).images_per_phase([[30] * 4, [30] * 2, [30] * 2])
         assert rmm == [(0, 120), (4 * 12, 20 + 60 - 48), (6 * 10, 30)]
-        once = Budget(5, rule="rmm", allocation=0.5, after_phase_0="plain").planned([[30] * 4, [30] * 2, [30] * 2])
+        once = Budget(5, rule="rmm", allocation=0.5, after_phase_0="plain").images_per_phase(
+            [[30] * 4, [30] * 2, [30] * 2]
+        )
         assert once[:2] == plain[:2]
         assert once[2] == (4 * 5 + 2 * 10, 50)
-        released = Budget(5, rule="rmm", allocation=0.5, knows_increment=True).planned([[30] * 4, [30] * 2, [30] * 2])
+        released = Budget(5, rule="rmm", allocation=0.5, knows_increment=True).images_per_phase(
+            [[30] * 4, [30] * 2, [30] * 2]
+        )
         assert released == [(0, 120), (4 * 12, 30), (6 * 10, 30)]
 
 
@@ -170,7 +174,7 @@ class TestReleasedRule:
         assert found == [100, 86, 62, 57, 53, 50]
 
     def test_new_images_of_every_phase_and_a_budget_that_is_not_kept(self) -> None:
-        planned = self.budget.planned([[500] * 50, *([[500] * 10] * 5)])
+        planned = self.budget.images_per_phase([[500] * 50, *([[500] * 10] * 5)])
         assert [new for _, new in planned] == [25_000, 999, 2000, 2000, 2000, 2000]
         assert sum(planned[2]) == 60 * 86 + 2000 == 7160 > self.budget.of_phase(60, 5000) == 6200
 
@@ -247,7 +251,7 @@ def walk(budget: Budget, sizes: list[int]) -> list[tuple[Row, int]]:
 @pytest.mark.parametrize("stream", SIZES)
 def test_what_every_phase_holds_by_each_rule(stream: str, column: int) -> None:
     budget = Budget(20, rule="rmm", allocation=SHARES[stream], **RULES[column])
-    rows, plan = walk(budget, SIZES[stream]), budget.planned([[500] * size for size in SIZES[stream]])
+    rows, plan = walk(budget, SIZES[stream]), budget.images_per_phase([[500] * size for size in SIZES[stream]])
     for (name, phase), listed in TABLE.items():
         if name == stream:
             expected, old = Row(*listed[column]), sum(SIZES[stream][:phase])

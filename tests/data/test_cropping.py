@@ -124,26 +124,26 @@ def test_real_files_are_cropped_as_pillow_does(tinyimagenet_folder: Path) -> Non
 class TestOnAGpu:
     @pytest.mark.parametrize("size", [SIZE, (224, 224), (17, 31)], ids=str)
     def test_the_kernel_gives_what_the_plain_operations_give(self, size: tuple[int, int]) -> None:
-        from poise.data.fused import cropped
+        from poise.data.fused import crop_boxes
 
         images = some_images(40)
         store = in_rows(images, "cuda")
         crops, picks = some_crops(store, 2, size), torch.arange(40)
         plain = crop_plainly(store.rows(), picks.cuda(), crops.to("cuda"))
-        fused = cropped(store.rows(), picks.cuda(), crops.to("cuda"))
+        fused = crop_boxes(store.rows(), picks.cuda(), crops.to("cuda"))
         assert (plain.int() - fused.int()).abs().max() <= 1
         assert (plain != fused).float().mean() < 0.02  # where a value lies between two bytes
         assert_near(fused, by_pillow(images, crops))
 
     def test_bytes_beyond_the_reach_of_32_bits(self) -> None:
-        from poise.data.fused import cropped
+        from poise.data.fused import crop_boxes
 
         flat = torch.zeros(2**31 + 300, dtype=torch.uint8, device="cuda")
         flat[-192:] = torch.arange(192, device="cuda").to(torch.uint8)
         eight = torch.full((1,), 8, device="cuda")
         rows = Rows(flat, torch.tensor([len(flat) - 192], device="cuda"), eight, eight, 3, 8)
         whole = Crops(torch.tensor([[0.0, 0.0, 8.0, 8.0]]), torch.tensor([False]), (8, 8)).to("cuda")
-        found = cropped(rows, torch.zeros(1, dtype=torch.long, device="cuda"), whole)
+        found = crop_boxes(rows, torch.zeros(1, dtype=torch.long, device="cuda"), whole)
         assert found.flatten().tolist() == list(range(192))
 
     def test_it_can_be_captured_and_replayed_with_other_boxes(self) -> None:

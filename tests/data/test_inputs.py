@@ -14,7 +14,7 @@ import pytest
 import torch
 from PIL import Image
 
-from poise.data.inputs import ahead, choose_size, median_side, to_pixels
+from poise.data.inputs import choose_size, map_ahead, median_side, to_pixels
 from poise.errors import UserError
 
 Array = np.ndarray[Any, np.dtype[np.uint8]]
@@ -319,7 +319,7 @@ def test_few_results_wait_to_be_taken() -> None:
         return piece
 
     with ThreadPoolExecutor(4) as pool:
-        for taken, result in enumerate(ahead(pool, work, range(40), 8)):
+        for taken, result in enumerate(map_ahead(pool, work, range(40), 8)):
             assert result == taken
             time.sleep(0.001)
             assert max(begun) <= taken + 8

@@ -548,9 +548,9 @@ def test_an_index_that_somebody_else_wrote_is_one_line(folder: Path, tmp_path: P
     values["blocks"] = [block.as_json() for block in pack.blocks]
     change(values["blocks"]) if callable(change) else values.update(change)
     document = json.dumps(values).encode()
-    index = len(document).to_bytes(8, "little") + document + pack.images.packed()
+    index = len(document).to_bytes(8, "little") + document + pack.images.as_bytes()
     path.write_bytes(
-        path.read_bytes()[: footer.place] + index + Footer(footer.place, len(index), digest_of(index)).packed()
+        path.read_bytes()[: footer.place] + index + Footer(footer.place, len(index), digest_of(index)).as_bytes()
     )
     with pytest.raises(Damaged, match="is not as poise writes it"):
         PackSource(path)
@@ -579,7 +579,7 @@ def test_arrays_of_another_length_are_refused() -> None:
     described = Described(np.zeros((1, 2), np.int32), np.zeros((1, 16), np.uint8), np.zeros((1, 16), np.uint8))
     assert len(write_index({}, [], described)) > 40
     with pytest.raises(ValueError, match="another length"):
-        Described.unpacked(described.packed(), 2)
+        Described.from_bytes(described.as_bytes(), 2)
 
 
 # Learning from one ----------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from poise.data import Crops, DenseStore, Feed, FlatStore, ImageSet, PixelStore, batch_bounds, stores
 from poise.data.resampling import resize_box, resize_box_on_host
 from poise.data.stores import resident
-from poise.data.views import View, joined
+from poise.data.views import View, join_stores
 
 SHAPE = (3, 8, 8)
 
@@ -132,7 +132,7 @@ def test_views_of_joined_and_selected_stores_show_the_images_that_copies_would(
     chosen: list[tuple[bool, int]], data: st.DataObject
 ) -> None:
     both = (dense(), flat())
-    view = joined([both[other].select(torch.tensor([index])) for other, index in chosen])
+    view = join_stores([both[other].select(torch.tensor([index])) for other, index in chosen])
     expected = torch.stack([both[other].gather(torch.tensor([index]))[0] for other, index in chosen])
     assert torch.equal(view.all(), expected)
     assert view.sizes.tolist() == [both[other].sizes[index].tolist() for other, index in chosen]
@@ -146,7 +146,7 @@ def test_views_of_joined_and_selected_stores_show_the_images_that_copies_would(
 
 def test_a_view_of_several_stores_crops_each_image_as_asked() -> None:
     first, second = dense(), flat()
-    view = joined([first.select(torch.tensor([1])), second.select(torch.tensor([2, 0])), first])
+    view = join_stores([first.select(torch.tensor([1])), second.select(torch.tensor([2, 0])), first])
     crops = crops_for(view, [2, 0, 1, 5])
     found = view.gather(torch.tensor([2, 0, 1, 5]), crops)
     images = [whole(second, 0), whole(first, 1), whole(second, 2), whole(first, 2)]
@@ -158,7 +158,9 @@ def test_a_view_of_several_stores_crops_each_image_as_asked() -> None:
 def test_a_view_of_all_is_the_store_and_a_view_of_views_names_each_store_once() -> None:
     store = dense()
     assert store.select(torch.arange(4)) is store
-    view = joined([store.select(torch.tensor([1])), flat().select(torch.tensor([0])), store.select(torch.tensor([2]))])
+    view = join_stores(
+        [store.select(torch.tensor([1])), flat().select(torch.tensor([0])), store.select(torch.tensor([2]))]
+    )
     assert isinstance(view, View)
     assert len(view.bases) == 2
     assert view.select(torch.tensor([0, 2])).bases == (store,)  # type: ignore[attr-defined]
@@ -215,12 +217,12 @@ def test_what_is_kept_does_not_hold_the_rest_in_memory() -> None:
 
 def test_the_identity_is_that_of_the_pixels_however_they_are_stored() -> None:
     store = dense()
-    view = joined([store.select(torch.tensor([0, 1])), DenseStore(store.pixels[2:].clone())])
+    view = join_stores([store.select(torch.tensor([0, 1])), DenseStore(store.pixels[2:].clone())])
     assert b"".join(view.identity()) == b"".join(store.identity()) == store.pixels.numpy().tobytes()
 
 
 def test_a_view_can_be_sent_elsewhere() -> None:
-    view = joined([dense(), flat()]).select(torch.tensor([5, 0]))
+    view = join_stores([dense(), flat()]).select(torch.tensor([5, 0]))
     assert torch.equal(pickle.loads(pickle.dumps(view)).all(), view.all())
 
 

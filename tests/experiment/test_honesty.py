@@ -20,7 +20,7 @@ from poise.data import Crops, DenseStore, Feed, FlatStore, ImageSet, PixelStore,
 from poise.data.packing import Packing
 from poise.data.packs import PackedStore
 from poise.data.sources import DigitsSource, PackSource
-from poise.data.views import View, joined
+from poise.data.views import View, join_stores
 from poise.experiment import Examiner, Plan, Run, RunFolder, make_recipe
 from poise.studies import Audit
 
@@ -172,10 +172,13 @@ STORES: dict[str, tuple[type[PixelStore], Callable[[Path], PixelStore]]] = {
     "resident, of one size": (DenseStore, lambda path: stores.resident(packed(path, square=True), CPU)),
     "packed": (PackedStore, packed),
     "packed, of one size": (PackedStore, lambda path: packed(path, square=True)),
-    "a view of two": (View, lambda path: joined([flat(3), DenseStore(torch.zeros(3, 1, 8, 8, dtype=torch.uint8))])),
+    "a view of two": (
+        View,
+        lambda path: join_stores([flat(3), DenseStore(torch.zeros(3, 1, 8, 8, dtype=torch.uint8))]),
+    ),
     "a view of two, of one size": (
         View,
-        lambda path: joined([DenseStore(torch.full((3, 1, 8, 8), value, dtype=torch.uint8)) for value in (0, 1)]),
+        lambda path: join_stores([DenseStore(torch.full((3, 1, 8, 8), value, dtype=torch.uint8)) for value in (0, 1)]),
     ),
 }
 

@@ -146,7 +146,7 @@ class Augmentation:
         if self.cutout:
             found = replace(found, holes=torch.from_numpy(generator.random((count, 2), dtype=np.float32)))
         if self.resized:
-            boxes = draw_boxes(_of_each(count, sizes).numpy(), self.resized, generator)
+            boxes = draw_boxes(_size_of_each(count, sizes).numpy(), self.resized, generator)
             found = replace(found, boxes=torch.from_numpy(boxes))
         return found
 
@@ -162,7 +162,7 @@ class Augmentation:
             torch.ones(count, dtype=torch.float32),
             torch.zeros_like(offsets) if self.autoaugment else None,
             torch.zeros(count, 2, dtype=torch.float32) if self.cutout else None,
-            _whole(_of_each(count, sizes)) if self.resized else None,
+            _whole_boxes(_size_of_each(count, sizes)) if self.resized else None,
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -265,14 +265,14 @@ class Preprocessing:
         return torch.addcmul(shift, values, scale)
 
 
-def _of_each(count: int, sizes: Tensor | None) -> Tensor:
+def _size_of_each(count: int, sizes: Tensor | None) -> Tensor:
     """The heights and widths of so many images, which resized crops cannot be drawn without."""
     if sizes is None or sizes.shape != (count, 2):
         raise UserError(f"resized crops of {count} images need the height and width of each")
     return sizes.cpu()
 
 
-def _whole(sizes: Tensor) -> Tensor:
+def _whole_boxes(sizes: Tensor) -> Tensor:
     """The boxes that are all of these images."""
     return torch.cat([torch.zeros_like(sizes), sizes.flip(1)], dim=1).to(torch.float32)
 

@@ -278,12 +278,12 @@ def _look_up(pixels: Tensor, plan: Plan, chosen: Tensor) -> Tensor:
     ordered = pixels.flatten(2).sort(dim=2).values
     levels = torch.arange(256, device=pixels.device)
     table = plan.tables.index_select(0, chosen)[:, None]
-    table = _stretched(ordered, levels, table, stretches)
-    table = _equalized(ordered, levels, table, equalizes)
+    table = _stretch(ordered, levels, table, stretches)
+    table = _equalize(ordered, levels, table, equalizes)
     return table.gather(2, pixels.flatten(2).long()).view_as(pixels)
 
 
-def _stretched(ordered: Tensor, levels: Tensor, table: Tensor, wanted: Tensor) -> Tensor:
+def _stretch(ordered: Tensor, levels: Tensor, table: Tensor, wanted: Tensor) -> Tensor:
     """Where wanted, a table that stretches values to the range from 0 to 255, unless all are the same."""
     low, high = ordered[:, :, :1].double(), ordered[:, :, -1:].double()
     scale = torch.full_like(high, 255) / (high - low)  # a plain 255 would be divided less exactly; 0 is seen to below
@@ -291,7 +291,7 @@ def _stretched(ordered: Tensor, levels: Tensor, table: Tensor, wanted: Tensor) -
     return torch.where(wanted & (high > low), stretched, table)
 
 
-def _equalized(ordered: Tensor, levels: Tensor, table: Tensor, wanted: Tensor) -> Tensor:
+def _equalize(ordered: Tensor, levels: Tensor, table: Tensor, wanted: Tensor) -> Tensor:
     """Where wanted, a table that makes all values about equally frequent, unless nearly all pixels are alike."""
     every = levels.to(torch.uint8).expand(*ordered.shape[:2], -1).contiguous()
     below = torch.searchsorted(ordered, every, out_int32=True)  # how many pixels are darker than each level

@@ -224,7 +224,7 @@ class Budget:
         expected = next_images if self.knows_increment and next_images is not None else images
         return per_class(self.quota(classes), classes, expected, rho)
 
-    def planned(self, phases: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
+    def images_per_phase(self, phases: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
         """About how many exemplars and new images each phase holds; `phases` gives the images of each new class."""
         found, kept = list[tuple[int, int]](), list[int]()
         for phase, sizes in enumerate(phases):

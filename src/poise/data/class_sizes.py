@@ -30,19 +30,19 @@ def class_sizes(wanted: PerClass, classes: Sequence[int]) -> dict[int, int]:
     [10, 20, 40, 80]
     """
     if isinstance(wanted, int):
-        return dict.fromkeys(classes, _checked(wanted, wanted))
+        return dict.fromkeys(classes, _check_least(wanted, wanted))
     if len(wanted) != 2 or wanted[0] < wanted[1]:
         raise UserError(
             f"images_per_class={list(wanted)} must be a number, or two: of the largest and the smallest class"
         )
-    most, least = wanted[0], _checked(wanted[1], wanted)
+    most, least = wanted[0], _check_least(wanted[1], wanted)
     factors = np.linspace(0, 1, len(classes))
     sizes = [round(most * (least / most) ** float(factor)) for factor in factors]
     places = draws.generator(_SEED, "class sizes", *classes).permutation(len(classes))
     return {label: sizes[place] for label, place in zip(classes, places.tolist(), strict=True)}
 
 
-def _checked(least: int, wanted: PerClass) -> int:
+def _check_least(least: int, wanted: PerClass) -> int:
     if least < 1:
         raise UserError(f"images_per_class={wanted} leaves a class without images; keep at least 1")
     return least

@@ -48,7 +48,7 @@ def crop_batch(rows: Rows, indices: Tensor, crops: Crops) -> Tensor:
     kernels = _kernels(rows.flat.device)
     if kernels is None:
         return crop_plainly(rows, indices, crops)
-    found: Tensor = kernels.cropped(rows, indices, crops)
+    found: Tensor = kernels.crop_boxes(rows, indices, crops)
     return found
 
 

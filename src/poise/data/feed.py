@@ -53,7 +53,7 @@ class Feed:
         self.index: Tensor | None = None
         self.store = images.store
         if self.resident:
-            self.store, self.index = _placed(images.store, device)
+            self.store, self.index = _place_images(images.store, device)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -82,7 +82,7 @@ class Feed:
         store = self.store if self.index is None else self.store.select(self.index)
         return ImageSet(store, self.labels.cpu(), torch.full((len(self),), -1, device="cpu"))
 
-    def selected(self, picks: Tensor) -> Feed:
+    def select(self, picks: Tensor) -> Feed:
         """Some of the images, where they live."""
         return Feed(self.images().select(picks.cpu()), self.device, self.resident)
 
@@ -94,7 +94,7 @@ class Feed:
     def copy(self) -> Feed:
         """The same images for another reader, which may replace them by others."""
         everything = torch.arange(len(self), device="cpu")
-        copied = self.selected(everything)
+        copied = self.select(everything)
         if self.resident and self.index is None:  # pixels of its own, which `load` writes over
             copied.store, copied.index = self.store.loaded(everything), None
         copied.labels, copied.fresh = self.labels.clone(), self.fresh
@@ -122,7 +122,7 @@ class Feed:
         `crops` has one entry for each place in the order, as an epoch's draws have.
         """
         if not self.resident:
-            yield from self._streamed(order, bounds, crops)
+            yield from self._stream_batches(order, bounds, crops)
             return
         order, crops = order.to(self.device), crops.to(self.device) if crops is not None else None
         for start, stop in bounds:
@@ -130,7 +130,7 @@ class Feed:
             some = crops.batch(start, stop) if crops is not None else None
             yield self.gather(picks, some), self.labels.index_select(0, picks)
 
-    def _streamed(self, order: Tensor, bounds: list[tuple[int, int]], crops: Crops | None) -> Iterator[Batch]:
+    def _stream_batches(self, order: Tensor, bounds: list[tuple[int, int]], crops: Crops | None) -> Iterator[Batch]:
         ours = torch.cuda.current_stream(self.device) if self.device.type == "cuda" else None
         begun = ours.record_event() if ours is not None else None
         workers = 1 if self.store.in_memory else min(MOST_THREADS, os.cpu_count() or 1)
@@ -141,9 +141,9 @@ class Feed:
                     some = crops.batch(start, stop) if crops is not None else None
                     waiting.append(ahead.submit(self._send, order[start:stop], some, begun))
                     if len(waiting) >= AHEAD + workers:
-                        yield waiting.popleft().result().received(ours)
+                        yield waiting.popleft().result().receive(ours)
                 while waiting:
-                    yield waiting.popleft().result().received(ours)
+                    yield waiting.popleft().result().receive(ours)
             finally:
                 for each in waiting:  # left in the middle: nobody waits for them
                     each.cancel()
@@ -175,7 +175,7 @@ class _Sent(NamedTuple):
     labels: Tensor
     done: torch.cuda.Event | None = None
 
-    def received(self, stream: torch.cuda.Stream | None) -> Batch:
+    def receive(self, stream: torch.cuda.Stream | None) -> Batch:
         """Pixels and labels, for which this stream waits."""
         if self.done is not None and stream is not None:
             stream.wait_event(self.done)
@@ -195,7 +195,7 @@ def stays_on(store: PixelStore, device: torch.device) -> bool:
     return store.in_memory and (copied <= LITTLE or copied <= SPILL_SHARE * free_memory())
 
 
-def _placed(store: PixelStore, device: torch.device) -> tuple[PixelStore, Tensor | None]:
+def _place_images(store: PixelStore, device: torch.device) -> tuple[PixelStore, Tensor | None]:
     """The images on the device; and which ones, where others read the same store."""
     base = store.bases[0] if isinstance(store, View) and len(store.bases) == 1 else store
     if base.lies_on(device) and device.type == "cpu" and isinstance(store, DenseStore):

@@ -80,7 +80,7 @@ def _crop(
         tl.store(found + place, value.to(tl.int32).to(tl.uint8), mask=inside)
 
 
-def cropped(rows: Rows, indices: Tensor, crops: Crops) -> Tensor:
+def crop_boxes(rows: Rows, indices: Tensor, crops: Crops) -> Tensor:
     """The boxes of `crops` out of the images at these indices, uint8 [n, channels, *crops.size]."""
     height, width = crops.size
     found = torch.empty(len(indices), rows.channels, height, width, dtype=torch.uint8, device=rows.flat.device)
@@ -109,4 +109,4 @@ def try_out(device: torch.device) -> None:
     one = torch.ones(1, dtype=torch.int64, device=device)
     rows = Rows(torch.zeros(1, dtype=torch.uint8, device=device), one * 0, one, one, 1, 1)
     box = torch.tensor([[0.0, 0.0, 1.0, 1.0]], dtype=torch.float32, device=device)
-    cropped(rows, one * 0, Crops(box, torch.zeros(1, dtype=torch.bool, device=device), (1, 1)))
+    crop_boxes(rows, one * 0, Crops(box, torch.zeros(1, dtype=torch.bool, device=device), (1, 1)))

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from poise.data.stores import PixelStore, as_store, chunks, describe
-from poise.data.views import joined
+from poise.data.views import join_stores
 from poise.errors import UserError
 
 
@@ -100,7 +100,7 @@ class ImageSet:
             what = f"sets of images of different shapes ({shapes})" if shapes else "no image sets"
             raise UserError(f"cannot join {what}; give at least one set, all of the same channels, height and width")
         return ImageSet(
-            joined([images.store for images in sets]),
+            join_stores([images.store for images in sets]),
             torch.cat([images.labels for images in sets]),
             torch.cat([images.origins for images in sets]),
         )

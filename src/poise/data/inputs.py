@@ -144,11 +144,11 @@ def _decode_into(pixels: Tensor, pictures: Sequence[Picture], short_side: int | 
     channels, size = pixels.shape[1], (pixels.shape[2], pixels.shape[3])
     work = partial(fit_picture, size=size, channels=channels, short_side=short_side)
     with _no_warnings(), ThreadPoolExecutor() as pool:
-        for index, image in enumerate(ahead(pool, work, pictures, MOST_AHEAD)):
+        for index, image in enumerate(map_ahead(pool, work, pictures, MOST_AHEAD)):
             pixels[index] = torch.from_numpy(image).permute(2, 0, 1)
 
 
-def ahead(pool: Executor, work: Callable[[A], B], pieces: Iterable[A], most: int) -> Iterator[B]:
+def map_ahead(pool: Executor, work: Callable[[A], B], pieces: Iterable[A], most: int) -> Iterator[B]:
     """The results in order; at most so many pieces are at work or wait to be taken."""
     waiting: deque[Future[B]] = deque()
     for piece in pieces:
@@ -199,7 +199,7 @@ def median_side(pictures: Sequence[Picture]) -> int:
 
 
 def _shorter_side(picture: Picture) -> int:
-    with _opened(picture) as image:
+    with _open_picture(picture) as image:
         return min(image.size)
 
 
@@ -210,13 +210,13 @@ def fit_picture(picture: Picture, size: Size, channels: int = 3, short_side: int
     """
     mode = "L" if channels == 1 else "RGB"
     scaled = max(*size, short_side or 0)
-    with _opened(picture) as image:
+    with _open_picture(picture) as image:
         whole, ours = image.size, not isinstance(picture, Image.Image)
         if ours:
             # A large JPEG can be decoded at a fraction of its size, which is many times faster.
             image.draft(None, (2 * scaled, 2 * scaled))
         with room_for(image, whole):
-            fitted = _fit(_upright(image, mode, ours=ours), size, short_side)
+            fitted = _fit(_turn_upright(image, mode, ours=ours), size, short_side)
             if ours:
                 image.close()  # its pixels are gone before others take their place
     return np.array(fitted, dtype=np.uint8).reshape(*size, channels)
@@ -228,13 +228,13 @@ def scale_picture(path: Path, side: int, *, square: bool) -> tuple[Pixels, bytes
     It is scaled (bilinear, antialiased) with its aspect kept, of very long images the middle `LONGEST` : 1; or to a
     square around its centre.
     """
-    with _undecodable(path), _no_warnings():
+    with _explain_undecodable(path), _no_warnings():
         data = read_bytes(path, MOST_IMAGE)
         with Image.open(BytesIO(data), formats=known_formats()) as image:
             whole = image.size
             image.draft(None, (2 * side, 2 * side))
             with room_for(image, whole):
-                upright = _upright(image, "RGB", ours=True)
+                upright = _turn_upright(image, "RGB", ours=True)
                 fitted = _scale(upright, side, square=square)
     return np.ascontiguousarray(np.asarray(fitted, dtype=np.uint8).transpose(2, 0, 1)), data
 
@@ -250,12 +250,12 @@ def _scale(image: Image.Image, side: int, *, square: bool) -> Image.Image:
     return image.resize(wanted, Image.Resampling.BILINEAR)
 
 
-def _upright(image: Image.Image, mode: str, *, ours: bool) -> Image.Image:
+def _turn_upright(image: Image.Image, mode: str, *, ours: bool) -> Image.Image:
     """The image rotated as its EXIF data says, in this mode; one of our own is not copied before that."""
     image.load()
     if ours:
         ImageOps.exif_transpose(image, in_place=True)
-    upright = _eight_bit(image if ours else ImageOps.exif_transpose(image))
+    upright = _to_eight_bit(image if ours else ImageOps.exif_transpose(image))
     return upright if upright.mode == mode else upright.convert(mode)
 
 
@@ -270,19 +270,19 @@ def _fit(image: Image.Image, size: Size, short_side: int | None = None) -> Image
 
 
 @contextmanager
-def _opened(picture: Picture) -> Iterator[Image.Image]:
+def _open_picture(picture: Picture) -> Iterator[Image.Image]:
     """The image of a file, closed afterwards; a picture of the user's own stays as it is."""
     if isinstance(picture, Image.Image):
-        with _undecodable(f"of mode {picture.mode}"):
+        with _explain_undecodable(f"of mode {picture.mode}"):
             yield picture
     elif isinstance(picture, str | Path):
-        with _undecodable(picture), open_image(picture) as image:
+        with _explain_undecodable(picture), open_image(picture) as image:
             yield image
     else:
         raise UserError(f"an image came as {type(picture).__name__} among PIL images; give all of one kind")
 
 
-def _eight_bit(image: Image.Image) -> Image.Image:
+def _to_eight_bit(image: Image.Image) -> Image.Image:
     """The image with 8 bits a channel; Pillow itself would cut 16-bit grey values off at 255."""
     wide = image.mode == "I" and image.format == "PPM"  # 16 bits of a PGM file, which Pillow opens as 32
     if image.mode in ("I", "F") and not wide:
@@ -293,7 +293,7 @@ def _eight_bit(image: Image.Image) -> Image.Image:
 
 
 @contextmanager
-def _undecodable(path: str | Path) -> Iterator[None]:
+def _explain_undecodable(path: str | Path) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:

@@ -129,11 +129,11 @@ def _refuse_unordered(images: Any, unknown: str) -> None:  # noqa: ANN401 - what
     drawn = images.sampler if images.batch_sampler is None else getattr(images.batch_sampler, "sampler", None)
     if not isinstance(images.dataset, IterableDataset) and not isinstance(drawn, SequentialSampler):
         raise UserError(f"this DataLoader shuffles, so nobody knows which {unknown}; make it shuffle=False")
-    if left_out := _left_out(images):
+    if left_out := _describe_left_out(images):
         raise UserError(f"this DataLoader leaves out {left_out}; make it drop_last=False")
 
 
-def _left_out(loader: DataLoader[Any]) -> str:
+def _describe_left_out(loader: DataLoader[Any]) -> str:
     """What `drop_last` leaves out, in words; empty where it is nothing."""
     if not (loader.drop_last or getattr(loader.batch_sampler, "drop_last", False)):
         return ""
@@ -148,7 +148,7 @@ def _read(images: Any, wanted: Wanted) -> Read:  # noqa: ANN401 - checked here
     if isinstance(images, ImageSet | PixelStore):
         return Read(images if isinstance(images, PixelStore) else images.store)
     if isinstance(images, DataLoader):
-        if left_out := _left_out(images):
+        if left_out := _describe_left_out(images):
             log.warning("this DataLoader leaves out %s (drop_last=True)", left_out)
         return _read_loader(images, wanted)
     if isinstance(images, IterableDataset):
@@ -160,7 +160,7 @@ def _read(images: Any, wanted: Wanted) -> Read:  # noqa: ANN401 - checked here
             f"images came as a {type(images).__name__}, which can be read only once; pass a list, such as list(images)"
         )
     if hasattr(images, "to_numpy") and not isinstance(images, np.ndarray | Tensor):
-        images = _column(images)
+        images = _read_column(images)
     if isinstance(images, Sequence) and len(images) and all(map(_is_pair, images)):
         return _read_items(images, wanted, len(images))
     paths = given_paths(images)
@@ -211,13 +211,13 @@ def _read_dataset(dataset: Any, wanted: Wanted) -> Read:  # noqa: ANN401 - torch
     """Every item once; pictures are scaled as they come, so that large ones never lie in memory together."""
     if not hasattr(dataset, "__len__"):
         raise UserError(f"{type(dataset).__name__} has no length; give a dataset with __len__ and __getitem__")
-    if not len(dataset) or not isinstance(_split(dataset[0])[0], Image.Image):
+    if not len(dataset) or not isinstance(_split_item(dataset[0])[0], Image.Image):
         return _read_items((dataset[place] for place in range(len(dataset))), wanted, len(dataset))
     size = wanted.size or suitable_square(median_side(_Pictures(dataset)))
     store = empty_store((len(dataset), wanted.channels, *size))
     labels: list[Any] = []
     for place in range(len(dataset)):
-        picture, label = _split(dataset[place])
+        picture, label = _split_item(dataset[place])
         fitted = fit_picture(picture, size, wanted.channels, wanted.short_side)
         store.pixels[place] = torch.from_numpy(fitted).permute(2, 0, 1)
         labels.append(label)
@@ -234,12 +234,12 @@ class _Pictures(Sequence[Any]):
         return len(self._dataset)
 
     def __getitem__(self, place: Any) -> Any:  # noqa: ANN401 - whatever the dataset gives
-        return _split(self._dataset[int(place)])[0]
+        return _split_item(self._dataset[int(place)])[0]
 
 
 def _read_items(items: Iterable[Any], wanted: Wanted, expected: int = 0) -> Read:
     """Single images and their labels, a few at a time."""
-    pairs = map(_split, items)
+    pairs = map(_split_item, items)
     batches = iter(lambda: tuple(zip(*islice(pairs, AT_ONCE), strict=True)), ())
     return _read_batches(batches, wanted, expected)
 
@@ -274,7 +274,7 @@ def _read_batches(batches: Iterable[Any], wanted: Wanted, expected: int) -> Read
 
 def _split_batch(batch: Any) -> tuple[Any, Sequence[Any]]:  # noqa: ANN401 - whatever a loader gives
     """The images and labels of a batch; each label is None where there are none."""
-    images, labels = _split(batch)
+    images, labels = _split_item(batch)
     labels = labels.tolist() if isinstance(labels, Tensor | np.ndarray) else labels
     single = not isinstance(labels, Sequence | None) or isinstance(labels, str)
     if single or isinstance(images, str) or not hasattr(images, "__len__"):
@@ -288,7 +288,7 @@ def _is_pair(item: object) -> bool:
     return isinstance(item, tuple | list) and len(item) == 2
 
 
-def _split(item: Any) -> tuple[Any, Any]:  # noqa: ANN401 - checked here
+def _split_item(item: Any) -> tuple[Any, Any]:  # noqa: ANN401 - checked here
     """Image and label of an item, or images and labels of a batch; the label is None where there is none."""
     if _is_pair(item):
         return item[0], item[1]
@@ -307,7 +307,7 @@ def _all_or_none(labels: list[Any]) -> list[Any] | None:
 # Tables ---------------------------------------------------------------------------------------------------------------
 
 
-def _column(column: Any) -> list[Any]:  # noqa: ANN401 - a table's, by its conventions
+def _read_column(column: Any) -> list[Any]:  # noqa: ANN401 - a table's, by its conventions
     """The values of a column: paths, or images; a whole table and missing values are refused."""
     if hasattr(column, "columns"):
         raise UserError("images came as a table; pass its column of paths, such as table['path']")

@@ -105,7 +105,7 @@ class Packing:
     def _pack(self, layout: Layout) -> Generator[Packed, None, None]:
         places = self._beside("partial"), self._beside("journal")
         chosen = {"folder": str(self.folder.resolve()), "classes": sorted(layout.train) if self.classes else None}
-        with _Unfinished(*places, self._described(), chosen, skip_bad=self.skip_bad) as unfinished:
+        with _Unfinished(*places, self._describe(), chosen, skip_bad=self.skip_bad) as unfinished:
             tasks = [
                 (part, name, members, _listing(members))
                 for part, found in ((TRAIN, layout.train), (TEST, layout.test or {}))
@@ -114,7 +114,7 @@ class Packing:
             total = sum(len(members) for _, _, members, _ in tasks)
             left = unfinished.go_on([(part, name, listing) for part, name, _, listing in tasks])
             done = resumed = total - sum(len(members) for _, _, members, _ in tasks[left:])
-            with contextlib.closing(self._decoded([members for _, _, members, _ in tasks[left:]])) as decoded:
+            with contextlib.closing(self._decode_classes([members for _, _, members, _ in tasks[left:]])) as decoded:
                 for part, name, members, listing in tasks[left:]:
                     unfinished.begin(part)
                     scaled = []
@@ -129,10 +129,10 @@ class Packing:
                     unfinished.end(part, name, listing, Described.joined(scaled), self.folder)
             unfinished.finish(self.out)
 
-    def _described(self) -> dict[str, Any]:
+    def _describe(self) -> dict[str, Any]:
         return {"format": _FORMAT, "size": self.size, "square": self.square, "channels": 3}
 
-    def _decoded(self, classes: Sequence[Sequence[Path]]) -> Generator[_Scaled, None, None]:
+    def _decode_classes(self, classes: Sequence[Sequence[Path]]) -> Generator[_Scaled, None, None]:
         """The images of these classes in order, `CHUNK` at a time, none of two classes together."""
         work = partial(_scale_some, side=self.size, square=self.square)
         pieces = [each[start : start + CHUNK] for each in classes for start in range(0, len(each), CHUNK)]
@@ -260,13 +260,13 @@ class _Unfinished:
         end = self._path.stat().st_size
         begun: dict[str, Any] = {}
         for number, line in enumerate(self._journal):
-            record = _parsed(line)
+            record = _parse_line(line)
             if number == 0:
                 if not isinstance(record, dict):
                     break
                 begun = record
             else:
-                found = self._finished(record, tasks[kept] if kept < len(tasks) else None, end)
+                found = self._read_finished(record, tasks[kept] if kept < len(tasks) else None, end)
                 whole = isinstance(record, dict)  # not cut off in the middle
                 if end and whole:
                     self._refuse_other(begun, fits=found is not None)
@@ -320,7 +320,7 @@ class _Unfinished:
             "to begin anew"
         )
 
-    def _finished(
+    def _read_finished(
         self,
         record: Any,  # noqa: ANN401 - read from a file
         task: tuple[str, str, str] | None,
@@ -328,7 +328,7 @@ class _Unfinished:
     ) -> tuple[Block, Described] | None:
         try:
             block = Block.from_json(record)
-            images = Described.unpacked(bytes.fromhex(record["described"]), block.images)
+            images = Described.from_bytes(bytes.fromhex(record["described"]), block.images)
             length = int(images.sizes.astype(np.int64).prod(axis=1).sum()) * self._values["channels"]
             same = task == (block.part, block.name, record["listing"]) and block_digest(images) == block.digest
             fits = (block.place, block.length) == (self._next_place(block.part), length)
@@ -364,7 +364,7 @@ class _Unfinished:
         block = Block(part, name, self._start, self._place - self._start, len(images.sizes), block_digest(images))
         self._file.flush()
         os.fsync(self._file.fileno())
-        more = {"listing": listing, "skipped": self.skipped, "described": images.packed().hex()}
+        more = {"listing": listing, "skipped": self.skipped, "described": images.as_bytes().hex()}
         self._note({**block.as_json(), **more})
         self._blocks.append(block)
         self._images.append(images)
@@ -379,14 +379,14 @@ class _Unfinished:
         values = {**self._values, "skipped": self.skipped}
         index = write_index(values, [block for block in self._blocks if block.images], Described.joined(self._images))
         self._file.truncate(self._place)  # without an index that was added before it was killed
-        self._file.write(index + Footer(self._place, len(index), digest_of(index)).packed())
+        self._file.write(index + Footer(self._place, len(index), digest_of(index)).as_bytes())
         self._file.flush()
         os.fsync(self._file.fileno())
         self._path.rename(out)
         self._journal_path.unlink(missing_ok=True)
 
 
-def _parsed(line: bytes) -> Any:  # noqa: ANN401 - whatever a file holds
+def _parse_line(line: bytes) -> Any:  # noqa: ANN401 - whatever a file holds
     try:
         return json.loads(line) if line.endswith(b"\n") else None
     except ValueError:

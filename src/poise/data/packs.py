@@ -88,13 +88,13 @@ class Described:
         arrays = zip(*((each.sizes, each.pixels, each.sources) for each in parts), strict=True)
         return Described(*(np.concatenate(array) for array in arrays))
 
-    def packed(self) -> bytes:
+    def as_bytes(self) -> bytes:
         """As bytes."""
         return self.sizes.astype("<i4").tobytes() + self.pixels.tobytes() + self.sources.tobytes()
 
     @staticmethod
-    def unpacked(data: bytes, count: int) -> Described:
-        """What `packed` made of so many images."""
+    def from_bytes(data: bytes, count: int) -> Described:
+        """What `as_bytes` made of so many images."""
         if len(data) != count * (8 + 2 * DIGEST):
             raise ValueError("its arrays have another length")
         sizes = np.frombuffer(data, "<i4", 2 * count).reshape(count, 2)
@@ -289,13 +289,13 @@ def digest_of(data: bytes | memoryview) -> bytes:
 
 def block_digest(images: Described) -> str:
     """Of a class block: of the sizes and digests of its images, each of which is checked when it is first read."""
-    return digest_of(images.packed()).hex()
+    return digest_of(images.as_bytes()).hex()
 
 
 def write_index(values: Mapping[str, Any], blocks: Sequence[Block], images: Described) -> bytes:
     """An index as bytes."""
     document = json.dumps({**values, "blocks": [block.as_json() for block in blocks]}, ensure_ascii=True).encode()
-    return len(document).to_bytes(8, "little") + document + images.packed()
+    return len(document).to_bytes(8, "little") + document + images.as_bytes()
 
 
 def _from_index(path: Path, data: bytes, footer: Footer) -> Pack:
@@ -304,7 +304,7 @@ def _from_index(path: Path, data: bytes, footer: Footer) -> Pack:
     values = json.loads(data[8 : 8 + length])
     _INDEX(values, "")
     blocks = tuple(map(Block.from_json, values["blocks"]))
-    images = Described.unpacked(data[8 + length :], sum(block.images for block in blocks))
+    images = Described.from_bytes(data[8 + length :], sum(block.images for block in blocks))
     pack = Pack(path, values["size"], values["square"], values["channels"], blocks, images, values.get("skipped", 0))
     _check_blocks(pack, footer.place)
     return pack

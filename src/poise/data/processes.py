@@ -59,14 +59,14 @@ def _hand_around(pipes: Sequence[Connection], pieces: Sequence[Any]) -> Iterator
     waiting: deque[Connection] = deque()
     for number, piece in enumerate(pieces):
         if len(waiting) == 2 * len(pipes):
-            yield _received(waiting.popleft())
+            yield _receive(waiting.popleft())
         waiting.append(pipes[number % len(pipes)])
         waiting[-1].send(piece)
     while waiting:
-        yield _received(waiting.popleft())
+        yield _receive(waiting.popleft())
 
 
-def _received(pipe: Connection) -> Any:  # noqa: ANN401 - whatever the work makes
+def _receive(pipe: Connection) -> Any:  # noqa: ANN401 - whatever the work makes
     found = pipe.recv()
     if isinstance(found, Exception):
         raise found

@@ -267,7 +267,7 @@ class FlatStore(_Held):
             return gather_boxes(self, indices, crops)
         if self.device.type != "cpu":
             return self._gather_centres(indices.to(self.device))
-        return self._copied_centres(indices.cpu())
+        return self._copy_centres(indices.cpu())
 
     def image(self, index: int) -> Tensor:
         """One whole image, uint8 [C, H, W], not copied."""
@@ -299,7 +299,7 @@ class FlatStore(_Held):
             self._rows = Rows(self.flat, self._places.to(self.device), heights, widths, self.shape[0], longest)
         return self._rows
 
-    def _copied_centres(self, indices: Tensor) -> Tensor:
+    def _copy_centres(self, indices: Tensor) -> Tensor:
         """In numpy, whose loops over many small images are short, and leave other threads alone while they copy."""
         channels, height, width = self.shape
         found = torch.empty(len(indices), *self.shape, dtype=torch.uint8, device="cpu")

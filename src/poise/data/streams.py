@@ -86,13 +86,13 @@ def make_stream(
         raise UserError(f"setting={setting} makes its own groups; use setting=groups or leave groups out")
     count = len(order)
     if setting == "tfs":
-        return Stream(setting, _cut(order, _even(setting, count, phases)))
+        return Stream(setting, _cut(order, _even_sizes(setting, count, phases)))
     if count % 2:
         raise UserError(f"tfh needs an even number of classes, there are {count}; use setting=tfs or setting=groups")
-    return Stream(setting, _cut(order, [count // 2, *_even(setting, count // 2, phases)]))
+    return Stream(setting, _cut(order, [count // 2, *_even_sizes(setting, count // 2, phases)]))
 
 
-def _even(setting: str, count: int, phases: int | None) -> list[int]:
+def _even_sizes(setting: str, count: int, phases: int | None) -> list[int]:
     """Sizes of `phases` even groups of `count` classes."""
     fitting = [number for number in range(1, count + 1) if count % number == 0]
     choices = f"use one of {', '.join(map(str, fitting))}"

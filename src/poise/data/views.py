@@ -132,7 +132,7 @@ class View(PixelStore):
         return View, (self.bases, self.which, self.index)
 
 
-def joined(stores: Sequence[PixelStore]) -> PixelStore:
+def join_stores(stores: Sequence[PixelStore]) -> PixelStore:
     """The images of several stores, one store after the other."""
     filled = [store for store in stores if len(store)] or stores[:1]
     if len(filled) == 1:

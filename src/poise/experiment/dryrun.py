@@ -35,7 +35,7 @@ def describe_plan(plan: Plan) -> str:
         "phase  new classes  classes  new images  kept images",
     ]
     seen = 0
-    for phase, (group, (kept, new)) in enumerate(zip(stream, plan.planned(train), strict=True)):
+    for phase, (group, (kept, new)) in enumerate(zip(stream, plan.images_per_phase(train), strict=True)):
         seen += len(group)
         lines.append(f"{phase:5d}  {len(group):11d}  {seen:7d}  {new:10d}  {kept:11d}")
     last = _networks(learner, train.shape, len(stream))[-1]
@@ -58,7 +58,7 @@ def _memory(train: ImageSet, model: int) -> str:
 
 def _where_images_live(plan: Plan, learner: Learner, train: ImageSet) -> str:
     """Whether the images of the largest phase stay on the device, by what is free at this moment."""
-    device, counts = learner.backend.device, [kept + new for kept, new in plan.planned(train)]
+    device, counts = learner.backend.device, [kept + new for kept, new in plan.images_per_phase(train)]
     needed = train.store.nbytes * max(counts) // max(len(train), 1)
     phase = f"images  {_size(needed)} in the largest phase"
     if train.store.in_memory and device.type == "cpu":
@@ -113,7 +113,7 @@ def plan_cost(plan: Plan, learner: Learner, train: ImageSet, speed: Speed) -> Co
     judges = bool(plan.settings.automatic) and not started
     seconds = speed.training * judging_work(learner, train.of_labels(plan.stream[0])) if judges else 0.0
     tried = looked = 0.0
-    for (kept, new), work in zip(plan.planned(train), plan.work(train), strict=True):
+    for (kept, new), work in zip(plan.images_per_phase(train), plan.work(train), strict=True):
         if started and work.phase == 0:
             continue
         if is_computed(plan.settings, work.phase, given=given):

@@ -122,9 +122,9 @@ class Plan:
             "fingerprint": self.source.fingerprint,
         }
 
-    def planned(self, train: ImageSet) -> list[tuple[int, int]]:
+    def images_per_phase(self, train: ImageSet) -> list[tuple[int, int]]:
         """About how many exemplars and new images each phase holds."""
-        return self.recipe.settings.memory.planned(self._arriving(train))
+        return self.recipe.settings.memory.images_per_phase(self._arriving(train))
 
     def _arriving(self, train: ImageSet) -> list[list[int]]:
         """How many images of each of its classes arrive in a phase."""
@@ -134,7 +134,7 @@ class Plan:
     def work(self, train: ImageSet) -> list[Workload]:
         """About how much work each phase is, tuning included."""
         known, found = 0, list[Workload]()
-        for phase, (sizes, images) in enumerate(zip(self._arriving(train), self.planned(train), strict=True)):
+        for phase, (sizes, images) in enumerate(zip(self._arriving(train), self.images_per_phase(train), strict=True)):
             growth, validates = Growth(known, len(sizes)), can_validate(self.settings, known, images[0], sizes)
             found.append(planned_work(self.settings, phase, growth, *images, validates=validates))
             known += len(sizes)

@@ -90,7 +90,7 @@ def _about(seconds: float) -> str:
 def later_phase(settings: Settings, arrival: Arrival) -> Workload:
     """The work of a second phase with as many classes and images as the first."""
     sizes = torch.bincount(arrival.images.labels).tolist()
-    kept, new = settings.memory.planned([sizes, sizes])[1]
+    kept, new = settings.memory.images_per_phase([sizes, sizes])[1]
     validates = can_validate(settings, len(sizes), kept, sizes)
     return planned_work(settings, 1, Growth(len(sizes), len(sizes)), kept, new, validates=validates)
 

@@ -34,7 +34,7 @@ class Footer:
     length: int
     digest: bytes
 
-    def packed(self) -> bytes:
+    def as_bytes(self) -> bytes:
         """As the last bytes of a pack."""
         return _FOOTER.pack(END, self.place, self.length, self.digest)
 

@@ -246,7 +246,7 @@ class Trainer:
             if self.situation.backend.world is not None:
                 picks = self.situation.backend.broadcast(picks.cpu()).to(picks.device)
             self._picks = picks
-        return self.feed.selected(self._picks)
+        return self.feed.select(self._picks)
 
     def _address(self, stage: Stage) -> tuple[int | str, ...]:
         """What tells the draws of a stage from those of others."""

@@ -152,19 +152,19 @@ class OutlinedSource(Source):
 
     def train(self) -> ImageSet:
         """As many blank images as it has, which take no memory."""
-        return self._blank(self._sizes)
+        return self._blank_images(self._sizes)
 
     def test(self) -> ImageSet:
         """As many blank images as its exam has."""
         if not self._tests:
             raise UserError(f"{self._folder} has no test folder; add test/CLASS/* (or val/CLASS/*) or set exam=dev")
-        return self._blank(self._tests)
+        return self._blank_images(self._tests)
 
     def outline(self) -> tuple[list[int], tuple[int, int, int]]:
         """The numbers that were counted, or published."""
         return self._sizes, (3, self._collection.size, self._collection.size)
 
-    def _blank(self, counts: list[int]) -> ImageSet:
+    def _blank_images(self, counts: list[int]) -> ImageSet:
         """One black image many times, as large as most are when they are stored: 4 to 3 where the aspect is kept."""
         labels = torch.arange(len(counts), device="cpu").repeat_interleave(torch.tensor(counts, device="cpu"))
         short, shape = self._collection.stored, self.outline()[1]
