@@ -105,7 +105,7 @@ class TestWhereNothingIs:
         ],
     )
     def test_a_dry_run_counts_as_published(self, name: str, words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("poise.experiment.dryrun._times", lambda *_: [])  # they are in the next test
+        monkeypatch.setattr("poise.experiment.dryrun._time_lines", lambda *_: [])  # they are in the next test
         text = describe_plan(make_plan(name, load_recipe(name), open_outlined))
         assert all(word in text for word in words), text
         assert "is not here: counted as published" in text
@@ -191,7 +191,7 @@ class TestPacked:
         for file in (small / "train").glob("*/*.png"):
             file.write_text("no image")
         (small / "train" / f"n{chosen[1]:08}" / "0.png").unlink()
-        monkeypatch.setattr("poise.experiment.dryrun._times", lambda *_: [])
+        monkeypatch.setattr("poise.experiment.dryrun._time_lines", lambda *_: [])
         words = ["net=small", "setting=groups", "groups=[2,1]", "order=sorted", "memory=2"]
         recipe = load_recipe("imagenet-subset/lucir", words)
         plan = make_plan("imagenet-subset/lucir", recipe, open_outlined)

@@ -16,7 +16,7 @@ from poise import Learner, cli
 from poise.data import Stream
 from poise.errors import UserError
 from poise.experiment import Plan, Run, RunFolder, activation_maps, report_maps
-from poise.experiment.cam import MOST_IMAGES, chosen_classes
+from poise.experiment.cam import MOST_IMAGES, pick_classes
 
 
 def stream(*groups: tuple[int, ...]) -> Stream:
@@ -33,12 +33,12 @@ def stream(*groups: tuple[int, ...]) -> Stream:
     ],
 )
 def test_classes_of_the_first_middle_and_last_phase(streams: list[Stream], classes: list[int]) -> None:
-    assert chosen_classes(streams) == classes
+    assert pick_classes(streams) == classes
 
 
 def test_runs_without_a_common_class_are_refused() -> None:
     with pytest.raises(UserError, match="no class in common"):
-        chosen_classes([stream((1, 2)), stream((3, 4))])
+        pick_classes([stream((1, 2)), stream((3, 4))])
 
 
 def test_exam_images_are_shown_as_the_examiner_has_them(

@@ -269,4 +269,4 @@ def test_a_start_in_a_folder_with_another_recipe_json_is_one_line(
     plan = reopen(stopped)[1]
     copied.recipe.write_text(json.dumps(content))
     with pytest.raises(PoiseError, match=r"^[^\n]+$"):
-        copied.refuse_other(Run(plan, copied).described())
+        copied.refuse_other(Run(plan, copied).describe())

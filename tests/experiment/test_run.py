@@ -453,7 +453,7 @@ def test_a_registered_name_is_written_as_it_is(photos: Path, tmp_path: Path, mon
 
 def test_a_run_of_before_whose_data_have_no_full_path_is_the_same_run(photos: Path, tmp_path: Path) -> None:
     plan, folder = folder_plan(photos), RunFolder(tmp_path / "run")
-    described = Run(plan, folder).described()
+    described = Run(plan, folder).describe()
     folder.path.mkdir()
     store.write_json(folder.recipe, {**described, "recipe": {**described["recipe"], "data": "photos"}})
     folder.refuse_other(described)

@@ -102,10 +102,10 @@ def start_run(job: Run, tensorboard: bool = False, track: str | None = None) -> 
     folder, plan = job.folder, job.plan
     if job.world is not None:
         open_ranks(job.world, plan)
-        _run_on_ranks(job, job.world.broadcast(lambda: _state_of(folder, job.described())), tensorboard, track)
+        _run_on_ranks(job, job.world.broadcast(lambda: _state_of(folder, job.describe())), tensorboard, track)
         return
     if folder.exists:
-        _explain_existing(folder, job.described(), {"--tensorboard": tensorboard, "--track": track})
+        _explain_existing(folder, job.describe(), {"--tensorboard": tensorboard, "--track": track})
         return
     watcher = make_watcher(len(plan.stream), [*plan.notes, f"run folder {folder.path}"])
     job.watchers = make_watchers(folder, watcher, tensorboard, track)
@@ -121,7 +121,7 @@ def resume_run(world: World, path: Path, every: float, tensorboard: bool, track:
         folder, plan = reopen(path)
         if runner_in(folder) is not Run:
             raise UserError(f"{path} is not the folder of a run; resume it without torchrun")
-        return plan, _state_of(folder, Run(plan, folder).described())
+        return plan, _state_of(folder, Run(plan, folder).describe())
 
     plan, state = world.broadcast(open_plan)
     if plan is None:

@@ -72,7 +72,7 @@ def report_maps(paths: Sequence[Path]) -> list[Figure]:
     groups: dict[tuple[str, str, str], dict[tuple[str, str], list[tuple[int, Path]]]] = {}
     for path in paths:
         with _telling_of(path):
-            run, saved = _finished_run(path), store.read_json(RunFolder(path).recipe)
+            run, saved = _read_finished_run(path), store.read_json(RunFolder(path).recipe)
             runs = groups.setdefault((run.data, run.exam, str(saved["fingerprint"])), {})
             runs.setdefault((run.setting, _describe(run)), []).append((run.seed, path))
     found: list[Figure] = []
@@ -97,7 +97,7 @@ class _Opened:
 
     @classmethod
     def at(cls, path: Path) -> _Opened:
-        run, (folder, plan) = _finished_run(path), reopen(path)
+        run, (folder, plan) = _read_finished_run(path), reopen(path)
         return cls(path, run, plan, Learner.load(folder.model))
 
 
@@ -133,7 +133,7 @@ def _exam_maps(opened: Sequence[_Opened]) -> Figure:
     examiner = Examiner(exam, plans[0].stream)
     for path in paths:
         refuse_other_exam(RunFolder(path), examiner)
-    classes = chosen_classes([plan.stream for plan in plans])
+    classes = pick_classes([plan.stream for plan in plans])
     images = examiner.samples(classes, IMAGES_PER_CLASS)
     names = plans[0].source.class_names
     subjects = [
@@ -158,7 +158,7 @@ def image_maps(paths: Sequence[Path], images: Sequence[Path]) -> Figure:
     files = [file for path in images for file in image_files(path)]
     if len(files) > MOST_IMAGES:
         raise UserError(f"{len(files)} images are too many for one figure; give at most {MOST_IMAGES}")
-    runs = [None if path.is_file() else _finished_run(path) for path in paths]
+    runs = [None if path.is_file() else _read_finished_run(path) for path in paths]
     learners = {
         label: Learner.load(path if path.is_file() else RunFolder(path).model)
         for label, path in zip(_labels(paths, runs), paths, strict=True)
@@ -173,7 +173,7 @@ def image_maps(paths: Sequence[Path], images: Sequence[Path]) -> Figure:
     return cam_figure(subjects, looks, f"{HOW}{judged}.")
 
 
-def chosen_classes(streams: Sequence[Stream]) -> list[int]:
+def pick_classes(streams: Sequence[Stream]) -> list[int]:
     """A class of the first, the middle and the last phase of the first stream: the first that all streams have."""
     common = set.intersection(*(set(stream.classes) for stream in streams))
     last = len(streams[0]) - 1
@@ -208,7 +208,7 @@ def _labels(paths: Sequence[Path], runs: Sequence[RunRecord | None]) -> list[str
     ]
 
 
-def _finished_run(path: Path) -> RunRecord:
+def _read_finished_run(path: Path) -> RunRecord:
     run = run_of_result(load_result(path), path)
     if not RunFolder(path).model.exists():
         raise UserError(f"{path} has no model.safetensors; give the folder of a finished run")

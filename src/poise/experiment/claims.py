@@ -39,12 +39,12 @@ class Claim:
     @staticmethod
     def newest_in(folder: Path) -> int | None:
         """The number of the newest attempt; None if there was none, or the run is finished."""
-        return max(_numbered(folder), default=None)
+        return max(_find_attempts(folder), default=None)
 
     @staticmethod
     def is_of(folder: Path, process: str) -> bool:
         """Whether the newest attempt is that of this process: it stops when there is a newer one."""
-        found = _numbered(folder)
+        found = _find_attempts(folder)
         try:
             return bool(found) and [path.read_text() for path in found[max(found)]] == [f"{process}\n"]
         except OSError:  # it is replaced at this moment
@@ -59,7 +59,7 @@ class Claim:
             number = (cls.newest_in(folder) or 0) + 1
             path = place / f"{number:06d}-{secrets.token_hex(4)}"  # no other attempt has this name, ever
             files.write_bytes(path, f"{locks.this_process()}\n".encode())
-            found = _numbered(folder)
+            found = _find_attempts(folder)
             if max(found) > number or found[number] != [path]:  # another one was as quick: both try again
                 path.unlink(missing_ok=True)
                 continue
@@ -102,7 +102,7 @@ class Claim:
             return  # another attempt is there
 
 
-def _numbered(folder: Path) -> dict[int, list[Path]]:
+def _find_attempts(folder: Path) -> dict[int, list[Path]]:
     """The attempts in a folder, by number."""
     found: dict[int, list[Path]] = {}
     for path in (folder / ATTEMPTS).glob("[0-9]*-*"):

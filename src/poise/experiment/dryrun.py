@@ -42,15 +42,15 @@ def describe_plan(plan: Plan) -> str:
     model = last.trained + last.frozen + _head_bytes(learner, train.of_labels(stream.classes))
     lines += [
         "",
-        *_times(plan, learner, train),
+        *_time_lines(plan, learner, train),
         _where_images_live(plan, learner, train),
-        _memory(train, 8 * model),
+        _memory_line(train, 8 * model),
         f"disk    about {_size(10 * model + 2**20)} (two checkpoints, two models, the journal)",
     ]
     return "\n".join(lines)
 
 
-def _memory(train: ImageSet, model: int) -> str:
+def _memory_line(train: ImageSet, model: int) -> str:
     """What a run needs of it; images of a pack are not in it."""
     images, needed = f"{_size(train.store.nbytes)} of images", f"{_size(model)} for model, teacher and momentum"
     return f"memory  {images}, {needed}" if train.store.in_memory else f"memory  {needed}; {images} stay in the pack"
@@ -86,15 +86,15 @@ class Cost(NamedTuple):
     features: float
 
 
-def _times(plan: Plan, learner: Learner, train: ImageSet) -> list[str]:
+def _time_lines(plan: Plan, learner: Learner, train: ImageSet) -> list[str]:
     """How long training and trials take, from steps that are timed here."""
     speed = plan_speed(plan, learner, train)
     cost, kind = plan_cost(plan, learner, train, speed), plan.settings.kind
     where = "here" if plan.source.is_here else "here on blank images"
     unknown = [f"policy  what {plan.recipe.policy} itself takes is not in this estimate"]
     return [
-        *_measured("training", cost.training, speed.training, f"measured {where}, without a teacher"),
-        *_measured("computing features", cost.features, speed.looking, f"measured {where}"),
+        *_time_line("training", cost.training, speed.training, f"measured {where}, without a teacher"),
+        *_time_line("computing features", cost.features, speed.looking, f"measured {where}"),
         *([] if plan.source.is_here else ["        packing the real images once, and reading them, comes on top"]),
         *([f"policy  about {duration(cost.trials)} of trials on top, at the same rate"] if cost.trials else []),
         *([] if kind.asks or not kind.tunes else unknown),
@@ -127,7 +127,7 @@ def plan_cost(plan: Plan, learner: Learner, train: ImageSet, speed: Speed) -> Co
     return Cost(seconds, tried, looked)
 
 
-def _measured(purpose: str, seconds: float, each: float, how: str) -> list[str]:
+def _time_line(purpose: str, seconds: float, each: float, how: str) -> list[str]:
     if not seconds:
         return []
     return [f"time    about {duration(seconds)} of {purpose} at {1 / each:,.0f} images/s ({how})"]

@@ -166,9 +166,9 @@ class RunFolder:
                 again = resume if self.exists else "give the same command again"
                 raise RunFailed(f"no space left for {self.path}; free some, then {again}") from error
             name = f" ({Path(error.filename).name})" if error.filename else ""
-            raise UserError(f"{self.path} cannot be used: {reason}{name}; {self._mend(error)}") from error
+            raise UserError(f"{self.path} cannot be used: {reason}{name}; {self._advise(error)}") from error
 
-    def _mend(self, error: OSError) -> str:
+    def _advise(self, error: OSError) -> str:
         """What can be done about an error of the operating system's."""
         if not self.exists:
             return "fix it or choose another --out"

@@ -54,7 +54,7 @@ def record_resume(path: Path, backend: Backend, *modules: str) -> None:
     machine = read_machine(path)
     then, present = machine["versions"], versions(*modules)
     other = [
-        f"{_called(name, then)} then, {_called(name, present)} now"
+        f"{_name_version(name, then)} then, {_name_version(name, present)} now"
         for name, version in present.items()
         if then.get(name, version) != version and name not in _SAID_BY_SOURCE
     ]
@@ -79,7 +79,7 @@ def record_resume(path: Path, backend: Backend, *modules: str) -> None:
 _SAID_BY_SOURCE = ("poise", "poise_commit")
 
 
-def _called(name: str, versions: Mapping[str, Any]) -> str:
+def _name_version(name: str, versions: Mapping[str, Any]) -> str:
     """A version of a package as a user knows it."""
     if name != "poise_source":
         return f"{name} {versions[name]}"

@@ -53,7 +53,7 @@ class Lesson:
     restart: bool = False
     checkpoint_seconds: float = store.CHECKPOINT_SECONDS
 
-    def described(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         """What must be the same when the phase is continued."""
         return {"settings": dict(self.settings), "update": self.update}
 
@@ -88,7 +88,7 @@ class ModelFile:
                 self.pending.unlink(missing_ok=True)
                 say(f"{self.path} was saved with this phase before it was interrupted; it is finished")
                 return learner
-            saved = None if lesson.restart or found is None else self._checked(found, lesson)
+            saved = None if lesson.restart or found is None else self._check_saved(found, lesson)
             with as_many_threads(saved[1]["threads"] if saved else torch.get_num_threads()):
                 learner = self._open(lesson, saved)
                 events = self._begin(learner, lesson, saved)
@@ -96,7 +96,7 @@ class ModelFile:
                     say(f"continuing the phase that was interrupted, from {self.pending}")
                 stop = Stop()
                 with stopping(stop):
-                    watch_phase(learner, self._checkpointed(learner, events, lesson, stop))
+                    watch_phase(learner, self._with_checkpoints(learner, events, lesson, stop))
                     learner.save(self._file)
                     self.pending.unlink(missing_ok=True)
         return learner
@@ -159,7 +159,7 @@ class ModelFile:
                 raise
             raise Damaged(f"{error}; {AGAIN}") from error
 
-    def _checked(self, saved: Saved, lesson: Lesson) -> Saved:
+    def _check_saved(self, saved: Saved, lesson: Lesson) -> Saved:
         """The same; refused where it is not the one that is asked for."""
         _, meta = saved
         if meta["model"] != self._digest():
@@ -167,7 +167,7 @@ class ModelFile:
                 f"{self.path} was changed since its phase was interrupted; restore it to continue, "
                 f"or use --restart, which discards {self.pending}"
             )
-        if meta["lesson"] != lesson.described():
+        if meta["lesson"] != lesson.describe():
             raise UserError(
                 f"a phase of {self.path} was interrupted that was begun with {_options(meta['lesson'])}; "
                 "give the same options to continue it, or use --restart to discard it"
@@ -180,7 +180,7 @@ class ModelFile:
         It must know exactly the classes that the phase ends with, and the images must be those of the phase.
         """
         state, meta = saved
-        if state.pending is None or meta["lesson"] != lesson.described():
+        if state.pending is None or meta["lesson"] != lesson.describe():
             return None
         if not self._file.exists() or meta["model"] == self._digest():
             return None
@@ -203,7 +203,9 @@ class ModelFile:
 
     # Checkpoints ------------------------------------------------------------------------------------------------
 
-    def _checkpointed(self, learner: Learner, events: Iterable[Event], lesson: Lesson, stop: Stop) -> Iterator[Event]:
+    def _with_checkpoints(
+        self, learner: Learner, events: Iterable[Event], lesson: Lesson, stop: Stop
+    ) -> Iterator[Event]:
         """The events, with a checkpoint now and then, and one before it leaves because it was asked to."""
         clock, model = CheckpointClock(lesson.checkpoint_seconds), self._digest()
         for event in events:
@@ -211,17 +213,17 @@ class ModelFile:
             yield event
             if isinstance(event, TimeExpected | JudgingStep):
                 if stop.is_set():
-                    raise stop.interrupted("interrupted before anything was learned; the same command begins again")
+                    raise stop.interruption("interrupted before anything was learned; the same command begins again")
                 continue
             if isinstance(event, PhaseDone) or not (clock.is_due(event) or stop.is_set()):
                 continue
             tensors, meta = learner.state().without_past().tensors(images=False)
-            described = {"lesson": lesson.described(), "folder": str(lesson.folder), "model": model}
+            described = {"lesson": lesson.describe(), "folder": str(lesson.folder), "model": model}
             noted = {"learner": meta, **described, "threads": torch.get_num_threads()}
             store.write_tensors(self.pending, tensors, noted, kind=KIND, like=self._file)
             clock.restart()
             if stop.is_set():
-                raise stop.interrupted("interrupted; the same command continues, with --restart it begins again")
+                raise stop.interruption("interrupted; the same command continues, with --restart it begins again")
 
     def _digest(self) -> str | None:
         """Of the file as it is; a phase continues what it was begun with and nothing else."""

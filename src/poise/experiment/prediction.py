@@ -77,16 +77,16 @@ def predict_files(
         some = paths[start : start + CHUNK]
         decoded = decode_each(some, (size[0], size[1]), channels, learner.knowledge.short_side)
         images = [image for image in decoded if isinstance(image, Tensor)]
-        found = iter(_judged(learner, torch.stack(images), reject=reject) if images else ())
+        found = iter(_predict_each(learner, torch.stack(images), reject=reject) if images else ())
         for path, image in zip(some, decoded, strict=True):
             if isinstance(image, UserError):
                 yield Prediction(path, unread=image)
             else:
                 chances, rejected = next(found)
-                yield Prediction(path, _ranked(chances, learner.classes_, top), rejected=bool(rejected))
+                yield Prediction(path, _rank_classes(chances, learner.classes_, top), rejected=bool(rejected))
 
 
-def _judged(learner: Learner, images: Tensor, *, reject: bool) -> Iterator[tuple[NDArray[np.float32], bool]]:
+def _predict_each(learner: Learner, images: Tensor, *, reject: bool) -> Iterator[tuple[NDArray[np.float32], bool]]:
     """For each image the probabilities of all classes, and whether it is rejected."""
     if reject:
         return zip(*learner.proba_and_rejected(images), strict=True)
@@ -111,7 +111,7 @@ def set_reject(learner: Learner, word: str) -> None:
     learner.calibrate_reject(share)
 
 
-def _ranked(row: NDArray[np.float32], classes: Sequence[Label], top: int) -> tuple[tuple[Label, float], ...]:
+def _rank_classes(row: NDArray[np.float32], classes: Sequence[Label], top: int) -> tuple[tuple[Label, float], ...]:
     best = np.argsort(-row, kind="stable")[:top]
     return tuple((classes[index], float(row[index])) for index in best)
 
@@ -169,7 +169,7 @@ def score_folder(learner: Learner, folder: Path) -> FolderScore:
     if folder.suffix == ENDING and not folder.is_dir():
         return _score_pack(learner, Pack.open(folder))
     paths, names = labelled_files(folder)
-    unknown = _unknown(learner, names, folder)
+    unknown = _count_unknown(learner, names, folder)
     asked = [(path, name) for path, name in zip(paths, names, strict=True) if name not in unknown]
     images, right = dict.fromkeys((name for _, name in asked), 0), dict.fromkeys((name for _, name in asked), 0)
     unread: list[Prediction] = []
@@ -190,7 +190,7 @@ def _score_pack(learner: Learner, pack: Pack) -> FolderScore:
         raise UserError("this learner has learned nothing yet")
     channels, *size = learner.shape_
     store, names = read_labelled(pack, None, (size[0], size[1]), channels, learner.knowledge.short_side, held_out=True)
-    unknown = _unknown(learner, names, pack.path)
+    unknown = _count_unknown(learner, names, pack.path)
     asked = [place for place, name in enumerate(names) if name not in unknown]
     predicted = map(str, learner.predict(store.select(torch.tensor(asked))).tolist())
     images = Counter(names[place] for place in asked)
@@ -201,7 +201,7 @@ def _score_pack(learner: Learner, pack: Pack) -> FolderScore:
     return FolderScore(dict(images), {name: right[name] for name in images}, unknown, part=part)
 
 
-def _unknown(learner: Learner, names: Iterable[str], where: Path) -> dict[str, int]:
+def _count_unknown(learner: Learner, names: Iterable[str], where: Path) -> dict[str, int]:
     """How many images there are of each class that the learner does not know; refused where it knows none of them."""
     labels, found = {str(label) for label in learner.classes_}, Counter(names)
     if not labels & found.keys():

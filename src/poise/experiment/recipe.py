@@ -185,9 +185,9 @@ class Recipe(BaseModel):
     def settings(self) -> Settings:
         """What the learner is made with: these keys, resolved once."""
         trials = self.trials.model_dump(exclude_none=True)
-        return Settings.resolve(**{**self._given(KEYS), "trials": trials})
+        return Settings.resolve(**{**self._learner_keys(KEYS), "trials": trials})
 
-    def _given(self, keys: Collection[str]) -> dict[str, Any]:
+    def _learner_keys(self, keys: Collection[str]) -> dict[str, Any]:
         """What these keys say to a learner; those that it has, too."""
         shared = KEYS & Recipe.model_fields.keys() & {*keys} - {"image_size"}  # to which the data scale images
         memory = self.memory.budget(METHODS[self.method].own_memory)
@@ -201,7 +201,7 @@ class Recipe(BaseModel):
         if not self.choose:
             return self
         said = {name for name in self.model_fields_set if getattr(self, name) not in (None, {}, TrialKeys())}
-        given = self._given(said)
+        given = self._learner_keys(said)
         if "trials" in given:
             given["trials"] = self.trials.model_dump(exclude_none=True)
         settings = Settings.resolve(automatic=True, **given)

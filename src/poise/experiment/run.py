@@ -99,7 +99,7 @@ class Run:
                 record_resume(self.folder.machine, learner.backend, *self._modules)
                 return (yield from self._run_phases(learner, train, examiner))
 
-    def described(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         """What the folder says it holds."""
         return {**self.plan.as_json(), **({"runner": self.runner} if self.runner != Run.runner else {})}
 
@@ -149,11 +149,11 @@ class Run:
         machine = describe_machine(self.folder.path, learner.backend, *self._modules)
         self.folder.write_json(self.folder.machine, machine)
         described = {
-            **self.described(),
+            **self.describe(),
             "exam_images": examiner.fingerprint,
             "class_names": list(self.plan.source.class_names),
             "space": self._space(learner),
-            **_pretrained(learner),
+            **_known_pretraining(learner),
         }
         self.folder.write_json(self.folder.recipe, described)
         self._pinned = pin(self.plan, described)
@@ -258,7 +258,7 @@ class Run:
 
     def _is_asked_to_stop(self) -> bool:
         """Whether a signal asks for it: all ranks stop after the same event, whichever heard it."""
-        return self.stop.is_set() if self.world is None else self.stop.agreed(self.world)
+        return self.stop.is_set() if self.world is None else self.stop.agree(self.world)
 
     def _leave_if_asked(self, learner: Learner) -> None:
         """Stop after a checkpoint, if a signal asks for it."""
@@ -268,7 +268,7 @@ class Run:
 
     def _leave(self) -> NoReturn:
         how = f"continue with 'poise resume {self.folder.path}'" if self.world is None else "the same command goes on"
-        raise self.stop.interrupted(f"interrupted; {how}")
+        raise self.stop.interruption(f"interrupted; {how}")
 
     def _refuse_other_runner(self) -> None:
         found = runner_of(self.folder)
@@ -277,7 +277,7 @@ class Run:
 
     def _restore_learner(self, found: Checkpoint, train: ImageSet) -> Learner:
         meta = found.meta
-        self._pinned = pin(self.plan, {**store.read_json(self.folder.recipe), **self.described()})
+        self._pinned = pin(self.plan, {**store.read_json(self.folder.recipe), **self.describe()})
         refuse_changed(self.folder, changed_keys(meta.get("pinned", {}), self._pinned))
         state = LearnerState.from_tensors(found.tensors, meta["learner"], lookup=images_by_origin(train))
         refuse_changed(self.folder, differing_keys(state.settings, self.plan.settings))
@@ -338,7 +338,7 @@ class Run:
             "space": self._space(learner),
             "exam": recipe.exam,
             "seed": recipe.seed,
-            **_pretrained(learner),
+            **_known_pretraining(learner),
             **self._ranks(),
             **figures(self.exams, self.plan.stream),
             "accuracy_matrix": matrix_in_percent(self.exams, self.plan.stream),
@@ -373,7 +373,7 @@ def complete(folder: RunFolder) -> None:
         log.warning("%s", error)
 
 
-def _pretrained(learner: Learner) -> dict[str, str]:
+def _known_pretraining(learner: Learner) -> dict[str, str]:
     """What its network was trained on before, where that is known."""
     said = learner.net_info.pretrained_on if learner.net_info is not None else None
     return {"pretrained_on": said} if said is not None else {}

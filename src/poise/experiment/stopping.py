@@ -37,7 +37,7 @@ class Stop(threading.Event):
 
     signal: int = signal.SIGINT
 
-    def agreed(self, world: World) -> bool:
+    def agree(self, world: World) -> bool:
         """Whether it is set on any rank; then it is set here."""
         signum = world.largest(self.signal if self.is_set() else 0)
         if signum:
@@ -45,7 +45,7 @@ class Stop(threading.Event):
             self.set()
         return bool(signum)
 
-    def interrupted(self, message: str) -> Interrupted:
+    def interruption(self, message: str) -> Interrupted:
         """What to leave with: the line for the user, and the exit code of that signal."""
         return Interrupted(message, 128 + self.signal)
 

@@ -133,7 +133,7 @@ def sweep_cells(
                 break
             errors |= {cell.name: error for cell, error in zip(part, found, strict=True) if error is not None}
     if stop.is_set():
-        raise stop.interrupted("interrupted; the same command continues with the unfinished cells")
+        raise stop.interruption("interrupted; the same command continues with the unfinished cells")
     return errors
 
 

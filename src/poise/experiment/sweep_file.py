@@ -57,7 +57,7 @@ def read_sweep(path: Path, *, outlined: bool = False) -> list[Cell]:
     rows = [*_recipes(values, path), *_tables(values, path)]
     if not rows:
         raise UserError(_needs_rows(path))
-    grid = {key: _listed(key, choices) for key, choices in values.get("grid", {}).items()}
+    grid = {key: _check_list(key, choices) for key, choices in values.get("grid", {}).items()}
     for one, other in itertools.permutations(grid, 2):
         if other.startswith(f"{one}."):
             raise UserError(f"{path}: `{one}` in [grid] sets `{other}` of [grid], too; leave one of them out")
@@ -135,10 +135,10 @@ def _tables(values: Mapping[str, Any], path: Path) -> Iterator[_Row]:
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise UserError(f"{path}: begin each cell with [[cell]], in double brackets")
     for number, table in enumerate(tables, 1):
-        yield _row(table, f"{path}, cell {number}")
+        yield _make_row(table, f"{path}, cell {number}")
 
 
-def _row(table: Mapping[str, Any], place: str) -> _Row:
+def _make_row(table: Mapping[str, Any], place: str) -> _Row:
     """The row of a `[[cell]]` table."""
     recipe, folder = table.get("recipe"), table.get("folder")
     for key in ("set", "grid"):
@@ -189,7 +189,7 @@ def _broken_rule(name: str) -> str | None:
 
 def _refuse_set_twice(keys: Mapping[str, Any], where: str, grid: Mapping[str, Any], place: str) -> None:
     """Refuse a key of a cell or of all that the grid would set, too, or a part of such a key."""
-    for own, key in itertools.product(_flat(keys), grid):
+    for own, key in itertools.product(_flatten(keys), grid):
         if own == key:
             raise UserError(f"{place}: `{key}` is in [grid] and in {where}; leave it out of one of them")
         if f"{own}.".startswith(f"{key}.") or f"{key}.".startswith(f"{own}."):
@@ -209,7 +209,7 @@ def _check_count(path: Path, cells: int) -> None:
 
 
 def _cell(row: _Row, fixed: dict[str, Any], chosen: dict[str, Any], opening: Opening) -> Cell:
-    words = [f"{key}={toml_value(value)}" for key, value in {**_flat(fixed), **_flat(row.keys), **chosen}.items()]
+    words = [f"{key}={toml_value(value)}" for key, value in {**_flatten(fixed), **_flatten(row.keys), **chosen}.items()]
     try:
         plan = make_plan(row.recipe, make_recipe(parse_toml(recipe_text(row.recipe), row.recipe), words), opening)
     except UserError as error:
@@ -218,13 +218,13 @@ def _cell(row: _Row, fixed: dict[str, Any], chosen: dict[str, Any], opening: Ope
         raise UserError(f"{row.place}: {error}") from error
     if row.folder is None:
         extra = [f"{key}={value}" for key, value in chosen.items() if key not in NAMED_KEYS]
-        return Cell(_usual_name(_as_name("-".join([plan.default_folder().name, *extra])), row), plan)
+        return Cell(_check_length(_as_name("-".join([plan.default_folder().name, *extra])), row), plan)
     name = "-".join([row.folder, *(_as_name(f"{key}={value}").replace("\\", "-") for key, value in chosen.items())])
     _check_folder(name, row.place or "")
     return Cell(name, plan)
 
 
-def _usual_name(name: str, row: _Row) -> str:
+def _check_length(name: str, row: _Row) -> str:
     """The name, unless no file system would take it."""
     if (size := len(name.encode())) > LONGEST_NAME:
         rule = f"a folder's name of {size} bytes, of which the recipe's and the values of [grid] take too many"
@@ -237,14 +237,14 @@ def _as_name(words: str) -> str:
     return one_line(words.replace("/", "-").replace(" ", ""))
 
 
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def _flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in values.items():
-        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+        found |= _flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
     return found
 
 
-def _listed(key: str, choices: object) -> list[Any]:
+def _check_list(key: str, choices: object) -> list[Any]:
     if not isinstance(choices, list) or not choices:
         raise UserError(f"grid.{key} must be a list of values, such as {key} = [1, 2]")
     return choices

@@ -13,7 +13,7 @@ from poise.experiment.sweep_file import Cell
 
 def rounds(cells: Sequence[Cell], out: Path) -> list[list[Cell]]:
     """The cells, those first that wait for no other; the others after the one from whose phase 0 they start."""
-    first, left, found = _awaited(cells, out), list(cells), list[list[Cell]]()
+    first, left, found = _find_awaited(cells, out), list(cells), list[list[Cell]]()
     for cell in cells:
         other = first[cell.name]
         if other is not None:
@@ -31,7 +31,7 @@ def rounds(cells: Sequence[Cell], out: Path) -> list[list[Cell]]:
     return found
 
 
-def _awaited(cells: Sequence[Cell], out: Path) -> dict[str, Cell | None]:
+def _find_awaited(cells: Sequence[Cell], out: Path) -> dict[str, Cell | None]:
     """For each cell by its name: the one of them from whose phase 0 it starts, if that is still to be trained.
 
     A cell that was begun has its phase 0 already.

@@ -105,7 +105,7 @@ class Tracker(ABC):
         self._end(finished=self.folder.finished)
 
     def _open(self) -> None:
-        known = tracked(self.folder)
+        known = read_tracked_ids(self.folder)
         found = self._begin(self.folder.path.absolute().name, _settings(self.folder), known.get(self.name))
         store.write_json(self.folder.path / TRACKED, {**known, self.name: found})
         self._opened = True
@@ -147,7 +147,7 @@ def track_folder(tracker: Tracker) -> int:
     folder = tracker.folder
     if not folder.exists:
         raise UserError(f"{folder.path} is not a run folder; start one with 'poise run'")
-    if (known := tracked(folder).get(tracker.name)) is not None:
+    if (known := read_tracked_ids(folder).get(tracker.name)) is not None:
         raise UserError(f"{folder.path} is in {tracker.name} already, as {known}; see {folder.path / TRACKED}")
     journal = list(store.read_journal(folder.journal.path))
     count = sum(1 for entry in journal for _ in scalars(entry))
@@ -162,7 +162,7 @@ def track_folder(tracker: Tracker) -> int:
     return count
 
 
-def tracked(folder: RunFolder) -> dict[str, str]:
+def read_tracked_ids(folder: RunFolder) -> dict[str, str]:
     """Under which id a run is known to each service."""
     path: Path = folder.path / TRACKED
     return store.read_json(path) if path.exists() else {}

@@ -150,7 +150,7 @@ class Probe:
                     for entry in going:
                         done += [] if isinstance(entry, Pause) else [entry]
                         if stop.is_set() and len(done) < self._count():
-                            raise stop.interrupted(AGAIN)
+                            raise stop.interruption(AGAIN)
                 table = {**asked, "trials": done}
                 store.write_json(self.out, table, digest=True)
                 self.journal.path.unlink()
