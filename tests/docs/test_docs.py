@@ -325,6 +325,8 @@ def test_what_online_brings_along_is_documented() -> None:
         words = json.dumps(value).strip('"')
         if value != others[key]:
             assert re.search(rf"for `{DEFAULT_POLICY}` `?{re.escape(words)}`?$", rows[f"trials.{key}"]), key
+        elif value is None:
+            assert "if not set " in rows[f"trials.{key}"], key  # what that means is a sentence
         else:
             assert rows[f"trials.{key}"].endswith(f"if not set {words}"), key
     text = section("policies.md", "Which action")

@@ -249,7 +249,7 @@ def test_only_online_holds_out_unevenly_and_judges_by_its_trials() -> None:
         ("memory.x=3", "unknown key 'memory.x'; known: memory.after_phase_0, memory.allocation, "),
         ("trials=3", "key 'trials': input should be a table, not 3"),
         ("options=[3]", "key 'options': input should be a table, not [3]"),
-        ("trials.epochs=3", "unknown key 'trials.epochs'; known: trials.classifier, "),
+        ("trials.epochs=3", "unknown key 'trials.epochs'; known: trials.balance_length, "),
         ("setting=tsf", "unknown setting 'tsf'; did you mean 'tfs'?"),
         ("exam=tst", "unknown exam 'tst'; did you mean 'test'?"),
         ("method=icral", "unknown method 'icral'; did you mean 'icarl'?"),
