@@ -117,7 +117,7 @@ def decode_store(
 def empty_store(shape: tuple[int, ...]) -> DenseStore:
     """Room for images: in memory or, where they would take much of it, in a file that nobody else sees."""
     count, free = math.prod(shape), free_memory()
-    found = _mapped(shape) if count > SPILL_SHARE * free else None
+    found = _map_file(shape) if count > SPILL_SHARE * free else None
     if found is None and count > free:
         raise UserError(
             f"{shape[0]} images of {shape[2]}×{shape[3]} pixels take {count / 1e9:.3g} GB, more than there is of "
@@ -127,7 +127,7 @@ def empty_store(shape: tuple[int, ...]) -> DenseStore:
     return DenseStore(torch.empty(shape, dtype=torch.uint8)) if found is None else DenseStore(found, mapped=True)
 
 
-def _mapped(shape: tuple[int, ...]) -> Tensor | None:
+def _map_file(shape: tuple[int, ...]) -> Tensor | None:
     """A tensor in a temporary file, which is gone when the tensor is; None where there is no room for it."""
     folder = next((each for each in (os.environ.get("TMPDIR"), "/var/tmp") if each and os.access(each, os.W_OK)), None)
     count = math.prod(shape)

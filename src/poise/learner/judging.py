@@ -214,7 +214,7 @@ def told_from_mirror_image(images: ImageSet, seed: int) -> float:
     picks = torch.from_numpy(generator.permutation(len(images))[:MOST_COMPARED])
     compared = images.store.select(picks)
     side = min(16, *images.shape[1:])
-    pixels = torch.cat([_reduced(compared.part(*each), side) for each in _few_at_a_time(compared)])
+    pixels = torch.cat([_reduce(compared.part(*each), side) for each in _few_at_a_time(compared)])
     differences = (pixels - mirror(pixels)).flatten(1)
     differences = differences / differences.norm(dim=1, keepdim=True).clamp(min=1e-9)
     kernel = differences @ differences.T
@@ -235,7 +235,7 @@ def _few_at_a_time(store: PixelStore) -> Iterator[tuple[int, int]]:
     return ((start, min(start + step, len(store))) for start in range(0, len(store), step))
 
 
-def _reduced(pixels: Tensor, side: int) -> Tensor:
+def _reduce(pixels: Tensor, side: int) -> Tensor:
     """Images as grey squares of few pixels, float64 [n, side, side]."""
     return torch.nn.functional.adaptive_avg_pool2d(pixels.double().mean(dim=1, keepdim=True), side)[:, 0]
 
