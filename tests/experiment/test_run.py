@@ -18,8 +18,9 @@ from poise.data.packing import Packing
 from poise.data.sources import ArraySource, DigitsSource, add_source
 from poise.errors import UserError
 from poise.experiment import Plan, Run, RunFolder, TensorBoard, load_recipe, make_plan, make_recipe, reopen
+from poise.experiment.dryrun import plan_cost
 from poise.experiment.plan import plan_of_words
-from poise.learner import judging_work
+from poise.learner import Speed, judging_work
 from poise.store import read_journal
 from poise.training import DefaultsChosen
 
@@ -312,6 +313,15 @@ def test_planned_work_counts_the_phases_that_are_tuned_and_no_others(every: int,
     work = plan.work(plan.images()[0])
     assert [each.trials for each in work] == tuned
     assert [each.tuning > 0 for each in work] == [trials > 0 for trials in tuned]
+
+
+def test_exams_and_looking_at_what_is_kept_are_a_part_of_what_a_run_costs() -> None:
+    words = ["groups=[2,2]", "images_per_class=10", "memory=5", "policy=fixed"]
+    plan = make_plan("digits/lucir", load_recipe("digits/lucir", words))
+    train, learner, speed = plan.training_images(), plan.new_learner(), Speed(training=3.0)  # a pass forward: 1 s
+    without, cost = (plan_cost(plan, learner, train, speed, images) for images in (None, [7] * 10))
+    assert cost == without._replace(exams=(2 * 7 + 2 * 20) + (4 * 7 + 2 * (10 + 20)))
+    assert (without.exams, without.trials, without.training > 0) == (0, 0, True)
 
 
 def test_planned_work_counts_the_fine_tuning_of_trials_where_it_is_whole() -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
+
+import torch
 
 from poise.data import ImageSet, fits, free_on
 from poise.experiment.plan import Plan, images_by_origin
@@ -19,7 +22,7 @@ MEASURED_SECONDS = 3.0
 def describe_plan(plan: Plan) -> str:
     """Phases, action, and estimates of time, memory and disk, as text."""
     recipe, stream = plan.recipe, plan.stream
-    train, _ = plan.images()
+    train, exam = plan.images()
     refuse_start(plan, train)
     learner = plan.new_learner()
     lines = [
@@ -42,7 +45,7 @@ def describe_plan(plan: Plan) -> str:
     model = last.trained + last.frozen + _head_bytes(learner, train.of_labels(stream.classes))
     lines += [
         "",
-        *_time_lines(plan, learner, train),
+        *_time_lines(plan, learner, train, exam),
         _where_images_live(plan, learner, train),
         _memory_line(train, 8 * model),
         f"disk    about {_size(10 * model + 2**20)} (two checkpoints, two models, the journal)",
@@ -79,17 +82,19 @@ def refuse_start(plan: Plan, train: ImageSet) -> None:
 
 
 class Cost(NamedTuple):
-    """About how many seconds a run takes here."""
+    """About how many seconds a run takes here; `exams` with herding and class means, which look at images too."""
 
     training: float
     trials: float
     features: float
+    exams: float
 
 
-def _time_lines(plan: Plan, learner: Learner, train: ImageSet) -> list[str]:
-    """How long training and trials take, from steps that are timed here."""
+def _time_lines(plan: Plan, learner: Learner, train: ImageSet, exam: ImageSet) -> list[str]:
+    """How long training, trials and exams take, from steps that are timed here."""
     speed = plan_speed(plan, learner, train)
-    cost, kind = plan_cost(plan, learner, train, speed), plan.settings.kind
+    examined = torch.bincount(exam.labels, minlength=len(plan.source.class_names)).tolist()
+    cost, kind = plan_cost(plan, learner, train, speed, examined), plan.settings.kind
     where = "here" if plan.source.is_here else "here on blank images"
     unknown = [f"policy  what {plan.recipe.policy} itself takes is not in this estimate"]
     return [
@@ -97,6 +102,11 @@ def _time_lines(plan: Plan, learner: Learner, train: ImageSet) -> list[str]:
         *_time_line("computing features", cost.features, speed.looking, f"measured {where}"),
         *([] if plan.source.is_here else ["        packing the real images once, and reading them, comes on top"]),
         *([f"policy  about {duration(cost.trials)} of trials on top, at the same rate"] if cost.trials else []),
+        *(
+            [f"exams   about {duration(cost.exams)} on top, herding and class means included"]
+            if cost.exams >= 1
+            else []
+        ),
         *([] if kind.asks or not kind.tunes else unknown),
     ]
 
@@ -106,14 +116,24 @@ def plan_speed(plan: Plan, learner: Learner, train: ImageSet) -> Speed:
     return speed_of(learner, train.of_labels(plan.stream[0]), MEASURED_SECONDS)
 
 
-def plan_cost(plan: Plan, learner: Learner, train: ImageSet, speed: Speed) -> Cost:
-    """All phases at this speed; phase 0 costs nothing where it is that of another run."""
+def plan_cost(
+    plan: Plan, learner: Learner, train: ImageSet, speed: Speed, examined: Sequence[int] | None = None
+) -> Cost:
+    """All phases at this speed; phase 0 is not trained where it is that of another run.
+
+    `examined` says how many images of each class an exam has; where it is not given, exams are left out.
+    """
     networks = _networks(learner, train.shape, len(plan.stream))
     kind, given, started = plan.settings.kind, is_named(plan.settings.net), plan.recipe.start is not None
     judges = bool(plan.settings.automatic) and not started
     seconds = speed.training * judging_work(learner, train.of_labels(plan.stream[0])) if judges else 0.0
-    tried = looked = 0.0
-    for (kept, new), work in zip(plan.images_per_phase(train), plan.work(train), strict=True):
+    tried = looked = exams = 0.0
+    asked = 0  # images of an exam
+    for group, (kept, new), work in zip(plan.stream, plan.images_per_phase(train), plan.work(train), strict=True):
+        if examined is not None:
+            asked += sum(examined[label] for label in group)
+            grown = networks[work.phase].cost / networks[0].cost
+            exams += speed.looking * grown * (asked / 2 + kept + new)  # an exam shows no mirror images
         if started and work.phase == 0:
             continue
         if is_computed(plan.settings, work.phase, given=given):
@@ -124,7 +144,7 @@ def plan_cost(plan: Plan, learner: Learner, train: ImageSet, speed: Speed) -> Co
         seconds += each * work.training
         tried += each * (work.tuning * kind.asks + work.judging)
         looked += speed.features * (kept + new)
-    return Cost(seconds, tried, looked)
+    return Cost(seconds, tried, looked, exams)
 
 
 def _time_line(purpose: str, seconds: float, each: float, how: str) -> list[str]:
