@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
+from typing import TypeVar
 
 import pytest
 import torch
@@ -20,6 +21,8 @@ from poise.training.step import Step
 from poise.tuning.bilevel import BilevelOptions, InnerProblem, _Adam, hyper_steps, tuned_axes
 from poise.tuning.environment import Environment
 from poise.tuning.history import HyperStep
+
+T = TypeVar("T")
 
 GROWTH = Growth(old=2, new=1)
 SHORT = BilevelOptions(rounds=3, steps=4)
@@ -89,10 +92,20 @@ def parts() -> Environment:
     return Environment(ImageSet.joined([bars(0, 6), bars(1, 6)]), bars(2, 30), valid)
 
 
+def result_of(work: Generator[object, None, T]) -> T:
+    """What work that pauses ends with."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            found: T = end.value
+            return found
+
+
 def hypergradient(
     situation: Situation, parts: Environment, action: Action = OWN, steps: int = SHORT.steps, number: int = 0
 ) -> tuple[float, dict[str, float]]:
-    return InnerProblem(situation, parts, action).hypergradient(action, steps, number)
+    return result_of(InnerProblem(situation, parts, action).hypergradient(action, steps, number))
 
 
 def rounds(
@@ -173,7 +186,7 @@ def test_the_unrolled_training_is_the_trainers(
     step = Step(situation, optimiser, model, situation.teacher(), action, labels, Stage(clamp=clamp))
     for number in range(steps):
         step(*problem.batch(0, number))
-    state = problem.unroll(action, {}, steps, 0)
+    state = result_of(problem.unroll(action, {}, steps, 0))
     for key, value in model.state_dict().items():
         torch.testing.assert_close(state[key].detach(), value, rtol=1e-3, atol=1e-4)
     logits, labels = situation.evaluator.extract(model, parts.valid.pixels).logits, parts.valid.labels
@@ -197,7 +210,7 @@ def test_old_rows_stay_where_they_are_only_if_frozen(cpu: Backend, parts: Enviro
     for old_rows in ("frozen", "trained"):
         situation = situation_of(make_method("icarl"), cpu, smooth_net())
         action = make_method("icarl").default_action.replace(old_rows=old_rows)
-        state = InnerProblem(situation, parts, action).unroll(action, {}, 2, 0)
+        state = result_of(InnerProblem(situation, parts, action).unroll(action, {}, 2, 0))
         grown = situation.grow_model(parts.new)
         for name in ("head.old", "head.old_bias"):
             assert torch.equal(state[name], grown.state_dict()[name]) is (old_rows == "frozen")

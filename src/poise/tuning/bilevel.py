@@ -153,7 +153,7 @@ def hyper_steps(
         if number < len(done):
             loss, gradient = done[number].loss, done[number].gradient
         else:
-            loss, gradient = yield from problem.differentiating(current, options.steps, number)
+            loss, gradient = yield from problem.hypergradient(current, options.steps, number)
         tried = HyperStep(number, current, loss, gradient)
         if not tried.finite:
             if number >= len(done):
@@ -191,12 +191,11 @@ class InnerProblem:
         self._stage = situation.method.stages(situation.growth)[0]
         self._trained = [name for name, parameter in self._model.named_parameters() if parameter.requires_grad]
 
-    def hypergradient(self, action: Action, steps: int, number: int) -> tuple[float, dict[str, float]]:
-        """The loss at this action, and ∂L/∂θ_T carried back through the steps to the hyperparameters."""
-        return _run_through(self.differentiating(action, steps, number))
+    def hypergradient(self, action: Action, steps: int, number: int) -> Pausing[tuple[float, dict[str, float]]]:
+        """The loss at this action, and ∂L/∂θ_T carried back through the steps to the hyperparameters.
 
-    def differentiating(self, action: Action, steps: int, number: int) -> Pausing[tuple[float, dict[str, float]]]:
-        """The same, a step at a time: nothing is set for the thread in the pauses."""
+        A step at a time: nothing is set for the thread in the pauses.
+        """
         work = self._differentiate(action, steps, number)
         while True:
             with self._situation.backend.active():
@@ -210,7 +209,7 @@ class InnerProblem:
     def _differentiate(self, action: Action, steps: int, number: int) -> Pausing[tuple[float, dict[str, float]]]:
         like = self._model.head.new
         hyper = {axis: like.new_tensor(float(action[axis])).requires_grad_() for axis in tuned_axes(action)}
-        state = yield from self._unroll(action, hyper, steps, number)
+        state = yield from self.unroll(action, hyper, steps, number)
         loss, at_end = self._validate(state)
         if not hyper:
             return loss, {}
@@ -223,11 +222,8 @@ class InnerProblem:
         )
         return loss, {axis: float(value) for axis, value in zip(hyper, found, strict=True)}
 
-    def unroll(self, action: Action, hyper: Mapping[str, Tensor], steps: int, number: int) -> State:
+    def unroll(self, action: Action, hyper: Mapping[str, Tensor], steps: int, number: int) -> Pausing[State]:
         """Parameters and running statistics after the steps, as functions of the hyperparameters."""
-        return _run_through(self._unroll(action, hyper, steps, number))
-
-    def _unroll(self, action: Action, hyper: Mapping[str, Tensor], steps: int, number: int) -> Pausing[State]:
         self._model.train()
         images = min(self._situation.schedule.batch, len(self._feed))
         state = {**dict(self._model.named_parameters()), **dict(self._model.named_buffers())}
@@ -310,16 +306,6 @@ class InnerProblem:
         images = self._situation.preprocessing.plain(pixels).contiguous(memory_format=torch.channels_last)
         output: Output = functional_call(self._model, values, (images,))
         return nn.functional.cross_entropy(output.logits, labels, reduction="none")
-
-
-def _run_through(work: Pausing[T]) -> T:
-    """What comes of work that is not to pause."""
-    while True:
-        try:
-            next(work)
-        except StopIteration as end:
-            found: T = end.value
-            return found
 
 
 def _balanced_weights(labels: Tensor) -> Tensor:
