@@ -180,6 +180,18 @@ def test_the_balanced_fine_tuning_of_a_trial_may_be_as_long_as_the_phases(
     assert len(heard) == trainings * 5, "a trial at full length is as long as the phase in any case"
 
 
+@pytest.mark.parametrize(("share", "epochs"), [(0.01, 1), (1.0, 2)])
+def test_an_action_that_shortens_the_phase_shortens_the_fine_tuning_of_its_trials(
+    situation: Situation, make_trials: Callable[..., Trials], share: float, epochs: int
+) -> None:
+    heard: list[str] = []
+    method, short = Lucir(), Action(**{**OWN, "balance": "finetune", "epochs": 10})
+    method.balancing = Heavy(method.balancing.name, 1 / 8, balanced=True, trains="head", heard=heard)
+    trials = make_trials(situation=replace(situation, method=method), balance_length=share)
+    trials.run(Attempt(Trial(0, arm=0, epochs=4), short, "fc", 4))
+    assert len(heard) == epochs, "its phase would have two epochs of it"
+
+
 def test_what_cannot_be_continued_is_not_kept(make_trials: Callable[..., Trials]) -> None:
     trials = make_trials()
     trials.run(Attempt(Trial(0, arm=0, epochs=2), OWN, "fc", 4))

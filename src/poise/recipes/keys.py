@@ -85,7 +85,7 @@ _ROWS: Final = (
         "trials.balance_length",
         "number",
         "none",
-        "of a trial's balanced fine-tuning, as a share of the phase's; none: shortened as the rest of the trial",
+        "least length of a trial's balanced fine-tuning, as a share of the phase's; if not set as short as the trial",
     ),
     (
         "trials.even",

@@ -104,7 +104,7 @@ class LocalPhase:
     """One training inside a trial: what it starts from and what it trains on.
 
     `follows` says that it starts from a model that another training of the trial left, and nobody else has.
-    `least_balancing` is how many epochs a balanced fine-tuning has at least, however short the rest is.
+    `balance_length` is the share of its length in the phase that a balanced fine-tuning has at least.
     """
 
     situation: Situation
@@ -114,14 +114,14 @@ class LocalPhase:
     teacher: Model | None
     feed: Feed
     follows: bool = False
-    least_balancing: int = 0
+    balance_length: float = 0.0
     _made: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @staticmethod
-    def of(situation: Situation, kept: ImageSet, new: ImageSet, least_balancing: int = 0) -> LocalPhase:
+    def of(situation: Situation, kept: ImageSet, new: ImageSet, balance_length: float = 0.0) -> LocalPhase:
         """The training of these images from there."""
         model, teacher, feed = situation.grow_model(new), situation.teacher(), situation.feed(kept, new)
-        return LocalPhase(situation, kept, new, model, teacher, feed, least_balancing=least_balancing)
+        return LocalPhase(situation, kept, new, model, teacher, feed, balance_length=balance_length)
 
     def followed_by(self, situation: Situation, kept: ImageSet, new: ImageSet, *images: Hashable) -> LocalPhase:
         """The training of these images after this one; all that follow with the same `images` share what is made once.
@@ -129,7 +129,7 @@ class LocalPhase:
         That is, where the network is frozen: whatever action was trained with, its features are the same.
         """
         made: dict[Hashable, Any] = self.once(situation.model, ("following", *images), dict)
-        return replace(LocalPhase.of(situation, kept, new, self.least_balancing), follows=True, _made=made)
+        return replace(LocalPhase.of(situation, kept, new, self.balance_length), follows=True, _made=made)
 
     def once(self, model: Model, key: Hashable, make: Callable[[], T]) -> T:
         """What comes of looking at these images with a model of this phase.

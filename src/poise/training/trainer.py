@@ -14,7 +14,7 @@ from poise import draws, store
 from poise.actions import Action
 from poise.data import Feed, batch_bounds
 from poise.errors import Diverged
-from poise.methods import MODEL, PREVIOUS, Finished, Lesson, Stage
+from poise.methods import MODEL, PREVIOUS, Finished, Lesson, Stage, ceiling
 from poise.nets import FULL, Model, OwnDraws, torch_generator
 from poise.schema import fitting_together
 from poise.training.balanced import drawn_picks, herded_picks
@@ -116,9 +116,10 @@ class Trainer:
     def _length(self, stage: Stage) -> int:
         """How many epochs of a stage are trained."""
         epochs = stage.epochs(self.schedule.epochs)
-        if self._begun is None or stage.name != BALANCE or not epochs:
+        if self._begun is None or stage.name != BALANCE:
             return epochs
-        return max(epochs, self._begun.least_balancing)
+        whole = stage.epochs(self.situation.schedule.lasting(self.action.epochs).epochs)
+        return max(epochs, ceiling(self._begun.balance_length * whole))
 
     def _conclude(self) -> None:
         """What follows the last stage: rows are aligned where the action says so, and the method computes its part."""

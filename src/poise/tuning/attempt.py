@@ -32,7 +32,7 @@ class TrialSettings:
         even: whether B has as many images of each class as the scarcest one can spare; if not, as many as each can.
         length: M₁ as a share of M₂.
         longest: M₁ at most, in epochs.
-        balance_length: the length of the balanced fine-tuning of a trial as a share of the phase's; None: it is
+        balance_length: the least length of the balanced fine-tuning of a trial, as a share of the phase's; None: it is
             shortened as much as the rest of the trial.
         classifier: what decides `auto` where there is no reserve: `full`, a training of the decided action at full
             length on the local training part; `trials`, the decided action's own trials, which costs nothing more; or
@@ -158,12 +158,6 @@ class TrialInputs:
         if action.allocation is None or self.stored_share == 1:
             return self.quota
         return max(1.0, self.quota * self.stored_share)
-
-    @property
-    def least_balancing(self) -> int:
-        """How many epochs the balanced fine-tuning of a trial has at least."""
-        schedule, method = self.situation.schedule, self.situation.method
-        return self.settings.least_balancing(schedule.apply_to(method.balancing).epochs(schedule.epochs))
 
     @property
     def planned_epochs(self) -> int:

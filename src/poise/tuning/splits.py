@@ -37,7 +37,7 @@ def draw_splits(inputs: TrialInputs, number: int) -> list[Split]:
             arrived = {label for label in environment.new.labels.tolist() if label >= old}
             situation = replace(situation, growth=Growth(old, len(arrived), situation.growth))
         images = environment.kept, environment.new
-        splits.append(Split(environment, LocalPhase.of(situation, *images, inputs.least_balancing)))
+        splits.append(Split(environment, LocalPhase.of(situation, *images, inputs.settings.balance_length or 0.0)))
     return splits
 
 
