@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -322,6 +323,8 @@ def test_exams_and_looking_at_what_is_kept_are_a_part_of_what_a_run_costs() -> N
     without, cost = (plan_cost(plan, learner, train, speed, images) for images in (None, [7] * 10))
     assert cost == without._replace(exams=(2 * 7 + 2 * 20) + (4 * 7 + 2 * (10 + 20)))
     assert (without.exams, without.trials, without.training > 0) == (0, 0, True)
+    started = replace(plan, recipe=plan.recipe.model_copy(update={"start": "other"}))
+    assert plan_cost(started, learner, train, speed, [7] * 10).exams == cost.exams - 2 * 20, "phase 0 is not herded"
 
 
 def test_planned_work_counts_the_fine_tuning_of_trials_where_it_is_whole() -> None:

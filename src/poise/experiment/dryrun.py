@@ -133,7 +133,8 @@ def plan_cost(
         if examined is not None:
             asked += sum(examined[label] for label in group)
             grown = networks[work.phase].cost / networks[0].cost
-            exams += speed.looking * grown * (asked / 2 + kept + new)  # an exam shows no mirror images
+            herded = 0 if started and work.phase == 0 else kept + new
+            exams += speed.looking * grown * (asked / 2 + herded)  # an exam shows no mirror images
         if started and work.phase == 0:
             continue
         if is_computed(plan.settings, work.phase, given=given):
