@@ -85,7 +85,7 @@ _ROWS: Final = (
         "trials.balance_length",
         "number",
         "none",
-        "least length of a trial's balanced fine-tuning, as a share of the phase's; if not set as short as the trial",
+        "least length of a trial's balanced fine-tuning, as a share of the phase's; if not set shortened as the trial",
     ),
     (
         "trials.even",
