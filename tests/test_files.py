@@ -103,6 +103,17 @@ def test_a_plain_file_is_read_whole_up_to_the_limit(tmp_path: Path) -> None:
                 files.read_bytes(path, size - 1)
 
 
+def reading(there: dict[str, str]) -> Callable[[str], str]:
+    """Reads these files, and finds no others."""
+
+    def read(path: str) -> str:
+        if path not in there:
+            raise FileNotFoundError(path)
+        return there[path]
+
+    return read
+
+
 @pytest.mark.parametrize(
     ("limit", "free"),
     [
@@ -121,12 +132,7 @@ def test_free_memory_is_that_of_the_container_without_caches(
         there |= {"/sys/fs/cgroup/memory.max": f"{limit}\n", "/sys/fs/cgroup/memory.current": "4000000\n"}
         there |= {"/sys/fs/cgroup/memory.stat": caches}
 
-    def read(path: str) -> str:
-        if path not in there:
-            raise FileNotFoundError(path)
-        return there[path]
-
-    monkeypatch.setattr(files, "read_text", read)
+    monkeypatch.setattr(files, "read_text", reading(there))
     assert files.free_memory() == free
 
 
@@ -152,12 +158,7 @@ def test_free_memory_is_that_of_a_job_in_a_queue(
         there |= {f"/sys/fs/cgroup/{place}/{name}": f"{limit}\n", f"/sys/fs/cgroup/{place}/{used}": "1100000\n"}
         there |= {f"/sys/fs/cgroup/{place}/memory.stat": cached}
 
-    def read(path: str) -> str:
-        if path not in there:
-            raise FileNotFoundError(path)
-        return there[path]
-
-    monkeypatch.setattr(files, "read_text", read)
+    monkeypatch.setattr(files, "read_text", reading(there))
     assert files.free_memory() == free
 
 

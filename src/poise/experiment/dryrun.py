@@ -130,17 +130,17 @@ def plan_cost(
     tried = looked = exams = 0.0
     asked = 0  # images of an exam
     for group, (kept, new), work in zip(plan.stream, plan.images_per_phase(train), plan.work(train), strict=True):
+        taken_over, grown = started and work.phase == 0, networks[work.phase].cost / networks[0].cost
         if examined is not None:
             asked += sum(examined[label] for label in group)
-            grown = networks[work.phase].cost / networks[0].cost
-            herded = 0 if started and work.phase == 0 else kept + new
+            herded = 0 if taken_over else kept + new
             exams += speed.looking * grown * (asked / 2 + herded)  # an exam shows no mirror images
-        if started and work.phase == 0:
+        if taken_over:
             continue
         if is_computed(plan.settings, work.phase, given=given):
             looked += speed.looking * (kept + new)
             continue
-        each = speed.training * (networks[work.phase].cost / networks[0].cost)  # seconds for an image
+        each = speed.training * grown  # seconds for an image
         each *= TEACHER_COST if work.phase and not networks[work.phase].frozen else 1
         seconds += each * work.training
         tried += each * (work.tuning * kind.asks + work.judging)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from poise import draws
-from poise.data import Augmentation, ImageSet, PixelStore, chunks, mirror, suitable_augmentation
+from poise.data import Augmentation, ImageSet, chunks, mirror, suitable_augmentation
 from poise.learner.networks import build_model
 from poise.learner.phase import Surroundings, first_preprocessing, is_given
 from poise.learner.settings import Settings
@@ -28,7 +28,7 @@ MOST_IMAGES: Final = 2_000  # of which the judging trainings see no more
 TRAININGS: Final = 2  # one with shifts, one without
 LENGTH: Final = 0.4  # of a judging training, as a share of the phase's; of its half, where it is doubled for tuning
 MOST_COMPARED: Final = 1_000  # images that are compared with their mirror images
-AT_ONCE: Final = 1 << 22  # values of them that are turned into floats together
+AT_ONCE: Final = 1 << 22  # bytes of them that are turned into floats together
 HANDED: Final = 0.6  # share of images told from their mirror images, from which on mirroring is suspected to hurt
 SURE: Final = 3.0  # standard errors
 CLEARLY: Final = 2.0  # standard errors by which an augmentation must be worse to be left out
@@ -214,7 +214,7 @@ def told_from_mirror_image(images: ImageSet, seed: int) -> float:
     picks = torch.from_numpy(generator.permutation(len(images))[:MOST_COMPARED])
     compared = images.store.select(picks)
     side = min(16, *images.shape[1:])
-    pixels = torch.cat([_reduce(compared.part(*each), side) for each in _few_at_a_time(compared)])
+    pixels = torch.cat([_reduce(compared.part(*each), side) for each in chunks(compared, AT_ONCE)])
     differences = (pixels - mirror(pixels)).flatten(1)
     differences = differences / differences.norm(dim=1, keepdim=True).clamp(min=1e-9)
     kernel = differences @ differences.T
@@ -227,12 +227,6 @@ def told_from_mirror_image(images: ImageSet, seed: int) -> float:
         weights = torch.linalg.solve(gram + torch.eye(len(inside), dtype=gram.dtype), torch.ones_like(gram[0]))
         right += int((kernel[outside][:, inside] @ weights > 0).sum())
     return right / max(len(kernel), 1)
-
-
-def _few_at_a_time(store: PixelStore) -> Iterator[tuple[int, int]]:
-    """Where pieces of a store start and stop that take little memory even as floats."""
-    step = max(1, AT_ONCE // math.prod(store.shape))
-    return ((start, min(start + step, len(store))) for start in range(0, len(store), step))
 
 
 def _reduce(pixels: Tensor, side: int) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final, NamedTuple, Protocol, Self, TypeVar
 
 import torch
@@ -158,6 +158,13 @@ class Stage:
     def epochs(self, phase_epochs: int) -> int:
         """The number of epochs of this stage in a phase of that many."""
         return max(1, ceiling(self.share * phase_epochs)) if self.share else 0
+
+    def without_missing(self, model: Model) -> Stage:
+        """The stage without what would train a part that this network does not have, or keeps frozen for good."""
+        if not model.has(self.trains):
+            return replace(self, share=0.0, after=None)
+        missing = self.after is not None and not model.has(self.after.trains)
+        return replace(self, after=None) if missing else self
 
     def rate(self, epoch: int, epochs: int, start: float) -> float:
         """The learning rate in `epoch` (from 0) of `epochs`.

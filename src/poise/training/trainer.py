@@ -59,7 +59,7 @@ class Trainer:
         method, growth = situation.method, situation.growth
         balancing = action.balance == "finetune" and growth.old > 0
         stages = (*method.stages(growth), *((method.balancing,) if balancing else ()))
-        self.stages = tuple(_without_missing(self.schedule.apply_to(stage), model) for stage in stages)
+        self.stages = tuple(self.schedule.apply_to(stage).without_missing(model) for stage in stages)
         self.stage = self.epoch = self.step = 0
         self.record: list[Tensor] = []  # loss and terms of the steps of this epoch, [steps, names] each
         self._picks: Tensor | None = None  # the images of a balanced stage
@@ -398,11 +398,3 @@ class Trainer:
             load_kept(tensors, place, named_tensors(engine.optimiser, engine.step.model))
             if (teacher := self._own_teacher(engine)) is not None:
                 teacher.load_state_dict(store.under(f"teacher{place}", tensors))
-
-
-def _without_missing(stage: Stage, model: Model) -> Stage:
-    """The stage without what would train a part that this network does not have, or keeps frozen for good."""
-    if not model.has(stage.trains):
-        return replace(stage, share=0.0, after=None)
-    missing = stage.after is not None and not model.has(stage.after.trains)
-    return replace(stage, after=None) if missing else stage
