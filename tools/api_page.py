@@ -7,11 +7,11 @@ A test compares the page with what this writes, and fails where a public name ha
 
 from __future__ import annotations
 
+import argparse
 import ast
 import importlib
 import inspect
 import itertools
-import sys
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
@@ -39,8 +39,11 @@ This page is made from the docstrings by `make api`. What is not on it may chang
 PLAIN = {"__version__": "The version, as `poise --version` prints it."}
 
 
-def main(path: Path) -> None:
+def main() -> None:
     """Write the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("page", type=Path, help="the file that is written")
+    path: Path = parser.parse_args().page
     path.write_text(make_page(), encoding="utf-8")
     print(path)
 
@@ -131,4 +134,4 @@ def _section(heading: str, about: str, rows: list[str]) -> str:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import runpy
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,17 @@ def test_the_page_is_current() -> None:
     for package in TOOL["PACKAGES"]:
         for name in importlib.import_module(package).__all__:
             assert f"| `{name}` |" in page or f"| `{name}(" in page
+
+
+def test_a_question_for_help_writes_no_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["api_page.py", "--help"])
+    with pytest.raises(SystemExit):
+        TOOL["main"]()
+    assert "docs/api.md" in capsys.readouterr().out
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_learner_is_described_with_what_it_knows() -> None:
