@@ -22,6 +22,7 @@ from poise.ray.host import Host
 Pending = Any  # the answer to a call, some time
 
 CONNECT_SECONDS = 5.0  # until an address that does not answer is given up
+STOP_SECONDS = 2.0  # that stopped workers are waited for
 LOCAL = "local"
 _PORTS = range(1, 65536)
 _users: list[Cluster] = []  # who uses the connection of this process
@@ -116,6 +117,20 @@ class Cluster:
         """Stop a worker, if it can be reached."""
         with suppress(Exception):
             self._ray.kill(worker)
+
+    def stop(self, workers: Sequence[Any], pending: Sequence[Pending]) -> None:
+        """Stop all workers, and wait a moment until they are gone and what was asked of them is `pending` no more.
+
+        Ray's library may crash this process where it leaves the cluster while it is still being told of their end.
+        """
+        waiting = list(pending)
+        for worker in workers:
+            with suppress(Exception):
+                waiting.append(self.ping(worker))  # an idle one would not be waited for
+            self.kill(worker)
+        if waiting:
+            with suppress(Exception):
+                self._ray.wait(waiting, num_returns=len(waiting), timeout=STOP_SECONDS, fetch_local=False)
 
     def put(self, value: object) -> Pending:
         """Store a value once for all workers."""

@@ -240,9 +240,9 @@ class Staff:
         return [each for each in answers if each[0] in self.members], losses
 
     def close(self) -> None:
-        """Stop all workers."""
-        for member in self.members:
-            self.cluster.kill(member.handle)
+        """Stop all workers, and be told that they are gone."""
+        pending = [each for member in self.members for each in (member.asked, member.ping) if each is not None]
+        self.cluster.stop([member.handle for member in self.members], pending)
         self.members.clear()
 
     def _meet(self, member: Member, introduction: Mapping[str, Any]) -> list[Loss]:
