@@ -87,6 +87,11 @@ def digest_of(value: object) -> str:
     return hashlib.blake2b(json.dumps(plain, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
+def digest_of_tensors(tensors: Mapping[str, Tensor]) -> str:
+    """A digest of tensors, read from a file, by their names and values: what else is in the file does not matter."""
+    return _checksum(tensors, "")
+
+
 def write_tensors(
     path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], *, kind: str, like: Path | None = None
 ) -> None:

@@ -466,6 +466,94 @@ def test_a_start_that_no_file_system_has_stops_no_other_cell(tmp_path: Path) -> 
     assert list(failed) == ["x-seed=0"]
 
 
+class TestMovedStart:
+    """A cell that was begun, whose start lies at another path now."""
+
+    @pytest.fixture
+    def whole(self, tmp_path: Path) -> Path:
+        """A sweep in `before`, its child stopped in phase 1, that was then moved; and a folder with all of its results."""
+        out = tmp_path / "before"
+        cells = read_sweep(written(tmp_path / "before.toml", SHARING.format(out=out)))
+        run_sweep(cells, out, 1, Lines(None, io.StringIO()))
+        shutil.copytree(out, tmp_path / "whole")
+        shutil.rmtree(out / "child")
+        going = Run(cells[0].plan, RunFolder(out / "child"), checkpoint_seconds=0).starting()
+        next(going)
+        going.close()
+        out.rename(tmp_path / "after")
+        return tmp_path / "whole"
+
+    @staticmethod
+    def outcome(cells: list[Cell], out: Path) -> dict[str, str]:
+        """Why cells are refused: the same by an estimate, and when they are run."""
+        estimated = {name: str(error) for name, error in describe_sweep(cells, out).refused.items()}
+        failed = sweep_cells(cells, out, 1, Lines(None, io.StringIO()))
+        assert estimated == {name: str(error) for name, error in failed.items()}
+        return estimated
+
+    @pytest.fixture
+    def cells(self, whole: Path, tmp_path: Path) -> list[Cell]:
+        return read_sweep(written(tmp_path / "after.toml", SHARING.format(out=tmp_path / "after")))
+
+    def test_it_goes_on_and_gives_the_same_bytes(self, cells: list[Cell], whole: Path, tmp_path: Path) -> None:
+        lines = describe_sweep(cells, tmp_path / "after").text.splitlines()
+        assert [line.split()[1] for line in lines[1:4]] == ["begun", "finished", "finished"]
+        assert self.outcome(cells, tmp_path / "after") == {}
+        for name in ("child", "grandchild", "parent"):
+            assert result_bytes(tmp_path / "after" / name) == result_bytes(whole / name)
+            for file in ("journal.jsonl", "model.safetensors", "phase-0.safetensors"):
+                assert (tmp_path / "after" / name / file).read_bytes() == (whole / name / file).read_bytes()
+
+    def test_the_phase_0_of_another_run_is_refused(self, cells: list[Cell], tmp_path: Path) -> None:
+        text = SHARING.format(out=tmp_path / "other").replace("epochs = 1", "epochs = 2")
+        parent = read_sweep(written(tmp_path / "other.toml", text))[2]
+        Run(parent.plan, RunFolder(tmp_path / "other" / "parent")).start()
+        text = SHARING.format(out=tmp_path / "after").replace("after/parent", "other/parent")
+        wrong = read_sweep(written(tmp_path / "wrong.toml", text))
+        before = (tmp_path / "after" / "child" / "journal.jsonl").read_bytes()
+        why = f"start='{tmp_path}/before/parent', another phase 0 than that of {tmp_path}/other/parent"
+        assert self.outcome(wrong, tmp_path / "after") == {
+            "child": f"{tmp_path}/after/child holds another run ({why}); choose another --out"
+        }
+        assert (tmp_path / "after" / "child" / "journal.jsonl").read_bytes() == before
+
+    def test_where_it_is_gone_that_is_said(self, cells: list[Cell], tmp_path: Path) -> None:
+        (tmp_path / "after" / "parent" / "phase-0.safetensors").unlink()
+        (why,) = self.outcome(cells, tmp_path / "after").values()
+        assert f"{tmp_path}/after/parent has no phase-0.safetensors to compare with, 'poise resume' needs none" in why
+
+    def test_an_older_poise_wrote_no_fingerprint(self, cells: list[Cell], whole: Path, tmp_path: Path) -> None:
+        child = RunFolder(tmp_path / "after" / "child")
+        saved = json.loads(child.recipe.read_text())
+        assert saved.pop("start_fingerprint") == RunFolder(whole / "parent").phase_0_fingerprint()
+        child.recipe.write_text(json.dumps(saved))
+        own = child.phase_0.read_bytes()
+        child.phase_0.unlink()
+        (why,) = self.outcome(cells[:1], tmp_path / "after").values()
+        assert f"of which nothing is left to compare {tmp_path}/after/parent with" in why
+        child.phase_0.write_bytes(own)
+        assert not describe_sweep(cells, tmp_path / "after").refused
+
+
+def test_data_that_were_moved_with_a_sweep_are_the_same_data(tmp_path: Path) -> None:
+    for label in ("cat", "dog", "eel"):
+        (tmp_path / "before" / "pictures" / label).mkdir(parents=True)
+        for number in range(8):
+            picture = Image.new("RGB", (9, 9), (30 * number, 9, 9))
+            picture.save(tmp_path / "before" / "pictures" / label / f"{number}.png")
+    text = "[[cell]]\nrecipe = 'folder'\nfolder = 'x'\nepochs = 1\nimage_size = 8\nexam = 'dev'\ngroups = [2, 1]\n"
+    for place in ("before", "after"):
+        file = written(tmp_path / f"{place}.toml", f"{text}data = '{tmp_path / place / 'pictures'}'\n")
+        if place == "after":
+            (tmp_path / "before").rename(tmp_path / "after")
+        cells = read_sweep(file)
+        run_sweep(cells, tmp_path / place, 1, Lines(None, io.StringIO()))
+    assert len(journal_of(tmp_path / "after" / "x", "exam")) == 2
+    Image.new("RGB", (9, 9)).save(tmp_path / "after" / "pictures" / "cat" / "0.png")
+    failed = sweep_cells(read_sweep(file), tmp_path / "after", 1, Lines(None, io.StringIO()))
+    assert "holds another run (of other data)" in str(failed["x"])
+
+
 class TestOutline:
     def test_a_damaged_folder_is_one_refused_cell(self, tmp_path: Path) -> None:
         cells = read_sweep(written(tmp_path / "sweep.toml", SWEEP))

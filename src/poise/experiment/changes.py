@@ -7,15 +7,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from poise.errors import UserError
-from poise.experiment.folder import RunFolder
+from poise.experiment.folder import START_FINGERPRINT, RunFolder
 from poise.experiment.plan import Plan
 from poise.experiment.recipe import Recipe
 from poise.learner import KEYS, Settings
 from poise.store import digest_of
 
 #: Of `recipe.json`, what is no key of the recipe and must not change.
-DESCRIBED: Final = ("name", "fingerprint", "runner", "exam_images", "class_names", "space", "pretrained_on")
-#: Recipe keys that may change: where a run is computed, and where its data and its start lie. Data have a fingerprint.
+DESCRIBED: Final = (
+    *("name", "fingerprint", START_FINGERPRINT, "runner"),
+    *("exam_images", "class_names", "space", "pretrained_on"),
+)
+#: Recipe keys that may change: where a run is computed, and where its data and its start lie, which have fingerprints.
 _FREE: Final = ("device", "data", "start")
 #: Recipe keys that the saved settings of the learner are compared by.
 _OF_LEARNER: Final = KEYS - {"image_size"}

@@ -17,11 +17,12 @@ from poise.experiment.claims import Claim
 from poise.experiment.contents import check_checkpoint
 from poise.experiment.recipe import LEFT_OUT
 from poise.runfolder import saved_recipe, without_empty_keys
-from poise.schema import anything, contents_of, fitting_together, keyed, mapped, text
+from poise.schema import anything, contents_of, fitting_together, keyed, mapped, maybe, text
 
 log = logging.getLogger(__name__)
 
 KEPT_CHECKPOINTS = 2
+START_FINGERPRINT = "start_fingerprint"  # in `recipe.json`, of the phase 0 that the run started from
 
 
 class Checkpoint(NamedTuple):
@@ -72,7 +73,8 @@ class RunFolder:
         """How the run that was started here differs from another one; empty if it does not."""
         saved = store.read_json(self.recipe)
         with contents_of(self.recipe, "restore it from a copy, or choose another --out"):
-            keyed({"recipe": mapped(anything), "fingerprint": text})(saved, "")
+            known = {"recipe": mapped(anything), "fingerprint": text}
+            keyed(known, {START_FINGERPRINT: maybe(text)})(saved, "")
             with fitting_together():
                 there = saved_recipe(saved["recipe"])
         if saved.get("runner") != wanted.get("runner"):
@@ -80,10 +82,32 @@ class RunFolder:
         if saved["fingerprint"] != wanted["fingerprint"]:
             return "of other data"
         here, there = {**LEFT_OUT, **wanted["recipe"]}, {**LEFT_OUT, **there}
-        if there.get("data") == Path(here["data"]).name:  # an older poise wrote no full path of a folder beside it
-            there["data"] = here["data"]
+        if _are_full_paths(there.get("data"), here["data"]) or there.get("data") == Path(here["data"]).name:
+            there["data"] = here["data"]  # the same data elsewhere; an older poise wrote no full path of a folder
         other = [key for key in here if without_empty_keys(there.get(key)) != without_empty_keys(here[key])]
-        return ", ".join(f"{key}={shown(there.get(key))}" for key in other)
+        found = {key: f"{key}={shown(there.get(key))}" for key in other}
+        if "start" in found and there.get("start") is not None and here["start"] is not None:
+            found["start"] = self._explain_start(found["start"], here["start"], saved.get(START_FINGERPRINT))
+        return ", ".join(words for words in found.values() if words)
+
+    def _explain_start(self, begun: str, wanted: str, known: str | None) -> str:
+        """How the phase 0 that this run began with differs from that of another folder; empty if it does not.
+
+        What is `known` of it is its fingerprint. An older poise did not write it down; there the run's own copy counts.
+        """
+        present = RunFolder(Path(wanted)).phase_0_fingerprint()
+        if present is None:
+            return f"{begun}; {wanted} has no {runfolder.PHASE_0} to compare with, 'poise resume' needs none"
+        mine = known if known is not None else self.phase_0_fingerprint()
+        if mine is None:
+            return f"{begun}, of which nothing is left to compare {wanted} with; 'poise resume' needs none"
+        return "" if mine == present else f"{begun}, another phase 0 than that of {wanted}"
+
+    def phase_0_fingerprint(self) -> str | None:
+        """What the state after the first phase is recognised by, wherever it lies; None if it is not here."""
+        if not self.phase_0.exists():
+            return None
+        return store.digest_of_tensors(store.read_tensors(self.phase_0, kind="phase 0")[0])
 
     def refuse_other(self, wanted: Mapping[str, Any]) -> None:
         """Refuse a folder in which another run was started."""
@@ -224,3 +248,8 @@ class RunFolder:
         """The checkpoints, whatever is in them, the newest one last."""
         found = [path for path in self.checkpoints.glob("[0-9]*.safetensors") if path.stem.isdecimal()]
         return sorted(found, key=lambda path: int(path.stem))
+
+
+def _are_full_paths(*words: object) -> bool:
+    """Whether all of these are paths that need no folder to begin in."""
+    return all(isinstance(word, str) and Path(word).is_absolute() for word in words)

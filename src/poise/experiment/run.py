@@ -18,7 +18,7 @@ from poise.errors import OutOfMemory, PoiseError, UserError
 from poise.experiment.changes import changed_keys, differing_keys, pin, refuse_changed
 from poise.experiment.contents import check_progress
 from poise.experiment.examiner import Exam, Examiner, figures, matrix_in_percent, percent
-from poise.experiment.folder import Checkpoint, RunFolder
+from poise.experiment.folder import START_FINGERPRINT, Checkpoint, RunFolder
 from poise.experiment.machine import describe_machine, record_end, record_resume, started_threads
 from poise.experiment.plan import Plan, images_by_origin, refuse_other_exam
 from poise.experiment.progress import Quiet, Watcher
@@ -150,6 +150,7 @@ class Run:
         self.folder.write_json(self.folder.machine, machine)
         described = {
             **self.describe(),
+            **self._start_fingerprint(),
             "exam_images": examiner.fingerprint,
             "class_names": list(self.plan.source.class_names),
             "space": self._space(learner),
@@ -292,6 +293,11 @@ class Run:
         state = read_start(path, settings, self.plan.identity(), images_by_origin(train))
         with contents_of(RunFolder(path).phase_0, "give another start"):
             return self.plan.restored_learner(state.started_with(settings), self.executor)
+
+    def _start_fingerprint(self) -> dict[str, Any]:
+        """What the phase 0 that it starts from is recognised by, should that lie elsewhere one day."""
+        start = self.plan.recipe.start
+        return {} if start is None else {START_FINGERPRINT: RunFolder(Path(start)).phase_0_fingerprint()}
 
     def _finish(self, learner: Learner) -> dict[str, Any]:
         named = learner.state().renamed(self.plan.source.class_names)  # what a prediction should say
