@@ -319,12 +319,13 @@ def test_planned_work_counts_the_phases_that_are_tuned_and_no_others(every: int,
 def test_exams_and_looking_at_what_is_kept_are_a_part_of_what_a_run_costs() -> None:
     words = ["groups=[2,2]", "images_per_class=10", "memory=5", "policy=fixed"]
     plan = make_plan("digits/lucir", load_recipe("digits/lucir", words))
-    train, learner, speed = plan.training_images(), plan.new_learner(), Speed(training=3.0)  # a pass forward: 1 s
-    without, cost = (plan_cost(plan, learner, train, speed, images) for images in (None, [7] * 10))
-    assert cost == without._replace(exams=(2 * 7 + 2 * 20) + (4 * 7 + 2 * (10 + 20)))
-    assert (without.exams, without.trials, without.training > 0) == (0, 0, True)
+    (train, exam), learner, speed = plan.images(), plan.new_learner(), Speed(training=3.0)  # a pass forward: 1 s
+    images = train, exam.first_of_each_label(7)
+    cost = plan_cost(plan, learner, images, speed)
+    assert cost.exams == (2 * 7 + 2 * 20) + (4 * 7 + 2 * (10 + 20))
+    assert (cost.trials, cost.training > 0) == (0, True)
     started = replace(plan, recipe=plan.recipe.model_copy(update={"start": "other"}))
-    assert plan_cost(started, learner, train, speed, [7] * 10).exams == cost.exams - 2 * 20, "phase 0 is not herded"
+    assert plan_cost(started, learner, images, speed).exams == cost.exams - 2 * 20, "phase 0 is not herded"
 
 
 def test_planned_work_counts_the_fine_tuning_of_trials_where_it_is_whole() -> None:

@@ -23,6 +23,7 @@ from poise.experiment import (
     Lines,
     Run,
     RunFolder,
+    describe_plan,
     describe_sweep,
     load_recipe,
     make_plan,
@@ -30,10 +31,13 @@ from poise.experiment import (
     refuse_failed,
     sweep_cells,
 )
+from poise.experiment.dryrun import plan_cost
 from poise.experiment.stopping import Stop
 from poise.experiment.sweep import CellBench
 from poise.experiment.sweep_view import Standing, SweepView
+from poise.learner import Speed
 from poise.training import Bench, Lanes, LocalExecutor, Trainer, make_backend, without_pauses
+from poise.words import duration
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -571,6 +575,17 @@ class TestOutline:
         outline = describe_sweep(cells[:1], tmp_path / "out", 7)
         assert not outline.refused
         assert "   7  begun     about" in outline.text
+
+    def test_exams_are_a_part_of_its_time_as_in_that_of_a_run(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("poise.experiment.dryrun.speed_of", lambda *_: Speed(training=3.0))
+        cells = read_sweep(written(tmp_path / "sweep.toml", SWEEP))[:1]
+        plan = cells[0].plan
+        cost = plan_cost(plan, plan.new_learner(), plan.images(), Speed(training=3.0))
+        assert cost.exams > 300
+        assert f"exams   about {duration(cost.exams)}" in describe_plan(plan)
+        assert f"1 of 1 cell to run: about {duration(sum(cost))}," in describe_sweep(cells, tmp_path / "out").text
 
     def test_images_of_imagenet_need_not_be_here(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("POISE_DATA", str(tmp_path))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -93,8 +92,7 @@ class Cost(NamedTuple):
 def _time_lines(plan: Plan, learner: Learner, train: ImageSet, exam: ImageSet) -> list[str]:
     """How long training, trials and exams take, from steps that are timed here."""
     speed = plan_speed(plan, learner, train)
-    examined = torch.bincount(exam.labels, minlength=len(plan.source.class_names)).tolist()
-    cost, kind = plan_cost(plan, learner, train, speed, examined), plan.settings.kind
+    cost, kind = plan_cost(plan, learner, (train, exam), speed), plan.settings.kind
     where = "here" if plan.source.is_here else "here on blank images"
     unknown = [f"policy  what {plan.recipe.policy} itself takes is not in this estimate"]
     return [
@@ -116,13 +114,13 @@ def plan_speed(plan: Plan, learner: Learner, train: ImageSet) -> Speed:
     return speed_of(learner, train.of_labels(plan.stream[0]), MEASURED_SECONDS)
 
 
-def plan_cost(
-    plan: Plan, learner: Learner, train: ImageSet, speed: Speed, examined: Sequence[int] | None = None
-) -> Cost:
+def plan_cost(plan: Plan, learner: Learner, images: tuple[ImageSet, ImageSet], speed: Speed) -> Cost:
     """All phases at this speed; phase 0 is not trained where it is that of another run.
 
-    `examined` says how many images of each class an exam has; where it is not given, exams are left out.
+    `images` are those of the plan: for training, and for exams.
     """
+    train, exam = images
+    examined = torch.bincount(exam.labels, minlength=len(plan.source.class_names)).tolist()
     networks = _networks(learner, train.shape, len(plan.stream))
     kind, given, started = plan.settings.kind, is_named(plan.settings.net), plan.recipe.start is not None
     judges = bool(plan.settings.automatic) and not started
@@ -131,10 +129,9 @@ def plan_cost(
     asked = 0  # images of an exam
     for group, (kept, new), work in zip(plan.stream, plan.images_per_phase(train), plan.work(train), strict=True):
         taken_over, grown = started and work.phase == 0, networks[work.phase].cost / networks[0].cost
-        if examined is not None:
-            asked += sum(examined[label] for label in group)
-            herded = 0 if taken_over else kept + new
-            exams += speed.looking * grown * (asked / 2 + herded)  # an exam shows no mirror images
+        asked += sum(examined[label] for label in group)
+        herded = 0 if taken_over else kept + new
+        exams += speed.looking * grown * (asked / 2 + herded)  # an exam shows no mirror images
         if taken_over:
             continue
         if is_computed(plan.settings, work.phase, given=given):

@@ -66,16 +66,16 @@ def _cost(plan: Plan, speeds: dict[Hashable, Speed], *, reads: bool) -> Cost:
 
     `reads`: whether it would read the phase 0 that it starts from, if it starts from one.
     """
-    train, learner, schedule = plan.training_images(), plan.new_learner(), plan.settings.schedule
+    images, learner, schedule = plan.images(), plan.new_learner(), plan.settings.schedule
     if reads:
-        refuse_start(plan, train)
+        refuse_start(plan, images[0])
     data = plan.source.fingerprint if plan.source.is_here else plan.source.name
     way = (data, plan.recipe.method, str(plan.recipe.options), learner.architecture)
     steps = (schedule.batch, schedule.optimiser, plan.recipe.device, plan.recipe.precision, plan.augmentation)
     key = (*way, *steps)
     if key not in speeds:
-        speeds[key] = plan_speed(plan, learner, train)
-    return plan_cost(plan, learner, train, speeds[key])
+        speeds[key] = plan_speed(plan, learner, images[0])
+    return plan_cost(plan, learner, images, speeds[key])
 
 
 def _about(plans: Sequence[Plan], seconds: float) -> str:
