@@ -10,8 +10,8 @@ written may be packed: of a checkpoint and a journal, the checkpoint is read fir
 to it. Beside the parts lies `runs.index.json`, by which they are checked before anything is unpacked.
 
 A run is packed as a whole or not at all. Folders behind links are not looked into. Recipes name their data and `start`
-by the paths of the first machine. `poise sweep` goes on with a cell though they lie elsewhere on the other one; to compare
-its `start`, it needs the state after phase 0 there.
+by the paths of the first machine. `poise sweep` goes on with a cell though they lie elsewhere on the other one; to
+compare its `start`, it needs the state after phase 0 there.
 """
 
 from __future__ import annotations

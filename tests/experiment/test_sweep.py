@@ -475,7 +475,7 @@ class TestMovedStart:
 
     @pytest.fixture
     def whole(self, tmp_path: Path) -> Path:
-        """A sweep in `before`, its child stopped in phase 1, that was then moved; and a folder with all of its results."""
+        """All results of a sweep. It was made in `before`, its child stopped in phase 1, and then moved to `after`."""
         out = tmp_path / "before"
         cells = read_sweep(written(tmp_path / "before.toml", SHARING.format(out=out)))
         run_sweep(cells, out, 1, Lines(None, io.StringIO()))
@@ -674,6 +674,20 @@ def test_a_folder_that_cannot_be_is_refused_by_its_rule(folder: str, rule: str, 
     with pytest.raises(UserError, match=r"^[^\n]*sweep\.toml, cell 1: folder [^\n]*$") as caught:
         read_sweep(written(tmp_path / "sweep.toml", text))
     assert rule in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"), [("recipe = ", "is not TOML: Invalid value (at"), ("recipe = " + "1" * 5000, "has a number")]
+)
+def test_a_file_that_is_not_toml_is_called_what_it_is(text: str, words: str, tmp_path: Path) -> None:
+    file = written(tmp_path / "sweep.toml", text)
+    with pytest.raises(UserError) as caught:
+        read_sweep(file)
+    assert str(caught.value).startswith(f"sweep file {file} {words}")
+    recipe = written(tmp_path / "mine.toml", text)
+    with pytest.raises(UserError) as caught:
+        read_sweep(written(file, f"[[cell]]\nrecipe = '{recipe}'"))
+    assert str(caught.value).startswith(f"{file}, cell 1: recipe {recipe} {words}")
 
 
 def test_a_missing_file_is_one_line(tmp_path: Path) -> None:

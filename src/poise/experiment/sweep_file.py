@@ -52,7 +52,7 @@ def read_sweep(path: Path, *, outlined: bool = False) -> list[Cell]:
     wanted = "give a TOML file with recipe or [[cell]] tables, and [set] and [grid] where needed"
     if path.is_dir():
         raise UserError(f"{path} is a folder, not a sweep file; {wanted}")
-    values = parse_toml(read_toml(path, f"sweep file {path} cannot be read; {wanted}"), str(path))
+    values = parse_toml(read_toml(path, f"sweep file {path} cannot be read; {wanted}"), str(path), "sweep file")
     _check_keys(values, path)
     rows = [*_recipes(values, path), *_tables(values, path)]
     if not rows:

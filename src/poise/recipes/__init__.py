@@ -41,14 +41,14 @@ def recipe_text(name: str) -> str:
     raise UserError(f"unknown recipe '{name}'; {suggestion(name, shipped)}")
 
 
-def parse_toml(text: str, name: str) -> dict[str, Any]:
-    """The values in the text of a recipe or a sweep; a syntax error is one line that names it."""
+def parse_toml(text: str, name: str, kind: str = "recipe") -> dict[str, Any]:
+    """The values in the text of a recipe, or of another kind of file; a syntax error is one line that names it."""
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise UserError(f"recipe {name} is not TOML: {error}") from error
+        raise UserError(f"{kind} {name} is not TOML: {error}") from error
     except (ValueError, RecursionError) as error:
-        raise UserError(f"recipe {name} has a number that is too long, or is nested too deep") from error
+        raise UserError(f"{kind} {name} has a number that is too long, or is nested too deep") from error
 
 
 def read_toml(path: Path, refusal: str) -> str:
