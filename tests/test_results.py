@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from poise import store
+from poise.experiment import RunFolder
 from poise.learner import LearnerState
 
 RESULTS = Path(__file__).parents[1] / "results"
@@ -29,6 +30,22 @@ def test_a_kept_result_is_a_test_run_whose_average_is_that_of_its_exams(path: Pa
         events = [json.loads(line) for line in lzma.decompress(journal.read_bytes()).splitlines()]
         exams = [event["accuracy"] for event in events if event.get("event") == "exam"]
         assert exams == pytest.approx(curve, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    "path", sorted((RESULTS / "unfinished").glob("*/recipe.json")), ids=lambda path: path.parent.name
+)
+def test_an_unfinished_run_knows_the_start_that_it_began_from(path: Path) -> None:
+    described, folder = store.read_json(path), RunFolder(path.parent)
+    if described["recipe"]["start"] is None:
+        assert "start_fingerprint" not in described
+        return
+    start = RunFolder(RESULTS / "starts" / Path(described["recipe"]["start"]).name)
+    assert described["start_fingerprint"] == start.phase_0_fingerprint()
+    now, _ = store.read_tensors(folder.checkpoint_files()[-1], kind="checkpoint")
+    then, _ = store.read_tensors(start.phase_0, kind="phase 0")
+    origins = "memory.exemplars.origins"
+    assert {*then[origins].tolist()} <= {*now[origins].tolist()}, "the images that its network chose after phase 0"
 
 
 def test_the_figures_of_the_page_are_there() -> None:
