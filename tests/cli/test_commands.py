@@ -372,6 +372,7 @@ def test_a_dry_run_of_a_sweep_says_how_far_its_cells_are_and_writes_nothing(pois
     (plain / "result.json").unlink()
     assert "   1  begun     about" in poise("sweep", "sweep.toml", "--out", "runs", "--dry-run", "--cell", "1").out
     assert "leave --on out" in poise("sweep", "sweep.toml", "--out", "runs", "--dry-run", "--on", "ray").err
+    assert "leave --cpus-per-worker out" in poise("sweep", "sweep.toml", "--dry-run", "--cpus-per-worker", "2").err
 
 
 def test_a_dry_run_of_a_single_step_does_not_promise_hours(poise: Command) -> None:

@@ -29,6 +29,7 @@ from poise.experiment import (
     make_plan,
     read_sweep,
     refuse_failed,
+    reopen,
     sweep_cells,
 )
 from poise.experiment.dryrun import plan_cost
@@ -466,8 +467,28 @@ def test_a_phase_0_that_will_not_fit_is_refused_before_anything_is_trained(
 def test_a_start_that_no_file_system_has_stops_no_other_cell(tmp_path: Path) -> None:
     text = SWEEP.replace("[grid]", f'[[cell]]\nrecipe = "digits/lwf"\nfolder = "x"\nstart = "{"n" * 300}"\n[grid]')
     cells = [cell for cell in read_sweep(written(tmp_path / "sweep.toml", text)) if cell.name.endswith(("=0", "-s0"))]
+    refused = describe_sweep(cells, tmp_path / "out").refused
     failed = sweep_cells(cells, tmp_path / "out", 1, Lines(None, io.StringIO()))
-    assert list(failed) == ["x-seed=0"]
+    assert list(refused) == list(failed) == ["x-seed=0"]
+    for error in (refused["x-seed=0"], failed["x-seed=0"]):
+        assert isinstance(error, UserError)
+        assert "cannot be looked into (File name too long); give the folder of a run" in str(error)
+
+
+@pytest.mark.parametrize("more", [(), ("deeper", "still")], ids=["", "below"])
+def test_cells_cannot_be_put_into_a_file(more: tuple[str, ...], tmp_path: Path) -> None:
+    file = written(tmp_path / "sweep.toml", SWEEP)
+    cells, out = read_sweep(file), file.joinpath(*more)
+    for begin in (lambda: describe_sweep(cells, out), lambda: sweep_cells(cells, out, 1, Lines(None, io.StringIO()))):
+        with pytest.raises(UserError, match=r"sweep\.toml is a file; give a folder as --out"):
+            begin()
+
+
+def test_the_folder_of_a_sweep_cannot_be_resumed_but_its_runs_can(tmp_path: Path) -> None:
+    cells = read_sweep(written(tmp_path / "sweep.toml", SWEEP))[:1]
+    (folder,) = run_sweep(cells, tmp_path / "out", 1, Lines(None, io.StringIO()))
+    with pytest.raises(UserError, match=rf"give one, such as {folder}, or give the same 'poise sweep' command again"):
+        reopen(tmp_path / "out")
 
 
 class TestMovedStart:

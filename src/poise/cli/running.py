@@ -169,10 +169,11 @@ def show_outline(outline: SweepOutline) -> None:
         raise UserError(f"{counted(len(outline.refused), 'cell')} would be refused: {lines}")
 
 
-def refuse_elsewhere(place: str | None) -> None:
+def refuse_elsewhere(place: str | None, cpus_per_worker: int | None) -> None:
     """Refuse `--dry-run` of a sweep on a cluster."""
-    if place is not None:
-        raise UserError("--dry-run measures this machine, and runs nothing elsewhere; leave --on out")
+    for option, given in (("--on", place), ("--cpus-per-worker", cpus_per_worker)):
+        if given is not None:
+            raise UserError(f"--dry-run measures this machine, and runs nothing elsewhere; leave {option} out")
 
 
 def refuse_dry_run(world: World | None) -> None:

@@ -118,7 +118,7 @@ def sweep(
     if cell is not None:
         cells = [pick_cell(cells, cell, file)]
     if dry_run:
-        refuse_elsewhere(on)
+        refuse_elsewhere(on, cpus_per_worker)
         show_outline(describe_sweep(cells, out, cell or 0))
         return
     with cells_elsewhere(on, cpus_per_worker, lanes) as executor:

@@ -69,6 +69,17 @@ class RunFolder:
         """Whether a run was finished here."""
         return self.result.exists()
 
+    @property
+    def has_phase_0(self) -> bool:
+        """Whether a run can start from here; a path that cannot be one is refused."""
+        try:
+            return self.phase_0.exists()
+        except OSError as error:
+            raise UserError(
+                f"start={self.path} cannot be looked into ({os.strerror(error.errno or 0)}); "
+                "give the folder of a run that finished phase 0"
+            ) from error
+
     def difference(self, wanted: Mapping[str, Any]) -> str:
         """How the run that was started here differs from another one; empty if it does not."""
         saved = store.read_json(self.recipe)
@@ -105,7 +116,7 @@ class RunFolder:
 
     def phase_0_fingerprint(self) -> str | None:
         """What the state after the first phase is recognised by, wherever it lies; None if it is not here."""
-        if not self.phase_0.exists():
+        if not self.has_phase_0:
             return None
         return store.digest_of_tensors(store.read_tensors(self.phase_0, kind="phase 0")[0])
 

@@ -33,7 +33,7 @@ from poise.learner import Learner, LearnerState, Lookup, Settings, Surroundings,
 from poise.methods import Growth
 from poise.nets import absolute_word, named_info
 from poise.places import COLLECTIONS, EMBEDDED, RELEASES, is_name, named_place
-from poise.runfolder import CROSSVAL, saved_recipe
+from poise.runfolder import CROSSVAL, RECIPE, saved_recipe
 from poise.schema import anything, check, contents_of, fitting_together, keyed, mapped, text
 from poise.training import Executor, Workload
 
@@ -234,6 +234,9 @@ def reopen(path: Path) -> tuple[RunFolder, Plan]:
     if not folder.exists:
         if (path / CROSSVAL).exists():
             raise UserError(f"{path} holds a crossval; give the same 'poise crossval' command again to continue it")
+        if some := next(iter(sorted(path.glob(f"*/{RECIPE}"))), None):
+            sweep = "or give the same 'poise sweep' command again to continue them all"
+            raise UserError(f"{path} is not a run folder, but holds some; give one, such as {some.parent}, {sweep}")
         raise UserError(f"{path} is not a run folder; start one with 'poise run'")
     saved = store.read_json(folder.recipe)
     with contents_of(folder.recipe):

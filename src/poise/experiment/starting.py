@@ -21,8 +21,9 @@ from poise.words import counted
 def read_start(path: Path, settings: Settings, identity: Mapping[str, Any], lookup: Lookup) -> LearnerState:
     """The state after phase 0 of the run in this folder; refused where these settings would have led to another."""
     _refuse_early(settings)
-    file = RunFolder(path).phase_0
-    if not file.exists():
+    folder = RunFolder(path)
+    file = folder.phase_0
+    if not folder.has_phase_0:
         raise UserError(f"start={path} has no phase-0.safetensors; give the folder of a run that finished phase 0")
     tensors, meta = store.read_tensors(file, kind="phase 0")
     with contents_of(file, "give another start"):

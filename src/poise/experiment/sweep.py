@@ -25,6 +25,7 @@ from poise.experiment.sweep_order import rounds
 from poise.experiment.sweep_view import CellView, CellWatcher, SweepView
 from poise.report import load_result
 from poise.training import Executor, Lane, Lanes, LocalExecutor, Work, make_backend, without_pauses
+from poise.words import counted
 
 log = logging.getLogger(__name__)
 
@@ -140,7 +141,7 @@ def sweep_cells(
 def refuse_failed(failed: Collection[str], cells: Sequence[Cell]) -> None:
     """Say which cells failed, if any did."""
     if failed:
-        raise RunFailed(f"{len(failed)} of {len(cells)} cells failed: {', '.join(failed)}")
+        raise RunFailed(f"{len(failed)} of {counted(len(cells), 'cell')} failed: {', '.join(failed)}")
 
 
 def cell_lanes(count: int | None, cells: Sequence[Cell]) -> Lanes:

@@ -13,6 +13,7 @@ from poise.experiment.sweep_file import Cell
 
 def rounds(cells: Sequence[Cell], out: Path) -> list[list[Cell]]:
     """The cells, those first that wait for no other; the others after the one from whose phase 0 they start."""
+    _refuse_file(out)
     first, left, found = _find_awaited(cells, out), list(cells), list[list[Cell]]()
     for cell in cells:
         other = first[cell.name]
@@ -29,6 +30,13 @@ def rounds(cells: Sequence[Cell], out: Path) -> list[list[Cell]]:
         found.append(ready)
         left = waiting
     return found
+
+
+def _refuse_file(out: Path) -> None:
+    """Refuse a place in which no cell could have its folder."""
+    there = next((path for path in (out, *out.parents) if _is_there(path)), None)
+    if there is not None and not there.is_dir():
+        raise UserError(f"{there} is a file; give a folder as --out")
 
 
 def _find_awaited(cells: Sequence[Cell], out: Path) -> dict[str, Cell | None]:
