@@ -27,6 +27,7 @@ from poise.experiment import (
     describe_sweep,
     load_recipe,
     make_plan,
+    pick_cell,
     read_sweep,
     refuse_failed,
     reopen,
@@ -121,6 +122,14 @@ def test_tables_in_a_grid_are_what_they_were(tmp_path: Path) -> None:
     text = "recipe = 'digits/lucir'\n[grid]\naction = [{lr = 0.1}, {lr = 0.02}]"
     cells = read_sweep(written(tmp_path / "sweep.toml", text))
     assert [cell.plan.recipe.action for cell in cells] == [{"lr": 0.1}, {"lr": 0.02}]
+
+
+def test_a_key_with_dots_in_a_grid_may_be_written_as_elsewhere(tmp_path: Path) -> None:
+    texts = ["[grid]\naction.lr = [0.1, 0.02]", "[grid.action]\nlr = [0.1, 0.02]", "[grid]\n'action.lr' = [0.1, 0.02]"]
+    for text in texts:
+        cells = read_sweep(written(tmp_path / "sweep.toml", f"recipe = 'digits/lucir'\n{text}"))
+        assert [cell.plan.recipe.action for cell in cells] == [{"lr": 0.1}, {"lr": 0.02}]
+        assert [cell.name.rpartition("-")[2] for cell in cells] == ["action.lr=0.1", "action.lr=0.02"]
 
 
 @pytest.mark.parametrize("lanes", [1, 3])
@@ -491,6 +500,20 @@ def test_the_folder_of_a_sweep_cannot_be_resumed_but_its_runs_can(tmp_path: Path
         reopen(tmp_path / "out")
 
 
+@pytest.mark.parametrize(("count", "words"), [(1, "describes 1 cell, number 0"), (2, "describes 2 cells, 0 to 1")])
+def test_a_cell_that_is_not_there_is_refused(count: int, words: str, tmp_path: Path) -> None:
+    cells = read_sweep(written(tmp_path / "sweep.toml", SWEEP))[:count]
+    for number in (-1, count):
+        with pytest.raises(UserError, match=words):
+            pick_cell(cells, number, tmp_path / "sweep.toml")
+
+
+def test_a_sweep_file_is_no_recipe(tmp_path: Path) -> None:
+    file = written(tmp_path / "sweep.toml", SWEEP)
+    with pytest.raises(UserError, match=rf"is a sweep file, not a recipe; run it with 'poise sweep {file}'"):
+        load_recipe(str(file))
+
+
 class TestMovedStart:
     """A cell that was begun, whose start lies at another path now."""
 
@@ -663,6 +686,17 @@ class TestOutline:
         ("recipe = 'digits/lucir'\n[grid]\naction = [{lr = 1}]\n'action.lr' = [1]", "in [grid] sets `action.lr`"),
         ("[[cell]]\nrecipe = 'digits/lucir'\noptions = {}", "cell 1: `options` is a table without keys"),
         ("recipe = 'digits/lucir'\n[set.memory.x]", "`memory.x` is a table without keys"),
+        ("recipe = 'digits/lucir'\n[grid.action]", "`action` is a table without keys"),
+        ("recipe = 'digits/lucir'\n[grid]\naction.lr = 1", "grid.action.lr must be a list"),
+        ("recipe = 'digits/lucir'\n[grid]\n'action.lr' = [1]\naction.lr = [2]", "`action.lr` is there with quotation"),
+        ("recipe = 'digits/lucir'\n[set]\n'action.lr' = 1\naction.lr = 2", "`action.lr` is there with quotation"),
+        ("[[cell]]\nrecipe = 'digits/lucir'\n'action.lr' = 1\naction.lr = 2", "cell 1: `action.lr` is there with"),
+        ("recipe = 'digits/lucir'\nepochs = 1", "sweep.toml: `epochs` at the top is for no cell; put it under [set]"),
+        ("method = 'lucir'", "is a recipe, not a sweep file; run it with 'poise run "),
+        ("recipe = 'digits/lucir'\n[set]\nrecipe = 'digits/lwf'", "take `recipe` out of [set]"),
+        ("recipe = 'digits/lucir'\n[grid]\nrecipe = ['digits/lwf']", "take `recipe` out of [grid]"),
+        ("[[cell]]\nrecipe = 'digits/lucir'\nfoldr = 'x'", "cell 1: unknown key 'foldr'; did you mean 'folder'?"),
+        ("recipe = ['digits/podnet', 'digits/lwf']\n[set]\naction.pod = 1", "sweep.toml, recipe 'digits/lwf': "),
         (f"recipe = 'digits/lucir'\n[grid]\nstart = ['{'n' * 240}']", "a folder's name of 2"),
     ],
 )

@@ -24,7 +24,7 @@ from poise.data import ALL_IMAGES, LARGEST_SIZE, LEAST_SIZE, Budget, ImageSet
 from poise.errors import UserError, check_plain, shown, suggestion
 from poise.learner import KEYS, Settings, Surroundings, suit
 from poise.methods import METHODS, Method
-from poise.recipes import parse_toml, recipe_text
+from poise.recipes import read_recipe
 from poise.recipes.keys import refuse_unknown_keys
 from poise.training import PRECISIONS
 from poise.tuning import tuner_names
@@ -241,7 +241,7 @@ class Recipe(BaseModel):
 
 def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
     """The recipe of that name (or the TOML file at that path) with `key=value` overrides."""
-    return make_recipe(parse_toml(recipe_text(name), name), overrides)
+    return make_recipe(read_recipe(name), overrides)
 
 
 def make_recipe(values: Mapping[str, Any], overrides: Sequence[str] = ()) -> Recipe:

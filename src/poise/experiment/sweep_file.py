@@ -13,12 +13,12 @@ from typing import Any, Final
 from poise.data.sources import open_source
 from poise.errors import UserError, check_plain, shown, suggestion
 from poise.experiment.plan import Opening, Plan, make_plan
-from poise.experiment.recipe import make_recipe
-from poise.recipes import parse_toml, read_toml, recipe_text
+from poise.experiment.recipe import Recipe, make_recipe
+from poise.recipes import SWEEP_KEYS, parse_toml, read_recipe, read_toml
+from poise.recipes.keys import LIST_KEYS
 from poise.runfolder import REPORT
-from poise.words import one_line, toml_value
+from poise.words import counted, one_line, toml_value
 
-SWEEP_KEYS: Final = ("recipe", "cell", "set", "grid")
 MOST_CELLS: Final = 10_000
 MOST_NAME: Final = 200  # bytes of a folder's name that is given
 LONGEST_NAME: Final = 255  # bytes of a name that most file systems take
@@ -40,8 +40,8 @@ class _Row:
 
     recipe: str
     keys: Mapping[str, Any]
+    place: str  # where it is in the file
     folder: str | None = None
-    place: str | None = None  # where it is in the file, if it is a `[[cell]]` table
 
 
 def read_sweep(path: Path, *, outlined: bool = False) -> list[Cell]:
@@ -57,13 +57,13 @@ def read_sweep(path: Path, *, outlined: bool = False) -> list[Cell]:
     rows = [*_recipes(values, path), *_tables(values, path)]
     if not rows:
         raise UserError(_needs_rows(path))
-    grid = {key: _check_list(key, choices) for key, choices in values.get("grid", {}).items()}
+    grid = {key: _check_list(key, choices) for key, choices in _flatten(values.get("grid", {})).items()}
     for one, other in itertools.permutations(grid, 2):
         if other.startswith(f"{one}."):
             raise UserError(f"{path}: `{one}` in [grid] sets `{other}` of [grid], too; leave one of them out")
     _refuse_set_twice(values.get("set", {}), "[set]", grid, str(path))
     for row in rows:
-        _refuse_set_twice(row.keys, "a [[cell]]", grid, row.place or "")
+        _refuse_set_twice(row.keys, "a [[cell]]", grid, row.place)
     _check_count(path, len(rows) * math.prod(map(len, grid.values())))
     opening = functools.cache(lambda data, size: open_source(data, size=size, outlined=outlined))  # for many cells
     chosen = [dict(zip(grid, combination, strict=True)) for combination in itertools.product(*grid.values())]
@@ -81,7 +81,8 @@ def read_sweep(path: Path, *, outlined: bool = False) -> list[Cell]:
 def pick_cell(cells: list[Cell], number: int, file: Path) -> Cell:
     """The cell of this number, counted from 0."""
     if not 0 <= number < len(cells):
-        raise UserError(f"--cell {number}: {file} describes {len(cells)} cells, 0 to {len(cells) - 1}")
+        numbers = f"0 to {len(cells) - 1}" if len(cells) > 1 else "number 0"
+        raise UserError(f"--cell {number}: {file} describes {counted(len(cells), 'cell')}, {numbers}")
     return cells[number]
 
 
@@ -93,15 +94,26 @@ def _check_keys(values: Mapping[str, Any], path: Path) -> None:
         for inner in _keys_in(value):
             _check_key(inner, path)
         if key not in SWEEP_KEYS:
-            raise UserError(f"unknown key '{key}' in {path}; {suggestion(key, SWEEP_KEYS)}")
+            raise UserError(_explain_unknown(key, values, path))
     for key in ("set", "grid"):
         table = values.get(key, {})
         if not isinstance(table, dict):
             raise UserError(f"[{key}] in {path} must be a table of keys and values")
-        if key == "set":
-            _refuse_empty(table, str(path))
+        _refuse_empty(table, str(path))
+        _refuse_repeated(table, str(path))
+        if "recipe" in table:
+            raise UserError(f"{path}: take `recipe` out of [{key}], to the top of the file; it may be a list of names")
         if "folder" in table:
             raise UserError(f"{path}: `folder` in [{key}] would be the same for many cells; give it in a [[cell]]")
+
+
+def _explain_unknown(key: str, values: Mapping[str, Any], path: Path) -> str:
+    """What to do about a key at the top of a sweep file that is none of its own."""
+    if key not in Recipe.model_fields:
+        return f"unknown key '{key}' in {path}; {suggestion(key, SWEEP_KEYS)}"
+    if not values.keys() & {*SWEEP_KEYS}:
+        return f"{path} is a recipe, not a sweep file; run it with 'poise run {path}'"
+    return f"{path}: `{key}` at the top is for no cell; put it under [set], or a list of its values under [grid]"
 
 
 def _check_key(key: str, path: Path) -> None:
@@ -127,7 +139,7 @@ def _recipes(values: Mapping[str, Any], path: Path) -> Iterator[_Row]:
     recipes = [recipes] if isinstance(recipes, str) else recipes
     if not isinstance(recipes, list) or not all(isinstance(name, str) for name in recipes):
         raise UserError(_needs_rows(path))
-    return (_Row(name, {}) for name in recipes)
+    return (_Row(name, {}, f"{path}, recipe {shown(name)}") for name in recipes)
 
 
 def _tables(values: Mapping[str, Any], path: Path) -> Iterator[_Row]:
@@ -150,8 +162,13 @@ def _make_row(table: Mapping[str, Any], place: str) -> _Row:
         raise UserError(f'{place}: each [[cell]] needs recipe = "NAME"')
     if folder is not None:
         _check_folder(folder, place)
+    for key in table:
+        if key.partition(".")[0] not in {*Recipe.model_fields, "recipe", "folder"}:
+            nearest = suggestion(key, [*Recipe.model_fields, "recipe", "folder"])
+            raise UserError(f"{place}: unknown key '{key}'; {nearest} (all keys: '{LIST_KEYS}')")
     _refuse_empty(table, place)
-    return _Row(recipe, {key: value for key, value in table.items() if key not in ("recipe", "folder")}, folder, place)
+    _refuse_repeated(table, place)
+    return _Row(recipe, {key: value for key, value in table.items() if key not in ("recipe", "folder")}, place, folder)
 
 
 def _refuse_empty(table: Mapping[str, Any], place: str) -> None:
@@ -161,6 +178,19 @@ def _refuse_empty(table: Mapping[str, Any], place: str) -> None:
             raise UserError(f"{place}: `{key}` is a table without keys, which changes nothing; leave it out")
         if isinstance(value, dict):
             _refuse_empty({f"{key}.{inner}": each for inner, each in value.items()}, place)
+
+
+def _refuse_repeated(table: Mapping[str, Any], place: str) -> None:
+    """Refuse a key with dots that is there twice: in quotation marks, for TOML it is another one."""
+    keys = list(_dotted_keys(table))
+    if twice := next((key for key in keys if keys.count(key) > 1), None):
+        raise UserError(f"{place}: `{twice}` is there with quotation marks and without; leave one of them out")
+
+
+def _dotted_keys(table: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """The keys of a table and of those in it, as `_flatten` calls them."""
+    for key, value in table.items():
+        yield from _dotted_keys(value, f"{prefix}{key}.") if isinstance(value, dict) else (prefix + key,)
 
 
 def _check_folder(name: object, place: str) -> None:
@@ -211,16 +241,14 @@ def _check_count(path: Path, cells: int) -> None:
 def _cell(row: _Row, fixed: dict[str, Any], chosen: dict[str, Any], opening: Opening) -> Cell:
     words = [f"{key}={toml_value(value)}" for key, value in {**_flatten(fixed), **_flatten(row.keys), **chosen}.items()]
     try:
-        plan = make_plan(row.recipe, make_recipe(parse_toml(recipe_text(row.recipe), row.recipe), words), opening)
+        plan = make_plan(row.recipe, make_recipe(read_recipe(row.recipe), words), opening)
     except UserError as error:
-        if row.place is None:
-            raise
         raise UserError(f"{row.place}: {error}") from error
     if row.folder is None:
         extra = [f"{key}={value}" for key, value in chosen.items() if key not in NAMED_KEYS]
         return Cell(_check_length(_as_name("-".join([plan.default_folder().name, *extra])), row), plan)
     name = "-".join([row.folder, *(_as_name(f"{key}={value}").replace("\\", "-") for key, value in chosen.items())])
-    _check_folder(name, row.place or "")
+    _check_folder(name, row.place)
     return Cell(name, plan)
 
 
@@ -229,7 +257,7 @@ def _check_length(name: str, row: _Row) -> str:
     if (size := len(name.encode())) > LONGEST_NAME:
         rule = f"a folder's name of {size} bytes, of which the recipe's and the values of [grid] take too many"
         advice = f"{LONGEST_NAME} are possible; list shorter values, or give them to [[cell]] tables with a folder"
-        raise UserError(f"{row.place or row.recipe}: {rule}; {advice}")
+        raise UserError(f"{row.place}: {rule}; {advice}")
     return name
 
 

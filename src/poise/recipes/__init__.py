@@ -21,6 +21,9 @@ DEFAULT_RECIPE: Final = "digits/lucir"
 #: Options whose default has changed, by method, with the former one: files in which they are missing mean that.
 FORMER_OPTIONS: Final[Mapping[str, Mapping[str, float | str]]] = {"aanets": {"eta": "kept"}}
 
+#: The keys of a sweep file, none of which is a recipe's.
+SWEEP_KEYS: Final = ("recipe", "cell", "set", "grid")
+
 _USUAL_MEMORY: Final = 20  # images of each class
 _LARGEST_FILE: Final = 2**20  # bytes of a recipe or a sweep
 
@@ -39,6 +42,14 @@ def recipe_text(name: str) -> str:
         path = files.expand_user(name)
         return read_toml(path, f"recipe file {path} cannot be read; see 'poise recipes' for the shipped ones")
     raise UserError(f"unknown recipe '{name}'; {suggestion(name, shipped)}")
+
+
+def read_recipe(name: str) -> dict[str, Any]:
+    """The values of a shipped recipe or of a TOML file; a sweep file is refused."""
+    values = parse_toml(recipe_text(name), name)
+    if values.keys() & {*SWEEP_KEYS}:
+        raise UserError(f"{name} is a sweep file, not a recipe; run it with 'poise sweep {name}'")
+    return values
 
 
 def parse_toml(text: str, name: str, kind: str = "recipe") -> dict[str, Any]:
