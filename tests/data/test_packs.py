@@ -316,9 +316,9 @@ def test_a_pack_that_was_killed_goes_on_with_its_class(folder: Path, tmp_path: P
     make(folder, tmp_path / "whole.pack")
     words = "data", "pack", str(folder), "--out", str(tmp_path / "some.pack"), "--size", "12", "--jobs", "1"
     for number in (1, 3, 2):  # of what is written in each attempt
-        code, _ = driven("poise.data.packing:_Unfinished:end", number, signal.SIGKILL, *words)
+        code, _ = driven("poise.data.unfinished_pack:UnfinishedPack:end", number, signal.SIGKILL, *words)
         assert code == -signal.SIGKILL
-    code, printed = driven("poise.data.packing:_Unfinished:end", 99, signal.SIGKILL, *words)
+    code, printed = driven("poise.data.unfinished_pack:UnfinishedPack:end", 99, signal.SIGKILL, *words)
     assert code == 0
     assert "images were packed before" in printed
     assert (tmp_path / "some.pack").read_bytes() == (tmp_path / "whole.pack").read_bytes()
