@@ -87,6 +87,16 @@ def open_plain(path: str | Path, most: int | None = None) -> BufferedReader:
         raise
 
 
+@contextlib.contextmanager
+def naming(path: str | Path) -> Iterator[None]:
+    """What the system refuses in here is said of this file, unless it names another one itself: a read does not."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
+
+
 def read_bytes(path: str | Path, most: int = MOST_DOCUMENT) -> bytes:
     """All of a plain file, which has at most so many bytes."""
     with open_plain(path, most) as file:

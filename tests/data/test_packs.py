@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
 import multiprocessing
@@ -21,7 +22,7 @@ from PIL import Image
 from torch.utils.data import DataLoader, Subset
 
 from poise import Learner, store
-from poise.data import Augmentation, Preprocessing, inputs, to_pixels
+from poise.data import Augmentation, Feed, ImageSet, Preprocessing, inputs, to_pixels
 from poise.data.inputs import LONGEST
 from poise.data.labelled import read_labelled
 from poise.data.packing import Packed, Packing, read_classes
@@ -481,6 +482,57 @@ def test_a_pack_that_is_cut_off_while_it_is_used_is_one_line(folder: Path, tmp_p
             read(everything)
     pack.path.write_bytes(whole)
     assert torch.equal(images.gather(everything), before)
+
+
+def test_a_disk_that_fails_when_an_image_is_first_read_is_an_error_that_names_the_pack(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look at a map of it would end the process with a bus error."""
+    pack = make(folder, tmp_path / "some.pack")
+    images, read = pack.store(TRAIN), os.preadv
+
+    def fail_after_two(handle: int, buffers: list[memoryview], place: int) -> int:
+        if place >= pack.blocks[0].place + pack.blocks[0].length:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return read(handle, buffers, place)
+
+    monkeypatch.setattr(os, "preadv", fail_after_two)
+    labels = pack.labels(TRAIN)
+    batches = Feed(ImageSet(images, labels, labels), torch.device("cpu")).batches(torch.arange(15), [(0, 5), (5, 9)])
+    assert len(next(batches)[1]) == 5
+    with pytest.raises(OSError, match="Input/output error") as caught:
+        next(batches)
+    assert caught.value.filename == str(pack.path)
+
+
+def test_a_pack_that_is_cut_off_at_the_moment_of_reading_is_one_line(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pack, read = make(folder, tmp_path / "some.pack"), os.preadv
+    images = pack.store(TRAIN)
+
+    def cut_off(handle: int, buffers: list[memoryview], place: int) -> int:
+        os.truncate(pack.path, pack.blocks[0].place + 10)
+        return read(handle, buffers, place)
+
+    monkeypatch.setattr(os, "preadv", cut_off)
+    with pytest.raises(Damaged, match=r"some\.pack was cut off or written anew while it was used"):
+        images.gather(torch.arange(3))
+
+
+def test_an_image_that_comes_in_several_pieces_is_read_to_its_end(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images, read, counts = make(folder, tmp_path / "some.pack").store(TRAIN), os.preadv, list[int]()
+
+    def read_little(handle: int, buffers: list[memoryview], place: int) -> int:
+        counts.append(read(handle, [buffers[0][:100]], place))
+        return counts[-1]
+
+    monkeypatch.setattr(os, "preadv", read_little)
+    images.gather(torch.tensor([2]))
+    assert len(counts) > 4
+    assert sum(counts) == int(images.sizes[2].prod()) * 3
 
 
 def test_a_pack_that_is_written_over_while_it_is_used_is_looked_at_again(folder: Path, tmp_path: Path) -> None:

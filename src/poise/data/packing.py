@@ -86,11 +86,8 @@ class Packing:
         _warn_of_unexamined(sorted(set(layout.train) - set(layout.train if layout.test is None else layout.test)))
         with locks.locked(self._beside("lock"), f"is packing {self.out}; wait for it", sign=True):
             self._refuse_existing()  # finished by another process meanwhile: many files take long to list
-            try:
+            with files.naming(self.out):  # a full disk does not say where
                 yield from self._pack(layout)
-            except OSError as error:  # such as a full disk, of which the system does not say where
-                error.filename = error.filename or str(self.out)
-                raise
 
     def _refuse_existing(self) -> None:
         if self.out.exists() or self.out.is_symlink():

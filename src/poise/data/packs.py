@@ -128,7 +128,7 @@ class Pack:
     def open(path: Path) -> Pack:
         """Read and check the index; a file that is no pack, is cut off or has a damaged index is refused."""
         footer = read_footer(path)
-        with files.open_plain(path) as file:
+        with files.naming(path), files.open_plain(path) as file:
             file.seek(footer.place)
             data = file.read(footer.length)
         if digest_of(data) != footer.digest:
@@ -202,11 +202,13 @@ class PackedStore(FlatStore):
         self._path, self._part, self._known_as = pack.path, part, pack.identity(part)
         self._blocks = blocks = [block for block in pack.blocks if block.part == part]
         self._described = pack.described(part)
-        first, self._stop = blocks[0].place, blocks[-1].place + blocks[-1].length
+        self._first, self._stop = blocks[0].place, blocks[-1].place + blocks[-1].length
         self._file = files.open_plain(pack.path)  # stays open, so that it is seen whether it changes
         weakref.finalize(self, self._file.close)
         self._refuse_shorter(os.fstat(self._file.fileno()))  # than its index said a moment ago
-        self._map = mmap.mmap(self._file.fileno(), self._stop - first, access=mmap.ACCESS_READ, offset=first)
+        self._map = mmap.mmap(
+            self._file.fileno(), self._stop - self._first, access=mmap.ACCESS_READ, offset=self._first
+        )
         sizes = torch.from_numpy(self._described.sizes.astype(np.int64))
         with warnings.catch_warnings():  # that it must not be written to, which nobody does
             warnings.simplefilter("ignore")
@@ -258,8 +260,7 @@ class PackedStore(FlatStore):
             self._written = found.st_mtime_ns
         wanted, checked = np.unique(indices.cpu().numpy()), self._checked
         for index in wanted[~checked[wanted]].tolist():
-            start, stop = self._place(index)
-            if digest_of(memoryview(self._map)[start:stop]) != self._described.pixels[index].tobytes():
+            if digest_of(self._read(index)) != self._described.pixels[index].tobytes():
                 stops = np.cumsum([block.images for block in self._blocks])
                 name = self._blocks[int(np.searchsorted(stops, index, side="right"))].name
                 raise Damaged(
@@ -268,10 +269,25 @@ class PackedStore(FlatStore):
                 )
             checked[index] = True
 
+    def _read(self, index: int) -> memoryview:
+        """The bytes of an image by an ordinary read: where the disk fails, a look at the map would end the process."""
+        start, stop = self._place(index)
+        data, done = np.empty(stop - start, dtype=np.uint8).data, 0
+        with files.naming(self._path):
+            while done < len(data):
+                count = os.preadv(self._file.fileno(), [data[done:]], self._first + start + done)
+                if not count:  # it was longer a moment ago
+                    raise self._cut_off()
+                done += count
+        return data
+
     def _refuse_shorter(self, found: os.stat_result) -> None:
-        """Refuse a file that has lost its end since it was opened: reading there would end the process."""
+        """Refuse a file that has lost its end since it was opened: a look at the map there would end the process."""
         if found.st_size < self._stop:
-            raise Damaged(f"{self._path} was cut off or written anew while it was used; put it back as it was")
+            raise self._cut_off()
+
+    def _cut_off(self) -> Damaged:
+        return Damaged(f"{self._path} was cut off or written anew while it was used; put it back as it was")
 
 
 def _reopen(path: Path, part: str, shape: Shape, identity: str) -> PackedStore:
