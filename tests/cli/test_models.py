@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import json
+import os
 import shutil
 import signal
 import stat
@@ -510,6 +513,101 @@ def test_of_a_pack_the_training_part_is_learned_and_the_test_part_scored(
     done = poise("score", "model", "others.pack")
     assert "others.pack has no test part: these are the images that are trained on" in done.err
     assert "class 'yak' is unknown to this learner; its 2 images are not counted" in done.out
+
+
+@pytest.fixture
+def packed(model: Path, poise: Command) -> Path:
+    """A pack of what the model was trained for, of images of another size than it sees."""
+    pictures(Path("images/train"), "cat dog", count=6)
+    pictures(Path("images/val"), "cat dog", count=5, first=20)
+    assert poise("data", "pack", "images", "--out", "some.pack", "--size", "12").code == 0
+    return Path("some.pack")
+
+
+def test_the_test_part_of_a_pack_is_predicted_with_names_that_lead_to_the_files(
+    model: Path, packed: Path, poise: Command
+) -> None:
+    photo, files = Path("images/train/cat/0.png"), [*_files("images/val", "cat"), *_files("images/val", "dog")]
+    names = [f"some.pack:test/{file.parent.name}/{number % 5}" for number, file in enumerate(files)]
+    lines = [line.split("\t") for line in poise("predict", model, photo, packed, photo).out.splitlines()]
+    assert [line[0] for line in lines] == [str(photo), *names, str(photo)], "in the order of the command"
+    chances = Learner.load(model).predict_proba(packed)
+    assert [line[2] for line in lines[1:-1]] == [f"{chance:.3f}" for chance in chances.max(axis=1)]
+    found = [json.loads(line) for line in poise("predict", model, packed, "--json").out.splitlines()]
+    assert [f"{each['path']}:{each['image']}" for each in found] == names
+    digests = [hashlib.blake2b(file.read_bytes(), digest_size=16).hexdigest() for file in files]
+    assert [each["source"] for each in found] == digests
+
+
+@pytest.mark.parametrize("size", [8, 12])  # mapped as it is; scaled
+def test_a_pack_is_predicted_a_few_images_at_a_time(
+    size: int, model: Path, packed: Path, poise: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed.unlink()
+    assert poise("data", "pack", "images", "--out", packed, "--size", size).code == 0
+    at_once, lengths = poise("predict", model, packed).out, list[int]()
+    predict = Learner.predict_proba
+
+    def note_length(learner: Learner, images: Tensor) -> object:
+        lengths.append(len(images))
+        return predict(learner, images)
+
+    monkeypatch.setattr(prediction, "CHUNK", 4)
+    monkeypatch.setattr(Learner, "predict_proba", note_length)
+    assert poise("predict", model, packed).out == at_once
+    assert lengths == [4, 4, 2]
+
+
+def test_a_damaged_pack_is_one_line_of_predict(
+    model: Path, packed: Path, poise: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = bytearray(packed.read_bytes())
+
+    def fail(handle: int, buffers: object, place: int) -> int:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as failing:
+        failing.setattr(os, "preadv", fail)
+        done = poise("predict", model, packed)
+    assert (done.code, done.out) == (1, "")
+    assert done.err == "poise: some.pack: Input/output error; nothing that was saved is lost\n"
+    packed.write_bytes(data[: len(data) // 2])
+    done = poise("predict", model, "images/val", packed)
+    assert (done.code, done.out, done.err.count("\n")) == (1, "", 1), "before anything is predicted"
+    assert "some.pack is cut off" in done.err
+    data[2 << 16] ^= 255  # in the test part
+    packed.write_bytes(data)
+    done = poise("predict", model, packed)
+    assert (done.code, done.err.count("\n")) == (1, 1)
+    assert "image 0 of its test part, of class 'cat', is not as it was packed" in done.err
+
+
+def test_where_a_pack_has_only_one_part_predict_says_so(
+    model: Path, packed: Path, poise: Command, caplog: pytest.LogCaptureFixture
+) -> None:
+    packed.unlink()
+    shutil.rmtree("images/val")
+    assert poise("data", "pack", "images", "--out", packed, "--size", "8").code == 0
+    done = poise("predict", model, packed)
+    assert done.out.startswith("some.pack:train/cat/0\t")
+    assert caplog.messages == ["some.pack has no test part: these are the images that are trained on"]
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("predict some.pack images", "some.pack is a pack of images, not the file of a learner"),
+        ("score some.pack images/val", "some.pack is a pack of images, not the file of a learner"),
+        ("learn some.pack images/train", "some.pack is a pack of images, not the file of a learner"),
+        ("cam model --images some.pack", "some.pack is a pack, and maps are drawn of at most 24 images"),
+        ("data pack some.pack --out other.pack", "some.pack is a pack already"),
+    ],
+)
+@pytest.mark.usefixtures("packed")
+def test_a_pack_where_it_makes_no_sense_is_one_line(words: str, line: str, poise: Command) -> None:
+    done = poise(*words.split())
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+    assert line in done.err
 
 
 @pytest.mark.parametrize(("size", "options"), [(60, ()), (32, ()), (20, ()), (128, ("--image-size", "32"))])

@@ -184,6 +184,7 @@ READERS = {
     "data/feed.py": "batches",
     "data/images.py": "digests of single images",
     "data/labelled.py": "few images of a user",
+    "data/packed_images.py": "images of a pack, a few at a time",
     "data/augment.py": "mean and standard deviation",
     "training/step.py": "two images, through the feed",
     "training/capture.py": "batches, through the feed",

@@ -9,7 +9,6 @@ import typer
 
 from poise.cli.words import Checkpoints, path_argument, say, show
 from poise.errors import UserError
-from poise.places import image_files
 from poise.store import CHECKPOINT_SECONDS
 from poise.words import json_line, one_line
 
@@ -74,7 +73,9 @@ def _memory(word: str | None) -> int | str | None:
 
 def predict(
     model: Trained,
-    paths: Annotated[list[Path], path_argument("Image files, and folders with images in and below them.")],
+    paths: Annotated[
+        list[Path], path_argument("Image files, folders with images in and below them, packs (test part).")
+    ],
     top: Annotated[int, typer.Option("--top", help="How many classes are printed for each image.", min=1)] = 1,
     reject: Annotated[
         str | None,
@@ -89,14 +90,13 @@ def predict(
     device: Device = "auto",
 ) -> None:
     """Print the most probable class of each image, and how probable it is."""
-    from poise.experiment import ModelFile, predict_files, set_reject
+    from poise.experiment import ModelFile, predict_paths, set_reject
 
     learner = ModelFile(model).load(device)
     if reject is not None:
         set_reject(learner, reject)
-    files = [file for path in paths for file in _images_of(path)]
     named, failed, read = set(paths), list[UserError](), 0
-    for prediction in predict_files(learner, files, top, reject=reject is not None):
+    for prediction in predict_paths(learner, paths, top, reject=reject is not None):
         if as_json:
             show(json_line(prediction.as_json()))
         elif prediction.unread is None:
@@ -111,12 +111,6 @@ def predict(
         raise failed[0]
     if not read:
         raise UserError("none of these images could be read")
-
-
-def _images_of(path: Path) -> list[Path]:
-    if not path.exists():
-        raise UserError(f"image {path} does not exist; check the path")
-    return image_files(path)
 
 
 def score(

@@ -27,7 +27,8 @@ from poise.data.inputs import (
     suitable_square,
     to_pixels,
 )
-from poise.data.packs import TEST, TRAIN, Pack, PackedStore
+from poise.data.packed_images import PackedPart
+from poise.data.packs import Pack
 from poise.data.sources import image_files, labelled_files
 from poise.data.stores import PixelStore, as_store
 from poise.errors import UserError
@@ -175,33 +176,9 @@ def _pack_of(images: Any) -> Pack | None:  # noqa: ANN401 - whatever a user give
 
 
 def _read_pack(pack: Pack, wanted: Wanted, *, held_out: bool) -> Read:
-    """One part of a pack, each image seen as a photo is; the names of its classes are the labels.
-
-    Where nothing is to be scaled, the images are mapped. Others are scaled once, as photos are that come from files.
-    """
-    part = TEST if held_out and pack.has_test else TRAIN
-    labels = [pack.class_names[label] for label in pack.labels(part).tolist()]
-    height, width = wanted.size or suitable_square(pack.size)
-    short_side = wanted.short_side or (height if wanted.size is None else max(height, pack.size))
-    if short_side == pack.size and height == width and wanted.channels == pack.channels:
-        return Read(pack.store(part, height), labels)
-    return Read(decode_store(_Photos(pack.store(part)), (height, width), wanted.channels, short_side), labels)
-
-
-class _Photos(Sequence[Any]):
-    """The whole images of a pack as PIL images, one at a time."""
-
-    def __init__(self, store: PackedStore) -> None:
-        self._store = store
-
-    def __len__(self) -> int:
-        return len(self._store)
-
-    def __getitem__(self, place: Any) -> Any:  # noqa: ANN401 - the number of an image, and a PIL image
-        if place >= len(self):
-            raise IndexError(place)
-        pixels = self._store.loaded(torch.tensor([place], device="cpu")).image(0).numpy()
-        return Image.fromarray(pixels[0] if len(pixels) == 1 else np.ascontiguousarray(pixels.transpose(1, 2, 0)))
+    """One part of a pack; the names of its classes are the labels."""
+    seen = PackedPart.of(pack, *wanted, held_out=held_out)
+    return Read(seen.read(), seen.labels())
 
 
 # Datasets and loaders -------------------------------------------------------------------------------------------------

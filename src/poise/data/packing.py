@@ -23,7 +23,7 @@ from poise.data.processes import decode_in_order
 from poise.data.suitable import LARGEST_SIZE, LEAST_SIZE
 from poise.data.unfinished_pack import UnfinishedPack, listing_of
 from poise.errors import UserError, check_whole, suggestion
-from poise.places import COLLECTIONS, Files, Layout, scan
+from poise.places import COLLECTIONS, Files, Layout, is_pack, scan
 from poise.places.packfile import ENDING
 
 log = logging.getLogger(__name__)
@@ -82,6 +82,8 @@ class Packing:
         if self.out.suffix != ENDING:
             raise UserError(f"{self.out} must end in {ENDING}, by which a pack is recognised")
         self._refuse_existing()
+        if is_pack(self.folder):
+            raise UserError(f"{self.folder} is a pack already; give the folder of images that it was made of")
         layout = choose_classes(scan(self.folder), self.classes, self.folder)
         _warn_of_unexamined(sorted(set(layout.train) - set(layout.train if layout.test is None else layout.test)))
         with locks.locked(self._beside("lock"), f"is packing {self.out}; wait for it", sign=True):

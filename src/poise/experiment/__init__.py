@@ -6,7 +6,15 @@ from poise.experiment.examiner import Exam, Examiner, split_for_development
 from poise.experiment.folder import RunFolder
 from poise.experiment.model_file import Lesson, ModelFile
 from poise.experiment.plan import Plan, make_plan, open_outlined, reopen
-from poise.experiment.prediction import FolderScore, Prediction, predict_files, score_folder, set_reject
+from poise.experiment.prediction import (
+    FolderScore,
+    Prediction,
+    predict_files,
+    predict_pack,
+    predict_paths,
+    score_folder,
+    set_reject,
+)
 from poise.experiment.progress import Lines, Quiet, Watcher, make_watcher
 from poise.experiment.ranks import Follower, open_ranks
 from poise.experiment.recipe import (
@@ -59,6 +67,8 @@ __all__ = [
     "parse_once",
     "pick_cell",
     "predict_files",
+    "predict_pack",
+    "predict_paths",
     "read_sweep",
     "refuse_failed",
     "reopen",

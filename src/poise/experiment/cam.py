@@ -23,6 +23,7 @@ from poise.experiment.folder import RunFolder
 from poise.experiment.plan import Plan, refuse_other_exam, reopen
 from poise.files import open_plain
 from poise.learner import Learner
+from poise.places import is_pack
 from poise.report import Figure, RunRecord, Subject, cam_figure, load_result, look, reason_for, run_of_result
 
 log = logging.getLogger(__name__)
@@ -155,6 +156,10 @@ def image_maps(paths: Sequence[Path], images: Sequence[Path]) -> Figure:
 
     An image in a folder named like a class is assumed to show that class.
     """
+    for path in filter(is_pack, images):
+        raise UserError(
+            f"{path} is a pack, and maps are drawn of at most {MOST_IMAGES} images; give image files of them"
+        )
     files = [file for path in images for file in image_files(path)]
     if len(files) > MOST_IMAGES:
         raise UserError(f"{len(files)} images are too many for one figure; give at most {MOST_IMAGES}")

@@ -19,7 +19,7 @@ from poise.errors import Damaged, Malformed, OtherImages, OutOfMemory, PoiseErro
 from poise.experiment.contents import check_unfinished
 from poise.experiment.stopping import CheckpointClock, Stop, as_many_threads, stopping
 from poise.learner import Images, Learner, LearnerState, warn_of_short_phase
-from poise.places import ENDING, labelled_files
+from poise.places import ENDING, is_pack, labelled_files
 from poise.progress import watch_phase
 from poise.schema import contents_of
 from poise.training import Event, JudgingStep, PhaseDone, TimeExpected
@@ -69,6 +69,10 @@ class ModelFile:
         if not path.name:
             raise UserError(f"{path} is a folder, not a file; give the file of a learner")
         self.path = files.expand_user(path)
+        if is_pack(self.path):
+            raise UserError(
+                f"{path} is a pack of images, not the file of a learner; give the learner first, then images"
+            )
         self._file = self.path.resolve() if self.path.is_symlink() else self.path
         self.pending = self._file.with_name(f"{self._file.name}.pending")
 

@@ -1,4 +1,4 @@
-"""A learner's predictions for files: image by image, or as a score over class folders."""
+"""A learner's predictions for files and packs: image by image, or as a score over classes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,11 +16,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from poise.data import decode_each
-from poise.data.labelled import read_labelled
-from poise.data.packs import TEST, TRAIN, Pack
+from poise.data.packed_images import PackedImage, PackedPart
+from poise.data.packs import Pack
 from poise.errors import UserError
 from poise.learner import Label, Learner
-from poise.places import ENDING, labelled_files
+from poise.places import ENDING, image_files, labelled_files
 from poise.words import one_line
 
 log = logging.getLogger(__name__)
@@ -32,10 +33,11 @@ CHUNK: Final = 256
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a learner says about one file.
+    """What a learner says about one image.
 
     Attributes:
         path: of the file.
+        packed: which image it is, where the file is a pack.
         ranked: the most probable classes with their probabilities, the most probable one first; empty if unread.
         unread: why the file could not be read; None if it was.
         rejected: whether it looks like none of the known classes.
@@ -45,22 +47,88 @@ class Prediction:
     ranked: tuple[tuple[Label, float], ...] = ()
     unread: UserError | None = None
     rejected: bool = False
+    packed: PackedImage | None = None
+
+    @property
+    def name(self) -> str:
+        """The path; of an image in a pack with its part, class and number there, as in `some.pack:test/cat/3`."""
+        if self.packed is None:
+            return str(self.path)
+        return f"{self.path}:{self.packed.part}/{self.packed.name}/{self.packed.number}"
 
     def as_json(self) -> dict[str, Any]:
         """Plain values for programs."""
+        where = {"path": str(self.path)}
+        if self.packed is not None:
+            part, name, number, source = self.packed
+            where |= {"image": f"{part}/{name}/{number}", "source": source}
         if self.unread is not None:
-            return {"path": str(self.path), "error": str(self.unread)}
+            return {**where, "error": str(self.unread)}
         ranked = [{"label": label, "probability": round(chance, 6)} for label, chance in self.ranked]
         if self.rejected:
-            return {"path": str(self.path), "label": None, "rejected": True, "ranked": ranked}
-        return {"path": str(self.path), **ranked[0], **({"ranked": ranked} if len(ranked) > 1 else {})}
+            return {**where, "label": None, "rejected": True, "ranked": ranked}
+        return {**where, **ranked[0], **({"ranked": ranked} if len(ranked) > 1 else {})}
 
     def as_text(self) -> str:
-        """The path, then each class with its probability, separated by tabs; nothing known is `-`."""
+        """The name, then each class with its probability, separated by tabs; nothing known is `-`."""
         if self.rejected:
-            return f"{one_line(str(self.path))}\t-"
+            return f"{one_line(self.name)}\t-"
         ranked = (f"{one_line(str(label))}\t{chance:.3f}" for label, chance in self.ranked)
-        return "\t".join([one_line(str(self.path)), *ranked])
+        return "\t".join([one_line(self.name), *ranked])
+
+
+def predict_paths(
+    learner: Learner, paths: Sequence[Path], top: int = 1, *, reject: bool = False
+) -> Iterator[Prediction]:
+    """The `top` most probable classes of image files, of those in and below folders, and of the images of packs.
+
+    Of a pack it is the test part; where it has none, the training part. All paths are looked at before the first image.
+    """
+    for given in _list_images(paths):
+        if isinstance(given, Pack):
+            yield from predict_pack(learner, given, top, reject=reject)
+        else:
+            yield from predict_files(learner, given, top, reject=reject)
+
+
+def _list_images(paths: Sequence[Path]) -> list[list[Path] | Pack]:
+    """Packs, and in one list the image files between two of them."""
+    found: list[list[Path] | Pack] = []
+    for path in paths:
+        if not path.exists():
+            raise UserError(f"image {path} does not exist; check the path")
+        if _names_pack(path):
+            found.append(Pack.open(path))
+        elif found and isinstance(found[-1], list):
+            found[-1] += image_files(path)
+        else:
+            found.append(image_files(path))
+    return found
+
+
+def _names_pack(path: Path) -> bool:
+    return path.suffix == ENDING and not path.is_dir()
+
+
+def predict_pack(learner: Learner, pack: Pack, top: int = 1, *, reject: bool = False) -> Iterator[Prediction]:
+    """The `top` most probable classes of each image of a pack's test part, or of its only part; a few are held."""
+    seen = _see_pack(learner, pack)
+    if not pack.has_test:
+        log.warning("%s has no test part: these are the images that are trained on", pack.path)
+    described = seen.describe()
+    for images in seen.stream(CHUNK):
+        predicted = _predict_each(learner, images, reject=reject)
+        for packed, (chances, rejected) in zip(islice(described, len(images)), predicted, strict=True):
+            ranked = _rank_classes(chances, learner.classes_, top)
+            yield Prediction(pack.path, ranked, rejected=bool(rejected), packed=packed)
+
+
+def _see_pack(learner: Learner, pack: Pack) -> PackedPart:
+    """The part of a pack that was held out, as this learner sees images."""
+    if learner.shape_ is None:
+        raise UserError("this learner has learned nothing yet")
+    channels, *size = learner.shape_
+    return PackedPart.of(pack, (size[0], size[1]), channels, learner.knowledge.short_side, held_out=True)
 
 
 def predict_files(
@@ -166,7 +234,7 @@ def score_folder(learner: Learner, folder: Path) -> FolderScore:
 
     Of a pack, every such image of its test part; where it has none, of its training part.
     """
-    if folder.suffix == ENDING and not folder.is_dir():
+    if _names_pack(folder):
         return _score_pack(learner, Pack.open(folder))
     paths, names = labelled_files(folder)
     unknown = _count_unknown(learner, names, folder)
@@ -186,19 +254,16 @@ def score_folder(learner: Learner, folder: Path) -> FolderScore:
 
 
 def _score_pack(learner: Learner, pack: Pack) -> FolderScore:
-    if learner.shape_ is None:
-        raise UserError("this learner has learned nothing yet")
-    channels, *size = learner.shape_
-    store, names = read_labelled(pack, None, (size[0], size[1]), channels, learner.knowledge.short_side, held_out=True)
+    seen = _see_pack(learner, pack)
+    names = seen.labels()
     unknown = _count_unknown(learner, names, pack.path)
     asked = [place for place, name in enumerate(names) if name not in unknown]
-    predicted = map(str, learner.predict(store.select(torch.tensor(asked))).tolist())
+    predicted = map(str, learner.predict(seen.read().select(torch.tensor(asked))).tolist())
     images = Counter(names[place] for place in asked)
     right = Counter(
         name for name, found in zip((names[place] for place in asked), predicted, strict=True) if name == found
     )
-    part = TEST if pack.has_test else TRAIN
-    return FolderScore(dict(images), {name: right[name] for name in images}, unknown, part=part)
+    return FolderScore(dict(images), {name: right[name] for name in images}, unknown, part=seen.part)
 
 
 def _count_unknown(learner: Learner, names: Iterable[str], where: Path) -> dict[str, int]:
