@@ -583,6 +583,20 @@ class TestMovedStart:
         assert not describe_sweep(cells, tmp_path / "after").refused
 
 
+def test_a_cell_whose_start_was_trained_anew_is_refused(tmp_path: Path) -> None:
+    out, other = tmp_path / "out", RunFolder(tmp_path / "other" / "parent")
+    cells = read_sweep(written(tmp_path / "sweep.toml", SHARING.format(out=out)))
+    run_sweep(cells, out, 1, Lines(None, io.StringIO()))
+    text = SHARING.format(out=other.path.parent).replace("epochs = 1", "epochs = 2")
+    Run(read_sweep(written(tmp_path / "other.toml", text))[2].plan, other).start()
+    shutil.copyfile(other.phase_0, out / "parent" / "phase-0.safetensors")
+    (failed,) = sweep_cells(cells, out, 1, Lines(None, io.StringIO())).values()
+    assert f"child holds another run (start='{out}/parent', where another phase 0 lies now)" in str(failed)
+    for change in (lambda file: file.write_bytes(b"damaged"), Path.unlink):
+        change(out / "parent" / "phase-0.safetensors")
+        assert not sweep_cells(cells, out, 1, Lines(None, io.StringIO())), "it is not needed any more"
+
+
 def test_data_that_were_moved_with_a_sweep_are_the_same_data(tmp_path: Path) -> None:
     for label in ("cat", "dog", "eel"):
         (tmp_path / "before" / "pictures" / label).mkdir(parents=True)

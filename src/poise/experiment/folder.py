@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from poise import files, locks, runfolder, store
-from poise.errors import Damaged, Malformed, RunFailed, UserError, shown
+from poise.errors import Damaged, Malformed, PoiseError, RunFailed, UserError, shown
 from poise.experiment.claims import Claim
 from poise.experiment.contents import check_checkpoint
 from poise.experiment.recipe import LEFT_OUT
@@ -97,11 +97,22 @@ class RunFolder:
             there["data"] = here["data"]  # the same data elsewhere; an older poise wrote no full path of a folder
         other = [key for key in here if without_empty_keys(there.get(key)) != without_empty_keys(here[key])]
         found = {key: f"{key}={shown(there.get(key))}" for key in other}
-        if "start" in found and there.get("start") is not None and here["start"] is not None:
-            found["start"] = self._explain_start(found["start"], here["start"], saved.get(START_FINGERPRINT))
+        if there.get("start") is not None and here["start"] is not None:
+            begun, fingerprint = f"start={shown(there['start'])}", saved.get(START_FINGERPRINT)
+            explain = self._explain_moved_start if "start" in found else self._explain_same_start
+            found["start"] = explain(begun, here["start"], fingerprint)
         return ", ".join(words for words in found.values() if words)
 
-    def _explain_start(self, begun: str, wanted: str, known: str | None) -> str:
+    @staticmethod
+    def _explain_same_start(begun: str, wanted: str, known: str | None) -> str:
+        """How the phase 0 that this run began with differs from what lies there now; empty if that cannot be told."""
+        with suppress(PoiseError):  # it is damaged, and is not needed any more
+            present = RunFolder(Path(wanted)).phase_0_fingerprint()
+            if present is not None and known is not None and present != known:
+                return f"{begun}, where another phase 0 lies now"
+        return ""
+
+    def _explain_moved_start(self, begun: str, wanted: str, known: str | None) -> str:
         """How the phase 0 that this run began with differs from that of another folder; empty if it does not.
 
         What is `known` of it is its fingerprint. An older poise did not write it down; there the run's own copy counts.
