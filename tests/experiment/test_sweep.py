@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import pickle
 import re
@@ -614,6 +615,23 @@ def test_data_that_were_moved_with_a_sweep_are_the_same_data(tmp_path: Path) -> 
     Image.new("RGB", (9, 9)).save(tmp_path / "after" / "pictures" / "cat" / "0.png")
     failed = sweep_cells(read_sweep(file), tmp_path / "after", 1, Lines(None, io.StringIO()))
     assert "holds another run (of other data)" in str(failed["x"])
+
+
+def test_the_same_data_with_other_exam_images_are_other_data(tmp_path: Path) -> None:
+    for place, part in itertools.product(("one", "other"), ("train", "test")):
+        shade = 90 if (place, part) == ("other", "test") else 0
+        for label, number in itertools.product(("cat", "dog", "eel"), range(8)):
+            (tmp_path / place / part / label).mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (9, 9), (30 * number, 9, shade)).save(tmp_path / place / part / label / f"{number}.png")
+    text = "[[cell]]\nrecipe = 'folder'\nfolder = 'x'\nepochs = 1\nimage_size = 8\ngroups = [2, 1]\n"
+    one, other = (
+        read_sweep(written(tmp_path / f"{place}.toml", f"{text}data = '{tmp_path / place}'\n"))
+        for place in ("one", "other")
+    )
+    run_sweep(one, tmp_path / "out", 1, Lines(None, io.StringIO()))
+    failed = sweep_cells(other, tmp_path / "out", 1, Lines(None, io.StringIO()))
+    for error in (failed["x"], describe_sweep(other, tmp_path / "out").refused["x"]):
+        assert f"the exam images are not those {tmp_path / 'out' / 'x'} was started with" in str(error)
 
 
 class TestOutline:

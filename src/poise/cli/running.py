@@ -102,10 +102,10 @@ def start_run(job: Run, tensorboard: bool = False, track: str | None = None) -> 
     folder, plan = job.folder, job.plan
     if job.world is not None:
         open_ranks(job.world, plan)
-        _run_on_ranks(job, job.world.broadcast(lambda: _state_of(folder, job.describe())), tensorboard, track)
+        _run_on_ranks(job, job.world.broadcast(lambda: _state_of(job)), tensorboard, track)
         return
     if folder.exists:
-        _explain_existing(folder, job.describe(), {"--tensorboard": tensorboard, "--track": track})
+        _explain_existing(job, {"--tensorboard": tensorboard, "--track": track})
         return
     watcher = make_watcher(len(plan.stream), [*plan.notes, f"run folder {folder.path}"])
     job.watchers = make_watchers(folder, watcher, tensorboard, track)
@@ -121,7 +121,7 @@ def resume_run(world: World, path: Path, every: float, tensorboard: bool, track:
         folder, plan = reopen(path)
         if runner_in(folder) is not Run:
             raise UserError(f"{path} is not the folder of a run; resume it without torchrun")
-        return plan, _state_of(folder, Run(plan, folder).describe())
+        return plan, _state_of(Run(plan, folder))
 
     plan, state = world.broadcast(open_plan)
     if plan is None:
@@ -132,12 +132,12 @@ def resume_run(world: World, path: Path, every: float, tensorboard: bool, track:
     _run_on_ranks(Run(plan, RunFolder(path), (), every, world=world), state, tensorboard, track)
 
 
-def _state_of(folder: RunFolder, wanted: dict[str, Any]) -> str:
-    """Whether a run in this folder is new, unfinished or finished; that of another run is refused."""
-    if not folder.exists:
+def _state_of(job: Run) -> str:
+    """Whether a run is new in its folder, unfinished or finished; the folder of another run is refused."""
+    if not job.folder.exists:
         return "new"
-    folder.refuse_other(wanted)
-    return "finished" if folder.finished else "unfinished"
+    job.refuse_other()
+    return "finished" if job.folder.finished else "unfinished"
 
 
 def _run_on_ranks(job: Run, state: str, tensorboard: bool, track: str | None) -> None:
@@ -230,9 +230,10 @@ def _say_unused(given: Mapping[str, object]) -> None:
         say(f"the run is finished: {' and '.join(names)} {'has' if len(names) == 1 else 'have'} no effect")
 
 
-def _explain_existing(folder: RunFolder, wanted: dict[str, object], given: Mapping[str, object]) -> None:
+def _explain_existing(job: Run, given: Mapping[str, object]) -> None:
     """A run folder is never overwritten: say what is there."""
-    folder.refuse_other(wanted)
+    folder = job.folder
+    job.refuse_other()
     if not folder.finished:
         raise UserError(f"{folder.path} holds this run, unfinished; continue with 'poise resume {folder.path}'")
     result = load_result(folder.path)

@@ -103,6 +103,16 @@ class Run:
         """What the folder says it holds."""
         return {**self.plan.as_json(), **({"runner": self.runner} if self.runner != Run.runner else {})}
 
+    def refuse_other(self) -> None:
+        """Refuse a folder in which another run was started, also one of the same data with other exam images.
+
+        Those are only read where the data lie at another path now.
+        """
+        self.folder.refuse_other(self.describe())
+        recipe, saved = self.plan.recipe, store.read_json(self.folder.recipe)["recipe"]
+        if recipe.exam == "test" and saved.get("data") != recipe.data:
+            refuse_other_exam(self.folder, Examiner(self.plan.source.test(), self.plan.stream))
+
     @contextmanager
     def _open_folder(self) -> Iterator[None]:
         """The folder is ours, its errors are one line each, and everything is closed at the end."""

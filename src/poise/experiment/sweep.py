@@ -93,7 +93,7 @@ class CellBench:
         run = Run(plan, folder, watchers, self.checkpoint_seconds, self.stop)
         if not folder.exists:
             return (yield from run.starting())
-        folder.refuse_other(plan.as_json())
+        run.refuse_other()
         if folder.finished:
             complete(folder)
             return load_result(folder.path)

@@ -10,6 +10,7 @@ from poise.errors import PoiseError
 from poise.experiment.dryrun import Cost, plan_cost, plan_speed, refuse_start
 from poise.experiment.folder import RunFolder
 from poise.experiment.plan import Plan
+from poise.experiment.run import Run
 from poise.experiment.sweep_file import Cell
 from poise.experiment.sweep_order import rounds
 from poise.learner import Speed
@@ -57,7 +58,7 @@ def _state(cell: Cell, folder: RunFolder) -> str:
         folder.refuse_leftovers()
         return "new"
     if cell.plan.source.is_here:
-        folder.refuse_other(cell.plan.as_json())
+        Run(cell.plan, folder).refuse_other()
     return "finished" if folder.finished else "begun"
 
 

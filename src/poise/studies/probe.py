@@ -89,7 +89,7 @@ def reach(plan: Plan, folder: RunFolder, phase: int, watcher: Watcher) -> None:
         if not folder.exists:
             job.start()
             return
-        folder.refuse_other(plan.as_json())
+        job.refuse_other()
         if not folder.finished:
             job.resume()
     except Interrupted as error:
