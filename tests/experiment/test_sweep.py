@@ -719,7 +719,7 @@ class TestOutline:
         ("[[cell]]\nrecipe = 'digits/lucir'\noptions = {}", "cell 1: `options` is a table without keys"),
         ("recipe = 'digits/lucir'\n[set.memory.x]", "`memory.x` is a table without keys"),
         ("recipe = 'digits/lucir'\n[grid.action]", "`action` is a table without keys"),
-        ("recipe = 'digits/lucir'\n[grid]\naction.lr = 1", "grid.action.lr must be a list"),
+        ("recipe = 'digits/lucir'\n[grid]\naction.lr = 1", "sweep.toml: grid.action.lr must be a list"),
         ("recipe = 'digits/lucir'\n[grid]\n'action.lr' = [1]\naction.lr = [2]", "`action.lr` is there with quotation"),
         ("recipe = 'digits/lucir'\n[set]\n'action.lr' = 1\naction.lr = 2", "`action.lr` is there with quotation"),
         ("[[cell]]\nrecipe = 'digits/lucir'\n'action.lr' = 1\naction.lr = 2", "cell 1: `action.lr` is there with"),

@@ -57,7 +57,7 @@ def read_sweep(path: Path, *, outlined: bool = False) -> list[Cell]:
     rows = [*_recipes(values, path), *_tables(values, path)]
     if not rows:
         raise UserError(_needs_rows(path))
-    grid = {key: _check_list(key, choices) for key, choices in _flatten(values.get("grid", {})).items()}
+    grid = {key: _check_list(key, choices, path) for key, choices in _flatten(values.get("grid", {})).items()}
     for one, other in itertools.permutations(grid, 2):
         if other.startswith(f"{one}."):
             raise UserError(f"{path}: `{one}` in [grid] sets `{other}` of [grid], too; leave one of them out")
@@ -272,7 +272,7 @@ def _flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def _check_list(key: str, choices: object) -> list[Any]:
+def _check_list(key: str, choices: object, path: Path) -> list[Any]:
     if not isinstance(choices, list) or not choices:
-        raise UserError(f"grid.{key} must be a list of values, such as {key} = [1, 2]")
+        raise UserError(f"{path}: grid.{key} must be a list of values, such as {key} = [1, 2]")
     return choices
