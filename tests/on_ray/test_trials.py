@@ -321,3 +321,17 @@ def test_without_ray_it_is_one_line(
     assert leaving.value.code == 2
     assert capsys.readouterr().err == "poise: Ray is not installed; it is an extra: pip install 'poise[ray]'\n"
     assert not (tmp_path / "new").exists()
+
+
+def test_workers_of_a_cluster_that_was_left_meanwhile_are_not_looked_for(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray would connect to whatever cluster it finds, or start one."""
+    ray: Any = pytest.importorskip("ray")
+    connected: list[str] = []
+    with Executor(address, workers=1) as executor:
+        executor.meet_workers("cpu")
+        ray.shutdown()
+        monkeypatch.setattr(ray, "init", lambda: connected.append("again"))
+        executor.close()
+    assert not connected

@@ -123,6 +123,8 @@ class Cluster:
 
         Ray's library may crash this process where it leaves the cluster while it is still being told of their end.
         """
+        if not self._ray.is_initialized():  # it was left by somebody else; Ray would connect again to tell them
+            return
         waiting = list(pending)
         for worker in workers:
             with suppress(Exception):
