@@ -40,9 +40,10 @@ PREPROCESSING = Preprocessing((0.5,) * 3, (0.25,) * 3, Augmentation(pad=1))
 def pytest_configure() -> None:
     """Give each worker, and what it starts, one thread: the nets are tiny, and workers share the cores already.
 
-    Ctrl-C is heard, also by what is started, where the tests themselves were started in the background.
+    Signals are heard, also by what is started, where the tests themselves were started in the background or by nohup.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     torch.set_num_threads(1)
     settings.register_profile("poise", deadline=None, derandomize=True)  # slow machines and chance fail no test

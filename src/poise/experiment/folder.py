@@ -22,6 +22,7 @@ from poise.schema import anything, contents_of, fitting_together, keyed, mapped,
 log = logging.getLogger(__name__)
 
 KEPT_CHECKPOINTS = 2
+LONGEST_PATH = 1000  # letters of one in a line
 START_FINGERPRINT = "start_fingerprint"  # in `recipe.json`, of the phase 0 that the run started from
 
 
@@ -96,9 +97,9 @@ class RunFolder:
         if _are_full_paths(there.get("data"), here["data"]) or there.get("data") == Path(here["data"]).name:
             there["data"] = here["data"]  # the same data elsewhere; an older poise wrote no full path of a folder
         other = [key for key in here if without_empty_keys(there.get(key)) != without_empty_keys(here[key])]
-        found = {key: f"{key}={shown(there.get(key))}" for key in other}
+        found = {key: _value_words(key, there.get(key)) for key in other}
         if there.get("start") is not None and here["start"] is not None:
-            begun, fingerprint = f"start={shown(there['start'])}", saved.get(START_FINGERPRINT)
+            begun, fingerprint = _value_words("start", there["start"]), saved.get(START_FINGERPRINT)
             explain = self._explain_moved_start if "start" in found else self._explain_same_start
             found["start"] = explain(begun, here["start"], fingerprint)
         return ", ".join(words for words in found.values() if words)
@@ -275,3 +276,8 @@ class RunFolder:
 def _are_full_paths(*words: object) -> bool:
     """Whether all of these are paths that need no folder to begin in."""
     return all(isinstance(word, str) and Path(word).is_absolute() for word in words)
+
+
+def _value_words(key: str, value: object) -> str:
+    """A key with its value, for a line; where it is a path it has to be whole."""
+    return f"{key}={shown(value, LONGEST_PATH) if key in ('data', 'start') else shown(value)}"
