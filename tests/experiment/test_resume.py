@@ -15,6 +15,7 @@ from PIL import Image
 
 from poise import store
 from poise.experiment import Plan, Run, RunFolder, reopen
+from poise.experiment.machine import threads_to_resume_with
 from poise.store import read_journal
 
 Plans = Callable[..., Plan]
@@ -225,6 +226,25 @@ def test_as_many_threads_as_at_the_start(reference: Path, plan: Plans, outcome: 
         torch.set_num_threads(1)
     assert outcome(folder.path) == outcome(reference)
     assert json.loads(folder.machine.read_bytes())["resumes"][0]["exact"] is True
+
+
+@pytest.mark.parametrize(
+    ("changed", "threads"),
+    [
+        ({}, 64),
+        ({"exact_resume": False}, 1),
+        ({"hardware": {"processor": "another one", "cores": 64, "device": "cpu", "gpu": None}}, 1),
+    ],
+    ids=["same-machine", "gpu", "other-processor"],
+)
+def test_no_more_threads_than_here_where_the_bytes_differ_anyway(
+    changed: dict[str, Any], threads: int, plan: Plans, tmp_path: Path
+) -> None:
+    """A run of a large GPU machine, resumed on a laptop, must not fill it with threads."""
+    folder = stopped_after(plan(), tmp_path / "run", 4)
+    machine = json.loads(folder.machine.read_bytes())
+    folder.machine.write_text(json.dumps({**machine, "threads": 64, **changed}))
+    assert threads_to_resume_with(folder.machine) == threads
 
 
 # Refusals -----------------------------------------------------------------------------------------------------------

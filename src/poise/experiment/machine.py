@@ -101,9 +101,17 @@ def record_end(path: Path, when: float | None = None) -> None:
         store.write_json(path, {**machine, "finished": now(when)})
 
 
-def started_threads(path: Path) -> int:
-    """How many threads the run was started with."""
-    return int(read_machine(path)["threads"])
+def threads_to_resume_with(path: Path) -> int:
+    """As many threads as the run was started with, where that gives the same bytes.
+
+    Where nothing could (on another processor, or on a GPU that is not deterministic), at most those of this process:
+    more threads than cores are many times slower.
+    """
+    machine = read_machine(path)
+    started = int(machine["threads"])
+    if machine["exact_resume"] and machine["hardware"]["processor"] == _processor():
+        return started
+    return min(started, torch.get_num_threads())
 
 
 def now(when: float | None = None) -> str:

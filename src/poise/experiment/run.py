@@ -19,7 +19,7 @@ from poise.experiment.changes import changed_keys, differing_keys, pin, refuse_c
 from poise.experiment.contents import check_progress
 from poise.experiment.examiner import Exam, Examiner, figures, matrix_in_percent, percent
 from poise.experiment.folder import START_FINGERPRINT, Checkpoint, RunFolder
-from poise.experiment.machine import describe_machine, record_end, record_resume, started_threads
+from poise.experiment.machine import describe_machine, record_end, record_resume, threads_to_resume_with
 from poise.experiment.plan import Plan, images_by_origin, refuse_other_exam
 from poise.experiment.progress import Quiet, Watcher
 from poise.experiment.starting import read_start
@@ -82,7 +82,7 @@ class Run:
 
     def resuming(self) -> Running:
         """`resume` as a generator."""
-        with self._open_folder(), as_many_threads(started_threads(self.folder.machine)):
+        with self._open_folder(), as_many_threads(threads_to_resume_with(self.folder.machine)):
             self._refuse_other_runner()
             found = self.folder.newest_checkpoint(journal=True)
             if self.world is not None:

@@ -23,7 +23,7 @@ from poise.errors import Interrupted, UserError, check_whole
 from poise.experiment.contents import check_phase_0
 from poise.experiment.examiner import Examiner
 from poise.experiment.folder import Checkpoint, RunFolder
-from poise.experiment.machine import started_threads
+from poise.experiment.machine import threads_to_resume_with
 from poise.experiment.plan import Plan, images_by_origin, make_plan, reopen
 from poise.experiment.progress import Watcher
 from poise.experiment.recipe import make_recipe, parse_once
@@ -134,7 +134,7 @@ class Probe:
     def run(self, say: Callable[[str], None]) -> dict[str, Any]:
         """Run what is left of it; returns the table."""
         stop = Stop()
-        with stopping(stop), as_many_threads(started_threads(self.folder.machine)):
+        with stopping(stop), as_many_threads(threads_to_resume_with(self.folder.machine)):
             train, exam = self.plan.images()
             examiner = Examiner(exam, self.plan.stream)
             learner = self._learner(train)
