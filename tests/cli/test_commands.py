@@ -335,6 +335,25 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing(poise: Command) -> None:
     assert not list(Path.cwd().iterdir())
 
 
+def test_a_dry_run_says_what_its_folder_holds(poise: Command) -> None:
+    words = ("run", "groups=[2,1]", "epochs=1", "images_per_class=10", "--out", "here")
+
+    def folder_line() -> str:
+        return poise(*words, "--dry-run").out.splitlines()[-1]
+
+    assert folder_line() == "folder  here, new"
+    assert not Path("here").exists()
+    assert poise(*words).code == 0
+    assert folder_line() == "folder  here holds this run, finished"
+    Path("here/result.json").unlink()
+    assert folder_line() == "folder  here holds this run, unfinished; continue with 'poise resume here'"
+    done = poise(*words, "--seed=1", "--dry-run")
+    assert (done.code, done.out, done.err) == (2, "", "poise: here holds another run (seed=0); choose another --out\n")
+    Path("file").write_text("")
+    done = poise(*words[:-1], "file/run", "--dry-run")
+    assert (done.code, done.err) == (2, "poise: file is a file; give a folder as --out\n")
+
+
 def test_a_dry_run_reads_the_start_and_leaves_phase_0_out(poise: Command) -> None:
     words = ("run", "groups=[3,2]", "epochs=1", "images_per_class=20")
     missing = poise(*words, "start=nowhere", "--dry-run")
@@ -594,10 +613,7 @@ def test_a_folder_that_cannot_be_written_is_refused(poise: Command) -> None:
     for words in ((), ("--tensorboard",)):
         done = poise("run", *TINY, "--out", "file/run", *words)
         assert done.code == 2
-        assert (
-            "poise: file/run cannot be used: Not a directory (checkpoints); fix it or choose another --out\n"
-            in done.err
-        )
+        assert "poise: file is a file; give a folder as --out\n" in done.err
         assert "Traceback" not in done.err
 
 

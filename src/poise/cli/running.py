@@ -19,6 +19,7 @@ from poise.experiment import (
     TensorBoard,
     Watcher,
     complete,
+    describe_plan,
     load_recipe,
     make_plan,
     make_tracker,
@@ -102,10 +103,10 @@ def start_run(job: Run, tensorboard: bool = False, track: str | None = None) -> 
     folder, plan = job.folder, job.plan
     if job.world is not None:
         open_ranks(job.world, plan)
-        _run_on_ranks(job, job.world.broadcast(lambda: _state_of(job)), tensorboard, track)
+        _run_on_ranks(job, job.world.broadcast(job.state), tensorboard, track)
         return
-    if folder.exists:
-        _explain_existing(job, {"--tensorboard": tensorboard, "--track": track})
+    if (state := job.state()) != "new":
+        _explain_existing(folder, state, {"--tensorboard": tensorboard, "--track": track})
         return
     watcher = make_watcher(len(plan.stream), [*plan.notes, f"run folder {folder.path}"])
     job.watchers = make_watchers(folder, watcher, tensorboard, track)
@@ -121,7 +122,7 @@ def resume_run(world: World, path: Path, every: float, tensorboard: bool, track:
         folder, plan = reopen(path)
         if runner_in(folder) is not Run:
             raise UserError(f"{path} is not the folder of a run; resume it without torchrun")
-        return plan, _state_of(Run(plan, folder))
+        return plan, Run(plan, folder).state()
 
     plan, state = world.broadcast(open_plan)
     if plan is None:
@@ -130,14 +131,6 @@ def resume_run(world: World, path: Path, every: float, tensorboard: bool, track:
         return
     open_ranks(world, plan)
     _run_on_ranks(Run(plan, RunFolder(path), (), every, world=world), state, tensorboard, track)
-
-
-def _state_of(job: Run) -> str:
-    """Whether a run is new in its folder, unfinished or finished; the folder of another run is refused."""
-    if not job.folder.exists:
-        return "new"
-    job.refuse_other()
-    return "finished" if job.folder.finished else "unfinished"
 
 
 def _run_on_ranks(job: Run, state: str, tensorboard: bool, track: str | None) -> None:
@@ -176,10 +169,17 @@ def refuse_elsewhere(place: str | None, cpus_per_worker: int | None) -> None:
             raise UserError(f"--dry-run measures this machine, and runs nothing elsewhere; leave {option} out")
 
 
-def refuse_dry_run(world: World | None) -> None:
-    """Refuse `--dry-run` on several ranks: what it measures is one process."""
-    if world is not None:
+def show_plan(job: Run) -> None:
+    """Print what a run would do and cost, and what its folder holds; refuses what the run would refuse."""
+    if job.world is not None:
         raise UserError("--dry-run measures one process; start it without torchrun")
+    path, state = job.folder.path, job.state()
+    what = {
+        "new": f"{path}, new",
+        "begun": f"{path} holds this run, unfinished; continue with 'poise resume {path}'",
+        "finished": f"{path} holds this run, finished",
+    }
+    show(f"{describe_plan(job.plan)}\nfolder  {what[state]}")
 
 
 def show_result(result: Mapping[str, Any], folder: Path) -> None:
@@ -230,11 +230,9 @@ def _say_unused(given: Mapping[str, object]) -> None:
         say(f"the run is finished: {' and '.join(names)} {'has' if len(names) == 1 else 'have'} no effect")
 
 
-def _explain_existing(job: Run, given: Mapping[str, object]) -> None:
+def _explain_existing(folder: RunFolder, state: str, given: Mapping[str, object]) -> None:
     """A run folder is never overwritten: say what is there."""
-    folder = job.folder
-    job.refuse_other()
-    if not folder.finished:
+    if state == "begun":
         raise UserError(f"{folder.path} holds this run, unfinished; continue with 'poise resume {folder.path}'")
     result = load_result(folder.path)
     show(f"{folder.path} holds this run, finished: average accuracy {result['average_accuracy']:.2f}")

@@ -41,16 +41,15 @@ def run(
     cpus_per_worker: CpusPerWorker = None,
 ) -> None:
     """Run a recipe over its stream of phases."""
-    from poise.cli.running import refuse_dry_run, start_run, trials_elsewhere, words_to_plan
-    from poise.experiment import Run, RunFolder, describe_plan
+    from poise.cli.running import show_plan, start_run, trials_elsewhere, words_to_plan
+    from poise.experiment import Run, RunFolder
 
     with joined_world() as world:
         plan = words_to_plan(recipe, overrides, seed, outlined=dry_run)
-        if dry_run:
-            refuse_dry_run(world)
-            show(describe_plan(plan))
-            return
         folder = RunFolder(out or plan.default_folder())
+        if dry_run:
+            show_plan(Run(plan, folder, world=world))
+            return
         with trials_elsewhere(plan, trials_on, cpus_per_worker, begins=not folder.exists) as executor:
             job = Run(plan, folder, (), checkpoint_every, executor=executor, world=world)
             start_run(job, tensorboard, track)

@@ -16,6 +16,7 @@ from poise.errors import Damaged, Malformed, PoiseError, RunFailed, UserError, s
 from poise.experiment.claims import Claim
 from poise.experiment.contents import check_checkpoint
 from poise.experiment.recipe import LEFT_OUT
+from poise.places import is_there
 from poise.runfolder import saved_recipe, without_empty_keys
 from poise.schema import anything, contents_of, fitting_together, keyed, mapped, maybe, text
 
@@ -32,6 +33,13 @@ class Checkpoint(NamedTuple):
     path: Path
     tensors: dict[str, Tensor]
     meta: dict[str, Any]
+
+
+def refuse_file(out: Path) -> None:
+    """Refuse a place in which no run could have its folder."""
+    there = next((path for path in (out, *out.parents) if is_there(path)), None)
+    if there is not None and not there.is_dir():
+        raise UserError(f"{there} is a file; give a folder as --out")
 
 
 class RunFolder:
@@ -138,7 +146,8 @@ class RunFolder:
             raise UserError(f"{self.path} holds another run ({difference}); choose another --out")
 
     def refuse_leftovers(self) -> None:
-        """Refuse a folder with files of another run, even if only some are left."""
+        """Refuse a folder with files of another run, even if only some are left; and what can be no folder."""
+        refuse_file(self.path)
         written = any(path.exists() for path in (self.recipe, self.result, self.phase_0, self.model))
         if written or self.checkpoint_files() or self.journal.position():
             raise UserError(f"{self.path} holds files of another run; choose another --out")

@@ -20,7 +20,7 @@ from poise.data.packed_images import PackedImage, PackedPart
 from poise.data.packs import Pack
 from poise.errors import UserError
 from poise.learner import Label, Learner
-from poise.places import ENDING, image_files, labelled_files
+from poise.places import ENDING, image_files, is_pack, labelled_files
 from poise.words import one_line
 
 log = logging.getLogger(__name__)
@@ -107,7 +107,8 @@ def _list_images(paths: Sequence[Path]) -> list[list[Path] | Pack]:
 
 
 def _names_pack(path: Path) -> bool:
-    return path.suffix == ENDING and not path.is_dir()
+    """Whether this is a pack, whatever its name, or is called one: then what is wrong with it is said."""
+    return is_pack(path) or (path.suffix == ENDING and not path.is_dir())
 
 
 def predict_pack(learner: Learner, pack: Pack, top: int = 1, *, reject: bool = False) -> Iterator[Prediction]:

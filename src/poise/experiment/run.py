@@ -113,6 +113,18 @@ class Run:
         if recipe.exam == "test" and saved.get("data") != recipe.data:
             refuse_other_exam(self.folder, Examiner(self.plan.source.test(), self.plan.stream))
 
+    def state(self) -> str:
+        """Whether its folder is `new`, or holds this run, `begun` or `finished`; what holds something else is refused.
+
+        Where the images are not here, runs of the same recipe cannot be told apart by them.
+        """
+        if not self.folder.exists:
+            self.folder.refuse_leftovers()
+            return "new"
+        if self.plan.source.is_here:
+            self.refuse_other()
+        return "finished" if self.folder.finished else "begun"
+
     @contextmanager
     def _open_folder(self) -> Iterator[None]:
         """The folder is ours, its errors are one line each, and everything is closed at the end."""

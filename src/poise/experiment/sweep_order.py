@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from poise.errors import UserError
-from poise.experiment.folder import RunFolder
+from poise.experiment.folder import RunFolder, refuse_file
 from poise.experiment.starting import refuse_start_of
 from poise.experiment.sweep_file import Cell
+from poise.places import is_there
 
 
 def rounds(cells: Sequence[Cell], out: Path) -> list[list[Cell]]:
     """The cells, those first that wait for no other; the others after the one from whose phase 0 they start."""
-    _refuse_file(out)
+    refuse_file(out)
     first, left, found = _find_awaited(cells, out), list(cells), list[list[Cell]]()
     for cell in cells:
         other = first[cell.name]
@@ -32,13 +33,6 @@ def rounds(cells: Sequence[Cell], out: Path) -> list[list[Cell]]:
     return found
 
 
-def _refuse_file(out: Path) -> None:
-    """Refuse a place in which no cell could have its folder."""
-    there = next((path for path in (out, *out.parents) if _is_there(path)), None)
-    if there is not None and not there.is_dir():
-        raise UserError(f"{there} is a file; give a folder as --out")
-
-
 def _find_awaited(cells: Sequence[Cell], out: Path) -> dict[str, Cell | None]:
     """For each cell by its name: the one of them from whose phase 0 it starts, if that is still to be trained.
 
@@ -48,7 +42,7 @@ def _find_awaited(cells: Sequence[Cell], out: Path) -> dict[str, Cell | None]:
     found: dict[str, Cell | None] = {}
     for cell in cells:
         start, begun = cell.plan.recipe.start, RunFolder(out / cell.name).recipe
-        waits = start is not None and not _is_there(begun) and not _is_there(RunFolder(Path(start)).phase_0)
+        waits = start is not None and not is_there(begun) and not is_there(RunFolder(Path(start)).phase_0)
         found[cell.name] = folders.get(start or "") if waits else None
     return found
 
@@ -60,11 +54,3 @@ def _check_start(cell: Cell, first: Cell, folder: Path) -> None:
             refuse_start_of(folder, first.plan, cell.plan)
     except UserError as error:
         raise UserError(f"{cell.name}: {error}") from error
-
-
-def _is_there(path: Path) -> bool:
-    """Whether there is such a file; not where it cannot be known, which the run says itself."""
-    try:
-        return path.exists()
-    except (OSError, ValueError):
-        return False

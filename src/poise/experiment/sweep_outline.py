@@ -34,7 +34,7 @@ def describe_sweep(cells: Sequence[Cell], out: Path, number: int = 0) -> SweepOu
     rows, costs = list[tuple[str, str]](), list[Cost]()
     for cell in cells:
         try:
-            state = _state(cell, RunFolder(out / cell.name))
+            state = Run(cell.plan, RunFolder(out / cell.name)).state()
             reads = state == "new" and cell.name not in waiting
             cost = _cost(cell.plan, speeds, reads=reads) if state != "finished" else None
         except PoiseError as error:
@@ -50,16 +50,6 @@ def describe_sweep(cells: Sequence[Cell], out: Path, number: int = 0) -> SweepOu
     took += "; begun ones in full)" if any(state == "begun" for state, _ in rows) else ")"
     lines += ["", f"{len(left)} of {counted(len(cells), 'cell')} to run{took if left else ''}"]
     return SweepOutline("\n".join(lines), refused)
-
-
-def _state(cell: Cell, folder: RunFolder) -> str:
-    """Whether a cell is new, begun or finished; one whose folder holds something else is refused."""
-    if not folder.exists:
-        folder.refuse_leftovers()
-        return "new"
-    if cell.plan.source.is_here:
-        Run(cell.plan, folder).refuse_other()
-    return "finished" if folder.finished else "begun"
 
 
 def _cost(plan: Plan, speeds: dict[Hashable, Speed], *, reads: bool) -> Cost:
