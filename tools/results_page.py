@@ -368,8 +368,8 @@ def average(run: RunRecord, classifier: str | None = None) -> float:
 
 
 def plus_minus(found: Spread, digits: int = 2) -> str:
-    """A mean with its deviation and the number of seeds, where there are several."""
-    more = f" ± {found.deviation:.{digits}f}, n {found.count}" if found.count > 1 else ""
+    """A mean; where there are several seeds, with its deviation, which may be small, and their number."""
+    more = f" ± {found.deviation:.2f}, n {found.count}" if found.count > 1 else ""
     return f"{found.mean:.{digits}f}{more}"
 
 
