@@ -34,6 +34,15 @@ def counted(count: int, thing: str) -> str:
     return f"{count} {thing}{'s' * (count != 1)}"
 
 
+def install_extra(name: str) -> str:
+    """How to get an optional part of poise, which is not on PyPI: a package of that name there is somebody else's.
+
+    >>> print(install_extra("ray"))
+    in a clone of poise: pip install '.[ray]'
+    """
+    return f"in a clone of poise: pip install '.[{name}]'"
+
+
 def printable(text: str) -> str:
     r"""The text with everything that a terminal would obey written out; lines and tabs stay.
 

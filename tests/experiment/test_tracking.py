@@ -130,7 +130,7 @@ def test_a_missing_extra_is_one_line(name: str, tmp_path: Path, monkeypatch: pyt
     monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(UserError) as error:
         make_tracker(name, tmp_path)
-    assert str(error.value) == f"{name} needs the extra: pip install 'poise[{name}]'"
+    assert str(error.value) == f"{name} needs the extra; in a clone of poise: pip install '.[{name}]'"
 
 
 def test_bad_words_and_folders_are_one_line(tmp_path: Path, plan: Plans) -> None:

@@ -150,5 +150,5 @@ def test_what_cannot_be_exported_is_one_line(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     with pytest.raises(UserError) as error:
         grown().export(tmp_path / "model.onnx")
-    assert "pip install 'poise[export]'" in refusal(error)
+    assert "in a clone of poise: pip install '.[export]'" in refusal(error)
     assert not list(tmp_path.iterdir())

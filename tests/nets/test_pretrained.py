@@ -76,5 +76,7 @@ def test_without_the_extra_it_is_one_line(monkeypatch: pytest.MonkeyPatch) -> No
 
     named._build.cache_clear()
     monkeypatch.setitem(sys.modules, "efficientnet_lite_pytorch", None)
-    with pytest.raises(UserError, match=r"needs 'efficientnet_lite_pytorch'; pip install 'poise\[pretrained\]'"):
+    with pytest.raises(
+        UserError, match=r"needs 'efficientnet_lite_pytorch'; in a clone of poise: pip install '\.\[pretrained\]'"
+    ):
         Learner(net=WORD)

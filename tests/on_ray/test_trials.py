@@ -319,7 +319,10 @@ def test_without_ray_it_is_one_line(
     with pytest.raises(SystemExit) as leaving:
         cli.main()
     assert leaving.value.code == 2
-    assert capsys.readouterr().err == "poise: Ray is not installed; it is an extra: pip install 'poise[ray]'\n"
+    assert (
+        capsys.readouterr().err
+        == "poise: Ray is not installed; it is an extra; in a clone of poise: pip install '.[ray]'\n"
+    )
     assert not (tmp_path / "new").exists()
 
 

@@ -1,4 +1,4 @@
-"""An extra: the numbers of a run in MLflow (`pip install poise[mlflow]`)."""
+"""An extra: the numbers of a run in MLflow (`mlflow`)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 from poise.errors import UserError
 from poise.experiment.folder import RunFolder
 from poise.experiment.tracking import Scalar, Tracker
+from poise.words import install_extra
 
 EXPERIMENT = "poise"
 LONGEST = 500  # characters of a parameter that every store takes
@@ -26,7 +27,7 @@ class MLflow(Tracker):
             import mlflow
             from mlflow import entities
         except ImportError as error:
-            raise UserError("mlflow needs the extra: pip install 'poise[mlflow]'") from error
+            raise UserError(f"mlflow needs the extra; {install_extra('mlflow')}") from error
         self._mlflow: Any = mlflow
         self._entities: Any = entities
 

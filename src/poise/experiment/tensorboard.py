@@ -1,4 +1,4 @@
-"""An extra: the same events as scalars for TensorBoard (`pip install poise[tensorboard]`)."""
+"""An extra: the same events as scalars for TensorBoard (`tensorboard`)."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from poise.experiment.examiner import Exam
 from poise.experiment.tracking import scalars
 from poise.meter import Done
 from poise.training import Event
+from poise.words import install_extra
 
 
 class TensorBoard:
@@ -21,7 +22,7 @@ class TensorBoard:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
-            raise UserError("--tensorboard needs the extra: pip install 'poise[tensorboard]'") from error
+            raise UserError(f"--tensorboard needs the extra; {install_extra('tensorboard')}") from error
         self._make: Callable[[], Any] = lambda: SummaryWriter(str(folder / "tensorboard"))
 
     @cached_property

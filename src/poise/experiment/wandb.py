@@ -1,4 +1,4 @@
-"""Two extras with one interface: Weights & Biases (`pip install poise[wandb]`), and trackio (`poise[trackio]`)."""
+"""Two extras with one interface: Weights & Biases (`wandb`), and trackio (`trackio`)."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 from poise.errors import UserError
 from poise.experiment.folder import RunFolder
 from poise.experiment.tracking import Scalar, Tracker
+from poise.words import install_extra
 
 PROJECT = "poise"
 
@@ -25,7 +26,7 @@ class Wandb(Tracker):
         try:
             self._service: Any = importlib.import_module(self.name)
         except ImportError as error:
-            raise UserError(f"{self.name} needs the extra: pip install 'poise[{self.name}]'") from error
+            raise UserError(f"{self.name} needs the extra; {install_extra(self.name)}") from error
 
     def _begin(self, name: str, settings: Mapping[str, Any], known: str | None) -> str:
         going_on = {"id": known, "resume": "allow"} if known is not None else {}

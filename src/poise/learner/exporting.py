@@ -23,6 +23,7 @@ from poise.errors import UserError, first_line
 from poise.learner.views import Views
 from poise.nets import Model
 from poise.training import NCM_TEMPERATURE, undisturbed
+from poise.words import install_extra
 
 DOCUMENT = "poise"  # where the class names are: a key of an ONNX file's metadata, and the stem of a .pt2's extra file
 INPUT = "images"
@@ -50,7 +51,7 @@ class Exporting(Views):
             raise UserError("this learner has learned nothing yet; call partial_fit first")
         store.refuse_bad_place(place)
         if place.suffix == ".onnx" and not (find_spec("onnx") and find_spec("onnxscript")):
-            raise UserError("an ONNX file needs the extra: pip install 'poise[export]'; or write a .pt2 file")
+            raise UserError(f"an ONNX file needs the extra; {install_extra('export')}, or write a .pt2 file")
         program = _Program(self.model, self.means_, self.preprocessing.scale_and_shift(), self.classifier_).eval()
         with _quietly(), torch.no_grad():
             files.write_bytes(place, WRITERS[place.suffix](_trace(program, self.shape_), self._document()))

