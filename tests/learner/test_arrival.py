@@ -93,6 +93,19 @@ def test_an_update_may_bring_new_classes_too() -> None:
     assert learned.predict_proba(digits(9)[0]).shape == (12, 5)
 
 
+@pytest.mark.parametrize("name", ["CAF\u00c9", "cafe\u0301"], ids=["upper-case", "other-form"])
+def test_classes_that_look_alike_are_said_aloud(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    images, labels = digits(0, 1)
+    learned = learner().partial_fit(images, ["caf\u00e9" if label else "bar" for label in labels])
+    assert "differ only" not in caplog.text
+    learned.partial_fit(digits(2)[0], [name] * len(digits(2)[0]))
+    assert f"classes 'caf\\xe9' and {name!a} differ only in upper case" in caplog.text
+    assert learned.classes_ == ("bar", "caf\u00e9", name)
+    caplog.clear()
+    learned.partial_fit(digits(3)[0], ["foo"] * len(digits(3)[0]))
+    assert "differ only" not in caplog.text
+
+
 # The reserve --------------------------------------------------------------------------------------------------------
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -119,7 +120,24 @@ def _all_classes(plain: Sequence[Label], before: tuple[Label, ...], known: str) 
         raise UserError(
             f"class {repeated[0]!r} is known already; pass known='update' to train on new images of known classes"
         )
-    return (*before, *(label for label in arrived if label not in before))
+    new = [label for label in arrived if label not in before]
+    _warn_of_lookalikes(new, before)
+    return (*before, *new)
+
+
+def _warn_of_lookalikes(new: Sequence[Label], before: Sequence[Label]) -> None:
+    """Say which new classes a reader could take for another one: `Zoo` and `zoo`, or one name in two Unicode forms."""
+    alike: dict[str, list[str]] = {}
+    for label in (*before, *new):
+        if isinstance(label, str):
+            alike.setdefault(unicodedata.normalize("NFKC", label).casefold(), []).append(label)
+    for names in alike.values():
+        if len(names) > 1 and not set(names) <= set(before):
+            log.warning(
+                "classes %s differ only in upper case or in the Unicode form of their letters; they are learned as "
+                "different classes",
+                " and ".join(map(ascii, names)),
+            )
 
 
 def check_foresight(budget: Budget, next_images: int | None) -> int | None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from poise.data import Augmentation, Preprocessing
 from poise.errors import UserError
 
-SMALL: Final = 4  # images this many times smaller than those a network was trained with make poor features
+SMALL: Final = 2  # images more than this many times smaller than those a network was trained with make poor features
 
 
 @dataclass(frozen=True)
@@ -70,11 +70,11 @@ class NetInfo:
     def doubts(self, shape: tuple[int, int, int]) -> str | None:
         """A line about images that it takes but was not made for."""
         side = min(shape[1:])
-        if self.size is None or side * SMALL > min(self.size):
+        if self.size is None or side * SMALL >= min(self.size):
             return None
         return (
             f"images of {side} pixels are small for this net, which was trained with {min(self.size)}; "
-            "a larger image_size gives better features"
+            f"image_size={min(self.size)} gives better features, and takes longer"
         )
 
     def as_json(self) -> dict[str, Any]:
