@@ -13,6 +13,7 @@ from poise.errors import RunFailed, UserError, first_line
 from poise.experiment.examiner import Exam
 from poise.experiment.folder import RunFolder
 from poise.meter import Done
+from poise.recipes.keys import flat_keys
 from poise.training import Event
 
 log = logging.getLogger(__name__)
@@ -170,14 +171,5 @@ def read_tracked_ids(folder: RunFolder) -> dict[str, str]:
 
 def _settings(folder: RunFolder) -> dict[str, Any]:
     """The keys of the recipe, nested ones by dots."""
-    found: dict[str, Any] = {}
-
-    def add(prefix: str, values: Mapping[str, Any]) -> None:
-        for key, value in values.items():
-            if isinstance(value, Mapping):
-                add(f"{prefix}{key}.", value)
-            elif value is not None:
-                found[f"{prefix}{key}"] = value
-
-    add("", store.read_json(folder.recipe)["recipe"])
-    return found
+    recipe = store.read_json(folder.recipe)["recipe"]
+    return {key: value for key, value in flat_keys(recipe) if value not in (None, {})}

@@ -7,7 +7,6 @@ from poise.report.reading.configurations import (
     by_exam,
     configurations,
     distinguish,
-    flat_keys,
     remarks,
 )
 from poise.report.reading.folders import (
@@ -37,7 +36,6 @@ __all__ = [
     "check_result",
     "configurations",
     "distinguish",
-    "flat_keys",
     "load_result",
     "read_run",
     "read_runs",
