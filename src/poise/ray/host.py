@@ -18,7 +18,7 @@ import torch
 
 from poise.data import ImageSet
 from poise.data.sources import Source, open_source
-from poise.errors import PoiseError, RunFailed
+from poise.errors import PoiseError, RunFailed, kind_and_line
 from poise.experiment.plan import plan_of_words
 from poise.experiment.provenance import versions
 from poise.experiment.stopping import Stop
@@ -213,7 +213,7 @@ class Host:
         except PoiseError as error:
             return str(error)
         except Exception as error:  # a module or a class of the user's that is not there, memory that does not suffice
-            return _in_a_line("what trials start from cannot be opened", error)
+            return f"what trials start from cannot be opened: {kind_and_line(error, 300)}"
         return None
 
     def try_all(self, key: int, attempts: Sequence[Attempt]) -> dict[str, Any]:
@@ -228,7 +228,7 @@ class Host:
             error.__cause__ = error.__context__ = None
             return error.with_traceback(None)
         except Exception as error:
-            return RunFailed(_in_a_line("a trial failed", error))
+            return RunFailed(f"a trial failed: {kind_and_line(error, 300)}")
 
     # Data -----------------------------------------------------------------------------------------------------------
 
@@ -246,11 +246,6 @@ class Host:
             if found != fingerprint:
                 return f"the data '{data}' there are not those here; copy them anew"
         return None
-
-
-def _in_a_line(what: str, error: Exception) -> str:
-    words = (str(error).strip().splitlines() or [""])[0]
-    return f"{what}: {type(error).__name__}: {words[:300]}"
 
 
 def _unseen_folder(out: Mapping[str, str] | None) -> str | None:
