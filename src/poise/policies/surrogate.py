@@ -104,8 +104,7 @@ class Surrogate(Belief):
 
     def values(self) -> Array:
         """The posterior mean of every arm that was tried in any phase."""
-        tried = np.isin(np.arange(self.arms), sorted(self._tried))
-        return np.where(tried, self._best.mean[:-1], -np.inf)
+        return self._of_tried(self._best.mean[:-1], self._tried)
 
     def draw(self, count: int, tried: Collection[int], generator: np.random.Generator) -> list[int]:
         """The most promising arms not yet tried in this phase."""
