@@ -13,6 +13,7 @@ from torch import Tensor
 
 from poise import draws
 from poise.data import ImageSet, Stream
+from poise.data.images import all_but
 from poise.data.sources import digest
 from poise.errors import UserError
 from poise.learner import Label, Learner
@@ -138,9 +139,7 @@ def split_for_development(train: ImageSet) -> tuple[ImageSet, ImageSet]:
         picks = generator.choice(len(members), size=min(DEV_IMAGES, len(members) // 2), replace=False)
         aside.append(members[torch.from_numpy(np.sort(picks))])
     chosen = torch.cat(aside)
-    rest = torch.ones(len(train), dtype=torch.bool)
-    rest[chosen] = False
-    return train.select(rest.nonzero().flatten()), train.select(chosen.sort().values)
+    return train.select(all_but(len(train), chosen)), train.select(chosen.sort().values)
 
 
 def average_forgetting(exams: list[Exam], stream: Stream) -> float:

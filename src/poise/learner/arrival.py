@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, Dataset
 from poise import draws
 from poise.actions import Action
 from poise.data import Budget, ImageSet, Memory, PixelStore, draw_reserve
-from poise.data.images import image_digests
+from poise.data.images import all_but, image_digests
 from poise.data.labelled import Wanted, read_labelled, read_unlabelled
 from poise.data.packs import Pack
 from poise.errors import UserError, check_whole
@@ -254,9 +254,7 @@ def without_copies(images: ImageSet, kept: ImageSet, *, every: bool = False) -> 
         if seen[key] > 0:
             copies.append(place)
         seen[key] += -1 if every else 1
-    stays = torch.ones(len(images), dtype=torch.bool)
-    stays[copies] = False
-    return stays.nonzero().flatten()
+    return all_but(len(images), copies)
 
 
 def _labelled_digests(images: ImageSet) -> Iterator[tuple[int, bytes]]:
