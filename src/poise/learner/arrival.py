@@ -140,7 +140,7 @@ def labelled_store(
 
     With `held_out` they are to judge by, and of a pack those of its test part.
     """
-    store, found = read_labelled(images, labels, *_wanted_form(settings, knowledge), held_out=held_out)
+    store, found = read_labelled(images, labels, _wanted_form(settings, knowledge), held_out=held_out)
     if found is None:
         raise UserError(f"images came as {type(images).__name__} without labels; pass labels, one per image")
     store, plain = _check_shape(store, knowledge).to("cpu"), plain_labels(found)
@@ -154,7 +154,7 @@ def store_of(images: Images, settings: Settings, knowledge: Knowledge, *, held_o
 
     Of a pack they are those of its test part where it has one or, if not `held_out`, those that are learned.
     """
-    return _check_shape(read_unlabelled(images, *_wanted_form(settings, knowledge), held_out=held_out), knowledge)
+    return _check_shape(read_unlabelled(images, _wanted_form(settings, knowledge), held_out=held_out), knowledge)
 
 
 def _wanted_form(settings: Settings, knowledge: Knowledge) -> Wanted:
