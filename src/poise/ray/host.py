@@ -178,7 +178,7 @@ class Host:
         for place in list(self._crew.results):
             ended[self._names.pop(place)] = self._crew.results.pop(place)
         self._left, self._present_threads = time.monotonic(), torch.get_num_threads()
-        return {"done": ended, "room": self._crew.room, "working": len(self._names), **self._notes.take()}
+        return {"done": ended, "room": self._crew.room, **self._notes.take()}
 
     def _begin(self, words: Mapping[str, Any]) -> Failure | None:
         assert self._bench is not None

@@ -19,11 +19,10 @@ from poise.report.reading.folders import (
     run_folders_below,
     run_of_result,
 )
-from poise.report.reading.runs import EXPLAINED, LABELS, UNVERIFIED, PhaseRecord, RunRecord, TrialRecord
+from poise.report.reading.runs import EXPLAINED, UNVERIFIED, PhaseRecord, RunRecord, TrialRecord
 
 __all__ = [
     "EXPLAINED",
-    "LABELS",
     "UNVERIFIED",
     "Configuration",
     "PhaseRecord",

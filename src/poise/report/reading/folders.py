@@ -114,9 +114,9 @@ def _read_result(path: Path, name: str) -> RunRecord:
     return replace(_make_record(path, name, {}, result, events), verified=verified)
 
 
-def run_of_result(result: Mapping[str, Any], path: Path = Path(), name: str = "") -> RunRecord:
+def run_of_result(result: Mapping[str, Any], path: Path = Path()) -> RunRecord:
     """A run of which only the result is known."""
-    return _make_record(path, name, {}, result, _Events())
+    return _make_record(path, "", {}, result, _Events())
 
 
 def load_result(folder: Path) -> dict[str, Any]:
