@@ -115,7 +115,7 @@ def read_text(path: str | Path, most: int = MOST_TEXT) -> str:
     return read_bytes(path, most).decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
 
 
-def refuse_other_kinds(path: str | Path, most: int | None = None) -> None:
+def refuse_other_kinds(path: str | Path, most: int) -> None:
     """Refuse a path at which there is no plain file of at most so many bytes, for what opens it by its path."""
     found = describe(path)
     if found == "nothing":
@@ -325,7 +325,7 @@ def _copy_permissions(handle: int, old: os.stat_result) -> None:
         os.fchmod(handle, mode)
 
 
-def _open_new(path: Path, mode: int = 0o666) -> tuple[Path, BinaryIO]:
+def _open_new(path: Path, mode: int) -> tuple[Path, BinaryIO]:
     """A new file beside `path`, locked for as long as it is open, so that others see that it is being written."""
     start = os.fsdecode(os.fsencode(path.name)[:200])  # all of it must be short enough for a file's name
     while True:

@@ -239,7 +239,7 @@ def _in_reserve(images: ImageSet, old: int, memory: Memory) -> list[int]:
     return found
 
 
-def without_copies(images: ImageSet, kept: ImageSet, *, every: bool = False) -> Tensor:
+def without_copies(images: ImageSet, kept: ImageSet, *, every: bool) -> Tensor:
     """The places of the images that exemplars may be chosen from: copies of another one of the same class are left out.
 
     Where `every` image is kept, so are copies that arrive together; only those that are kept from an earlier phase, and

@@ -22,7 +22,7 @@ from poise.learner.settings import Settings
 MOST_FOR_A_BYTE: Final = 4096
 
 
-def refuse_too_large(settings: Settings, arrival: Arrival, around: Surroundings, kept: int = 0) -> None:
+def refuse_too_large(settings: Settings, arrival: Arrival, around: Surroundings, kept: int) -> None:
     """Refuse images of which one training step takes more memory than is free, by what it takes at least.
 
     They are trained on with so many kept ones. A network that poise did not make is not looked into, nor one of which

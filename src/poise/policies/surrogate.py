@@ -73,7 +73,7 @@ class Surrogate(Belief):
     treated as observed at its mean; or `thompson`, the best arm of a sample from the posterior.
     """
 
-    def __init__(self, setup: Setup, kernel: str, explore: str, memory: float = 0.8, kappa: float = 1.0) -> None:
+    def __init__(self, setup: Setup, kernel: str, explore: str, memory: float, kappa: float) -> None:
         super().__init__(setup)
         self.explore, self.memory, self.kappa = explore, memory, kappa
         self._bank = [_Gaussian(prior) for prior in _priors(setup, kernel)]

@@ -73,9 +73,6 @@ class BilevelOptions:
         check_number("bilevel rate", self.rate, positive=True)
 
 
-DEFAULTS: Final = BilevelOptions()
-
-
 def tuned_axes(action: Action) -> tuple[str, ...]:
     """The axes that hypergradients can move: the weights of distillation terms, and the learning rate.
 
@@ -133,7 +130,7 @@ BILEVEL: Final = TunerKind(
 
 
 def hyper_steps(
-    problem: InnerProblem, action: Action, options: BilevelOptions = DEFAULTS, done: Sequence[HyperStep] = ()
+    problem: InnerProblem, action: Action, options: BilevelOptions, done: Sequence[HyperStep] = ()
 ) -> Iterator[HyperStep | Pause]:
     """Tune the action round by round, after the rounds that are done; the last step holds the chosen one.
 
