@@ -20,7 +20,7 @@ from poise.data import ImageSet
 from poise.data.sources import Source, open_source
 from poise.errors import PoiseError, RunFailed, kind_and_line
 from poise.experiment.plan import plan_of_words
-from poise.experiment.provenance import versions
+from poise.experiment.provenance import SAID_BY_SOURCE, versions
 from poise.experiment.stopping import Stop
 from poise.experiment.sweep import CellBench, Failure, lanes_on
 from poise.experiment.sweep_file import Cell
@@ -30,8 +30,6 @@ from poise.training import Crew
 from poise.tuning import Attempt, TrialResult, Trials
 
 TURN_SECONDS = 1.0  # of work between two answers about cells
-#: What changes with poise's source, which is compared itself.
-_SAID_BY_SOURCE = ("poise", "poise_commit")
 
 
 class OpenedSource(Source):
@@ -271,7 +269,7 @@ def _unseen_folder(out: Mapping[str, str] | None) -> str | None:
 def _other_versions(wanted: Mapping[str, str | None]) -> str | None:
     found = versions()
     for name, version in wanted.items():
-        if name in found and found[name] != version and name not in _SAID_BY_SOURCE:
+        if name in found and found[name] != version and name not in SAID_BY_SOURCE:
             if name == "poise_source":
                 there, here = found["poise_commit"] or found["poise"], wanted["poise_commit"] or wanted["poise"]
                 which = f"{there}, here {here}" if there != here else f"{there} as well, with other files"
