@@ -28,8 +28,9 @@ from poise.data.decoding import FORMAT_WORDS, known_formats, open_image, room_fo
 from poise.data.stores import DenseStore
 from poise.data.suitable import check_room
 from poise.errors import UserError
-from poise.files import MOST_IMAGE, expand_user, free_memory, read_bytes, reserve
+from poise.files import MOST_IMAGE, expand_user, read_bytes, reserve
 from poise.places.folders import UNREADABLE
+from poise.ram import free_memory
 
 log = logging.getLogger(__name__)
 

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from poise.errors import UserError
-from poise.files import free_memory
 from poise.learner.arrival import Arrival
 from poise.learner.networks import Shape, build_model
 from poise.learner.phase import Surroundings, is_given
 from poise.learner.settings import Settings
+from poise.ram import free_memory
 
 #: Bytes that a network of poise's own may need for each byte of the images of a step: below, nothing is looked into.
 MOST_FOR_A_BYTE: Final = 4096
