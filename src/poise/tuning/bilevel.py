@@ -193,15 +193,7 @@ class InnerProblem:
 
         A step at a time: nothing is set for the thread in the pauses.
         """
-        work = self._differentiate(action, steps, number)
-        while True:
-            with self._situation.backend.active():
-                try:
-                    pause = next(work)
-                except StopIteration as end:
-                    found: tuple[float, dict[str, float]] = end.value
-                    return found
-            yield pause
+        return self._situation.backend.guard(self._differentiate(action, steps, number))
 
     def _differentiate(self, action: Action, steps: int, number: int) -> Pausing[tuple[float, dict[str, float]]]:
         like = self._model.head.new
