@@ -115,6 +115,16 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
+def kind_and_line(error: BaseException, longest: int) -> str:
+    r"""The kind of an error, and what it says in one line, cut where that is long.
+
+    >>> kind_and_line(ValueError("no such place\nat all"), 7), kind_and_line(KeyError(), 7)
+    ('ValueError: no such', 'KeyError: ')
+    """
+    words = (str(error).strip().splitlines() or [""])[0]
+    return f"{type(error).__name__}: {words[:longest]}"
+
+
 def check_whole(name: str, value: object, least: int, most: int = MOST) -> None:
     """Refuse a setting that is not a whole number from `least` to `most`."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:

@@ -18,7 +18,7 @@ import stat
 from collections.abc import Iterator
 from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO, Final, NamedTuple
+from typing import BinaryIO, Final
 
 from poise.errors import UserError
 
@@ -30,21 +30,7 @@ MOST_DOCUMENT: Final = 128 << 20
 MOST_JOURNAL: Final = 4 << 30
 MOST_IMAGE: Final = 1 << 30
 
-#: More bytes than there are.
-UNLIMITED: Final = 1 << 62
 
-
-class _ControlGroup(NamedTuple):
-    """What limits the memory of some processes on Linux: its folder, and what the files and values in it are called."""
-
-    folder: str
-    limit: str
-    used: str
-    cached: tuple[str, ...]
-
-
-_NEWER: Final = ("memory.max", "memory.current", ("active_file", "inactive_file", "slab_reclaimable"))
-_OLDER: Final = ("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_active_file", "total_inactive_file"))
 _TEMPORARY: Final = re.compile(r"\..*\.[0-9a-f]{16}\.poise\.tmp")
 _KINDS: Final = {
     stat.S_IFDIR: "a folder",
@@ -115,7 +101,7 @@ def read_text(path: str | Path, most: int = MOST_TEXT) -> str:
     return read_bytes(path, most).decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
 
 
-def refuse_other_kinds(path: str | Path, most: int | None = None) -> None:
+def refuse_other_kinds(path: str | Path, most: int) -> None:
     """Refuse a path at which there is no plain file of at most so many bytes, for what opens it by its path."""
     found = describe(path)
     if found == "nothing":
@@ -123,50 +109,6 @@ def refuse_other_kinds(path: str | Path, most: int | None = None) -> None:
     if found == "a broken link":
         raise UserError(f"{path} is a broken link, not a file; mend or remove it")
     _check_plain(path, Path(path).stat(), most)
-
-
-def main_memory() -> int:
-    """How many bytes of memory this machine has."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-def free_memory() -> int:
-    """How many bytes of memory a process could take now, as far as the system says it; else all there are.
-
-    In a container, or in a job of a queue, that may be less than the machine has.
-    """
-    try:
-        lines = read_text("/proc/meminfo").splitlines()
-        found = next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
-    except (OSError, StopIteration, ValueError):
-        found = main_memory()
-    return max(0, min((found, *map(_left_in, _control_groups()))))
-
-
-def _control_groups() -> Iterator[_ControlGroup]:
-    """The control groups that this process is in, as far as they may limit its memory, and all above them."""
-    try:
-        lines = read_text("/proc/self/cgroup").splitlines()
-    except (OSError, ValueError):
-        lines = []
-    for line in ("0::/", *lines):  # number:controllers:path; in a container the path may be one that is seen outside
-        _, controllers, path = line.split(":", 2)
-        if not controllers or "memory" in controllers.split(","):
-            root, words = ("/sys/fs/cgroup/memory", _OLDER) if controllers else ("/sys/fs/cgroup", _NEWER)
-            parts = path.strip("/").split("/") if path.strip("/") else []
-            for count in range(len(parts) + 1):
-                yield _ControlGroup("/".join((root, *parts[:count])), *words)
-
-
-def _left_in(group: _ControlGroup) -> int:
-    """What it may take yet; pages of files, and what is known of them, give way."""
-    try:
-        limit, used = (int(read_text(f"{group.folder}/{name}")) for name in (group.limit, group.used))
-        lines = read_text(f"{group.folder}/memory.stat").splitlines()
-        counts = dict(line.split(maxsplit=1) for line in lines)
-        return limit - used + sum(int(counts.get(word, 0)) for word in group.cached)
-    except (OSError, ValueError):  # there is none here, or it has no limit
-        return UNLIMITED
 
 
 def describe(path: str | Path) -> str:
@@ -325,7 +267,7 @@ def _copy_permissions(handle: int, old: os.stat_result) -> None:
         os.fchmod(handle, mode)
 
 
-def _open_new(path: Path, mode: int = 0o666) -> tuple[Path, BinaryIO]:
+def _open_new(path: Path, mode: int) -> tuple[Path, BinaryIO]:
     """A new file beside `path`, locked for as long as it is open, so that others see that it is being written."""
     start = os.fsdecode(os.fsencode(path.name)[:200])  # all of it must be short enough for a file's name
     while True:

@@ -76,7 +76,7 @@ def _open_locked(path: Path, busy: str, may_replace: Callable[[_Signature], bool
             if replaced:
                 continue
             if is_busy:
-                raise UserError(_said_of(owner, busy, path)) from error
+                raise UserError(_busy_line(owner, busy, path)) from error
             raise UserError(f"{path} cannot be locked ({error.strerror}); use a folder on another disk") from error
         file.close()  # its last owner removed it between our two calls: that lock keeps nobody out
 
@@ -130,7 +130,7 @@ def _this_host() -> str:
     return socket.gethostname() or "localhost"
 
 
-def _said_of(owner: _Signature | None, busy: str, path: Path) -> str:
+def _busy_line(owner: _Signature | None, busy: str, path: Path) -> str:
     """The line about a lock that another process holds; a machine that failed may hold one for ever."""
     if owner is None:
         return f"another process {busy}"

@@ -76,7 +76,7 @@ class Meter:
         self._prepared = plan.preparing
         chosen, trained = self._chosen, self._trained
         self._chosen, self._trained = _work_done(event, plan, outlook.trying, (chosen, trained))
-        tuning = isinstance(event, events.TrialStep | events.TrialDone | events.TuningDone)
+        tuning = isinstance(event, _TrialEvent)
         if tuning and measures:
             self._tuning.count(self._chosen - chosen, elapsed)
         elif isinstance(event, events.StepDone | events.EpochDone | events.StageDone) and measures:

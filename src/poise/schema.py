@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NoReturn
 
-from poise.errors import Damaged, Malformed, PoiseError, shown
+from poise.errors import Damaged, Malformed, PoiseError, kind_and_line, shown
 
 #: Refuses a value that is not as it must be; the word says where it stands.
 Check = Callable[[object, str], None]
@@ -40,8 +40,7 @@ def fitting_together() -> Iterator[None]:
     except (PoiseError, OSError):
         raise
     except Exception as error:
-        words = str(error).strip().splitlines() or [""]
-        raise Malformed(f"is not as poise writes it ({type(error).__name__}: {words[0][:200]})") from error
+        raise Malformed(f"is not as poise writes it ({kind_and_line(error, 200)})") from error
 
 
 def refuse(where: str, wanted: str, value: object) -> NoReturn:

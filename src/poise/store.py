@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from poise import files
+from poise import files, ram
 from poise.errors import Damaged, UserError
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def read_tensors(path: Path, *, kind: str) -> tuple[dict[str, Tensor], dict[str,
 
     if kind == "learner":
         _refuse_run_folder(path)
-    files.refuse_other_kinds(path, files.main_memory())
+    files.refuse_other_kinds(path, ram.main_memory())
     try:
         with _utf8_path(path) as plain, safe_open(plain, framework="pt") as file:
             header = json.loads((file.metadata() or {})["poise"])

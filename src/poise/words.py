@@ -49,7 +49,7 @@ def printable(text: str) -> str:
     >>> print(printable("a\x1b[31mb"))
     a\x1b[31mb
     """
-    return _IN_TEXTS.sub(_written_out, text)
+    return _IN_TEXTS.sub(_escape, text)
 
 
 def one_line(text: str) -> str:
@@ -58,7 +58,7 @@ def one_line(text: str) -> str:
     >>> print(one_line("two\nlines"))
     two\x0alines
     """
-    return _IN_LINES.sub(_written_out, text)
+    return _IN_LINES.sub(_escape, text)
 
 
 def json_line(value: Any) -> str:  # noqa: ANN401 - whatever JSON can hold
@@ -97,7 +97,7 @@ def one_line_each(value: Any) -> Any:  # noqa: ANN401 - whatever JSON can hold
     return value
 
 
-def _written_out(found: re.Match[str]) -> str:
+def _escape(found: re.Match[str]) -> str:
     code = ord(found[0])
     if 0xDC80 <= code <= 0xDCFF:  # how Python holds a byte that is no UTF-8
         code -= 0xDC00

@@ -81,10 +81,10 @@ def diverged(phase: int, trial: Trial) -> Outcome:
     return Outcome(trial, 0.0, diverged=True) if trial.arm % 2 or phase == 2 else rewarded(phase, trial)
 
 
-def lived(policy: Policy, reward: Reward = rewarded, phases: int = PHASES) -> History:
+def lived(policy: Policy, reward: Reward = rewarded) -> History:
     """The history of some phases; outcomes come one by one, the last first."""
     history: History = []
-    for phase in range(1, phases + 1):
+    for phase in range(1, PHASES + 1):
         policy.begin(phase)
         for _ in range(1000):
             if not (trials := policy.ask()):

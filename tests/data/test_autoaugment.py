@@ -26,7 +26,7 @@ from poise.data.autoaugment import (
     autoaugment,
     cut_out,
     draw_operations,
-    make_plan,
+    operation_tensors,
     operations,
 )
 from poise.data.sources import Source
@@ -99,8 +99,8 @@ def check_against_pillow(pixels: Tensor, name: str) -> None:
     for level in range(LEVELS):
         for sign in directions(name):
             operation = Operation(name, level, sign)
-            plan = make_plan((operation,), (pixels.shape[2], pixels.shape[3]), CPU)
-            found = apply(pixels, plan, torch.ones(len(pixels), dtype=torch.long)).int()
+            tensors = operation_tensors((operation,), (pixels.shape[2], pixels.shape[3]), CPU)
+            found = apply(pixels, tensors, torch.ones(len(pixels), dtype=torch.long)).int()
             wanted = torch.stack([to_pixels(by_pillow(image, operation)) for image in images]).int()
             unlike = (found - wanted).abs()
             if name in GEOMETRIC:

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler, TensorDataset
 
 from poise.data.inputs import to_pixels
-from poise.data.labelled import read_labelled, read_unlabelled
+from poise.data.labelled import Wanted, read_labelled, read_unlabelled
 from poise.errors import UserError
 
 RANDOM = np.random.default_rng(0)
@@ -72,7 +72,7 @@ class TestFolders:
         assert found.labels == ["cat", "cat", "cat", "fox", "fox"]
         assert torch.equal(found.pixels, to_pixels(sorted(folder.glob("*/*.png"))))
         assert torch.equal(
-            read_labelled(str(folder), size=(16, 16)).pixels, to_pixels(sorted(folder.glob("*/*")), (16, 16))
+            read_labelled(str(folder), wanted=Wanted((16, 16))).pixels, to_pixels(sorted(folder.glob("*/*")), (16, 16))
         )
 
     def test_without_labels_any_folder_of_images_will_do(self, folder: Path) -> None:
@@ -102,7 +102,7 @@ class TestDatasets:
         found = read_labelled(Listed(named))
         assert torch.equal(found.pixels, to_pixels(files))
         assert found.labels == ["cat", "cat", "cat", "fox", "fox"]
-        assert torch.equal(read_labelled(Listed(named), size=(9, 9), channels=1).pixels, to_pixels(files, (9, 9), 1))
+        assert torch.equal(read_labelled(Listed(named), wanted=Wanted((9, 9), 1)).pixels, to_pixels(files, (9, 9), 1))
         assert torch.equal(read_labelled([(file, 1) for file in files]).pixels, found.pixels)
 
     def test_pictures_that_would_take_much_memory_are_put_into_a_file(
@@ -128,10 +128,10 @@ class TestDatasets:
         before = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (needed - 1, before[1]))  # files may not be so long
         try:
-            found = read_labelled(files, [0] * 5, size=(64, 64))
+            found = read_labelled(files, [0] * 5, Wanted((64, 64)))
             monkeypatch.setattr("poise.data.inputs.free_memory", lambda: needed - 1)
             with pytest.raises(UserError, match="more than there is of memory, and than is free on the disk"):
-                read_labelled(files, [0] * 5, size=(64, 64))
+                read_labelled(files, [0] * 5, Wanted((64, 64)))
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
         assert found.store.in_memory
@@ -184,7 +184,7 @@ class TestLoaders:
     def test_pictures_are_scaled_batch_by_batch_where_their_size_is_known(self, folder: Path) -> None:
         files = sorted(folder.glob("*/*.png"))
         loader = DataLoader(Listed([(str(file), 0) for file in files]), batch_size=2)
-        assert torch.equal(read_labelled(loader, size=(16, 16)).pixels, to_pixels(files, (16, 16)))
+        assert torch.equal(read_labelled(loader, wanted=Wanted((16, 16))).pixels, to_pixels(files, (16, 16)))
         assert torch.equal(read_labelled(loader).pixels, to_pixels(files))
 
     def test_pictures_and_names_from_a_collation_of_ones_own(self, folder: Path) -> None:

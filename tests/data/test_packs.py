@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader, Subset
 from poise import Learner, store
 from poise.data import Augmentation, Feed, ImageSet, Preprocessing, inputs, to_pixels
 from poise.data.inputs import LONGEST
-from poise.data.labelled import read_labelled
+from poise.data.labelled import Wanted, read_labelled
 from poise.data.packing import Packed, Packing, read_classes
 from poise.data.packs import TEST, TRAIN, Described, Pack, PackedStore, digest_of, write_index
 from poise.data.processes import _takes_long, decode_in_order
@@ -738,20 +738,20 @@ def test_a_pack_shows_what_its_folder_does(tmp_path: Path, square: bool) -> None
     folder = FolderSource(tmp_path / "images", size=24).train()
     assert torch.equal(packed.labels, folder.labels)
     assert torch.equal(packed.pixels, folder.pixels)
-    read = read_labelled(tmp_path / "images" / "train", size=(24, 24)).pixels
+    read = read_labelled(tmp_path / "images" / "train", wanted=Wanted((24, 24))).pixels
     assert torch.equal(read, packed.pixels), "and so does a learner that is given it"
 
 
 @pytest.mark.parametrize("size", [12, 16, 40, 64])
 def test_a_learner_sees_of_a_pack_what_it_sees_of_the_files(folder: Path, tmp_path: Path, size: int) -> None:
-    pack, seen = make(folder, tmp_path / "some.pack", size=size), ((16, 16), 3, 16)
-    of_files = read_labelled(folder / "train", None, *seen)
-    of_pack = read_labelled(pack, None, *seen)
+    pack, seen = make(folder, tmp_path / "some.pack", size=size), Wanted((16, 16), 3, 16)
+    of_files = read_labelled(folder / "train", None, seen)
+    of_pack = read_labelled(pack, None, seen)
     assert of_pack.labels == of_files.labels
     apart = (of_pack.pixels.int() - of_files.pixels.int()).abs()
     assert float(apart.float().mean()) <= (0 if size == 16 else 12 if size < 16 else 3), "but for what packing rounds"
     assert isinstance(of_pack.store, PackedStore) is (size == 16), "what is not scaled is mapped"
-    grey = read_labelled(pack, None, (16, 16), 1, 16).store
+    grey = read_labelled(pack, None, Wanted((16, 16), 1, 16)).store
     assert grey.shape == (1, 16, 16), "as files are made grey"
 
 
@@ -762,14 +762,16 @@ def test_files_are_seen_as_the_centre_of_a_pack(tmp_path: Path) -> None:
     picture(8, 300, 211).save(tmp_path / "images" / "train" / "a" / "8.jpg")  # decoded at half of its size
     pack = make(tmp_path / "images", tmp_path / "some.pack", size=25)
     for side in (25, 20, 11):
-        seen = read_labelled(tmp_path / "images" / "train", None, (side, side), 3, 25)
+        seen = read_labelled(tmp_path / "images" / "train", None, Wanted((side, side), 3, 25))
         assert torch.equal(seen.pixels, pack.store(TRAIN, side).all())
-        assert torch.equal(read_labelled(pack, None, (side, side), 3, 25).pixels, seen.pixels)
+        assert torch.equal(read_labelled(pack, None, Wanted((side, side), 3, 25)).pixels, seen.pixels)
     files = sorted((tmp_path / "images" / "train").glob("*/*.png"))
     pictures = [(Image.open(file), 0) for file in files]
     dataset = Subset(pictures, range(len(pictures)))  # type: ignore[arg-type,var-annotated]  # a list will do
     for given in (pictures, DataLoader(dataset, batch_size=None), dataset):
-        assert torch.equal(read_labelled(given, None, (20, 20), 3, 25).pixels, to_pixels(files, (20, 20), 3, 25))
+        assert torch.equal(
+            read_labelled(given, None, Wanted((20, 20), 3, 25)).pixels, to_pixels(files, (20, 20), 3, 25)
+        )
 
 
 def test_scaled_images_of_a_pack_may_lie_in_a_temporary_file(

@@ -71,9 +71,9 @@ def test_packages_of_networks_are_named_too() -> None:
     assert versions("no_such_module").keys() == versions().keys()
 
 
-def interrupted(plan: Plan, folder: Path, until: int = 1) -> RunFolder:
+def interrupted(plan: Plan, folder: Path) -> RunFolder:
     opened = RunFolder(folder)
-    Run(plan, opened, until=until).start()
+    Run(plan, opened, until=1).start()
     return opened
 
 

@@ -16,7 +16,8 @@ import pytest
 from poise import store
 from poise.errors import Interrupted, UserError
 from poise.experiment import TRACKERS, Plan, Run, RunFolder, Tracker, make_tracker, reopen, track_folder
-from poise.experiment.tracking import TRACKED, Scalar, exam_of, scalars
+from poise.experiment.examiner import Exam
+from poise.experiment.tracking import TRACKED, Scalar, scalars
 from poise.meter import Done
 from poise.training import Event
 
@@ -159,7 +160,7 @@ def expected(reference: Path) -> dict[str, list[tuple[int, float]]]:
         for name, value, step in scalars(entry):
             found.setdefault(name, []).append((step, value))
         if entry["event"] == "exam":
-            assert exam_of(entry).accuracy() == entry["accuracy"]
+            assert Exam.from_json(entry).accuracy() == entry["accuracy"]
     assert {"phase-0/main/loss", "accuracy/counted"} <= set(found)
     return found
 

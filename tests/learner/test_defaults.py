@@ -41,8 +41,8 @@ def image_set(images: np.ndarray[Any, np.dtype[np.uint8]], labels: Any) -> Image
     return ImageSet(pixels, torch.as_tensor(labels), torch.full((len(pixels),), -1))
 
 
-def blank(count: int, side: int = 32, channels: int = 3) -> ImageSet:
-    pixels = torch.zeros(count, channels, side, side, dtype=torch.uint8)
+def blank(count: int, side: int = 32) -> ImageSet:
+    pixels = torch.zeros(count, 3, side, side, dtype=torch.uint8)
     return ImageSet(pixels, torch.arange(count) % 2, torch.full((count,), -1))
 
 

@@ -44,10 +44,8 @@ def speed_of(learned: Learner, clock: list[float], *classes: int, count: int) ->
     return measure_speed(learned.settings, learned.knowledge, phase.arrival, learned._around, clock=lambda: clock[0])
 
 
-def expected(learned: Learner, *classes: int, count: int = 12) -> TimeExpected:
-    (found,) = (
-        event for event in learned.fitting(*digits(*classes, count=count), forecast=True) if event.kind == "time"
-    )
+def expected(learned: Learner, *classes: int) -> TimeExpected:
+    (found,) = (event for event in learned.fitting(*digits(*classes), forecast=True) if event.kind == "time")
     assert isinstance(found, TimeExpected)
     return found
 

@@ -79,9 +79,9 @@ def backbone(learner: Learner) -> dict[str, Tensor]:
     return learner.model.backbone.state_dict()
 
 
-def model_of(net: nn.Module, classes: int = 2) -> Model:
+def model_of(net: nn.Module) -> Model:
     model = Model(net, build_head("linear", 8))
-    model.head.grow(classes, torch_generator(0, "head", 0))
+    model.head.grow(2, torch_generator(0, "head", 0))
     return model
 
 

@@ -7,8 +7,8 @@ from torch import Tensor
 from poise.nets import GaussianHead, torch_generator
 
 
-def head_for(classes: int, width: int = 5, rank: int = 64) -> GaussianHead:
-    head = GaussianHead(width)
+def head_for(classes: int, rank: int = 64) -> GaussianHead:
+    head = GaussianHead(5)
     head.grow(classes, torch_generator(0, "head"))
     head.remember(classes, rank)
     return head

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from poise.nets import RIDGES, Model, RidgeHead, torch_generator
 
 
-def head_for(classes: int, breadth: int = 40, width: int = 6) -> RidgeHead:
-    head = RidgeHead(width)
+def head_for(classes: int, breadth: int = 40) -> RidgeHead:
+    head = RidgeHead(6)
     head.draw_projection(7, breadth)
     head.grow(classes, torch_generator(0, "head"))
     return head

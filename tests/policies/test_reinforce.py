@@ -25,12 +25,12 @@ states = st.lists(st.floats(-5, 5), min_size=FEATURES, max_size=FEATURES)
 episodes = st.lists(st.lists(st.tuples(states, st.integers(0, 3), st.floats(0, 1)), max_size=4), max_size=12)
 
 
-def scrambled(space: ActionSpace, seed: int = 0, features: int = FEATURES) -> Reinforce:
+def scrambled(space: ActionSpace) -> Reinforce:
     """A policy somewhere in the middle of its learning."""
-    policy = Reinforce(space, features, rate=0.7, baseline=0.8)
-    generator = draws.generator(seed, "scrambled")
+    policy = Reinforce(space, FEATURES, rate=0.7, baseline=0.8)
+    generator = draws.generator(0, "scrambled")
     for _ in range(10):
-        episode = [(generator.normal(size=features), int(generator.integers(4)), generator.uniform()) for _ in range(3)]
+        episode = [(generator.normal(size=FEATURES), int(generator.integers(4)), generator.uniform()) for _ in range(3)]
         policy.update(episode)
     return policy
 

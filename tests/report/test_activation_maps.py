@@ -21,9 +21,9 @@ from poise.report.figures.print import draw, matplotlib_style
 CLASSES = 5
 
 
-def made(variant: str, head: str, net: str = "small", channels: int = 3) -> Model:
+def made(variant: str, head: str, net: str = "small") -> Model:
     """A model whose batch norms and head rows are not as they were initialised."""
-    backbone = build_backbone(net, variant, channels, seed=1)
+    backbone = build_backbone(net, variant, 3, seed=1)
     generator = torch.Generator().manual_seed(2)
     for module in backbone.modules():
         if isinstance(module, nn.BatchNorm2d):
@@ -36,8 +36,8 @@ def made(variant: str, head: str, net: str = "small", channels: int = 3) -> Mode
     return model.eval()
 
 
-def images(count: int = 4, channels: int = 3, side: int = 16) -> Tensor:
-    return torch.randn(count, channels, side, side, generator=torch.Generator().manual_seed(3))
+def images() -> Tensor:
+    return torch.randn(4, 3, 16, 16, generator=torch.Generator().manual_seed(3))
 
 
 class Scores(nn.Module):

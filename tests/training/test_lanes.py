@@ -120,8 +120,8 @@ def tried(trials: Trials, wanted: Wanted) -> list[TrialResult]:
     return list(trials.run_all(wanted))
 
 
-def numbered(actions: Sequence[Action], epochs: int = SHORT, first: int = 0) -> Wanted:
-    return [Attempt(Trial(first + arm, arm, epochs), action, "fc", SHORT) for arm, action in enumerate(actions)]
+def numbered(actions: Sequence[Action], epochs: int = SHORT) -> Wanted:
+    return [Attempt(Trial(arm, arm, epochs), action, "fc", SHORT) for arm, action in enumerate(actions)]
 
 
 RATES = [OWN.replace(lr=lr, feature_kd=weight) for lr in (0.1, 0.02) for weight in (0.1, 1, 4)]

@@ -72,10 +72,10 @@ def slowly(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     return switched_off
 
 
-def learner_of(case: str, net: nn.Module | None = None, **more: Any) -> Learner:
+def learner_of(case: str) -> Learner:
     method, settings = CASES[case]
     plain = {"augmentation": Augmentation(pad=0, flip=True)}  # what is done to features, too
-    return Learner(method, net=net or frozen_net(), **{**SETTINGS, **plain, **settings, **more})
+    return Learner(method, net=frozen_net(), **{**SETTINGS, **plain, **settings})
 
 
 def learn(learner: Learner, phases_of: list[ImageSet]) -> list[Event]:

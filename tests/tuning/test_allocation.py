@@ -30,10 +30,10 @@ PLAIN = Budget(5, rule="rmm", allocation=0.5, after_phase_0="plain")
 TRYING = {"policy": "grid", "space": {"allocation": [0.0, 0.9]}, "action": {"classifier": "fc"}}
 
 
-def phase(labels: list[int], count: int = 20) -> tuple[Tensor, Tensor, Tensor]:
+def phase(labels: list[int]) -> tuple[Tensor, Tensor, Tensor]:
     """Pixels, labels and origins of digits."""
     images = DigitsSource().train()
-    chosen = torch.cat([(images.labels == label).nonzero().flatten()[:count] for label in labels])
+    chosen = torch.cat([(images.labels == label).nonzero().flatten()[:20] for label in labels])
     return images.pixels[chosen], images.labels[chosen], images.origins[chosen]
 
 

@@ -15,7 +15,7 @@ from poise.errors import UserError
 _ACCEPTED: Final = "pass an array or tensor, or a list of paths or PIL images"
 
 
-def array_pixels(images: Any, size: tuple[int, int] | None = None) -> Tensor:  # noqa: ANN401 - checked here
+def array_pixels(images: Any, size: tuple[int, int] | None) -> Tensor:  # noqa: ANN401 - checked here
     """An array [N, H, W, C] or [N, H, W], or a tensor [N, C, H, W] or [N, H, W], as uint8 [N, C, H, W].
 
     Its values are uint8, or floats from 0 to 1; where a height and a width are given, it must already have them.

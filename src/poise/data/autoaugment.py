@@ -137,19 +137,19 @@ def draw_operations(count: int, generator: np.random.Generator) -> NDArray[np.in
 def autoaugment(pixels: Tensor, chosen: Tensor) -> Tensor:
     """The uint8 images [N, C, H, W], grey or RGB, after the operations that were drawn for them [N, 2]."""
     for place in (0, 1):
-        plan = make_plan(operations(place), (pixels.shape[2], pixels.shape[3]), pixels.device)
-        pixels = apply(pixels, plan, chosen[:, place])
+        tensors = operation_tensors(operations(place), (pixels.shape[2], pixels.shape[3]), pixels.device)
+        pixels = apply(pixels, tensors, chosen[:, place])
     return pixels
 
 
-def apply(pixels: Tensor, plan: Plan, chosen: Tensor) -> Tensor:
-    """The images after one operation each: the one with this number [N] in the plan, counted from 1, or none (0)."""
-    moved = _move(pixels, plan, chosen)
-    return _mix(_look_up(moved, plan, chosen), plan, chosen)
+def apply(pixels: Tensor, tensors: OperationTensors, chosen: Tensor) -> Tensor:
+    """The images after one operation each: the one with this number [N], counted from 1, or none (0)."""
+    moved = _move(pixels, tensors, chosen)
+    return _mix(_look_up(moved, tensors, chosen), tensors, chosen)
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class OperationTensors:
     """Some operations as tensors, for images of one size. Row 0 of each is no operation at all.
 
     Attributes:
@@ -175,15 +175,15 @@ class Plan:
 
 
 @cache  # for ever: captured steps read from it. Making it copies from the host, which they must not do
-def make_plan(known: tuple[Operation, ...], size: tuple[int, int], device: torch.device) -> Plan:
-    """The plan of these operations for images of this height and width."""
+def operation_tensors(known: tuple[Operation, ...], size: tuple[int, int], device: torch.device) -> OperationTensors:
+    """These operations for images of this height and width."""
     every = (None, *known)
     moving = (None, *(operation for operation in known if operation.name in _MOVES))
     found = [_origins(operation, *size) for operation in moving]
     sources, weights = (np.stack(part) for part in zip(*found, strict=True))
     names = [operation.name if operation is not None else "" for operation in every]
     with torch.inference_mode(False):
-        return Plan(
+        return OperationTensors(
             torch.tensor([moving.index(each) if each in moving else 0 for each in every], device=device),
             torch.from_numpy(sources if weights.any() else sources[:, :1]).flatten(1).to(device),
             torch.from_numpy(weights).float().to(device) if weights.any() else None,
@@ -197,14 +197,14 @@ def make_plan(known: tuple[Operation, ...], size: tuple[int, int], device: torch
 # Pixels that move -----------------------------------------------------------------------------------------------------
 
 
-def _move(pixels: Tensor, plan: Plan, chosen: Tensor) -> Tensor:
+def _move(pixels: Tensor, tensors: OperationTensors, chosen: Tensor) -> Tensor:
     """Every pixel from where it comes from. Interpolated values are cut off, not rounded."""
     channels, places = pixels.shape[1], pixels.shape[2] * pixels.shape[3]
-    row = plan.moves.index_select(0, chosen)
-    index = plan.sources.index_select(0, row)[:, None].expand(-1, channels, -1)
+    row = tensors.moves.index_select(0, chosen)
+    index = tensors.sources.index_select(0, row)[:, None].expand(-1, channels, -1)
     found = pad(pixels.flatten(2), (0, 1), value=FILL).gather(2, index)
-    if plan.weights is not None:
-        weights = plan.weights.index_select(0, row)[:, None]
+    if tensors.weights is not None:
+        weights = tensors.weights.index_select(0, row)[:, None]
         found = found.view(-1, channels, 4, places).float()
         first, others = found[:, :, 0], found[:, :, 1:]
         found = (first + ((others - first[:, :, None]) * weights).sum(dim=2)).clamp(0, 255).to(torch.uint8)
@@ -272,12 +272,12 @@ def _table(operation: Operation | None) -> NDArray[np.float64]:
     return np.where(levels < (0 if operation.name == "invert" else operation.strength), levels, 255 - levels)
 
 
-def _look_up(pixels: Tensor, plan: Plan, chosen: Tensor) -> Tensor:
+def _look_up(pixels: Tensor, tensors: OperationTensors, chosen: Tensor) -> Tensor:
     """Every value replaced by what the table of its image and channel says, as float32."""
-    stretches, equalizes = plan.evens.index_select(1, chosen)[:, :, None, None]
+    stretches, equalizes = tensors.evens.index_select(1, chosen)[:, :, None, None]
     ordered = pixels.flatten(2).sort(dim=2).values
     levels = torch.arange(256, device=pixels.device)
-    table = plan.tables.index_select(0, chosen)[:, None]
+    table = tensors.tables.index_select(0, chosen)[:, None]
     table = _stretch(ordered, levels, table, stretches)
     table = _equalize(ordered, levels, table, equalizes)
     return table.gather(2, pixels.flatten(2).long()).view_as(pixels)
@@ -304,18 +304,18 @@ def _equalize(ordered: Tensor, levels: Tensor, table: Tensor, wanted: Tensor) ->
 
 
 def _mixture(operation: Operation | None) -> tuple[float, float, float, float]:
-    """A row of `Plan.mixes`."""
+    """A row of `OperationTensors.mixes`."""
     if operation is None or operation.name not in _MIXES:
         return 1.0, 0.0, 0.0, 0.0
     grey, mean, smooth = (float(operation.name == name) for name in ("colour", "contrast", "sharpness"))
     return operation.strength, grey, mean, smooth
 
 
-def _mix(images: Tensor, plan: Plan, chosen: Tensor) -> Tensor:
+def _mix(images: Tensor, tensors: OperationTensors, chosen: Tensor) -> Tensor:
     """The images mixed with grey, with black, or with what they look like smoothed; cut off, not rounded."""
-    mixes = plan.mixes.index_select(0, chosen)[:, :, None, None, None]
+    mixes = tensors.mixes.index_select(0, chosen)[:, :, None, None, None]
     factor, grey, mean, smooth = mixes.unbind(1)
-    greys = _grey(images, plan.greys)
+    greys = _grey(images, tensors.greys)
     middle = (greys.mean(dim=(2, 3), keepdim=True) + 0.5).floor()
     plainer = torch.addcmul(torch.addcmul(middle * mean, greys, grey), _smooth(images), smooth)
     return (plainer + factor * (images - plainer)).clamp(0, 255).to(torch.uint8)

@@ -41,7 +41,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from poise.data.images import ImageSet
+from poise.data.images import ImageSet, all_but
 from poise.data.memory import Memory
 from poise.errors import UserError, check_flag, check_number, check_whole, shown, suggestion
 from poise.recipes import saved_memory
@@ -215,9 +215,7 @@ class Budget:
         if not self.knows_increment:
             return Stored(*on_arrival(memory, new, self.quota(old), old, rho, generator), nothing)
         picks = sample(new.labels, int((1 - self.rho(phase)) * len(new)), generator)
-        unstored = torch.ones(len(new), dtype=torch.bool)
-        unstored[picks] = False
-        return Stored(memory, new.select(picks), new.select(unstored.nonzero().flatten()))
+        return Stored(memory, new.select(picks), new.select(all_but(len(new), picks)))
 
     def after(self, classes: int, images: int, rho: float, next_images: int | None = None) -> int:
         """How many images, reserve included, each class may keep after a phase in which `images` arrived."""

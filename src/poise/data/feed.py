@@ -23,7 +23,7 @@ from poise.data.inputs import SPILL_SHARE
 from poise.data.resampling import Crops
 from poise.data.stores import DenseStore, FlatStore, PixelStore, resident
 from poise.data.views import View
-from poise.files import free_memory
+from poise.ram import free_memory
 
 AHEAD: Final = 3  # batches that are ready, or nearly, besides one in every thread, when images stream from the host
 LITTLE: Final = 1 << 26  # bytes of images that any machine has room for twice

@@ -106,6 +106,13 @@ class ImageSet:
         )
 
 
+def all_but(count: int, picks: Tensor | list[int]) -> Tensor:
+    """The indices below `count` that were not picked."""
+    free = torch.ones(count, dtype=torch.bool)
+    free[picks] = False
+    return free.nonzero().flatten()
+
+
 def image_digest(image: NDArray[Any]) -> bytes:
     """What an image is known by, in a few bytes."""
     return hashlib.blake2b(image.tobytes(), digest_size=16).digest()

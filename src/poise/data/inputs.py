@@ -28,8 +28,9 @@ from poise.data.decoding import FORMAT_WORDS, known_formats, open_image, room_fo
 from poise.data.stores import DenseStore
 from poise.data.suitable import check_room
 from poise.errors import UserError
-from poise.files import MOST_IMAGE, expand_user, free_memory, read_bytes, reserve
+from poise.files import MOST_IMAGE, expand_user, read_bytes, reserve
 from poise.places.folders import UNREADABLE
+from poise.ram import free_memory
 
 log = logging.getLogger(__name__)
 
@@ -102,9 +103,7 @@ def decode_all(pictures: Sequence[Picture], size: Size, channels: int = 3, short
     return pixels
 
 
-def decode_store(
-    pictures: Sequence[Picture], size: Size | None = None, channels: int = 3, short_side: int | None = None
-) -> DenseStore:
+def decode_store(pictures: Sequence[Picture], size: Size | None, channels: int, short_side: int | None) -> DenseStore:
     """The same as a store: in memory or, where they would take much of it, in a file that nobody else sees.
 
     Each picture is reduced as soon as it is decoded: large ones never lie in memory together.
@@ -203,7 +202,7 @@ def _shorter_side(picture: Picture) -> int:
         return min(image.size)
 
 
-def fit_picture(picture: Picture, size: Size, channels: int = 3, short_side: int | None = None) -> Pixels:
+def fit_picture(picture: Picture, size: Size, channels: int, short_side: int | None) -> Pixels:
     """One image as uint8 [H, W, channels], scaled and cropped around its centre.
 
     With a `short_side`, it is what a pack of that size shows of it.

@@ -72,9 +72,7 @@ class Read(NamedTuple):
 def read_labelled(
     images: Any,  # noqa: ANN401 - checked here
     labels: Any = None,  # noqa: ANN401 - checked by whoever needs them
-    size: Size | None = None,
-    channels: int = 3,
-    short_side: int | None = None,
+    wanted: Wanted = Wanted(),  # noqa: B008 - a frozen value
     *,
     held_out: bool = False,
 ) -> Read:
@@ -82,9 +80,8 @@ def read_labelled(
 
     Besides everything that `to_pixels` takes: a folder of class folders, a pack, a torch `Dataset` or `DataLoader` of
     (image, label), a list of such pairs, and a column of paths or of images. Of a pack it is the training part or, with
-    `held_out`, the test part where there is one. See `Wanted` for the size, the channels and the short side.
+    `held_out`, the test part where there is one.
     """
-    wanted = Wanted(size, channels, short_side)
     if isinstance(images, str | Path) and expand_user(images).is_dir():
         if labels is not None:
             raise UserError(f"in {images} the names of the class folders are the labels; leave labels out")
@@ -103,9 +100,7 @@ def read_labelled(
 
 def read_unlabelled(
     images: Any,  # noqa: ANN401 - checked here
-    size: Size | None = None,
-    channels: int = 3,
-    short_side: int | None = None,
+    wanted: Wanted = Wanted(),  # noqa: B008 - a frozen value
     *,
     held_out: bool = False,
 ) -> PixelStore:
@@ -113,7 +108,6 @@ def read_unlabelled(
 
     Of a pack they are those of the training part or, with `held_out`, of the test part where there is one.
     """
-    wanted = Wanted(size, channels, short_side)
     if isinstance(images, str | Path) and expand_user(images).is_dir():
         return decode_store(image_files(expand_user(images)), *wanted)
     pack = _pack_of(images)

@@ -7,7 +7,7 @@ from typing import Final
 
 from poise.data.augment import Augmentation
 from poise.errors import UserError
-from poise.files import free_memory
+from poise.ram import free_memory
 
 #: The smallest side of an image that the backbones can take: they halve it twice.
 LEAST_SIZE: Final = 8

@@ -7,10 +7,7 @@ from poise.experiment.folder import RunFolder
 from poise.experiment.model_file import Lesson, ModelFile
 from poise.experiment.plan import Plan, make_plan, open_outlined, reopen
 from poise.experiment.prediction import (
-    FolderScore,
-    Prediction,
     predict_files,
-    predict_pack,
     predict_paths,
     score_folder,
     set_reject,
@@ -31,20 +28,17 @@ from poise.experiment.sweep_view import sweep_lines
 from poise.experiment.tensorboard import TensorBoard
 from poise.experiment.trackers import TRACKERS, make_tracker
 from poise.experiment.tracking import Tracker, track_folder
-from poise.progress import watch_phase
 
 __all__ = [
     "TRACKERS",
     "Cell",
     "Exam",
     "Examiner",
-    "FolderScore",
     "Follower",
     "Lesson",
     "Lines",
     "ModelFile",
     "Plan",
-    "Prediction",
     "Quiet",
     "Recipe",
     "Run",
@@ -67,7 +61,6 @@ __all__ = [
     "parse_once",
     "pick_cell",
     "predict_files",
-    "predict_pack",
     "predict_paths",
     "read_sweep",
     "refuse_failed",
@@ -79,5 +72,4 @@ __all__ = [
     "sweep_cells",
     "sweep_lines",
     "track_folder",
-    "watch_phase",
 ]

@@ -72,7 +72,7 @@ def report_maps(paths: Sequence[Path]) -> list[Figure]:
     """
     groups: dict[tuple[str, str, str], dict[tuple[str, str], list[tuple[int, Path]]]] = {}
     for path in paths:
-        with _telling_of(path):
+        with _warn_if_unreadable(path):
             run, saved = _read_finished_run(path), store.read_json(RunFolder(path).recipe)
             runs = groups.setdefault((run.data, run.exam, str(saved["fingerprint"])), {})
             runs.setdefault((run.setting, _describe(run)), []).append((run.seed, path))
@@ -103,7 +103,7 @@ class _Opened:
 
 
 @contextmanager
-def _telling_of(path: Path) -> Iterator[None]:
+def _warn_if_unreadable(path: Path) -> Iterator[None]:
     """Around what opens a run: that it cannot be opened is said, and stops nothing else."""
     try:
         yield
@@ -113,7 +113,7 @@ def _telling_of(path: Path) -> Iterator[None]:
 
 def _first_readable(paths: Iterable[Path]) -> _Opened | None:
     for path in paths:
-        with _telling_of(path):
+        with _warn_if_unreadable(path):
             return _Opened.at(path)
     return None
 

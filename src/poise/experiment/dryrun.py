@@ -10,9 +10,9 @@ import torch
 from poise.data import ImageSet, fits, free_on
 from poise.experiment.plan import Plan, images_by_origin
 from poise.experiment.starting import read_start
-from poise.files import free_memory
 from poise.learner import STEP_COST, TEACHER_COST, Learner, Speed, build_model, is_computed, judging_work, speed_of
 from poise.nets import is_named
+from poise.ram import free_memory
 from poise.words import duration
 
 MEASURED_SECONDS = 3.0

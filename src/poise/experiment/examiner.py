@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from poise import draws
 from poise.data import ImageSet, Stream
+from poise.data.images import all_but
 from poise.data.sources import digest
 from poise.errors import UserError
 from poise.learner import Label, Learner
@@ -21,6 +22,11 @@ from poise.runfolder import backward_transfer
 from poise.training import Evaluator
 
 DEV_IMAGES = 50  # training images per class set aside for the development exam
+#: What a result says in one number: the keys of `figures`.
+FIGURES = (
+    *("average_accuracy", "average_accuracy_after_phase_0", "last_accuracy", "average_forgetting"),
+    "backward_transfer",
+)
 
 
 @dataclass(frozen=True)
@@ -49,6 +55,11 @@ class Exam:
     def as_json(self) -> dict[str, Any]:
         """The exam as one JSON object."""
         return {"event": "exam", **self.values(), "accuracy": self.accuracy()}
+
+    @classmethod
+    def from_json(cls, entry: Mapping[str, Any]) -> Exam:
+        """The exam that `as_json` wrote."""
+        return cls(**{name: value for name, value in entry.items() if name not in ("event", "accuracy")})
 
     def values(self) -> dict[str, Any]:
         """Plain values that make it again; what is empty is left out, as it was before there was such a thing."""
@@ -128,9 +139,7 @@ def split_for_development(train: ImageSet) -> tuple[ImageSet, ImageSet]:
         picks = generator.choice(len(members), size=min(DEV_IMAGES, len(members) // 2), replace=False)
         aside.append(members[torch.from_numpy(np.sort(picks))])
     chosen = torch.cat(aside)
-    rest = torch.ones(len(train), dtype=torch.bool)
-    rest[chosen] = False
-    return train.select(rest.nonzero().flatten()), train.select(chosen.sort().values)
+    return train.select(all_but(len(train), chosen)), train.select(chosen.sort().values)
 
 
 def average_forgetting(exams: list[Exam], stream: Stream) -> float:

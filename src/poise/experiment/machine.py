@@ -15,7 +15,7 @@ import torch
 
 from poise import store
 from poise.experiment.contents import check_machine
-from poise.experiment.provenance import libraries, versions
+from poise.experiment.provenance import SAID_BY_SOURCE, libraries, versions
 from poise.schema import contents_of
 from poise.training import Backend, changed_switches, read_switches
 
@@ -56,7 +56,7 @@ def record_resume(path: Path, backend: Backend, *modules: str) -> None:
     other = [
         f"{_name_version(name, then)} then, {_name_version(name, present)} now"
         for name, version in present.items()
-        if then.get(name, version) != version and name not in _SAID_BY_SOURCE
+        if then.get(name, version) != version and name not in SAID_BY_SOURCE
     ]
     if machine["hardware"]["processor"] != _processor():
         other.append("another processor")
@@ -73,10 +73,6 @@ def record_resume(path: Path, backend: Backend, *modules: str) -> None:
     resume: dict[str, Any] = {"date": now(), "exact": exact, "device": str(backend.device)}
     machine["resumes"].append({**resume, **({"differs": other} if other else {})})
     store.write_json(path, machine)
-
-
-#: What changes with poise's source, which is compared itself.
-_SAID_BY_SOURCE = ("poise", "poise_commit")
 
 
 def _name_version(name: str, versions: Mapping[str, Any]) -> str:

@@ -88,7 +88,7 @@ class ModelFile:
         busy = f"is learning into {self.path}; wait for it or choose another MODEL"
         with locks.locked(lock, busy, sign=True), _explain_memory(), contents_of(self.pending, AGAIN):
             found = self._find_pending(lesson)
-            if found is not None and (learner := self._holding(found, lesson)) is not None:
+            if found is not None and (learner := self._find_learned(found, lesson)) is not None:
                 self.pending.unlink(missing_ok=True)
                 say(f"{self.path} was saved with this phase before it was interrupted; it is finished")
                 return learner
@@ -178,7 +178,7 @@ class ModelFile:
             )
         return saved
 
-    def _holding(self, saved: Saved, lesson: Lesson) -> Learner | None:
+    def _find_learned(self, saved: Saved, lesson: Lesson) -> Learner | None:
         """The learner in the file, if it has learned this phase: a process was killed before it removed the checkpoint.
 
         It must know exactly the classes that the phase ends with, and the images must be those of the phase.

@@ -19,6 +19,8 @@ from poise import __version__
 
 #: Packages that compute, draw, decode or store.
 NUMERIC: Final = ("torch", "numpy", "scipy", "scikit-learn", "joblib", "threadpoolctl", "pillow", "safetensors")
+#: Of `versions`, what changes with poise's source, which is compared itself.
+SAID_BY_SOURCE: Final = ("poise", "poise_commit")
 #: Names with which those of a GPU begin.
 _ON_GPU: Final = ("nvidia-", "triton", "pytorch-triton")
 

@@ -14,7 +14,6 @@ from types import FrameType
 import torch
 
 from poise.errors import Interrupted
-from poise.store import CHECKPOINT_SECONDS
 from poise.training import (
     Event,
     Executor,
@@ -123,7 +122,7 @@ def _say(text: str) -> None:
 class CheckpointClock:
     """Says when the next checkpoint is due: after a stage, and when enough time has passed."""
 
-    def __init__(self, seconds: float = CHECKPOINT_SECONDS) -> None:
+    def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._written = time.monotonic()
         self._unwritten = False  # whether something ended since then

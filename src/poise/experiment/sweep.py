@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from poise import store
-from poise.errors import Interrupted, OutOfMemory, RunFailed, UserError
+from poise.errors import Interrupted, OutOfMemory, RunFailed, UserError, kind_and_line
 from poise.experiment.folder import RunFolder
 from poise.experiment.progress import Lines, Quiet
 from poise.experiment.run import Run, Running, complete
@@ -76,9 +76,8 @@ class CellBench:
         """
         if not isinstance(error, RunFailed | UserError):
             log.debug("%s failed", cell.name, exc_info=error)
-            words = (str(error).strip().splitlines() or [""])[0]
             again = f"'poise resume {self.out / cell.name}' shows where"
-            error = RunFailed(f"{type(error).__name__}: {words[:300]} ({again})")
+            error = RunFailed(f"{kind_and_line(error, 300)} ({again})")
         self._say(f"{cell.name}: {error}", ended=cell.name)
         error.__cause__ = error.__context__ = None
         return error.with_traceback(None)

@@ -15,7 +15,7 @@ from poise.errors import UserError, check_plain, shown, suggestion
 from poise.experiment.plan import Opening, Plan, make_plan
 from poise.experiment.recipe import Recipe, make_recipe
 from poise.recipes import SWEEP_KEYS, parse_toml, read_recipe, read_toml
-from poise.recipes.keys import LIST_KEYS
+from poise.recipes.keys import LIST_KEYS, flat_keys
 from poise.runfolder import REPORT
 from poise.words import counted, one_line, toml_value
 
@@ -57,7 +57,7 @@ def read_sweep(path: Path, *, outlined: bool = False) -> list[Cell]:
     rows = [*_recipes(values, path), *_tables(values, path)]
     if not rows:
         raise UserError(_needs_rows(path))
-    grid = {key: _check_list(key, choices, path) for key, choices in _flatten(values.get("grid", {})).items()}
+    grid = {key: _check_list(key, choices, path) for key, choices in flat_keys(values.get("grid", {}))}
     for one, other in itertools.permutations(grid, 2):
         if other.startswith(f"{one}."):
             raise UserError(f"{path}: `{one}` in [grid] sets `{other}` of [grid], too; leave one of them out")
@@ -182,15 +182,9 @@ def _refuse_empty(table: Mapping[str, Any], place: str) -> None:
 
 def _refuse_repeated(table: Mapping[str, Any], place: str) -> None:
     """Refuse a key with dots that is there twice: in quotation marks, for TOML it is another one."""
-    keys = list(_dotted_keys(table))
+    keys = [key for key, _ in flat_keys(table)]
     if twice := next((key for key in keys if keys.count(key) > 1), None):
         raise UserError(f"{place}: `{twice}` is there with quotation marks and without; leave one of them out")
-
-
-def _dotted_keys(table: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """The keys of a table and of those in it, as `_flatten` calls them."""
-    for key, value in table.items():
-        yield from _dotted_keys(value, f"{prefix}{key}.") if isinstance(value, dict) else (prefix + key,)
 
 
 def _check_folder(name: object, place: str) -> None:
@@ -219,7 +213,7 @@ def _broken_rule(name: str) -> str | None:
 
 def _refuse_set_twice(keys: Mapping[str, Any], where: str, grid: Mapping[str, Any], place: str) -> None:
     """Refuse a key of a cell or of all that the grid would set, too, or a part of such a key."""
-    for own, key in itertools.product(_flatten(keys), grid):
+    for (own, _), key in itertools.product(flat_keys(keys), grid):
         if own == key:
             raise UserError(f"{place}: `{key}` is in [grid] and in {where}; leave it out of one of them")
         if f"{own}.".startswith(f"{key}.") or f"{key}.".startswith(f"{own}."):
@@ -239,7 +233,8 @@ def _check_count(path: Path, cells: int) -> None:
 
 
 def _cell(row: _Row, fixed: dict[str, Any], chosen: dict[str, Any], opening: Opening) -> Cell:
-    words = [f"{key}={toml_value(value)}" for key, value in {**_flatten(fixed), **_flatten(row.keys), **chosen}.items()]
+    keys = {**dict(flat_keys(fixed)), **dict(flat_keys(row.keys)), **chosen}
+    words = [f"{key}={toml_value(value)}" for key, value in keys.items()]
     try:
         plan = make_plan(row.recipe, make_recipe(read_recipe(row.recipe), words), opening)
     except UserError as error:
@@ -263,13 +258,6 @@ def _check_length(name: str, row: _Row) -> str:
 
 def _as_name(words: str) -> str:
     return one_line(words.replace("/", "-").replace(" ", ""))
-
-
-def _flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in values.items():
-        found |= _flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-    return found
 
 
 def _check_list(key: str, choices: object, path: Path) -> list[Any]:

@@ -10,20 +10,16 @@ from typing import Any, ClassVar, NamedTuple
 
 from poise import store
 from poise.errors import RunFailed, UserError, first_line
-from poise.experiment.examiner import Exam
+from poise.experiment.examiner import FIGURES, Exam
 from poise.experiment.folder import RunFolder
 from poise.meter import Done
+from poise.recipes.keys import flat_keys
 from poise.training import Event
 
 log = logging.getLogger(__name__)
 
 #: Where a run folder says under which id it is known to each service.
 TRACKED = "tracking.json"
-#: What a result says in one number.
-SUMMARY = (
-    *("average_accuracy", "average_accuracy_after_phase_0", "last_accuracy", "average_forgetting"),
-    "backward_transfer",
-)
 
 
 class Scalar(NamedTuple):
@@ -48,14 +44,9 @@ def scalars(entry: Mapping[str, Any]) -> Iterator[Scalar]:
                 if not isinstance(value, str):
                     yield Scalar(f"action/{axis}", value, phase)
         case "exam":
-            exam = exam_of(entry)
+            exam = Exam.from_json(entry)
             for name, classifier in (("counted", None), ("fc", "fc"), ("ncm", "ncm")):
                 yield Scalar(f"accuracy/{name}", exam.accuracy(classifier), phase)
-
-
-def exam_of(entry: Mapping[str, Any]) -> Exam:
-    """The exam that wrote this entry."""
-    return Exam(**{name: value for name, value in entry.items() if name not in ("event", "accuracy")})
 
 
 class Tracker(ABC):
@@ -101,7 +92,7 @@ class Tracker(ABC):
         if self.folder.finished:
             result = store.read_json(self.folder.result)
             last = len(result["curve"]) - 1
-            self._write([Scalar(f"result/{name}", result[name], last) for name in SUMMARY if name in result])
+            self._write([Scalar(f"result/{name}", result[name], last) for name in FIGURES if name in result])
         self._end(finished=self.folder.finished)
 
     def _open(self) -> None:
@@ -170,14 +161,5 @@ def read_tracked_ids(folder: RunFolder) -> dict[str, str]:
 
 def _settings(folder: RunFolder) -> dict[str, Any]:
     """The keys of the recipe, nested ones by dots."""
-    found: dict[str, Any] = {}
-
-    def add(prefix: str, values: Mapping[str, Any]) -> None:
-        for key, value in values.items():
-            if isinstance(value, Mapping):
-                add(f"{prefix}{key}.", value)
-            elif value is not None:
-                found[f"{prefix}{key}"] = value
-
-    add("", store.read_json(folder.recipe)["recipe"])
-    return found
+    recipe = store.read_json(folder.recipe)["recipe"]
+    return {key: value for key, value in flat_keys(recipe) if value not in (None, {})}

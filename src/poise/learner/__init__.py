@@ -11,7 +11,7 @@ from poise.learner.arrival import Images, Labels
 from poise.learner.defaults import suit, warn_of_short_phase
 from poise.learner.labels import Label
 from poise.learner.learner import Learner
-from poise.learner.networks import Shape, build_model
+from poise.learner.networks import build_model
 from poise.learner.opening import judging_work
 from poise.learner.phase import Surroundings
 from poise.learner.settings import KEYS, Settings
@@ -33,7 +33,6 @@ __all__ = [
     "LearnerState",
     "Lookup",
     "Settings",
-    "Shape",
     "Speed",
     "Surroundings",
     "build_model",

@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, Dataset
 from poise import draws
 from poise.actions import Action
 from poise.data import Budget, ImageSet, Memory, PixelStore, draw_reserve
-from poise.data.images import image_digests
+from poise.data.images import all_but, image_digests
 from poise.data.labelled import Wanted, read_labelled, read_unlabelled
 from poise.data.packs import Pack
 from poise.errors import UserError, check_whole
@@ -158,7 +158,7 @@ def labelled_store(
 
     With `held_out` they are to judge by, and of a pack those of its test part.
     """
-    store, found = read_labelled(images, labels, *_wanted_form(settings, knowledge), held_out=held_out)
+    store, found = read_labelled(images, labels, _wanted_form(settings, knowledge), held_out=held_out)
     if found is None:
         raise UserError(f"images came as {type(images).__name__} without labels; pass labels, one per image")
     store, plain = _check_shape(store, knowledge).to("cpu"), plain_labels(found)
@@ -172,7 +172,7 @@ def store_of(images: Images, settings: Settings, knowledge: Knowledge, *, held_o
 
     Of a pack they are those of its test part where it has one or, if not `held_out`, those that are learned.
     """
-    return _check_shape(read_unlabelled(images, *_wanted_form(settings, knowledge), held_out=held_out), knowledge)
+    return _check_shape(read_unlabelled(images, _wanted_form(settings, knowledge), held_out=held_out), knowledge)
 
 
 def _wanted_form(settings: Settings, knowledge: Knowledge) -> Wanted:
@@ -257,7 +257,7 @@ def _in_reserve(images: ImageSet, old: int, memory: Memory) -> list[int]:
     return found
 
 
-def without_copies(images: ImageSet, kept: ImageSet, *, every: bool = False) -> Tensor:
+def without_copies(images: ImageSet, kept: ImageSet, *, every: bool) -> Tensor:
     """The places of the images that exemplars may be chosen from: copies of another one of the same class are left out.
 
     Where `every` image is kept, so are copies that arrive together; only those that are kept from an earlier phase, and
@@ -272,9 +272,7 @@ def without_copies(images: ImageSet, kept: ImageSet, *, every: bool = False) -> 
         if seen[key] > 0:
             copies.append(place)
         seen[key] += -1 if every else 1
-    stays = torch.ones(len(images), dtype=torch.bool)
-    stays[copies] = False
-    return stays.nonzero().flatten()
+    return all_but(len(images), copies)
 
 
 def _labelled_digests(images: ImageSet) -> Iterator[tuple[int, bytes]]:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from poise.actions import AXES, checked
+from poise.data.stores import describe
 from poise.errors import Malformed, UserError
 from poise.nets import Head, Model, is_named
 from poise.schema import (
@@ -261,8 +262,3 @@ def check_models(models: Mapping[str, Model], means: Tensor | None, classes: int
         shape = [classes, models["predictor"].head.width]
         fits = means.dtype == torch.float32 and list(means.shape) == shape
         check(fits, "tensor means", f"float32 {shape}", describe(means))
-
-
-def describe(tensor: Tensor) -> str:
-    """Type and shape, as messages show them."""
-    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"

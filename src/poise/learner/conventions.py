@@ -198,9 +198,7 @@ class Conventions(Saving):
         vars(self).update(rest)
 
 
-def _parameters_of(
-    settings: Settings, around: Surroundings, preprocessing: Preprocessing | None = None
-) -> dict[str, Any]:
+def _parameters_of(settings: Settings, around: Surroundings, preprocessing: Preprocessing | None) -> dict[str, Any]:
     """The parameters with which a learner of these settings is made again.
 
     Phases that are paced by their images have no length of their own: it is left open again.

@@ -27,7 +27,7 @@ def open_phase(
     around: Surroundings,
     outlook: Outlook,
     *,
-    forecast: bool = False,
+    forecast: bool,
 ) -> Generator[Event, None, Chosen | None]:
     """Choose what was left open, if anything was; meanwhile `outlook` says how much work is to come.
 

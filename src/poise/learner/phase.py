@@ -365,7 +365,7 @@ class Phase:
 
 
 def first_preprocessing(
-    method: Method, images: ImageSet, augmentation: Augmentation | None, info: NetInfo | None = None
+    method: Method, images: ImageSet, augmentation: Augmentation | None, info: NetInfo | None
 ) -> Preprocessing:
     """With the network's own constants where it has some, else measured on the first phase's images.
 

@@ -12,17 +12,17 @@ import torch
 from torch import Tensor
 
 from poise.errors import UserError
-from poise.files import free_memory
 from poise.learner.arrival import Arrival
 from poise.learner.networks import Shape, build_model
 from poise.learner.phase import Surroundings, is_given
 from poise.learner.settings import Settings
+from poise.ram import free_memory
 
 #: Bytes that a network of poise's own may need for each byte of the images of a step: below, nothing is looked into.
 MOST_FOR_A_BYTE: Final = 4096
 
 
-def refuse_too_large(settings: Settings, arrival: Arrival, around: Surroundings, kept: int = 0) -> None:
+def refuse_too_large(settings: Settings, arrival: Arrival, around: Surroundings, kept: int) -> None:
     """Refuse images of which one training step takes more memory than is free, by what it takes at least.
 
     They are trained on with so many kept ones. A network that poise did not make is not looked into, nor one of which

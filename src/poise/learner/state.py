@@ -256,10 +256,10 @@ class LearnerState:
         """
         check_learner(tensors, meta)
         with fitting_together():
-            return cls._made_of(tensors, meta, net, lookup)
+            return cls._restore(tensors, meta, net, lookup)
 
     @classmethod
-    def _made_of(
+    def _restore(
         cls, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], net: nn.Module | None, lookup: Lookup | None
     ) -> LearnerState:
         if meta["own_net"] and net is None:

@@ -120,7 +120,7 @@ def measure_speed(
     return speed
 
 
-def speed_of(learner: Views, images: ImageSet, seconds: float = SECONDS) -> Speed:
+def speed_of(learner: Views, images: ImageSet, seconds: float) -> Speed:
     """How fast this learner would learn these images, labelled by their classes."""
     with learner.backend.active():
         arrival = receive(images, images.labels, learner.settings, learner.knowledge)

@@ -15,7 +15,7 @@ from poise.tuning import is_possible, judging_epochs
 
 
 def planned_work(
-    settings: Settings, phase: int, growth: Growth, kept: int, new: int, *, tunes: bool = True, validates: bool = True
+    settings: Settings, phase: int, growth: Growth, kept: int, new: int, *, tunes: bool = True, validates: bool
 ) -> Workload:
     """The work of a phase that trains on so many kept and new images.
 

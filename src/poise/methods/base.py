@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final, NamedTuple, Protocol, Self, TypeVar
 
@@ -311,6 +311,13 @@ class Method(ABC):
     def stages(self, growth: Growth) -> tuple[Stage, ...]:
         """The stages of a phase, in order."""
         return (Stage(),)
+
+
+def check_word(method: Method, option: str, words: Collection[str]) -> None:
+    """Refuse an option of a method that is none of these words."""
+    if method.settings[option] not in words:
+        word = str(method.settings[option])
+        raise UserError(f"{method.name} {option} '{word}'; {suggestion(word, words)}")
 
 
 def checked_brightness(method: Method) -> float:

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from poise import losses
 from poise.actions import Action
-from poise.errors import UserError, check_number, suggestion
-from poise.methods.base import Arrivals, Growth, Method, Stage, checked_brightness, register
+from poise.errors import UserError, check_number
+from poise.methods.base import Arrivals, Growth, Method, Stage, check_word, checked_brightness, register
 from poise.nets import Concatenated, Model, NewestHead, Output, RenewedHead, ResNet
 from poise.spaces import Named
 
@@ -65,9 +65,7 @@ class DER(Method):
         check_number("option first_share", self.settings["first_share"], positive=True)
         check_number("option warmup", self.settings["warmup"], below=1)
         self.brightness = checked_brightness(self)
-        if self.settings["first"] not in FIRST:
-            word = str(self.settings["first"])
-            raise UserError(f"{self.name} first '{word}'; {suggestion(word, FIRST)}")
+        check_word(self, "first", FIRST)
         self.balancing = replace(
             Method.balancing,
             share=30 / EPOCHS,

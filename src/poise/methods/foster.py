@@ -9,8 +9,19 @@ from torch import Tensor, nn
 
 from poise import losses
 from poise.actions import Action
-from poise.errors import UserError, check_number, suggestion
-from poise.methods.base import MODEL, PREVIOUS, Arrivals, Finished, Growth, Method, Stage, checked_brightness, register
+from poise.errors import check_number
+from poise.methods.base import (
+    MODEL,
+    PREVIOUS,
+    Arrivals,
+    Finished,
+    Growth,
+    Method,
+    Stage,
+    check_word,
+    checked_brightness,
+    register,
+)
 from poise.methods.der import AUXILIARY, refuse_other_nets
 from poise.nets import BoostedHead, Concatenated, Model, NewestHead, OldestHead, Output, ResNet
 from poise.spaces import Named
@@ -76,9 +87,7 @@ class FOSTER(Method):
         check_number("option beta2", self.settings["beta2"], below=1)
         check_number("option beta1_falls", self.settings["beta1_falls"], below=1)
         self.brightness = checked_brightness(self)
-        if self.settings["new_on_old"] not in ("trained", "zero"):
-            word = str(self.settings["new_on_old"])
-            raise UserError(f"{self.name} new_on_old '{word}'; {suggestion(word, ('trained', 'zero'))}")
+        check_word(self, "new_on_old", ("trained", "zero"))
 
     def expanded(self, backbone: nn.Module, growth: Growth) -> nn.Module:
         """The old network, frozen, and a copy of it to train."""

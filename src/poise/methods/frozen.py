@@ -8,8 +8,7 @@ from typing import Final
 from torch import Tensor, nn
 
 from poise import losses
-from poise.errors import UserError, suggestion
-from poise.methods.base import Arrivals, Growth, Method, Stage
+from poise.methods.base import Arrivals, Growth, Method, Stage, check_word
 from poise.nets import Model, Output, make_layer
 
 ADAPTER: Final = "adapter"  # the linear layer that the network is trained with
@@ -29,9 +28,7 @@ class FrozenMethod(Method):
 
     def __init__(self, **options: float | str) -> None:
         super().__init__(**options)
-        if self.settings["adapt"] not in WORDS:
-            word = str(self.settings["adapt"])
-            raise UserError(f"{self.name} adapt '{word}'; {suggestion(word, WORDS)}")
+        check_word(self, "adapt", WORDS)
 
     def freezes(self, phase: int, *, given: bool) -> bool:
         """From the second phase on; before it where the network is not to be trained at all."""

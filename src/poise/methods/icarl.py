@@ -8,8 +8,7 @@ from torch import Tensor
 
 from poise import losses
 from poise.actions import Action
-from poise.errors import UserError, suggestion
-from poise.methods.base import Growth, Method, register
+from poise.methods.base import Growth, Method, check_word, register
 from poise.nets import Output
 from poise.spaces import Named
 
@@ -42,9 +41,7 @@ class ICaRL(Method):
 
     def __init__(self, **options: float | str) -> None:
         super().__init__(**options)
-        if self.settings["loss"] not in ("softmax", "sigmoid"):
-            word = str(self.settings["loss"])
-            raise UserError(f"{self.name} loss '{word}'; {suggestion(word, ['softmax', 'sigmoid'])}")
+        check_word(self, "loss", ("softmax", "sigmoid"))
         if self.settings["loss"] == "sigmoid":  # its classes do not compete, so there are no counts to adjust for
             own = self.default_action
             self.default_action = Action(**{axis: own[axis] for axis in own if axis != "adjustment"})

@@ -3,7 +3,7 @@
 from poise.nets.adapt import Adapted, adapt
 from poise.nets.branches import Branches, ScaledConv
 from poise.nets.concatenated import Concatenated, Frozen, NewestHead, OldestHead
-from poise.nets.drawing import OwnDraws
+from poise.nets.drawing import OwnDraws, torch_generator
 from poise.nets.gaussians import GaussianHead
 from poise.nets.heads import BoostedHead, CosineHead, Head, LinearHead, ProxyHead, RenewedHead, ScaledHead
 from poise.nets.info import NetInfo, net_info, set_info
@@ -18,7 +18,6 @@ from poise.nets.model import (
     build_net,
     check_backbone,
     feature_width,
-    torch_generator,
 )
 from poise.nets.named import absolute_word, adapted_again, changed_file, is_named, named_info, named_modules
 from poise.nets.outputs import Features, Output

@@ -185,20 +185,25 @@ def _takes_half(adapted: Adapted, shape: tuple[int, int, int]) -> bool:
         return False
 
 
-@torch.no_grad()
 def _dry_width(adapted: Adapted, shape: tuple[int, int, int]) -> int:
-    modes = {module: module.training for module in adapted.modules()}
-    like = next(adapted.parameters(), torch.empty(0, dtype=FULL))
-    adapted.eval()
-    try:
-        found = adapted(torch.zeros(1, *shape, device=like.device, dtype=like.dtype))
-    finally:
-        for module, training in modes.items():
-            module.training = training
-    vector = found.vector if isinstance(found, Features) else found
+    vector = dry_vector(adapted, shape)
     if vector.ndim != 2 or len(vector) != 1:
         raise ValueError(f"it returns {list(vector.shape)}")
     return int(vector.shape[1])
+
+
+@torch.no_grad()
+def dry_vector(net: nn.Module, shape: tuple[int, int, int]) -> Any:  # noqa: ANN401 - whatever the network returns
+    """The feature vector of one black image in eval mode; all modules of the network keep their modes."""
+    modes = {module: module.training for module in net.modules()}
+    like = next(net.parameters(), torch.empty(0, dtype=FULL))  # it may be on a device, and in double precision
+    net.eval()
+    try:
+        found = net(torch.zeros(1, *shape, device=like.device, dtype=like.dtype))
+    finally:
+        for module, training in modes.items():
+            module.training = training
+    return found.vector if isinstance(found, Features) else found
 
 
 # Conventions ----------------------------------------------------------------------------------------------------------

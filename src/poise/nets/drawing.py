@@ -1,4 +1,4 @@
-"""Random numbers that other people's networks draw, noticed and taken from a generator of our own.
+"""Generators of our own for networks: first values at an address, and what other people's networks draw themselves.
 
 Only the operations of this thread are looked at: what other threads draw is neither noticed nor changed.
 """
@@ -10,6 +10,13 @@ from typing import Any, cast
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from poise import draws
+
+
+def torch_generator(seed: int, purpose: str, *address: int | str) -> torch.Generator:
+    """A CPU generator for the initial values at this address."""
+    return torch.Generator().manual_seed(draws.key(seed, purpose, *address) % 2**63)
 
 
 class OwnDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -10,6 +11,8 @@ from torch import Tensor
 from poise.nets.heads import HEADS, LinearHead
 from poise.nets.layers import FULL
 from poise.schema import check
+
+_GAUSSIANS: Final = ("means", "factors", "rest", "counts")  # what is remembered of each class
 
 
 class GaussianHead(LinearHead):
@@ -44,25 +47,23 @@ class GaussianHead(LinearHead):
     def keep(self, rows: Tensor) -> None:
         """Keep these classes and their Gaussians."""
         super().keep(rows)
-        for name in ("means", "factors", "rest", "counts"):
+        for name in _GAUSSIANS:
             values: Tensor = getattr(self, name)
             setattr(self, name, values[rows.to(values.device)])
 
     def adopt(self, state: Mapping[str, Tensor]) -> None:
         """Take over saved values: the Gaussians of all classes, or of none."""
         super().adopt(state)
-        for name in ("means", "factors", "rest", "counts"):
-            values: Tensor = getattr(self, name)
-            count = len(self.counts)
-            check(
-                count in (0, self.classes) and len(values) == count, f"tensor head.{name}", "one a class", len(values)
-            )
+        count = len(self.counts)
+        for name in _GAUSSIANS:
+            found = len(getattr(self, name))
+            check(count in (0, self.classes) and found == count, f"tensor head.{name}", "one a class", found)
         variances = not bool((self.rest < 0).any()) and not bool((self.counts < 0).any())
         check(variances, "tensor head.rest", "variances", "negative numbers")
 
     def drop_unused(self) -> None:
         """Drop the Gaussians."""
-        for name in ("means", "factors", "rest", "counts"):
+        for name in _GAUSSIANS:
             setattr(self, name, getattr(self, name)[:0])
 
     def widen(self, width: int) -> None:

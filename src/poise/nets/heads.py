@@ -167,7 +167,7 @@ class ProxyHead(ScaledHead):
 
     def first_rows(self, count: int, generator: torch.Generator) -> Tensor:
         """New proxies, drawn from N(0, 1/d)."""
-        return torch.empty(count, *self.shape, dtype=FULL).normal_(0, 1 / math.sqrt(self.width), generator=generator)
+        return _normal((count, *self.shape), self.width, generator)
 
     def scores(self, features: Tensor) -> Tensor:
         """Similarities to the proxies of each class, weighed towards the nearest ones."""
@@ -202,7 +202,7 @@ class RenewedHead(UnbiasedHead):
 
     def first_rows(self, count: int, generator: torch.Generator) -> Tensor:
         """New rows, drawn from N(0, 1/d)."""
-        return torch.empty(count, *self.shape, dtype=FULL).normal_(0, 1 / math.sqrt(self.width), generator=generator)
+        return _normal((count, *self.shape), self.width, generator)
 
     @torch.no_grad()
     def renew(self, generator: torch.Generator) -> None:
@@ -285,3 +285,7 @@ HEADS: dict[str, type[Head]] = {
 def _uniform(shape: tuple[int, ...], fan_in: int, generator: torch.Generator) -> Tensor:
     bound = 1 / math.sqrt(fan_in)
     return torch.empty(shape, dtype=FULL).uniform_(-bound, bound, generator=generator)
+
+
+def _normal(shape: tuple[int, ...], fan_in: int, generator: torch.Generator) -> Tensor:
+    return torch.empty(shape, dtype=FULL).normal_(0, 1 / math.sqrt(fan_in), generator=generator)

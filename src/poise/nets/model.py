@@ -9,13 +9,13 @@ from typing import Literal, Self
 import torch
 from torch import Tensor, nn
 
-from poise import draws
 from poise.errors import UserError, first_line, suggestion
+from poise.nets.adapt import dry_vector
 from poise.nets.branches import Branches
 from poise.nets.copying import copy_network
+from poise.nets.drawing import torch_generator
 from poise.nets.folding import fold_norms
 from poise.nets.heads import HEADS, Head, ScaledHead
-from poise.nets.layers import FULL
 from poise.nets.named import build_named, check_named, is_named
 from poise.nets.outputs import NOTHING, Features, Output
 from poise.nets.pretrained import PRETRAINED
@@ -248,11 +248,6 @@ def _frozen_parts(backbone: nn.Module) -> tuple[frozenset[str], tuple[str, ...]]
     return frozen, tuple(still)
 
 
-def torch_generator(seed: int, purpose: str, *address: int | str) -> torch.Generator:
-    """A CPU generator for the initial values at this address."""
-    return torch.Generator().manual_seed(draws.key(seed, purpose, *address) % 2**63)
-
-
 def check_backbone(name: str, variant: str) -> tuple[str, str]:
     """Family and variant of a named backbone; a name that `build_net` would not know is refused."""
     if is_named(name):
@@ -290,27 +285,17 @@ def build_head(kind: str, width: int) -> Head:
     return HEADS[kind](width)
 
 
-@torch.no_grad()
 def feature_width(backbone: nn.Module, shape: tuple[int, int, int]) -> int:
     """The length of the feature vector, asked of the backbone with one black image."""
     if isinstance(backbone, Backbone):
         return backbone.width
-    modes = {module: module.training for module in backbone.modules()}
-    backbone.eval()
-    like = next(
-        backbone.parameters(), torch.empty(0, dtype=FULL)
-    )  # a network may be on a device, and in double precision
     try:
-        found = backbone(torch.zeros(1, *shape, device=like.device, dtype=like.dtype))
+        vector = dry_vector(backbone, shape)
     except Exception as error:
         reason = first_line(error)
         raise UserError(
             f"your net does not take images of shape {shape} (channels, height, width): {reason}"
         ) from error
-    finally:
-        for module, training in modes.items():
-            module.training = training
-    vector = found.vector if isinstance(found, Features) else found
     if not isinstance(vector, Tensor) or vector.ndim != 2 or len(vector) != 1:
         raise UserError("your net must return features of shape [batch, width] for images [batch, channels, h, w]")
     return int(vector.shape[1])

@@ -28,14 +28,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-import torch
 from torch import nn
 
-from poise import draws, files
+from poise import files
 from poise.errors import UserError, suggestion
 from poise.files import expand_user
 from poise.nets.adapt import Adapted, adapt, adapted_module, measure, plain_module
-from poise.nets.drawing import OwnDraws
+from poise.nets.drawing import OwnDraws, torch_generator
 from poise.nets.info import NetInfo, net_info
 from poise.nets.pretrained import HOMES, PRETRAINED
 
@@ -174,8 +173,7 @@ def _parse_name(name: str) -> Word:
 
 @lru_cache(maxsize=2)  # a run asks for the same network a few times
 def _build(word: Word, digest: str | None, seed: int, pretrained: bool) -> Adapted:
-    generator = torch.Generator().manual_seed(draws.key(seed, "backbone", word.short) % 2**63)
-    with _failing_in_one_line(word), OwnDraws(generator):
+    with _failing_in_one_line(word), OwnDraws(torch_generator(seed, "backbone", word.short)):
         if not word.place:
             adapted = PRETRAINED[word.name](pretrained)
         elif word.file is not None:

@@ -32,6 +32,7 @@ INDEX_LIMIT = 2**31  # a tensor this large cannot be indexed by the kernels
 #: Widths of convolutions for which poise has kernels of its own, and on maps of up to how many pixels these are used.
 #: They were tuned for CIFAR's maps; `benchmarks/step.py --kernels` says what they bring on others.
 THIN = {16: INDEX_LIMIT, 32: INDEX_LIMIT, 64: 32 * 32}
+_POD_18 = "pod of ResNet-18"  # a variant that is no user's word
 #: Up to how many values batch norm is trained in fused kernels.
 LARGEST_NORM = INDEX_LIMIT
 
@@ -236,9 +237,8 @@ def cifar_resnet(
         BatchNorm(widths[0]),
         nn.ReLU(),
     )
-    if variant == "pod":
-        return ResNet(stem, _pod_levels(blocks, widths), widths[-1])
-    return ResNet(stem, _levels(variant, blocks, widths), widths[-1])
+    levels = _levels(variant, blocks, widths)
+    return ResNet(stem, _split_last_block(levels) if variant == "pod" else levels, widths[-1])
 
 
 def resnet18(variant: str, channels: int, *, size: int, stride: int, pool: bool) -> ResNet:
@@ -251,7 +251,7 @@ def resnet18(variant: str, channels: int, *, size: int, stride: int, pool: bool)
     conv = make_layer(nn.Conv2d, channels, widths[0], size, stride, size // 2, bias=False)
     layers = conv, BatchNorm(widths[0]), nn.ReLU()
     stem = Stem(*layers, nn.MaxPool2d(3, 2, 1)) if pool else nn.Sequential(*layers)
-    return ResNet(stem, _levels(_projecting(variant), (2, 2, 2, 2), widths), widths[-1])
+    return ResNet(stem, _levels(_variant_of_18(variant), (2, 2, 2, 2), widths), widths[-1])
 
 
 def initialise(net: ResNet, generator: torch.Generator, *, zero_last_norm: bool) -> None:
@@ -268,9 +268,9 @@ def initialise(net: ResNet, generator: torch.Generator, *, zero_last_norm: bool)
                 nn.init.zeros_(module.bn2.weight)
 
 
-def _projecting(variant: str) -> str:
-    """The variant of a ResNet-18: all of them have projection shortcuts, FOSTER's too."""
-    return "ordinary" if variant == "foster" else variant
+def _variant_of_18(variant: str) -> str:
+    """The variant of a ResNet-18: all of them have projection shortcuts, FOSTER's and PODNet's too."""
+    return {"foster": "ordinary", "pod": _POD_18}.get(variant, variant)
 
 
 def _levels(variant: str, blocks: tuple[int, ...], widths: tuple[int, ...]) -> list[nn.Sequential]:
@@ -281,26 +281,18 @@ def _levels(variant: str, blocks: tuple[int, ...], widths: tuple[int, ...]) -> l
         for index in range(count):
             ends_level = index == count - 1
             stride = 2 if index == 0 and number > 0 else 1
-            linear = {"lucir": ends_level and number == len(blocks) - 1, "pod": ends_level}
-            relu, project = not linear.get(variant, False), variant != "foster"
+            linear = {"lucir": ends_level and number == len(blocks) - 1, "pod": True, _POD_18: ends_level}
+            relu, project = not linear.get(variant, False), variant not in ("foster", "pod")
             level.append(Block(width_in, width, stride, relu=relu, project=project))
             width_in = width
         levels.append(level)
     return levels
 
 
-def _pod_levels(blocks: tuple[int, ...], widths: tuple[int, ...]) -> list[nn.Sequential]:
-    levels: list[nn.Sequential] = []
-    width_in = widths[0]
-    for number, (count, width) in enumerate(zip(blocks, widths, strict=True)):
-        level = nn.Sequential()
-        for index in range(count):
-            stride = 2 if index == 0 and number > 0 else 1
-            level.append(Block(width_in, width, stride, relu=False, project=False))
-            width_in = width
-        levels.append(level)
-    last = list(levels.pop())
-    return [*levels, *(nn.Sequential(*part) for part in (last[:-1], last[-1:]) if part)]
+def _split_last_block(levels: list[nn.Sequential]) -> list[nn.Sequential]:
+    """The levels with the last block as one of its own."""
+    last = list(levels[-1])
+    return [*levels[:-1], *(nn.Sequential(*part) for part in (last[:-1], last[-1:]) if part)]
 
 
 def _projection(width_in: int, width: int, stride: int) -> nn.Sequential:

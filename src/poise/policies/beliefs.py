@@ -64,7 +64,7 @@ class Scores(Belief):
     not apply to finalists.
     """
 
-    def __init__(self, setup: Setup, carry: float = 0.0, handicap: float = 0.0) -> None:
+    def __init__(self, setup: Setup, carry: float, handicap: float = 0.0) -> None:
         super().__init__(setup)
         self.carry = carry
         self._rates = [action.lr for action in setup.space.actions]
@@ -140,7 +140,7 @@ class Informed(Belief):
 
     KNOWN: ClassVar[float] = 20.0
 
-    def __init__(self, setup: Setup, carry: float, handicap: float = 0.0, head_start: float = 0.0) -> None:
+    def __init__(self, setup: Setup, carry: float, handicap: float, head_start: float) -> None:
         super().__init__(setup)
         self.carry = carry
         self._handicaps = _handicaps(setup, handicap)
@@ -188,9 +188,7 @@ class Paired(Informed):
     `carry` 0, too.
     """
 
-    def __init__(
-        self, setup: Setup, carry: float, handicap: float = 0.0, head_start: float = 0.0, stay: float = 0.0
-    ) -> None:
+    def __init__(self, setup: Setup, carry: float, handicap: float, head_start: float, stay: float) -> None:
         super().__init__(setup, carry, handicap, head_start)
         self.stay = stay
         self._weights = np.zeros(0)  # of the phases, the last one included

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from poise import draws
 from poise.errors import UserError
 from poise.policies.base import Array, Outcome, Policy, Setup, Trial
+from poise.policies.forecast import new_epochs
 from poise.spaces import ActionSpace
 
 BELOW = 0.003  # "below the default" means by more than 0.3 points
@@ -156,7 +157,8 @@ def replay_on_table(
             while asked := policy.ask():
                 policy.tell(noisy.outcomes(asked))
             told, place = list(policy.told.values()), (run, phase - 1)
-            decided[place], trials[place], epochs[place] = policy.decide(), len(told), _cost(told)
+            decided[place], trials[place] = policy.decide(), len(told)
+            epochs[place] = sum(new_epochs(outcome.trial for outcome in told).values())
             ranks[place] = _ten_best(told, table.truth[phase - 1])
     return Simulation(table, decided, trials, epochs, ranks)
 
@@ -197,12 +199,6 @@ class _Noisy:
         if len(tables) == 1:
             return np.asarray(next(iter(tables.values()))[arms])
         return np.stack([tables[trial.epochs, trial.full][trial.arm] for trial in trials])
-
-
-def _cost(outcomes: list[Outcome]) -> int:
-    trials = [outcome.trial for outcome in outcomes]
-    lengths: dict[int | None, int] = {trial.id: trial.epochs for trial in trials}
-    return sum(trial.epochs - lengths.get(trial.continues, 0) for trial in trials)
 
 
 def _ten_best(outcomes: list[Outcome], truth: Array) -> float:

@@ -73,7 +73,7 @@ class Surrogate(Belief):
     treated as observed at its mean; or `thompson`, the best arm of a sample from the posterior.
     """
 
-    def __init__(self, setup: Setup, kernel: str, explore: str, memory: float = 0.8, kappa: float = 1.0) -> None:
+    def __init__(self, setup: Setup, kernel: str, explore: str, memory: float, kappa: float) -> None:
         super().__init__(setup)
         self.explore, self.memory, self.kappa = explore, memory, kappa
         self._bank = [_Gaussian(prior) for prior in _priors(setup, kernel)]
@@ -104,8 +104,7 @@ class Surrogate(Belief):
 
     def values(self) -> Array:
         """The posterior mean of every arm that was tried in any phase."""
-        tried = np.isin(np.arange(self.arms), sorted(self._tried))
-        return np.where(tried, self._best.mean[:-1], -np.inf)
+        return self._of_tried(self._best.mean[:-1], self._tried)
 
     def draw(self, count: int, tried: Collection[int], generator: np.random.Generator) -> list[int]:
         """The most promising arms not yet tried in this phase."""

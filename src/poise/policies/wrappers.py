@@ -124,7 +124,7 @@ class Safe(Wrapper):
     an arm that a race dropped they see only its short training, which favours small learning rates.
     """
 
-    def __init__(self, inner: Policy, z: float = 1.0, *, plain: bool = False) -> None:
+    def __init__(self, inner: Policy, z: float, *, plain: bool) -> None:
         super().__init__(inner)
         self.z, self.plain = z, plain
         arms = len(self.setup.space)

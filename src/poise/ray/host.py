@@ -18,9 +18,9 @@ import torch
 
 from poise.data import ImageSet
 from poise.data.sources import Source, open_source
-from poise.errors import PoiseError, RunFailed
+from poise.errors import PoiseError, RunFailed, kind_and_line
 from poise.experiment.plan import plan_of_words
-from poise.experiment.provenance import versions
+from poise.experiment.provenance import SAID_BY_SOURCE, versions
 from poise.experiment.stopping import Stop
 from poise.experiment.sweep import CellBench, Failure, lanes_on
 from poise.experiment.sweep_file import Cell
@@ -30,8 +30,6 @@ from poise.training import Crew
 from poise.tuning import Attempt, TrialResult, Trials
 
 TURN_SECONDS = 1.0  # of work between two answers about cells
-#: What changes with poise's source, which is compared itself.
-_SAID_BY_SOURCE = ("poise", "poise_commit")
 
 
 class OpenedSource(Source):
@@ -178,7 +176,7 @@ class Host:
         for place in list(self._crew.results):
             ended[self._names.pop(place)] = self._crew.results.pop(place)
         self._left, self._present_threads = time.monotonic(), torch.get_num_threads()
-        return {"done": ended, "room": self._crew.room, "working": len(self._names), **self._notes.take()}
+        return {"done": ended, "room": self._crew.room, **self._notes.take()}
 
     def _begin(self, words: Mapping[str, Any]) -> Failure | None:
         assert self._bench is not None
@@ -213,7 +211,7 @@ class Host:
         except PoiseError as error:
             return str(error)
         except Exception as error:  # a module or a class of the user's that is not there, memory that does not suffice
-            return _in_a_line("what trials start from cannot be opened", error)
+            return f"what trials start from cannot be opened: {kind_and_line(error, 300)}"
         return None
 
     def try_all(self, key: int, attempts: Sequence[Attempt]) -> dict[str, Any]:
@@ -228,7 +226,7 @@ class Host:
             error.__cause__ = error.__context__ = None
             return error.with_traceback(None)
         except Exception as error:
-            return RunFailed(_in_a_line("a trial failed", error))
+            return RunFailed(f"a trial failed: {kind_and_line(error, 300)}")
 
     # Data -----------------------------------------------------------------------------------------------------------
 
@@ -246,11 +244,6 @@ class Host:
             if found != fingerprint:
                 return f"the data '{data}' there are not those here; copy them anew"
         return None
-
-
-def _in_a_line(what: str, error: Exception) -> str:
-    words = (str(error).strip().splitlines() or [""])[0]
-    return f"{what}: {type(error).__name__}: {words[:300]}"
 
 
 def _unseen_folder(out: Mapping[str, str] | None) -> str | None:
@@ -276,7 +269,7 @@ def _unseen_folder(out: Mapping[str, str] | None) -> str | None:
 def _other_versions(wanted: Mapping[str, str | None]) -> str | None:
     found = versions()
     for name, version in wanted.items():
-        if name in found and found[name] != version and name not in _SAID_BY_SOURCE:
+        if name in found and found[name] != version and name not in SAID_BY_SOURCE:
             if name == "poise_source":
                 there, here = found["poise_commit"] or found["poise"], wanted["poise_commit"] or wanted["poise"]
                 which = f"{there}, here {here}" if there != here else f"{there} as well, with other files"

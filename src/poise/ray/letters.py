@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from poise.data import ImageSet
 from poise.data.sources import Source
 from poise.errors import UserError
-from poise.training import Backend, make_backend
+from poise.training import Backend
 from poise.tuning import Trials
 
 
@@ -71,8 +71,7 @@ def write_letter(trials: Trials, pickler: type[pickle.Pickler], data: OpenData |
 
         def reducer_override(self, value: Any) -> Any:  # noqa: ANN401 - as pickle has it
             if isinstance(value, Backend):
-                kind = value.device.type
-                return _make_backend, (kind, value.precision, value.deterministic, value.capture)
+                return replace(value, device=torch.device(value.device.type)).__reduce__()
             if isinstance(value, Tensor) and value.is_cuda:
                 return _on_gpu, (value.detach().cpu(), isinstance(value, nn.Parameter), value.requires_grad)
             usual = getattr(super(), "reducer_override", None)
@@ -132,10 +131,6 @@ def _as_it_lies(array: NDArray[Any]) -> Tensor:
 
 def _copy_to_tensor(array: NDArray[Any]) -> Tensor:
     return torch.from_numpy(array.copy())
-
-
-def _make_backend(kind: str, precision: str, deterministic: bool, capture: bool) -> Backend:
-    return replace(make_backend(kind, precision, deterministic), capture=capture)
 
 
 def _on_gpu(value: Tensor, is_parameter: bool, needs_grad: bool) -> Tensor:

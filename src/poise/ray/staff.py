@@ -230,12 +230,11 @@ class Staff:
                 member.ping = None
                 continue
             self._warned.pass_on(member, found.get("warnings", ()))
-            if not member.ready:
-                member.asked = None
-                losses += self._meet(member, found)
-            else:
-                member.asked = None
+            member.asked = None
+            if member.ready:
                 answers.append((member, found))
+            else:
+                losses += self._meet(member, found)
         losses += self._ask_for_signs()
         return [each for each in answers if each[0] in self.members], losses
 

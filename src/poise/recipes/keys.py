@@ -5,7 +5,7 @@ What they do is in `poise.experiment.recipe`, and at greater length in docs/reci
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from poise.errors import UserError, suggestion
@@ -147,3 +147,16 @@ def said_by(values: Mapping[str, Any], name: str) -> Any:  # noqa: ANN401 - a va
     if table == "memory" and found is not None and not isinstance(found, dict):  # its short form
         found = {"rule": found} if found == "all" else {"per_class": found}
     return found.get(inner) if isinstance(found, dict) else None
+
+
+def flat_keys(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Nested values flattened: keys joined by dots, and their values; a table without keys is a value.
+
+    >>> list(flat_keys({"memory": {"total": 2000}, "seed": 1, "options": {}}))
+    [('memory.total', 2000), ('seed', 1), ('options', {})]
+    """
+    for name, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield from flat_keys(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value

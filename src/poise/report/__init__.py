@@ -8,7 +8,7 @@ from poise.report.digests import add_digests
 from poise.report.figures import Figure, describe_figures
 from poise.report.figures.activation_maps import Subject, cam_figure, look
 from poise.report.figures.print import check_picture
-from poise.report.reading import RunRecord, UnreadPath, load_result, read_run, read_runs, reason_for, run_of_result
+from poise.report.reading import RunRecord, UnreadPath, load_result, read_run, reason_for, run_of_result
 from poise.report.tables import Hindsight
 from poise.report.tables.text import actions_table, align_columns, comparison_table, rows_table, run_table
 from poise.report.writing import Report, gather, watch
@@ -31,7 +31,6 @@ __all__ = [
     "load_result",
     "look",
     "read_run",
-    "read_runs",
     "reason_for",
     "rows_table",
     "run_of_result",

@@ -3,12 +3,10 @@
 But for one: the leak audit, whose reward is the exam. Everything it writes is labelled so.
 """
 
-from poise.studies.assumptions import assumptions, beginnings
 from poise.studies.audit import Audit, audit_folder, runner_in
 from poise.studies.crossval import crossval_folder, run_crossval
 from poise.studies.probe import Probe, Question, reach, reopen_for_probe
 from poise.studies.probe_table import (
-    TRUTHS,
     ProbeTable,
     load_probe,
     probe_summary,
@@ -18,14 +16,11 @@ from poise.studies.probe_table import (
 from poise.studies.reporting import gather_with_studies, judge_by_probes
 
 __all__ = [
-    "TRUTHS",
     "Audit",
     "Probe",
     "ProbeTable",
     "Question",
-    "assumptions",
     "audit_folder",
-    "beginnings",
     "crossval_folder",
     "gather_with_studies",
     "judge_by_probes",

@@ -24,7 +24,6 @@ class ExamReward(Reward):
     """The accuracy of a temporary model on the exam images: each class has the same weight, as in the local reward."""
 
     def __init__(self, examiner: Examiner, learner: Learner) -> None:
-        self._examiner = examiner
         self.witness = lambda model, means, classes: {
             **examiner.score(model, means, classes, learner.evaluator),
             "images": examiner.counts(classes),

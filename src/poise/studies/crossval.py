@@ -13,7 +13,7 @@ from typing import Any
 from poise import store
 from poise.actions import Action
 from poise.errors import Diverged, RunFailed, UserError
-from poise.experiment.examiner import Exam, figures, matrix_in_percent
+from poise.experiment.examiner import FIGURES, Exam, figures, matrix_in_percent
 from poise.experiment.folder import RunFolder
 from poise.experiment.plan import Plan
 from poise.experiment.progress import Lines, Quiet
@@ -26,10 +26,6 @@ from poise.spaces import ActionSpace
 from poise.studies.probe import reach, tuning_settings
 
 NAME = "crossval"
-FIGURES = (
-    *("average_accuracy", "average_accuracy_after_phase_0", "last_accuracy", "average_forgetting"),
-    "backward_transfer",
-)
 
 
 @dataclass(frozen=True)
@@ -118,11 +114,7 @@ def _constant(plan: Plan, action: Mapping[str, float | str], start: str | None =
 
 def _candidates(plan: Plan, folder: RunFolder, action: Action) -> Iterator[Candidate]:
     """The action with each classifier it may have, examined as if that had counted from the start."""
-    exams = [
-        Exam(**{name: value for name, value in event.items() if name not in ("event", "accuracy")})
-        for event in store.read_journal(folder.journal.path)
-        if event["event"] == "exam"
-    ]
+    exams = [Exam.from_json(event) for event in store.read_journal(folder.journal.path) if event["event"] == "exam"]
     for classifier in ("fc", "ncm") if action.classifier == "auto" else (action.classifier,):
         chosen = action.replace(classifier=classifier)
         counted = [replace(exam, classifier=classifier) for exam in exams]

@@ -21,6 +21,7 @@ os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 PRECISIONS = ("auto", "fp32", "tf32", "bf16")
 _AUTOCAST = ("cpu", "cuda")  # kinds of devices on which a caller may have switched it on
 T = TypeVar("T")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -68,15 +69,16 @@ class Backend:
         if self.lane is not None:
             self.lane.synchronize()
 
-    def guard(self, work: Generator[T, None, None]) -> Generator[T, None, None]:
-        """Yield the items of `work`, with the flags set only while it runs, not between items."""
+    def guard(self, work: Generator[T, None, R]) -> Generator[T, None, R]:
+        """Yield the items of `work` and return its result, with the flags set only while it runs, not between items."""
         with closing(work):  # at once, even if others still hold a reference
             while True:
                 with self.active():
                     try:
                         item = next(work)
-                    except StopIteration:
-                        return
+                    except StopIteration as end:
+                        result: R = end.value
+                        return result
                 yield item
 
 

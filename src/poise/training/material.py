@@ -96,7 +96,7 @@ class Material:
         return ImageSet.joined([self.new, self.unstored])
 
 
-def features_suffice(situation: Situation, shape: tuple[int, int, int], *, still: bool = False) -> bool:
+def features_suffice(situation: Situation, shape: tuple[int, int, int], *, still: bool) -> bool:
     """Whether the features of a phase's images, computed once, are all that is needed of them.
 
     So it is where nothing of the backbone changes (for good, or `still`: in this phase), the method makes no other

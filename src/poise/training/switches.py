@@ -35,9 +35,9 @@ def _precision(part: Any) -> str:  # noqa: ANN401 - torch has no type for it
     return "ieee" if part.fp32_precision == "none" else str(part.fp32_precision)
 
 
-def changed_switches(before: Switches, now: Switches | None = None) -> str | None:
+def changed_switches(before: Switches) -> str | None:
     """What is switched otherwise than it was, as words for a line; None if nothing is, or nothing was recorded."""
-    present = read_switches() if now is None else now
+    present = read_switches()
     other = [name for name, value in before.items() if name in present and present[name] != value]
     if not other:
         return None

@@ -45,7 +45,7 @@ class Task:
         """The number of the phase."""
         return self.trials.inputs.situation.phase
 
-    def trying(self, attempt: Attempt) -> Generator[Event, None, TrialResult]:
+    def run(self, attempt: Attempt) -> Generator[Event, None, TrialResult]:
         """Run one attempt, telling on the way how far it has come."""
         for found in self.trials.pausing([attempt]):
             if not isinstance(found, Pause):

@@ -73,9 +73,6 @@ class BilevelOptions:
         check_number("bilevel rate", self.rate, positive=True)
 
 
-DEFAULTS: Final = BilevelOptions()
-
-
 def tuned_axes(action: Action) -> tuple[str, ...]:
     """The axes that hypergradients can move: the weights of distillation terms, and the learning rate.
 
@@ -133,7 +130,7 @@ BILEVEL: Final = TunerKind(
 
 
 def hyper_steps(
-    problem: InnerProblem, action: Action, options: BilevelOptions = DEFAULTS, done: Sequence[HyperStep] = ()
+    problem: InnerProblem, action: Action, options: BilevelOptions, done: Sequence[HyperStep] = ()
 ) -> Iterator[HyperStep | Pause]:
     """Tune the action round by round, after the rounds that are done; the last step holds the chosen one.
 
@@ -196,15 +193,7 @@ class InnerProblem:
 
         A step at a time: nothing is set for the thread in the pauses.
         """
-        work = self._differentiate(action, steps, number)
-        while True:
-            with self._situation.backend.active():
-                try:
-                    pause = next(work)
-                except StopIteration as end:
-                    found: tuple[float, dict[str, float]] = end.value
-                    return found
-            yield pause
+        return self._situation.backend.guard(self._differentiate(action, steps, number))
 
     def _differentiate(self, action: Action, steps: int, number: int) -> Pausing[tuple[float, dict[str, float]]]:
         like = self._model.head.new

@@ -74,14 +74,14 @@ def judge_before(task: Task, rule: ClassifierRule, action: Action) -> Generator[
         for attempt in _paper_attempts(task, action)[done:] if not any(rule.hits.values()) else ():
             _announce(task, attempt, before=done)
             done += 1
-            result = yield from task.trying(attempt)
+            result = yield from task.run(attempt)
             yield _judgement(task, attempt, result, {attempt.classifier: result.totals()[attempt.classifier]})
     elif not done and (totals := decided_totals(task.history)) is not None:
         task.history.append(Judged(task.phase, totals))
     elif not done and task.trials.inputs.settings.classifier == "full" and not task.trials.works_beside:
         attempt = _full_attempt(task, action)
         _announce(task, attempt)
-        result = yield from task.trying(attempt)
+        result = yield from task.run(attempt)
         yield _judgement(task, attempt, result, result.totals())
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from poise.data import ImageSet, Memory
+from poise.data.images import all_but
 
 VALIDATION = 10  # images per class
 
@@ -119,10 +120,3 @@ def _draw(labels: Tensor, judged: set[int], count: int, generator: np.random.Gen
         chosen = generator.choice(len(members), size=min(count, len(members) // 2), replace=False)
         picks.append(members[torch.from_numpy(np.sort(chosen))])
     return torch.cat(picks)
-
-
-def all_but(count: int, picks: Tensor) -> Tensor:
-    """The indices below `count` that were not picked."""
-    free = torch.ones(count, dtype=torch.bool)
-    free[picks] = False
-    return free.nonzero().flatten()

@@ -21,6 +21,7 @@ from torch import Tensor
 from poise import draws
 from poise.actions import Action
 from poise.data import ImageSet, Memory, on_arrival, per_class
+from poise.data.images import all_but
 from poise.errors import Damaged, Diverged, UserError, check_number, check_whole
 from poise.methods import Growth, ceiling
 from poise.nets import Model
@@ -42,7 +43,6 @@ from poise.training import (
 from poise.tuning.attempt import TrialInputs
 from poise.tuning.base import Choice, Task, Tuner, TunerKind, resolve_options
 from poise.tuning.classifier import AUTO, first_classifier
-from poise.tuning.environment import all_but
 from poise.tuning.history import Chosen, Episode, Experienced, History, Played
 from poise.tuning.rewards import balanced_accuracy
 

@@ -52,7 +52,7 @@ class PolicyTuner(Tuner):
         attempts = [
             Attempt(trial, actions[trial.arm], task.classifier_for(actions[trial.arm])) for trial in policy.ask()
         ]
-        trying = task.outlook.trying = self._trying(task, attempts)
+        trying = task.outlook.trying = self._describe_next(task, attempts)
         waiting = iter(attempts)
         for result in task.trials.pausing(attempts):
             if isinstance(result, Pause):
@@ -67,7 +67,7 @@ class PolicyTuner(Tuner):
             trying = task.outlook.trying = replace(trying, finished=trying.finished + 1)
             yield attempt.event(task.phase, outcome, task.reward.record(result), distribution=chances)
 
-    def _trying(self, task: Task, attempts: Sequence[Attempt]) -> Trying:
+    def _describe_next(self, task: Task, attempts: Sequence[Attempt]) -> Trying:
         """What is tried next, and what part of the expected work it is."""
         done = [entry.outcome.trial for entry in task.history if isinstance(entry, Tried)]
         spent, whole = sum(new_epochs(done).values()), self.forecast(task.phase).epochs or 1.0

@@ -119,7 +119,7 @@ class OutlinedSource(Source):
 
     is_here = False
 
-    def __init__(self, collection: Collection, folder: Path | None = None) -> None:
+    def __init__(self, collection: Collection, folder: Path | None) -> None:
         self.name = collection.name
         self._collection = collection
         if folder is None:

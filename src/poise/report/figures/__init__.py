@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from poise.report.figures.compared import compared_figures, gains_figure, ranking_figure
-from poise.report.figures.description import Figure, Panel
+from poise.report.figures.description import Figure
 from poise.report.figures.single import run_panels, single_figures
 from poise.report.figures.styles import method_colours, styles_by_label
 from poise.report.reading import RunRecord, by_exam
 
-__all__ = ["Figure", "Panel", "describe_figures", "gains_figure", "method_colours", "ranking_figure", "run_panels"]
+__all__ = ["Figure", "describe_figures", "gains_figure", "method_colours", "ranking_figure", "run_panels"]
 
 
 def describe_figures(runs: Sequence[RunRecord]) -> list[Figure]:

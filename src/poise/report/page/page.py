@@ -14,10 +14,11 @@ from typing import Any, Final
 
 from poise import __version__
 from poise.actions import Action
+from poise.recipes.keys import flat_keys
 from poise.report.figures import Figure, method_colours, run_panels
 from poise.report.page import glance
 from poise.report.page.svg import legend_html, panel_html
-from poise.report.reading import PhaseRecord, RunRecord, StreamKind, UnreadPath, flat_keys, remarks
+from poise.report.reading import PhaseRecord, RunRecord, StreamKind, UnreadPath, remarks
 from poise.report.tables import ReportTable
 from poise.report.tables.table import Column
 from poise.words import printable

@@ -7,7 +7,6 @@ from poise.report.reading.configurations import (
     by_exam,
     configurations,
     distinguish,
-    flat_keys,
     remarks,
 )
 from poise.report.reading.folders import (
@@ -20,11 +19,10 @@ from poise.report.reading.folders import (
     run_folders_below,
     run_of_result,
 )
-from poise.report.reading.runs import EXPLAINED, LABELS, UNVERIFIED, PhaseRecord, RunRecord, TrialRecord
+from poise.report.reading.runs import EXPLAINED, UNVERIFIED, PhaseRecord, RunRecord, TrialRecord
 
 __all__ = [
     "EXPLAINED",
-    "LABELS",
     "UNVERIFIED",
     "Configuration",
     "PhaseRecord",
@@ -37,7 +35,6 @@ __all__ = [
     "check_result",
     "configurations",
     "distinguish",
-    "flat_keys",
     "load_result",
     "read_run",
     "read_runs",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from poise.recipes.keys import flat_keys
 from poise.report.reading.runs import AUTO, LABELS, MORE_HELD, UNVERIFIED, RunRecord
 from poise.runfolder import CHANCE_KEYS, POLICY_KEYS, STREAM_KEYS
 
@@ -190,15 +191,6 @@ def _with_numbers(labels: Mapping[str, str]) -> dict[str, str]:
         count[label] = count.get(label, 0) + 1
         found[key] = label if count[label] == 1 else f"{label} ({count[label]})"
     return found
-
-
-def flat_keys(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Nested values flattened: keys joined by dots, and their values."""
-    for name, value in values.items():
-        if isinstance(value, Mapping) and value:
-            yield from flat_keys(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
 
 
 def _short(value: object) -> str:

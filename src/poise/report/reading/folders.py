@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from poise import store
-from poise.errors import PoiseError, UserError, shown
+from poise.errors import PoiseError, UserError, kind_and_line, shown
 from poise.report.reading.runs import LABELS, PhaseRecord, RunRecord, TrialRecord
 from poise.runfolder import (
     CROSSVAL,
@@ -66,8 +66,7 @@ def reason_for(path: Path, error: Exception) -> str:
         return str(error).removeprefix(f"{path} ").removeprefix(f"{path}{os.sep}")
     if isinstance(error, OSError):
         return error.strerror or str(error)
-    words = str(error).strip().splitlines() or [""]
-    return f"is not as poise writes it ({type(error).__name__}: {words[0][:200]})"
+    return f"is not as poise writes it ({kind_and_line(error, 200)})"
 
 
 def _each_once(paths: Sequence[Path]) -> list[Path]:
@@ -115,9 +114,9 @@ def _read_result(path: Path, name: str) -> RunRecord:
     return replace(_make_record(path, name, {}, result, events), verified=verified)
 
 
-def run_of_result(result: Mapping[str, Any], path: Path = Path(), name: str = "") -> RunRecord:
+def run_of_result(result: Mapping[str, Any], path: Path = Path()) -> RunRecord:
     """A run of which only the result is known."""
-    return _make_record(path, name, {}, result, _Events())
+    return _make_record(path, "", {}, result, _Events())
 
 
 def load_result(folder: Path) -> dict[str, Any]:
