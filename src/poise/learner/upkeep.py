@@ -95,7 +95,11 @@ class Upkeep(Saving):
 
     @undisturbed()
     def image_ids(self, images: Images) -> list[str]:
-        """The ids that these images have, or would have, among the kept ones: how to find one by its file."""
+        """The ids that these images have, or would have, among the kept ones: how to find one by its file.
+
+        They are those of the pixels that the network sees: give images in the form in which they were learned (files
+        as files), or they may be scaled another way and have other ids.
+        """
         return _ids(store_of(images, self.settings, self.knowledge, held_out=False))
 
     @one_at_a_time
