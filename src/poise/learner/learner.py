@@ -265,26 +265,33 @@ class Learner(Conventions, Upkeep, Rejecting, Exporting):
 
         With `reject`, images whose largest score is below the threshold of `calibrate_reject` get the label `rejected`.
         """
+        known = self.knowledge
         if reject:
-            return self._predict_or_reject(images, self._classifier(classifier), rejected)
-        labels: NDArray[Any] = np.asarray(self.classes_)
-        return np.asarray(labels[self.predict_proba(images, classifier=classifier).argmax(axis=1)])
+            return self._predict_or_reject(images, known, classifier, rejected)
+        return self._predict(images, known, classifier)
+
+    def _predict(self, images: Images, known: Knowledge, classifier: str | None = None) -> NDArray[Any]:
+        labels: NDArray[Any] = np.asarray(known.classes)
+        return np.asarray(labels[self._proba(images, known, classifier).argmax(axis=1)])
 
     def predictions(self, images: Images) -> dict[str, NDArray[Any]]:
         """The labels that each classifier, `fc` and `ncm`, gives to the images."""
-        labels = np.asarray(self.classes_)
+        known = self.knowledge
+        labels = np.asarray(known.classes)
         with self.backend.active():
-            return {name: labels[scores.argmax(dim=1).cpu().numpy()] for name, scores in self._scores(images).items()}
+            found = self._scores(images, known)
+            return {name: labels[scores.argmax(dim=1).cpu().numpy()] for name, scores in found.items()}
 
     @undisturbed()
     def start_predictions(self, images: Images) -> dict[str, NDArray[Any]]:
         """The labels of the model that the next phase starts from, by its name, where another one predicts."""
-        name, start = self.settings.made_method.starts_from, self.knowledge.start
-        if name is None or start is None or start is self.knowledge.predictor:
+        known = self.knowledge
+        name, start = self.settings.made_method.starts_from, known.start
+        if name is None or start is None or start is known.predictor:
             return {}
         with self.backend.active():
-            found = self.evaluator.extract(start, store_of(images, self.settings, self.knowledge)).logits
-            return {name: np.asarray(self.classes_)[found.argmax(dim=1).cpu().numpy()]}
+            found = self._evaluator(known).extract(start, store_of(images, self.settings, known)).logits
+            return {name: np.asarray(known.classes)[found.argmax(dim=1).cpu().numpy()]}
 
     @undisturbed()
     def score(self, images: Images, labels: Labels | None = None) -> float:
@@ -292,5 +299,6 @@ class Learner(Conventions, Upkeep, Rejecting, Exporting):
 
         Of a pack it is the share of its test part, where it has one.
         """
-        store, wanted = labelled_store(images, labels, self.settings, self.knowledge, held_out=True)
-        return share_right(wanted, self.predict(store).tolist())
+        known = self.knowledge
+        store, wanted = labelled_store(images, labels, self.settings, known, held_out=True)
+        return share_right(wanted, self._predict(store, known).tolist())

@@ -76,9 +76,12 @@ class Views:
     @property
     def evaluator(self) -> Evaluator:
         """How models are looked at, once images are known."""
-        if self.preprocessing is None:
+        return self._evaluator(self.knowledge)
+
+    def _evaluator(self, known: Knowledge) -> Evaluator:
+        if known.preprocessing is None:
             raise UserError("this learner has learned nothing yet; call partial_fit first")
-        return Evaluator(self.preprocessing, self.backend.alone)
+        return Evaluator(known.preprocessing, self.backend.alone)
 
     @property
     def space(self) -> ActionSpace:
