@@ -126,6 +126,22 @@ class TestArrays:
     def test_anything_else_is_refused_with_the_way_out(self, images: Any, words: str) -> None:
         assert words in refusal(images)
 
+    def test_tensors_that_do_not_simply_hold_values_are_refused_alone_and_in_a_list(self) -> None:
+        floats = torch.from_numpy(noise(2, 3, 4, 5)) / 255
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch says that these kinds are young, or old
+            quantised = torch.quantize_per_tensor(floats, 1 / 255, 0, torch.quint8)
+            nested = torch.nested.nested_tensor(list(floats))
+            rows = [each.to_sparse_csr() for each in floats[:, 0]]
+        assert "use images.to_dense()" in refusal(floats.to_sparse())
+        assert "use images.to_dense()" in refusal([each.to_sparse() for each in floats])
+        assert "layout sparse_csr; use images.to_dense()" in refusal(rows)
+        assert "use images.dequantize()" in refusal(quantised)
+        assert "use images.dequantize()" in refusal(list(quantised))
+        assert "nested tensor; give a list of tensors" in refusal(nested)
+        assert "device 'meta', which has no values" in refusal(floats.to("meta"))
+        assert "device 'meta', which has no values" in refusal(list(floats.to("meta")))
+
 
 class TestFiles:
     def test_a_png_of_the_right_size_comes_back_unchanged(self, tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ def array_pixels(images: Any, size: tuple[int, int] | None = None) -> Tensor:  #
     if isinstance(images, np.ndarray):
         return _of_size(_from_numpy(images), size)
     if isinstance(images, Tensor):
+        check_dense(images, "images")
         return _of_size(_from_torch(images), size)
     raise UserError(f"images came as {type(images).__name__}; {_ACCEPTED}")
 
@@ -35,10 +36,25 @@ def stack_images(images: Sequence[Any]) -> npt.NDArray[Any] | Tensor:
     if kind is None:
         found = ", ".join(sorted({type(entry).__name__ for entry in images}))
         raise UserError(f"images came as a list of {found}; {_ACCEPTED}, all of one kind")
+    for entry in images if kind is Tensor else ():
+        check_dense(entry, "images")
     shapes = sorted({tuple(entry.shape) for entry in images})
     if len(shapes) > 1:
         raise UserError(f"images have different shapes, such as {shapes[0]} and {shapes[-1]}; make them all one size")
     return np.stack(images) if kind is np.ndarray else torch.stack(list(images))
+
+
+def check_dense(values: Tensor, name: str) -> None:
+    """Refuse a tensor that does not simply hold its values in a row, and so most of what torch can do."""
+    if values.is_nested:
+        raise UserError(f"{name} came as a nested tensor; give a list of tensors, all of one shape")
+    if values.is_quantized:
+        raise UserError(f"{name} came as a quantised tensor; use {name}.dequantize()")
+    if values.layout is not torch.strided:
+        kind = str(values.layout).removeprefix("torch.")
+        raise UserError(f"{name} came as a tensor of the layout {kind}; use {name}.to_dense()")
+    if values.is_meta:
+        raise UserError(f"{name} came as a tensor on the device 'meta', which has no values; make it on the CPU")
 
 
 def _from_numpy(images: npt.NDArray[Any]) -> Tensor:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,11 +20,12 @@ from torch.utils.data import DataLoader, Dataset
 from poise import draws
 from poise.actions import Action
 from poise.data import Budget, ImageSet, Memory, PixelStore, draw_reserve
+from poise.data.arrays import check_dense
 from poise.data.images import image_digests
 from poise.data.labelled import Wanted, read_labelled, read_unlabelled
 from poise.data.packs import Pack
 from poise.errors import UserError, check_whole
-from poise.learner.labels import Label
+from poise.learner.labels import Label, plain_label
 from poise.learner.settings import Settings
 from poise.learner.state import Knowledge
 from poise.methods import Growth
@@ -182,17 +183,19 @@ def share_right(wanted: Sequence[Label], predicted: Sequence[Label]) -> float:
 
 
 def plain_labels(labels: Labels) -> list[Label]:
-    """One whole number or string for each image."""
+    """One whole number or string for each image, of Python's own kinds."""
+    if isinstance(labels, Mapping | set | frozenset):  # a set has no order, and keys are seldom meant
+        raise UserError(
+            f"labels came as {type(labels).__name__}; give a list with one label per image, in the order of the images"
+        )
+    if isinstance(labels, Tensor):
+        check_dense(labels, "labels")
     if not isinstance(labels, np.ndarray | Tensor) and hasattr(labels, "to_numpy"):
         labels = labels.to_numpy()
     values = labels.tolist() if isinstance(labels, np.ndarray | Tensor) else labels
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise UserError(f"labels came as {type(labels).__name__}; give a list or array with one label per image")
-    plain: list[Any] = [value.item() if isinstance(value, np.generic | Tensor) else value for value in values]
-    for value in plain:
-        if isinstance(value, bool) or not isinstance(value, int | str):
-            raise UserError(f"label {value!r} is neither a whole number nor a string")
-    return plain
+    return [plain_label(value) for value in values]
 
 
 def hold_out(arrival: Arrival, stored: ImageSet, settings: Settings, memory: Memory) -> tuple[ImageSet, ImageSet]:

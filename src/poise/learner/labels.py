@@ -2,11 +2,46 @@
 
 from __future__ import annotations
 
-from typing import Any
+from enum import Enum
+from typing import Any, Final
 
 import numpy as np
+from torch import Tensor
+
+from poise.errors import UserError, shown
 
 Label = int | str
+
+_SMALLEST: Final = -(2**63)
+_LARGEST: Final = 2**63 - 1
+
+
+def plain_label(value: Any) -> Label:  # noqa: ANN401 - checked here
+    """A label as Python's own `int` or `str`; of a member of an `Enum` its value.
+
+    Only such labels are the same after they were saved, and as numpy arrays show them.
+
+    >>> plain_label(np.int64(3)), plain_label(np.str_("cat"))
+    (3, 'cat')
+    """
+    if isinstance(value, Enum):
+        value = value.value
+    if isinstance(value, np.generic) or (isinstance(value, Tensor) and value.numel() == 1):
+        value = value.item()
+    if isinstance(value, str):
+        if value.endswith("\0"):
+            raise UserError(f"label {shown(value)} ends in a NUL character, which numpy takes away; leave it out")
+        return str.__str__(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        if not _SMALLEST <= value <= _LARGEST:
+            raise UserError(
+                f"label {shown(value)} does not fit into 64 bits with a sign; use smaller numbers, or strings"
+            )
+        return int.__index__(value)
+    several = isinstance(value, np.ndarray | Tensor | list | tuple)
+    hint = "; of one-hot labels, give the number of the class: labels.argmax(1)" if several else ""
+    found = f"of shape {list(value.shape)}" if isinstance(value, np.ndarray | Tensor) else shown(value)
+    raise UserError(f"label {found} is neither a whole number nor a string{hint}")
 
 
 class ClassLabels(tuple[Label, ...]):

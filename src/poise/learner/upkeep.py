@@ -237,6 +237,7 @@ class Upkeep(Saving):
 def _one_or_several(classes: Label | Labels) -> list[Label]:
     given: Any = classes.tolist() if isinstance(classes, np.ndarray | np.generic | Tensor) else classes
     several = isinstance(given, Iterable) and not isinstance(given, str)
+    given = list(given) if isinstance(given, set | frozenset) else given
     found = plain_labels(given if several or hasattr(given, "to_numpy") else [given])
     if not found:
         raise UserError("no class was named; give a label, or a list of labels")
