@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import os
 import struct
+import threading
 import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -194,6 +195,26 @@ class TestFiles:
         small = pixels_of(saved(tmp_path / "large.jpg", image, quality=95), (32, 48)).astype(int)
         assert np.abs(small[:, :22] - (200, 100, 50)).max() < 8
         assert small[:, 26:].max() < 8
+
+    def test_warnings_of_other_threads_are_shown_while_images_are_decoded(self) -> None:
+        decoding, go_on = threading.Event(), threading.Event()
+
+        class Slow(Image.Image):
+            def load(self) -> Any:
+                decoding.set()
+                go_on.wait(30)
+                return super().load()
+
+        slow = Slow()
+        slow.__dict__.update(Image.fromarray(noise(8, 8, 3)).__dict__)
+        with warnings.catch_warnings(record=True) as seen, ThreadPoolExecutor() as pool:
+            warnings.simplefilter("always")
+            pixels = pool.submit(to_pixels, [slow], (8, 8))
+            assert decoding.wait(30)
+            warnings.warn("mine", stacklevel=1)
+            go_on.set()
+            assert pixels.result(30).shape == (1, 3, 8, 8)
+        assert [str(each.message) for each in seen] == ["mine"]
 
     def test_warnings_of_the_decoder_stay_inside(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)

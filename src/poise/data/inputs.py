@@ -7,7 +7,6 @@ import math
 import mmap
 import os
 import tempfile
-import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
@@ -30,6 +29,7 @@ from poise.data.suitable import check_room
 from poise.errors import UserError
 from poise.files import MOST_IMAGE, expand_user, free_memory, read_bytes, reserve
 from poise.places.folders import UNREADABLE
+from poise.quiet import without_warnings
 
 log = logging.getLogger(__name__)
 
@@ -143,7 +143,7 @@ def _map_file(shape: tuple[int, ...]) -> Tensor | None:
 def _decode_into(pixels: Tensor, pictures: Sequence[Picture], short_side: int | None) -> None:
     channels, size = pixels.shape[1], (pixels.shape[2], pixels.shape[3])
     work = partial(fit_picture, size=size, channels=channels, short_side=short_side)
-    with _no_warnings(), ThreadPoolExecutor() as pool:
+    with ThreadPoolExecutor() as pool:
         for index, image in enumerate(map_ahead(pool, work, pictures, MOST_AHEAD)):
             pixels[index] = torch.from_numpy(image).permute(2, 0, 1)
 
@@ -180,7 +180,7 @@ def decode_each(
         except UserError as error:
             return error
 
-    with _no_warnings(), ThreadPoolExecutor() as pool:
+    with ThreadPoolExecutor() as pool:
         return list(pool.map(decode, paths))
 
 
@@ -194,8 +194,7 @@ def median_side(pictures: Sequence[Picture]) -> int:
     if not pictures:
         raise UserError("no image files to choose a size from; give at least one")
     looked_at = np.unique(np.linspace(0, len(pictures) - 1, _LOOKED_AT).round().astype(int))
-    with _no_warnings():
-        return int(np.median([_shorter_side(pictures[index]) for index in looked_at]))
+    return int(np.median([_shorter_side(pictures[index]) for index in looked_at]))
 
 
 def _shorter_side(picture: Picture) -> int:
@@ -228,7 +227,7 @@ def scale_picture(path: Path, side: int, *, square: bool) -> tuple[Pixels, bytes
     It is scaled (bilinear, antialiased) with its aspect kept, of very long images the middle `LONGEST` : 1; or to a
     square around its centre.
     """
-    with _explain_undecodable(path), _no_warnings():
+    with _explain_undecodable(path), without_warnings():
         data = read_bytes(path, MOST_IMAGE)
         with Image.open(BytesIO(data), formats=known_formats()) as image:
             whole = image.size
@@ -271,12 +270,12 @@ def _fit(image: Image.Image, size: Size, short_side: int | None = None) -> Image
 
 @contextmanager
 def _open_picture(picture: Picture) -> Iterator[Image.Image]:
-    """The image of a file, closed afterwards; a picture of the user's own stays as it is."""
+    """The image of a file, closed afterwards; a picture of the user's own stays as it is. Pillow warns of nothing."""
     if isinstance(picture, Image.Image):
-        with _explain_undecodable(f"of mode {picture.mode}"):
+        with _explain_undecodable(f"of mode {picture.mode}"), without_warnings():
             yield picture
     elif isinstance(picture, str | Path):
-        with _explain_undecodable(picture), open_image(picture) as image:
+        with _explain_undecodable(picture), without_warnings(), open_image(picture) as image:
             yield image
     else:
         raise UserError(f"an image came as {type(picture).__name__} among PIL images; give all of one kind")
@@ -312,11 +311,3 @@ def _explain_undecodable(path: str | Path) -> Iterator[None]:
             if Path(path).suffix.lower() in UNREADABLE:
                 raise UserError(f"image {path} is HEIC, which cannot be decoded; convert it to JPEG") from error
         raise UserError(f"image {path} cannot be decoded ({reason}); replace or remove it") from error
-
-
-@contextmanager
-def _no_warnings() -> Iterator[None]:
-    # Around all threads at once: `catch_warnings` changes what the whole process sees.
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield

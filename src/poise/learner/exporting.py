@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import logging
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -23,6 +22,7 @@ from poise.errors import UserError, first_line
 from poise.learner.state import Knowledge
 from poise.learner.views import Views
 from poise.nets import Model
+from poise.quiet import without_warnings
 from poise.training import NCM_TEMPERATURE, undisturbed
 
 DOCUMENT = "poise"  # where the class names are: a key of an ONNX file's metadata, and the stem of a .pt2's extra file
@@ -130,8 +130,7 @@ def _quietly() -> Iterator[None]:
     level = logger.level
     try:
         logger.setLevel(logging.ERROR)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with without_warnings():
             yield
     finally:
         logger.setLevel(level)
