@@ -6,6 +6,7 @@ import json
 import pickle
 import pydoc
 from dataclasses import replace
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -222,6 +223,22 @@ class TestCopies:
                 if many in (len(events) // 2, len(events) - 1):
                     resumed = pickle.loads(pickle.dumps(current)).partial_fit(*arriving)
                     assert state_bytes(resumed, tmp_path) == state_bytes(whole, tmp_path), events[many - 1]
+
+    @pytest.mark.parametrize("start", ["spawn", "forkserver"])
+    def test_a_learner_is_given_to_a_process_that_is_started_anew(self, start: Any, tmp_path: Path) -> None:
+        mine = grown()
+        process = get_context(start).Process(target=Learner.save, args=(mine, tmp_path / "there.safetensors"))
+        process.start()
+        process.join(120)
+        assert process.exitcode == 0
+        assert (tmp_path / "there.safetensors").read_bytes() == state_bytes(mine, tmp_path)
+
+    def test_a_pickle_of_an_older_poise_which_held_tensors_is_read(self, tmp_path: Path) -> None:
+        mine = grown()
+        older = {**mine.__getstate__(), "tensors": mine.state().tensors(images=True)[0]}
+        found = Learner.__new__(Learner)
+        found.__setstate__(pickle.loads(pickle.dumps(older)))
+        assert state_bytes(found, tmp_path) == state_bytes(mine, tmp_path)
 
     def test_a_copy_shares_nothing(self) -> None:
         mine = grown()
