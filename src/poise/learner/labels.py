@@ -6,6 +6,7 @@ from enum import Enum
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from poise.errors import UserError, shown
@@ -47,8 +48,11 @@ def plain_label(value: Any) -> Label:  # noqa: ANN401 - checked here
 class ClassLabels(tuple[Label, ...]):
     """The labels of classes: a tuple that scikit-learn can use as an array.
 
-    >>> ClassLabels(("cat", "dog")) == "dog"
-    array([False,  True])
+    Compared with one label it gives a mask, as an array does; compared with several it is equal or not, as a tuple.
+
+    >>> labels = ClassLabels(("cat", "dog"))
+    >>> labels == "dog", labels != "dog", labels == ("cat", "dog")
+    (array([False,  True]), array([ True, False]), True)
     """
 
     @property
@@ -56,8 +60,35 @@ class ClassLabels(tuple[Label, ...]):
         """As an array has it."""
         return (len(self),)
 
+    @property
+    def size(self) -> int:
+        """How many there are."""
+        return len(self)
+
+    @property
+    def ndim(self) -> int:
+        """As an array has it: 1."""
+        return 1
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the array that `numpy.asarray` makes of them."""
+        return self._array.dtype
+
+    def astype(self, dtype: Any) -> NDArray[Any]:  # noqa: ANN401 - as numpy takes it
+        """An array of them, of another kind."""
+        return self._array.astype(dtype)
+
+    def take(self, indices: Any) -> NDArray[Any]:  # noqa: ANN401 - as numpy takes it
+        """Those at these places, as an array."""
+        return np.asarray(self._array.take(indices))
+
+    @property
+    def _array(self) -> NDArray[Any]:
+        return np.asarray(tuple(self))
+
     def __getitem__(self, key: Any) -> Any:  # noqa: ANN401 - as tuples and arrays do it
-        return np.asarray(tuple(self))[key] if isinstance(key, np.ndarray | list) else super().__getitem__(key)
+        return self._array[key] if isinstance(key, np.ndarray | list) else super().__getitem__(key)
 
     def tolist(self) -> list[Label]:
         """The labels as a list."""
@@ -65,5 +96,9 @@ class ClassLabels(tuple[Label, ...]):
 
     def __eq__(self, other: object) -> Any:  # noqa: ANN401 - as arrays do it, where one label is compared with
         return np.array([label == other for label in self]) if isinstance(other, int | str) else super().__eq__(other)
+
+    def __ne__(self, other: object) -> Any:  # noqa: ANN401 - the opposite, a mask or one answer
+        equal = self == other
+        return ~equal if isinstance(equal, np.ndarray) else not equal
 
     __hash__ = tuple.__hash__
