@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 import torch
@@ -31,6 +31,8 @@ from poise.learner.state import Knowledge
 from poise.methods import Growth
 
 log = logging.getLogger(__name__)
+
+_NAMED: Final = 10  # unknown classes in a warning
 
 
 class Column(Protocol):
@@ -180,6 +182,20 @@ def share_right(wanted: Sequence[Label], predicted: Sequence[Label]) -> float:
         found, known = (" and ".join(sorted(words[kind] for kind in each)) for each in kinds)
         raise UserError(f"labels are {found}, but this learner was trained with {known}; give labels of that kind")
     return float(np.mean([one == other for one, other in zip(wanted, predicted, strict=True)]))
+
+
+def warn_of_unknown(wanted: Sequence[Label], classes: Sequence[Label]) -> None:
+    """Say how many images are of classes that a learner cannot predict, because it does not know them."""
+    unknown = Counter(wanted)
+    for label in classes:
+        unknown.pop(label, None)
+    if unknown:
+        log.warning(
+            "%d of %d images count as wrong, because this learner does not know their classes (%s)",
+            unknown.total(),
+            len(wanted),
+            ", ".join(map(str, list(unknown)[:_NAMED])) + (", …" if len(unknown) > _NAMED else ""),
+        )
 
 
 def plain_labels(labels: Labels) -> list[Label]:

@@ -23,6 +23,7 @@ from poise.learner.arrival import (
     receive,
     share_right,
     store_of,
+    warn_of_unknown,
 )
 from poise.learner.conventions import Conventions
 from poise.learner.exporting import Exporting
@@ -297,8 +298,11 @@ class Learner(Conventions, Upkeep, Rejecting, Exporting):
     def score(self, images: Images, labels: Labels | None = None) -> float:
         """The share of images whose label is predicted, in [0, 1]; labels of another kind are refused.
 
-        Of a pack it is the share of its test part, where it has one.
+        Of a pack it is the share of its test part, where it has one. Images of a class that the learner does not know
+        count as wrong, with a warning; the command `poise score` leaves them out.
         """
         known = self.knowledge
         store, wanted = labelled_store(images, labels, self.settings, known, held_out=True)
-        return share_right(wanted, self._predict(store, known).tolist())
+        share = share_right(wanted, self._predict(store, known).tolist())
+        warn_of_unknown(wanted, known.classes)
+        return share
