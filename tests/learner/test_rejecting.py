@@ -89,6 +89,7 @@ def test_images_that_were_trained_on_are_used_with_a_warning(caplog: pytest.LogC
         (lambda each: each.calibrate_reject(1), "must be a number above 0 and below 1"),
         (lambda each: each.calibrate_reject(0.2).predict(digits(0)[0], reject=True, rejected=3), "is a known class"),
         (lambda each: each.predict(digits(0)[0], reject=True, classifier="svm"), "unknown classifier"),
+        (lambda each: each.predict(digits(0)[0], rejected=-1), "rejected=-1 is the label of rejected images; pass"),
     ],
 )
 def test_bad_calls_are_one_line(ask: Any, line: str) -> None:

@@ -174,14 +174,30 @@ def _check_shape(store: PixelStore, knowledge: Knowledge) -> PixelStore:
     return store
 
 
-def share_right(wanted: Sequence[Label], predicted: Sequence[Label]) -> float:
+def plain_weights(weights: Sequence[float] | NDArray[Any], count: int) -> NDArray[np.float64]:
+    """One weight for each of so many images."""
+    given: Any = weights.to_numpy() if hasattr(weights, "to_numpy") else weights
+    try:
+        found = np.asarray(given, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise UserError("sample_weight is not a list of numbers; give one for each image") from error
+    if found.shape != (count,):
+        raise UserError(f"sample_weight has the shape {list(found.shape)}; give one number for each of {count} images")
+    if not (np.isfinite(found).all() and (found >= 0).all() and found.any()):
+        raise UserError("sample_weight must be finite numbers of at least 0, some of them above it")
+    return found
+
+
+def share_right(
+    wanted: Sequence[Label], predicted: Sequence[Label], weights: NDArray[np.float64] | None = None
+) -> float:
     """The share of predicted labels that are as wanted; labels of another kind can never be, and are refused."""
     kinds = [{type(label) for label in labels} for labels in (wanted, predicted)]
     if kinds[0] - kinds[1]:
         words = {int: "whole numbers", str: "strings"}
         found, known = (" and ".join(sorted(words[kind] for kind in each)) for each in kinds)
         raise UserError(f"labels are {found}, but this learner was trained with {known}; give labels of that kind")
-    return float(np.mean([one == other for one, other in zip(wanted, predicted, strict=True)]))
+    return float(np.average([one == other for one, other in zip(wanted, predicted, strict=True)], weights=weights))
 
 
 def warn_of_unknown(wanted: Sequence[Label], classes: Sequence[Label]) -> None:

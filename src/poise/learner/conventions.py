@@ -20,7 +20,7 @@ from poise.data import Preprocessing
 from poise.errors import UserError, shown, suggestion
 from poise.learner.arrival import Images, Labels
 from poise.learner.defaults import warn_of_short_phase
-from poise.learner.given import checked_callbacks
+from poise.learner.given import checked_callbacks, with_names_of_sklearn
 from poise.learner.phase import Surroundings
 from poise.learner.saving import Saving
 from poise.learner.settings import Settings, copy_plain
@@ -114,6 +114,7 @@ class Conventions(Saving):
 
     # Learning ---------------------------------------------------------------------------------------------------
 
+    @with_names_of_sklearn
     def fit(self, images: Images, labels: Labels | None = None, *, next_images: int | None = None) -> Self:
         """Forget everything and learn these images as the first phase. The learner is unchanged if this fails."""
         with self._turns.change():

@@ -18,7 +18,7 @@ from torch.nn.functional import normalize
 
 from poise import files, store
 from poise._version import __version__
-from poise.errors import UserError, first_line
+from poise.errors import UserError, first_line, not_learned
 from poise.learner.state import Knowledge
 from poise.learner.views import Views
 from poise.nets import Model
@@ -50,7 +50,7 @@ class Exporting(Views):
         known = self.knowledge  # another thread may change it before the file is written
         model, means, prepared, shape = known.predictor, known.means, known.preprocessing, known.shape
         if model is None or means is None or prepared is None or shape is None:
-            raise UserError("this learner has learned nothing yet; call partial_fit first")
+            raise not_learned()
         store.refuse_bad_place(place)
         if place.suffix == ".onnx" and not (find_spec("onnx") and find_spec("onnxscript")):
             raise UserError("an ONNX file needs the extra: pip install 'poise[export]'; or write a .pt2 file")

@@ -13,13 +13,14 @@ from torch import Tensor, nn
 
 from poise.actions import AxisValue
 from poise.data import Augmentation, Budget, Preprocessing
-from poise.errors import OtherImages, UserError
+from poise.errors import OtherImages, UserError, shown
 from poise.learner.arrival import (
     Arrival,
     Images,
     Labels,
     check_foresight,
     labelled_store,
+    plain_weights,
     receive,
     share_right,
     store_of,
@@ -27,7 +28,7 @@ from poise.learner.arrival import (
 )
 from poise.learner.conventions import Conventions
 from poise.learner.exporting import Exporting
-from poise.learner.given import Callback, check_given
+from poise.learner.given import Callback, check_given, with_names_of_sklearn
 from poise.learner.labels import Label
 from poise.learner.opening import open_phase
 from poise.learner.phase import Phase, Surroundings
@@ -142,6 +143,7 @@ class Learner(Conventions, Upkeep, Rejecting, Exporting):
 
     # Learning ---------------------------------------------------------------------------------------------------
 
+    @with_names_of_sklearn
     def partial_fit(
         self, images: Images, labels: Labels | None = None, *, known: str = "refuse", next_images: int | None = None
     ) -> Self:
@@ -253,6 +255,7 @@ class Learner(Conventions, Upkeep, Rejecting, Exporting):
 
     # Predicting -------------------------------------------------------------------------------------------------
 
+    @with_names_of_sklearn
     @undisturbed()
     def predict(
         self,
@@ -267,6 +270,8 @@ class Learner(Conventions, Upkeep, Rejecting, Exporting):
         With `reject`, images whose largest score is below the threshold of `calibrate_reject` get the label `rejected`.
         """
         known = self.knowledge
+        if rejected is not None and not reject:
+            raise UserError(f"rejected={shown(rejected)} is the label of rejected images; pass reject=True too")
         if reject:
             return self._predict_or_reject(images, known, classifier, rejected)
         return self._predict(images, known, classifier)
@@ -294,15 +299,24 @@ class Learner(Conventions, Upkeep, Rejecting, Exporting):
             found = self._evaluator(known).extract(start, store_of(images, self.settings, known)).logits
             return {name: np.asarray(known.classes)[found.argmax(dim=1).cpu().numpy()]}
 
+    @with_names_of_sklearn
     @undisturbed()
-    def score(self, images: Images, labels: Labels | None = None) -> float:
+    def score(
+        self,
+        images: Images,
+        labels: Labels | None = None,
+        *,
+        sample_weight: Sequence[float] | NDArray[Any] | None = None,
+    ) -> float:
         """The share of images whose label is predicted, in [0, 1]; labels of another kind are refused.
 
         Of a pack it is the share of its test part, where it has one. Images of a class that the learner does not know
-        count as wrong, with a warning; the command `poise score` leaves them out.
+        count as wrong, with a warning; the command `poise score` leaves them out. With `sample_weight`, one number per
+        image, it is the weighted share.
         """
         known = self.knowledge
         store, wanted = labelled_store(images, labels, self.settings, known, held_out=True)
-        share = share_right(wanted, self._predict(store, known).tolist())
+        weights = None if sample_weight is None else plain_weights(sample_weight, len(wanted))
+        share = share_right(wanted, self._predict(store, known).tolist(), weights)
         warn_of_unknown(wanted, known.classes)
         return share

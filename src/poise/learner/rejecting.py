@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from poise.data import ImageSet
-from poise.errors import UserError, check_number
+from poise.errors import UserError, check_number, not_learned
 from poise.learner.arrival import Images, store_of
+from poise.learner.given import with_names_of_sklearn
 from poise.learner.labels import Label
 from poise.learner.state import Knowledge
 from poise.learner.turns import one_at_a_time
@@ -64,6 +65,8 @@ class Rejecting(Views):
         self, images: Images, known: Knowledge, classifier: str | None
     ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         chosen = _classifier(classifier, known)
+        if known.predictor is None:
+            raise not_learned()
         if chosen not in known.reject:
             raise UserError("no reject threshold is set for this model; call calibrate_reject first")
         with self.backend.active():
@@ -83,6 +86,7 @@ class Rejecting(Views):
         same_kind = type(rejected) is type(known.classes[0])
         return np.array(found) if same_kind else np.array(found, dtype=object)
 
+    @with_names_of_sklearn
     def predict_proba(self, images: Images, *, classifier: str | None = None) -> NDArray[np.float32]:
         """A probability for each image and class, columns as in `classes_`.
 
@@ -103,7 +107,7 @@ class Rejecting(Views):
         a phase or remove a class meanwhile.
         """
         if known.predictor is None or known.means is None:
-            raise UserError("this learner has learned nothing yet; call partial_fit first")
+            raise not_learned()
         store = store_of(images, self.settings, known)
         return both_classifiers(self._evaluator(known).extract(known.predictor, store), known.means)
 

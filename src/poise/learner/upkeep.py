@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from poise.data import ImageSet, Memory, PixelStore, chunks
-from poise.errors import UserError, suggestion
+from poise.errors import UserError, not_learned, suggestion
 from poise.learner.arrival import Images, Labels, plain_labels, store_of
 from poise.learner.labels import Label
 from poise.learner.saving import Saving
@@ -208,7 +208,7 @@ class Upkeep(Saving):
         if known.memory is None:
             if known.phases:
                 raise UserError("this learner was saved without its memory: it keeps no images")
-            raise UserError("this learner has learned nothing yet; call partial_fit first")
+            raise not_learned()
         return known.memory
 
     def _row(self, label: Label) -> int:

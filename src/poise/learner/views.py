@@ -9,7 +9,7 @@ from torch import Tensor
 
 from poise.actions import Action
 from poise.data import Memory, Preprocessing
-from poise.errors import UserError
+from poise.errors import not_learned
 from poise.learner.arrival import Images, Labels, receive
 from poise.learner.labels import ClassLabels
 from poise.learner.networks import Shape, architecture
@@ -80,7 +80,7 @@ class Views:
 
     def _evaluator(self, known: Knowledge) -> Evaluator:
         if known.preprocessing is None:
-            raise UserError("this learner has learned nothing yet; call partial_fit first")
+            raise not_learned()
         return Evaluator(known.preprocessing, self.backend.alone)
 
     @property
