@@ -116,8 +116,15 @@ class TestArrays:
             (torch.zeros(0, 3, 8, 8, dtype=torch.uint8), "no images"),
             ([], "no images"),
             ((), "no images"),
-            ([noise(4, 4, 3), noise(4, 5, 3)], "(4, 4, 3) and (4, 5, 3); make them all one size"),
-            ([noise(4, 4, 3), "a.png"], "list of ndarray, str"),
+            (
+                [noise(4, 4, 3), noise(4, 4, 3), noise(4, 5, 3)],
+                "images[0] (4, 4, 3) and images[2] (4, 5, 3); make them all one size",
+            ),
+            ([noise(4, 4, 3), "a.png"], "list of ndarray, str (images[1] is the first str)"),
+            ([noise(4, 4, 3) / 255, noise(4, 4, 3) / 1.0], "images[1]: float images must lie between 0 and 1"),
+            (list(torch.tensor([[[0.5]], [[torch.nan]]])), "images[1]: float images must lie between 0 and 1"),
+            ([noise(4, 4, 3), noise(4, 4, 3) / 255], "images[0] is uint8 and images[1] float64"),
+            ([noise(4, 4, 2), noise(4, 4, 2)], "images[0]: numpy images must be"),
             ("cat.png", "pass a list of paths"),
             (Path("cat.png"), "pass a list of paths"),
             (None, "came as NoneType"),
@@ -135,10 +142,10 @@ class TestArrays:
             nested = torch.nested.nested_tensor(list(floats))
             rows = [each.to_sparse_csr() for each in floats[:, 0]]
         assert "use images.to_dense()" in refusal(floats.to_sparse())
-        assert "use images.to_dense()" in refusal([each.to_sparse() for each in floats])
-        assert "layout sparse_csr; use images.to_dense()" in refusal(rows)
+        assert "use images[1].to_dense()" in refusal([floats[0], floats[1].to_sparse()])
+        assert "layout sparse_csr; use images[0].to_dense()" in refusal(rows)
         assert "use images.dequantize()" in refusal(quantised)
-        assert "use images.dequantize()" in refusal(list(quantised))
+        assert "use images[0].dequantize()" in refusal(list(quantised))
         assert "nested tensor; give a list of tensors" in refusal(nested)
         assert "device 'meta', which has no values" in refusal(floats.to("meta"))
         assert "device 'meta', which has no values" in refusal(list(floats.to("meta")))
@@ -300,7 +307,7 @@ class TestSize:
     def test_at_most_two_hundred_files_are_looked_at(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         looked_at: list[int] = []
 
-        def side(path: int) -> int:
+        def side(path: int, _place: int) -> int:
             looked_at.append(path)
             return 64
 
@@ -340,12 +347,15 @@ class TestPictures:
         assert to_pixels([picture]).shape == (1, 3, 32, 32)
 
     def test_what_has_no_bytes_is_refused(self) -> None:
-        assert "image of mode F cannot be decoded (its values have 32 bits" in refusal([Image.new("F", (32, 32))])
+        good = Image.new("RGB", (32, 32))
+        assert "image of mode F at index 2 cannot be decoded (its values have 32 bits" in refusal(
+            [good, good, Image.new("F", (32, 32))]
+        )
         for size in ((0, 0), (5, 0)):
-            words = f"image of mode RGB cannot be decoded (it has {size[0]}×{size[1]} pixels); replace or remove it"
-            assert words in refusal([Image.new("RGB", size)])
-        mixed = [Image.new("RGB", (32, 32)), noise(32, 32, 3)]
-        assert "a list of Image, ndarray; pass an array or tensor, or a list of paths or PIL images" in refusal(mixed)
+            words = f"image of mode RGB at index 1 cannot be decoded (it has {size[0]}×{size[1]} pixels); replace or"
+            assert words in refusal([good, Image.new("RGB", size)], (32, 32))
+        found = refusal([good, good.copy(), noise(32, 32, 3)])
+        assert "a list of Image, ndarray (images[2] is the first ndarray); pass an array or tensor, or a list" in found
 
 
 def test_few_results_wait_to_be_taken() -> None:
