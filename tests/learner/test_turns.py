@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 
 from poise import Budget, Learner, UserError
 from poise.learner.turns import Turns
-from poise.training import Event, StepDone
+from poise.training import Event, JudgingStep, StepDone
 
 from .samples import Pixels, digits, grown, learner, refusal, state_bytes
 
@@ -175,6 +175,31 @@ def test_what_another_thread_saves_meanwhile_can_be_continued_to_the_same_bytes(
         if again.phases_ == 1:
             again.partial_fit(*digits(2, 3))
         assert state_bytes(again, tmp_path) == wanted
+
+
+@pytest.mark.parametrize("kind", [JudgingStep, StepDone])
+def test_what_another_thread_saves_in_the_first_phase_can_be_continued_to_the_same_bytes(
+    kind: type[Event], tmp_path: Path
+) -> None:
+    path, met = tmp_path / "first.safetensors", list[UserError | None]()
+
+    def save(event: Event) -> None:
+        if isinstance(event, kind) and not met:
+            met.append(in_a_thread(lambda: mine.save(path)))
+            met.append(in_a_thread(lambda: mine.save(tmp_path / "none", memory=False)))
+
+    mine = learner(epochs=2, callbacks=[save])
+    mine.partial_fit(*digits(0, 1, count=24)).set_params(callbacks=None)
+    assert met[0] is None
+    assert "is in its first phase and cannot predict yet" in str(met[1])
+    again = Learner.load(path)
+    assert again.phases_ == 0
+    with pytest.raises(UserError, match="learned nothing yet"):
+        again.predict(digits(0)[0])
+    if kind is StepDone:
+        with pytest.raises(UserError, match="with other images"):
+            again.partial_fit(*digits(0, 1, first=24))
+    assert state_bytes(again.partial_fit(*digits(0, 1, count=24)), tmp_path) == state_bytes(mine, tmp_path)
 
 
 def test_it_is_copied_in_the_middle_of_a_phase() -> None:
