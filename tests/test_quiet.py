@@ -8,6 +8,7 @@ import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from sklearn.utils.parallel import Parallel, delayed
 
 from poise.quiet import _FILTER, without_warnings
 
@@ -56,7 +57,7 @@ def test_threads_that_overlap_leave_every_filter_as_it_was() -> None:
             barrier.wait(30)
             for each in waiting:
                 each.result(30)
-        assert [each for each in warnings.filters if each != _FILTER] == before
+        assert warnings.filters == before
         warn()
     assert [str(each.message) for each in seen] == ["mine", "mine"]
 
@@ -69,6 +70,21 @@ def test_the_filter_is_there_once_and_first() -> None:
                 assert [place for place, each in enumerate(warnings.filters) if each == _FILTER] == [0]
 
 
-def test_filters_can_be_handed_to_another_process() -> None:
+def test_a_copy_that_the_program_put_back_is_gone_after_the_next_block() -> None:
+    before = list(warnings.filters)
+    block, catching = without_warnings(), warnings.catch_warnings()
+    block.__enter__()
+    catching.__enter__()
+    block.__exit__(None, None, None)
+    catching.__exit__(None, None, None)
+    with pytest.warns(UserWarning, match="mine"):
+        warn()
+    with without_warnings():
+        pass
+    assert warnings.filters == before
+
+
+def test_sklearn_hands_the_filters_to_its_workers() -> None:
     with without_warnings():
         assert _FILTER in pickle.loads(pickle.dumps(list(warnings.filters)))
+        assert Parallel(n_jobs=1)(delayed(abs)(number) for number in (-1, 2)) == [1, 2]

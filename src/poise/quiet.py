@@ -15,15 +15,13 @@ class _Threads(threading.local):
     depth = 0
 
 
-_threads = _Threads()
-_changing = threading.Lock()
-
-
 class _QuietThread:
     """Stands in a filter where a pattern does, and matches every warning of a thread that wants none.
 
-    It can be pickled: scikit-learn hands the filters to other processes.
+    scikit-learn hands the filters to its workers: it can be pickled, and what it makes of `pattern` matches nothing.
     """
+
+    pattern = "(?!)"
 
     def match(self, _text: str) -> bool:
         """Whether the thread that warns is inside of `without_warnings`."""
@@ -36,6 +34,9 @@ class _QuietThread:
         return hash(_QuietThread)
 
 
+_threads = _Threads()
+_changing = threading.Lock()
+_inside = 0  # blocks without warnings, in all threads
 _FILTER: Any = ("ignore", _QuietThread(), Warning, None, 0)
 
 
@@ -44,25 +45,38 @@ def without_warnings() -> Iterator[None]:
     """Show no warning of this thread.
 
     `warnings.catch_warnings` is for one thread only: it puts back the filters that it found, so that of two threads the
-    one that ends last can put back those of the other, which ignore everything. Here the filters get one entry, which
-    stays and says nothing of other threads.
+    one that ends last can put back those of the other, which ignore everything. Here the filters get one entry as long
+    as any thread is inside. Should the program keep a copy of it meanwhile, that does nothing to other threads.
     """
-    _put_filter_first()
+    _enter()
     _threads.depth += 1
     try:
         yield
     finally:
         _threads.depth -= 1
+        _leave()
 
 
-def _put_filter_first() -> None:
-    """The first filter that matches counts: ours must come before those that the program added meanwhile."""
-    filters: Any = warnings.filters
-    if filters[:1] == [_FILTER]:
-        return
+def _enter() -> None:
+    global _inside  # noqa: PLW0603 - as the filters are: one for all threads
     with _changing:
-        if filters[:1] != [_FILTER]:
+        _inside += 1
+        filters: Any = warnings.filters
+        if filters[:1] != [_FILTER]:  # the first that matches counts: it must come before those of the program
             filters.insert(0, _FILTER)
-        for place in range(len(filters) - 1, 0, -1):
-            if filters[place] == _FILTER:
-                del filters[place]
+            _remove_from(filters, 1)
+
+
+def _leave() -> None:
+    global _inside  # noqa: PLW0603
+    with _changing:
+        _inside -= 1
+        if not _inside:
+            _remove_from(warnings.filters, 0)
+
+
+def _remove_from(filters: Any, first: int) -> None:  # noqa: ANN401 - a list of tuples, of which ours is a strange one
+    """Take our entry out, wherever it is from this place on."""
+    for place in range(len(filters) - 1, first - 1, -1):
+        if filters[place] == _FILTER:
+            del filters[place]
