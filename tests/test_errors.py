@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -96,6 +98,15 @@ def test_what_no_setting_can_be_is_refused(value: object, line: str) -> None:
         check_plain("key", value)
     assert "\n" not in str(error.value)
     check_plain("key", {"a": [1, 2.5, "text", None, True, LARGEST_WHOLE], "b": nested(14)})
+
+
+def test_sklearn_is_not_loaded_for_the_error_of_a_learner_that_has_learned_nothing() -> None:
+    program = (
+        "import sys; from poise.errors import NotLearned, not_learned; error = not_learned();"
+        "assert type(error) is NotLearned and 'sklearn' not in sys.modules;"
+        "from sklearn.exceptions import NotFittedError; assert isinstance(not_learned(), NotFittedError)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_a_value_that_holds_itself_ends() -> None:

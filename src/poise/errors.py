@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import math
+import sys
 from collections.abc import Iterable, Mapping
-from typing import Final
+from numbers import Integral, Real
+from typing import Any, Final
 
 
 class PoiseError(Exception):
@@ -18,6 +21,25 @@ class UserError(PoiseError):
     """The user's mistake: a typo, a missing folder, labels that do not fit. Nothing was changed."""
 
     exit_code = 2
+
+
+class NotLearned(UserError):
+    """A learner is asked for something before it has learned anything."""
+
+
+def not_learned(line: str = "this learner has learned nothing yet; call partial_fit first") -> NotLearned:
+    """The error of a learner that has learned nothing; in a program that uses scikit-learn also its `NotFittedError`.
+
+    scikit-learn is not loaded for it: who wants to catch that error has loaded it.
+    """
+    theirs = sys.modules.get("sklearn.exceptions")
+    return NotLearned(line) if theirs is None else _with_base(theirs.NotFittedError)(line)
+
+
+@functools.cache
+def _with_base(theirs: type[Exception]) -> type[NotLearned]:
+    """`NotLearned` that is an error of another library as well, and can be sent to another process."""
+    return type("NotLearned", (NotLearned, theirs), {"__reduce__": lambda self: (not_learned, self.args)})
 
 
 class OtherImages(UserError):
@@ -123,6 +145,17 @@ def kind_and_line(error: BaseException, longest: int) -> str:
     """
     words = (str(error).strip().splitlines() or [""])[0]
     return f"{type(error).__name__}: {words[:longest]}"
+
+
+def plain_number(value: Any) -> Any:  # noqa: ANN401 - whatever a user gives
+    """One of numpy's numbers as Python's own, from which the same draws are made; all else as it is.
+
+    >>> plain_number(3), plain_number("3")
+    (3, '3')
+    """
+    if not isinstance(value, Real) or isinstance(value, bool):
+        return value
+    return int(value) if isinstance(value, Integral) else float(value)
 
 
 def check_whole(name: str, value: object, least: int, most: int = MOST) -> None:

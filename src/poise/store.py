@@ -99,13 +99,33 @@ def write_tensors(
 
     Where there is a file at `like`, it has the permissions of that one.
     """
-    from safetensors.torch import save as to_bytes
-
-    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in sorted(tensors.items())}
+    plain = _plain_tensors(tensors)
     document = json.dumps({"kind": kind, "format": FORMAT, "meta": meta}, allow_nan=False)
     header = {"sum": _checksum(plain, document), "document": document}
     # One entry only: safetensors writes its metadata in the order of a hash table, anew in every process.
-    files.write_bytes(path, to_bytes(plain, {"poise": json.dumps(header)}), like=like)
+    files.write_bytes(path, _to_bytes(plain, {"poise": json.dumps(header)}), like=like)
+
+
+def tensors_to_bytes(tensors: Mapping[str, Tensor]) -> bytes:
+    """Tensors alone, as they are in a safetensors file."""
+    return _to_bytes(_plain_tensors(tensors))
+
+
+def tensors_from_bytes(data: bytes) -> dict[str, Tensor]:
+    """The tensors that `tensors_to_bytes` was given, on the CPU."""
+    from safetensors.torch import load
+
+    return load(data)
+
+
+def _plain_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach().cpu().contiguous() for name, tensor in sorted(tensors.items())}
+
+
+def _to_bytes(tensors: dict[str, Tensor], header: dict[str, str] | None = None) -> bytes:
+    from safetensors.torch import save
+
+    return save(tensors, header)
 
 
 def read_tensors(path: Path, *, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -67,6 +67,13 @@ def test_training_agrees_with_the_slow_reference(
     np.testing.assert_allclose(result.numpy(), slow_reference(chain, pixels, draws), rtol=1e-5, atol=2e-5)
 
 
+def test_numbers_of_numpy_are_the_plain_ones() -> None:
+    given: dict[str, Any] = {"pad": np.int64(2), "brightness": np.float32(0.25), "cutout": np.float64(0.5)}
+    found, plain = Augmentation(**given), Augmentation(pad=2, brightness=0.25, cutout=0.5)
+    assert found == plain
+    assert json.dumps(found.as_json()) == json.dumps(plain.as_json())
+
+
 def test_every_corner_of_the_padded_image_is_cut_right() -> None:
     chain = preprocessing(3, Augmentation(pad=2))
     corners = [(row, column) for row in range(5) for column in range(5)]

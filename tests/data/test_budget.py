@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -51,6 +51,13 @@ class TestBudget:
     def test_impossible_budgets_are_refused(self, budget: dict[str, int | str | None], words: str) -> None:
         with pytest.raises(UserError, match=words):
             Budget(**budget)  # type: ignore[arg-type]
+
+    def test_numbers_of_numpy_are_the_plain_ones(self) -> None:
+        given: dict[str, Any] = {"per_class": np.int64(9), "reserve": np.uint8(2), "allocation": (np.float32(0.5),)}
+        found, plain = Budget(rule="rmm", **given), Budget(9, reserve=2, rule="rmm", allocation=(0.5,))
+        assert found == plain
+        assert json.dumps(asdict(found)) == json.dumps(asdict(plain))
+        assert type(Budget(None, total=np.int32(50)).total) is int  # type: ignore[arg-type]
 
     def test_no_image_and_every_image_are_budgets_too(self, make_images: MakeImages) -> None:
         none, every = Budget.of(0), Budget.of("all")

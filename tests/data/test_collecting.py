@@ -70,5 +70,5 @@ def test_another_shape_and_none_at_all_are_refused() -> None:
     with pytest.raises(UserError, match="no images"):
         found.store()
     found.add(torch.zeros(2, 3, 4, 4, dtype=torch.uint8))
-    with pytest.raises(UserError, match=r"different shapes, such as \(3, 4, 4\) and \(1, 4, 4\)"):
+    with pytest.raises(UserError, match=r"different shapes, images\[0\] \(3, 4, 4\) and images\[2\] \(1, 4, 4\)"):
         found.add(torch.zeros(2, 1, 4, 4, dtype=torch.uint8))

@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import os
 import struct
+import threading
 import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -115,8 +116,15 @@ class TestArrays:
             (torch.zeros(0, 3, 8, 8, dtype=torch.uint8), "no images"),
             ([], "no images"),
             ((), "no images"),
-            ([noise(4, 4, 3), noise(4, 5, 3)], "(4, 4, 3) and (4, 5, 3); make them all one size"),
-            ([noise(4, 4, 3), "a.png"], "list of ndarray, str"),
+            (
+                [noise(4, 4, 3), noise(4, 4, 3), noise(4, 5, 3)],
+                "images[0] (4, 4, 3) and images[2] (4, 5, 3); make them all one size",
+            ),
+            ([noise(4, 4, 3), "a.png"], "list of ndarray, str (images[1] is the first str)"),
+            ([noise(4, 4, 3) / 255, noise(4, 4, 3) / 1.0], "images[1]: float images must lie between 0 and 1"),
+            (list(torch.tensor([[[0.5]], [[torch.nan]]])), "images[1]: float images must lie between 0 and 1"),
+            ([noise(4, 4, 3), noise(4, 4, 3) / 255], "images[0] is uint8 and images[1] float64"),
+            ([noise(4, 4, 2), noise(4, 4, 2)], "images[0]: numpy images must be"),
             ("cat.png", "pass a list of paths"),
             (Path("cat.png"), "pass a list of paths"),
             (None, "came as NoneType"),
@@ -125,6 +133,22 @@ class TestArrays:
     )
     def test_anything_else_is_refused_with_the_way_out(self, images: Any, words: str) -> None:
         assert words in refusal(images)
+
+    def test_tensors_that_do_not_simply_hold_values_are_refused_alone_and_in_a_list(self) -> None:
+        floats = torch.from_numpy(noise(2, 3, 4, 5)) / 255
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch says that these kinds are young, or old
+            quantised = torch.quantize_per_tensor(floats, 1 / 255, 0, torch.quint8)
+            nested = torch.nested.nested_tensor(list(floats))
+            rows = [each.to_sparse_csr() for each in floats[:, 0]]
+        assert "use images.to_dense()" in refusal(floats.to_sparse())
+        assert "use images[1].to_dense()" in refusal([floats[0], floats[1].to_sparse()])
+        assert "layout sparse_csr; use images[0].to_dense()" in refusal(rows)
+        assert "use images.dequantize()" in refusal(quantised)
+        assert "use images[0].dequantize()" in refusal(list(quantised))
+        assert "nested tensor; give a list of tensors" in refusal(nested)
+        assert "device 'meta', which has no values" in refusal(floats.to("meta"))
+        assert "device 'meta', which has no values" in refusal(list(floats.to("meta")))
 
 
 class TestFiles:
@@ -178,6 +202,26 @@ class TestFiles:
         small = pixels_of(saved(tmp_path / "large.jpg", image, quality=95), (32, 48)).astype(int)
         assert np.abs(small[:, :22] - (200, 100, 50)).max() < 8
         assert small[:, 26:].max() < 8
+
+    def test_warnings_of_other_threads_are_shown_while_images_are_decoded(self) -> None:
+        decoding, go_on = threading.Event(), threading.Event()
+
+        class Slow(Image.Image):
+            def load(self) -> Any:
+                decoding.set()
+                go_on.wait(30)
+                return super().load()
+
+        slow = Slow()
+        slow.__dict__.update(Image.fromarray(noise(8, 8, 3)).__dict__)
+        with warnings.catch_warnings(record=True) as seen, ThreadPoolExecutor() as pool:
+            warnings.simplefilter("always")
+            pixels = pool.submit(to_pixels, [slow], (8, 8))
+            assert decoding.wait(30)
+            warnings.warn("mine", stacklevel=1)
+            go_on.set()
+            assert pixels.result(30).shape == (1, 3, 8, 8)
+        assert [str(each.message) for each in seen] == ["mine"]
 
     def test_warnings_of_the_decoder_stay_inside(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
@@ -263,7 +307,7 @@ class TestSize:
     def test_at_most_two_hundred_files_are_looked_at(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         looked_at: list[int] = []
 
-        def side(path: int) -> int:
+        def side(path: int, _place: int) -> int:
             looked_at.append(path)
             return 64
 
@@ -303,12 +347,15 @@ class TestPictures:
         assert to_pixels([picture]).shape == (1, 3, 32, 32)
 
     def test_what_has_no_bytes_is_refused(self) -> None:
-        assert "image of mode F cannot be decoded (its values have 32 bits" in refusal([Image.new("F", (32, 32))])
+        good = Image.new("RGB", (32, 32))
+        assert "image of mode F at index 2 cannot be decoded (its values have 32 bits" in refusal(
+            [good, good, Image.new("F", (32, 32))]
+        )
         for size in ((0, 0), (5, 0)):
-            words = f"image of mode RGB cannot be decoded (it has {size[0]}×{size[1]} pixels); replace or remove it"
-            assert words in refusal([Image.new("RGB", size)])
-        mixed = [Image.new("RGB", (32, 32)), noise(32, 32, 3)]
-        assert "a list of Image, ndarray; pass an array or tensor, or a list of paths or PIL images" in refusal(mixed)
+            words = f"image of mode RGB at index 1 cannot be decoded (it has {size[0]}×{size[1]} pixels); replace or"
+            assert words in refusal([good, Image.new("RGB", size)], (32, 32))
+        found = refusal([good, good.copy(), noise(32, 32, 3)])
+        assert "a list of Image, ndarray (images[2] is the first ndarray); pass an array or tensor, or a list" in found
 
 
 def test_few_results_wait_to_be_taken() -> None:

@@ -223,9 +223,15 @@ class TestLoaders:
         whole = DataLoader(pairs, batch_size=7, drop_last=True)
         assert torch.equal(read_unlabelled(whole).all(), tensors())
 
+    def test_a_bad_image_is_named_by_its_place_among_all(self) -> None:
+        good, bad = Image.new("RGB", (8, 8)), Image.new("F", (8, 8))
+        assert "mode F at index 40 cannot be decoded" in refusal(Listed([(good, 0)] * 40 + [(bad, 0)]))
+        array = np.full((8, 8, 3), 0.5)
+        assert "images[40]: float images must lie" in refusal(Listed([(array, 0)] * 40 + [(array * 9, 0)]))
+
     def test_batches_that_do_not_fit_are_refused(self) -> None:
         uneven = DataLoader(Listed([(torch.zeros(3, 8, 8 + place), 0) for place in range(2)]), batch_size=1)
-        assert "different shapes, such as (3, 8, 8) and (3, 8, 9)" in refusal(uneven)
+        assert "different shapes, images[0] (3, 8, 8) and images[1] (3, 8, 9)" in refusal(uneven)
         assert "there are no images" in refusal(DataLoader(Streamed([])))
         assert "single images instead of batches" in refusal(DataLoader(Streamed([(tensors()[0], 3)]), batch_size=None))
         picture = Image.new("RGB", (8, 8))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import Enum, IntEnum, StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 from PIL import Image
 from torch import Tensor
+from torch.utils.data import TensorDataset
 
 from poise import Learner
 from poise.data import Budget
@@ -185,6 +187,15 @@ def test_a_budget_that_is_too_small_is_refused_before_training() -> None:
         ("folder/", None, "images='folder/' does not exist; check the path of the folder"),
         (["nowhere.png"], [1], "nowhere.png does not exist"),
         (None, LABELS, "NoneType"),
+        (IMAGES, np.array(LABELS, np.uint64) + np.uint64(2**63), "does not fit into 64 bits"),
+        (IMAGES, [-(2**63) - 1] * 24, "does not fit into 64 bits"),
+        (IMAGES, ["cat\0"] * 24, "ends in a NUL character"),
+        (IMAGES, dict(enumerate(LABELS)), "labels came as dict; give a list with one label per image"),
+        (IMAGES[:2], {3, 4}, "labels came as set; give a list with one label per image"),
+        (IMAGES, list(torch.eye(24, dtype=torch.long)), "of one-hot labels, give the number of the class"),
+        (TensorDataset(torch.from_numpy(IMAGES), torch.eye(24)), None, "of one-hot labels, give the number"),
+        (IMAGES, torch.tensor(LABELS).to_sparse(), "use labels.to_dense()"),
+        (IMAGES, torch.tensor(LABELS, device="meta"), "labels came as a tensor on the device 'meta'"),
     ],
 )
 def test_bad_images_and_labels_are_refused_in_one_line(images: Any, labels: Any, line: str) -> None:
@@ -193,6 +204,49 @@ def test_bad_images_and_labels_are_refused_in_one_line(images: Any, labels: Any,
         learned.partial_fit(images, labels)
     assert line in refusal(error)
     assert learned.partial_fit(IMAGES, LABELS).phases_ == 1
+
+
+class Animal(StrEnum):
+    CAT = "cat"
+    DOG = "dog"
+
+
+class Mixed(str, Enum):  # noqa: UP042 - as many programs still write it
+    CAT = "cat"
+    DOG = "dog"
+
+
+class Number(IntEnum):
+    CAT = 5
+    DOG = 7
+
+
+class Name(str):
+    def __str__(self) -> str:
+        return "something else"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "wanted"),
+    [
+        (Animal.CAT, Animal.DOG, ("cat", "dog")),
+        (Mixed.CAT, Mixed.DOG, ("cat", "dog")),
+        (Number.CAT, Number.DOG, (5, 7)),
+        (Name("cat"), Name("dog"), ("cat", "dog")),
+        (-(2**63), 2**63 - 1, (-(2**63), 2**63 - 1)),
+    ],
+)
+def test_labels_become_plain_ones_that_are_predicted_saved_and_found_again(
+    first: Any, second: Any, wanted: tuple[Any, ...], tmp_path: Path
+) -> None:
+    images, labels = digits(0, 1)
+    learned = learner(epochs=3).partial_fit(images, [second if label else first for label in labels])
+    assert [(label, type(label)) for label in learned.classes_] == [(label, type(label)) for label in wanted]
+    assert set(learned.predict(images).tolist()) == set(wanted)
+    assert learned.score(images, [second if label else first for label in labels]) > 0.5
+    learned.save(tmp_path / "plain.safetensors")
+    assert Learner.load(tmp_path / "plain.safetensors").classes_ == learned.classes_
+    assert tuple(learned.remove([second]).classes_) == wanted[:1]
 
 
 def test_later_images_and_labels_must_be_like_the_first() -> None:

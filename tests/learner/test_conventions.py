@@ -5,7 +5,9 @@ import io
 import json
 import pickle
 import pydoc
+from collections.abc import Callable
 from dataclasses import replace
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,8 @@ import pytest
 import torch
 from PIL import Image
 from sklearn.base import clone, is_classifier
-from sklearn.metrics import ConfusionMatrixDisplay
+from sklearn.exceptions import NotFittedError
+from sklearn.metrics import ConfusionMatrixDisplay, accuracy_score
 from sklearn.model_selection import GridSearchCV, KFold, cross_val_score, cross_validate
 from sklearn.utils import get_tags
 from sklearn.utils.validation import check_is_fitted
@@ -185,6 +188,52 @@ class TestScikitLearn:
         assert shown.confusion_matrix.sum() == 18
         assert shown.display_labels.tolist() == [0, 1, 2]
 
+    def test_the_names_of_sklearn_are_taken_too(self) -> None:
+        call: Any = learner(epochs=3)
+        call.fit(X=IMAGES, y=LABELS)
+        mine = learner(epochs=3).fit(IMAGES, LABELS)
+        np.testing.assert_array_equal(call.predict_proba(X=IMAGES), mine.predict_proba(IMAGES))
+        np.testing.assert_array_equal(call.predict(X=IMAGES), mine.predict(IMAGES))
+        assert call.score(X=IMAGES, y=LABELS) == mine.score(IMAGES, labels=LABELS)
+        assert call.partial_fit(*digits(7), known="update").classes_ == (0, 1, 2, 7)
+        with pytest.raises(UserError) as error:
+            call.fit(X=IMAGES, images=IMAGES, y=LABELS)
+        assert "X and images are two names for the same" in refusal(error)
+
+    def test_the_score_is_weighted_as_sklearn_weighs_it(self) -> None:
+        mine, weights = learner().fit(IMAGES, LABELS), np.arange(len(LABELS)) % 3
+        wanted = accuracy_score(LABELS, mine.predict(IMAGES), sample_weight=weights)
+        assert mine.score(IMAGES, LABELS, sample_weight=weights) == pytest.approx(wanted)
+        assert mine.score(IMAGES, LABELS, sample_weight=[2.5] * 18) == pytest.approx(mine.score(IMAGES, LABELS))
+        wrong: tuple[tuple[Any, str], ...] = (
+            ([1.0], "has the shape [1]; give one number for each of 18 images"),
+            ([-1.0] * 18, "finite numbers of at least 0"),
+            ([0.0] * 18, "some of them above it"),
+            (["a"] * 18, "not a list of numbers"),
+        )
+        for given, line in wrong:
+            with pytest.raises(UserError) as error:
+                mine.score(IMAGES, LABELS, sample_weight=given)
+            assert line in refusal(error)
+
+    def test_a_learner_that_has_learned_nothing_is_not_fitted_to_sklearn(self, tmp_path: Path) -> None:
+        asked: tuple[Callable[[Learner], object], ...] = (
+            lambda mine: mine.predict(IMAGES),
+            lambda mine: mine.predict(IMAGES, reject=True),
+            lambda mine: mine.predict_proba(IMAGES),
+            lambda mine: mine.score(IMAGES, LABELS),
+            lambda mine: mine.exemplars(),
+            lambda mine: mine.export(tmp_path / "none.pt2"),
+        )
+        for ask in asked:
+            with pytest.raises(NotFittedError) as error:
+                ask(learner())
+            assert isinstance(error.value, UserError)
+            assert str(error.value) == "this learner has learned nothing yet; call partial_fit first"
+        again = pickle.loads(pickle.dumps(error.value))
+        assert isinstance(again, NotFittedError)
+        assert again.args == error.value.args
+
     def test_labels_of_another_kind_are_no_zero(self) -> None:
         mine = learner().fit(IMAGES, LABELS)
         with pytest.raises(UserError) as error:
@@ -222,6 +271,22 @@ class TestCopies:
                 if many in (len(events) // 2, len(events) - 1):
                     resumed = pickle.loads(pickle.dumps(current)).partial_fit(*arriving)
                     assert state_bytes(resumed, tmp_path) == state_bytes(whole, tmp_path), events[many - 1]
+
+    @pytest.mark.parametrize("start", ["spawn", "forkserver"])
+    def test_a_learner_is_given_to_a_process_that_is_started_anew(self, start: Any, tmp_path: Path) -> None:
+        mine = grown()
+        process = get_context(start).Process(target=Learner.save, args=(mine, tmp_path / "there.safetensors"))
+        process.start()
+        process.join(120)
+        assert process.exitcode == 0
+        assert (tmp_path / "there.safetensors").read_bytes() == state_bytes(mine, tmp_path)
+
+    def test_a_pickle_of_an_older_poise_which_held_tensors_is_read(self, tmp_path: Path) -> None:
+        mine = grown()
+        older = {**mine.__getstate__(), "tensors": mine.state().tensors(images=True)[0]}
+        found = Learner.__new__(Learner)
+        found.__setstate__(pickle.loads(pickle.dumps(older)))
+        assert state_bytes(found, tmp_path) == state_bytes(mine, tmp_path)
 
     def test_a_copy_shares_nothing(self) -> None:
         mine = grown()

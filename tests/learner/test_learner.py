@@ -53,6 +53,15 @@ def test_the_score_is_the_share_of_right_labels() -> None:
     assert learned.score(images, labels) == pytest.approx(sum(right) / len(right))
 
 
+def test_the_score_warns_of_images_of_classes_that_it_cannot_predict(caplog: pytest.LogCaptureFixture) -> None:
+    learned = learner().partial_fit(*digits(0, 1))
+    caplog.clear()
+    known = learned.score(*digits(0, 1))
+    assert not caplog.records
+    assert learned.score(*digits(0, 1, 2, 3)) == pytest.approx(known / 2)
+    assert "24 of 48 images count as wrong, because this learner does not know their classes (2, 3)" in caplog.text
+
+
 def test_predicting_before_learning_says_what_to_call() -> None:
     for ask in (learner().predict, learner().predict_proba, learner().predictions):
         with pytest.raises(UserError, match="call partial_fit first"):

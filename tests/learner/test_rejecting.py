@@ -53,7 +53,7 @@ def test_thresholds_are_saved_with_the_model_and_belong_to_it(tmp_path: Path) ->
     images, labels = digits(0, 1, 2)
     names = [f"digit {label}" for label in labels]
     learned = learner(memory=Budget(10, reserve=5)).partial_fit(images, names).calibrate_reject(0.25)
-    held = learned._scores(learned.memory.reserve.pixels)  # type: ignore[union-attr]
+    held = learned._scores(learned.memory.reserve.pixels, learned.knowledge)  # type: ignore[union-attr]
     for classifier, threshold in learned.reject_thresholds_.items():
         assert threshold == pytest.approx(float(np.sort(held[classifier].max(dim=1).values.numpy())[3]))
     learned.save(tmp_path / "predicts", memory=False)
@@ -89,6 +89,7 @@ def test_images_that_were_trained_on_are_used_with_a_warning(caplog: pytest.LogC
         (lambda each: each.calibrate_reject(1), "must be a number above 0 and below 1"),
         (lambda each: each.calibrate_reject(0.2).predict(digits(0)[0], reject=True, rejected=3), "is a known class"),
         (lambda each: each.predict(digits(0)[0], reject=True, classifier="svm"), "unknown classifier"),
+        (lambda each: each.predict(digits(0)[0], rejected=-1), "rejected=-1 is the label of rejected images; pass"),
     ],
 )
 def test_bad_calls_are_one_line(ask: Any, line: str) -> None:

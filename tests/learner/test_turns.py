@@ -6,15 +6,17 @@ import copy
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from torch.utils.data import Dataset
 
-from poise import Learner, UserError
+from poise import Budget, Learner, UserError
 from poise.learner.turns import Turns
-from poise.training import Event, StepDone
+from poise.training import Event, JudgingStep, StepDone
 
-from .samples import digits, grown, learner, refusal, state_bytes
+from .samples import Pixels, digits, grown, learner, refusal, state_bytes
 
 
 def in_a_thread(work: Callable[[], object]) -> UserError | None:
@@ -110,6 +112,48 @@ def test_other_threads_predict_meanwhile_as_before_the_phase() -> None:
     np.testing.assert_array_equal(seen[0], learner().partial_fit(*digits(0, 1)).predict_proba(images))
 
 
+class Meanwhile(Dataset[Any]):
+    """Images of which the second is read only after another thread has changed the learner."""
+
+    def __init__(self, images: Pixels, labels: list[int], change: Callable[[], object]) -> None:
+        self.images, self.labels, self.change, self.done = images, labels, change, False
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, place: int) -> tuple[Pixels, int]:
+        if place == 1 and not self.done:
+            self.done = True
+            assert in_a_thread(self.change) is None
+        return self.images[place], self.labels[place]
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda mine, images: mine.predict(images),
+        lambda mine, images: mine.predict(images, reject=True, rejected=-1),
+        lambda mine, images: mine.predict_proba(images),
+        lambda mine, images: mine.proba_and_rejected(images),
+        lambda mine, images: mine.predictions(images),
+        lambda mine, images: mine.score(images),
+    ],
+    ids=["predict", "reject", "predict_proba", "proba_and_rejected", "predictions", "score"],
+)
+@pytest.mark.parametrize(
+    "change", [lambda mine: mine.remove(0), lambda mine: mine.partial_fit(*digits(4, 5))], ids=["remove", "partial_fit"]
+)
+def test_what_is_asked_while_another_thread_changes_the_learner_is_answered_by_what_it_knew(
+    ask: Callable[[Learner, Any], object], change: Callable[[Learner], object]
+) -> None:
+    images, labels = digits(0, 1, 2, 3, first=12)
+    mine = grown(epochs=4, memory=Budget(6, reserve=3)).calibrate_reject(0.3)
+    wanted = ask(mine, Meanwhile(images, labels, lambda: None))
+    found = ask(mine, Meanwhile(images, labels, lambda: change(mine)))
+    assert len(mine.classes_) != 4  # it was changed meanwhile
+    np.testing.assert_equal(found, wanted)
+
+
 def test_what_another_thread_saves_meanwhile_can_be_continued_to_the_same_bytes(tmp_path: Path) -> None:
     mine, stop = learner(epochs=4).partial_fit(*digits(0, 1)), threading.Event()
     paths: list[Path] = []
@@ -131,6 +175,31 @@ def test_what_another_thread_saves_meanwhile_can_be_continued_to_the_same_bytes(
         if again.phases_ == 1:
             again.partial_fit(*digits(2, 3))
         assert state_bytes(again, tmp_path) == wanted
+
+
+@pytest.mark.parametrize("kind", [JudgingStep, StepDone])
+def test_what_another_thread_saves_in_the_first_phase_can_be_continued_to_the_same_bytes(
+    kind: type[Event], tmp_path: Path
+) -> None:
+    path, met = tmp_path / "first.safetensors", list[UserError | None]()
+
+    def save(event: Event) -> None:
+        if isinstance(event, kind) and not met:
+            met.append(in_a_thread(lambda: mine.save(path)))
+            met.append(in_a_thread(lambda: mine.save(tmp_path / "none", memory=False)))
+
+    mine = learner(epochs=2, callbacks=[save])
+    mine.partial_fit(*digits(0, 1, count=24)).set_params(callbacks=None)
+    assert met[0] is None
+    assert "is in its first phase and cannot predict yet" in str(met[1])
+    again = Learner.load(path)
+    assert again.phases_ == 0
+    with pytest.raises(UserError, match="learned nothing yet"):
+        again.predict(digits(0)[0])
+    if kind is StepDone:
+        with pytest.raises(UserError, match="with other images"):
+            again.partial_fit(*digits(0, 1, first=24))
+    assert state_bytes(again.partial_fit(*digits(0, 1, count=24)), tmp_path) == state_bytes(mine, tmp_path)
 
 
 def test_it_is_copied_in_the_middle_of_a_phase() -> None:

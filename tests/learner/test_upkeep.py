@@ -39,12 +39,12 @@ def three_phases(method: str) -> Learner:
 def test_the_other_classes_are_predicted_as_by_the_scores_that_are_left(method: str, gone: list[int]) -> None:
     learned, (images, _) = three_phases(method), digits(0, 1, 2, 3, 4, first=40)
     left = [label for label in range(5) if label not in gone]
-    before = {name: scores[:, left] for name, scores in learned._scores(images).items()}
+    before = {name: scores[:, left] for name, scores in learned._scores(images, learned.knowledge).items()}
     if method == "aanets":
         assert isinstance(learned.model.backbone, Branches)  # type: ignore[union-attr]
     assert learned.remove(gone) is learned
     assert learned.classes_ == tuple(left)
-    for name, scores in learned._scores(images).items():
+    for name, scores in learned._scores(images, learned.knowledge).items():
         torch.testing.assert_close(scores, before[name], rtol=1e-5, atol=1e-5)
         predicted = learned.predict(images, classifier=name)
         assert predicted.tolist() == [left[row] for row in before[name].argmax(dim=1).tolist()]
@@ -267,21 +267,25 @@ def test_a_computed_head_is_as_if_the_image_had_never_come_so(method: str, chang
     (images, labels), (exam, _) = digits(2, 3), digits(0, 1, 2, 3, 4, first=40)
     learned = learner(**given).partial_fit(*digits(0, 1)).partial_fit(images, [3, *labels[1:]])
     (wrong,) = learned.image_ids(images[:1])
-    before = learned._scores(exam)["fc"].clone()
+    before = learned._scores(exam, learned.knowledge)["fc"].clone()
     if change == "deleted":
         images, labels = images[1:], labels[1:]
         learned.delete_exemplars(wrong)
     else:
         learned.relabel_exemplars({wrong: 2})
     right = learner(**given).partial_fit(*digits(0, 1)).partial_fit(images, labels)
-    assert not torch.allclose(learned._scores(exam)["fc"], before, atol=1e-3)
-    torch.testing.assert_close(learned._scores(exam)["fc"], right._scores(exam)["fc"], rtol=1e-4, atol=1e-4)
+    assert not torch.allclose(learned._scores(exam, learned.knowledge)["fc"], before, atol=1e-3)
+    torch.testing.assert_close(
+        learned._scores(exam, learned.knowledge)["fc"], right._scores(exam, right.knowledge)["fc"], rtol=1e-4, atol=1e-4
+    )
     state_bytes(learned, tmp_path)
     resumed = Learner.load(tmp_path / "state.safetensors", device="cpu")
     for each in (learned, resumed, right):
         each.partial_fit(*digits(4))
     assert state_bytes(learned, tmp_path) == state_bytes(resumed, tmp_path)
-    torch.testing.assert_close(learned._scores(exam)["fc"], right._scores(exam)["fc"], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        learned._scores(exam, learned.knowledge)["fc"], right._scores(exam, right.knowledge)["fc"], rtol=1e-4, atol=1e-4
+    )
 
 
 def test_the_gaussians_of_a_class_are_measured_anew_on_what_is_kept() -> None:
@@ -314,7 +318,9 @@ def test_a_small_ridge_does_not_blow_up_what_rounding_left() -> None:
     for place in range(5):
         learned.delete_exemplars(learned.image_ids(images[place : place + 1]))
     right = learner(**given).partial_fit(*digits(0, 1)).partial_fit(images[5:], labels[5:])
-    torch.testing.assert_close(learned._scores(exam)["fc"], right._scores(exam)["fc"], rtol=0.05, atol=0.2)
+    torch.testing.assert_close(
+        learned._scores(exam, learned.knowledge)["fc"], right._scores(exam, right.knowledge)["fc"], rtol=0.05, atol=0.2
+    )
 
 
 def test_a_class_that_gains_an_image_keeps_its_gaussian() -> None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from PIL import Image
 from torch import Tensor
 
 from poise.errors import UserError
 
+_KINDS: Final[tuple[Any, ...]] = (np.ndarray, Tensor, Image.Image, str | Path)
 _ACCEPTED: Final = "pass an array or tensor, or a list of paths or PIL images"
 
 
@@ -23,22 +26,70 @@ def array_pixels(images: Any, size: tuple[int, int] | None) -> Tensor:  # noqa: 
     if isinstance(images, np.ndarray):
         return _of_size(_from_numpy(images), size)
     if isinstance(images, Tensor):
+        check_dense(images, "images")
         return _of_size(_from_torch(images), size)
     raise UserError(f"images came as {type(images).__name__}; {_ACCEPTED}")
 
 
-def stack_images(images: Sequence[Any]) -> npt.NDArray[Any] | Tensor:
-    """Single images in a list as one array or tensor."""
+def list_pixels(images: Sequence[Any], size: tuple[int, int] | None = None, first: int = 0) -> Tensor:
+    """Single images in a list, arrays or tensors, as uint8 [N, C, H, W]; a bad one is named by its place.
+
+    `first` is the place of the first of them, where others came before.
+    """
+    stacked = _stack(images, first)
+    try:
+        return array_pixels(stacked, size)
+    except UserError:
+        for place, entry in enumerate(images, first):
+            try:
+                array_pixels(entry[None], size)
+            except UserError as error:
+                raise UserError(f"images[{place}]: {error}") from None
+        raise
+
+
+def _stack(images: Sequence[Any], first: int) -> npt.NDArray[Any] | Tensor:
     if not len(images):
         raise UserError("there are no images; give at least one")
-    kind = next((kind for kind in (np.ndarray, Tensor) if all(isinstance(entry, kind) for entry in images)), None)
-    if kind is None:
+    kind = next((kind for kind in _KINDS if isinstance(images[0], kind)), type(images[0]))
+    odd = next((place for place, entry in enumerate(images) if not isinstance(entry, kind)), None)
+    if odd is not None or kind not in _KINDS[:2]:
         found = ", ".join(sorted({type(entry).__name__ for entry in images}))
-        raise UserError(f"images came as a list of {found}; {_ACCEPTED}, all of one kind")
-    shapes = sorted({tuple(entry.shape) for entry in images})
-    if len(shapes) > 1:
-        raise UserError(f"images have different shapes, such as {shapes[0]} and {shapes[-1]}; make them all one size")
+        where = f" (images[{first + odd}] is the first {type(images[odd]).__name__})" if odd is not None else ""
+        raise UserError(f"images came as a list of {found}{where}; {_ACCEPTED}, all of one kind")
+    for place, entry in enumerate(images if kind is Tensor else (), first):
+        check_dense(entry, f"images[{place}]")
+    for place, entry in enumerate(images, first):
+        if tuple(entry.shape) != tuple(images[0].shape):
+            raise other_shape(tuple(images[0].shape), tuple(entry.shape), first, place)
+        if entry.dtype != images[0].dtype and not (_is_float(entry) and _is_float(images[0])):
+            kinds = f"images[{first}] is {images[0].dtype} and images[{place}] {entry.dtype}"
+            raise UserError(f"images have values of different kinds ({kinds}); convert them all to uint8")
     return np.stack(images) if kind is np.ndarray else torch.stack(list(images))
+
+
+def _is_float(image: npt.NDArray[Any] | Tensor) -> bool:
+    return image.is_floating_point() if isinstance(image, Tensor) else image.dtype.kind == "f"
+
+
+def other_shape(one: tuple[int, ...], other: tuple[int, ...], first: int, place: int) -> UserError:
+    """The refusal of an image of another shape than the first one has."""
+    return UserError(
+        f"images have different shapes, images[{first}] {one} and images[{place}] {other}; make them all one size"
+    )
+
+
+def check_dense(values: Tensor, name: str) -> None:
+    """Refuse a tensor that does not simply hold its values in a row, and so most of what torch can do."""
+    if values.is_nested:
+        raise UserError(f"{name} came as a nested tensor; give a list of tensors, all of one shape")
+    if values.is_quantized:
+        raise UserError(f"{name} came as a quantised tensor; use {name}.dequantize()")
+    if values.layout is not torch.strided:
+        kind = str(values.layout).removeprefix("torch.")
+        raise UserError(f"{name} came as a tensor of the layout {kind}; use {name}.to_dense()")
+    if values.is_meta:
+        raise UserError(f"{name} came as a tensor on the device 'meta', which has no values; make it on the CPU")
 
 
 def _from_numpy(images: npt.NDArray[Any]) -> Tensor:

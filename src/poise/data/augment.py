@@ -21,7 +21,7 @@ from poise.data.autoaugment import autoaugment, cut_out, draw_operations
 from poise.data.boxes import draw_boxes
 from poise.data.resampling import Crops
 from poise.data.stores import PixelStore, as_store
-from poise.errors import Damaged, UserError, check_flag, check_number, check_whole
+from poise.errors import Damaged, UserError, check_flag, check_number, check_whole, plain_number
 
 #: What can be done to images beyond the augmentation of their data set, by name.
 STRONGER: Final[Mapping[str, Mapping[str, Any]]] = {
@@ -104,6 +104,8 @@ class Augmentation:
     resized: float = 0.0
 
     def __post_init__(self) -> None:
+        for name in ("pad", "brightness", "cutout", "resized"):
+            object.__setattr__(self, name, plain_number(getattr(self, name)))
         check_whole("augmentation pad", self.pad, 0)
         check_flag("augmentation flip", self.flip)
         check_number("augmentation brightness", self.brightness)

@@ -43,7 +43,7 @@ from torch import Tensor
 
 from poise.data.images import ImageSet, all_but
 from poise.data.memory import Memory
-from poise.errors import UserError, check_flag, check_number, check_whole, shown, suggestion
+from poise.errors import UserError, check_flag, check_number, check_whole, plain_number, shown, suggestion
 from poise.recipes import saved_memory
 
 #: The rule that keeps all images, and the short word for the budget that has it.
@@ -85,6 +85,10 @@ class Budget:
     after_phase_0: str | None = None
 
     def __post_init__(self) -> None:
+        for name in ("per_class", "total", "reserve", "allocation"):
+            object.__setattr__(self, name, plain_number(getattr(self, name)))
+        if isinstance(self.allocation, list | tuple):  # a list, as read from a file
+            object.__setattr__(self, "allocation", tuple(map(plain_number, self.allocation)))
         if self.keeps_all:
             self._check_nothing_else()
             return
@@ -116,8 +120,6 @@ class Budget:
                     raise UserError(f"memory.{name} goes with memory.rule=rmm; set that too")
             return
         self._check_after_phase_0()
-        if isinstance(self.allocation, list):  # as read from a file
-            object.__setattr__(self, "allocation", tuple(self.allocation))
         if self.allocation == ():
             raise UserError("memory.allocation is an empty list; give a number for each phase, or one for all")
         for each in self._allocations:

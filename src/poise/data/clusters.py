@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
-
 import numpy as np
 import torch
 from torch import Tensor
+
+from poise.quiet import without_warnings
 
 STARTS = 10  # random starts, the best of which is kept
 
@@ -25,13 +25,11 @@ def cluster_centres(points: Tensor, count: int, seed: int) -> Tensor:
     With at most `count` distinct points, each is a centre; where there are fewer, they repeat.
     """
     from sklearn.cluster import KMeans  # as above: not with poise itself
-    from sklearn.exceptions import ConvergenceWarning
     from threadpoolctl import threadpool_limits
 
     values = points.detach().double().cpu().numpy()
     centres = np.unique(values, axis=0)
     if len(centres) > count:
-        with threadpool_limits(limits=1), warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # points so close together that two centres coincide
+        with threadpool_limits(limits=1), without_warnings():  # of points so close together that two centres coincide
             centres = KMeans(count, n_init=STARTS, random_state=seed).fit(values).cluster_centers_
     return torch.from_numpy(np.resize(centres, (count, values.shape[1]))).to(points)

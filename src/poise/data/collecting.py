@@ -7,6 +7,7 @@ from typing import Final
 
 from torch import Tensor
 
+from poise.data.arrays import other_shape
 from poise.data.inputs import empty_store
 from poise.data.stores import DenseStore
 from poise.errors import UserError
@@ -34,8 +35,7 @@ class Collecting:
     def add(self, pixels: Tensor) -> None:
         """Put a batch, uint8 [n, C, H, W], behind those before; images of another shape are refused."""
         if self._blocks and self._blocks[0].shape != tuple(pixels.shape[1:]):
-            shapes = f"{self._blocks[0].shape} and {tuple(pixels.shape[1:])}"
-            raise UserError(f"images have different shapes, such as {shapes}; make them all one size")
+            raise other_shape(self._blocks[0].shape, tuple(pixels.shape[1:]), 0, self._count)
         while len(pixels):
             if not self._free:
                 self._add_block(pixels)

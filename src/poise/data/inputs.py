@@ -7,12 +7,10 @@ import math
 import mmap
 import os
 import tempfile
-import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -23,13 +21,14 @@ import torch
 from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
-from poise.data.arrays import array_pixels, stack_images
+from poise.data.arrays import array_pixels, list_pixels
 from poise.data.decoding import FORMAT_WORDS, known_formats, open_image, room_for
 from poise.data.stores import DenseStore
 from poise.data.suitable import check_room
 from poise.errors import UserError
 from poise.files import MOST_IMAGE, expand_user, read_bytes, reserve
 from poise.places.folders import UNREADABLE
+from poise.quiet import without_warnings
 from poise.ram import free_memory
 
 log = logging.getLogger(__name__)
@@ -52,6 +51,8 @@ def to_pixels(
     size: tuple[int, int] | None = None,
     channels: int = 3,
     short_side: int | None = None,
+    *,
+    first: int = 0,
 ) -> Tensor:
     """Images in any accepted form as uint8 [N, C, H, W].
 
@@ -64,6 +65,7 @@ def to_pixels(
         channels: paths and PIL images are made RGB, or grey where this is 1.
         short_side: of paths and PIL images, to how many pixels it is scaled before a square is cut out of the centre
             (None: to the side of the square).
+        first: the place of the first image among all of them, by which a bad one in a list is named.
     """
     if isinstance(images, str | Path):
         raise UserError(_single_path(images))
@@ -72,8 +74,8 @@ def to_pixels(
     if isinstance(images, Sequence):
         pictures = _pictures(images)
         if pictures:
-            return decode_all(pictures, size or choose_size(pictures), channels, short_side)
-        images = stack_images(images)
+            return decode_all(pictures, size or choose_size(pictures), channels, short_side, first)
+        return list_pixels(images, size, first)
     return array_pixels(images, size)
 
 
@@ -95,11 +97,16 @@ def _single_path(path: str | Path) -> str:
     return f"images='{path}' does not exist; check the path of the folder, or pass a list of paths"
 
 
-def decode_all(pictures: Sequence[Picture], size: Size, channels: int = 3, short_side: int | None = None) -> Tensor:
-    """These files or PIL images as uint8 [N, channels, H, W]; the first that cannot be decoded is named."""
+def decode_all(
+    pictures: Sequence[Picture], size: Size, channels: int = 3, short_side: int | None = None, first: int = 0
+) -> Tensor:
+    """These files or PIL images as uint8 [N, channels, H, W]; the first that cannot be decoded is named.
+
+    `first` is the place of the first of them, where others came before.
+    """
     check_room(len(pictures), (channels, *size))
     pixels = torch.empty(len(pictures), channels, *size, dtype=torch.uint8)
-    _decode_into(pixels, pictures, short_side)
+    _decode_into(pixels, pictures, short_side, first)
     return pixels
 
 
@@ -139,11 +146,15 @@ def _map_file(shape: tuple[int, ...]) -> Tensor | None:
         return None
 
 
-def _decode_into(pixels: Tensor, pictures: Sequence[Picture], short_side: int | None) -> None:
+def _decode_into(pixels: Tensor, pictures: Sequence[Picture], short_side: int | None, first: int = 0) -> None:
     channels, size = pixels.shape[1], (pixels.shape[2], pixels.shape[3])
-    work = partial(fit_picture, size=size, channels=channels, short_side=short_side)
-    with _no_warnings(), ThreadPoolExecutor() as pool:
-        for index, image in enumerate(map_ahead(pool, work, pictures, MOST_AHEAD)):
+
+    def fit(numbered: tuple[int, Picture]) -> Pixels:
+        place, picture = numbered
+        return fit_picture(picture, size, channels, short_side, place)
+
+    with ThreadPoolExecutor() as pool:
+        for index, image in enumerate(map_ahead(pool, fit, enumerate(pictures, first), MOST_AHEAD)):
             pixels[index] = torch.from_numpy(image).permute(2, 0, 1)
 
 
@@ -179,7 +190,7 @@ def decode_each(
         except UserError as error:
             return error
 
-    with _no_warnings(), ThreadPoolExecutor() as pool:
+    with ThreadPoolExecutor() as pool:
         return list(pool.map(decode, paths))
 
 
@@ -193,23 +204,25 @@ def median_side(pictures: Sequence[Picture]) -> int:
     if not pictures:
         raise UserError("no image files to choose a size from; give at least one")
     looked_at = np.unique(np.linspace(0, len(pictures) - 1, _LOOKED_AT).round().astype(int))
-    with _no_warnings():
-        return int(np.median([_shorter_side(pictures[index]) for index in looked_at]))
+    return int(np.median([_shorter_side(pictures[index], index) for index in looked_at.tolist()]))
 
 
-def _shorter_side(picture: Picture) -> int:
-    with _open_picture(picture) as image:
+def _shorter_side(picture: Picture, place: int) -> int:
+    with _open_picture(picture, place) as image:
         return min(image.size)
 
 
-def fit_picture(picture: Picture, size: Size, channels: int, short_side: int | None) -> Pixels:
+def fit_picture(
+    picture: Picture, size: Size, channels: int, short_side: int | None, place: int | None = None
+) -> Pixels:
     """One image as uint8 [H, W, channels], scaled and cropped around its centre.
 
-    With a `short_side`, it is what a pack of that size shows of it.
+    With a `short_side`, it is what a pack of that size shows of it. An error names a file by its path, and a PIL image
+    by its `place` among the images.
     """
     mode = "L" if channels == 1 else "RGB"
     scaled = max(*size, short_side or 0)
-    with _open_picture(picture) as image:
+    with _open_picture(picture, place) as image:
         whole, ours = image.size, not isinstance(picture, Image.Image)
         if ours:
             # A large JPEG can be decoded at a fraction of its size, which is many times faster.
@@ -227,7 +240,7 @@ def scale_picture(path: Path, side: int, *, square: bool) -> tuple[Pixels, bytes
     It is scaled (bilinear, antialiased) with its aspect kept, of very long images the middle `LONGEST` : 1; or to a
     square around its centre.
     """
-    with _explain_undecodable(path), _no_warnings():
+    with _explain_undecodable(path), without_warnings():
         data = read_bytes(path, MOST_IMAGE)
         with Image.open(BytesIO(data), formats=known_formats()) as image:
             whole = image.size
@@ -269,16 +282,18 @@ def _fit(image: Image.Image, size: Size, short_side: int | None = None) -> Image
 
 
 @contextmanager
-def _open_picture(picture: Picture) -> Iterator[Image.Image]:
-    """The image of a file, closed afterwards; a picture of the user's own stays as it is."""
+def _open_picture(picture: Picture, place: int | None = None) -> Iterator[Image.Image]:
+    """The image of a file, closed afterwards; a picture of the user's own stays as it is. Pillow warns of nothing."""
     if isinstance(picture, Image.Image):
-        with _explain_undecodable(f"of mode {picture.mode}"):
+        name = f"of mode {picture.mode}" if place is None else f"of mode {picture.mode} at index {place}"
+        with _explain_undecodable(name), without_warnings():
             yield picture
     elif isinstance(picture, str | Path):
-        with _explain_undecodable(picture), open_image(picture) as image:
+        with _explain_undecodable(picture), without_warnings(), open_image(picture) as image:
             yield image
     else:
-        raise UserError(f"an image came as {type(picture).__name__} among PIL images; give all of one kind")
+        where = "an image" if place is None else f"images[{place}]"
+        raise UserError(f"{where} came as {type(picture).__name__} among PIL images; give all of one kind")
 
 
 def _to_eight_bit(image: Image.Image) -> Image.Image:
@@ -311,11 +326,3 @@ def _explain_undecodable(path: str | Path) -> Iterator[None]:
             if Path(path).suffix.lower() in UNREADABLE:
                 raise UserError(f"image {path} is HEIC, which cannot be decoded; convert it to JPEG") from error
         raise UserError(f"image {path} cannot be decoded ({reason}); replace or remove it") from error
-
-
-@contextmanager
-def _no_warnings() -> Iterator[None]:
-    # Around all threads at once: `catch_warnings` changes what the whole process sees.
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield

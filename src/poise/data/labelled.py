@@ -189,7 +189,7 @@ def _read_dataset(dataset: Any, wanted: Wanted) -> Read:  # noqa: ANN401 - torch
     labels: list[Any] = []
     for place in range(len(dataset)):
         picture, label = _split_item(dataset[place])
-        fitted = fit_picture(picture, size, wanted.channels, wanted.short_side)
+        fitted = fit_picture(picture, size, wanted.channels, wanted.short_side, place)
         store.pixels[place] = torch.from_numpy(fitted).permute(2, 0, 1)
         labels.append(label)
     return Read(store, _all_or_none(labels))
@@ -235,7 +235,7 @@ def _read_batches(batches: Iterable[Any], wanted: Wanted, expected: int) -> Read
         if open_size and all(isinstance(image, Picture) for image in images):
             pictures += images
         else:
-            collecting.add(to_pixels(images, *wanted))
+            collecting.add(to_pixels(images, *wanted, first=len(collecting)))
         if pictures and len(collecting):
             raise UserError("some images came as arrays or tensors, others as paths or PIL images; give one kind")
         labels += theirs

@@ -10,7 +10,6 @@ import hashlib
 import json
 import mmap
 import os
-import warnings
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from poise.data.resampling import Crops
 from poise.data.stores import DenseStore, FlatStore, Shape, in_a_row
 from poise.errors import Damaged, UserError
 from poise.places.packfile import PAGE, Footer, read_footer
+from poise.quiet import without_warnings
 from poise.schema import contents_of, fitting_together, keyed, listed, text, truth, whole
 
 DIGEST: Final = 16  # bytes
@@ -210,8 +210,7 @@ class PackedStore(FlatStore):
             self._file.fileno(), self._stop - self._first, access=mmap.ACCESS_READ, offset=self._first
         )
         sizes = torch.from_numpy(self._described.sizes.astype(np.int64))
-        with warnings.catch_warnings():  # that it must not be written to, which nobody does
-            warnings.simplefilter("ignore")
+        with without_warnings():  # that it must not be written to, which nobody does
             flat = torch.frombuffer(self._map, dtype=torch.uint8)
         super().__init__(flat, in_a_row(sizes, pack.channels)[0], sizes, shape, in_memory=False)
         self._checked = np.zeros(len(sizes), dtype=bool)

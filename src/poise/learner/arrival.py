@@ -7,10 +7,10 @@ import json
 import logging
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 import torch
@@ -21,16 +21,19 @@ from torch.utils.data import DataLoader, Dataset
 from poise import draws
 from poise.actions import Action
 from poise.data import Budget, ImageSet, Memory, PixelStore, draw_reserve
+from poise.data.arrays import check_dense
 from poise.data.images import all_but, image_digests
 from poise.data.labelled import Wanted, read_labelled, read_unlabelled
 from poise.data.packs import Pack
 from poise.errors import UserError, check_whole
-from poise.learner.labels import Label
+from poise.learner.labels import Label, plain_label
 from poise.learner.settings import Settings
 from poise.learner.state import Knowledge
 from poise.methods import Growth
 
 log = logging.getLogger(__name__)
+
+_NAMED: Final = 10  # unknown classes in a warning
 
 
 class Column(Protocol):
@@ -189,28 +192,60 @@ def _check_shape(store: PixelStore, knowledge: Knowledge) -> PixelStore:
     return store
 
 
-def share_right(wanted: Sequence[Label], predicted: Sequence[Label]) -> float:
+def plain_weights(weights: Sequence[float] | NDArray[Any], count: int) -> NDArray[np.float64]:
+    """One weight for each of so many images."""
+    given: Any = weights.to_numpy() if hasattr(weights, "to_numpy") else weights
+    try:
+        found = np.asarray(given, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise UserError("sample_weight is not a list of numbers; give one for each image") from error
+    if found.shape != (count,):
+        raise UserError(f"sample_weight has the shape {list(found.shape)}; give one number for each of {count} images")
+    if not (np.isfinite(found).all() and (found >= 0).all() and found.any()):
+        raise UserError("sample_weight must be finite numbers of at least 0, some of them above it")
+    return found
+
+
+def share_right(
+    wanted: Sequence[Label], predicted: Sequence[Label], weights: NDArray[np.float64] | None = None
+) -> float:
     """The share of predicted labels that are as wanted; labels of another kind can never be, and are refused."""
     kinds = [{type(label) for label in labels} for labels in (wanted, predicted)]
     if kinds[0] - kinds[1]:
         words = {int: "whole numbers", str: "strings"}
         found, known = (" and ".join(sorted(words[kind] for kind in each)) for each in kinds)
         raise UserError(f"labels are {found}, but this learner was trained with {known}; give labels of that kind")
-    return float(np.mean([one == other for one, other in zip(wanted, predicted, strict=True)]))
+    return float(np.average([one == other for one, other in zip(wanted, predicted, strict=True)], weights=weights))
+
+
+def warn_of_unknown(wanted: Sequence[Label], classes: Sequence[Label]) -> None:
+    """Say how many images are of classes that a learner cannot predict, because it does not know them."""
+    unknown = Counter(wanted)
+    for label in classes:
+        unknown.pop(label, None)
+    if unknown:
+        log.warning(
+            "%d of %d images count as wrong, because this learner does not know their classes (%s)",
+            unknown.total(),
+            len(wanted),
+            ", ".join(map(str, list(unknown)[:_NAMED])) + (", …" if len(unknown) > _NAMED else ""),
+        )
 
 
 def plain_labels(labels: Labels) -> list[Label]:
-    """One whole number or string for each image."""
+    """One whole number or string for each image, of Python's own kinds."""
+    if isinstance(labels, Mapping | set | frozenset):  # a set has no order, and keys are seldom meant
+        raise UserError(
+            f"labels came as {type(labels).__name__}; give a list with one label per image, in the order of the images"
+        )
+    if isinstance(labels, Tensor):
+        check_dense(labels, "labels")
     if not isinstance(labels, np.ndarray | Tensor) and hasattr(labels, "to_numpy"):
         labels = labels.to_numpy()
     values = labels.tolist() if isinstance(labels, np.ndarray | Tensor) else labels
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise UserError(f"labels came as {type(labels).__name__}; give a list or array with one label per image")
-    plain: list[Any] = [value.item() if isinstance(value, np.generic | Tensor) else value for value in values]
-    for value in plain:
-        if isinstance(value, bool) or not isinstance(value, int | str):
-            raise UserError(f"label {value!r} is neither a whole number nor a string")
-    return plain
+    return [plain_label(value) for value in values]
 
 
 def hold_out(arrival: Arrival, stored: ImageSet, settings: Settings, memory: Memory) -> tuple[ImageSet, ImageSet]:

@@ -15,11 +15,12 @@ from typing import Any, Final, Self
 
 from torch import nn
 
+from poise import store
 from poise.data import Preprocessing
 from poise.errors import UserError, shown, suggestion
 from poise.learner.arrival import Images, Labels
 from poise.learner.defaults import warn_of_short_phase
-from poise.learner.given import checked_callbacks
+from poise.learner.given import checked_callbacks, with_names_of_sklearn
 from poise.learner.phase import Surroundings
 from poise.learner.saving import Saving
 from poise.learner.settings import Settings, copy_plain
@@ -113,6 +114,7 @@ class Conventions(Saving):
 
     # Learning ---------------------------------------------------------------------------------------------------
 
+    @with_names_of_sklearn
     def fit(self, images: Images, labels: Labels | None = None, *, next_images: int | None = None) -> Self:
         """Forget everything and learn these images as the first phase. The learner is unchanged if this fails."""
         with self._turns.change():
@@ -180,11 +182,15 @@ class Conventions(Saving):
 
     @undisturbed()
     def __getstate__(self) -> dict[str, Any]:
-        """Everything, as it would be saved; a phase in its middle is resumed with the same images."""
+        """Everything, as it would be saved; a phase in its middle is resumed with the same images.
+
+        Tensors are bytes: of those that live no longer than this state, torch hands over only the number of a file that
+        is closed before a process that is started anew can open it.
+        """
         tensors, meta = self.state().tensors(images=True)
         apart = {"settings", "knowledge", "_around", "_phase", "_ahead", "_pending", "_turns"}
         return {
-            "tensors": {name: value.detach().cpu() for name, value in tensors.items()},
+            "tensors": store.tensors_to_bytes(tensors),
             "meta": meta,
             "net": self._around.net,
             "rest": {name: value for name, value in vars(self).items() if name not in apart},
@@ -192,7 +198,9 @@ class Conventions(Saving):
 
     @undisturbed()
     def __setstate__(self, saved: Mapping[str, Any]) -> None:
-        state, rest = LearnerState.from_tensors(saved["tensors"], saved["meta"], net=saved["net"]), saved["rest"]
+        stored, rest = saved["tensors"], saved["rest"]  # an older poise stored the tensors themselves
+        tensors = store.tensors_from_bytes(stored) if isinstance(stored, bytes) else stored
+        state = LearnerState.from_tensors(tensors, saved["meta"], net=saved["net"])
         device, executor = rest["_made_of"].get("device", "auto"), rest["_made_of"].get("executor")
         vars(self).update(vars(type(self).from_state(state, device=device, net=saved["net"], executor=executor)))
         vars(self).update(rest)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import logging
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -19,9 +18,11 @@ from torch.nn.functional import normalize
 
 from poise import files, store
 from poise._version import __version__
-from poise.errors import UserError, first_line
+from poise.errors import UserError, first_line, not_learned
+from poise.learner.state import Knowledge
 from poise.learner.views import Views
 from poise.nets import Model
+from poise.quiet import without_warnings
 from poise.training import NCM_TEMPERATURE, undisturbed
 from poise.words import install_extra
 
@@ -47,27 +48,29 @@ class Exporting(Views):
         place = files.expand_user(path)
         if place.suffix not in WRITERS:
             raise UserError(f"{place.name} must end in .onnx (ONNX) or .pt2 (torch.export)")
-        if self.model is None or self.means_ is None or self.preprocessing is None or self.shape_ is None:
-            raise UserError("this learner has learned nothing yet; call partial_fit first")
+        known = self.knowledge  # another thread may change it before the file is written
+        model, means, prepared, shape = known.predictor, known.means, known.preprocessing, known.shape
+        if model is None or means is None or prepared is None or shape is None:
+            raise not_learned()
         store.refuse_bad_place(place)
         if place.suffix == ".onnx" and not (find_spec("onnx") and find_spec("onnxscript")):
             raise UserError(f"an ONNX file needs the extra; {install_extra('export')}, or write a .pt2 file")
-        program = _Program(self.model, self.means_, self.preprocessing.scale_and_shift(), self.classifier_).eval()
+        program = _Program(model, means, prepared.scale_and_shift(), known.classifier).eval()
         with _quietly(), torch.no_grad():
-            files.write_bytes(place, WRITERS[place.suffix](_trace(program, self.shape_), self._document()))
+            files.write_bytes(place, WRITERS[place.suffix](_trace(program, shape), _document(known)))
 
-    def _document(self) -> dict[str, Any]:
-        """What a program that predicts has to know besides the numbers."""
-        known = self.knowledge.short_side
-        short_side = {} if known is None else {"short_side": known}
-        return {
-            "poise": __version__,
-            "classes": list(self.classes_),
-            "classifier": self.classifier_,
-            "reject": dict(self.knowledge.reject),
-            "input": {"name": INPUT, "type": "uint8", "shape": ["batch", *(self.shape_ or ())], **short_side},
-            "outputs": list(OUTPUTS),
-        }
+
+def _document(known: Knowledge) -> dict[str, Any]:
+    """What a program that predicts has to know besides the numbers."""
+    short_side = {} if known.short_side is None else {"short_side": known.short_side}
+    return {
+        "poise": __version__,
+        "classes": list(known.classes),
+        "classifier": known.classifier,
+        "reject": dict(known.reject),
+        "input": {"name": INPUT, "type": "uint8", "shape": ["batch", *(known.shape or ())], **short_side},
+        "outputs": list(OUTPUTS),
+    }
 
 
 class _Program(nn.Module):
@@ -128,8 +131,7 @@ def _quietly() -> Iterator[None]:
     level = logger.level
     try:
         logger.setLevel(logging.ERROR)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with without_warnings():
             yield
     finally:
         logger.setLevel(level)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from functools import wraps
+from typing import Any, Final, ParamSpec, TypeVar
 
 import numpy as np
 import torch
@@ -13,9 +14,26 @@ from poise.data import Preprocessing
 from poise.errors import UserError, shown
 from poise.training import Event
 
+P = ParamSpec("P")
+R = TypeVar("R")
 Callback = Callable[[Event], object]
 
 _LONGEST: Final = 200  # characters of a word; longer ones are not names of anything
+
+
+def with_names_of_sklearn(method: Callable[P, R]) -> Callable[P, R]:
+    """A method that also takes `images` as `X` and `labels` as `y`, as scikit-learn calls them."""
+
+    @wraps(method)
+    def renamed(*args: P.args, **kwargs: P.kwargs) -> R:
+        for theirs, ours in (("X", "images"), ("y", "labels")):
+            if theirs in kwargs and ours in kwargs:
+                raise UserError(f"{theirs} and {ours} are two names for the same; pass one of them")
+            if theirs in kwargs:
+                kwargs[ours] = kwargs.pop(theirs)
+        return method(*args, **kwargs)
+
+    return renamed
 
 
 def check_given(given: Mapping[str, Any]) -> None:

@@ -13,20 +13,22 @@ from torch import Tensor, nn
 
 from poise.actions import AxisValue
 from poise.data import Augmentation, Budget, Preprocessing
-from poise.errors import OtherImages, UserError
+from poise.errors import OtherImages, UserError, shown
 from poise.learner.arrival import (
     Arrival,
     Images,
     Labels,
     check_foresight,
     labelled_store,
+    plain_weights,
     receive,
     share_right,
     store_of,
+    warn_of_unknown,
 )
 from poise.learner.conventions import Conventions
 from poise.learner.exporting import Exporting
-from poise.learner.given import Callback, check_given
+from poise.learner.given import Callback, check_given, with_names_of_sklearn
 from poise.learner.labels import Label
 from poise.learner.opening import open_phase
 from poise.learner.phase import Phase, Surroundings
@@ -141,6 +143,7 @@ class Learner(Conventions, Upkeep, Rejecting, Exporting):
 
     # Learning ---------------------------------------------------------------------------------------------------
 
+    @with_names_of_sklearn
     def partial_fit(
         self, images: Images, labels: Labels | None = None, *, known: str = "refuse", next_images: int | None = None
     ) -> Self:
@@ -252,6 +255,7 @@ class Learner(Conventions, Upkeep, Rejecting, Exporting):
 
     # Predicting -------------------------------------------------------------------------------------------------
 
+    @with_names_of_sklearn
     @undisturbed()
     def predict(
         self,
@@ -265,32 +269,54 @@ class Learner(Conventions, Upkeep, Rejecting, Exporting):
 
         With `reject`, images whose largest score is below the threshold of `calibrate_reject` get the label `rejected`.
         """
+        known = self.knowledge
+        if rejected is not None and not reject:
+            raise UserError(f"rejected={shown(rejected)} is the label of rejected images; pass reject=True too")
         if reject:
-            return self._predict_or_reject(images, self._classifier(classifier), rejected)
-        labels: NDArray[Any] = np.asarray(self.classes_)
-        return np.asarray(labels[self.predict_proba(images, classifier=classifier).argmax(axis=1)])
+            return self._predict_or_reject(images, known, classifier, rejected)
+        return self._predict(images, known, classifier)
+
+    def _predict(self, images: Images, known: Knowledge, classifier: str | None = None) -> NDArray[Any]:
+        labels: NDArray[Any] = np.asarray(known.classes)
+        return np.asarray(labels[self._proba(images, known, classifier).argmax(axis=1)])
 
     def predictions(self, images: Images) -> dict[str, NDArray[Any]]:
         """The labels that each classifier, `fc` and `ncm`, gives to the images."""
-        labels = np.asarray(self.classes_)
+        known = self.knowledge
+        labels = np.asarray(known.classes)
         with self.backend.active():
-            return {name: labels[scores.argmax(dim=1).cpu().numpy()] for name, scores in self._scores(images).items()}
+            found = self._scores(images, known)
+            return {name: labels[scores.argmax(dim=1).cpu().numpy()] for name, scores in found.items()}
 
     @undisturbed()
     def start_predictions(self, images: Images) -> dict[str, NDArray[Any]]:
         """The labels of the model that the next phase starts from, by its name, where another one predicts."""
-        name, start = self.settings.made_method.starts_from, self.knowledge.start
-        if name is None or start is None or start is self.knowledge.predictor:
+        known = self.knowledge
+        name, start = self.settings.made_method.starts_from, known.start
+        if name is None or start is None or start is known.predictor:
             return {}
         with self.backend.active():
-            found = self.evaluator.extract(start, store_of(images, self.settings, self.knowledge)).logits
-            return {name: np.asarray(self.classes_)[found.argmax(dim=1).cpu().numpy()]}
+            found = self._evaluator(known).extract(start, store_of(images, self.settings, known)).logits
+            return {name: np.asarray(known.classes)[found.argmax(dim=1).cpu().numpy()]}
 
+    @with_names_of_sklearn
     @undisturbed()
-    def score(self, images: Images, labels: Labels | None = None) -> float:
+    def score(
+        self,
+        images: Images,
+        labels: Labels | None = None,
+        *,
+        sample_weight: Sequence[float] | NDArray[Any] | None = None,
+    ) -> float:
         """The share of images whose label is predicted, in [0, 1]; labels of another kind are refused.
 
-        Of a pack it is the share of its test part, where it has one.
+        Of a pack it is the share of its test part, where it has one. Images of a class that the learner does not know
+        count as wrong, with a warning; the command `poise score` leaves them out. With `sample_weight`, one number per
+        image, it is the weighted share.
         """
-        store, wanted = labelled_store(images, labels, self.settings, self.knowledge, held_out=True)
-        return share_right(wanted, self.predict(store).tolist())
+        known = self.knowledge
+        store, wanted = labelled_store(images, labels, self.settings, known, held_out=True)
+        weights = None if sample_weight is None else plain_weights(sample_weight, len(wanted))
+        share = share_right(wanted, self._predict(store, known).tolist(), weights)
+        warn_of_unknown(wanted, known.classes)
+        return share

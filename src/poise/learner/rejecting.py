@@ -13,9 +13,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from poise.data import ImageSet
-from poise.errors import UserError, check_number
+from poise.errors import UserError, check_number, not_learned
 from poise.learner.arrival import Images, store_of
+from poise.learner.given import with_names_of_sklearn
 from poise.learner.labels import Label
+from poise.learner.state import Knowledge
 from poise.learner.turns import one_at_a_time
 from poise.learner.views import Views
 from poise.training import NCM_TEMPERATURE, both_classifiers
@@ -37,11 +39,12 @@ class Rejecting(Views):
         whatever changes classes or kept images, takes it away.
         """
         check_number("rate", rate, below=1, positive=True)
+        known = self.knowledge
         with self.backend.active():
-            scores = self._scores(self._images_to_calibrate() if images is None else images)
+            scores = self._scores(self._images_to_calibrate() if images is None else images, known)
             largest = {name: values.max(dim=1).values.double().cpu() for name, values in scores.items()}
         thresholds = {name: _lower_quantile(values, rate) for name, values in largest.items()}
-        self.knowledge = replace(self.knowledge, reject=thresholds)
+        self.knowledge = replace(known, reject=thresholds)
         return self
 
     def _images_to_calibrate(self) -> ImageSet:
@@ -56,51 +59,65 @@ class Rejecting(Views):
         self, images: Images, *, classifier: str | None = None
     ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         """What `predict_proba` says, and which images `predict(reject=True)` rejects; the network runs once."""
-        chosen = self._classifier(classifier)
-        if chosen not in self.knowledge.reject:
+        return self._proba_and_rejected(images, self.knowledge, classifier)
+
+    def _proba_and_rejected(
+        self, images: Images, known: Knowledge, classifier: str | None
+    ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        chosen = _classifier(classifier, known)
+        if known.predictor is None:
+            raise not_learned()
+        if chosen not in known.reject:
             raise UserError("no reject threshold is set for this model; call calibrate_reject first")
         with self.backend.active():
-            scores = self._scores(images)[chosen]
-            below: NDArray[np.bool_] = (scores.max(dim=1).values.double() < self.knowledge.reject[chosen]).cpu().numpy()
+            scores = self._scores(images, known)[chosen]
+            below: NDArray[np.bool_] = (scores.max(dim=1).values.double() < known.reject[chosen]).cpu().numpy()
             return _probabilities(scores, chosen), below
 
-    def _predict_or_reject(self, images: Images, classifier: str, rejected: Label | None) -> NDArray[Any]:
+    def _predict_or_reject(
+        self, images: Images, known: Knowledge, classifier: str | None, rejected: Label | None
+    ) -> NDArray[Any]:
         """The label of each image, or `rejected` where its largest score is below the threshold."""
-        if rejected in self.classes_:
+        if rejected in known.classes:
             raise UserError(f"rejected={rejected!r} is a known class; choose a label that none has")
-        chances, below = self.proba_and_rejected(images, classifier=classifier)
+        chances, below = self._proba_and_rejected(images, known, classifier)
         rows = chances.argmax(axis=1)
-        found = [rejected if out else self.classes_[row] for row, out in zip(rows.tolist(), below, strict=True)]
-        same_kind = type(rejected) is type(self.classes_[0])
+        found = [rejected if out else known.classes[row] for row, out in zip(rows.tolist(), below, strict=True)]
+        same_kind = type(rejected) is type(known.classes[0])
         return np.array(found) if same_kind else np.array(found, dtype=object)
 
+    @with_names_of_sklearn
     def predict_proba(self, images: Images, *, classifier: str | None = None) -> NDArray[np.float32]:
         """A probability for each image and class, columns as in `classes_`.
 
         `fc`: the softmax of the head's logits. `ncm`: the softmax of the cosines to the class means at
         temperature 0.1, so that the most probable class is always the nearest mean.
         """
-        chosen = self._classifier(classifier)
+        return self._proba(images, self.knowledge, classifier)
+
+    def _proba(self, images: Images, known: Knowledge, classifier: str | None) -> NDArray[np.float32]:
+        chosen = _classifier(classifier, known)
         with self.backend.active():
-            return _probabilities(self._scores(images)[chosen], chosen)
+            return _probabilities(self._scores(images, known)[chosen], chosen)
 
-    def _scores(self, images: Images) -> dict[str, Tensor]:
-        """One score per image and class from each classifier: logits, and cosines to the means."""
-        self._refuse_unlearned()
-        assert self.model is not None and self.means_ is not None  # noqa: PT018 - both are learned together
-        store = store_of(images, self.settings, self.knowledge)
-        return both_classifiers(self.evaluator.extract(self.model, store), self.means_)
+    def _scores(self, images: Images, known: Knowledge) -> dict[str, Tensor]:
+        """One score per image and class from each classifier: logits, and cosines to the means.
 
-    def _refuse_unlearned(self) -> None:
-        if self.model is None:
-            raise UserError("this learner has learned nothing yet; call partial_fit first")
+        `known` is what the learner knew when it was asked. To read the images takes time, and another thread may end
+        a phase or remove a class meanwhile.
+        """
+        if known.predictor is None or known.means is None:
+            raise not_learned()
+        store = store_of(images, self.settings, known)
+        return both_classifiers(self._evaluator(known).extract(known.predictor, store), known.means)
 
-    def _classifier(self, name: str | None) -> str:
-        """The classifier of that name, or the one that counts."""
-        chosen = name or self.classifier_
-        if chosen not in CLASSIFIERS:
-            raise UserError(f"unknown classifier '{chosen}'; use fc or ncm")
-        return chosen
+
+def _classifier(name: str | None, known: Knowledge) -> str:
+    """The classifier of that name, or the one that counts."""
+    chosen = name or known.classifier
+    if chosen not in CLASSIFIERS:
+        raise UserError(f"unknown classifier '{chosen}'; use fc or ncm")
+    return chosen
 
 
 def _probabilities(scores: Tensor, classifier: str) -> NDArray[np.float32]:

@@ -63,9 +63,11 @@ class Saving(Views):
         """Write the learner to one file.
 
         The file contains the training images kept in memory. With `memory=False` it does not; such a learner
-        predicts but cannot learn further.
+        predicts but cannot learn further. A file that is written in the middle of a phase, the first one too, is
+        loaded and given the same images to go on from there.
         """
-        save_state(self.state(), expand_user(path), memory=memory)
+        begun = self._turns.taken  # looked at first: the phase may end before the state is taken
+        save_state(self.state(), expand_user(path), memory=memory, begun=begun)
 
     @classmethod
     @undisturbed()

@@ -6,12 +6,21 @@ import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any, Final, Self
 
 from poise.actions import AXES, Action, AxisValue
 from poise.data import ALL_IMAGES, LARGEST_SIZE, LEAST_SIZE, Budget
-from poise.errors import LARGEST_WHOLE, UserError, check_flag, check_number, check_plain, check_whole, shown
+from poise.errors import (
+    LARGEST_WHOLE,
+    UserError,
+    check_flag,
+    check_number,
+    check_plain,
+    check_whole,
+    plain_number,
+    shown,
+)
 from poise.methods import Growth, Method, is_registered, make_method
 from poise.nets import absolute_word, check_backbone
 from poise.policies import named_now
@@ -317,8 +326,8 @@ def copy_plain(value: Any) -> Any:  # noqa: ANN401 - whatever a user gives
 
     One of numpy's numbers becomes the plain one, from which the same draws are made.
     """
-    if isinstance(value, Real) and not isinstance(value, bool):
-        return int(value) if isinstance(value, Integral) else float(value)
+    if isinstance(value, Real):
+        return plain_number(value)
     if isinstance(value, Mapping):
         return {key: copy_plain(inner) for key, inner in value.items()}
     return [copy_plain(inner) for inner in value] if isinstance(value, list | tuple) else copy.deepcopy(value)

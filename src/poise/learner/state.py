@@ -15,7 +15,7 @@ from poise import store
 from poise._version import __version__
 from poise.actions import Action
 from poise.data import Augmentation, FlatStore, ImageSet, Memory, PixelStore, Preprocessing, in_a_row
-from poise.errors import Malformed, UserError
+from poise.errors import Malformed, UserError, not_learned
 from poise.learner.contents import check_learner, check_models
 from poise.learner.labels import ClassLabels, Label
 from poise.learner.networks import Shape, architecture, expands, restore_model
@@ -356,10 +356,16 @@ def _pending(tensors: Mapping[str, Tensor], meta: Mapping[str, Any] | None) -> P
     )
 
 
-def save_state(state: LearnerState, path: Path, *, memory: bool) -> None:
-    """Write a learner to a file; one without its memory predicts and no more."""
+def save_state(state: LearnerState, path: Path, *, memory: bool, begun: bool = False) -> None:
+    """Write a learner to a file; one without its memory predicts and no more.
+
+    Before it has learned anything there is something to save only where a first phase has `begun`.
+    """
     if state.knowledge.predictor is None:
-        raise UserError("this learner has learned nothing yet; there is nothing to save")
+        if not begun and state.pending is None:
+            raise not_learned("this learner has learned nothing yet; there is nothing to save")
+        if not memory:
+            raise not_learned("this learner is in its first phase and cannot predict yet; leave memory=False out")
     store.refuse_bad_place(path)
     tensors, meta = (state if memory else state.predict_only()).tensors(images=True)
     count = len(state.knowledge.memory or ()) if memory else 0

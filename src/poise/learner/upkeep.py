@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from poise.data import ImageSet, Memory, PixelStore, chunks
-from poise.errors import UserError, suggestion
+from poise.errors import UserError, not_learned, suggestion
 from poise.learner.arrival import Images, Labels, plain_labels, store_of
 from poise.learner.labels import Label
 from poise.learner.saving import Saving
+from poise.learner.state import Knowledge
 from poise.learner.turns import one_at_a_time
 from poise.methods import Correction, Method
 from poise.nets import Model
@@ -82,16 +83,17 @@ class Upkeep(Saving):
 
     def exemplars(self) -> list[Exemplar]:
         """All kept images, class by class; within a class those that are trained on first, in the order of herding."""
-        memory, counts, found = self._kept_images(), dict.fromkeys(self.classes_, 0), list[Exemplar]()
+        known = self.knowledge  # another thread may change it before all images are listed
+        memory, counts, found = self._kept_images(known), dict.fromkeys(known.classes, 0), list[Exemplar]()
         for images, reserve in ((memory.exemplars, False), (memory.reserve, True)):
             for key, row, origin, pixels in zip(
                 _ids(images.store), images.labels.tolist(), images.origins.tolist(), images.pixels, strict=True
             ):
-                label = self.classes_[row]
+                label = known.classes[row]
                 where = int(origin) if origin >= 0 else None
                 found.append(Exemplar(key, label, counts[label], reserve, where, _plain_image(pixels)))
                 counts[label] += 1
-        return sorted(found, key=lambda each: (self.classes_.index(each.label), each.index))
+        return sorted(found, key=lambda each: (known.classes.index(each.label), each.index))
 
     @undisturbed()
     def image_ids(self, images: Images) -> list[str]:
@@ -113,7 +115,7 @@ class Upkeep(Saving):
         The next `save` writes a file without them. The last image of a class to train on is not deleted, for a class
         without any cannot be learned on: remove the class, or give it other images first (`known="update"`).
         """
-        memory, asked = self._kept_images(), set(_check_ids(ids))
+        memory, asked = self._kept_images(self.knowledge), set(_check_ids(ids))
         self._refuse_unknown(asked)
         parts = [(images, _have_ids(images, asked)) for images in (memory.exemplars, memory.reserve)]
         touched = {row for images, hit in parts for row in images.labels[hit].tolist()}
@@ -130,7 +132,7 @@ class Upkeep(Saving):
         An image becomes the last of its new class, the first to go when its memory is cut. Heads change as in
         `delete_exemplars`.
         """
-        memory = self._kept_images()
+        memory = self._kept_images(self.knowledge)
         if not isinstance(labels, Mapping):
             raise UserError(f"relabel_exemplars takes a mapping from ids to classes, not {type(labels).__name__}")
         self._refuse_unknown(set(_check_ids(labels)))
@@ -205,13 +207,13 @@ class Upkeep(Saving):
         method.correct(model, correction)
         return model
 
-    def _kept_images(self) -> Memory:
+    def _kept_images(self, known: Knowledge) -> Memory:
         self._refuse_during_a_phase()
-        if self.memory is None:
-            if self.phases_:
+        if known.memory is None:
+            if known.phases:
                 raise UserError("this learner was saved without its memory: it keeps no images")
-            raise UserError("this learner has learned nothing yet; call partial_fit first")
-        return self.memory
+            raise not_learned()
+        return known.memory
 
     def _row(self, label: Label) -> int:
         (plain,) = plain_labels([label])
@@ -239,6 +241,7 @@ class Upkeep(Saving):
 def _one_or_several(classes: Label | Labels) -> list[Label]:
     given: Any = classes.tolist() if isinstance(classes, np.ndarray | np.generic | Tensor) else classes
     several = isinstance(given, Iterable) and not isinstance(given, str)
+    given = list(given) if isinstance(given, set | frozenset) else given
     found = plain_labels(given if several or hasattr(given, "to_numpy") else [given])
     if not found:
         raise UserError("no class was named; give a label, or a list of labels")

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from poise.actions import Action
 from poise.data import Memory, Preprocessing
-from poise.errors import UserError
+from poise.errors import not_learned
 from poise.learner.arrival import Images, Labels, receive
 from poise.learner.labels import ClassLabels
 from poise.learner.networks import Shape, architecture
@@ -76,9 +76,12 @@ class Views:
     @property
     def evaluator(self) -> Evaluator:
         """How models are looked at, once images are known."""
-        if self.preprocessing is None:
-            raise UserError("this learner has learned nothing yet; call partial_fit first")
-        return Evaluator(self.preprocessing, self.backend.alone)
+        return self._evaluator(self.knowledge)
+
+    def _evaluator(self, known: Knowledge) -> Evaluator:
+        if known.preprocessing is None:
+            raise not_learned()
+        return Evaluator(known.preprocessing, self.backend.alone)
 
     @property
     def space(self) -> ActionSpace:

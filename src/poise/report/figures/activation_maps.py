@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from poise.data import to_pixels
-from poise.errors import UserError
+from poise.errors import UserError, not_learned
 from poise.learner import Images, Learner
 from poise.nets import Model
 from poise.report.figures.description import BAD, GOOD, Figure, Panel, Rows, Scale
@@ -88,7 +88,7 @@ class Look:
 def look(learner: Learner, images: Images) -> list[Look]:
     """What the learner predicts for each image, and where it looks for that."""
     if learner.shape_ is None:
-        raise UserError("this learner has learned nothing yet; call partial_fit first")
+        raise not_learned()
     pixels = to_pixels(images, learner.shape_[1:], learner.shape_[0], learner.knowledge.short_side)
     chances = learner.predict_proba(pixels)
     rows = chances.argmax(axis=1)
