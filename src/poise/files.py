@@ -15,7 +15,7 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
@@ -196,12 +196,20 @@ def _too_large(path: str | Path, most: int) -> UserError:
 # Writing --------------------------------------------------------------------------------------------------------------
 
 
-def write_bytes(path: Path, data: bytes, *, sync: bool = True, like: Path | None = None) -> None:
+def write_bytes(
+    path: Path,
+    data: bytes,
+    *,
+    sync: bool = True,
+    like: Path | None = None,
+    check: Callable[[], None] = lambda: None,
+) -> None:
     """Put `data` at `path` atomically: a new temporary file, fsync, rename, fsync of the folder.
 
     A link at `path` is replaced and not followed. Temporary files that killed processes left in the folder are removed.
     Without `sync` the disk is not waited for: for what can be made again. The new file has the permissions of the one
-    that it replaces, or of the one at `like`, where there is one. An error of the system names `path`.
+    that it replaces, or of the one at `like`, where there is one. An error of the system names `path`. `check` is
+    called in the last moment before the new file takes its place, and may refuse it: then the old one stays.
     """
     _refuse_special(path)
     old = _plain_at(like) or _plain_at(path)
@@ -215,6 +223,7 @@ def write_bytes(path: Path, data: bytes, *, sync: bool = True, like: Path | None
                     _copy_permissions(file.fileno(), old)
                 if sync:
                     os.fsync(file.fileno())
+                check()
                 temporary.replace(path)  # still locked
         except BaseException:
             temporary.unlink(missing_ok=True)

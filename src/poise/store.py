@@ -93,11 +93,17 @@ def digest_of_tensors(tensors: Mapping[str, Tensor]) -> str:
 
 
 def write_tensors(
-    path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], *, kind: str, like: Path | None = None
+    path: Path,
+    tensors: Mapping[str, Tensor],
+    meta: Mapping[str, Any],
+    *,
+    kind: str,
+    like: Path | None = None,
+    check: Callable[[], None] = lambda: None,
 ) -> None:
     """Write tensors and a JSON document as one safetensors file of the given kind.
 
-    Where there is a file at `like`, it has the permissions of that one.
+    Where there is a file at `like`, it has the permissions of that one. `check` may refuse it in the last moment.
     """
     from safetensors.torch import save as to_bytes
 
@@ -105,7 +111,7 @@ def write_tensors(
     document = json.dumps({"kind": kind, "format": FORMAT, "meta": meta}, allow_nan=False)
     header = {"sum": _checksum(plain, document), "document": document}
     # One entry only: safetensors writes its metadata in the order of a hash table, anew in every process.
-    files.write_bytes(path, to_bytes(plain, {"poise": json.dumps(header)}), like=like)
+    files.write_bytes(path, to_bytes(plain, {"poise": json.dumps(header)}), like=like, check=check)
 
 
 def read_tensors(path: Path, *, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -117,7 +123,7 @@ def read_tensors(path: Path, *, kind: str) -> tuple[dict[str, Tensor], dict[str,
     from safetensors import SafetensorError, safe_open
 
     if kind == "learner":
-        _refuse_run_folder(path)
+        refuse_run_folder(path)
     files.refuse_other_kinds(path, files.main_memory())
     try:
         with _utf8_path(path) as plain, safe_open(plain, framework="pt") as file:
@@ -137,7 +143,7 @@ def read_tensors(path: Path, *, kind: str) -> tuple[dict[str, Tensor], dict[str,
     return tensors, document["meta"]
 
 
-def _refuse_run_folder(path: Path) -> None:
+def refuse_run_folder(path: Path) -> None:
     """Name the model in a run folder that is given in its place."""
     if path.is_dir():
         found = path / FINAL_MODEL if (path / FINAL_MODEL).is_file() else "the file of a learner"

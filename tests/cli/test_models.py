@@ -11,7 +11,8 @@ import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -393,6 +394,74 @@ def test_a_second_process_is_refused_at_once_and_names_the_first(lessons: Path, 
         first.communicate()
     assert poise("learn", "model", lessons / "first", *SMALL).code == 0
     assert [path.name for path in Path.cwd().iterdir()] == ["model"]
+
+
+@contextmanager
+def _paused_in_a_phase(model: str, *given: Path | str) -> Iterator[subprocess.Popen[str]]:
+    """Another process that has begun to learn into a model, paused until it is continued."""
+    words = [sys.executable, "-m", "poise", "learn", model, *map(str, given)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            assert any("  action: " in line for line in process.stderr)  # it has begun to train
+            process.send_signal(signal.SIGSTOP)
+            yield process
+        finally:
+            process.kill()
+
+
+LONGER = ("--epochs", "60", *SMALL[2:])  # long enough to be stopped in the middle
+
+
+def test_what_another_process_saved_meanwhile_is_kept_and_so_is_what_was_learned(
+    lessons: Path, poise: Command, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert poise("learn", "pets.st", lessons / "first", *LONGER).code == 0
+    Path("pets-learned.st").write_text("somebody's own")
+    with _paused_in_a_phase("pets.st", lessons / "second") as process:
+        Learner.load("pets.st").remove("cat").save("pets.st")
+        assert f"process {process.pid} on " in caplog.messages[-1]
+        assert "is learning into pets.st: it will leave this file as it is, and save beside it" in caplog.messages[-1]
+        withdrawn = Path("pets.st").read_bytes()
+        process.send_signal(signal.SIGCONT)
+        printed, told = process.communicate()
+    assert (process.returncode, printed) == (1, "")
+    assert told.splitlines()[-1] == (
+        "poise: pets.st was changed by another process meanwhile and is left so; what was learned, without that "
+        "change, is in pets-learned-2.st; give the same command again to learn it into the changed file, then delete "
+        "that one"
+    )
+    assert Path("pets.st").read_bytes() == withdrawn
+    assert Learner.load("pets-learned-2.st").classes_ == ("cat", "dog", "eel", "fox")
+    assert Path("pets-learned.st").read_text() == "somebody's own"
+    assert poise("learn", "pets.st", lessons / "second").out == "pets.st: 3 classes\n"
+    assert Learner.load("pets.st").classes_ == ("dog", "eel", "fox")
+
+
+@pytest.mark.parametrize("word", ["made", "removed"])
+def test_a_model_that_appears_or_disappears_meanwhile_is_left_so(word: str, lessons: Path, poise: Command) -> None:
+    words: tuple[Path | str, ...] = (lessons / "first", *LONGER)
+    if word == "removed":
+        assert poise("learn", "model", *words).code == 0
+        words = (lessons / "second",)
+    with _paused_in_a_phase("model", *words) as process:
+        Path("model").write_text("another one") if word == "made" else Path("model").unlink()
+        process.send_signal(signal.SIGCONT)
+        _, told = process.communicate()
+    assert process.returncode == 1
+    assert f"model was {word} by another process meanwhile and is left so" in told.splitlines()[-1]
+    assert Path("model").exists() is (word == "made")
+    assert len(Learner.load("model-learned").classes_) == (2 if word == "made" else 4)
+
+
+def test_a_model_that_was_only_written_again_is_no_other_one(lessons: Path, poise: Command) -> None:
+    assert poise("learn", "model", lessons / "first", *LONGER).code == 0
+    with _paused_in_a_phase("model", lessons / "second") as process:
+        data = Path("model").read_bytes()
+        Path("model").unlink()
+        Path("model").write_bytes(data)
+        process.send_signal(signal.SIGCONT)
+        assert process.communicate()[0] == "model: 4 classes\n"
 
 
 # Predicting and scoring ----------------------------------------------------------------------------------------------

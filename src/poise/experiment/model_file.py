@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,10 +16,10 @@ import torch
 
 from poise import files, locks, store
 from poise.data.packs import Pack
-from poise.errors import Damaged, Malformed, OtherImages, OutOfMemory, PoiseError, UserError
+from poise.errors import Damaged, Malformed, OtherImages, OutOfMemory, PoiseError, RunFailed, UserError
 from poise.experiment.contents import check_unfinished
 from poise.experiment.stopping import CheckpointClock, Stop, as_many_threads, stopping
-from poise.learner import Images, Learner, LearnerState, warn_of_short_phase
+from poise.learner import Images, Learner, LearnerState, save_state, warn_of_short_phase
 from poise.places import ENDING, is_pack, labelled_files
 from poise.progress import watch_phase
 from poise.schema import contents_of
@@ -58,11 +59,16 @@ class Lesson:
         return {"settings": dict(self.settings), "update": self.update}
 
 
+class _Changed(Exception):
+    """The file is no longer the one that a phase was begun from."""
+
+
 class ModelFile:
     """A learner's file.
 
-    While a phase is learned, the file stays as it was, and no other process can learn into it. An interrupted phase
-    is kept beside it, in `NAME.pending`, and the same lesson continues it to the same bytes.
+    While a phase is learned, the file stays as it was, and no other process can learn into it. If one writes it all the
+    same, that is kept, and what was learned goes to a file beside it. An interrupted phase is kept beside it, too, in
+    `NAME.pending`, and the same lesson continues it to the same bytes.
     """
 
     def __init__(self, path: Path) -> None:
@@ -81,12 +87,14 @@ class ModelFile:
 
         Where it continues a phase, it says so.
         """
+        store.refuse_run_folder(self._file)
         place = self._file.absolute().parent
         if not place.is_dir() or not os.access(place, os.W_OK):
             raise UserError(f"{place} is not a folder that can be written to; choose another MODEL")
-        lock = self._file.with_name(f".{self._file.name}.lock")
+        lock = locks.lock_beside(self._file)
         busy = f"is learning into {self.path}; wait for it or choose another MODEL"
         with locks.locked(lock, busy, sign=True), _explain_memory(), contents_of(self.pending, AGAIN):
+            began = self._digest()  # before anything is read: what is written from here on is seen at the end
             found = self._find_pending(lesson)
             if found is not None and (learner := self._holding(found, lesson)) is not None:
                 self.pending.unlink(missing_ok=True)
@@ -100,9 +108,8 @@ class ModelFile:
                     say(f"continuing the phase that was interrupted, from {self.pending}")
                 stop = Stop()
                 with stopping(stop):
-                    watch_phase(learner, self._with_checkpoints(learner, events, lesson, stop))
-                    learner.save(self._file)
-                    self.pending.unlink(missing_ok=True)
+                    watch_phase(learner, self._with_checkpoints(learner, events, lesson, stop, began))
+                    self._save(learner, began)
         return learner
 
     def load(self, device: str = "auto") -> Learner:
@@ -208,10 +215,13 @@ class ModelFile:
     # Checkpoints ------------------------------------------------------------------------------------------------
 
     def _with_checkpoints(
-        self, learner: Learner, events: Iterable[Event], lesson: Lesson, stop: Stop
+        self, learner: Learner, events: Iterable[Event], lesson: Lesson, stop: Stop, model: str | None
     ) -> Iterator[Event]:
-        """The events, with a checkpoint now and then, and one before it leaves because it was asked to."""
-        clock, model = CheckpointClock(lesson.checkpoint_seconds), self._digest()
+        """The events, with a checkpoint now and then, and one before it leaves because it was asked to.
+
+        `model` is the digest of the file that the phase was begun from.
+        """
+        clock = CheckpointClock(lesson.checkpoint_seconds)
         for event in events:
             warn_of_short_phase(learner, event)
             yield event
@@ -229,12 +239,48 @@ class ModelFile:
             if stop.is_set():
                 raise stop.interruption("interrupted; the same command continues, with --restart it begins again")
 
+    # The end of a phase -----------------------------------------------------------------------------------------
+
+    def _save(self, learner: Learner, began: str | None) -> None:
+        """Write what was learned to the file; beside it, and as a failure, where that has another digest by now."""
+
+        def refuse_changed() -> None:
+            if self._digest() != began:
+                raise _Changed
+
+        state = learner.state()
+        try:
+            save_state(state, self._file, memory=True, check=refuse_changed)
+        except _Changed:
+            beside = self._free_name_beside()
+            save_state(state, beside, memory=True, like=self._file)
+            self.pending.unlink(missing_ok=True)
+            raise RunFailed(self._explain_changed(began, beside)) from None
+        self.pending.unlink(missing_ok=True)
+
+    def _explain_changed(self, began: str | None, beside: Path) -> str:
+        done, advice = "changed", "give the same command again to learn it into the changed file, then delete that one"
+        if began is None or not self._file.exists():
+            done, advice = "made" if began is None else "removed", "move that one to where you want it"
+        return (
+            f"{self.path} was {done} by another process meanwhile and is left so; what was learned, without that "
+            f"change, is in {beside}; {advice}"
+        )
+
+    def _free_name_beside(self) -> Path:
+        """A name that no file has: `pets-learned.safetensors`, `pets-learned-2.safetensors` and so on."""
+        start = os.fsdecode(os.fsencode(self._file.stem)[:200])  # all of it must be short enough for a file's name
+        endings = ("learned" if number == 1 else f"learned-{number}" for number in itertools.count(1))
+        paths = (self._file.with_name(f"{start}-{ending}{self._file.suffix}") for ending in endings)
+        return next(path for path in paths if not os.path.lexists(path))
+
     def _digest(self) -> str | None:
         """Of the file as it is; a phase continues what it was begun with and nothing else."""
         if not self._file.exists():
             return None
         with files.open_plain(self._file) as file:
-            return hashlib.file_digest(file, "blake2b").hexdigest()
+            found = hashlib.file_digest(file, "blake2b").hexdigest()
+            return found if files.is_at(file, self._file) else self._digest()  # replaced while it was read
 
 
 def _open_images(folder: Path) -> tuple[Images, Sequence[str] | None, Sequence[str]]:

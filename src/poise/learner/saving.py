@@ -8,6 +8,7 @@ from typing import Self
 
 from torch import nn
 
+from poise import locks
 from poise.data import Preprocessing
 from poise.files import expand_user
 from poise.learner.phase import Surroundings, with_jitter
@@ -63,9 +64,14 @@ class Saving(Views):
         """Write the learner to one file.
 
         The file contains the training images kept in memory. With `memory=False` it does not; such a learner
-        predicts but cannot learn further.
+        predicts but cannot learn further. If `poise learn` is working on this file, that is logged: it will find
+        the file changed, leave it so, and write what it learned beside it.
         """
-        save_state(self.state(), expand_user(path), memory=memory)
+        file = expand_user(path)
+        save_state(self.state(), file, memory=memory)
+        owner = locks.owner_of(locks.lock_beside(file))
+        if owner is not None:
+            log.warning("%s is learning into %s: it will leave this file as it is, and save beside it", owner, file)
 
     @classmethod
     @undisturbed()
