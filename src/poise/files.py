@@ -174,7 +174,7 @@ def describe(path: str | Path) -> str:
     try:
         return _kind(Path(path).stat())
     except OSError:
-        return "a broken link" if Path(path).is_symlink() else "nothing"
+        return "a broken link" if os.path.islink(path) else "nothing"  # noqa: PTH114 - pathlib's may raise
 
 
 def _kind(found: os.stat_result) -> str:

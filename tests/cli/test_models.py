@@ -521,6 +521,61 @@ def test_what_cannot_be_read_is_named_and_the_rest_predicted(model: Path, lesson
     assert "empty has no image" in poise("predict", model, "empty").err
 
 
+def test_every_named_file_that_fails_is_named_and_all_others_are_predicted(
+    model: Path, lessons: Path, poise: Command
+) -> None:
+    Path("broken.png").write_bytes(b"no picture")
+    Path("loose.png").symlink_to("nowhere")
+    good = [lessons / "first" / "cat" / "0.png", lessons / "second" / "fox" / "50.png"]
+    words = ("broken.png", good[0], "nowhere.png", "nowhere.pack", good[1], "loose.png")
+    done = poise("predict", model, *words)
+    assert done.code == 2
+    assert [line.split("\t")[0] for line in done.out.splitlines()] == list(map(str, good))
+    lines = done.err.splitlines()
+    assert [line.split()[:3] for line in lines] == [
+        ["poise:", "image", name] for name in ("broken.png", "nowhere.png", "nowhere.pack", "loose.png")
+    ]
+    assert lines[1] == "poise: image nowhere.png does not exist; check the path"
+    assert lines[3] == "poise: image loose.png is a broken link; mend or remove it"
+    found = [json.loads(line) for line in poise("predict", model, *words, "--json").out.splitlines()]
+    assert [row["path"] for row in found] == list(map(str, words))
+    assert ["error" in row for row in found] == [word not in good for word in words]
+    assert found[2]["error"] == "image nowhere.png does not exist; check the path"
+
+
+def test_a_broken_link_in_a_folder_is_named_and_the_rest_predicted(model: Path, lessons: Path, poise: Command) -> None:
+    shutil.copytree(lessons / "first", "mixed")
+    Path("mixed/cat/link").symlink_to("nowhere")
+    Path("mixed/itself").symlink_to("itself")
+    done = poise("predict", model, "mixed", "--json")
+    assert done.code == 0
+    assert set(done.err.splitlines()) == {
+        f"not read: mixed/{name} is a broken link; mend or remove it" for name in ("cat/link", "itself")
+    }
+    found = [json.loads(line) for line in done.out.splitlines()]
+    assert {row["path"] for row in found if "error" in row} == {"mixed/cat/link", "mixed/itself"}
+    assert len(found) == 12
+    Path("only").mkdir()
+    Path("only/link").symlink_to("nowhere")
+    done = poise("predict", model, "only")
+    assert (done.code, done.err.splitlines()[-1]) == (2, "poise: none of these images could be read")
+
+
+def test_what_may_not_be_read_is_named_and_the_rest_predicted(model: Path, lessons: Path, powerless: list[str]) -> None:
+    shutil.copytree(lessons / "first", "mixed")
+    for path in (Path("mixed/dog"), Path("mixed/cat/3.png")):
+        path.chmod(0)
+    words = [*powerless, sys.executable, "-m", "poise", "predict", str(model)]
+    done = subprocess.run([*words, "mixed"], capture_output=True, text=True, check=False)
+    assert (done.returncode, len(done.stdout.splitlines())) == (0, 4)
+    assert "not read: mixed/dog cannot be read (Permission denied); check its permissions" in done.stderr
+    assert "not read: image mixed/cat/3.png may not be read by you (Permission denied)" in done.stderr
+    named = ["mixed/dog", "mixed/dog/0.png", "mixed/cat/0.png", "mixed/cat/3.png"]
+    done = subprocess.run([*words, *named], capture_output=True, text=True, check=False)
+    assert (done.returncode, len(done.stdout.splitlines()), len(done.stderr.splitlines())) == (2, 1, 3), done.stderr
+    Path("mixed/dog").chmod(0o700)
+
+
 def test_a_score_in_total_and_for_each_class(model: Path, lessons: Path, poise: Command) -> None:
     shutil.copytree(lessons / "first", "exam")
     shutil.rmtree("exam/dog")

@@ -12,7 +12,7 @@ from poise.errors import UserError
 from poise.store import CHECKPOINT_SECONDS
 from poise.words import json_line, one_line
 
-Trained = Annotated[Path, path_argument("A learner's file, or model.safetensors of a run.")]
+Trained = Annotated[Path, path_argument("A learner's file, or model.safetensors of a run.", readable=False)]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")]
 CHOSEN: Final = "chosen for the images"
 
@@ -26,7 +26,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 
 def learn(
-    model: Annotated[Path, path_argument("The learner's file; made if it is not there.")],
+    model: Annotated[Path, path_argument("The learner's file; made if it is not there.", readable=False)],
     folder: Annotated[Path, path_argument("A folder with one folder of images per class, or a pack.")],
     method: Annotated[str | None, _new_option("lucir, icarl, ranpac, …", "lucir")] = None,
     epochs: Annotated[int | None, _new_option("epochs of each phase.", CHOSEN, least=1)] = None,
@@ -74,7 +74,8 @@ def _memory(word: str | None) -> int | str | None:
 def predict(
     model: Trained,
     paths: Annotated[
-        list[Path], path_argument("Image files, folders with images in and below them, packs (test part).")
+        list[Path],
+        path_argument("Image files, folders with images in and below them, packs (test part).", readable=False),
     ],
     top: Annotated[int, typer.Option("--top", help="How many classes are printed for each image.", min=1)] = 1,
     reject: Annotated[
@@ -107,8 +108,10 @@ def predict(
             failed.append(prediction.unread)
         else:
             say(f"not read: {prediction.unread}")
+    for error in failed[:-1]:
+        say(f"poise: {error}")
     if failed:
-        raise failed[0]
+        raise failed[-1]
     if not read:
         raise UserError("none of these images could be read")
 

@@ -27,9 +27,9 @@ def _expand_paths(path: Path | list[Path] | None) -> Path | list[Path] | None:
     return None if path is None else expand_user(path)
 
 
-def path_argument(meaning: str) -> Any:  # noqa: ANN401 - whatever Typer makes of an argument
-    """An argument that is a path, or several."""
-    return typer.Argument(help=meaning, callback=_expand_paths)
+def path_argument(meaning: str, *, readable: bool = True) -> Any:  # noqa: ANN401 - whatever Typer makes of an argument
+    """An argument that is a path, or several; where it need not be `readable`, the command itself says if it is not."""
+    return typer.Argument(help=meaning, callback=_expand_paths, readable=readable)
 
 
 def path_option(name: str, meaning: str, default: str | None = None) -> Any:  # noqa: ANN401 - Typer's

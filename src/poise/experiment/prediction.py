@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -83,26 +84,32 @@ def predict_paths(
     """The `top` most probable classes of image files, of those in and below folders, and of the images of packs.
 
     Of a pack it is the test part; where it has none, the training part. All paths are looked at before the first image.
+    What cannot be read or is not there, and inside of a folder what may not be listed or is a broken link, is told as
+    `unread`; the others are predicted.
     """
     for given in _list_images(paths):
         if isinstance(given, Pack):
             yield from predict_pack(learner, given, top, reject=reject)
+        elif isinstance(given, Prediction):
+            yield given
         else:
             yield from predict_files(learner, given, top, reject=reject)
 
 
-def _list_images(paths: Sequence[Path]) -> list[list[Path] | Pack]:
-    """Packs, and in one list the image files between two of them."""
-    found: list[list[Path] | Pack] = []
+def _list_images(paths: Sequence[Path]) -> list[list[Path] | Pack | Prediction]:
+    """Packs, in one list the image files between two of them, and what could not be listed."""
+    found: list[list[Path] | Pack | Prediction] = []
     for path in paths:
-        if not path.exists():
-            raise UserError(f"image {path} does not exist; check the path")
-        if _names_pack(path):
+        if os.path.lexists(path) and _names_pack(path):
             found.append(Pack.open(path))
-        elif found and isinstance(found[-1], list):
-            found[-1] += image_files(path)
-        else:
-            found.append(image_files(path))
+            continue
+        unread: dict[Path, UserError] = {}
+        images = image_files(path, unread)  # of a path that leads nowhere, itself: it is told when it is to be read
+        if images and found and isinstance(found[-1], list):
+            found[-1] += images
+        elif images:
+            found.append(images)
+        found += [Prediction(place, unread=error) for place, error in unread.items()]
     return found
 
 
