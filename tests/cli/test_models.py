@@ -199,6 +199,78 @@ def test_a_wrong_option_is_one_line_and_nothing_is_written(words: tuple[str, ...
     assert [path.name for path in Path.cwd().iterdir()] == ["pets"]
 
 
+# Damaged images ------------------------------------------------------------------------------------------------------
+
+
+def _damage(folder: Path, count: int) -> list[Path]:
+    """Some images of each class that no longer are: some have no header, some end in the middle."""
+    found = [path for name in ("cat", "dog") for path in sorted((folder / name).glob("*.png"))[:count]]
+    for number, path in enumerate(found):
+        path.write_bytes(b"no picture" if number % 2 else path.read_bytes()[:300])
+    return found
+
+
+def test_all_images_that_cannot_be_read_are_named_before_anything_is_learned(poise: Command) -> None:
+    folder = pictures(Path("pets"), "cat dog", count=30)
+    bad = _damage(folder, 2)
+    done = poise("learn", "model", folder, *SMALL)
+    assert (done.code, done.out) == (2, "")
+    *each, last = done.err.splitlines()
+    assert [line.split(" cannot be decoded")[0] for line in each] == [f"not read: image {path}" for path in bad]
+    assert last == ("poise: 4 of 60 images cannot be read; replace or remove them, or leave them out with --skip-bad")
+    assert not Path("model").exists()
+    bad = _damage(folder, 12)
+    *each, last = poise("learn", "model", folder).err.splitlines()  # without a size, which is chosen from the files
+    assert len(each) == 20
+    assert "24 of 60 images cannot be read (4 more than are named);" in last
+
+
+def test_one_image_that_cannot_be_read_is_one_line(poise: Command) -> None:
+    folder = pictures(Path("pets"), "cat dog")
+    Path("pets/cat/1.png").write_bytes(b"no picture")
+    done = poise("learn", "model", folder, *SMALL)
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert done.err.startswith("poise: image pets/cat/1.png cannot be decoded (it is no ")
+    assert done.err.endswith("replace or remove it, or leave it out with --skip-bad\n")
+
+
+@pytest.mark.parametrize("options", [SMALL, ("--epochs", "2", "--policy", "fixed", "--memory", "3")])
+def test_bad_images_are_left_out_on_demand_and_each_is_named(options: tuple[str, ...], poise: Command) -> None:
+    folder = pictures(Path("pets"), "cat dog", count=6)
+    bad = _damage(folder, 2)
+    done = poise("learn", "model", folder, *options, "--skip-bad")
+    assert (done.code, done.out) == (0, "model: 2 classes\n")
+    told = [line for line in done.err.splitlines() if line.endswith("; it is left out")]
+    assert [line.split()[1] for line in told] == list(map(str, bad))
+    for path in bad:
+        path.unlink()
+    assert poise("learn", "without", folder, *options).code == 0
+    assert Path("without").read_bytes() == Path("model").read_bytes(), "as if they had not been there"
+
+
+def test_an_interrupted_phase_without_bad_images_is_continued_without_them(
+    lessons: Path, driven: Driven, poise: Command
+) -> None:
+    shutil.copytree(lessons / "first", "pets")
+    for name in ("cat", "dog"):
+        Path("pets", name, "99.png").write_bytes(b"no picture")
+    model = Path.cwd() / "model"
+    words = ("learn", str(model), str(Path.cwd() / "pets"), *SMALL, "--skip-bad")
+    assert driven(EVENT, 6, signal.SIGINT, *words)[0] == 130
+    assert poise(*words).code == 0
+    assert model.read_bytes() == (lessons / "fixed-once").read_bytes()
+
+
+def test_a_class_of_nothing_but_bad_images_is_refused(poise: Command) -> None:
+    folder = pictures(Path("pets"), "cat dog")
+    for path in Path("pets/dog").iterdir():
+        path.write_bytes(b"no picture")
+    done = poise("learn", "model", folder, "--skip-bad")
+    line = "poise: class 'dog' has no image that can be read; replace its images, or remove its folder"
+    assert (done.code, done.err.splitlines()[-1]) == (2, line)
+    assert not Path("model").exists()
+
+
 # Interrupted and continued -------------------------------------------------------------------------------------------
 
 

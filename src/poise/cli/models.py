@@ -40,6 +40,7 @@ def learn(
     seed: Annotated[int | None, _new_option("seed of every random draw.", "0")] = None,
     device: Device = "auto",
     update: Annotated[bool, typer.Option("--update", help="Also train on new images of known classes.")] = False,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out files that cannot be decoded.")] = False,
     restart: Annotated[bool, typer.Option("--restart", help="Discard a phase that was interrupted.")] = False,
     checkpoint_every: Checkpoints = CHECKPOINT_SECONDS,
 ) -> None:
@@ -60,7 +61,8 @@ def learn(
         "seed": seed,
     }
     settings = {name: value for name, value in given.items() if value is not None}
-    learner = ModelFile(model).teach(Lesson(folder, settings, update, device, restart, checkpoint_every), say)
+    lesson = Lesson(folder, settings, update, device, restart, checkpoint_every, skip_bad)
+    learner = ModelFile(model).teach(lesson, say)
     show(f"{model}: {len(learner.classes_)} classes")
 
 

@@ -27,7 +27,7 @@ from poise.data.arrays import array_pixels, stack_images
 from poise.data.decoding import FORMAT_WORDS, known_formats, open_image, room_for
 from poise.data.stores import DenseStore
 from poise.data.suitable import check_room
-from poise.errors import UserError
+from poise.errors import BadImages, UserError
 from poise.files import MOST_IMAGE, expand_user, free_memory, read_bytes, reserve
 from poise.places.folders import UNREADABLE
 
@@ -95,7 +95,7 @@ def _single_path(path: str | Path) -> str:
 
 
 def decode_all(pictures: Sequence[Picture], size: Size, channels: int = 3, short_side: int | None = None) -> Tensor:
-    """These files or PIL images as uint8 [N, channels, H, W]; the first that cannot be decoded is named."""
+    """These files or PIL images as uint8 [N, channels, H, W]; all that cannot be decoded are named (`BadImages`)."""
     check_room(len(pictures), (channels, *size))
     pixels = torch.empty(len(pictures), channels, *size, dtype=torch.uint8)
     _decode_into(pixels, pictures, short_side)
@@ -109,9 +109,25 @@ def decode_store(
 
     Each picture is reduced as soon as it is decoded: large ones never lie in memory together.
     """
-    store = empty_store((len(pictures), channels, *(size or choose_size(pictures))))
+    try:
+        size = size or choose_size(pictures)
+    except BadImages:  # of the few that were looked at
+        _name_bad(pictures)
+        raise
+    store = empty_store((len(pictures), channels, *size))
     _decode_into(store.pixels, pictures, short_side)
     return store
+
+
+def _name_bad(pictures: Sequence[Picture]) -> None:
+    """Refuse all files that cannot be decoded; nothing is kept of the others."""
+    faults: dict[str, UserError] = {}
+    for start in range(0, len(pictures), MOST_AHEAD):
+        some = pictures[start : start + MOST_AHEAD]
+        found = zip(some, decode_each(some, (SIZES[0], SIZES[0])), strict=True)
+        faults |= {str(picture): fault for picture, fault in found if isinstance(fault, UserError)}
+    if faults:
+        raise BadImages(faults)
 
 
 def empty_store(shape: tuple[int, ...]) -> DenseStore:
@@ -142,10 +158,26 @@ def _map_file(shape: tuple[int, ...]) -> Tensor | None:
 
 def _decode_into(pixels: Tensor, pictures: Sequence[Picture], short_side: int | None) -> None:
     channels, size = pixels.shape[1], (pixels.shape[2], pixels.shape[3])
-    work = partial(fit_picture, size=size, channels=channels, short_side=short_side)
+    work = partial(_try_to_fit, size=size, channels=channels, short_side=short_side)
+    faults: dict[str, UserError] = {}
     with _no_warnings(), ThreadPoolExecutor() as pool:
         for index, image in enumerate(map_ahead(pool, work, pictures, MOST_AHEAD)):
-            pixels[index] = torch.from_numpy(image).permute(2, 0, 1)
+            if isinstance(image, UserError):
+                faults[str(pictures[index])] = image
+            else:
+                pixels[index] = torch.from_numpy(image).permute(2, 0, 1)
+    if faults:
+        raise BadImages(faults)
+
+
+def _try_to_fit(picture: Picture, size: Size, channels: int, short_side: int | None) -> Pixels | UserError:
+    """What `fit_picture` gives; of a file that cannot be decoded, why."""
+    try:
+        return fit_picture(picture, size, channels, short_side)
+    except UserError as error:
+        if isinstance(picture, str | Path):
+            return error
+        raise
 
 
 def map_ahead(pool: Executor, work: Callable[[A], B], pieces: Iterable[A], most: int) -> Iterator[B]:
@@ -170,18 +202,13 @@ def suitable_square(side: int) -> Size:
 
 
 def decode_each(
-    paths: Sequence[str | Path], size: tuple[int, int], channels: int = 3, short_side: int | None = None
+    paths: Sequence[Picture], size: tuple[int, int], channels: int = 3, short_side: int | None = None
 ) -> list[Tensor | UserError]:
     """The image of each file as uint8 [channels, H, W]; in the place of one that cannot be decoded, why."""
-
-    def decode(path: str | Path) -> Tensor | UserError:
-        try:
-            return torch.from_numpy(fit_picture(path, size, channels, short_side)).permute(2, 0, 1)
-        except UserError as error:
-            return error
-
+    work = partial(_try_to_fit, size=size, channels=channels, short_side=short_side)
     with _no_warnings(), ThreadPoolExecutor() as pool:
-        return list(pool.map(decode, paths))
+        found = list(pool.map(work, paths))
+    return [each if isinstance(each, UserError) else torch.from_numpy(each).permute(2, 0, 1) for each in found]
 
 
 def suitable_size(side: int) -> int:
@@ -190,12 +217,25 @@ def suitable_size(side: int) -> int:
 
 
 def median_side(pictures: Sequence[Picture]) -> int:
-    """The median shorter side in pixels of the images, from up to 200 of them, evenly spaced."""
+    """The median shorter side in pixels of the images, from up to 200 of them, evenly spaced.
+
+    Those of them that are no image files are named, all at once (`BadImages`).
+    """
     if not pictures:
         raise UserError("no image files to choose a size from; give at least one")
     looked_at = np.unique(np.linspace(0, len(pictures) - 1, _LOOKED_AT).round().astype(int))
+    sides, faults = list[int](), dict[str, UserError]()
     with _no_warnings():
-        return int(np.median([_shorter_side(pictures[index]) for index in looked_at]))
+        for picture in (pictures[index] for index in looked_at):
+            try:
+                sides.append(_shorter_side(picture))
+            except UserError as error:
+                if not isinstance(picture, str | Path):
+                    raise
+                faults[str(picture)] = error
+    if faults:
+        raise BadImages(faults)
+    return int(np.median(sides))
 
 
 def _shorter_side(picture: Picture) -> int:

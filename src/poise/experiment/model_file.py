@@ -10,13 +10,23 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import torch
 
 from poise import files, locks, store
 from poise.data.packs import Pack
-from poise.errors import Damaged, Malformed, OtherImages, OutOfMemory, PoiseError, RunFailed, UserError
+from poise.errors import (
+    MOST_NAMED,
+    BadImages,
+    Damaged,
+    Malformed,
+    OtherImages,
+    OutOfMemory,
+    PoiseError,
+    RunFailed,
+    UserError,
+)
 from poise.experiment.contents import check_unfinished
 from poise.experiment.stopping import CheckpointClock, Stop, as_many_threads, stopping
 from poise.learner import Images, Learner, LearnerState, save_state, warn_of_short_phase
@@ -45,6 +55,7 @@ class Lesson:
         device: where it is learned.
         restart: whether a phase that was interrupted is discarded.
         checkpoint_seconds: between two checkpoints.
+        skip_bad: whether files that cannot be decoded are left out; else they are named, and nothing is learned.
     """
 
     folder: Path
@@ -53,6 +64,7 @@ class Lesson:
     device: str = "auto"
     restart: bool = False
     checkpoint_seconds: float = store.CHECKPOINT_SECONDS
+    skip_bad: bool = False
 
     def describe(self) -> dict[str, Any]:
         """What must be the same when the phase is continued."""
@@ -103,7 +115,7 @@ class ModelFile:
             saved = None if lesson.restart or found is None else self._check_saved(found, lesson)
             with as_many_threads(saved[1]["threads"] if saved else torch.get_num_threads()):
                 learner = self._open(lesson, saved)
-                events = self._begin(learner, lesson, saved)
+                events = self._begin(learner, lesson, saved, say)
                 if saved is not None:
                     say(f"continuing the phase that was interrupted, from {self.pending}")
                 stop = Stop()
@@ -137,14 +149,17 @@ class ModelFile:
             return Learner.from_state(saved[0], device=lesson.device)
         return Learner(**lesson.settings, device=lesson.device)  # type: ignore[arg-type]
 
-    def _begin(self, learner: Learner, lesson: Lesson, saved: Saved | None) -> Iterator[Event]:
+    def _begin(
+        self, learner: Learner, lesson: Lesson, saved: Saved | None, say: Callable[[str], None]
+    ) -> Iterator[Event]:
         """The phase, its images read and checked."""
         images, labels, names = _open_images(lesson.folder)
         known = sorted({label for label in names if label in learner.classes_})
         if known and not lesson.update:
             raise UserError(f"class '{known[0]}' is known already; --update trains on new images of known classes")
         try:
-            events = learner.fitting(images, labels, known="update" if lesson.update else "refuse", forecast=True)
+            known_ones = "update" if lesson.update else "refuse"
+            events = _read_phase(learner, lesson, (images, labels), say, known=known_ones, forecast=True)
         except OtherImages as error:
             begun = saved[1]["folder"] if saved else lesson.folder
             raise UserError(
@@ -207,7 +222,7 @@ class ModelFile:
             asked = Learner.from_state(state.continuing(now), device=lesson.device)
             learner = Learner.from_state(now, device=lesson.device)
         try:
-            asked.fitting(images, labels, known="update")
+            _read_phase(asked, lesson, (images, labels), log.info, known="update")
         except OtherImages:
             return None
         return learner
@@ -290,6 +305,47 @@ def _open_images(folder: Path) -> tuple[Images, Sequence[str] | None, Sequence[s
         return pack, None, pack.class_names
     files, labels = labelled_files(folder)
     return files, labels, labels
+
+
+def _read_phase(
+    learner: Learner,
+    lesson: Lesson,
+    given: tuple[Images, Sequence[str] | None],
+    say: Callable[[str], None],
+    *,
+    known: str,
+    forecast: bool = False,
+) -> Iterator[Event]:
+    """The phase that a learner makes of images; bad files among them are left out, or all of them are named."""
+    images, labels = given
+    try:
+        return learner.fitting(images, labels, known=known, forecast=forecast)
+    except BadImages as error:
+        faults = error.faults
+    assert isinstance(images, list)  # only files can be bad
+    assert labels is not None
+    if not lesson.skip_bad:
+        _refuse_bad(faults, len(images), say)
+    for fault in faults.values():
+        say(f"{fault}; it is left out")
+    good = [(file, label) for file, label in zip(images, labels, strict=True) if str(file) not in faults]
+    empty = sorted(set(labels) - {label for _, label in good})
+    if empty:
+        raise UserError(f"class '{empty[0]}' has no image that can be read; replace its images, or remove its folder")
+    return learner.fitting([file for file, _ in good], [label for _, label in good], known=known, forecast=forecast)
+
+
+def _refuse_bad(faults: Mapping[str, UserError], total: int, say: Callable[[str], None]) -> NoReturn:
+    """Name the files that cannot be read, a line for each, and refuse them."""
+    if len(faults) == 1:
+        raise UserError(f"{next(iter(faults.values()))}, or leave it out with --skip-bad")
+    for fault in itertools.islice(faults.values(), MOST_NAMED):
+        say(f"not read: {fault}")
+    more = f" ({len(faults) - MOST_NAMED} more than are named)" if len(faults) > MOST_NAMED else ""
+    raise UserError(
+        f"{len(faults)} of {total} images cannot be read{more}; replace or remove them, "
+        "or leave them out with --skip-bad"
+    )
 
 
 @contextmanager
