@@ -116,13 +116,19 @@ def read_text(path: str | Path, most: int = MOST_TEXT) -> str:
 
 
 def refuse_other_kinds(path: str | Path, most: int | None = None) -> None:
-    """Refuse a path at which there is no plain file of at most so many bytes, for what opens it by its path."""
-    found = describe(path)
-    if found == "nothing":
-        raise UserError(f"{path} does not exist")
-    if found == "a broken link":
-        raise UserError(f"{path} is a broken link, not a file; mend or remove it")
-    _check_plain(path, Path(path).stat(), most)
+    """Refuse a path at which there is no plain file of at most so many bytes, for what opens it by its path.
+
+    Where nobody may look, it is the system's own `PermissionError`.
+    """
+    try:
+        found = Path(path).stat()
+    except PermissionError:
+        raise
+    except OSError as error:
+        broken = describe(path) == "a broken link"
+        fault = "is a broken link, not a file; mend or remove it" if broken else "does not exist"
+        raise UserError(f"{path} {fault}") from error
+    _check_plain(path, found, most)
 
 
 def main_memory() -> int:

@@ -117,6 +117,8 @@ def write_tensors(
 def read_tensors(path: Path, *, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read a file written by `write_tensors`; any damage raises `Damaged`, another kind `UserError`.
 
+    So does a file that this user may not read; an error of the disk is `Damaged`, in the system's words.
+
     The checksum is looked at first, and is made the same way in every format: damage never looks like a
     newer format or another kind.
     """
@@ -124,7 +126,7 @@ def read_tensors(path: Path, *, kind: str) -> tuple[dict[str, Tensor], dict[str,
 
     if kind == "learner":
         refuse_run_folder(path)
-    files.refuse_other_kinds(path, files.main_memory())
+    refuse_unreadable(path)
     try:
         with _utf8_path(path) as plain, safe_open(plain, framework="pt") as file:
             header = json.loads((file.metadata() or {})["poise"])
@@ -145,9 +147,21 @@ def read_tensors(path: Path, *, kind: str) -> tuple[dict[str, Tensor], dict[str,
 
 def refuse_run_folder(path: Path) -> None:
     """Name the model in a run folder that is given in its place."""
-    if path.is_dir():
+    if files.describe(path) == "a folder":
         found = path / FINAL_MODEL if (path / FINAL_MODEL).is_file() else "the file of a learner"
         raise UserError(f"{path} is a folder, not a file; give {found}")
+
+
+def refuse_unreadable(path: Path) -> None:
+    """Refuse what cannot be opened and read, with the system's reason: safetensors calls all of it missing."""
+    try:
+        files.refuse_other_kinds(path, files.main_memory())
+        with files.open_plain(path) as file:
+            file.read(1)
+    except PermissionError as error:
+        raise UserError(f"{path} may not be read by you ({error.strerror}); change its permissions") from error
+    except OSError as error:
+        raise Damaged(f"{path} cannot be read ({error.strerror}); check the disk that it is on") from error
 
 
 def _refuse_constant(word: str) -> None:

@@ -103,6 +103,16 @@ def test_a_model_that_cannot_be_read_is_one_line(poise: Command) -> None:
     assert poise("predict", "empty", image).code == 2
 
 
+def test_a_model_that_may_not_be_read_is_not_called_damaged(lessons: Path, powerless: list[str]) -> None:
+    shutil.copy(lessons / "fixed-once", "model")
+    Path("model").chmod(0)
+    for words in (("predict", "first/cat/0.png"), ("score", "first"), ("learn", "second")):
+        command = [*powerless, sys.executable, "-m", "poise", words[0], "model", str(lessons / words[1])]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        line = "poise: model may not be read by you (Permission denied); change its permissions\n"
+        assert (done.returncode, done.stderr) == (2, line)
+
+
 def test_files_of_an_older_format_are_one_line_and_exit_code_2(poise: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     image = pictures(Path("pets"), "cat dog") / "cat" / "0.png"
     with monkeypatch.context() as before:
@@ -733,11 +743,9 @@ def test_the_test_part_of_a_pack_is_predicted_with_names_that_lead_to_the_files(
     assert [f"{each['path']}:{each['image']}" for each in found] == names
     digests = [hashlib.blake2b(file.read_bytes(), digest_size=16).hexdigest() for file in files]
     assert [each["source"] for each in found] == digests
-    lines = poise("predict", model, packed).out.splitlines()
+    printed = poise("predict", model, packed).out
     packed.rename("renamed")  # recognised by what is in it
-    assert poise("predict", model, "renamed").out.splitlines() == [
-        line.replace("some.pack", "renamed") for line in lines
-    ]
+    assert poise("predict", model, "renamed").out == printed.replace("some.pack", "renamed")
 
 
 @pytest.mark.parametrize("size", [8, 12])  # mapped as it is; scaled

@@ -91,7 +91,7 @@ class ModelFile:
             raise UserError(
                 f"{path} is a pack of images, not the file of a learner; give the learner first, then images"
             )
-        self._file = self.path.resolve() if self.path.is_symlink() else self.path
+        self._file = self.path.resolve() if os.path.islink(self.path) else self.path  # noqa: PTH114 - pathlib's may raise
         self.pending = self._file.with_name(f"{self._file.name}.pending")
 
     def teach(self, lesson: Lesson, say: Callable[[str], None] = log.info) -> Learner:
@@ -126,7 +126,7 @@ class ModelFile:
 
     def load(self, device: str = "auto") -> Learner:
         """The learner in the file, to predict with."""
-        if not self._file.exists() and self.pending.exists():
+        if files.describe(self._file) == "nothing" and files.describe(self.pending) == "a plain file":
             raise UserError(
                 f"{self.path} does not exist yet: its first phase was interrupted; continue it with 'poise learn'"
             )
@@ -293,6 +293,7 @@ class ModelFile:
         """Of the file as it is; a phase continues what it was begun with and nothing else."""
         if not self._file.exists():
             return None
+        store.refuse_unreadable(self._file)
         with files.open_plain(self._file) as file:
             found = hashlib.file_digest(file, "blake2b").hexdigest()
             return found if files.is_at(file, self._file) else self._digest()  # replaced while it was read
