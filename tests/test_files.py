@@ -294,6 +294,7 @@ def test_an_error_of_the_system_names_the_file_and_not_a_temporary_one(
         with pytest.raises(OSError, match="No space left") as caught:
             files.write_bytes(tmp_path / "some.json", b"new")
     assert caught.value.filename == str(tmp_path / "some.json")
+    assert str(caught.value).endswith("some.json'"), "and no other one"
     assert not list(tmp_path.iterdir())
 
 

@@ -20,7 +20,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
-from poise.errors import UserError
+from poise.errors import RunFailed, UserError
 
 #: The most bytes that are read of a text without a limit of its own, such as a network's source.
 MOST_TEXT: Final = 4 << 20
@@ -235,7 +235,8 @@ def write_bytes(
             temporary.unlink(missing_ok=True)
             raise
     except OSError as error:
-        error.filename, error.filename2 = str(path), None
+        error.filename = str(path)
+        del error.filename2  # set to None, it would still be printed
         raise
     _remove_abandoned(path.parent)
     if sync:
@@ -245,6 +246,23 @@ def write_bytes(
 def is_disk_full(error: BaseException) -> bool:
     """Whether it says that the disk is full, or that this user has no room left on it (a quota)."""
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def explain_refusal(error: OSError, again: str) -> str:
+    """What the system refused, where, and what to do where we know it, in one line; `again` is how to try it again."""
+    if is_disk_full(error):
+        place = f" for {error.filename}" if error.filename else ""
+        return f"no space left{place}; free some, then {again} (nothing that was saved is lost)"
+    return f"{error.filename or 'the system'}: {error.strerror or error}; nothing that was saved is lost"
+
+
+@contextlib.contextmanager
+def explaining_refusals(again: str) -> Iterator[None]:
+    """What the system refuses in here is an error of our own, with the line of `explain_refusal`."""
+    try:
+        yield
+    except OSError as error:
+        raise RunFailed(explain_refusal(error, again)) from error
 
 
 def reserve(handle: int, count: int) -> None:

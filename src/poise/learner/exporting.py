@@ -53,7 +53,9 @@ class Exporting(Views):
             raise UserError("an ONNX file needs the extra: pip install 'poise[export]'; or write a .pt2 file")
         program = _Program(self.model, self.means_, self.preprocessing.scale_and_shift(), self.classifier_).eval()
         with _quietly(), torch.no_grad():
-            files.write_bytes(place, WRITERS[place.suffix](_trace(program, self.shape_), self._document()))
+            data = WRITERS[place.suffix](_trace(program, self.shape_), self._document())
+        with files.explaining_refusals("export it again"):
+            files.write_bytes(place, data)
 
     def _document(self) -> dict[str, Any]:
         """What a program that predicts has to know besides the numbers."""

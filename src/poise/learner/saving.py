@@ -10,7 +10,7 @@ from torch import nn
 
 from poise import locks
 from poise.data import Preprocessing
-from poise.files import expand_user
+from poise.files import expand_user, explaining_refusals
 from poise.learner.phase import Surroundings, with_jitter
 from poise.learner.settings import Settings
 from poise.learner.state import Knowledge, LearnerState, Pending, save_state
@@ -68,7 +68,8 @@ class Saving(Views):
         the file changed, leave it so, and write what it learned beside it.
         """
         file = expand_user(path)
-        save_state(self.state(), file, memory=memory)
+        with explaining_refusals("save it again"):
+            save_state(self.state(), file, memory=memory)
         owner = locks.owner_of(locks.lock_beside(file))
         if owner is not None:
             log.warning("%s is learning into %s: it will leave this file as it is, and save beside it", owner, file)
