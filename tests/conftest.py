@@ -137,10 +137,13 @@ def _ray_missing() -> str:
 
 @pytest.fixture(autouse=True)
 def _hears_ctrl_c() -> Iterator[None]:
-    """Ctrl-C is heard, also by what a test starts; a command that is run in this process ends with it ignored."""
+    """Signals are heard, also by what a test starts; a command that is run in this process ends with them ignored."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    others = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
     yield
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number, handler in others.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture(scope="session")

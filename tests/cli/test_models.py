@@ -396,6 +396,29 @@ def test_killed_after_the_model_was_saved_the_phase_is_finished(
     assert poise("learn", model, "third", "--restart").out == f"{model}: {6 if phase else 4} classes\n"
 
 
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    ("place", "number"),
+    [
+        ("os:fchmod", 2),
+        (RENAMING, 2),
+        ("pathlib:Path:unlink", 1),
+        ("poise.cli.models:show", 1),
+        ("poise.cli.ranks:end", 1),
+    ],
+)
+def test_a_signal_after_the_model_was_saved_does_not_make_a_failure_of_it(
+    signum: int, place: str, number: int, lessons: Path, driven: Driven
+) -> None:
+    model = Path.cwd() / "model"
+    model.write_bytes((lessons / "fixed-once").read_bytes())
+    words = ("learn", str(model), str(lessons / "second"), "--checkpoint-every", "1000000")
+    code, printed = driven(place, number, signum, *words)
+    assert (code, printed.splitlines()[-1]) == (0, f"{model}: 4 classes")
+    assert model.read_bytes() == (lessons / "fixed").read_bytes()
+    assert [path.name for path in Path.cwd().iterdir()] == ["model"]
+
+
 @pytest.fixture
 def interrupted(lessons: Path, driven: Driven) -> Path:
     """A model in the middle of its second phase."""

@@ -48,7 +48,7 @@ def learn(
 
     If it is interrupted, the learner is unchanged, and the same command resumes.
     """
-    from poise.experiment import Lesson, ModelFile
+    from poise.experiment import Lesson, ModelFile, ignore_signals
 
     given = {
         "method": method,
@@ -62,7 +62,7 @@ def learn(
     }
     settings = {name: value for name, value in given.items() if value is not None}
     lesson = Lesson(folder, settings, update, device, restart, checkpoint_every, skip_bad)
-    learner = ModelFile(model).teach(lesson, say)
+    learner = ModelFile(model).teach(lesson, say, ignore_signals)
     show(f"{model}: {len(learner.classes_)} classes")
 
 

@@ -94,10 +94,12 @@ class ModelFile:
         self._file = self.path.resolve() if os.path.islink(self.path) else self.path  # noqa: PTH114 - pathlib's may raise
         self.pending = self._file.with_name(f"{self._file.name}.pending")
 
-    def teach(self, lesson: Lesson, say: Callable[[str], None] = log.info) -> Learner:
+    def teach(
+        self, lesson: Lesson, say: Callable[[str], None] = log.info, done: Callable[[], None] = lambda: None
+    ) -> Learner:
         """Learn the classes in a folder as one more phase, and write the learner to the file.
 
-        Where it continues a phase, it says so.
+        Where it continues a phase, it says so. `done` is called in the last moment before the file is as it stays.
         """
         store.refuse_run_folder(self._file)
         place = self._file.absolute().parent
@@ -109,6 +111,7 @@ class ModelFile:
             began = self._digest()  # before anything is read: what is written from here on is seen at the end
             found = self._find_pending(lesson)
             if found is not None and (learner := self._holding(found, lesson)) is not None:
+                done()
                 self.pending.unlink(missing_ok=True)
                 say(f"{self.path} was saved with this phase before it was interrupted; it is finished")
                 return learner
@@ -121,7 +124,7 @@ class ModelFile:
                 stop = Stop()
                 with stopping(stop):
                     watch_phase(learner, self._with_checkpoints(learner, events, lesson, stop, began))
-                    self._save(learner, began)
+                    self._save(learner, began, done)
         return learner
 
     def load(self, device: str = "auto") -> Learner:
@@ -256,12 +259,13 @@ class ModelFile:
 
     # The end of a phase -----------------------------------------------------------------------------------------
 
-    def _save(self, learner: Learner, began: str | None) -> None:
+    def _save(self, learner: Learner, began: str | None, done: Callable[[], None]) -> None:
         """Write what was learned to the file; beside it, and as a failure, where that has another digest by now."""
 
         def refuse_changed() -> None:
             if self._digest() != began:
                 raise _Changed
+            done()
 
         state = learner.state()
         try:
