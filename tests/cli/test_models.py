@@ -681,6 +681,36 @@ def test_what_may_not_be_read_is_named_and_the_rest_predicted(model: Path, lesso
     Path("mixed/dog").chmod(0o700)
 
 
+def test_what_a_model_holds_for_people_and_for_programs(model: Path, poise: Command) -> None:
+    done = poise("info", model)
+    assert (done.code, done.err) == (0, "")
+    told = dict(line.split(":", 1) for line in done.out.splitlines())
+    assert told["classes"].strip() == "4: cat, dog, eel, fox"
+    assert told["images"].strip() == "8×8 pixels, 3 channels"
+    assert told["kept images"].strip() == "12: cat 3, dog 3, eel 3, fox 3"
+    assert told["phase under way"].strip() == "none"
+    found = json.loads(poise("info", model, "--json").out)
+    learner = Learner.load(model)
+    assert found["classes"] == list(learner.classes_)
+    assert (found["phases"], found["image_size"], found["channels"]) == (2, [8, 8], 3)
+    assert (found["kept_images"], found["network"]) == ([3, 3, 3, 3], learner.architecture)
+    assert (found["method"], found["policy"], found["pending"], found["format"]) == ("lucir", "fixed", False, 2)
+
+
+def test_an_interrupted_phase_of_a_model_is_told(interrupted: Path, poise: Command) -> None:
+    assert json.loads(poise("info", interrupted, "--json").out)["pending"] is True
+    assert "one was interrupted" in poise("info", interrupted).out
+    interrupted.unlink()
+    assert "its first phase was interrupted; continue it with 'poise learn'" in poise("info", interrupted).err
+
+
+def test_what_is_no_model_is_one_line_of_info(poise: Command) -> None:
+    image = pictures(Path("pets"), "cat") / "cat" / "0.png"
+    assert poise("info", image) == Done(1, "", f"poise: {image} is damaged or was not written by poise\n")
+    assert poise("info", "nowhere") == Done(2, "", "poise: nowhere does not exist\n")
+    assert poise("info", "pets") == Done(2, "", "poise: pets is a folder, not a file; give the file of a learner\n")
+
+
 def test_a_score_in_total_and_for_each_class(model: Path, lessons: Path, poise: Command) -> None:
     shutil.copytree(lessons / "first", "exam")
     shutil.rmtree("exam/dog")

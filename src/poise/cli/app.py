@@ -56,6 +56,7 @@ for _command in (
     models.learn,
     models.predict,
     models.score,
+    models.info,
     lists.recipes,
 ):
     app.command()(_command)

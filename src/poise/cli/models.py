@@ -1,4 +1,4 @@
-"""A practitioner's commands: teach a learner, ask it, and see how good it is."""
+"""A practitioner's commands: teach a learner, ask it, see how good it is and what it holds."""
 
 from __future__ import annotations
 
@@ -116,6 +116,18 @@ def predict(
         raise failed[-1]
     if not read:
         raise UserError("none of these images could be read")
+
+
+def info(model: Trained, as_json: Json = False) -> None:
+    """Print what a learner's file holds: classes, phases, image size, network, kept images and how it learns."""
+    from poise.experiment import ModelFile
+
+    found = ModelFile(model).summarise()
+    if as_json:
+        show(json_line(found.as_json()))
+        return
+    for what, how in found.rows():
+        show(f"{what + ':':<17}{how}")
 
 
 def score(

@@ -29,7 +29,7 @@ from poise.errors import (
 )
 from poise.experiment.contents import check_unfinished
 from poise.experiment.stopping import CheckpointClock, Stop, as_many_threads, stopping
-from poise.learner import Images, Learner, LearnerState, save_state, warn_of_short_phase
+from poise.learner import Images, Learner, LearnerState, LearnerSummary, save_state, warn_of_short_phase
 from poise.places import ENDING, is_pack, labelled_files
 from poise.progress import watch_phase
 from poise.schema import contents_of
@@ -129,11 +129,20 @@ class ModelFile:
 
     def load(self, device: str = "auto") -> Learner:
         """The learner in the file, to predict with."""
+        self._refuse_unborn()
+        return Learner.load(self._file, device=device)
+
+    def summarise(self) -> LearnerSummary:
+        """What the file holds, in short; weights and images are not read."""
+        self._refuse_unborn()
+        return LearnerSummary.read(self._file, interrupted=self.pending.exists())
+
+    def _refuse_unborn(self) -> None:
+        """Refuse a file that is not there because its first phase was interrupted."""
         if files.describe(self._file) == "nothing" and files.describe(self.pending) == "a plain file":
             raise UserError(
                 f"{self.path} does not exist yet: its first phase was interrupted; continue it with 'poise learn'"
             )
-        return Learner.load(self._file, device=device)
 
     # Where it starts from ---------------------------------------------------------------------------------------
 
