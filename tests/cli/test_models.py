@@ -195,9 +195,11 @@ def test_options_that_are_not_given_are_the_learners_own_defaults(
         (("--net", "smal"), "did you mean 'small'?"),
         (("--method", "lucri"), "did you mean 'lucir'?"),
         (("--policy", "onlin"), "did you mean 'online'?"),
-        (("--image-size", "4"), "image_size=4 must be"),
-        (("--seed", "-1"), "seed=-1 must be"),
+        (("--image-size", "4"), "--image-size 4 must be"),
+        (("--seed", "-1"), "--seed -1 must be"),
         (("--batch", "1"), "--batch"),
+        (("--memory", "abc"), "--memory abc must be a whole number of images, at least 0, or 'all'"),
+        (("--memory", "-1"), "--memory -1 must be a whole number of images, at least 0, or 'all'"),
         (("--device", "cuda:99"), "cuda:99"),
     ],
 )
@@ -569,6 +571,15 @@ def test_a_model_that_was_only_written_again_is_no_other_one(lessons: Path, pois
         assert process.communicate()[0] == "model: 4 classes\n"
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here: a full output was not tested")
+def test_a_full_standard_output_is_named(lessons: Path) -> None:
+    words = [sys.executable, "-m", "poise", "predict", str(lessons / "fixed"), str(lessons / "first")]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    advice = "free some, then give the same command again (nothing that was saved is lost)"
+    assert (done.returncode, done.stderr) == (1, f"poise: no space left for standard output; {advice}\n")
+
+
 # Predicting and scoring ----------------------------------------------------------------------------------------------
 
 
@@ -917,7 +928,14 @@ def test_images_of_no_known_class_are_rejected_when_asked(model: Path, lessons: 
     assert [row["label"] is None for row in rows] == [len(line) == 2 for line in lines]
     refused = poise("predict", model, folder, "--reject", "1.5")
     assert (refused.code, refused.out) == (2, "")
-    assert "rate=1.5" in refused.err
+    line = "must be a share above 0 and below 1, such as 0.05, or 'saved'"
+    assert refused.err == f"poise: --reject 1.5 {line}\n"
+    small = poise("predict", model, folder, "--reject", "0.0001")
+    line = "--reject 0.0001 is too small for the 12 images that this learner keeps; give at least 0.076924"
+    assert (small.code, small.err) == (2, f"poise: {line}\n")
+    assert poise("predict", model, folder, "--reject", "0.076924").code == 0
+    missing = poise("predict", model, folder, "--reject", "nan")
+    assert missing.err.startswith("poise: --reject nan must be a share")
     refused = poise("predict", model, folder, "--reject", "often")
     assert refused == Done(2, "", "poise: --reject often is neither a share, such as 0.05, nor 'saved'\n")
     missing = poise("predict", model, folder, "--reject", "saved")

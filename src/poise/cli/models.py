@@ -67,10 +67,11 @@ def learn(
 
 
 def _memory(word: str | None) -> int | str | None:
-    try:
-        return int(word) if word is not None else None
-    except ValueError:
+    if word is None or word == "all":
         return word
+    if not word.isdecimal():
+        raise UserError(f"--memory {word} must be a whole number of images, at least 0, or 'all'")
+    return int(word)
 
 
 def predict(

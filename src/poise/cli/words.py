@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from poise.errors import UserError
-from poise.files import expand_user
+from poise.files import expand_user, naming
 from poise.recipes.keys import LIST_KEYS
 from poise.words import one_line, printable
 
@@ -71,7 +71,8 @@ Track = Annotated[str | None, typer.Option("--track", help="Also write to wandb,
 
 def show(text: str) -> None:
     """Print a text as output; what a terminal would obey in the names of others is written out."""
-    typer.echo(printable(text))
+    with naming("standard output"):
+        typer.echo(printable(text))
 
 
 def say(*lines: str) -> None:

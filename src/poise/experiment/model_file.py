@@ -26,6 +26,7 @@ from poise.errors import (
     PoiseError,
     RunFailed,
     UserError,
+    shown,
 )
 from poise.experiment.contents import check_unfinished
 from poise.experiment.stopping import CheckpointClock, Stop, as_many_threads, stopping
@@ -159,7 +160,10 @@ class ModelFile:
             return Learner.from_state(saved[0].continuing(state), device=lesson.device)
         if saved is not None:
             return Learner.from_state(saved[0], device=lesson.device)
-        return Learner(**lesson.settings, device=lesson.device)  # type: ignore[arg-type]
+        try:
+            return Learner(**lesson.settings, device=lesson.device)  # type: ignore[arg-type]
+        except UserError as error:
+            raise UserError(_as_typed(str(error), lesson.settings)) from error
 
     def _begin(
         self, learner: Learner, lesson: Lesson, saved: Saved | None, say: Callable[[str], None]
@@ -377,6 +381,17 @@ def _options(lesson: Mapping[str, Any]) -> str:
     """The options of a command, as they are typed."""
     words = [f"{_option(name)} {value}" for name, value in lesson["settings"].items()]
     return " ".join([*words, *(["--update"] if lesson["update"] else [])]) or "no options"
+
+
+def _as_typed(line: str, settings: Mapping[str, int | str]) -> str:
+    """A line about settings of a learner with the options of the command in their place.
+
+    >>> _as_typed("seed=-1 must be a whole number, at least 0", {"seed": -1})
+    '--seed -1 must be a whole number, at least 0'
+    """
+    for name, value in settings.items():
+        line = line.replace(f"{name}={shown(value)}", f"{_option(name)} {value}")
+    return line
 
 
 def _option(name: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,9 +21,9 @@ from poise.data import decode_each
 from poise.data.packed_images import PackedImage, PackedPart
 from poise.data.packs import Pack
 from poise.errors import UserError
-from poise.learner import Label, Learner
+from poise.learner import Label, Learner, least_images
 from poise.places import ENDING, image_files, is_pack, labelled_files
-from poise.words import one_line
+from poise.words import counted, one_line
 
 log = logging.getLogger(__name__)
 
@@ -182,9 +183,28 @@ def set_reject(learner: Learner, word: str) -> None:
         share = float(word)
     except ValueError:
         raise UserError(f"--reject {word} is neither a share, such as 0.05, nor '{SAVED}'") from None
+    if not 0 < share < 1:
+        raise UserError(f"--reject {word} must be a share above 0 and below 1, such as 0.05, or '{SAVED}'")
+    _refuse_too_small(learner, share, word)
     if learner.reject_thresholds_:
         log.warning("this learner was saved with a reject threshold, which --reject %s would use", SAVED)
     learner.calibrate_reject(share)
+
+
+def _refuse_too_small(learner: Learner, share: float, word: str) -> None:
+    """Refuse a share for which the learner keeps too few images, in the words of the command."""
+    kept = len(learner.memory.reserve) or len(learner.memory.exemplars) if learner.memory is not None else 0
+    if not kept:
+        raise UserError(
+            f"this learner keeps no images to set --reject {word} with; use '--reject {SAVED}' with one that was saved "
+            "with a threshold (calibrate_reject in Python)"
+        )
+    if kept < least_images(share):
+        least = math.ceil(1e6 / (kept + 1)) / 1e6
+        raise UserError(
+            f"--reject {word} is too small for the {counted(kept, 'image')} that this learner keeps; "
+            f"give at least {least:g}"
+        )
 
 
 def _rank_classes(row: NDArray[np.float32], classes: Sequence[Label], top: int) -> tuple[tuple[Label, float], ...]:

@@ -15,6 +15,7 @@ from poise.learner.learner import Learner
 from poise.learner.networks import Shape, build_model
 from poise.learner.opening import judging_work
 from poise.learner.phase import Surroundings
+from poise.learner.rejecting import least_images
 from poise.learner.settings import KEYS, Settings
 from poise.learner.state import Knowledge, LearnerState, Lookup, save_state
 from poise.learner.summary import LearnerSummary
@@ -43,6 +44,7 @@ __all__ = [
     "can_validate",
     "is_computed",
     "judging_work",
+    "least_images",
     "planned_work",
     "save_state",
     "speed_of",
