@@ -580,6 +580,14 @@ def test_a_full_standard_output_is_named(lessons: Path) -> None:
     assert (done.returncode, done.stderr) == (1, f"poise: no space left for standard output; {advice}\n")
 
 
+def test_the_action_of_a_first_phase_is_what_applies_to_it(lessons: Path, poise: Command) -> None:
+    first = poise("learn", "model", lessons / "first", *SMALL).err.splitlines()
+    later = poise("learn", "model", lessons / "second").err.splitlines()
+    (told,), (then,) = ([line for line in lines if line.startswith("  action: ")] for lines in (first, later))
+    assert {word.partition("=")[0] for word in told.split()[1:]} == {"adjustment", "classifier", "lr"}
+    assert {"feature_kd", "logit_kd", "margin", "old_rows"} <= {word.partition("=")[0] for word in then.split()[1:]}
+
+
 # Predicting and scoring ----------------------------------------------------------------------------------------------
 
 
