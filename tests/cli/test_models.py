@@ -78,6 +78,11 @@ def test_learn_then_predict_then_learn_more(poise: Command) -> None:
     assert Path("model").read_bytes() == before
     late = poise("learn", "model", second, "--epochs", "3")
     assert late == Done(2, "", "poise: model exists already; --epochs can only be chosen for a new learner\n")
+    again = poise("learn", "model", first, *words)
+    line = (
+        "model exists already and knows all classes in first; --epochs, --memory can only be chosen for a new learner"
+    )
+    assert again == Done(2, "", f"poise: {line}\n")
     assert poise("learn", "model", second, "--update").out == ("model: 3 classes\n")
 
 

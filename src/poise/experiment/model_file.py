@@ -152,7 +152,9 @@ class ModelFile:
         if self._file.exists():
             if lesson.settings:
                 given = ", ".join(map(_option, lesson.settings))
-                raise UserError(f"{self.path} exists already; {given} can only be chosen for a new learner")
+                names, known = _open_images(lesson.folder)[2], set(LearnerSummary.read(self._file).classes)
+                learned = f" and knows all classes in {lesson.folder}" if set(names) <= known else ""
+                raise UserError(f"{self.path} exists already{learned}; {given} can only be chosen for a new learner")
             state = LearnerState.read(self._file)
             if saved is None:
                 with contents_of(self._file):
