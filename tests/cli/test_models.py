@@ -203,8 +203,9 @@ def test_options_that_are_not_given_are_the_learners_own_defaults(
         (("--image-size", "4"), "--image-size 4 must be"),
         (("--seed", "-1"), "--seed -1 must be"),
         (("--batch", "1"), "--batch"),
-        (("--memory", "abc"), "--memory abc must be a whole number of images, at least 0, or 'all'"),
-        (("--memory", "-1"), "--memory -1 must be a whole number of images, at least 0, or 'all'"),
+        (("--memory", "abc"), "--memory abc must be a whole number of images, from 0 to 1000000000, or 'all'"),
+        (("--memory", "1000000001"), "--memory 1000000001 must be a whole number of images, from 0 to"),
+        (("--memory", "-1"), "--memory -1 must be a whole number of images, from 0 to 1000000000, or 'all'"),
         (("--device", "cuda:99"), "cuda:99"),
     ],
 )

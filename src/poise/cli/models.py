@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from poise.cli.words import Checkpoints, path_argument, say, show
-from poise.errors import UserError
+from poise.errors import MOST, UserError
 from poise.store import CHECKPOINT_SECONDS
 from poise.words import json_line, one_line
 
@@ -69,8 +69,8 @@ def learn(
 def _memory(word: str | None) -> int | str | None:
     if word is None or word == "all":
         return word
-    if not word.isdecimal():
-        raise UserError(f"--memory {word} must be a whole number of images, at least 0, or 'all'")
+    if not word.isdecimal() or len(word) > len(str(MOST)) or int(word) > MOST:
+        raise UserError(f"--memory {word} must be a whole number of images, from 0 to {MOST}, or 'all'")
     return int(word)
 
 
