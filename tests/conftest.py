@@ -7,6 +7,7 @@ import gc
 import importlib.util
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -136,10 +137,13 @@ def _ray_missing() -> str:
 
 @pytest.fixture(autouse=True)
 def _hears_ctrl_c() -> Iterator[None]:
-    """Ctrl-C is heard, also by what a test starts; a command that is run in this process ends with it ignored."""
+    """Signals are heard, also by what a test starts; a command that is run in this process ends with them ignored."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    others = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
     yield
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number, handler in others.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture(scope="session")
@@ -465,6 +469,18 @@ def driven(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driven]:
 
         yield run
         requests.close()
+
+
+@pytest.fixture(scope="session")
+def powerless() -> list[str]:
+    """Words before a command in which permissions count: for root they do not, unless it gives its powers up."""
+    if os.geteuid():
+        return []
+    powers = "-dac_override,-dac_read_search"
+    words = ["setpriv", f"--bounding-set={powers}", f"--inh-caps={powers}"]
+    if shutil.which("setpriv") is None or subprocess.run([*words, "true"], check=False).returncode:
+        pytest.skip("root cannot give up its powers here: what may not be read was not tested")
+    return words
 
 
 # `peak_while(work)`: what the work returns, and the peak of anonymous memory while it went on, in bytes above before.

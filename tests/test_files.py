@@ -158,6 +158,19 @@ def test_a_write_that_fails_midway_leaves_the_old_file(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["some.json"]  # noqa: PTH208
 
 
+def test_what_is_refused_in_the_last_moment_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+
+    def refuse() -> None:
+        raise UserError("not now")
+
+    with pytest.raises(UserError, match="not now"):
+        files.write_bytes(path, b"new", check=refuse)
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]
+    assert path.read_bytes() == b"old"
+
+
 def test_what_a_killed_writer_left_behind_is_no_obstacle(tmp_path: Path) -> None:
     (tmp_path / f".some.json.{7:016x}.poise.tmp").write_bytes(b"half of a long docum")
     files.write_bytes(tmp_path / "some.json", b"new")
@@ -222,6 +235,7 @@ def test_an_error_of_the_system_names_the_file_and_not_a_temporary_one(
         with pytest.raises(OSError, match="No space left") as caught:
             files.write_bytes(tmp_path / "some.json", b"new")
     assert caught.value.filename == str(tmp_path / "some.json")
+    assert str(caught.value).endswith("some.json'"), "and no other one"
     assert not list(tmp_path.iterdir())
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -47,6 +48,18 @@ def test_another_process_is_refused_with_the_number_of_the_owner(holder: subproc
     with locks.locked(tmp_path / "lock", "is busy", sign=True):
         assert str(os.getpid()) in (tmp_path / "lock").read_text()
     assert not (tmp_path / "lock").exists()
+
+
+def test_who_holds_a_lock_can_be_asked(holder: subprocess.Popen[str], tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    assert locks.owner_of(path) == f"process {holder.pid} on {socket.gethostname()}"
+    holder.kill()
+    holder.wait()
+    assert path.exists()
+    assert locks.owner_of(path) is None, "it is dead"
+    with locks.locked(path, "is busy", sign=True):
+        assert locks.owner_of(path) is None, "it is this process"
+    assert locks.owner_of(path) is None, "there is no lock"
 
 
 def test_the_lock_of_a_dead_process_is_taken_over(holder: subprocess.Popen[str], tmp_path: Path) -> None:

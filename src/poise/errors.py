@@ -10,6 +10,9 @@ from collections.abc import Iterable, Mapping
 from numbers import Integral, Real
 from typing import Any, Final
 
+#: How many bad files are named, each of them, where there are more.
+MOST_NAMED: Final = 20
+
 
 class PoiseError(Exception):
     """The base of every error that poise raises on purpose; its text is one line that says what to do."""
@@ -44,6 +47,23 @@ def _with_base(theirs: type[Exception]) -> type[NotLearned]:
 
 class OtherImages(UserError):
     """A phase that was saved in its middle is to be continued with other images than it was started with."""
+
+
+class BadImages(UserError):
+    """Image files that cannot be read. All of them are in `faults`, each with the line about it.
+
+    >>> faults = {"a.png": UserError("image a.png is empty"), "b.png": UserError("image b.png is a broken link")}
+    >>> print(BadImages(faults))
+    2 images cannot be read: a.png, b.png; the first: image a.png is empty
+    """
+
+    def __init__(self, faults: Mapping[str, UserError]) -> None:
+        self.faults = dict(faults)
+        names, first = list(self.faults), str(next(iter(self.faults.values())))
+        more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+        listed = ", ".join(names[:MOST_NAMED])
+        one = len(names) == 1
+        super().__init__(first if one else f"{len(names)} images cannot be read: {listed}{more}; the first: {first}")
 
 
 class RunFailed(PoiseError):

@@ -15,12 +15,12 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from poise.errors import UserError
+from poise.errors import RunFailed, UserError
 
 #: The most bytes that are read of a text without a limit of its own, such as a network's source.
 MOST_TEXT: Final = 4 << 20
@@ -102,13 +102,19 @@ def read_text(path: str | Path, most: int = MOST_TEXT) -> str:
 
 
 def refuse_other_kinds(path: str | Path, most: int) -> None:
-    """Refuse a path at which there is no plain file of at most so many bytes, for what opens it by its path."""
-    found = describe(path)
-    if found == "nothing":
-        raise UserError(f"{path} does not exist")
-    if found == "a broken link":
-        raise UserError(f"{path} is a broken link, not a file; mend or remove it")
-    _check_plain(path, Path(path).stat(), most)
+    """Refuse a path at which there is no plain file of at most so many bytes, for what opens it by its path.
+
+    Where nobody may look, it is the system's own `PermissionError`.
+    """
+    try:
+        found = Path(path).stat()
+    except PermissionError:
+        raise
+    except OSError as error:
+        broken = describe(path) == "a broken link"
+        fault = "is a broken link, not a file; mend or remove it" if broken else "does not exist"
+        raise UserError(f"{path} {fault}") from error
+    _check_plain(path, found, most)
 
 
 def describe(path: str | Path) -> str:
@@ -116,7 +122,7 @@ def describe(path: str | Path) -> str:
     try:
         return _kind(Path(path).stat())
     except OSError:
-        return "a broken link" if Path(path).is_symlink() else "nothing"
+        return "a broken link" if os.path.islink(path) else "nothing"  # noqa: PTH114 - pathlib's may raise
 
 
 def _kind(found: os.stat_result) -> str:
@@ -138,12 +144,20 @@ def _too_large(path: str | Path, most: int) -> UserError:
 # Writing --------------------------------------------------------------------------------------------------------------
 
 
-def write_bytes(path: Path, data: bytes, *, sync: bool = True, like: Path | None = None) -> None:
+def write_bytes(
+    path: Path,
+    data: bytes,
+    *,
+    sync: bool = True,
+    like: Path | None = None,
+    check: Callable[[], None] = lambda: None,
+) -> None:
     """Put `data` at `path` atomically: a new temporary file, fsync, rename, fsync of the folder.
 
     A link at `path` is replaced and not followed. Temporary files that killed processes left in the folder are removed.
     Without `sync` the disk is not waited for: for what can be made again. The new file has the permissions of the one
-    that it replaces, or of the one at `like`, where there is one. An error of the system names `path`.
+    that it replaces, or of the one at `like`, where there is one. An error of the system names `path`. `check` is
+    called in the last moment before the new file takes its place, and may refuse it: then the old one stays.
     """
     _refuse_special(path)
     old = _plain_at(like) or _plain_at(path)
@@ -157,12 +171,14 @@ def write_bytes(path: Path, data: bytes, *, sync: bool = True, like: Path | None
                     _copy_permissions(file.fileno(), old)
                 if sync:
                     os.fsync(file.fileno())
+                check()
                 temporary.replace(path)  # still locked
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
     except OSError as error:
-        error.filename, error.filename2 = str(path), None
+        error.filename = str(path)
+        del error.filename2  # set to None, it would still be printed
         raise
     _remove_abandoned(path.parent)
     if sync:
@@ -172,6 +188,23 @@ def write_bytes(path: Path, data: bytes, *, sync: bool = True, like: Path | None
 def is_disk_full(error: BaseException) -> bool:
     """Whether it says that the disk is full, or that this user has no room left on it (a quota)."""
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def explain_refusal(error: OSError, again: str) -> str:
+    """What the system refused, where, and what to do where we know it, in one line; `again` is how to try it again."""
+    if is_disk_full(error):
+        place = f" for {error.filename}" if error.filename else ""
+        return f"no space left{place}; free some, then {again} (nothing that was saved is lost)"
+    return f"{error.filename or 'the system'}: {error.strerror or error}; nothing that was saved is lost"
+
+
+@contextlib.contextmanager
+def explaining_refusals(again: str) -> Iterator[None]:
+    """What the system refuses in here is an error of our own, with the line of `explain_refusal`."""
+    try:
+        yield
+    except OSError as error:
+        raise RunFailed(explain_refusal(error, again)) from error
 
 
 def reserve(handle: int, count: int) -> None:

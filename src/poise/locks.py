@@ -9,11 +9,14 @@ import re
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO, Final, NamedTuple
 
 from poise import files
 from poise.errors import UserError
+
+_BUSY: Final = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)  # how the system says that another one holds a lock
 
 
 @contextmanager
@@ -47,6 +50,25 @@ def locked(
                 path.unlink(missing_ok=True)  # before the lock ends: nobody else can have signed it
 
 
+def lock_beside(path: Path) -> Path:
+    """Where the lock of a single file lies."""
+    return path.with_name(f".{path.name}.lock")
+
+
+def owner_of(path: Path) -> str | None:
+    """Which other process holds this lock at the moment, by what it signed; None if none does, or nobody can tell."""
+    try:
+        with files.open_plain(path) as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except OSError as error:
+                found = _Signature.read(file) if error.errno in _BUSY else None
+                return found.owner if found is not None and found.owner != this_process() else None
+    except (OSError, UserError):  # there is no such lock
+        pass
+    return None
+
+
 @contextmanager
 def one_at_a_time(folder: Path) -> Iterator[None]:
     """Wait until no other process is in here, for what takes a moment; where a disk has no locks, nothing waits."""
@@ -67,7 +89,7 @@ def _open_locked(path: Path, busy: str, may_replace: Callable[[_Signature], bool
             if files.is_at(file, path):
                 return file
         except OSError as error:
-            is_busy = error.errno in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
+            is_busy = error.errno in _BUSY
             owner = _Signature.read(file)
             replaced = is_busy and owner is not None and may_replace(owner)
             if replaced and files.is_at(file, path):  # not the lock of another one that was as quick
@@ -92,7 +114,7 @@ class _Signature(NamedTuple):
     host: str
 
     @classmethod
-    def read(cls, file: BinaryIO) -> _Signature | None:
+    def read(cls, file: BinaryIO | BufferedReader) -> _Signature | None:
         """What is in a lock; None if that is no signature."""
         file.seek(0)
         found = _SIGNATURE.fullmatch(file.read(1000))

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.table import Column
 from rich.text import Text
 
-from poise.actions import Action
+from poise.actions import Action, is_weight
 from poise.meter import Done, Meter, Worker, step_number
 from poise.training import Event, events
 from poise.words import duration, one_line, printable
@@ -178,8 +178,18 @@ def _lines_of(event: Event, phases: int | None) -> list[str]:
     if isinstance(event, events.PhaseStarted):
         return [_phase_line(event, phases)]
     if isinstance(event, events.ActionDecided):
-        return [f"  action: {Action(**event.action)}"]
+        return [f"  action: {_applying(event)}"]
     return []
+
+
+def _applying(event: events.ActionDecided) -> Action:
+    """What the action says of its phase: in the first one nothing is distilled, and there are no old classes."""
+    told = {name: value for name, value in event.action.items() if event.phase or not _needs_old_classes(name)}
+    return Action(**told)
+
+
+def _needs_old_classes(axis: str) -> bool:
+    return is_weight(axis) or axis in ("old_rows", "balance")
 
 
 def _phase_line(event: events.PhaseStarted, phases: int | None) -> str:

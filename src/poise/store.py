@@ -12,11 +12,11 @@ import io
 import json
 import lzma
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from poise import files, ram
 from poise.errors import Damaged, UserError
@@ -35,6 +35,14 @@ PACKED = ".xz"  # what the name of a journal ends with that was compressed to be
 _MOST_UNPACKED = 2**30  # bytes of such a journal
 _MOST_UNPACKING = 2**28  # bytes of memory that unpacking it may take
 DIGEST = "digest"  # the last key of a document that has one
+
+
+class Summary(NamedTuple):
+    """What is known of a file of tensors without reading all of it."""
+
+    meta: dict[str, Any]
+    shapes: dict[str, tuple[int, ...]]
+    tensors: dict[str, Tensor]
 
 
 def refuse_bad_place(path: Path) -> None:
@@ -93,17 +101,23 @@ def digest_of_tensors(tensors: Mapping[str, Tensor]) -> str:
 
 
 def write_tensors(
-    path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], *, kind: str, like: Path | None = None
+    path: Path,
+    tensors: Mapping[str, Tensor],
+    meta: Mapping[str, Any],
+    *,
+    kind: str,
+    like: Path | None = None,
+    check: Callable[[], None] = lambda: None,
 ) -> None:
     """Write tensors and a JSON document as one safetensors file of the given kind.
 
-    Where there is a file at `like`, it has the permissions of that one.
+    Where there is a file at `like`, it has the permissions of that one. `check` may refuse it in the last moment.
     """
     plain = _plain_tensors(tensors)
     document = json.dumps({"kind": kind, "format": FORMAT, "meta": meta}, allow_nan=False)
     header = {"sum": _checksum(plain, document), "document": document}
     # One entry only: safetensors writes its metadata in the order of a hash table, anew in every process.
-    files.write_bytes(path, _to_bytes(plain, {"poise": json.dumps(header)}), like=like)
+    files.write_bytes(path, _to_bytes(plain, {"poise": json.dumps(header)}), like=like, check=check)
 
 
 def tensors_to_bytes(tensors: Mapping[str, Tensor]) -> bytes:
@@ -131,37 +145,76 @@ def _to_bytes(tensors: dict[str, Tensor], header: dict[str, str] | None = None) 
 def read_tensors(path: Path, *, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read a file written by `write_tensors`; any damage raises `Damaged`, another kind `UserError`.
 
+    So does a file that this user may not read; an error of the disk is `Damaged`, in the system's words.
+
     The checksum is looked at first, and is made the same way in every format: damage never looks like a
     newer format or another kind.
     """
+    with _open_tensors(path, kind) as file:
+        header = json.loads((file.metadata() or {})["poise"])
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        intact = header["sum"] == _checksum(tensors, header["document"])
+        document = json.loads(header["document"], parse_constant=_refuse_constant) if intact else {}
+    if not intact:
+        raise Damaged(f"{path} is damaged: its contents do not match their checksum")
+    return tensors, _checked_meta(path, document, kind)
+
+
+def read_summary(path: Path, names: Sequence[str], *, kind: str) -> Summary:
+    """The document of a file written by `write_tensors`, the shapes of its tensors, and those of them that are named.
+
+    The others are not read, which is quick, so that damage in them is not noticed.
+    """
+    with _open_tensors(path, kind) as file:
+        document = json.loads(json.loads((file.metadata() or {})["poise"])["document"], parse_constant=_refuse_constant)
+        shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+        tensors = {name: file.get_tensor(name) for name in names if name in shapes}
+    return Summary(_checked_meta(path, document, kind), shapes, tensors)
+
+
+@contextmanager
+def _open_tensors(path: Path, kind: str) -> Iterator[Any]:
+    """A file of tensors, opened; what cannot be understood in it while it is read is damage."""
     from safetensors import SafetensorError, safe_open
 
     if kind == "learner":
-        _refuse_run_folder(path)
-    files.refuse_other_kinds(path, ram.main_memory())
+        refuse_run_folder(path)
+    refuse_unreadable(path)
     try:
         with _utf8_path(path) as plain, safe_open(plain, framework="pt") as file:
-            header = json.loads((file.metadata() or {})["poise"])
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        intact = header["sum"] == _checksum(tensors, header["document"])
-        document = json.loads(header["document"], parse_constant=_refuse_constant) if intact else {}
+            yield file
     except (SafetensorError, OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise Damaged(f"{path} is damaged or was not written by poise") from error
-    if not intact:
-        raise Damaged(f"{path} is damaged: its contents do not match their checksum")
+
+
+def _checked_meta(path: Path, document: Any, kind: str) -> dict[str, Any]:  # noqa: ANN401 - whatever was in the file
+    """The plain values of a document, refused where it is of another kind or format."""
     if not isinstance(document, dict) or not isinstance(document.get("meta"), dict):
         raise Damaged(f"{path} is damaged or was not written by poise")
     check_format(path, document.get("format"), FORMAT)
     if document.get("kind") != kind:
         raise UserError(f"{path} is a {document.get('kind')} file of poise, not a {kind} file")
-    return tensors, document["meta"]
+    meta: dict[str, Any] = document["meta"]
+    return meta
 
 
-def _refuse_run_folder(path: Path) -> None:
+def refuse_run_folder(path: Path) -> None:
     """Name the model in a run folder that is given in its place."""
-    if path.is_dir():
+    if files.describe(path) == "a folder":
         found = path / FINAL_MODEL if (path / FINAL_MODEL).is_file() else "the file of a learner"
         raise UserError(f"{path} is a folder, not a file; give {found}")
+
+
+def refuse_unreadable(path: Path) -> None:
+    """Refuse what cannot be opened and read, with the system's reason: safetensors calls all of it missing."""
+    try:
+        files.refuse_other_kinds(path, ram.main_memory())
+        with files.open_plain(path) as file:
+            file.read(1)
+    except PermissionError as error:
+        raise UserError(f"{path} may not be read by you ({error.strerror}); change its permissions") from error
+    except OSError as error:
+        raise Damaged(f"{path} cannot be read ({error.strerror}); check the disk that it is on") from error
 
 
 def _refuse_constant(word: str) -> None:

@@ -11,7 +11,8 @@ import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -77,6 +78,11 @@ def test_learn_then_predict_then_learn_more(poise: Command) -> None:
     assert Path("model").read_bytes() == before
     late = poise("learn", "model", second, "--epochs", "3")
     assert late == Done(2, "", "poise: model exists already; --epochs can only be chosen for a new learner\n")
+    again = poise("learn", "model", first, *words)
+    line = (
+        "model exists already and knows all classes in first; --epochs, --memory can only be chosen for a new learner"
+    )
+    assert again == Done(2, "", f"poise: {line}\n")
     assert poise("learn", "model", second, "--update").out == ("model: 3 classes\n")
 
 
@@ -100,6 +106,16 @@ def test_a_model_that_cannot_be_read_is_one_line(poise: Command) -> None:
         assert done.err == "poise: model is damaged or was not written by poise\n"
     Path("empty").mkdir()
     assert poise("predict", "empty", image).code == 2
+
+
+def test_a_model_that_may_not_be_read_is_not_called_damaged(lessons: Path, powerless: list[str]) -> None:
+    shutil.copy(lessons / "fixed-once", "model")
+    Path("model").chmod(0)
+    for words in (("predict", "first/cat/0.png"), ("score", "first"), ("learn", "second")):
+        command = [*powerless, sys.executable, "-m", "poise", words[0], "model", str(lessons / words[1])]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        line = "poise: model may not be read by you (Permission denied); change its permissions\n"
+        assert (done.returncode, done.stderr) == (2, line)
 
 
 def test_files_of_an_older_format_are_one_line_and_exit_code_2(poise: Command, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,9 +200,12 @@ def test_options_that_are_not_given_are_the_learners_own_defaults(
         (("--net", "smal"), "did you mean 'small'?"),
         (("--method", "lucri"), "did you mean 'lucir'?"),
         (("--policy", "onlin"), "did you mean 'online'?"),
-        (("--image-size", "4"), "image_size=4 must be"),
-        (("--seed", "-1"), "seed=-1 must be"),
+        (("--image-size", "4"), "--image-size 4 must be"),
+        (("--seed", "-1"), "--seed -1 must be"),
         (("--batch", "1"), "--batch"),
+        (("--memory", "abc"), "--memory abc must be a whole number of images, from 0 to 1000000000, or 'all'"),
+        (("--memory", "1000000001"), "--memory 1000000001 must be a whole number of images, from 0 to"),
+        (("--memory", "-1"), "--memory -1 must be a whole number of images, from 0 to 1000000000, or 'all'"),
         (("--device", "cuda:99"), "cuda:99"),
     ],
 )
@@ -196,6 +215,78 @@ def test_a_wrong_option_is_one_line_and_nothing_is_written(words: tuple[str, ...
     assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
     assert line in done.err
     assert [path.name for path in Path.cwd().iterdir()] == ["pets"]
+
+
+# Damaged images ------------------------------------------------------------------------------------------------------
+
+
+def _damage(folder: Path, count: int) -> list[Path]:
+    """Some images of each class that no longer are: some have no header, some end in the middle."""
+    found = [path for name in ("cat", "dog") for path in sorted((folder / name).glob("*.png"))[:count]]
+    for number, path in enumerate(found):
+        path.write_bytes(b"no picture" if number % 2 else path.read_bytes()[:300])
+    return found
+
+
+def test_all_images_that_cannot_be_read_are_named_before_anything_is_learned(poise: Command) -> None:
+    folder = pictures(Path("pets"), "cat dog", count=30)
+    bad = _damage(folder, 2)
+    done = poise("learn", "model", folder, *SMALL)
+    assert (done.code, done.out) == (2, "")
+    *each, last = done.err.splitlines()
+    assert [line.split(" cannot be decoded")[0] for line in each] == [f"not read: image {path}" for path in bad]
+    assert last == ("poise: 4 of 60 images cannot be read; replace or remove them, or leave them out with --skip-bad")
+    assert not Path("model").exists()
+    bad = _damage(folder, 12)
+    *each, last = poise("learn", "model", folder).err.splitlines()  # without a size, which is chosen from the files
+    assert len(each) == 20
+    assert "24 of 60 images cannot be read (4 more than are named);" in last
+
+
+def test_one_image_that_cannot_be_read_is_one_line(poise: Command) -> None:
+    folder = pictures(Path("pets"), "cat dog")
+    Path("pets/cat/1.png").write_bytes(b"no picture")
+    done = poise("learn", "model", folder, *SMALL)
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert done.err.startswith("poise: image pets/cat/1.png cannot be decoded (it is no ")
+    assert done.err.endswith("replace or remove it, or leave it out with --skip-bad\n")
+
+
+@pytest.mark.parametrize("options", [SMALL, ("--epochs", "2", "--policy", "fixed", "--memory", "3")])
+def test_bad_images_are_left_out_on_demand_and_each_is_named(options: tuple[str, ...], poise: Command) -> None:
+    folder = pictures(Path("pets"), "cat dog", count=6)
+    bad = _damage(folder, 2)
+    done = poise("learn", "model", folder, *options, "--skip-bad")
+    assert (done.code, done.out) == (0, "model: 2 classes\n")
+    told = [line for line in done.err.splitlines() if line.endswith("; it is left out")]
+    assert [line.split()[1] for line in told] == list(map(str, bad))
+    for path in bad:
+        path.unlink()
+    assert poise("learn", "without", folder, *options).code == 0
+    assert Path("without").read_bytes() == Path("model").read_bytes(), "as if they had not been there"
+
+
+def test_an_interrupted_phase_without_bad_images_is_continued_without_them(
+    lessons: Path, driven: Driven, poise: Command
+) -> None:
+    shutil.copytree(lessons / "first", "pets")
+    for name in ("cat", "dog"):
+        Path("pets", name, "99.png").write_bytes(b"no picture")
+    model = Path.cwd() / "model"
+    words = ("learn", str(model), str(Path.cwd() / "pets"), *SMALL, "--skip-bad")
+    assert driven(EVENT, 6, signal.SIGINT, *words)[0] == 130
+    assert poise(*words).code == 0
+    assert model.read_bytes() == (lessons / "fixed-once").read_bytes()
+
+
+def test_a_class_of_nothing_but_bad_images_is_refused(poise: Command) -> None:
+    folder = pictures(Path("pets"), "cat dog")
+    for path in Path("pets/dog").iterdir():
+        path.write_bytes(b"no picture")
+    done = poise("learn", "model", folder, "--skip-bad")
+    line = "poise: class 'dog' has no image that can be read; replace its images, or remove its folder"
+    assert (done.code, done.err.splitlines()[-1]) == (2, line)
+    assert not Path("model").exists()
 
 
 # Interrupted and continued -------------------------------------------------------------------------------------------
@@ -313,6 +404,29 @@ def test_killed_after_the_model_was_saved_the_phase_is_finished(
     assert poise("learn", model, "third", "--restart").out == f"{model}: {6 if phase else 4} classes\n"
 
 
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    ("place", "number"),
+    [
+        ("os:fchmod", 2),
+        (RENAMING, 2),
+        ("pathlib:Path:unlink", 1),
+        ("poise.cli.models:show", 1),
+        ("poise.cli.ranks:end", 1),
+    ],
+)
+def test_a_signal_after_the_model_was_saved_does_not_make_a_failure_of_it(
+    signum: int, place: str, number: int, lessons: Path, driven: Driven
+) -> None:
+    model = Path.cwd() / "model"
+    model.write_bytes((lessons / "fixed-once").read_bytes())
+    words = ("learn", str(model), str(lessons / "second"), "--checkpoint-every", "1000000")
+    code, printed = driven(place, number, signum, *words)
+    assert (code, printed.splitlines()[-1]) == (0, f"{model}: 4 classes")
+    assert model.read_bytes() == (lessons / "fixed").read_bytes()
+    assert [path.name for path in Path.cwd().iterdir()] == ["model"]
+
+
 @pytest.fixture
 def interrupted(lessons: Path, driven: Driven) -> Path:
     """A model in the middle of its second phase."""
@@ -395,6 +509,91 @@ def test_a_second_process_is_refused_at_once_and_names_the_first(lessons: Path, 
     assert [path.name for path in Path.cwd().iterdir()] == ["model"]
 
 
+@contextmanager
+def _paused_in_a_phase(model: str, *given: Path | str) -> Iterator[subprocess.Popen[str]]:
+    """Another process that has begun to learn into a model, paused until it is continued."""
+    words = [sys.executable, "-m", "poise", "learn", model, *map(str, given)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            assert any("  action: " in line for line in process.stderr)  # it has begun to train
+            process.send_signal(signal.SIGSTOP)
+            yield process
+        finally:
+            process.kill()
+
+
+LONGER = ("--epochs", "60", *SMALL[2:])  # long enough to be stopped in the middle
+
+
+def test_what_another_process_saved_meanwhile_is_kept_and_so_is_what_was_learned(
+    lessons: Path, poise: Command, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert poise("learn", "pets.st", lessons / "first", *LONGER).code == 0
+    Path("pets-learned.st").write_text("somebody's own")
+    with _paused_in_a_phase("pets.st", lessons / "second") as process:
+        Learner.load("pets.st").remove("cat").save("pets.st")
+        assert f"process {process.pid} on " in caplog.messages[-1]
+        assert "is learning into pets.st: it will leave this file as it is, and save beside it" in caplog.messages[-1]
+        withdrawn = Path("pets.st").read_bytes()
+        process.send_signal(signal.SIGCONT)
+        printed, told = process.communicate()
+    assert (process.returncode, printed) == (1, "")
+    assert told.splitlines()[-1] == (
+        "poise: pets.st was changed by another process meanwhile and is left so; what was learned, without that "
+        "change, is in pets-learned-2.st; give the same command again to learn it into the changed file, then delete "
+        "that one"
+    )
+    assert Path("pets.st").read_bytes() == withdrawn
+    assert Learner.load("pets-learned-2.st").classes_ == ("cat", "dog", "eel", "fox")
+    assert Path("pets-learned.st").read_text() == "somebody's own"
+    assert poise("learn", "pets.st", lessons / "second").out == "pets.st: 3 classes\n"
+    assert Learner.load("pets.st").classes_ == ("dog", "eel", "fox")
+
+
+@pytest.mark.parametrize("word", ["made", "removed"])
+def test_a_model_that_appears_or_disappears_meanwhile_is_left_so(word: str, lessons: Path, poise: Command) -> None:
+    words: tuple[Path | str, ...] = (lessons / "first", *LONGER)
+    if word == "removed":
+        assert poise("learn", "model", *words).code == 0
+        words = (lessons / "second",)
+    with _paused_in_a_phase("model", *words) as process:
+        Path("model").write_text("another one") if word == "made" else Path("model").unlink()
+        process.send_signal(signal.SIGCONT)
+        _, told = process.communicate()
+    assert process.returncode == 1
+    assert f"model was {word} by another process meanwhile and is left so" in told.splitlines()[-1]
+    assert Path("model").exists() is (word == "made")
+    assert len(Learner.load("model-learned").classes_) == (2 if word == "made" else 4)
+
+
+def test_a_model_that_was_only_written_again_is_no_other_one(lessons: Path, poise: Command) -> None:
+    assert poise("learn", "model", lessons / "first", *LONGER).code == 0
+    with _paused_in_a_phase("model", lessons / "second") as process:
+        data = Path("model").read_bytes()
+        Path("model").unlink()
+        Path("model").write_bytes(data)
+        process.send_signal(signal.SIGCONT)
+        assert process.communicate()[0] == "model: 4 classes\n"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here: a full output was not tested")
+def test_a_full_standard_output_is_named(lessons: Path) -> None:
+    words = [sys.executable, "-m", "poise", "predict", str(lessons / "fixed"), str(lessons / "first")]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    advice = "free some, then give the same command again (nothing that was saved is lost)"
+    assert (done.returncode, done.stderr) == (1, f"poise: no space left for standard output; {advice}\n")
+
+
+def test_the_action_of_a_first_phase_is_what_applies_to_it(lessons: Path, poise: Command) -> None:
+    first = poise("learn", "model", lessons / "first", *SMALL).err.splitlines()
+    later = poise("learn", "model", lessons / "second").err.splitlines()
+    (told,), (then,) = ([line for line in lines if line.startswith("  action: ")] for lines in (first, later))
+    assert {word.partition("=")[0] for word in told.split()[1:]} == {"adjustment", "classifier", "lr"}
+    assert {"feature_kd", "logit_kd", "margin", "old_rows"} <= {word.partition("=")[0] for word in then.split()[1:]}
+
+
 # Predicting and scoring ----------------------------------------------------------------------------------------------
 
 
@@ -450,6 +649,91 @@ def test_what_cannot_be_read_is_named_and_the_rest_predicted(model: Path, lesson
     assert poise("predict", model, "only").code == 2
     Path("empty").mkdir()
     assert "empty has no image" in poise("predict", model, "empty").err
+
+
+def test_every_named_file_that_fails_is_named_and_all_others_are_predicted(
+    model: Path, lessons: Path, poise: Command
+) -> None:
+    Path("broken.png").write_bytes(b"no picture")
+    Path("loose.png").symlink_to("nowhere")
+    good = [lessons / "first" / "cat" / "0.png", lessons / "second" / "fox" / "50.png"]
+    words = ("broken.png", good[0], "nowhere.png", "nowhere.pack", good[1], "loose.png")
+    done = poise("predict", model, *words)
+    assert done.code == 2
+    assert [line.split("\t")[0] for line in done.out.splitlines()] == list(map(str, good))
+    lines = done.err.splitlines()
+    assert [line.split()[:3] for line in lines] == [
+        ["poise:", "image", name] for name in ("broken.png", "nowhere.png", "nowhere.pack", "loose.png")
+    ]
+    assert lines[1] == "poise: image nowhere.png does not exist; check the path"
+    assert lines[3] == "poise: image loose.png is a broken link; mend or remove it"
+    found = [json.loads(line) for line in poise("predict", model, *words, "--json").out.splitlines()]
+    assert [row["path"] for row in found] == list(map(str, words))
+    assert ["error" in row for row in found] == [word not in good for word in words]
+    assert found[2]["error"] == "image nowhere.png does not exist; check the path"
+
+
+def test_a_broken_link_in_a_folder_is_named_and_the_rest_predicted(model: Path, lessons: Path, poise: Command) -> None:
+    shutil.copytree(lessons / "first", "mixed")
+    Path("mixed/cat/link").symlink_to("nowhere")
+    Path("mixed/itself").symlink_to("itself")
+    done = poise("predict", model, "mixed", "--json")
+    assert done.code == 0
+    assert set(done.err.splitlines()) == {
+        f"not read: mixed/{name} is a broken link; mend or remove it" for name in ("cat/link", "itself")
+    }
+    found = [json.loads(line) for line in done.out.splitlines()]
+    assert {row["path"] for row in found if "error" in row} == {"mixed/cat/link", "mixed/itself"}
+    assert len(found) == 12
+    Path("only").mkdir()
+    Path("only/link").symlink_to("nowhere")
+    done = poise("predict", model, "only")
+    assert (done.code, done.err.splitlines()[-1]) == (2, "poise: none of these images could be read")
+
+
+def test_what_may_not_be_read_is_named_and_the_rest_predicted(model: Path, lessons: Path, powerless: list[str]) -> None:
+    shutil.copytree(lessons / "first", "mixed")
+    for path in (Path("mixed/dog"), Path("mixed/cat/3.png")):
+        path.chmod(0)
+    words = [*powerless, sys.executable, "-m", "poise", "predict", str(model)]
+    done = subprocess.run([*words, "mixed"], capture_output=True, text=True, check=False)
+    assert (done.returncode, len(done.stdout.splitlines())) == (0, 4)
+    assert "not read: mixed/dog cannot be read (Permission denied); check its permissions" in done.stderr
+    assert "not read: image mixed/cat/3.png may not be read by you (Permission denied)" in done.stderr
+    named = ["mixed/dog", "mixed/dog/0.png", "mixed/cat/0.png", "mixed/cat/3.png"]
+    done = subprocess.run([*words, *named], capture_output=True, text=True, check=False)
+    assert (done.returncode, len(done.stdout.splitlines()), len(done.stderr.splitlines())) == (2, 1, 3), done.stderr
+    Path("mixed/dog").chmod(0o700)
+
+
+def test_what_a_model_holds_for_people_and_for_programs(model: Path, poise: Command) -> None:
+    done = poise("info", model)
+    assert (done.code, done.err) == (0, "")
+    told = dict(line.split(":", 1) for line in done.out.splitlines())
+    assert told["classes"].strip() == "4: cat, dog, eel, fox"
+    assert told["images"].strip() == "8×8 pixels, 3 channels"
+    assert told["kept images"].strip() == "12: cat 3, dog 3, eel 3, fox 3"
+    assert told["phase under way"].strip() == "none"
+    found = json.loads(poise("info", model, "--json").out)
+    learner = Learner.load(model)
+    assert found["classes"] == list(learner.classes_)
+    assert (found["phases"], found["image_size"], found["channels"]) == (2, [8, 8], 3)
+    assert (found["kept_images"], found["network"]) == ([3, 3, 3, 3], learner.architecture)
+    assert (found["method"], found["policy"], found["pending"], found["format"]) == ("lucir", "fixed", False, 2)
+
+
+def test_an_interrupted_phase_of_a_model_is_told(interrupted: Path, poise: Command) -> None:
+    assert json.loads(poise("info", interrupted, "--json").out)["pending"] is True
+    assert "one was interrupted" in poise("info", interrupted).out
+    interrupted.unlink()
+    assert "its first phase was interrupted; continue it with 'poise learn'" in poise("info", interrupted).err
+
+
+def test_what_is_no_model_is_one_line_of_info(poise: Command) -> None:
+    image = pictures(Path("pets"), "cat") / "cat" / "0.png"
+    assert poise("info", image) == Done(1, "", f"poise: {image} is damaged or was not written by poise\n")
+    assert poise("info", "nowhere") == Done(2, "", "poise: nowhere does not exist\n")
+    assert poise("info", "pets") == Done(2, "", "poise: pets is a folder, not a file; give the file of a learner\n")
 
 
 def test_a_score_in_total_and_for_each_class(model: Path, lessons: Path, poise: Command) -> None:
@@ -658,7 +942,14 @@ def test_images_of_no_known_class_are_rejected_when_asked(model: Path, lessons: 
     assert [row["label"] is None for row in rows] == [len(line) == 2 for line in lines]
     refused = poise("predict", model, folder, "--reject", "1.5")
     assert (refused.code, refused.out) == (2, "")
-    assert "rate=1.5" in refused.err
+    line = "must be a share above 0 and below 1, such as 0.05, or 'saved'"
+    assert refused.err == f"poise: --reject 1.5 {line}\n"
+    small = poise("predict", model, folder, "--reject", "0.0001")
+    line = "--reject 0.0001 is too small for the 12 images that this learner keeps; give at least 0.076924"
+    assert (small.code, small.err) == (2, f"poise: {line}\n")
+    assert poise("predict", model, folder, "--reject", "0.076924").code == 0
+    missing = poise("predict", model, folder, "--reject", "nan")
+    assert missing.err.startswith("poise: --reject nan must be a share")
     refused = poise("predict", model, folder, "--reject", "often")
     assert refused == Done(2, "", "poise: --reject often is neither a share, such as 0.05, nor 'saved'\n")
     missing = poise("predict", model, folder, "--reject", "saved")

@@ -15,8 +15,8 @@ import pytest
 import torch
 from PIL import Image
 
-from poise.data.inputs import choose_size, map_ahead, median_side, to_pixels
-from poise.errors import UserError
+from poise.data.inputs import choose_size, decode_store, map_ahead, median_side, to_pixels
+from poise.errors import BadImages, UserError
 
 Array = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -280,6 +280,19 @@ class TestFiles:
 
         monkeypatch.setattr(Image, "open", fail)
         assert f"{path} cannot be decoded" in refusal([path], (8, 8))
+
+    @pytest.mark.parametrize("size", [(8, 8), None])
+    def test_all_files_that_cannot_be_read_are_named(self, size: tuple[int, int] | None, tmp_path: Path) -> None:
+        paths = [saved(tmp_path / f"{number}.png", noise(40, 40, 3)) for number in range(300)]
+        torn = [*paths[:2], *paths[100:121]]
+        for number, path in enumerate(torn):
+            path.write_bytes(b"no picture" if number % 2 else path.read_bytes()[:300])
+        with pytest.raises(BadImages) as caught:
+            decode_store(paths, size, 3, None)
+        assert list(caught.value.faults) == list(map(str, torn))
+        start, end = str(caught.value).split(" and 3 more; ")
+        assert start == f"23 images cannot be read: {', '.join(map(str, torn[:20]))}"
+        assert end.startswith(f"the first: image {paths[0]} cannot be decoded (")
 
     def test_thirty_two_bit_images_are_refused(self, tmp_path: Path) -> None:
         path = tmp_path / "float.tiff"

@@ -42,6 +42,7 @@ _ALWAYS: Mapping[str, tuple[tuple[st.SearchStrategy[str], ...], Sequence[str]]] 
     "learn": ((_paths, st.just("photos")), ["--epochs", "1", "--policy", "fixed", "--device", "cpu"]),
     "predict": ((st.just("learner"), _paths), []),
     "score": ((_paths, _paths), []),
+    "info": ((_paths,), []),
     "recipes": ((_recipes,), []),
     "data": ((), []),
 }
@@ -99,6 +100,7 @@ _OWN = {
     ),
     "predict": ("--top", "--reject", "--json", "--device"),
     "score": ("--json", "--device"),
+    "info": ("--json",),
 }
 
 

@@ -56,6 +56,7 @@ for _command in (
     models.learn,
     models.predict,
     models.score,
+    models.info,
     lists.recipes,
 ):
     app.command()(_command)
@@ -136,7 +137,7 @@ def _run_app() -> NoReturn:
     except UsageError as error:
         _fail(_usage_line(error), 2)
     except OSError as error:
-        _fail(_system_line(error), 1)
+        _fail(files.explain_refusal(error, "give the same command again"), 1)
     except MemoryError:
         _fail(_OUT_OF_MEMORY, 1)
     except RuntimeError as error:
@@ -160,14 +161,6 @@ def _usage_line(error: Any) -> str:  # noqa: ANN401 - a UsageError
         context = context.parent
     see, message = f"see '{' '.join(['poise', *words, '--help'])}'", error.format_message().rstrip(".")
     return f"{message} {see.capitalize()}" if message.endswith("?") else f"{message}; {see}"
-
-
-def _system_line(error: OSError) -> str:
-    """What the system refused, where, and what to do where we know it."""
-    if files.is_disk_full(error):
-        place = f" for {error.filename}" if error.filename else ""
-        return f"no space left{place}; free some, then give the same command again (nothing that was saved is lost)"
-    return f"{error.filename or 'the system'}: {error.strerror or error}; nothing that was saved is lost"
 
 
 def _refuse_empty_words(words: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""A practitioner's commands: teach a learner, ask it, and see how good it is."""
+"""A practitioner's commands: teach a learner, ask it, see how good it is and what it holds."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Annotated, Any, Final
 import typer
 
 from poise.cli.words import Checkpoints, path_argument, say, show
-from poise.errors import UserError
+from poise.errors import MOST, UserError
 from poise.store import CHECKPOINT_SECONDS
 from poise.words import json_line, one_line
 
-Trained = Annotated[Path, path_argument("A learner's file, or model.safetensors of a run.")]
+Trained = Annotated[Path, path_argument("A learner's file, or model.safetensors of a run.", readable=False)]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")]
 CHOSEN: Final = "chosen for the images"
 
@@ -26,7 +26,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 
 def learn(
-    model: Annotated[Path, path_argument("The learner's file; made if it is not there.")],
+    model: Annotated[Path, path_argument("The learner's file; made if it is not there.", readable=False)],
     folder: Annotated[Path, path_argument("A folder with one folder of images per class, or a pack.")],
     method: Annotated[str | None, _new_option("lucir, icarl, ranpac, …", "lucir")] = None,
     epochs: Annotated[int | None, _new_option("epochs of each phase.", CHOSEN, least=1)] = None,
@@ -40,6 +40,7 @@ def learn(
     seed: Annotated[int | None, _new_option("seed of every random draw.", "0")] = None,
     device: Device = "auto",
     update: Annotated[bool, typer.Option("--update", help="Also train on new images of known classes.")] = False,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out files that cannot be decoded.")] = False,
     restart: Annotated[bool, typer.Option("--restart", help="Discard a phase that was interrupted.")] = False,
     checkpoint_every: Checkpoints = CHECKPOINT_SECONDS,
 ) -> None:
@@ -47,7 +48,7 @@ def learn(
 
     If it is interrupted, the learner is unchanged, and the same command resumes.
     """
-    from poise.experiment import Lesson, ModelFile
+    from poise.experiment import Lesson, ModelFile, ignore_signals
 
     given = {
         "method": method,
@@ -60,21 +61,24 @@ def learn(
         "seed": seed,
     }
     settings = {name: value for name, value in given.items() if value is not None}
-    learner = ModelFile(model).teach(Lesson(folder, settings, update, device, restart, checkpoint_every), say)
+    lesson = Lesson(folder, settings, update, device, restart, checkpoint_every, skip_bad)
+    learner = ModelFile(model).teach(lesson, say, ignore_signals)
     show(f"{model}: {len(learner.classes_)} classes")
 
 
 def _memory(word: str | None) -> int | str | None:
-    try:
-        return int(word) if word is not None else None
-    except ValueError:
+    if word is None or word == "all":
         return word
+    if not word.isdecimal() or len(word) > len(str(MOST)) or int(word) > MOST:
+        raise UserError(f"--memory {word} must be a whole number of images, from 0 to {MOST}, or 'all'")
+    return int(word)
 
 
 def predict(
     model: Trained,
     paths: Annotated[
-        list[Path], path_argument("Image files, folders with images in and below them, packs (test part).")
+        list[Path],
+        path_argument("Image files, folders with images in and below them, packs (test part).", readable=False),
     ],
     top: Annotated[int, typer.Option("--top", help="How many classes are printed for each image.", min=1)] = 1,
     reject: Annotated[
@@ -107,10 +111,24 @@ def predict(
             failed.append(prediction.unread)
         else:
             say(f"not read: {prediction.unread}")
+    for error in failed[:-1]:
+        say(f"poise: {error}")
     if failed:
-        raise failed[0]
+        raise failed[-1]
     if not read:
         raise UserError("none of these images could be read")
+
+
+def info(model: Trained, as_json: Json = False) -> None:
+    """Print what a learner's file holds: classes, phases, image size, network, kept images and how it learns."""
+    from poise.experiment import ModelFile
+
+    found = ModelFile(model).summarise()
+    if as_json:
+        show(json_line(found.as_json()))
+        return
+    for what, how in found.rows():
+        show(f"{what + ':':<17}{how}")
 
 
 def score(

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from poise.errors import UserError
-from poise.files import expand_user
+from poise.files import expand_user, naming
 from poise.recipes.keys import LIST_KEYS
 from poise.words import one_line, printable
 
@@ -27,9 +27,9 @@ def _expand_paths(path: Path | list[Path] | None) -> Path | list[Path] | None:
     return None if path is None else expand_user(path)
 
 
-def path_argument(meaning: str) -> Any:  # noqa: ANN401 - whatever Typer makes of an argument
-    """An argument that is a path, or several."""
-    return typer.Argument(help=meaning, callback=_expand_paths)
+def path_argument(meaning: str, *, readable: bool = True) -> Any:  # noqa: ANN401 - whatever Typer makes of an argument
+    """An argument that is a path, or several; where it need not be `readable`, the command itself says if it is not."""
+    return typer.Argument(help=meaning, callback=_expand_paths, readable=readable)
 
 
 def path_option(name: str, meaning: str, default: str | None = None) -> Any:  # noqa: ANN401 - Typer's
@@ -71,7 +71,8 @@ Track = Annotated[str | None, typer.Option("--track", help="Also write to wandb,
 
 def show(text: str) -> None:
     """Print a text as output; what a terminal would obey in the names of others is written out."""
-    typer.echo(printable(text))
+    with naming("standard output"):
+        typer.echo(printable(text))
 
 
 def say(*lines: str) -> None:

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -25,7 +26,7 @@ from poise.data.arrays import array_pixels, list_pixels
 from poise.data.decoding import FORMAT_WORDS, known_formats, open_image, room_for
 from poise.data.stores import DenseStore
 from poise.data.suitable import check_room
-from poise.errors import UserError
+from poise.errors import BadImages, UserError
 from poise.files import MOST_IMAGE, expand_user, read_bytes, reserve
 from poise.places.folders import UNREADABLE
 from poise.quiet import without_warnings
@@ -100,9 +101,9 @@ def _single_path(path: str | Path) -> str:
 def decode_all(
     pictures: Sequence[Picture], size: Size, channels: int = 3, short_side: int | None = None, first: int = 0
 ) -> Tensor:
-    """These files or PIL images as uint8 [N, channels, H, W]; the first that cannot be decoded is named.
+    """These files or PIL images as uint8 [N, channels, H, W]; all files that cannot be decoded are named.
 
-    `first` is the place of the first of them, where others came before.
+    They are named in a `BadImages`. `first` is the place of the first of them, where others came before.
     """
     check_room(len(pictures), (channels, *size))
     pixels = torch.empty(len(pictures), channels, *size, dtype=torch.uint8)
@@ -115,9 +116,25 @@ def decode_store(pictures: Sequence[Picture], size: Size | None, channels: int, 
 
     Each picture is reduced as soon as it is decoded: large ones never lie in memory together.
     """
-    store = empty_store((len(pictures), channels, *(size or choose_size(pictures))))
+    try:
+        size = size or choose_size(pictures)
+    except BadImages:  # of the few that were looked at
+        _name_bad(pictures)
+        raise
+    store = empty_store((len(pictures), channels, *size))
     _decode_into(store.pixels, pictures, short_side)
     return store
+
+
+def _name_bad(pictures: Sequence[Picture]) -> None:
+    """Refuse all files that cannot be decoded; nothing is kept of the others."""
+    faults: dict[str, UserError] = {}
+    for start in range(0, len(pictures), MOST_AHEAD):
+        some = pictures[start : start + MOST_AHEAD]
+        found = zip(some, decode_each(some, (SIZES[0], SIZES[0])), strict=True)
+        faults |= {str(picture): fault for picture, fault in found if isinstance(fault, UserError)}
+    if faults:
+        raise BadImages(faults)
 
 
 def empty_store(shape: tuple[int, ...]) -> DenseStore:
@@ -149,13 +166,31 @@ def _map_file(shape: tuple[int, ...]) -> Tensor | None:
 def _decode_into(pixels: Tensor, pictures: Sequence[Picture], short_side: int | None, first: int = 0) -> None:
     channels, size = pixels.shape[1], (pixels.shape[2], pixels.shape[3])
 
-    def fit(numbered: tuple[int, Picture]) -> Pixels:
+    def fit(numbered: tuple[int, Picture]) -> Pixels | UserError:
         place, picture = numbered
-        return fit_picture(picture, size, channels, short_side, place)
+        return _try_to_fit(picture, size, channels, short_side, place)
 
+    faults: dict[str, UserError] = {}
     with ThreadPoolExecutor() as pool:
         for index, image in enumerate(map_ahead(pool, fit, enumerate(pictures, first), MOST_AHEAD)):
-            pixels[index] = torch.from_numpy(image).permute(2, 0, 1)
+            if isinstance(image, UserError):
+                faults[str(pictures[index])] = image
+            else:
+                pixels[index] = torch.from_numpy(image).permute(2, 0, 1)
+    if faults:
+        raise BadImages(faults)
+
+
+def _try_to_fit(
+    picture: Picture, size: Size, channels: int, short_side: int | None, place: int | None = None
+) -> Pixels | UserError:
+    """What `fit_picture` gives; of a file that cannot be decoded, why."""
+    try:
+        return fit_picture(picture, size, channels, short_side, place)
+    except UserError as error:
+        if isinstance(picture, str | Path):
+            return error
+        raise
 
 
 def map_ahead(pool: Executor, work: Callable[[A], B], pieces: Iterable[A], most: int) -> Iterator[B]:
@@ -180,18 +215,13 @@ def suitable_square(side: int) -> Size:
 
 
 def decode_each(
-    paths: Sequence[str | Path], size: tuple[int, int], channels: int = 3, short_side: int | None = None
+    paths: Sequence[Picture], size: tuple[int, int], channels: int = 3, short_side: int | None = None
 ) -> list[Tensor | UserError]:
     """The image of each file as uint8 [channels, H, W]; in the place of one that cannot be decoded, why."""
-
-    def decode(path: str | Path) -> Tensor | UserError:
-        try:
-            return torch.from_numpy(fit_picture(path, size, channels, short_side)).permute(2, 0, 1)
-        except UserError as error:
-            return error
-
+    work = partial(_try_to_fit, size=size, channels=channels, short_side=short_side)
     with ThreadPoolExecutor() as pool:
-        return list(pool.map(decode, paths))
+        found = list(pool.map(work, paths))
+    return [each if isinstance(each, UserError) else torch.from_numpy(each).permute(2, 0, 1) for each in found]
 
 
 def suitable_size(side: int) -> int:
@@ -200,11 +230,24 @@ def suitable_size(side: int) -> int:
 
 
 def median_side(pictures: Sequence[Picture]) -> int:
-    """The median shorter side in pixels of the images, from up to 200 of them, evenly spaced."""
+    """The median shorter side in pixels of the images, from up to 200 of them, evenly spaced.
+
+    Those of them that are no image files are named, all at once (`BadImages`).
+    """
     if not pictures:
         raise UserError("no image files to choose a size from; give at least one")
     looked_at = np.unique(np.linspace(0, len(pictures) - 1, _LOOKED_AT).round().astype(int))
-    return int(np.median([_shorter_side(pictures[index], index) for index in looked_at.tolist()]))
+    sides, faults = list[int](), dict[str, UserError]()
+    for index in looked_at.tolist():
+        try:
+            sides.append(_shorter_side(pictures[index], index))
+        except UserError as error:
+            if not isinstance(pictures[index], str | Path):
+                raise
+            faults[str(pictures[index])] = error
+    if faults:
+        raise BadImages(faults)
+    return int(np.median(sides))
 
 
 def _shorter_side(picture: Picture, place: int) -> int:

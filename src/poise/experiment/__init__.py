@@ -21,6 +21,7 @@ from poise.experiment.recipe import (
     parse_once,
 )
 from poise.experiment.run import Run, complete
+from poise.experiment.stopping import ignore_signals
 from poise.experiment.sweep import refuse_failed, sweep_cells
 from poise.experiment.sweep_file import Cell, pick_cell, read_sweep
 from poise.experiment.sweep_outline import SweepOutline, describe_sweep
@@ -51,6 +52,7 @@ __all__ = [
     "complete",
     "describe_plan",
     "describe_sweep",
+    "ignore_signals",
     "load_recipe",
     "make_plan",
     "make_recipe",

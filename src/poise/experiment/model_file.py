@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import torch
 
 from poise import files, locks, store
 from poise.data.packs import Pack
-from poise.errors import Damaged, Malformed, OtherImages, OutOfMemory, PoiseError, UserError
+from poise.errors import (
+    MOST_NAMED,
+    BadImages,
+    Damaged,
+    Malformed,
+    OtherImages,
+    OutOfMemory,
+    PoiseError,
+    RunFailed,
+    UserError,
+    shown,
+)
 from poise.experiment.contents import check_unfinished
 from poise.experiment.stopping import CheckpointClock, Stop, as_many_threads, stopping
-from poise.learner import Images, Learner, LearnerState, warn_of_short_phase
+from poise.learner import Images, Learner, LearnerState, LearnerSummary, save_state, warn_of_short_phase
 from poise.places import ENDING, is_pack, labelled_files
 from poise.progress import watch_phase
 from poise.schema import contents_of
@@ -44,6 +56,7 @@ class Lesson:
         device: where it is learned.
         restart: whether a phase that was interrupted is discarded.
         checkpoint_seconds: between two checkpoints.
+        skip_bad: whether files that cannot be decoded are left out; else they are named, and nothing is learned.
     """
 
     folder: Path
@@ -52,17 +65,23 @@ class Lesson:
     device: str = "auto"
     restart: bool = False
     checkpoint_seconds: float = store.CHECKPOINT_SECONDS
+    skip_bad: bool = False
 
     def describe(self) -> dict[str, Any]:
         """What must be the same when the phase is continued."""
         return {"settings": dict(self.settings), "update": self.update}
 
 
+class _Changed(Exception):
+    """The file is no longer the one that a phase was begun from."""
+
+
 class ModelFile:
     """A learner's file.
 
-    While a phase is learned, the file stays as it was, and no other process can learn into it. An interrupted phase
-    is kept beside it, in `NAME.pending`, and the same lesson continues it to the same bytes.
+    While a phase is learned, the file stays as it was, and no other process can learn into it. If one writes it all the
+    same, that is kept, and what was learned goes to a file beside it. An interrupted phase is kept beside it, too, in
+    `NAME.pending`, and the same lesson continues it to the same bytes.
     """
 
     def __init__(self, path: Path) -> None:
@@ -73,45 +92,58 @@ class ModelFile:
             raise UserError(
                 f"{path} is a pack of images, not the file of a learner; give the learner first, then images"
             )
-        self._file = self.path.resolve() if self.path.is_symlink() else self.path
+        self._file = self.path.resolve() if os.path.islink(self.path) else self.path  # noqa: PTH114 - pathlib's may raise
         self.pending = self._file.with_name(f"{self._file.name}.pending")
 
-    def teach(self, lesson: Lesson, say: Callable[[str], None] = log.info) -> Learner:
+    def teach(
+        self, lesson: Lesson, say: Callable[[str], None] = log.info, done: Callable[[], None] = lambda: None
+    ) -> Learner:
         """Learn the classes in a folder as one more phase, and write the learner to the file.
 
-        Where it continues a phase, it says so.
+        Where it continues a phase, it says so. `done` is called in the last moment before the file is as it stays.
         """
+        store.refuse_run_folder(self._file)
         place = self._file.absolute().parent
         if not place.is_dir() or not os.access(place, os.W_OK):
             raise UserError(f"{place} is not a folder that can be written to; choose another MODEL")
-        lock = self._file.with_name(f".{self._file.name}.lock")
+        lock = locks.lock_beside(self._file)
         busy = f"is learning into {self.path}; wait for it or choose another MODEL"
         with locks.locked(lock, busy, sign=True), _explain_memory(), contents_of(self.pending, AGAIN):
+            began = self._digest()  # before anything is read: what is written from here on is seen at the end
             found = self._find_pending(lesson)
             if found is not None and (learner := self._find_learned(found, lesson)) is not None:
+                done()
                 self.pending.unlink(missing_ok=True)
                 say(f"{self.path} was saved with this phase before it was interrupted; it is finished")
                 return learner
             saved = None if lesson.restart or found is None else self._check_saved(found, lesson)
             with as_many_threads(saved[1]["threads"] if saved else torch.get_num_threads()):
                 learner = self._open(lesson, saved)
-                events = self._begin(learner, lesson, saved)
+                events = self._begin(learner, lesson, saved, say)
                 if saved is not None:
                     say(f"continuing the phase that was interrupted, from {self.pending}")
                 stop = Stop()
                 with stopping(stop):
-                    watch_phase(learner, self._with_checkpoints(learner, events, lesson, stop))
-                    learner.save(self._file)
-                    self.pending.unlink(missing_ok=True)
+                    watch_phase(learner, self._with_checkpoints(learner, events, lesson, stop, began))
+                    self._save(learner, began, done)
         return learner
 
     def load(self, device: str = "auto") -> Learner:
         """The learner in the file, to predict with."""
-        if not self._file.exists() and self.pending.exists():
+        self._refuse_unborn()
+        return Learner.load(self._file, device=device)
+
+    def summarise(self) -> LearnerSummary:
+        """What the file holds, in short; weights and images are not read."""
+        self._refuse_unborn()
+        return LearnerSummary.read(self._file, interrupted=self.pending.exists())
+
+    def _refuse_unborn(self) -> None:
+        """Refuse a file that is not there because its first phase was interrupted."""
+        if files.describe(self._file) == "nothing" and files.describe(self.pending) == "a plain file":
             raise UserError(
                 f"{self.path} does not exist yet: its first phase was interrupted; continue it with 'poise learn'"
             )
-        return Learner.load(self._file, device=device)
 
     # Where it starts from ---------------------------------------------------------------------------------------
 
@@ -120,7 +152,9 @@ class ModelFile:
         if self._file.exists():
             if lesson.settings:
                 given = ", ".join(map(_option, lesson.settings))
-                raise UserError(f"{self.path} exists already; {given} can only be chosen for a new learner")
+                names, known = _open_images(lesson.folder)[2], set(LearnerSummary.read(self._file).classes)
+                learned = f" and knows all classes in {lesson.folder}" if set(names) <= known else ""
+                raise UserError(f"{self.path} exists already{learned}; {given} can only be chosen for a new learner")
             state = LearnerState.read(self._file)
             if saved is None:
                 with contents_of(self._file):
@@ -128,16 +162,22 @@ class ModelFile:
             return Learner.from_state(saved[0].continuing(state), device=lesson.device)
         if saved is not None:
             return Learner.from_state(saved[0], device=lesson.device)
-        return Learner(**lesson.settings, device=lesson.device)  # type: ignore[arg-type]
+        try:
+            return Learner(**lesson.settings, device=lesson.device)  # type: ignore[arg-type]
+        except UserError as error:
+            raise UserError(_as_typed(str(error), lesson.settings)) from error
 
-    def _begin(self, learner: Learner, lesson: Lesson, saved: Saved | None) -> Iterator[Event]:
+    def _begin(
+        self, learner: Learner, lesson: Lesson, saved: Saved | None, say: Callable[[str], None]
+    ) -> Iterator[Event]:
         """The phase, its images read and checked."""
         images, labels, names = _open_images(lesson.folder)
         known = sorted({label for label in names if label in learner.classes_})
         if known and not lesson.update:
             raise UserError(f"class '{known[0]}' is known already; --update trains on new images of known classes")
         try:
-            events = learner.fitting(images, labels, known="update" if lesson.update else "refuse", forecast=True)
+            known_ones = "update" if lesson.update else "refuse"
+            events = _read_phase(learner, lesson, (images, labels), say, known=known_ones, forecast=True)
         except OtherImages as error:
             begun = saved[1]["folder"] if saved else lesson.folder
             raise UserError(
@@ -200,7 +240,7 @@ class ModelFile:
             asked = Learner.from_state(state.continuing(now), device=lesson.device)
             learner = Learner.from_state(now, device=lesson.device)
         try:
-            asked.fitting(images, labels, known="update")
+            _read_phase(asked, lesson, (images, labels), log.info, known="update")
         except OtherImages:
             return None
         return learner
@@ -208,10 +248,13 @@ class ModelFile:
     # Checkpoints ------------------------------------------------------------------------------------------------
 
     def _with_checkpoints(
-        self, learner: Learner, events: Iterable[Event], lesson: Lesson, stop: Stop
+        self, learner: Learner, events: Iterable[Event], lesson: Lesson, stop: Stop, model: str | None
     ) -> Iterator[Event]:
-        """The events, with a checkpoint now and then, and one before it leaves because it was asked to."""
-        clock, model = CheckpointClock(lesson.checkpoint_seconds), self._digest()
+        """The events, with a checkpoint now and then, and one before it leaves because it was asked to.
+
+        `model` is the digest of the file that the phase was begun from.
+        """
+        clock = CheckpointClock(lesson.checkpoint_seconds)
         for event in events:
             warn_of_short_phase(learner, event)
             yield event
@@ -229,12 +272,50 @@ class ModelFile:
             if stop.is_set():
                 raise stop.interruption("interrupted; the same command continues, with --restart it begins again")
 
+    # The end of a phase -----------------------------------------------------------------------------------------
+
+    def _save(self, learner: Learner, began: str | None, done: Callable[[], None]) -> None:
+        """Write what was learned to the file; beside it, and as a failure, where that has another digest by now."""
+
+        def refuse_changed() -> None:
+            if self._digest() != began:
+                raise _Changed
+            done()
+
+        state = learner.state()
+        try:
+            save_state(state, self._file, memory=True, check=refuse_changed)
+        except _Changed:
+            beside = self._free_name_beside()
+            save_state(state, beside, memory=True, like=self._file)
+            self.pending.unlink(missing_ok=True)
+            raise RunFailed(self._explain_changed(began, beside)) from None
+        self.pending.unlink(missing_ok=True)
+
+    def _explain_changed(self, began: str | None, beside: Path) -> str:
+        done, advice = "changed", "give the same command again to learn it into the changed file, then delete that one"
+        if began is None or not self._file.exists():
+            done, advice = "made" if began is None else "removed", "move that one to where you want it"
+        return (
+            f"{self.path} was {done} by another process meanwhile and is left so; what was learned, without that "
+            f"change, is in {beside}; {advice}"
+        )
+
+    def _free_name_beside(self) -> Path:
+        """A name that no file has: `pets-learned.safetensors`, `pets-learned-2.safetensors` and so on."""
+        start = os.fsdecode(os.fsencode(self._file.stem)[:200])  # all of it must be short enough for a file's name
+        endings = ("learned" if number == 1 else f"learned-{number}" for number in itertools.count(1))
+        paths = (self._file.with_name(f"{start}-{ending}{self._file.suffix}") for ending in endings)
+        return next(path for path in paths if not os.path.lexists(path))
+
     def _digest(self) -> str | None:
         """Of the file as it is; a phase continues what it was begun with and nothing else."""
         if not self._file.exists():
             return None
+        store.refuse_unreadable(self._file)
         with files.open_plain(self._file) as file:
-            return hashlib.file_digest(file, "blake2b").hexdigest()
+            found = hashlib.file_digest(file, "blake2b").hexdigest()
+            return found if files.is_at(file, self._file) else self._digest()  # replaced while it was read
 
 
 def _open_images(folder: Path) -> tuple[Images, Sequence[str] | None, Sequence[str]]:
@@ -244,6 +325,47 @@ def _open_images(folder: Path) -> tuple[Images, Sequence[str] | None, Sequence[s
         return pack, None, pack.class_names
     files, labels = labelled_files(folder)
     return files, labels, labels
+
+
+def _read_phase(
+    learner: Learner,
+    lesson: Lesson,
+    given: tuple[Images, Sequence[str] | None],
+    say: Callable[[str], None],
+    *,
+    known: str,
+    forecast: bool = False,
+) -> Iterator[Event]:
+    """The phase that a learner makes of images; bad files among them are left out, or all of them are named."""
+    images, labels = given
+    try:
+        return learner.fitting(images, labels, known=known, forecast=forecast)
+    except BadImages as error:
+        faults = error.faults
+    assert isinstance(images, list)  # only files can be bad
+    assert labels is not None
+    if not lesson.skip_bad:
+        _refuse_bad(faults, len(images), say)
+    for fault in faults.values():
+        say(f"{fault}; it is left out")
+    good = [(file, label) for file, label in zip(images, labels, strict=True) if str(file) not in faults]
+    empty = sorted(set(labels) - {label for _, label in good})
+    if empty:
+        raise UserError(f"class '{empty[0]}' has no image that can be read; replace its images, or remove its folder")
+    return learner.fitting([file for file, _ in good], [label for _, label in good], known=known, forecast=forecast)
+
+
+def _refuse_bad(faults: Mapping[str, UserError], total: int, say: Callable[[str], None]) -> NoReturn:
+    """Name the files that cannot be read, a line for each, and refuse them."""
+    if len(faults) == 1:
+        raise UserError(f"{next(iter(faults.values()))}, or leave it out with --skip-bad")
+    for fault in itertools.islice(faults.values(), MOST_NAMED):
+        say(f"not read: {fault}")
+    more = f" ({len(faults) - MOST_NAMED} more than are named)" if len(faults) > MOST_NAMED else ""
+    raise UserError(
+        f"{len(faults)} of {total} images cannot be read{more}; replace or remove them, "
+        "or leave them out with --skip-bad"
+    )
 
 
 @contextmanager
@@ -261,6 +383,17 @@ def _options(lesson: Mapping[str, Any]) -> str:
     """The options of a command, as they are typed."""
     words = [f"{_option(name)} {value}" for name, value in lesson["settings"].items()]
     return " ".join([*words, *(["--update"] if lesson["update"] else [])]) or "no options"
+
+
+def _as_typed(line: str, settings: Mapping[str, int | str]) -> str:
+    """A line about settings of a learner with the options of the command in their place.
+
+    >>> _as_typed("seed=-1 must be a whole number, at least 0", {"seed": -1})
+    '--seed -1 must be a whole number, at least 0'
+    """
+    for name, value in settings.items():
+        line = line.replace(f"{name}={shown(value)}", f"{_option(name)} {value}")
+    return line
 
 
 def _option(name: str) -> str:

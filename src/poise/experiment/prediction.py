@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import math
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,9 +21,9 @@ from poise.data import decode_each
 from poise.data.packed_images import PackedImage, PackedPart
 from poise.data.packs import Pack
 from poise.errors import UserError
-from poise.learner import Label, Learner
+from poise.learner import Label, Learner, least_images
 from poise.places import ENDING, image_files, is_pack, labelled_files
-from poise.words import one_line
+from poise.words import counted, one_line
 
 log = logging.getLogger(__name__)
 
@@ -83,26 +85,32 @@ def predict_paths(
     """The `top` most probable classes of image files, of those in and below folders, and of the images of packs.
 
     Of a pack it is the test part; where it has none, the training part. All paths are looked at before the first image.
+    What cannot be read or is not there, and inside of a folder what may not be listed or is a broken link, is told as
+    `unread`; the others are predicted.
     """
     for given in _list_images(paths):
         if isinstance(given, Pack):
             yield from predict_pack(learner, given, top, reject=reject)
+        elif isinstance(given, Prediction):
+            yield given
         else:
             yield from predict_files(learner, given, top, reject=reject)
 
 
-def _list_images(paths: Sequence[Path]) -> list[list[Path] | Pack]:
-    """Packs, and in one list the image files between two of them."""
-    found: list[list[Path] | Pack] = []
+def _list_images(paths: Sequence[Path]) -> list[list[Path] | Pack | Prediction]:
+    """Packs, in one list the image files between two of them, and what could not be listed."""
+    found: list[list[Path] | Pack | Prediction] = []
     for path in paths:
-        if not path.exists():
-            raise UserError(f"image {path} does not exist; check the path")
-        if _names_pack(path):
+        if os.path.lexists(path) and _names_pack(path):
             found.append(Pack.open(path))
-        elif found and isinstance(found[-1], list):
-            found[-1] += image_files(path)
-        else:
-            found.append(image_files(path))
+            continue
+        unread: dict[Path, UserError] = {}
+        images = image_files(path, unread)  # of a path that leads nowhere, itself: it is told when it is to be read
+        if images and found and isinstance(found[-1], list):
+            found[-1] += images
+        elif images:
+            found.append(images)
+        found += [Prediction(place, unread=error) for place, error in unread.items()]
     return found
 
 
@@ -175,9 +183,28 @@ def set_reject(learner: Learner, word: str) -> None:
         share = float(word)
     except ValueError:
         raise UserError(f"--reject {word} is neither a share, such as 0.05, nor '{SAVED}'") from None
+    if not 0 < share < 1:
+        raise UserError(f"--reject {word} must be a share above 0 and below 1, such as 0.05, or '{SAVED}'")
+    _refuse_too_small(learner, share, word)
     if learner.reject_thresholds_:
         log.warning("this learner was saved with a reject threshold, which --reject %s would use", SAVED)
     learner.calibrate_reject(share)
+
+
+def _refuse_too_small(learner: Learner, share: float, word: str) -> None:
+    """Refuse a share for which the learner keeps too few images, in the words of the command."""
+    kept = len(learner.memory.reserve) or len(learner.memory.exemplars) if learner.memory is not None else 0
+    if not kept:
+        raise UserError(
+            f"this learner keeps no images to set --reject {word} with; use '--reject {SAVED}' with one that was saved "
+            "with a threshold (calibrate_reject in Python)"
+        )
+    if kept < least_images(share):
+        least = math.ceil(1e6 / (kept + 1)) / 1e6
+        raise UserError(
+            f"--reject {word} is too small for the {counted(kept, 'image')} that this learner keeps; "
+            f"give at least {least:g}"
+        )
 
 
 def _rank_classes(row: NDArray[np.float32], classes: Sequence[Label], top: int) -> tuple[tuple[Label, float], ...]:

@@ -53,7 +53,8 @@ class Stop(threading.Event):
 def stopping(stop: Stop) -> Iterator[None]:
     """Ctrl-C, SIGTERM and SIGHUP set the event; a second Ctrl-C stops at once. What Ctrl-C does is said.
 
-    A command that was started to survive the end of its terminal (`nohup`) does.
+    A command that was started to survive the end of its terminal (`nohup`) does. Signals that something in here ignores
+    from some moment on (`ignore_signals`) stay ignored.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -88,7 +89,18 @@ def stopping(stop: Stop) -> Iterator[None]:
         yield
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler)
+            if signal.getsignal(number) is ask:
+                signal.signal(number, handler)
+
+
+def ignore_signals() -> None:
+    """From here on nothing asks this process to stop: its work is saved, and it ends by itself in a moment.
+
+    A signal would turn success into failure, and whoever started it would do all of it again.
+    """
+    if threading.current_thread() is threading.main_thread():
+        for number in SIGNALS:
+            signal.signal(number, signal.SIG_IGN)  # which stays so while the interpreter ends
 
 
 @contextmanager

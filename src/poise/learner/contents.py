@@ -151,9 +151,14 @@ _LEARNER = keyed(
 )
 
 
+def check_values(meta: Mapping[str, Any]) -> None:
+    """Refuse plain values that no learner was saved with: their types and ranges."""
+    _LEARNER(meta, "")
+
+
 def check_learner(tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
     """Refuse values and tensors that no learner was saved with: types, ranges, counts, and weights that are NaN."""
-    _LEARNER(meta, "")
+    check_values(meta)
     known, shape = len(meta["classes"]), meta["shape"]
     check(len(set(meta["classes"])) == known, "classes", "all different", meta["classes"])
     check(bool(known) is bool(meta["phases"]), "phases", f"as many as {known} classes need", meta["phases"])

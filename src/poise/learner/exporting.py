@@ -57,7 +57,9 @@ class Exporting(Views):
             raise UserError(f"an ONNX file needs the extra; {install_extra('export')}, or write a .pt2 file")
         program = _Program(model, means, prepared.scale_and_shift(), known.classifier).eval()
         with _quietly(), torch.no_grad():
-            files.write_bytes(place, WRITERS[place.suffix](_trace(program, shape), _document(known)))
+            data = WRITERS[place.suffix](_trace(program, shape), _document(known))
+        with files.explaining_refusals("export it again"):
+            files.write_bytes(place, data)
 
 
 def _document(known: Knowledge) -> dict[str, Any]:

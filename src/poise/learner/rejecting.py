@@ -135,8 +135,17 @@ def _lower_quantile(values: Tensor, rate: float) -> float:
     """
     place = math.floor(round(rate * (len(values) + 1), 9))
     if place < 1:
-        least = math.ceil(round(1 / rate, 9)) - 1
         raise UserError(
-            f"{len(values)} images are too few for a reject rate of {rate:g}; give at least {least}: images=…"
+            f"{len(values)} images are too few for a reject rate of {rate:g}; "
+            f"give at least {least_images(rate)}: images=…"
         )
     return float(torch.sort(values).values[place - 1])
+
+
+def least_images(rate: float) -> int:
+    """How many images of known classes a threshold for this rate needs at least: n with rate · (n + 1) ≥ 1.
+
+    >>> least_images(0.05), least_images(0.4)
+    (19, 2)
+    """
+    return math.ceil(round(1 / rate, 9)) - 1

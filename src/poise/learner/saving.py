@@ -8,8 +8,9 @@ from typing import Self
 
 from torch import nn
 
+from poise import locks
 from poise.data import Preprocessing
-from poise.files import expand_user
+from poise.files import expand_user, explaining_refusals
 from poise.learner.phase import Surroundings, with_jitter
 from poise.learner.settings import Settings
 from poise.learner.state import Knowledge, LearnerState, Pending, save_state
@@ -64,10 +65,16 @@ class Saving(Views):
 
         The file contains the training images kept in memory. With `memory=False` it does not; such a learner
         predicts but cannot learn further. A file that is written in the middle of a phase, the first one too, is
-        loaded and given the same images to go on from there.
+        loaded and given the same images to go on from there. If `poise learn` is working on this file, that is logged:
+        it will find the file changed, leave it so, and write what it learned beside it.
         """
+        file = expand_user(path)
         begun = self._turns.taken  # looked at first: the phase may end before the state is taken
-        save_state(self.state(), expand_user(path), memory=memory, begun=begun)
+        with explaining_refusals("save it again"):
+            save_state(self.state(), file, memory=memory, begun=begun)
+        owner = locks.owner_of(locks.lock_beside(file))
+        if owner is not None:
+            log.warning("%s is learning into %s: it will leave this file as it is, and save beside it", owner, file)
 
     @classmethod
     @undisturbed()

@@ -356,10 +356,19 @@ def _pending(tensors: Mapping[str, Tensor], meta: Mapping[str, Any] | None) -> P
     )
 
 
-def save_state(state: LearnerState, path: Path, *, memory: bool, begun: bool = False) -> None:
+def save_state(
+    state: LearnerState,
+    path: Path,
+    *,
+    memory: bool,
+    begun: bool = False,
+    like: Path | None = None,
+    check: Callable[[], None] = lambda: None,
+) -> None:
     """Write a learner to a file; one without its memory predicts and no more.
 
-    Before it has learned anything there is something to save only where a first phase has `begun`.
+    Before it has learned anything there is something to save only where a first phase has `begun`. `check` may refuse
+    it in the last moment. A new file has the permissions of the one at `like`, if there is one.
     """
     if state.knowledge.predictor is None:
         if not begun and state.pending is None:
@@ -369,10 +378,11 @@ def save_state(state: LearnerState, path: Path, *, memory: bool, begun: bool = F
     store.refuse_bad_place(path)
     tensors, meta = (state if memory else state.predict_only()).tensors(images=True)
     count = len(state.knowledge.memory or ()) if memory else 0
-    if count:
+    told = {**meta, "contains_training_images": count > 0}
+    store.write_tensors(path, tensors, told, kind="learner", like=like, check=check)
+    if count:  # said of a file that is there
         held = counted(count, "training image")
         log.warning("%s contains %s; in Python, save(memory=False) leaves them out", path, held)
-    store.write_tensors(path, tensors, {**meta, "contains_training_images": count > 0}, kind="learner")
 
 
 def _pixels_of(store: PixelStore, preprocessing: Preprocessing | None) -> Tensors:

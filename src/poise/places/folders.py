@@ -8,13 +8,14 @@ import os
 import re
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from poise import draws
 from poise.errors import UserError
+from poise.files import describe
 
 log = logging.getLogger(__name__)
 
@@ -96,20 +97,21 @@ def _refuse_parts(folder: Path) -> None:
     raise UserError(f"{folder} holds parts of a data set, not class folders; give {train} to learn{tests}")
 
 
-def image_files(path: Path) -> list[Path]:
+def image_files(path: Path, unread: dict[Path, UserError] | None = None) -> list[Path]:
     """The file itself; for a folder, the image files in it and below it, sorted by path; hidden ones are left out.
 
-    Links to folders are followed, and no folder is listed twice.
+    Links to folders are followed, and no folder is listed twice. What cannot be followed or listed is refused or, if
+    `unread` is given, left out and put there with the reason.
     """
-    if not path.is_dir():
+    if describe(path) != "a folder":
         return [path]
-    found = sorted(_images_below(path))
-    if not found:
+    found = sorted(_images_below(path, unread))
+    if not found and not unread:
         raise UserError(f"{path} has no image; give image files ({_endings()}) or a folder of them")
     return found
 
 
-def _images_below(folder: Path) -> Iterator[Path]:
+def _images_below(folder: Path, unread: dict[Path, UserError] | None) -> Iterator[Path]:
     """The image files in a folder and below it. Links are followed last, and only to folders that were not met yet."""
     waiting, met = deque([folder]), set[tuple[int, int]]()
     while waiting:
@@ -118,20 +120,38 @@ def _images_below(folder: Path) -> Iterator[Path]:
         if (found.st_dev, found.st_ino) in met:
             continue
         met.add((found.st_dev, found.st_ino))
-        yield from _image_files(here)
-        for entry in _entries(here):
-            if not entry.is_symlink():
-                if entry.is_dir():
-                    waiting.appendleft(here / entry.name)
-            elif (here / entry.name).is_dir():
-                waiting.append(here / entry.name)
-            elif not _names_image(entry):
-                _refuse_broken(here / entry.name)
+        with _noting_refused(here, unread):
+            yield from _image_files(here)
+            for entry in _entries(here):
+                inner = here / entry.name
+                if not entry.is_symlink():
+                    if entry.is_dir():
+                        waiting.appendleft(inner)
+                elif _is_folder(entry):
+                    waiting.append(inner)
+                elif not _names_image(entry):
+                    with _noting_refused(inner, unread):
+                        _refuse_broken(inner)
+
+
+@contextmanager
+def _noting_refused(path: Path, unread: dict[Path, UserError] | None) -> Iterator[None]:
+    """What is refused in here is noted with the reason, where there is a place for that."""
+    try:
+        yield
+    except UserError as error:
+        if unread is None:
+            raise
+        unread[path] = error
 
 
 def _refuse_broken(link: Path) -> None:
-    if not link.exists():
-        raise UserError(f"{link} is a broken link; mend or remove it")
+    try:
+        link.stat()
+    except PermissionError as error:
+        raise UserError(f"{link} leads to where you may not read ({error.strerror}); check the permissions") from error
+    except OSError as error:
+        raise UserError(f"{link} is a broken link; mend or remove it") from error
 
 
 def _read_parts(train: Path, test: Path) -> Layout:

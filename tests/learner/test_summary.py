@@ -1,0 +1,79 @@
+"""What a learner's file holds, in short, read without its weights and images."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from poise import Learner, UserError
+from poise.data import Budget
+from poise.errors import Damaged
+from poise.learner import LearnerSummary
+
+from .samples import digits, learner
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A learner after two phases, with a reserve."""
+    path = tmp_path_factory.mktemp("summary") / "learner"
+    made = learner(memory=Budget(4, reserve=2))
+    made.partial_fit(*digits(0, 1)).partial_fit(*digits(2)).save(path)
+    return path
+
+
+def test_a_summary_says_what_the_learner_itself_says(saved: Path) -> None:
+    found, whole = LearnerSummary.read(saved), Learner.load(saved)
+    assert found.classes == whole.classes_
+    assert (found.phases, found.shape, found.classifier) == (whole.phases_, whole.shape_, whole.classifier_)
+    assert (found.network, found.method, found.policy) == (whole.architecture, "lucir", "fixed")
+    assert whole.memory is not None
+    rows = [*whole.memory.exemplars.labels.tolist(), *whole.memory.reserve.labels.tolist()]
+    assert found.kept == {label: rows.count(row) for row, label in enumerate(whole.classes_)}
+    assert whole.model is not None
+    learned = {name for name, _ in whole.model.named_parameters()} | {"head.old"}
+    assert found.parameters == sum(value.numel() for name, value in whole.model.state_dict().items() if name in learned)
+    assert not found.pending
+
+
+def test_a_learner_without_its_memory_has_nothing_to_say_of_how_it_learns(saved: Path, tmp_path: Path) -> None:
+    Learner.load(saved).save(tmp_path / "small", memory=False)
+    found = LearnerSummary.read(tmp_path / "small")
+    assert (found.kept, found.policy) == (None, None)
+    assert found.as_json()["kept_images"] is None
+    assert dict(found.rows())["kept images"].startswith("left out when it was saved")
+
+
+def test_a_phase_in_its_middle_is_told(saved: Path, tmp_path: Path) -> None:
+    made = Learner.load(saved)
+    events = made.fitting(*digits(3))
+    next(events)
+    made.save(tmp_path / "middle")
+    assert LearnerSummary.read(tmp_path / "middle").pending
+
+
+def test_many_classes_are_not_all_named(tmp_path: Path) -> None:
+    images, numbers = digits(*range(10), count=6)
+    labels = [f"{number}-{place % 3}" for place, number in enumerate(numbers)]
+    learner().partial_fit(images, labels).save(tmp_path / "learner")
+    found = LearnerSummary.read(tmp_path / "learner")
+    assert dict(found.rows())["classes"].startswith("30: 0-0, 0-1, 0-2, 1-0")
+    assert dict(found.rows())["classes"].endswith(" and 10 more")
+    assert len(found.as_json()["classes"]) == 30
+
+
+def test_what_is_no_learner_is_refused_in_one_line(saved: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.write_bytes(b"no learner")
+    with pytest.raises(Damaged, match="other is damaged or was not written by poise"):
+        LearnerSummary.read(other)
+    whole = saved.read_bytes()
+    other.write_bytes(whole.replace(b"kind", b"king", 1))
+    with pytest.raises(UserError, match="not a learner file"):
+        LearnerSummary.read(other)
+    other.write_bytes(whole.replace(b"phases", b"faces_", 1))
+    with pytest.raises(Damaged, match="phases is missing; restore it from a copy"):
+        LearnerSummary.read(other)
+    with pytest.raises(UserError, match="nowhere does not exist"):
+        LearnerSummary.read(tmp_path / "nowhere")
