@@ -32,6 +32,14 @@ PROBE: Final = "probe"
 #: In such a table, the length of a trial that was trained like the phase itself.
 FULL: Final = "full"
 
+#: In `recipe.json`, what the phase 0 that a run started from is recognised by.
+START_FINGERPRINT: Final = "start_fingerprint"
+#: Recipe keys that say how phase 0 is trained.
+PHASE_0_KEYS: Final = (
+    *("method", "options", "net", "image_size", "images", "images_per_class", "augmentation", "epochs", "batch"),
+    *("momentum", "weight_decay", "optimiser", "decay", "warmup", "milestones", "first_lr"),
+)
+
 #: Recipe keys that do not say what was compared: chance, and where it was computed.
 CHANCE_KEYS: Final = ("seed", "start", "device", "precision", "deterministic")
 #: Recipe keys that say how classes arrive.

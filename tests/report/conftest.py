@@ -122,6 +122,7 @@ def write(tmp_path: Path) -> Write:
         seconds: float = 10.0,
         classifier: str = "fc",
         more: Mapping[str, Any] | None = None,
+        start_fingerprint: str | None = None,
         **keys: Any,
     ) -> Path:
         folder = tmp_path / name
@@ -131,6 +132,8 @@ def write(tmp_path: Path) -> Write:
         events = journal(hits, chosen["policy"], chances, classifier)
         saved: dict[str, Any] = {"name": f"{chosen['data']}/{chosen['method']}", "recipe": chosen, "fingerprint": "f"}
         saved |= {"class_names": [f"class {label}" for label in range(10)], "space": SPACE if tuned else None}
+        if start_fingerprint is not None:
+            saved["start_fingerprint"] = start_fingerprint
         dump(folder / "recipe.json", {**saved, **({"runner": "audit"} if (more or {}).get("leak") else {})})
         dump(folder / "machine.json", {"hardware": {"processor": "an abacus"}, "threads": 1})
         told = store.Journal(folder / "journal.jsonl")

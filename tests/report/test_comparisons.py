@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
+from poise import store
 from poise.report import describe_figures
 from poise.report.comparisons import comparisons, rankings
 from poise.report.page.glance import summary
@@ -140,3 +143,46 @@ def test_gains_and_ranks_are_among_runs_with_the_same_augmentation(write: Write,
     assert found.difference.mean == 0, "with the same augmentation; plain runs are no baseline of it"
     (ranking,) = rankings(runs)
     assert [row.label for row in ranking.rows] == ["lucir, fixed", "icarl, fixed"], "and not those with another one"
+
+
+LONG_AGO = ((50,), (44, 46), (42, 44, 46))
+
+
+def phase_0_of(folder: Path, value: float) -> str:
+    """Give a run its state after phase 0; what that is recognised by."""
+    tensors = {"weight": torch.full((2,), value)}
+    store.write_tensors(folder / "phase-0.safetensors", tensors, {}, kind="phase 0")
+    return store.digest_of_tensors(tensors)
+
+
+@pytest.mark.parametrize("origin", ["in the report", "at its path", "gone"])
+def test_a_policy_is_compared_with_the_run_of_the_same_phase_0(write: Write, tmp_path: Path, origin: str) -> None:
+    long, plain = write("long", LONG_AGO, epochs=200), write("plain", LONG_AGO)
+    begun = {"start": str(long), "start_fingerprint": phase_0_of(long, 1.0)}
+    phase_0_of(plain, 2.0)
+    started = write("started", ((50,), (45, 45), (45, 45, 45)), **begun)
+    tuned = write("tuned", ((50,), (46, 46), (46, 46, 46)), policy="online", **begun)
+    if origin == "gone":
+        shutil.rmtree(long)
+    runs = read_runs([plain, started, tuned, *([long] if origin == "in the report" else [])])[0]
+    (found,) = comparisons(runs)
+    by_name = {run.name: run for run in runs}
+    assert found.difference.mean == pytest.approx((by_name["tuned"].average or 0) - (by_name["started"].average or 0))
+    (table,) = accuracy_tables(runs)
+    shown = [row[1].text for row in table.rows if "200" not in row[1].text or "start" in row[1].text]
+    if origin == "gone":
+        assert shown == ["fixed", "fixed, another phase 0", "online"]
+    else:
+        assert [row.replace(", epochs=160", "") for row in shown][1:] == [
+            "fixed, start.epochs=200",
+            "online, start.epochs=200",
+        ]
+
+
+def test_a_start_that_was_trained_alike_is_not_another_row(write: Write) -> None:
+    plain = write("plain", LONG_AGO)
+    begun = {"start": str(plain), "start_fingerprint": phase_0_of(plain, 1.0)}
+    runs = read_runs([plain, write("more", LONG_AGO, seed=1), write("tuned", policy="online", **begun)])[0]
+    assert [run.other_start for run in runs] == [{}, {}, {}]
+    (found,) = comparisons(runs)
+    assert found.row.label == "lucir, online"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+from dataclasses import replace
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -254,6 +255,13 @@ def test_a_run_that_is_trained_otherwise_has_no_figure_of_the_papers_beside_it(
     assert published_every(other, stream) is None
     assert published_ablation(other, stream) is None
     assert published_hours(other, stream) is None
+
+
+def test_a_run_whose_phase_0_was_trained_otherwise_has_none_either(write: Write) -> None:
+    keys = shipped_keys("cifar100/lucir")
+    usual = paper_run(write, "usual", **keys)
+    assert published_accuracy(replace(usual, phase_0="f"), 5, "tfh") is not None
+    assert published_accuracy(replace(usual, phase_0="f", other_start={"epochs": 20}), 5, "tfh") is None
 
 
 def test_a_bare_result_of_fewer_images_has_none_either(write: Write) -> None:

@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from poise.errors import UserError
-from poise.experiment.folder import START_FINGERPRINT, RunFolder
+from poise.experiment.folder import RunFolder
 from poise.experiment.plan import Plan
 from poise.experiment.recipe import Recipe
 from poise.learner import KEYS, Settings
+from poise.runfolder import START_FINGERPRINT
 from poise.store import digest_of
 
 #: Of `recipe.json`, what is no key of the recipe and must not change.

@@ -17,14 +17,13 @@ from poise.experiment.claims import Claim
 from poise.experiment.contents import check_checkpoint
 from poise.experiment.recipe import LEFT_OUT
 from poise.places import is_there
-from poise.runfolder import saved_recipe, without_empty_keys
+from poise.runfolder import START_FINGERPRINT, saved_recipe, without_empty_keys
 from poise.schema import anything, contents_of, fitting_together, keyed, mapped, maybe, text
 
 log = logging.getLogger(__name__)
 
 KEPT_CHECKPOINTS = 2
 LONGEST_PATH = 1000  # letters of one in a line
-START_FINGERPRINT = "start_fingerprint"  # in `recipe.json`, of the phase 0 that the run started from
 
 
 class Checkpoint(NamedTuple):

@@ -18,7 +18,7 @@ from poise.errors import OutOfMemory, PoiseError, UserError
 from poise.experiment.changes import changed_keys, differing_keys, pin, refuse_changed
 from poise.experiment.contents import check_progress
 from poise.experiment.examiner import Exam, Examiner, figures, matrix_in_percent, percent
-from poise.experiment.folder import START_FINGERPRINT, Checkpoint, RunFolder
+from poise.experiment.folder import Checkpoint, RunFolder
 from poise.experiment.machine import describe_machine, record_end, record_resume, threads_to_resume_with
 from poise.experiment.plan import Plan, images_by_origin, refuse_other_exam
 from poise.experiment.progress import Quiet, Watcher
@@ -27,7 +27,7 @@ from poise.experiment.stopping import CheckpointClock, Stop, as_many_threads, he
 from poise.learner import Learner, LearnerState, save_state, try_step
 from poise.meter import Meter
 from poise.nets import named_info, named_modules
-from poise.runfolder import SECONDS
+from poise.runfolder import SECONDS, START_FINGERPRINT
 from poise.schema import contents_of
 from poise.training import Event, Executor, TrialDone, TrialStep, TuningDone, Work, World, trained_images
 from poise.tuning import Reward

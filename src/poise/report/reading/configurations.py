@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -14,6 +14,8 @@ from poise.runfolder import CHANCE_KEYS, POLICY_KEYS, STREAM_KEYS
 
 #: Keys that do not distinguish rows of a table: chance, columns, and what every label or heading says.
 _ALIKE = (*CHANCE_KEYS, *STREAM_KEYS, "policy", "method", "data", "exam")
+#: Before keys with which the phase 0 that a run started from was trained otherwise: they are said of every such row.
+_START = "start."
 
 
 @dataclass(frozen=True, order=True)
@@ -67,6 +69,11 @@ class Configuration:
         return found
 
     @property
+    def phases_0(self) -> frozenset[tuple[StreamKind, int, str]]:
+        """What the phases 0 of its runs are recognised by, with stream and seed, where that is known."""
+        return frozenset((StreamKind.of(run), run.seed, run.phase_0) for run in self.runs if run.phase_0 is not None)
+
+    @property
     def identity(self) -> dict[str, str]:
         """What identifies it, as columns of a file."""
         run = self.first
@@ -94,11 +101,45 @@ class Configuration:
 def configurations(runs: Sequence[RunRecord]) -> list[Configuration]:
     """The configurations of these runs, each with a unique label, baselines before the rows compared with them."""
     groups: dict[str, list[RunRecord]] = {}
-    for run in runs:
-        groups.setdefault(run.configuration(STREAM_KEYS), []).append(run)
-    labels = _labels({key: group[0] for key, group in groups.items()})
+    apart: set[str] = set()
+    for key, alike in _by_configuration(runs).items():
+        first, *others = _by_phase_0(alike)
+        more = {f"{key} {number}": group for number, group in enumerate(others)}
+        groups |= {key: first, **more}
+        apart |= {*more}
+    labels = _labels({key: group[0] for key, group in groups.items()}, apart)
     rows = [Configuration(labels[key], tuple(group)) for key, group in groups.items()]
     return sorted(rows, key=lambda row: (row.first.data, row.first.exam, row.first.method, not row.first.fixed))
+
+
+def _by_configuration(runs: Sequence[RunRecord]) -> dict[str, list[RunRecord]]:
+    found: dict[str, list[RunRecord]] = {}
+    for run in runs:
+        found.setdefault(run.configuration(STREAM_KEYS), []).append(run)
+    return found
+
+
+def _by_phase_0(alike: Sequence[RunRecord]) -> list[list[RunRecord]]:
+    """Runs of one configuration, those apart that have the seed of another one and are known to have another phase 0.
+
+    Runs that trained their phase 0 themselves come first.
+    """
+    rows: list[dict[tuple[StreamKind, int], RunRecord]] = [{}]
+    found: list[list[RunRecord]] = [[]]
+    for run in sorted(alike, key=lambda run: run.recipe.get("start") is not None):
+        place = StreamKind.of(run), run.seed
+        number = next((n for n, row in enumerate(rows) if _may_share(row.get(place), run)), len(rows))
+        if number == len(rows):
+            rows.append({})
+            found.append([])
+        rows[number].setdefault(place, run)
+        found[number].append(run)
+    order = {id(run): place for place, run in enumerate(alike)}
+    return [sorted(group, key=lambda run: order[id(run)]) for group in found]
+
+
+def _may_share(one: RunRecord | None, other: RunRecord) -> bool:
+    return one is None or one.phase_0 is None or other.phase_0 is None or one.phase_0 == other.phase_0
 
 
 def distinguish(runs: Sequence[RunRecord]) -> list[str]:
@@ -152,15 +193,28 @@ def baselines(rows: Sequence[Configuration]) -> dict[str, Configuration]:
     """Each row's baseline by the row's label; baselines themselves have none.
 
     A row that chooses nothing but the classifier has a baseline too: the same row with the method's own classifier.
+    Of several baselines it is the one that has the same phase 0 for the most seeds.
     """
     choosing = [row for row in rows if row.first.judged or not row.first.fixed]
-    fixed = {row.baseline_key(): row for row in rows if row not in choosing}
-    return {row.label: fixed[row.baseline_key()] for row in choosing if row.baseline_key() in fixed}
+    fixed: dict[str, list[Configuration]] = {}
+    for row in rows:
+        if row not in choosing:
+            fixed.setdefault(row.baseline_key(), []).append(row)
+    return {
+        row.label: max(fixed[row.baseline_key()], key=lambda base: len(base.phases_0 & row.phases_0))
+        for row in choosing
+        if row.baseline_key() in fixed
+    }
 
 
-def _labels(firsts: Mapping[str, RunRecord]) -> dict[str, str]:
-    """`lucir, online`; where several rows would share that label, also the keys in which they differ."""
-    words = _keys_apart(firsts)
+def _labels(firsts: Mapping[str, RunRecord], apart: Collection[str]) -> dict[str, str]:
+    """`lucir, online`; where several rows would share that label, also the keys in which they differ.
+
+    Those `apart` differ from another one in nothing but their phase 0.
+    """
+    words = {
+        key: [*found, *(["another phase 0"] if key in apart else [])] for key, found in _keys_apart(firsts).items()
+    }
     labels = {key: ", ".join([run.method, run.policy_label, *words[key]]) for key, run in firsts.items()}
     several = len({run.where for run in firsts.values()}) > 1
     named = {key: f"{label} · {firsts[key].where}" if several else label for key, label in labels.items()}
@@ -168,19 +222,32 @@ def _labels(firsts: Mapping[str, RunRecord]) -> dict[str, str]:
 
 
 def _keys_apart(firsts: Mapping[str, RunRecord]) -> dict[str, list[str]]:
-    """For each configuration: the keys, with their values, in which it differs from others of its method and policy."""
+    """For each configuration: the keys, with their values, in which it differs from others of its method and policy.
+
+    Besides, those with which its `start` was trained otherwise.
+    """
     alike: dict[tuple[str, str, str], dict[str, dict[str, Any]]] = {}
     for key, run in firsts.items():
         alike.setdefault((run.method, run.policy_label, run.where), {})[key] = {
-            name: value for name, value in flat_keys(run.recipe) if name.split(".")[0] not in _ALIKE and value != {}
+            name: value for name, value in flat_keys(_chosen_keys(run)) if value != {}
         }
-    found = {}
+    found: dict[str, list[str]] = {}
     for group in alike.values():
         names = sorted({name for keys in group.values() for name in keys})
         known = {name: {json.dumps(keys.get(name)) for keys in group.values()} for name in names}
         for key, keys in group.items():
-            found[key] = [f"{name}={_short(keys[name])}" for name in names if len(known[name]) > 1 and name in keys]
+            found[key] = [
+                f"{name}={_short(keys[name])}"
+                for name in names
+                if name in keys and (len(known[name]) > 1 or name.startswith(_START))
+            ]
     return found
+
+
+def _chosen_keys(run: RunRecord) -> dict[str, Any]:
+    """The keys in which a row may differ from others of its method and policy."""
+    kept = {name: value for name, value in run.recipe.items() if name not in _ALIKE}
+    return {**kept, "start": run.other_start}
 
 
 def _with_numbers(labels: Mapping[str, str]) -> dict[str, str]:

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from poise import store
 from poise.errors import PoiseError, UserError, kind_and_line, shown
+from poise.report.reading.phase_0 import with_phase_0
 from poise.report.reading.runs import LABELS, PhaseRecord, RunRecord, TrialRecord
 from poise.runfolder import (
     CROSSVAL,
@@ -23,6 +24,7 @@ from poise.runfolder import (
     RECIPE,
     RESULT,
     SECONDS,
+    START_FINGERPRINT,
     holds_more_after_phase_0,
     recipe_of_result,
     saved_recipe,
@@ -57,7 +59,7 @@ def read_runs(paths: Sequence[Path]) -> tuple[list[RunRecord], list[UnreadPath]]
         else:
             runs.append(run)
             taken.add(run.name)
-    return runs, unread
+    return with_phase_0(runs), unread
 
 
 def reason_for(path: Path, error: Exception) -> str:
@@ -279,6 +281,7 @@ def _make_record(
         labels=tuple(word for key, (word, _) in LABELS.items() if marks.get(key)),
         events=events.counts,
         last_event=events.last,
+        phase_0=found if isinstance(found := saved.get(START_FINGERPRINT), str) else None,
     )
 
 

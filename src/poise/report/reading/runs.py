@@ -144,6 +144,8 @@ class RunRecord:
     labels: tuple[str, ...] = ()  # words of `LABELS`, where it is not an ordinary run
     events: Mapping[str, int] = field(default_factory=dict)  # number of journal events of each kind
     last_event: Mapping[str, Any] = field(default_factory=dict)  # its kind and phase
+    phase_0: str | None = None  # what its state after phase 0 is recognised by, where that was needed and is known
+    other_start: Mapping[str, Any] = field(default_factory=dict)  # keys with which its `start` was trained otherwise
     verified: bool = True  # whether the result has a digest, which was found right; unfinished ones need none
 
     @property
@@ -316,6 +318,7 @@ class RunRecord:
         `without` leaves out more keys: `STREAM_KEYS` for a row of a table, also `POLICY_KEYS` to find its baseline.
         """
         kept = {key: value for key, value in self.recipe.items() if key not in (*CHANCE_KEYS, *without)}
+        kept["start"] = self.other_start
         if "policy" not in without:
             kept |= {"policy": self.policy, "labels": list(self.labels)}
         return json.dumps(without_empty_keys(kept), sort_keys=True)

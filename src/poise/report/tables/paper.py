@@ -187,13 +187,15 @@ def _differences(run: RunRecord, entry: Mapping[str, Any], cell: Mapping[str, An
 def _trains_alike(run: RunRecord, data: str, entry: Mapping[str, Any]) -> bool:
     """Whether images, schedule, options and RMM's shares are those of the shipped recipe, and nothing is reserved.
 
+    So must those be with which its phase 0 was trained elsewhere, where they are known.
+
     Of a bare result the schedule is not known, and counts as alike. Options that the method's released code has by
     setting may be any.
     """
     shipped, whole = _shipped_recipe(data, ROWS.get(run.method, run.method)), _is_whole(run)
     if not shipped or (run.recipe.get("memory") or {}).get("reserve") or not _shares_alike(run, data):
         return False
-    if (run.result or {}).get("pretrained_on"):
+    if (run.result or {}).get("pretrained_on") or run.other_start:
         return False
     for name in _TRAINING_KEYS:
         wanted = shipped.get(name, _default(name))
