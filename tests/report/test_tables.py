@@ -16,6 +16,7 @@ from poise.experiment import load_recipe
 from poise.methods import make_method
 from poise.recipes import recipe_names
 from poise.report.comparisons import comparisons
+from poise.report.figures import numbers
 from poise.report.page.glance import summary
 from poise.report.reading import (
     RunRecord,
@@ -533,3 +534,35 @@ def test_rows_are_called_by_what_sets_them_apart(write: Write) -> None:
 def test_columns_are_aligned_by_what_a_terminal_shows() -> None:
     lines = align_columns(["class", "n"], [["日本", "1"], ["café", "2"]]).splitlines()
     assert lines == ["class  n", "─────  ─", "日本   1", "café   2"]
+
+
+def test_every_table_and_figure_counts_a_seed_once_and_names_the_other_runs(write: Write) -> None:
+    best = ((50,), (50, 50), (50, 50, 50))
+    paths = [write("going", best, finished=False), write("first"), write("again", best), write("other", seed=1)]
+    runs = read_runs(paths)[0]
+    counts = [record["seeds"] for table in accuracy_tables(runs) for record in table.records]
+    assert counts == [2]
+    assert {row["seeds"] for row in numbers.accuracy(runs)} == {2}
+    assert {row["seeds"] for row in numbers.forgetting(runs)} == {2}
+    time = time_table(runs)
+    assert [cell.runs for row in time.rows for cell in row[:1]] == [("first", "other")]
+    line = "not counted: another run has the same keys, stream and seed (going, again)"
+    assert line in summary(runs, [])["warnings"]
+    assert all(
+        "(again)" in table.caption or "(going, again)" in table.caption for table in (time, *accuracy_tables(runs))
+    )
+    assert not any("not counted" in each for each in summary(runs[1:2], [])["warnings"])
+
+
+def test_another_precision_or_number_of_ranks_is_another_row(write: Write) -> None:
+    plain = read_run(write("plain"))
+    runs = [replace(plain, name=str(at), machine=machine) for at, machine in enumerate(MACHINES)]
+    assert [row.label for row in configurations(runs)] == [
+        "lucir, fixed, precision=fp32",
+        "lucir, fixed, precision=bf16",
+        "lucir, fixed, precision=bf16, ranks=2",
+    ]
+    assert not comparisons([runs[0], replace(read_run(write("tuned", policy="online")), machine=MACHINES[1])])
+
+
+MACHINES: tuple[dict[str, Any], ...] = ({"precision": "fp32"}, {"precision": "bf16"}, {"precision": "bf16", "ranks": 2})

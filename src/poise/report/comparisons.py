@@ -53,11 +53,8 @@ def classifier_parts(row: Configuration, base: Configuration, stream: StreamKind
 
 
 def _by_seed(row: Configuration, stream: StreamKind) -> dict[int, RunRecord]:
-    """Finished runs by seed; of two with one seed, the first."""
-    found: dict[int, RunRecord] = {}
-    for run in row.by_stream.get(stream, []):
-        if run.finished and run.phases:
-            found.setdefault(run.seed, run)
+    """Finished runs by seed."""
+    found = {run.seed: run for run in row.by_stream.get(stream, ()) if run.finished and run.phases}
     return dict(sorted(found.items()))
 
 

@@ -19,10 +19,11 @@ from poise.report.reading.folders import (
     run_folders_below,
     run_of_result,
 )
-from poise.report.reading.runs import EXPLAINED, UNVERIFIED, PhaseRecord, RunRecord, TrialRecord
+from poise.report.reading.runs import EXPLAINED, REPEATED, UNVERIFIED, PhaseRecord, RunRecord, TrialRecord
 
 __all__ = [
     "EXPLAINED",
+    "REPEATED",
     "UNVERIFIED",
     "Configuration",
     "PhaseRecord",

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from poise.recipes.keys import flat_keys
-from poise.report.reading.runs import AUTO, LABELS, MORE_HELD, UNVERIFIED, RunRecord
+from poise.report.reading.runs import AUTO, LABELS, MORE_HELD, REPEATED, UNVERIFIED, RunRecord
 from poise.runfolder import CHANCE_KEYS, POLICY_KEYS, STREAM_KEYS
 
 #: Keys that do not distinguish rows of a table: chance, columns, and what every label or heading says.
@@ -83,11 +83,8 @@ class Configuration:
         }
 
     def averages(self, stream: StreamKind) -> dict[int, float]:
-        """Average accuracy of finished runs by seed; of two runs with one seed, the first."""
-        found: dict[int, float] = {}
-        for run in self.by_stream.get(stream, []):
-            if run.average is not None:
-                found.setdefault(run.seed, run.average)
+        """Average accuracy of finished runs by seed."""
+        found = {run.seed: run.average for run in self.by_stream.get(stream, ()) if run.average is not None}
         return dict(sorted(found.items()))
 
     def baseline_key(self) -> str:
@@ -99,7 +96,11 @@ class Configuration:
 
 
 def configurations(runs: Sequence[RunRecord]) -> list[Configuration]:
-    """The configurations of these runs, each with a unique label, baselines before the rows compared with them."""
+    """The configurations of these runs, each with a unique label, baselines before the rows compared with them.
+
+    Of several runs with one seed and stream, a configuration has the first that is finished; `remarks` names the
+    others.
+    """
     groups: dict[str, list[RunRecord]] = {}
     apart: set[str] = set()
     for key, alike in _by_configuration(runs).items():
@@ -108,7 +109,7 @@ def configurations(runs: Sequence[RunRecord]) -> list[Configuration]:
         groups |= {key: first, **more}
         apart |= {*more}
     labels = _labels({key: group[0] for key, group in groups.items()}, apart)
-    rows = [Configuration(labels[key], tuple(group)) for key, group in groups.items()]
+    rows = [Configuration(labels[key], tuple(_one_run_per_seed(group))) for key, group in groups.items()]
     return sorted(rows, key=lambda row: (row.first.data, row.first.exam, row.first.method, not row.first.fixed))
 
 
@@ -138,6 +139,23 @@ def _by_phase_0(alike: Sequence[RunRecord]) -> list[list[RunRecord]]:
     return [sorted(group, key=lambda run: order[id(run)]) for group in found]
 
 
+def _one_run_per_seed(group: Sequence[RunRecord]) -> list[RunRecord]:
+    """Of several runs with one stream and seed, the first that is finished, or the first."""
+    chosen: dict[tuple[StreamKind, int], RunRecord] = {}
+    for run in group:
+        place = StreamKind.of(run), run.seed
+        if place not in chosen or (run.finished and not chosen[place].finished):
+            chosen[place] = run
+    return [run for run in group if chosen[StreamKind.of(run), run.seed] is run]
+
+
+def _repeated_runs(runs: Sequence[RunRecord]) -> list[RunRecord]:
+    """Those that no configuration has, because another run has their seed there."""
+    groups = [group for alike in _by_configuration(runs).values() for group in _by_phase_0(alike)]
+    kept = {id(run) for group in groups for run in _one_run_per_seed(group)}
+    return [run for run in runs if id(run) not in kept]
+
+
 def _may_share(one: RunRecord | None, other: RunRecord) -> bool:
     return one is None or one.phase_0 is None or other.phase_0 is None or one.phase_0 == other.phase_0
 
@@ -162,6 +180,8 @@ def remarks(runs: Sequence[RunRecord], words: Sequence[str] | None = None) -> li
     lines = {word: line for word, line in LABELS.values() if word in marks}
     if MORE_HELD in lines and (counts := [*dict.fromkeys(filter(None, map(_held_after_phase_0, runs)))]):
         lines[MORE_HELD] += f" ({'; '.join(counts)})"
+    if words is None or REPEATED in words:
+        lines |= _not_counted(_repeated_runs(runs))
     if words is None or UNVERIFIED in words:
         lines |= _without_digest([run for run in runs if run.finished and not run.verified])
     return [*lines.values()]
@@ -171,11 +191,22 @@ def _without_digest(runs: Sequence[RunRecord], named: int = 4) -> dict[str, str]
     """What is to be known of results whose digest is missing, if there are any."""
     if not runs:
         return {}
-    names = ", ".join([run.name or run.path.name for run in runs[:named]] + ["…"] * (len(runs) > named))
+    names = _names(runs, named)
     what = "the result has" if len(runs) == 1 else f"{len(runs)} results have"
     return {
         UNVERIFIED: f"{UNVERIFIED}: {what} no digest by which a change could be seen; 'poise digest' adds it ({names})"
     }
+
+
+def _not_counted(runs: Sequence[RunRecord], named: int = 8) -> dict[str, str]:
+    """Which runs are left out of tables and figures over seeds, if there are any."""
+    if not runs:
+        return {}
+    return {REPEATED: f"{REPEATED}: another run has the same keys, stream and seed ({_names(runs, named)})"}
+
+
+def _names(runs: Sequence[RunRecord], most: int) -> str:
+    return ", ".join([run.name or run.path.name for run in runs[:most]] + ["…"] * (len(runs) > most))
 
 
 def _held_after_phase_0(run: RunRecord) -> str | None:
@@ -247,7 +278,7 @@ def _keys_apart(firsts: Mapping[str, RunRecord]) -> dict[str, list[str]]:
 def _chosen_keys(run: RunRecord) -> dict[str, Any]:
     """The keys in which a row may differ from others of its method and policy."""
     kept = {name: value for name, value in run.recipe.items() if name not in _ALIKE}
-    return {**kept, "start": run.other_start}
+    return {**kept, "start": run.other_start, **run.computed}
 
 
 def _with_numbers(labels: Mapping[str, str]) -> dict[str, str]:

@@ -52,12 +52,14 @@ LABELS: Final = {
         for key, word in AUGMENTATIONS.items()
     },
 }
-#: The word of a recipe that leaves the choice of the classifier to the learner.
+#: The word of a recipe that leaves a choice to poise, such as that of the classifier.
 AUTO: Final = "auto"
 #: The label of a row whose memory cannot be compared with a plain one without a word.
 MORE_HELD: Final = LABELS["more_after_phase_0"][0]
 #: The word for a result without a digest: whether it was changed cannot be told.
 UNVERIFIED: Final = "unverified"
+#: The word for runs of which a table over seeds has another one with the same seed.
+REPEATED: Final = "not counted"
 #: The labels of rows that cannot be compared with others without a word: all tables explain them.
 EXPLAINED: Final = (MORE_HELD, *AUGMENTATIONS.values())
 #: Those labels that mean that more was known than a learner can know: from an exam, or from images that are gone.
@@ -226,6 +228,14 @@ class RunRecord:
         return int(self.recipe["seed"])
 
     @property
+    def computed(self) -> dict[str, Any]:
+        """With which precision, and by how many ranks where there were several; only what is known."""
+        asked = self.recipe.get("precision")
+        precision = self.machine.get("precision") or (asked if asked != AUTO else None)
+        ranks = (self.result or {}).get("ranks") or self.machine.get("ranks") or 1
+        return {**({"precision": precision} if precision else {}), **({"ranks": ranks} if ranks != 1 else {})}
+
+    @property
     def exam(self) -> str:
         """`test` or `dev`."""
         return str(self.recipe.get("exam", "test"))
@@ -318,7 +328,7 @@ class RunRecord:
         `without` leaves out more keys: `STREAM_KEYS` for a row of a table, also `POLICY_KEYS` to find its baseline.
         """
         kept = {key: value for key, value in self.recipe.items() if key not in (*CHANCE_KEYS, *without)}
-        kept["start"] = self.other_start
+        kept |= {"start": self.other_start, **self.computed}
         if "policy" not in without:
             kept |= {"policy": self.policy, "labels": list(self.labels)}
         return json.dumps(without_empty_keys(kept), sort_keys=True)

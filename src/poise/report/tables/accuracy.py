@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from poise.report.comparisons import classifier_parts
 from poise.report.reading import (
     EXPLAINED,
+    REPEATED,
     Configuration,
     RunRecord,
     StreamKind,
@@ -63,7 +64,7 @@ def _accuracy_table(where: str, runs: Sequence[RunRecord]) -> ReportTable:
     return ReportTable(
         f"accuracy-{runs[0].exam_name}",
         f"Average accuracy on {where}",
-        " ".join([ACCURACY, *(f"{line}." for line in remarks(runs, EXPLAINED))]),
+        " ".join([ACCURACY, *(f"{line}." for line in remarks(runs, [*EXPLAINED, REPEATED]))]),
         (*heads, *(Column(column.title, column.group) for column in columns)),
         cells,
         records,

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from poise.report.reading import (
     EXPLAINED,
+    REPEATED,
     Configuration,
     PhaseRecord,
     RunRecord,
@@ -50,7 +51,9 @@ def time_table(runs: Sequence[RunRecord]) -> ReportTable:
                 lines.append(({**record, "ratio": ratio, "paper_ratio": paper}, cells))
     columns = {title: Column(title, numeric=False) for title in ("row", "setting", "machine")}
     columns |= {f"seconds_{part}": Column(part, "seconds") for part in SECONDS} | {"ratio": Column("ratio")}
-    return ReportTable.of_records(("time", "Time", TIME), columns, lines)
+    return ReportTable.of_records(
+        ("time", "Time", " ".join([TIME, *(f"{line}." for line in remarks(runs, [REPEATED]))])), columns, lines
+    )
 
 
 def machine_name(run: RunRecord) -> str:
@@ -99,7 +102,7 @@ def stored_table(runs: Sequence[RunRecord]) -> ReportTable:
     return ReportTable(
         "stored",
         "Stored images after each phase",
-        " ".join([STORED, *(f"{line}." for line in remarks(runs, EXPLAINED))]),
+        " ".join([STORED, *(f"{line}." for line in remarks(runs, [*EXPLAINED, REPEATED]))]),
         (*heads, *(Column(str(phase), "phase") for phase in range(longest))),
         cells,
         records,
