@@ -186,3 +186,20 @@ def test_a_start_that_was_trained_alike_is_not_another_row(write: Write) -> None
     assert [run.other_start for run in runs] == [{}, {}, {}]
     (found,) = comparisons(runs)
     assert found.row.label == "lucir, online"
+
+
+def test_a_ranking_says_in_what_else_its_configurations_differ(write: Write, tmp_path: Path) -> None:
+    write("runs/lucir", LONG_AGO, epochs=20)
+    write("runs/grid", epochs=1, policy="grid", memory={"per_class": 5, "total": None, "reserve": 0})
+    runs = all_runs(tmp_path / "runs")
+    ((_, said),) = words(runs)
+    assert "lucir, fixed, epochs=20, memory.per_class=20 (" in said
+    assert "before lucir, grid, epochs=1, memory.per_class=5 (" in said
+    (figure,) = [answer["figure"] for answer in summary(runs, ())["answers"]]
+    assert {row["row"] for row in figure.data} == {
+        "lucir, fixed, epochs=20, memory.per_class=20, TFS 3",
+        "lucir, grid, epochs=1, memory.per_class=5, TFS 3",
+    }
+    write("runs/again", LONG_AGO, epochs=30)
+    ((_, said),) = words(all_runs(tmp_path / "runs"))
+    assert "epochs=20, epochs=20" not in said, "what a label says is not said twice"

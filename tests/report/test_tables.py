@@ -479,6 +479,8 @@ def test_the_rows_of_the_ablation(write: Write) -> None:
     assert [row["paper"] for row in table_3.records] == [62.96, 63.60, 64.08, 64.92, 64.02, 63.02]
     assert [(row["every"], row["paper"]) for row in table_s1.records] == [("–", None), ("1", 64.92), ("2", 64.93)]
     assert not ablation_tables(runs[:1])
+    shorter, _ = ablation_tables([*runs, paper_run(write, "short", epochs=20)])
+    assert [row[4].text for row in shorter.rows[:2]] == ["fixed, epochs=160", "fixed, epochs=20"]
 
 
 def test_time_is_a_ratio_to_the_baseline_of_the_same_machine(write: Write) -> None:

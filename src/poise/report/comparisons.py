@@ -6,7 +6,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from poise.report.reading import Configuration, RunRecord, StreamKind, baselines, by_exam, configurations
+from poise.report.reading import (
+    Configuration,
+    RunRecord,
+    StreamKind,
+    baselines,
+    by_exam,
+    configurations,
+    name_conditions,
+)
 from poise.report.statistics import Spread, paired_difference, spread
 
 
@@ -73,6 +81,12 @@ class Ranking:
         alike = [row for row in others if _seen_before(row) == _seen_before(first)]
         second = next((row for row in alike if not row.first.informed and self.difference(first, row)), None)
         return (first, second) if second else None
+
+    @property
+    def names(self) -> dict[str, str]:
+        """By its label, what each configuration is called beside the others: with the conditions that differ."""
+        found = zip(self.rows, name_conditions(self.rows), strict=True)
+        return {row.label: ", ".join([row.label, *words]) for row, words in found}
 
     def difference(self, one: Configuration, other: Configuration) -> Spread | None:
         """The difference of two configurations, paired by seed."""

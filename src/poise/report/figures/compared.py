@@ -253,7 +253,7 @@ def ranking_figure(runs: Sequence[RunRecord]) -> Figure | None:
     lines, marks, names = [], [], []
     rows: Rows = []
     for place, (ranking, row) in enumerate(listed):
-        names.append(f"{row.label}, {ranking.stream}" + (f" · {ranking.where}" if several else ""))
+        names.append(f"{ranking.names[row.label]}, {ranking.stream}" + (f" · {ranking.where}" if several else ""))
         average = spread([*row.averages(ranking.stream).values()])
         low, high = average.interval() if average.count >= ENOUGH else (average.mean, average.mean)
         tip = f"{names[-1]}: {average.mean:.2f} %, {counted(average.count, 'seed')}"

@@ -147,7 +147,7 @@ def _who_is_ahead(found: Sequence[Ranking]) -> str:
         first, second = ranking.leaders
         difference = ranking.difference(first, second)
         assert difference is not None
-        names = [f"{row.label} ({ranking.mean(row):.2f} %)" for row in (first, second)]
+        names = [f"{ranking.names[row.label]} ({ranking.mean(row):.2f} %)" for row in (first, second)]
         where = f"{ranking.where}, {ranking.stream}" if len({each.where for each in found}) > 1 else f"{ranking.stream}"
         said.append(f"{where}: {names[0]} before {names[1]}, {_difference_words(difference)}.")
     rest = len(found) - len(said)

@@ -7,6 +7,7 @@ from poise.report.reading.configurations import (
     by_exam,
     configurations,
     distinguish,
+    name_conditions,
     remarks,
 )
 from poise.report.reading.folders import (
@@ -37,6 +38,7 @@ __all__ = [
     "configurations",
     "distinguish",
     "load_result",
+    "name_conditions",
     "read_run",
     "read_runs",
     "reason_for",

@@ -14,6 +14,11 @@ from poise.runfolder import CHANCE_KEYS, POLICY_KEYS, STREAM_KEYS
 
 #: Keys that do not distinguish rows of a table: chance, columns, and what every label or heading says.
 _ALIKE = (*CHANCE_KEYS, *STREAM_KEYS, "policy", "method", "data", "exam")
+#: Keys that say under which conditions methods were compared.
+_CONDITIONS = (
+    *("epochs", "net", "order", "images_per_class", "memory.per_class", "memory.total", "memory.reserve"),
+    *("precision", "ranks"),
+)
 #: Before keys with which the phase 0 that a run started from was trained otherwise: they are said of every such row.
 _START = "start."
 
@@ -81,6 +86,11 @@ class Configuration:
             **{"data": run.data, "exam": run.exam, "method": run.method},
             **{"policy": run.policy_label, "row": self.label},
         }
+
+    @property
+    def label_without_method(self) -> str:
+        """Its label without the method and the data set, where those stand elsewhere."""
+        return self.label.removeprefix(f"{self.first.method}, ").split(" · ")[0]
 
     def averages(self, stream: StreamKind) -> dict[int, float]:
         """Average accuracy of finished runs by seed."""
@@ -164,6 +174,27 @@ def distinguish(runs: Sequence[RunRecord]) -> list[str]:
     """For each run its policy, and the keys in which it differs from others of the same method and policy."""
     words = _keys_apart({run.configuration(STREAM_KEYS): run for run in runs})
     return [", ".join([run.policy_label, *words[run.configuration(STREAM_KEYS)]]) for run in runs]
+
+
+def name_conditions(rows: Sequence[Configuration]) -> list[list[str]]:
+    """For each of these rows, whatever their methods, the keys in which training, memory or data differ among them.
+
+    What its label says already is left out, and so is what is not known.
+    """
+    known = [_conditions(row.first) for row in rows]
+    values = {name: {json.dumps(keys[name]) for keys in known if name in keys} for name in _CONDITIONS}
+    found = []
+    for row, keys in zip(rows, known, strict=True):
+        words = [
+            f"{name}={_short(value)}" for name, value in keys.items() if len(values[name]) > 1 and value is not None
+        ]
+        found.append([word for word in words if word not in row.label.split(", ")])
+    return found
+
+
+def _conditions(run: RunRecord) -> dict[str, Any]:
+    flat = dict(flat_keys(run.recipe)) | run.computed
+    return {name: flat[name] for name in _CONDITIONS if name in flat}
 
 
 def by_exam(runs: Sequence[RunRecord]) -> dict[str, list[RunRecord]]:

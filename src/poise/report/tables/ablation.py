@@ -77,7 +77,7 @@ def _ticks(run: RunRecord) -> list[TableCell]:
 
 
 def _policy(row: Configuration) -> TableCell:
-    return text_cell(row.first.policy_label)
+    return text_cell(row.label_without_method)
 
 
 def _make_table(

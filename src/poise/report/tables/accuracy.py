@@ -57,7 +57,7 @@ def _accuracy_table(where: str, runs: Sequence[RunRecord]) -> ReportTable:
     for row in rows:
         made = [_accuracy_cell(row, against.get(row.label), column) for column in columns]
         if any(record for _, record in made):
-            first = [text_cell(row.first.method), text_cell(_label_without_method(row))]
+            first = [text_cell(row.first.method), text_cell(row.label_without_method)]
             cells.append((*first, *(cell for cell, _ in made)))
             records += [record for _, record in made if record]
     heads = (Column("method", numeric=False), Column("policy", numeric=False))
@@ -157,11 +157,6 @@ def _figures(found: Spread, difference: Spread | None, paper: Published | None, 
         "paper_deviation": paper.deviation if paper else None,
         "difference": found.mean - paper.figure if paper and not paper.unlike else None,
     }
-
-
-def _label_without_method(row: Configuration) -> str:
-    """The row's label without the method and the data set, which have columns of their own."""
-    return row.label.removeprefix(f"{row.first.method}, ").split(" · ")[0]
 
 
 # All runs -------------------------------------------------------------------------------------------------------------
