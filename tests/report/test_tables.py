@@ -499,6 +499,21 @@ def test_time_is_a_ratio_to_the_baseline_of_the_same_machine(write: Write) -> No
     assert records["lucir, fixed"]["seconds_total"] == 10.0
 
 
+def test_times_without_phase_0_are_marked_and_not_compared_with_those_with_it(write: Write) -> None:
+    keys: dict[str, Any] = {"setting": "tfh", "data": "cifar100", "phases": 5}
+    whole = read_run(write("whole", **keys, seconds=20.0))
+    part = read_run(write("part", **keys, seed=1, start="/runs/x", seconds=10.0))
+    tuned = read_run(write("tuned", **keys, seed=1, start="/runs/x", policy="online", seconds=15.0))
+    ratios = {}
+    for name, runs in {"whole": [whole, tuned], "part": [part, tuned], "both": [whole, part, tuned]}.items():
+        table = time_table(runs)
+        ratios[name] = table.records[1]["ratio"], table.records[1]["paper_ratio"]
+        assert table.rows[1][0].notes[0].text == "without phase 0"
+    assert ratios == {"whole": (None, None), "part": (pytest.approx(1.5), None), "both": (None, None)}
+    assert time_table([whole, part]).rows[0][0].notes[0].text == "without phase 0 in 1 of 2 runs"
+    assert not time_table([whole]).rows[0][0].notes
+
+
 def test_stored_images_and_the_list_of_runs(write: Write) -> None:
     runs = [read_run(write("a")), read_run(write("b", finished=False, method="icarl"))]
     assert [row["stored"] for row in stored_table(runs).records if row["row"] == "lucir, fixed"] == [20, 40, 60]

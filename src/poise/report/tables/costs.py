@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from poise.report.reading import (
     EXPLAINED,
@@ -22,8 +23,8 @@ from poise.runfolder import SECONDS
 
 TIME = (
     "Seconds, mean ± deviation over seeds; the ratio is that of the totals to the same method with its own "
-    "hyperparameters on the same processor or GPU. Runs that shared a machine waited for each other, which is in "
-    "their totals."
+    "hyperparameters on the same processor or GPU, where either both trained phase 0 or both started after it. "
+    "Runs that shared a machine waited for each other, which is in their totals."
 )
 STORED = (
     "Kept images of old classes, reserve included. Below, how many were held in the phase, those that arrived "
@@ -39,16 +40,21 @@ def time_table(runs: Sequence[RunRecord]) -> ReportTable:
     for row in rows:
         for stream, group in sorted(row.by_stream.items()):
             for machine, there in _by_machine(group).items():
-                base = against.get(row.label)
-                ratio, paper = _ratio(there, base, stream, machine), _paper_ratio(row, base, stream)
+                base, untimed = against.get(row.label), sum(map(_starts_elsewhere, there))
+                ratio = _ratio(there, base, stream, machine)
+                paper = _paper_ratio(row, base, stream) if not untimed else None
                 spent = {f"seconds_{part}": spread([run.seconds[part] for run in there]) for part in SECONDS}
                 record: dict[str, Value] = {"row": row.label, "setting": str(stream), "machine": machine}
                 record |= {key: each.mean for key, each in spent.items()}
                 cells = {key: mean_cell(each, digits=1) for key, each in spent.items()}
                 cells["row"] = text_cell(row.label, [run.name for run in there])
+                if untimed:
+                    share = f" in {untimed} of {len(there)} runs" if untimed < len(there) else ""
+                    cells["row"] = replace(cells["row"], notes=(Note(f"without phase 0{share}"),))
                 if paper and ratio:
                     cells["ratio"] = TableCell(f"{ratio:.2f}", ratio, (Note(f"paper {paper:.2f}", "paper"),))
-                lines.append(({**record, "ratio": ratio, "paper_ratio": paper}, cells))
+                record |= {"ratio": ratio, "paper_ratio": paper, "runs_without_phase_0": untimed}
+                lines.append((record, cells))
     columns = {title: Column(title, numeric=False) for title in ("row", "setting", "machine")}
     columns |= {f"seconds_{part}": Column(part, "seconds") for part in SECONDS} | {"ratio": Column("ratio")}
     return ReportTable.of_records(
@@ -69,8 +75,16 @@ def _by_machine(runs: Sequence[RunRecord]) -> dict[str, list[RunRecord]]:
     return found
 
 
+def _starts_elsewhere(run: RunRecord) -> bool:
+    """Whether its seconds are known to be without those of phase 0, which another run trained."""
+    return run.recipe.get("start") is not None
+
+
 def _ratio(runs: Sequence[RunRecord], base: Configuration | None, stream: StreamKind, machine: str) -> float | None:
+    """Of the totals; None without a baseline there, and where phase 0 is in some of the times only."""
     there = _by_machine(base.by_stream.get(stream, [])).get(machine, []) if base and machine != "unknown" else []
+    if len({*map(_starts_elsewhere, [*runs, *there])}) > 1:
+        return None
     totals = [spread([run.seconds["total"] for run in group]).mean for group in (runs, there) if group]
     return totals[0] / totals[1] if len(totals) == 2 and totals[1] > 0 else None
 
