@@ -253,3 +253,33 @@ def test_a_trial_has_the_accuracies_that_make_its_reward(real: Path, write: Writ
     journal = folder / "journal.jsonl"
     journal.write_text(journal.read_text().replace('"diverged": false', '"diverged": true'))
     assert {trial.accuracies for trial in read_run(folder).trials} == {(0.0,)}
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("method", "icarl"),
+        ("policy", "online"),
+        ("epochs", 20),
+        ("seed", 3),
+        ("order", 1),
+        ("exam", "dev"),
+        ("setting", "tfh"),
+        ("phases", 5),
+        ("memory", {"per_class": 5}),
+    ],
+)
+def test_a_recipe_that_contradicts_the_result_is_named_and_left_out(write: Write, key: str, value: object) -> None:
+    good, folder = write("good"), write("edited")
+    saved = store.read_json(folder / "recipe.json")
+    dump(folder / "recipe.json", {**saved, "recipe": {**saved["recipe"], key: value}})
+    runs, (unread,) = read_runs([good, folder])
+    assert [run.name for run in runs] == ["good"]
+    assert unread.reason.startswith(f"says two things of what was run ({key}")
+    assert "\n" not in unread.reason
+
+
+def test_what_an_older_recipe_meant_contradicts_nothing(write: Write) -> None:
+    """A run of AANets that an older poise began, and a newer one finished, says its η in the result only."""
+    folder = write("older", method="aanets", options={}, more={"options": {"eta": "kept"}})
+    assert read_run(folder).finished

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from poise import store
 from poise.errors import PoiseError, UserError, kind_and_line, shown
+from poise.recipes.keys import flat_keys
 from poise.report.reading.phase_0 import with_phase_0
 from poise.report.reading.runs import LABELS, PhaseRecord, RunRecord, TrialRecord
 from poise.runfolder import (
@@ -100,7 +101,31 @@ def read_run(path: Path, name: str | None = None) -> RunRecord:
     if (path / RESULT).exists():
         result, verified = store.read_verified(path / RESULT)
     saved = {**store.read_json(path / kind), "machine": _read_machine(path / MACHINE)}
+    if result is not None and kind == RECIPE:
+        _refuse_contradiction(path, saved.get("recipe"), result)
     return replace(_make_record(path, name or path.name, saved, result, events), verified=verified)
+
+
+def _refuse_contradiction(path: Path, recipe: object, result: Mapping[str, Any]) -> None:
+    """Refuse a recipe that says otherwise than the result what was run: one of them was changed.
+
+    The result has a digest, the recipe has none. A key that one of them does not have is no contradiction, and one
+    may be written as an older poise did.
+    """
+    if not isinstance(recipe, Mapping):
+        return
+    then, now, found = (dict(flat_keys(_repeated_keys(each))) for each in (recipe, saved_recipe(recipe), result))
+    for name, value in found.items():
+        said = [each[name] for each in (then, now) if each.get(name) is not None]
+        if value is not None and said and value not in said:
+            words = f"{name} is {shown(said[0])} in {RECIPE} and {shown(value)} in {RESULT}"
+            raise UserError(f"{path} says two things of what was run ({words}): one of the files was changed")
+
+
+def _repeated_keys(keys: Mapping[str, Any]) -> dict[str, Any]:
+    """Of a recipe or a result, the keys that both have in the same words."""
+    named = ["method", "policy", "epochs", "seed", "order", "exam", "setting", "images_per_class", "memory", "options"]
+    return {name: keys.get(name) for name in [*named, *(["phases"] if keys.get("setting") != "groups" else [])]}
 
 
 def _read_result(path: Path, name: str) -> RunRecord:
