@@ -317,6 +317,31 @@ def test_a_policy_that_tunes_less_or_decides_seldom_has_a_row_elsewhere(write: W
             assert (elsewhere(run, StreamKind(5, "tfh")) is not None) == (figure is not None)
 
 
+@pytest.mark.parametrize(
+    ("axes", "classifier"),
+    [
+        (("margin",), "auto"),
+        (("lr",), "auto"),
+        (("feature_kd", "lr"), "fc"),
+        (("feature_kd", "margin"), "auto"),
+        ((), "auto"),
+    ],
+)
+def test_a_policy_whose_space_leaves_out_what_the_papers_tunes_has_no_figure(
+    axes: tuple[str, ...], classifier: str, write: Write
+) -> None:
+    run = paper_run(write, "tuned", policy="online", more={"space": {**SPACE, **tuned(*axes, classifier=classifier)}})
+    stream = StreamKind(5, "tfh")
+    assert published_accuracy(run, 5, "tfh") is None
+    assert published_every(run, stream) is None
+    assert published_hours(run, stream) is None
+
+
+def test_what_a_policy_tunes_beside_does_not_matter(write: Write) -> None:
+    space = {**SPACE, **tuned("feature_kd", "lr", "margin", classifier="auto")}
+    assert published_accuracy(paper_run(write, "tuned", policy="online", more={"space": space}), 5, "tfh") is not None
+
+
 def test_another_tuner_has_a_row_in_table_3_and_none_in_table_s1(write: Write) -> None:
     run = paper_run(write, "bilevel", policy="bilevel")
     assert published_ablation(run, StreamKind(5, "tfh")) == Published(63.2)
@@ -464,7 +489,7 @@ def test_the_rows_of_the_ablation(write: Write) -> None:
         made("kd-delta", "online", tuned("feature_kd", classifier="auto")),
         made("all", "online", tuned("feature_kd", "lr", classifier="auto")),
         made("oracle", "crossval", tuned("feature_kd", "lr", classifier="auto"), oracle=True),
-        made("bilevel", "bilevel"),
+        made("bilevel", "bilevel", {"axes": {}, "actions": 1, "default": dict(make_method("lucir").default_action)}),
         made("seldom", "online", tuned("feature_kd", "lr", classifier="auto"), policy_options={"every": 2}),
     ]
     table_3, table_s1 = ablation_tables(runs)
@@ -476,6 +501,7 @@ def test_the_rows_of_the_ablation(write: Write) -> None:
         ["✓", "✓", "✓"],
     ]
     assert table_3.rows[4][4].text == "crossval (oracle)"
+    assert [cell.text for cell in table_3.rows[5][1:4]] == ["✓", "", "✓"], "bilevel moves weights and rate"
     assert [row["paper"] for row in table_3.records] == [62.96, 63.60, 64.08, 64.92, 64.02, 63.02]
     assert [(row["every"], row["paper"]) for row in table_s1.records] == [("–", None), ("1", 64.92), ("2", 64.93)]
     assert not ablation_tables(runs[:1])
