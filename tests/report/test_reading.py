@@ -13,7 +13,7 @@ import pytest
 from poise import store
 from poise.errors import Damaged, UserError
 from poise.report.figures import numbers
-from poise.report.reading import read_run, read_runs
+from poise.report.reading import configurations, read_run, read_runs
 
 from .conftest import Write, dump
 
@@ -283,3 +283,13 @@ def test_what_an_older_recipe_meant_contradicts_nothing(write: Write) -> None:
     """A run of AANets that an older poise began, and a newer one finished, says its η in the result only."""
     folder = write("older", method="aanets", options={}, more={"options": {"eta": "kept"}})
     assert read_run(folder).finished
+
+
+def test_the_same_images_at_another_path_are_the_same_data(write: Write) -> None:
+    paths = [write(f"run-{at}", data=f"/disk-{at}/{name}", seed=at) for at, name in enumerate(["birds", "birds", "b2"])]
+    other = write("other", data="/disk-3/birds", seed=3)
+    dump(other / "recipe.json", {**store.read_json(other / "recipe.json"), "fingerprint": "another"})
+    runs, _ = read_runs([*paths, other])
+    assert [[run.name for run in row.runs] for row in configurations(runs)] == [["run-0", "run-1", "run-2"], ["other"]]
+    assert len({run.where for run in runs[:3]}) == 1
+    assert [run.recipe["data"] for run in runs] == ["/disk-0/birds", "/disk-1/birds", "/disk-2/b2", "/disk-3/birds"]

@@ -60,7 +60,20 @@ def read_runs(paths: Sequence[Path]) -> tuple[list[RunRecord], list[UnreadPath]]
         else:
             runs.append(run)
             taken.add(run.name)
-    return with_phase_0(runs), unread
+    return with_phase_0(_with_same_data(runs)), unread
+
+
+def _with_same_data(runs: Sequence[RunRecord]) -> list[RunRecord]:
+    """The runs, those of equal images at several paths with the first of these: they are of the same data."""
+    first: dict[str, str] = {}
+    found = []
+    for run in runs:
+        data = run.recipe.get("data")
+        if run.fingerprint and isinstance(data, str) and Path(data).is_absolute():
+            found.append(replace(run, same_data=first.setdefault(run.fingerprint, data)))
+        else:
+            found.append(run)
+    return found
 
 
 def reason_for(path: Path, error: Exception) -> str:
@@ -306,6 +319,7 @@ def _make_record(
         labels=tuple(word for key, (word, _) in LABELS.items() if marks.get(key)),
         events=events.counts,
         last_event=events.last,
+        fingerprint=" ".join(str(saved[name]) for name in ("fingerprint", "exam_images") if saved.get(name)),
         phase_0=found if isinstance(found := saved.get(START_FINGERPRINT), str) else None,
     )
 

@@ -146,6 +146,8 @@ class RunRecord:
     labels: tuple[str, ...] = ()  # words of `LABELS`, where it is not an ordinary run
     events: Mapping[str, int] = field(default_factory=dict)  # number of journal events of each kind
     last_event: Mapping[str, Any] = field(default_factory=dict)  # its kind and phase
+    fingerprint: str = ""  # what its images are recognised by, wherever they lie; empty where it is not recorded
+    same_data: str | None = None  # the path at which another run of the report found the same images
     phase_0: str | None = None  # what its state after phase 0 is recognised by, where that was needed and is known
     other_start: Mapping[str, Any] = field(default_factory=dict)  # keys with which its `start` was trained otherwise
     verified: bool = True  # whether the result has a digest, which was found right; unfinished ones need none
@@ -158,7 +160,7 @@ class RunRecord:
     @property
     def data(self) -> str:
         """The name of the data set. A file or folder of the user's is never called like one that poise knows."""
-        word = str(self.recipe.get("data", "?"))
+        word = str(self.same_data or self.recipe.get("data", "?"))
         if Path(word).is_absolute():  # older results have the name of the file alone
             return own_name(Path(word))
         return str(self.result["data"]) if self.result else word
@@ -328,6 +330,8 @@ class RunRecord:
         `without` leaves out more keys: `STREAM_KEYS` for a row of a table, also `POLICY_KEYS` to find its baseline.
         """
         kept = {key: value for key, value in self.recipe.items() if key not in (*CHANCE_KEYS, *without)}
+        if "data" in kept and self.same_data is not None:
+            kept["data"] = self.same_data
         kept |= {"start": self.other_start, **self.computed}
         if "policy" not in without:
             kept |= {"policy": self.policy, "labels": list(self.labels)}
