@@ -609,3 +609,21 @@ def test_another_precision_or_number_of_ranks_is_another_row(write: Write) -> No
 
 
 MACHINES: tuple[dict[str, Any], ...] = ({"precision": "fp32"}, {"precision": "bf16"}, {"precision": "bf16", "ranks": 2})
+
+
+def test_the_csv_tells_streams_of_other_groups_apart(write: Write) -> None:
+    runs = [read_run(write(f"{last}", setting="groups", groups=[4, 2, last])) for last in (1, 2)]
+    (table,) = accuracy_tables([*runs, read_run(write("plain"))])
+    rows = list(csv.DictReader(io.StringIO(table.csv())))
+    assert [(row["setting"], row["groups"]) for row in rows] == [
+        ("tfs", ""),
+        ("groups", "[4,2,1]"),
+        ("groups", "[4,2,2]"),
+    ]
+
+
+def test_the_printed_table_names_runs_that_look_alike(write: Write) -> None:
+    runs = read_runs([write("one"), write("two"), write("three", seed=1), write("four", epochs=20)])[0]
+    lines = comparison_table(runs).splitlines()[2:]
+    assert ["one" in lines[0], "two" in lines[1], "three" in lines[2], "four" in lines[3]] == [True, True, False, False]
+    assert len({*lines}) == 4

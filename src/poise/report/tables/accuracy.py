@@ -129,6 +129,7 @@ def _accuracy_cell(
         **row.identity,
         "setting": column.setting,
         "phases": column.phases,
+        "groups": column.streams[0].groups.replace(" ", "") or None,
         **_figures(found, difference, paper, not row.first.informed),
         "gain_by_classifier": by_classifier,
     }

@@ -38,24 +38,24 @@ def run_table(run: RunRecord) -> str:
 def comparison_table(runs: Sequence[RunRecord]) -> str:
     """Finished runs, one row each, with the images stored at the end and the most held in any phase after the first.
 
-    Beside the policy are the keys in which runs of one method and policy differ.
+    Beside the policy are the keys in which runs of one method and policy differ, and the names of those runs that
+    cannot be told apart otherwise.
     """
     kinds = {StreamKind.of(run) for run in runs}
+    pairs = zip(runs, distinguish(runs), strict=True)
+    heads = [(run.method, run.data, _stream(run, kinds), words, str(run.seed), run.exam) for run, words in pairs]
     rows = [
         [
-            run.method,
-            run.data,
-            _stream(run, kinds),
-            words,
-            str(run.seed),
-            run.exam,
+            *head[:3],
+            ", ".join([head[3], *([run.name] if run.name and heads.count(head) > 1 else [])]),
+            *head[4:],
             *(f"{value:.2f}" for value in (run.average, run.last, run.forgetting)),
             run.phases[-1].classifier,
             _count(run.phases[-1].stored),
             _count(max((phase.held or 0 for phase in run.phases[1:]), default=0) or None),
             f"{run.seconds['total']:.1f}",
         ]
-        for run, words in zip(runs, distinguish(runs), strict=True)
+        for run, head in zip(runs, heads, strict=True)
     ]
     header = "method data setting policy seed exam average last forgetting counts stored held seconds"
     return "\n\n".join([align_columns(header.split(), rows), *remarks(runs, [*EXPLAINED, UNVERIFIED])])
