@@ -293,3 +293,15 @@ def test_the_same_images_at_another_path_are_the_same_data(write: Write) -> None
     assert [[run.name for run in row.runs] for row in configurations(runs)] == [["run-0", "run-1", "run-2"], ["other"]]
     assert len({run.where for run in runs[:3]}) == 1
     assert [run.recipe["data"] for run in runs] == ["/disk-0/birds", "/disk-1/birds", "/disk-2/b2", "/disk-3/birds"]
+
+
+def test_another_source_of_an_own_network_is_another_row(write: Write) -> None:
+    """Although its file has the same path: it was changed between the runs."""
+    paths = [write(f"run-{at}", net="/home/me/net.py:make", seed=at) for at in range(3)]
+    for path, digest in zip(paths, ("a" * 32, "a" * 32, "b" * 32), strict=True):
+        meta = {"net_info": {"word": "/home/me/net.py:make", "digest": digest}}
+        store.write_tensors(path / "phase-0.safetensors", {}, {"learner": meta}, kind="phase 0")
+    rows = configurations(read_runs(paths)[0])
+    assert [row.label for row in rows] == ["lucir, fixed, net_source=aaaaaaaa", "lucir, fixed, net_source=bbbbbbbb"]
+    (paths[0] / "phase-0.safetensors").write_bytes(b"torn")
+    assert read_run(paths[0]).net_source is None

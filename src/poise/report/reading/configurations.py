@@ -17,7 +17,7 @@ _ALIKE = (*CHANCE_KEYS, *STREAM_KEYS, "policy", "method", "data", "exam")
 #: Keys that say under which conditions methods were compared.
 _CONDITIONS = (
     *("epochs", "net", "order", "images_per_class", "memory.per_class", "memory.total", "memory.reserve"),
-    *("precision", "ranks"),
+    *("precision", "ranks", "net_source"),
 )
 #: Before keys with which the phase 0 that a run started from was trained otherwise: they are said of every such row.
 _START = "start."

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +23,7 @@ from poise.runfolder import (
     JOURNAL,
     MACHINE,
     PAGE,
+    PHASE_0,
     RECIPE,
     RESULT,
     SECONDS,
@@ -37,6 +39,7 @@ from poise.words import one_line, one_line_each
 KEPT_JOURNAL: Final = f".{JOURNAL}{store.PACKED}"
 #: By how much the accuracies of a journal and of its result may differ, in percent.
 ROUNDING: Final = 1e-3
+_DIGITS: Final = 8  # of a digest, for a table
 
 
 @dataclass(frozen=True)
@@ -116,7 +119,19 @@ def read_run(path: Path, name: str | None = None) -> RunRecord:
     saved = {**store.read_json(path / kind), "machine": _read_machine(path / MACHINE)}
     if result is not None and kind == RECIPE:
         _refuse_contradiction(path, saved.get("recipe"), result)
-    return replace(_make_record(path, name or path.name, saved, result, events), verified=verified)
+    run = _make_record(path, name or path.name, saved, result, events)
+    return replace(run, verified=verified, net_source=_read_net_source(path, run.recipe.get("net")))
+
+
+def _read_net_source(folder: Path, net: object) -> str | None:
+    """The beginning of the digest of the file that a network of one's own is made by, if that is how it is named."""
+    if not isinstance(net, str) or ".py:" not in net:
+        return None
+    for file, kind in ((store.FINAL_MODEL, "learner"), (PHASE_0, "phase 0")):
+        with suppress(PoiseError, OSError, LookupError, TypeError):
+            meta = store.read_summary(folder / file, (), kind=kind).meta
+            return str(meta.get("learner", meta)["net_info"]["digest"])[:_DIGITS]
+    return None
 
 
 def _refuse_contradiction(path: Path, recipe: object, result: Mapping[str, Any]) -> None:

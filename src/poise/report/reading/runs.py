@@ -146,6 +146,7 @@ class RunRecord:
     labels: tuple[str, ...] = ()  # words of `LABELS`, where it is not an ordinary run
     events: Mapping[str, int] = field(default_factory=dict)  # number of journal events of each kind
     last_event: Mapping[str, Any] = field(default_factory=dict)  # its kind and phase
+    net_source: str | None = None  # a digest of the file that its network is made by; None: no file, or not known
     fingerprint: str = ""  # what its images are recognised by, wherever they lie; empty where it is not recorded
     same_data: str | None = None  # the path at which another run of the report found the same images
     phase_0: str | None = None  # what its state after phase 0 is recognised by, where that was needed and is known
@@ -231,11 +232,12 @@ class RunRecord:
 
     @property
     def computed(self) -> dict[str, Any]:
-        """With which precision, and by how many ranks where there were several; only what is known."""
+        """Beside the recipe: precision, ranks where there were several, source of an own network; what is known."""
         asked = self.recipe.get("precision")
         precision = self.machine.get("precision") or (asked if asked != AUTO else None)
         ranks = (self.result or {}).get("ranks") or self.machine.get("ranks") or 1
-        return {**({"precision": precision} if precision else {}), **({"ranks": ranks} if ranks != 1 else {})}
+        known = {"precision": precision, "ranks": ranks if ranks != 1 else None, "net_source": self.net_source}
+        return {name: value for name, value in known.items() if value}
 
     @property
     def exam(self) -> str:
