@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -265,6 +266,23 @@ def refused(command: Command, *words: str) -> str:
     assert err.startswith("poise: ")
     assert err.count("\n") == 1
     return err
+
+
+@pytest.mark.parametrize(("key", "word"), [("method", "my-lwf"), ("policy", "my-policy")])
+def test_a_run_of_ones_own_method_or_policy_names_the_way(
+    key: str, word: str, reference: Path, command: Command, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(reference, folder)
+    saved = store.read_json(folder / "recipe.json")
+    saved["recipe"][key] = word
+    store.write_json(folder / "recipe.json", saved)
+    cam = command("cam", str(folder))
+    (folder / "result.json").unlink()
+    for status, _, error in (cam, command("resume", str(folder))):
+        assert status == 2
+        assert f"{folder} uses the {key} '{word}' of your own, which is not registered here" in error
+        assert f"'python FILE.py resume {folder}'" in error
 
 
 def test_a_second_process_is_refused(plan: Plans, command: Command, tmp_path: Path) -> None:
