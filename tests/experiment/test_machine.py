@@ -21,7 +21,6 @@ from poise.experiment import Plan, Run, RunFolder
 from poise.experiment.machine import describe_machine
 from poise.experiment.provenance import NUMERIC, _digest_of_file, commit, source_digest, versions
 from poise.methods import METHODS
-from poise.nets import file_digest
 from poise.policies import POLICIES, PRESETS, Preset
 from poise.training import Backend, changed_switches, read_switches
 from poise.training.events import StepDone
@@ -167,11 +166,12 @@ def test_a_resume_with_other_code_of_ones_own_says_so(
 def test_another_file_of_a_network_says_so(plan: Plans, tmp_path: Path) -> None:
     file = tmp_path / "my_net.py"
     file.write_text("from torch import nn\ndef make(): return nn.Sequential(nn.Flatten(), nn.LazyLinear(8))\n")
-    assert file_digest("small") is file_digest(None) is None
-    before = file_digest(f"{file}:make")
+    job = Run(plan(f"net={file}:make"), RunFolder(tmp_path / "run"))
+    before = job._own_sources
     file.write_text(file.read_text() + "# another line")
-    assert None not in (before, file_digest(f"{file}:make"))
-    assert file_digest(f"{file}:make") != before
+    assert before.keys() == job._own_sources.keys() == {"the network"}
+    assert job._own_sources != before
+    assert not Run(plan(), RunFolder(tmp_path / "run"))._own_sources
 
 
 def test_a_description_by_an_older_poise_is_no_difference(plan: Plans, tmp_path: Path) -> None:

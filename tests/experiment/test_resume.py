@@ -444,6 +444,24 @@ def test_killed_while_its_page_is_drawn_it_is_finished_by_resume(
     assert outcome(folder) == outcome(reference)
 
 
+def test_a_missing_model_of_a_finished_run_is_written_again(
+    reference: Path, outcome: Outcome, command: Command, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(reference, folder)
+    (folder / "model.safetensors").unlink()
+    code, out, _ = command("resume", str(folder))
+    assert code == 0
+    assert "model.safetensors was missing and is written again" in out
+    assert outcome(folder) == outcome(reference)
+    (folder / "model.safetensors").unlink()
+    shutil.rmtree(folder / "checkpoints")
+    code, _, error = command("resume", str(folder))
+    assert code == 0
+    assert "model.safetensors is missing and cannot be written again" in error
+    assert "no checkpoint of its last phase" in error
+
+
 def test_killed_between_its_result_and_the_end_it_is_finished_by_resume(
     driven: Driven, command: Command, tmp_path: Path
 ) -> None:

@@ -14,7 +14,7 @@ import torch
 
 from poise import store
 from poise.data import ImageSet
-from poise.errors import OutOfMemory, PoiseError, UserError
+from poise.errors import Damaged, OutOfMemory, PoiseError, UserError
 from poise.experiment.changes import changed_keys, differing_keys, pin, refuse_changed
 from poise.experiment.contents import check_progress
 from poise.experiment.examiner import Exam, Examiner, figures, matrix_in_percent, percent
@@ -100,6 +100,17 @@ class Run:
                 self.folder.rewind_journal(found.meta["journal"])
                 record_resume(self.folder.machine, learner.backend, *self._modules, sources=self._own_sources)
                 return (yield from self._run_phases(learner, train, examiner))
+
+    def rewrite_model(self) -> None:
+        """Write the final model of a finished run again, from its last checkpoint."""
+        with self._open_folder():
+            found = self.folder.newest_checkpoint()
+            if found is None or len(found.meta["exams"]) < len(self.plan.stream):
+                raise Damaged(
+                    f"{self.folder.path} has no checkpoint of its last phase any more; restore it from a copy"
+                )
+            with contents_of(found.path):
+                self._write_model(self._restore_learner(found, self.plan.training_images()))
 
     def describe(self) -> dict[str, Any]:
         """What the folder says it holds."""
@@ -335,14 +346,17 @@ class Run:
         return {} if start is None else {START_FINGERPRINT: RunFolder(Path(start)).phase_0_fingerprint()}
 
     def _finish(self, learner: Learner) -> dict[str, Any]:
-        named = learner.state().renamed(self.plan.source.class_names)  # what a prediction should say
-        self.folder.check_claim()
-        save_state(named, self.folder.model, memory=False)
+        self._write_model(learner)
         self._count_total()
         result = self._result(learner)
         self.folder.write_json(self.folder.result, result, digest=True)
         record_end(self.folder.machine)
         return result
+
+    def _write_model(self, learner: Learner) -> None:
+        named = learner.state().renamed(self.plan.source.class_names)  # what a prediction should say
+        self.folder.check_claim()
+        save_state(named, self.folder.model, memory=False)
 
     def _check_ranks(self, learner: Learner) -> None:
         """All ranks must have learned the same."""
