@@ -25,7 +25,7 @@ def check_terms(method: Method, terms: object) -> None:
         if not isinstance(term, Tensor):
             raise UserError(f"{begin} returned {name}={shown(term)}; a term must be a tensor, computed from student")
         if term.ndim:
-            why = "a term must be one number: take the mean over the batch, and no list around it"
+            why = "a term must be one number: take the mean over the batch"
             raise UserError(f"{begin} returned {name} of shape {list(term.shape)}; {why}")
 
 
