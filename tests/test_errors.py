@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
 from typing import Any
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from poise.errors import (
     LARGEST_NUMBER,
     LARGEST_WHOLE,
+    BadImages,
     UserError,
     check_flag,
     check_number,
@@ -21,6 +23,12 @@ from poise.errors import (
     shown,
     suggestion,
 )
+
+
+def test_bad_images_can_be_sent_to_another_process() -> None:
+    error = BadImages({"a.png": UserError("image a.png is empty"), "b.png": UserError("image b.png is a broken link")})
+    found = pickle.loads(pickle.dumps(error))
+    assert (str(found), list(found.faults)) == (str(error), ["a.png", "b.png"])
 
 
 def nested(levels: int) -> Any:

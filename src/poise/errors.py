@@ -65,6 +65,10 @@ class BadImages(UserError):
         one = len(names) == 1
         super().__init__(first if one else f"{len(names)} images cannot be read: {listed}{more}; the first: {first}")
 
+    def __reduce__(self) -> tuple[type[BadImages], tuple[dict[str, UserError]]]:
+        """As it is made: exceptions are sent from one process to another."""
+        return type(self), (self.faults,)
+
 
 class RunFailed(PoiseError):
     """The run itself failed (diverged, disk full); what was saved before is still there."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import warnings
 from collections.abc import Iterator
@@ -36,7 +37,6 @@ class _QuietThread:
 
 _threads = _Threads()
 _changing = threading.Lock()
-_inside = 0  # blocks without warnings, in all threads
 _FILTER: Any = ("ignore", _QuietThread(), Warning, None, 0)
 
 
@@ -45,38 +45,34 @@ def without_warnings() -> Iterator[None]:
     """Show no warning of this thread.
 
     `warnings.catch_warnings` is for one thread only: it puts back the filters that it found, so that of two threads the
-    one that ends last can put back those of the other, which ignore everything. Here the filters get one entry as long
-    as any thread is inside. Should the program keep a copy of it meanwhile, that does nothing to other threads.
+    one that ends last can put back those of the other, which ignore everything. Here the filters get one entry, which
+    does nothing to other threads. It stays: while one is taken out, another thread could miss the filter behind it.
     """
-    _enter()
+    _come_first()
     _threads.depth += 1
     try:
         yield
     finally:
         _threads.depth -= 1
-        _leave()
 
 
-def _enter() -> None:
-    global _inside  # noqa: PLW0603 - as the filters are: one for all threads
+def _come_first() -> None:
+    """Put our entry before those of the program, of which the first that matches counts; there is only one of it."""
+    filters: Any = warnings.filters
+    if filters[:1] == [_FILTER]:
+        return
     with _changing:
-        _inside += 1
-        filters: Any = warnings.filters
-        if filters[:1] != [_FILTER]:  # the first that matches counts: it must come before those of the program
-            filters.insert(0, _FILTER)
-            _remove_from(filters, 1)
+        filters.insert(0, _FILTER)
+        for place in range(len(filters) - 1, 0, -1):
+            if filters[place] == _FILTER:
+                del filters[place]
 
 
-def _leave() -> None:
-    global _inside  # noqa: PLW0603
-    with _changing:
-        _inside -= 1
-        if not _inside:
-            _remove_from(warnings.filters, 0)
+def _renew_lock() -> None:
+    """In a process that was forked while another thread held it, nobody would ever give it back."""
+    global _changing  # noqa: PLW0603 - one for all threads, as the filters are
+    _changing = threading.Lock()
 
 
-def _remove_from(filters: Any, first: int) -> None:  # noqa: ANN401 - a list of tuples, of which ours is a strange one
-    """Take our entry out, wherever it is from this place on."""
-    for place in range(len(filters) - 1, first - 1, -1):
-        if filters[place] == _FILTER:
-            del filters[place]
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)

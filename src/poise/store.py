@@ -121,15 +121,20 @@ def write_tensors(
 
 
 def tensors_to_bytes(tensors: Mapping[str, Tensor]) -> bytes:
-    """Tensors alone, as they are in a safetensors file."""
-    return _to_bytes(_plain_tensors(tensors))
+    """Tensors alone, of any kind, as bytes that other processes can read."""
+    import torch
+
+    buffer = io.BytesIO()
+    torch.save(_plain_tensors(tensors), buffer)
+    return buffer.getvalue()
 
 
 def tensors_from_bytes(data: bytes) -> dict[str, Tensor]:
     """The tensors that `tensors_to_bytes` was given, on the CPU."""
-    from safetensors.torch import load
+    import torch
 
-    return load(data)
+    loaded: dict[str, Tensor] = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+    return loaded
 
 
 def _plain_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -152,7 +157,8 @@ def read_tensors(path: Path, *, kind: str) -> tuple[dict[str, Tensor], dict[str,
     """
     with _open_tensors(path, kind) as file:
         header = json.loads((file.metadata() or {})["poise"])
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        # Copies: otherwise they are the file itself, and change with it if somebody writes it over.
+        tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
         intact = header["sum"] == _checksum(tensors, header["document"])
         document = json.loads(header["document"], parse_constant=_refuse_constant) if intact else {}
     if not intact:

@@ -354,6 +354,14 @@ def test_a_dry_run_says_what_its_folder_holds(poise: Command) -> None:
     assert (done.code, done.err) == (2, "poise: file is a file; give a folder as --out\n")
 
 
+def test_a_dry_run_refuses_too_few_classes_as_the_run_does(poise: Command) -> None:
+    words = ("run", "groups=[3,2]", "epochs=1", "memory=4", "policy=offline-rl", "--out", "run")
+    dry, real = poise(*words, "--dry-run"), poise(*words)
+    assert dry.code == real.code == 2
+    assert dry.err == real.err
+    assert "needs at least 4 classes" in dry.err
+
+
 def test_a_dry_run_reads_the_start_and_leaves_phase_0_out(poise: Command) -> None:
     words = ("run", "groups=[3,2]", "epochs=1", "images_per_class=20")
     missing = poise(*words, "start=nowhere", "--dry-run")

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from torch import Tensor
 
 from poise import Augmentation, Learner, UserError, store
 from poise.experiment import Lesson, ModelFile, prediction
+from poise.learner import save_state
 from poise.nets import Model
 from poise.places.packfile import Footer, read_footer
 from poise.training import Evaluator, Extracted
@@ -549,6 +551,24 @@ def test_what_another_process_saved_meanwhile_is_kept_and_so_is_what_was_learned
     assert Path("pets-learned.st").read_text() == "somebody's own"
     assert poise("learn", "pets.st", lessons / "second").out == "pets.st: 3 classes\n"
     assert Learner.load("pets.st").classes_ == ("dog", "eel", "fox")
+
+
+def test_a_folder_in_the_place_of_the_model_does_not_cost_what_was_learned(
+    model: Path, monkeypatch: pytest.MonkeyPatch, poise: Command
+) -> None:
+    def replace_and_save(*words: Any, **options: Any) -> None:
+        if model.is_file():
+            model.unlink()
+            model.mkdir()
+        save_state(*words, **options)
+
+    monkeypatch.setattr("poise.experiment.model_file.save_state", replace_and_save)
+    pictures(Path("more"), "yak emu")
+    done = poise("learn", model, "more")
+    assert done.code == 1
+    assert f"poise: {model} was changed by another process meanwhile and is left so" in done.err
+    (beside,) = Path.cwd().glob("*-learned*")
+    assert set(Learner.load(beside).classes_) >= {"yak", "emu"}
 
 
 @pytest.mark.parametrize("word", ["made", "removed"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ import pytest
 
 from poise import draws
 from poise.actions import Action
-from poise.errors import Damaged
+from poise.errors import Damaged, UserError
 from poise.policies import (
     POLICIES,
     PRESETS,
@@ -268,5 +268,46 @@ def test_a_wish_out_of_range_is_refused() -> None:
     policy.setup = Setup(SPACE, short=3, full=20, seed=0)
     policy.begin(1)
     policy.propose = lambda: [Wish(0, 4)]  # type: ignore[method-assign]
-    with pytest.raises(ValueError, match="out of range"):
+    with pytest.raises(UserError, match=r"newest: propose returned a wish with epochs=4; .* whole numbers from 1 to 3"):
         policy.ask()
+
+
+def own_policy(**answers: Any) -> Newest:
+    """A policy of one's own in its first phase, with other answers."""
+    policy = Newest(Setup(SPACE, short=4, full=20, seed=0))
+    for name, answer in answers.items():
+        setattr(policy, name, lambda answer=answer: answer)
+    policy.begin(1)
+    return policy
+
+
+@pytest.mark.parametrize("answer", [None, 0.5, -1, len(SPACE), True, "best", np.float64(1)])
+def test_a_decision_that_is_no_arm_is_refused(answer: object) -> None:
+    wanted = f"policy newest: decide returned .*; it must return the index of an action .* 0 to {len(SPACE) - 1}"
+    with pytest.raises(UserError, match=wanted):
+        own_policy(decide=answer).decide_checked()
+
+
+@pytest.mark.parametrize(
+    ("answer", "line"),
+    [
+        (None, "propose returned None; it must return a list of Wish"),
+        ([0, 1], r"propose returned \[0, 1\]; it must return a list of Wish"),
+        (Wish(0, 4), "propose returned Wish.*; it must return a list of Wish"),
+        ([Wish(len(SPACE), 4)], f"wish with arm={len(SPACE)}; it must return whole numbers from 0 to {len(SPACE) - 1}"),
+        ([Wish(0.5, 4)], "wish with arm=0.5"),  # type: ignore[arg-type]
+        ([Wish(0, None)], "wish with epochs=None; it must return whole numbers from 1 to 4"),  # type: ignore[arg-type]
+        ([Wish(0, 4, round=-1)], "wish with round=-1; it must return whole numbers from 0 there"),
+        ([Wish(0, 4), Wish(0, 4)], "again; it must return each wish once"),
+    ],
+)
+def test_a_proposal_that_is_none_is_refused(answer: object, line: str) -> None:
+    with pytest.raises(UserError, match=f"policy newest: .*{line}"):
+        own_policy(propose=answer).ask()
+
+
+def test_whole_numbers_of_numpy_become_plain_ones() -> None:
+    arm, epochs = np.argmax([0, 1]), np.int32(4)
+    policy = own_policy(decide=arm, propose=[Wish(arm, epochs)])  # type: ignore[arg-type]
+    (trial,) = policy.ask()
+    assert json.dumps([asdict(trial), policy.decide_checked()])

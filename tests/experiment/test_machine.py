@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
+import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
@@ -16,7 +19,9 @@ import torch
 from poise import Learner, store
 from poise.experiment import Plan, Run, RunFolder
 from poise.experiment.machine import describe_machine
-from poise.experiment.provenance import NUMERIC, commit, source_digest, versions
+from poise.experiment.provenance import NUMERIC, _digest_of_file, commit, source_digest, versions
+from poise.methods import METHODS
+from poise.policies import POLICIES, PRESETS, Preset
 from poise.training import Backend, changed_switches, read_switches
 from poise.training.events import StepDone
 
@@ -108,7 +113,10 @@ def test_a_resume_under_another_precision_says_so(
 
 @pytest.mark.parametrize(
     ("name", "line"),
-    [("numpy", r"numpy 0\.0 then, numpy .* now"), ("poise_source", "poise .* then, poise .* now")],
+    [
+        ("numpy", r"numpy 0\.0 then, numpy .* now"),
+        ("poise_source", r"poise with source 0\.0 then, poise with source [0-9a-f]{12} now"),
+    ],
 )
 def test_a_resume_with_other_packages_says_so(name: str, line: str, plan: Plans, tmp_path: Path) -> None:
     made = plan()
@@ -119,6 +127,51 @@ def test_a_resume_with_other_packages_says_so(name: str, line: str, plan: Plans,
     resume = resumed(opened, made)
     assert resume["exact"] is False
     assert re.fullmatch(line, resume["differs"][0])
+
+
+OWN_CODE = """
+from poise.methods import METHODS
+from poise.policies import Fixed
+
+class Mine(METHODS["lucir"]):
+    name = "mine"
+
+class MyPolicy(Fixed):
+    pass
+"""
+
+
+def test_a_resume_with_other_code_of_ones_own_says_so(
+    plan: Plans, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "my_code.py").write_text(OWN_CODE)
+    monkeypatch.syspath_prepend(tmp_path)
+    module = importlib.import_module("my_code")
+    monkeypatch.setitem(METHODS, "mine", module.Mine)
+    monkeypatch.setitem(POLICIES, "my-policy", module.MyPolicy)
+    monkeypatch.setitem(PRESETS, "my-policy", Preset(tunes=False))
+    made = plan("method=mine", "policy=my-policy")
+    opened = interrupted(made, tmp_path / "run")
+    shutil.copytree(opened.path, tmp_path / "again")
+    assert resumed(opened, made)["exact"] is True
+    (tmp_path / "my_code.py").write_text(f"{OWN_CODE}\n# another line")
+    _digest_of_file.cache_clear()  # as a process that starts now
+    resume = resumed(RunFolder(tmp_path / "again"), made)
+    monkeypatch.delitem(sys.modules, "my_code")
+    assert resume["exact"] is False
+    assert resume["differs"] == ["the code of method mine was changed", "the code of policy my-policy was changed"]
+    assert "other conditions (the code of method mine was changed)" in caplog.text
+
+
+def test_another_file_of_a_network_says_so(plan: Plans, tmp_path: Path) -> None:
+    file = tmp_path / "my_net.py"
+    file.write_text("from torch import nn\ndef make(): return nn.Sequential(nn.Flatten(), nn.LazyLinear(8))\n")
+    job = Run(plan(f"net={file}:make"), RunFolder(tmp_path / "run"))
+    before = job._own_sources
+    file.write_text(file.read_text() + "# another line")
+    assert before.keys() == job._own_sources.keys() == {"the network"}
+    assert job._own_sources != before
+    assert not Run(plan(), RunFolder(tmp_path / "run"))._own_sources
 
 
 def test_a_description_by_an_older_poise_is_no_difference(plan: Plans, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -267,6 +268,23 @@ def refused(command: Command, *words: str) -> str:
     return err
 
 
+@pytest.mark.parametrize(("key", "word"), [("method", "my-lwf"), ("policy", "my-policy")])
+def test_a_run_of_ones_own_method_or_policy_names_the_way(
+    key: str, word: str, reference: Path, command: Command, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(reference, folder)
+    saved = store.read_json(folder / "recipe.json")
+    saved["recipe"][key] = word
+    store.write_json(folder / "recipe.json", saved)
+    cam = command("cam", str(folder))
+    (folder / "result.json").unlink()
+    for status, _, error in (cam, command("resume", str(folder))):
+        assert status == 2
+        assert f"{folder} uses the {key} '{word}' of your own, which is not registered here" in error
+        assert f"'python FILE.py resume {folder}'" in error
+
+
 def test_a_second_process_is_refused(plan: Plans, command: Command, tmp_path: Path) -> None:
     folder = stopped_after(plan(), tmp_path / "run", 4)
     going = Run(plan(), folder).resuming()
@@ -424,6 +442,24 @@ def test_killed_while_its_page_is_drawn_it_is_finished_by_resume(
     assert out.splitlines()[-1] == f"report {folder / 'report' / 'index.html'}"
     assert "average accuracy" in (folder / "report" / "index.html").read_text()
     assert outcome(folder) == outcome(reference)
+
+
+def test_a_missing_model_of_a_finished_run_is_written_again(
+    reference: Path, outcome: Outcome, command: Command, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(reference, folder)
+    (folder / "model.safetensors").unlink()
+    code, out, _ = command("resume", str(folder))
+    assert code == 0
+    assert "model.safetensors was missing and is written again" in out
+    assert outcome(folder) == outcome(reference)
+    (folder / "model.safetensors").unlink()
+    shutil.rmtree(folder / "checkpoints")
+    code, _, error = command("resume", str(folder))
+    assert code == 0
+    assert "model.safetensors is missing and cannot be written again" in error
+    assert "no checkpoint of its last phase" in error
 
 
 def test_killed_between_its_result_and_the_end_it_is_finished_by_resume(

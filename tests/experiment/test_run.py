@@ -222,6 +222,19 @@ def test_files_of_the_user_are_not_overwritten(plan: Plans, tmp_path: Path) -> N
     assert (tmp_path / "lock").read_text() == (tmp_path / "model.safetensors").read_text() == "mine"
 
 
+def test_a_folder_of_run_folders_does_not_become_one(plan: Plans, tmp_path: Path) -> None:
+    cell = tmp_path / "sweep" / "seed=0"
+    cell.mkdir(parents=True)
+    (cell / "recipe.json").write_text("{}")
+    job = Run(plan(), RunFolder(tmp_path / "sweep"))
+    with pytest.raises(UserError, match="sweep holds run folders, such as seed=0; choose another --out"):
+        job.state()
+    with pytest.raises(UserError, match="holds run folders"):
+        job.start()
+    assert not (tmp_path / "sweep" / "recipe.json").exists()
+    assert Run(plan(), RunFolder(tmp_path / "sweep" / "seed=1")).state() == "new"
+
+
 def test_what_is_left_of_another_run_is_not_mixed_in(reference: Path, plan: Plans, tmp_path: Path) -> None:
     (tmp_path / "run" / "checkpoints").mkdir(parents=True)
     newest = sorted((reference / "checkpoints").iterdir())[-1]

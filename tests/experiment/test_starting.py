@@ -11,6 +11,7 @@ from torch import Tensor
 from poise import UserError
 from poise.experiment import load_recipe
 from poise.experiment.starting import read_start
+from poise.methods import METHODS
 
 STARTS = sorted((Path(__file__).parents[2] / "results" / "starts").iterdir())
 AANETS = [path for path in STARTS if "aanets" in path.name]
@@ -18,6 +19,14 @@ AANETS = [path for path in STARTS if "aanets" in path.name]
 
 def nothing(origins: Tensor) -> Tensor:
     return torch.zeros(len(origins), 3, 32, 32, dtype=torch.uint8)
+
+
+def test_a_phase_0_of_a_method_of_ones_own_names_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = next(path for path in STARTS if "lucir" in path.name)
+    recipe = load_recipe("cifar100/icarl", words(path))
+    monkeypatch.delitem(METHODS, "lucir")
+    with pytest.raises(UserError, match=r"the method 'lucir' of your own, .*'python FILE\.py run …'$"):
+        read_start(path, recipe.settings, {}, nothing)
 
 
 def words(path: Path) -> list[str]:

@@ -67,6 +67,7 @@ class TestBalancing:
     ("keys", "words"),
     [
         ({"milestones": [0.5, 0.25]}, "milestones=.*must rise"),
+        ({"milestones": [0.5, 0.5]}, "milestones=.*must rise"),
         ({"milestones": [1.5]}, "milestones=1.5 must be a number above 0 and below 1"),
         ({"balance_share": 0.0}, "balance_share=0.0 must be a number above 0"),
         ({"balance_lr": -1.0}, "balance_lr=-1.0 must be"),

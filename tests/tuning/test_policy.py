@@ -15,7 +15,7 @@ from poise.actions import Action
 from poise.errors import Damaged
 from poise.methods import make_method
 from poise.policies import POLICIES as BUILDERS
-from poise.policies import PRESETS, Outcome, Policy, Trial, Tried
+from poise.policies import PRESETS, Outcome, Policy, Preset, Trial, Tried, Wish
 from poise.training import ActionDecided, Event, StageDone, TrialDone, TrialStep
 from poise.tuning import Attempt, Entry, History, PolicyTuner, Reward, TrialResult
 from poise.tuning.history import told_to_policy
@@ -210,6 +210,31 @@ def test_a_history_that_the_policy_cannot_have_is_refused() -> None:
     other = replace(after, knowledge=replace(after.knowledge, history=with_other_arms(after.knowledge.history)))
     with pytest.raises(Damaged, match="does not ask for"):
         Learner.from_state(other, device="cpu")
+
+
+class Moody(Policy):
+    """A policy of one's own that tries what it likes at the moment."""
+
+    arm = 0
+
+    def propose(self) -> list[Wish]:
+        return [] if self.told else [Wish(type(self).arm, self.setup.short)]
+
+    def learn(self, outcomes: object) -> None:
+        """It remembers nothing."""
+
+    def decide(self) -> int:
+        return 0
+
+
+def test_a_policy_of_ones_own_that_does_not_repeat_itself_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(BUILDERS, "moody", Moody)
+    monkeypatch.setitem(PRESETS, "moody", Preset())
+    learner = small(policy="moody").partial_fit(*digits([3]))
+    Learner.from_state(learner.state(), device="cpu")
+    monkeypatch.setattr(Moody, "arm", 1)
+    with pytest.raises(UserError, match=r"policy moody does not repeat itself: .*the same from the same rewards"):
+        Learner.from_state(learner.state(), device="cpu")
 
 
 def policy_of(learner: Learner) -> Policy:

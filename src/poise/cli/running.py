@@ -202,8 +202,21 @@ def finish_up(folder: RunFolder, given: Mapping[str, object]) -> None:
     show(f"{folder.path} is finished already: average accuracy {result['average_accuracy']:.2f}")
     _say_unused(given)
     complete(folder)
+    if not folder.model.exists():
+        _write_model_again(folder)
     if not (folder.path / REPORT / PAGE).exists():
         show(write_report([folder.path], folder.path))
+
+
+def _write_model_again(folder: RunFolder) -> None:
+    """Write the missing model of a finished run, which needs its data; the result stands without it."""
+    try:
+        opened, plan = reopen(folder.path)
+        runner_in(opened)(plan, opened).rewrite_model()
+    except PoiseError as error:
+        say(f"{folder.model.name} is missing and cannot be written again: {error}")
+    else:
+        show(f"{folder.model.name} was missing and is written again")
 
 
 def make_watchers(folder: RunFolder, watcher: Watcher, tensorboard: bool, track: str | None = None) -> list[Watcher]:

@@ -189,8 +189,14 @@ def _try_to_fit(
         return fit_picture(picture, size, channels, short_side, place)
     except UserError as error:
         if isinstance(picture, str | Path):
-            return error
+            return _without_frames(error)
         raise
+
+
+def _without_frames(error: UserError) -> UserError:
+    """The error alone: what it was raised from holds on to the decoded image, and there may be many of them."""
+    error.__cause__ = error.__context__ = None
+    return error.with_traceback(None)
 
 
 def map_ahead(pool: Executor, work: Callable[[A], B], pieces: Iterable[A], most: int) -> Iterator[B]:
@@ -244,7 +250,7 @@ def median_side(pictures: Sequence[Picture]) -> int:
         except UserError as error:
             if not isinstance(pictures[index], str | Path):
                 raise
-            faults[str(pictures[index])] = error
+            faults[str(pictures[index])] = _without_frames(error)
     if faults:
         raise BadImages(faults)
     return int(np.median(sides))

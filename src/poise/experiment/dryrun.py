@@ -22,7 +22,7 @@ def describe_plan(plan: Plan) -> str:
     """Phases, action, and estimates of time, memory and disk, as text."""
     recipe, stream = plan.recipe, plan.stream
     train, exam = plan.images()
-    refuse_start(plan, train)
+    refuse_early(plan, train)
     learner = plan.new_learner()
     lines = [
         *plan.notes,
@@ -74,9 +74,13 @@ def _where_images_live(plan: Plan, learner: Learner, train: ImageSet) -> str:
     return f"{phase}, streamed from {origin} to {device} ({room} are free there, of which images may take half)"
 
 
-def refuse_start(plan: Plan, train: ImageSet) -> None:
-    """Refuse a `start` that the run would refuse; where the images are not here, that cannot be said."""
-    if plan.recipe.start is not None and plan.source.is_here:
+def refuse_early(plan: Plan, train: ImageSet, *, reads: bool = True) -> None:
+    """Refuse what the run would refuse before it trains: a first phase of too few classes, or its `start`.
+
+    The latter cannot be said where the images are not here, nor unless the run `reads` a phase 0 that is there already.
+    """
+    plan.settings.kind.check_first_phase(len(plan.stream[0]))
+    if reads and plan.recipe.start is not None and plan.source.is_here:
         read_start(Path(plan.recipe.start), plan.settings, plan.identity(), images_by_origin(train))
 
 

@@ -145,11 +145,16 @@ class RunFolder:
             raise UserError(f"{self.path} holds another run ({difference}); choose another --out")
 
     def refuse_leftovers(self) -> None:
-        """Refuse a folder with files of another run, even if only some are left; and what can be no folder."""
+        """Refuse a folder with files or folders of other runs, even of parts of them; and what can be no folder."""
         refuse_file(self.path)
         written = any(path.exists() for path in (self.recipe, self.result, self.phase_0, self.model))
         if written or self.checkpoint_files() or self.journal.position():
             raise UserError(f"{self.path} holds files of another run; choose another --out")
+        if inner := next(iter(sorted(self.path.glob(f"*/{runfolder.RECIPE}"))), None):  # which reports would not find
+            name = inner.parent.name
+            raise UserError(
+                f"{self.path} holds run folders, such as {name}; choose another --out, perhaps one inside it"
+            )
 
     @contextmanager
     def locked(self) -> Iterator[None]:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -21,9 +21,17 @@ from poise.training import Backend, changed_switches, read_switches
 
 log = logging.getLogger(__name__)
 
+#: With what the names of code of one's own begin, among the versions.
+OWN: Final = ("method ", "policy ", "the network")
 
-def describe_machine(folder: Path, backend: Backend, *modules: str) -> dict[str, Any]:
-    """A description of this machine and this start; `modules` are what else the numbers come from."""
+
+def describe_machine(
+    folder: Path, backend: Backend, *modules: str, sources: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """A description of this machine and this start.
+
+    The numbers come from `modules` and from code of one's own, too; of the latter `sources` are digests by name.
+    """
     return {
         "command": ["poise", *sys.argv[1:]],
         "folder": str(folder.resolve()),
@@ -34,7 +42,7 @@ def describe_machine(folder: Path, backend: Backend, *modules: str) -> dict[str,
             "gpu": torch.cuda.get_device_name(backend.device) if backend.device.type == "cuda" else None,
         },
         **({"ranks": backend.world.size} if backend.world is not None else {}),
-        "versions": versions(*modules),
+        "versions": {**versions(*modules), **(sources or {})},
         "libraries": libraries(),
         "switches": read_switches(),
         "threads": torch.get_num_threads(),
@@ -46,15 +54,15 @@ def describe_machine(folder: Path, backend: Backend, *modules: str) -> dict[str,
     }
 
 
-def record_resume(path: Path, backend: Backend, *modules: str) -> None:
+def record_resume(path: Path, backend: Backend, *modules: str, sources: Mapping[str, str] | None = None) -> None:
     """Add this resume to `machine.json`, and whether it continues bit for bit; what prevents that is said.
 
     A file of an older poise that lacks a package or a switch says nothing about it.
     """
     machine = read_machine(path)
-    then, present = machine["versions"], versions(*modules)
+    then, present = machine["versions"], {**versions(*modules), **(sources or {})}
     other = [
-        f"{_name_version(name, then)} then, {_name_version(name, present)} now"
+        _say_changed(name, then, present)
         for name, version in present.items()
         if then.get(name, version) != version and name not in SAID_BY_SOURCE
     ]
@@ -75,11 +83,16 @@ def record_resume(path: Path, backend: Backend, *modules: str) -> None:
     store.write_json(path, machine)
 
 
-def _name_version(name: str, versions: Mapping[str, Any]) -> str:
-    """A version of a package as a user knows it."""
+def _say_changed(name: str, then: Mapping[str, Any], present: Mapping[str, Any]) -> str:
+    """What another version of something is called; of code without versions, that it was changed."""
+    if name.startswith(OWN):
+        return f"the code of {name} was changed"
     if name != "poise_source":
-        return f"{name} {versions[name]}"
-    return f"poise {versions.get('poise_commit') or versions.get('poise')}"
+        return f"{name} {then[name]} then, {name} {present[name]} now"
+    old, new = (f"poise {each.get('poise_commit') or each.get('poise')}" for each in (then, present))
+    if old == new:  # files that no commit has, or an installation without one
+        old, new = (f"poise with source {str(each[name])[:12]}" for each in (then, present))
+    return f"{old} then, {new} now"
 
 
 def read_machine(path: Path) -> dict[str, Any]:

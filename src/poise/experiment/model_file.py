@@ -179,7 +179,12 @@ class ModelFile:
             known_ones = "update" if lesson.update else "refuse"
             events = _read_phase(learner, lesson, (images, labels), say, known=known_ones, forecast=True)
         except OtherImages as error:
-            begun = saved[1]["folder"] if saved else lesson.folder
+            if saved is None:
+                raise UserError(
+                    f"{self.path} was saved in the middle of a phase; continue that in Python, with partial_fit and "
+                    "the same images, or choose another MODEL"
+                ) from error
+            begun = saved[1]["folder"]
             raise UserError(
                 f"{self.path} was interrupted while it learned {begun}, and these are other images; give that folder, "
                 f"unchanged, to continue, or use --restart, which discards {self.pending}"
@@ -278,19 +283,28 @@ class ModelFile:
         """Write what was learned to the file; beside it, and as a failure, where that has another digest by now."""
 
         def refuse_changed() -> None:
-            if self._digest() != began:
+            if self._is_changed(began):
                 raise _Changed
             done()
 
         state = learner.state()
         try:
             save_state(state, self._file, memory=True, check=refuse_changed)
-        except _Changed:
+        except (_Changed, PoiseError, OSError):  # a folder in its place is refused at once
+            if not self._is_changed(began):
+                raise
             beside = self._free_name_beside()
-            save_state(state, beside, memory=True, like=self._file)
+            save_state(state, beside, memory=True, like=self._file if self._file.is_file() else None)
             self.pending.unlink(missing_ok=True)
             raise RunFailed(self._explain_changed(began, beside)) from None
         self.pending.unlink(missing_ok=True)
+
+    def _is_changed(self, began: str | None) -> bool:
+        """Whether there is another file now than the one with this digest, or something that cannot be read."""
+        try:
+            return self._digest() != began
+        except (PoiseError, OSError):
+            return True
 
     def _explain_changed(self, began: str | None, beside: Path) -> str:
         done, advice = "changed", "give the same command again to learn it into the changed file, then delete that one"

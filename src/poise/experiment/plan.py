@@ -30,12 +30,13 @@ from poise.experiment.folder import RunFolder
 from poise.experiment.recipe import Recipe, make_recipe
 from poise.files import expand_user
 from poise.learner import Learner, LearnerState, Lookup, Settings, Surroundings, can_validate, planned_work
-from poise.methods import Growth
+from poise.methods import METHODS, Growth
 from poise.nets import absolute_word, named_info
 from poise.places import COLLECTIONS, EMBEDDED, RELEASES, is_name, named_place
 from poise.runfolder import CROSSVAL, RECIPE, saved_recipe
 from poise.schema import anything, check, contents_of, fitting_together, keyed, mapped, text
 from poise.training import Executor, Workload
+from poise.tuning import tuner_names
 
 
 @dataclass(frozen=True)
@@ -241,6 +242,7 @@ def reopen(path: Path) -> tuple[RunFolder, Plan]:
     saved = store.read_json(folder.recipe)
     with contents_of(folder.recipe):
         keyed({"name": text, "recipe": mapped(anything), "fingerprint": text})(saved, "")
+        _refuse_unregistered(saved["recipe"], path)
         with fitting_together():
             recipe = make_recipe(saved_recipe(saved["recipe"]))
     _refuse_vanished(recipe.data, folder)
@@ -252,6 +254,16 @@ def reopen(path: Path) -> tuple[RunFolder, Plan]:
         return source
 
     return folder, make_plan(saved["name"], recipe, open_same)
+
+
+def _refuse_unregistered(recipe: Mapping[str, Any], path: Path) -> None:
+    """Refuse the run of a method or policy that nobody registered here: it can only be the user's own."""
+    for key, known in (("method", METHODS), ("policy", tuner_names())):
+        if isinstance(word := recipe.get(key), str) and word not in known:
+            raise UserError(
+                f"{path} uses the {key} '{word}' of your own, which is not registered here; give this command through "
+                f"the file that registers it, e.g. 'python FILE.py resume {path}'"
+            )
 
 
 def _refuse_vanished(data: str, folder: RunFolder) -> None:

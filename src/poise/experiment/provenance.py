@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import os
 import platform
 import subprocess
+import sys
+from collections.abc import Mapping
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -64,6 +67,31 @@ def source_digest() -> str:
     return _digest_of(_home())
 
 
+def own_sources(made: Mapping[str, object]) -> dict[str, str]:
+    """By name, a digest of the files that each of these classes or functions comes from; poise's own are left out.
+
+    What was typed into a shell has no file, and is left out too.
+    """
+    found = {name: _own_files(each) for name, each in made.items()}
+    return {name: " ".join(map(_digest_of_file, files)) for name, files in found.items() if files}
+
+
+def _own_files(made: object) -> list[Path]:
+    """The files of a class and its bases, or of a function, that belong neither to poise nor to Python."""
+    found = dict[Path, None]()
+    for part in made.__mro__ if isinstance(made, type) else (made,):
+        top = str(getattr(part, "__module__", "")).partition(".")[0]
+        if top in (poise.__name__, *sys.stdlib_module_names):
+            continue
+        try:
+            path = Path(inspect.getsourcefile(part) or "")  # type: ignore[arg-type]
+        except (TypeError, OSError):  # neither a class nor a function; typed into a shell
+            continue
+        if path.is_file():
+            found[path] = None
+    return list(found)
+
+
 def _home() -> Path:
     return Path(poise.__file__).resolve().parent
 
@@ -102,6 +130,11 @@ def _git(folder: Path, *words: str) -> subprocess.CompletedProcess[str] | None:
         return subprocess.run(command, capture_output=True, text=True, check=False, timeout=10, env=quiet)
     except (OSError, subprocess.TimeoutExpired):
         return None
+
+
+@cache
+def _digest_of_file(file: Path) -> str:
+    return hashlib.blake2b(file.read_bytes(), digest_size=16).hexdigest()
 
 
 @cache

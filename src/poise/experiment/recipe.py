@@ -289,14 +289,26 @@ def parse_override(text: str) -> tuple[list[str], Any]:
 
 
 def parse_once(overrides: Sequence[str]) -> dict[str, Any]:
-    """The values of a command line's overrides by their keys; a key that is given twice is refused."""
+    """The values of a command line's overrides by their keys; what is given twice is refused."""
     found: dict[str, Any] = {}
     for path, value in map(parse_override, overrides):
         key = ".".join(path)
         if key in found:
             raise UserError(f"{key} is given twice, as {shown(found[key])} and {shown(value)}; give it once")
+        for other, before in found.items():
+            if _contradict(other, before, key):
+                raise UserError(f"{other} and {key} are both given, and one would undo the other; give one of them")
         found[key] = value
     return found
+
+
+def _contradict(earlier: str, value: object, later: str) -> bool:
+    """Whether one of two overrides would undo the other: a table and a key of it, or two sizes of the memory."""
+    if {earlier, later} == {"memory.per_class", "memory.total"}:
+        return True
+    if earlier == "memory" and isinstance(value, int):  # short for memory.per_class, beside which there are other keys
+        return later in ("memory.per_class", "memory.total")
+    return later.startswith(f"{earlier}.") or earlier.startswith(f"{later}.")
 
 
 def _set(values: dict[str, Any], path: list[str], value: object) -> None:

@@ -14,7 +14,7 @@ import torch
 
 from poise import store
 from poise.data import ImageSet
-from poise.errors import OutOfMemory, PoiseError, UserError
+from poise.errors import Damaged, OutOfMemory, PoiseError, UserError
 from poise.experiment.changes import changed_keys, differing_keys, pin, refuse_changed
 from poise.experiment.contents import check_progress
 from poise.experiment.examiner import Exam, Examiner, figures, matrix_in_percent, percent
@@ -22,11 +22,13 @@ from poise.experiment.folder import Checkpoint, RunFolder
 from poise.experiment.machine import describe_machine, record_end, record_resume, threads_to_resume_with
 from poise.experiment.plan import Plan, images_by_origin, refuse_other_exam
 from poise.experiment.progress import Quiet, Watcher
+from poise.experiment.provenance import own_sources
 from poise.experiment.starting import read_start
 from poise.experiment.stopping import CheckpointClock, Stop, as_many_threads, heeding, stopping
 from poise.learner import Learner, LearnerState, save_state, try_step
 from poise.meter import Meter
-from poise.nets import named_info, named_modules
+from poise.nets import file_digest, named_info, named_modules
+from poise.policies import POLICIES
 from poise.runfolder import SECONDS, START_FINGERPRINT
 from poise.schema import contents_of
 from poise.training import Event, Executor, TrialDone, TrialStep, TuningDone, Work, World, trained_images
@@ -96,8 +98,19 @@ class Run:
             with contents_of(found.path, "remove it to resume from the one before"):
                 learner = self._restore_learner(found, train)
                 self.folder.rewind_journal(found.meta["journal"])
-                record_resume(self.folder.machine, learner.backend, *self._modules)
+                record_resume(self.folder.machine, learner.backend, *self._modules, sources=self._own_sources)
                 return (yield from self._run_phases(learner, train, examiner))
+
+    def rewrite_model(self) -> None:
+        """Write the final model of a finished run again, from its last checkpoint."""
+        with self._open_folder():
+            found = self.folder.newest_checkpoint()
+            if found is None or len(found.meta["exams"]) < len(self.plan.stream):
+                raise Damaged(
+                    f"{self.folder.path} has no checkpoint of its last phase any more; restore it from a copy"
+                )
+            with contents_of(found.path):
+                self._write_model(self._restore_learner(found, self.plan.training_images()))
 
     def describe(self) -> dict[str, Any]:
         """What the folder says it holds."""
@@ -167,8 +180,19 @@ class Run:
         settings = self.plan.settings
         return (*named_modules(settings.net), type(settings.made_method).__module__)
 
+    @property
+    def _own_sources(self) -> dict[str, str]:
+        """Digests of the user's own code that the numbers come from: method, policy, and a network's file."""
+        settings = self.plan.settings
+        made = {
+            f"method {settings.method}": type(settings.made_method),
+            f"policy {settings.policy}": POLICIES.get(settings.policy),
+        }
+        net = file_digest(settings.net)
+        return {**own_sources(made), **({"the network": net} if net is not None else {})}
+
     def _from_the_beginning(self, learner: Learner, train: ImageSet, examiner: Examiner) -> Running:
-        machine = describe_machine(self.folder.path, learner.backend, *self._modules)
+        machine = describe_machine(self.folder.path, learner.backend, *self._modules, sources=self._own_sources)
         self.folder.write_json(self.folder.machine, machine)
         described = {
             **self.describe(),
@@ -322,14 +346,17 @@ class Run:
         return {} if start is None else {START_FINGERPRINT: RunFolder(Path(start)).phase_0_fingerprint()}
 
     def _finish(self, learner: Learner) -> dict[str, Any]:
-        named = learner.state().renamed(self.plan.source.class_names)  # what a prediction should say
-        self.folder.check_claim()
-        save_state(named, self.folder.model, memory=False)
+        self._write_model(learner)
         self._count_total()
         result = self._result(learner)
         self.folder.write_json(self.folder.result, result, digest=True)
         record_end(self.folder.machine)
         return result
+
+    def _write_model(self, learner: Learner) -> None:
+        named = learner.state().renamed(self.plan.source.class_names)  # what a prediction should say
+        self.folder.check_claim()
+        save_state(named, self.folder.model, memory=False)
 
     def _check_ranks(self, learner: Learner) -> None:
         """All ranks must have learned the same."""

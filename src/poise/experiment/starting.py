@@ -14,6 +14,7 @@ from poise.experiment.contents import check_phase_0
 from poise.experiment.folder import RunFolder
 from poise.experiment.plan import Plan
 from poise.learner import LearnerState, Lookup, Settings
+from poise.methods import is_registered
 from poise.schema import check, contents_of
 from poise.words import counted
 
@@ -31,6 +32,7 @@ def read_start(path: Path, settings: Settings, identity: Mapping[str, Any], look
     _refuse_other_identity(path, meta["identity"], identity)
     with contents_of(file, "give another start"):
         state = LearnerState.from_tensors(tensors, meta["learner"], lookup=lookup)
+        _refuse_unregistered(path, state.settings.method)
         check(state.knowledge.phases == 1, "learner.phases", "1", state.knowledge.phases)
         classes, wanted = [*state.knowledge.classes], identity.get("classes", state.knowledge.classes)
         check(set(classes) == set(wanted), "learner.classes", f"{wanted}", classes)
@@ -67,6 +69,15 @@ def _refuse_other_identity(path: Path, theirs: Mapping[str, Any], identity: Mapp
         if name in theirs and theirs[name] != mine:
             other = "other" if name in ("data", "classes") else "another"
             raise UserError(f"start={path} has {other} {name}; start from a run of the same data, order and seed")
+
+
+def _refuse_unregistered(path: Path, method: str) -> None:
+    """Refuse a phase 0 of a method of one's own that is not there: how its network is made is not known here."""
+    if not is_registered(method):
+        raise UserError(
+            f"start={path} was trained with the method '{method}' of your own, which is not registered here; give this "
+            "command through the file that registers it, e.g. 'python FILE.py run …'"
+        )
 
 
 def _refuse_other_network(path: Path, there: str, here: str) -> None:

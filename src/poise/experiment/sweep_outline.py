@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from poise.errors import PoiseError
-from poise.experiment.dryrun import Cost, plan_cost, plan_speed, refuse_start
+from poise.experiment.dryrun import Cost, plan_cost, plan_speed, refuse_early
 from poise.experiment.folder import RunFolder
 from poise.experiment.plan import Plan
 from poise.experiment.run import Run
@@ -58,8 +58,7 @@ def _cost(plan: Plan, speeds: dict[Hashable, Speed], *, reads: bool) -> Cost:
     `reads`: whether it would read the phase 0 that it starts from, if it starts from one.
     """
     images, learner, schedule = plan.images(), plan.new_learner(), plan.settings.schedule
-    if reads:
-        refuse_start(plan, images[0])
+    refuse_early(plan, images[0], reads=reads)
     data = plan.source.fingerprint if plan.source.is_here else plan.source.name
     way = (data, plan.recipe.method, str(plan.recipe.options), learner.architecture)
     steps = (schedule.batch, schedule.optimiser, plan.recipe.device, plan.recipe.precision, plan.augmentation)

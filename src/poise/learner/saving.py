@@ -65,8 +65,9 @@ class Saving(Views):
 
         The file contains the training images kept in memory. With `memory=False` it does not; such a learner
         predicts but cannot learn further. A file that is written in the middle of a phase, the first one too, is
-        loaded and given the same images to go on from there. If `poise learn` is working on this file, that is logged:
-        it will find the file changed, leave it so, and write what it learned beside it.
+        loaded and given the same images to go on from there; of `fitting`, once its event `PhaseStarted` came. If
+        `poise learn` is working on this file, that is logged: it will find the file changed, leave it so, and write
+        what it learned beside it.
         """
         file = expand_user(path)
         begun = self._turns.taken  # looked at first: the phase may end before the state is taken

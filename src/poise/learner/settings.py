@@ -126,6 +126,11 @@ class Settings:
 
     def check(self) -> None:
         """Refuse words that mean nothing, by making what they stand for: the method, the space and the tuner."""
+        for axis, value in (("lr", "0.1"), ("classifier", '"fc"')):
+            if axis not in self.made_method.default_action:
+                raise UserError(
+                    f"method {self.method}: its default_action lacks {axis}; add one, such as {axis}={value}"
+                )
         if self.net is not None:
             check_backbone(self.net, self.made_method.variant)
         if not self.memory.keeps_images:

@@ -20,6 +20,10 @@ from poise.words import counted, one_line
 LABELS: Final = ("memory.exemplars.labels", "memory.reserve.labels")
 #: How the names of a network's tensors end that are counted and not learned.
 STATISTICS: Final = ("running_mean", "running_var", "num_batches_tracked")
+#: What heads remember of the images of each class (SLCA, RanPAC), which are no weights either.
+REMEMBERED: Final = frozenset(
+    f"predictor.head.{name}" for name in ("means", "factors", "rest", "counts", "gram", "sums", "held_out", "address")
+)
 #: How many classes are named in a line for people.
 MOST_NAMED: Final = 20
 
@@ -40,6 +44,7 @@ class LearnerSummary:
         method: by which it learns.
         policy: what decides the action of each phase; None where that was left out, too.
         pending: whether it is in the middle of a phase.
+        interrupted: whether that is a phase of `poise learn`, which lies beside the file.
         version: of the poise that wrote it, where that is noted.
     """
 
@@ -54,6 +59,7 @@ class LearnerSummary:
     method: str
     policy: str | None
     pending: bool
+    interrupted: bool
     version: str | None
 
     @classmethod
@@ -65,7 +71,7 @@ class LearnerSummary:
             classes = tuple(meta["classes"])
             rows = [row for name in LABELS for row in (tensors[name].tolist() if name in tensors else ())]
             check(all(row in range(len(classes)) for row in rows), "kept images", "of known classes", "others")
-        found, settings, whole = Counter(rows), meta["settings"], LABELS[0] in tensors
+        found, settings, whole = Counter(rows), meta["settings"], LABELS[0] in tensors or not meta["phases"]
         weights = [size for name, size in shapes.items() if _is_weight(name)]
         return cls(
             path=path,
@@ -79,6 +85,7 @@ class LearnerSummary:
             method=settings["method"],
             policy=settings.get("policy", "fixed") if whole else None,
             pending=meta["pending"] is not None or interrupted,
+            interrupted=interrupted,
             version=str(meta["poise"]) if "poise" in meta else None,
         )
 
@@ -104,7 +111,16 @@ class LearnerSummary:
 
     def rows(self) -> list[tuple[str, str]]:
         """The same for people: what, and how it is."""
-        channels, *size = self.shape or (0, 0, 0)
+        images = network = "nothing was learned yet"
+        if self.shape is not None:
+            channels, height, width = self.shape
+            images = f"{height}×{width} pixels, {counted(channels, 'channel')}"
+            network = f"{self.network}, {self.parameters:,} parameters"
+        under_way = "none"
+        if self.pending:
+            under_way = "one was saved in its middle; partial_fit continues it with the same images"
+        if self.interrupted:
+            under_way = "one was interrupted; the same 'poise learn' continues it"
         kept = "left out when it was saved: it predicts and cannot learn further"
         if self.kept is not None:
             each = _list_some([f"{label} {count}" for label, count in self.kept.items()])
@@ -112,13 +128,13 @@ class LearnerSummary:
         told = [
             ("classes", f"{len(self.classes)}: {_list_some([str(label) for label in self.classes])}"),
             ("phases", str(self.phases)),
-            ("images", f"{size[0]}×{size[1]} pixels, {counted(channels, 'channel')}"),
-            ("network", f"{self.network}, {self.parameters:,} parameters"),
+            ("images", images),
+            ("network", network),
             ("kept images", kept),
             ("classifier", self.classifier),
             ("method", self.method),
             ("policy", self.policy or "left out when it was saved"),
-            ("phase under way", "one was interrupted; the same 'poise learn' continues it" if self.pending else "none"),
+            ("phase under way", under_way),
             ("file", f"format {store.FORMAT}" + (f", written by poise {self.version}" if self.version else "")),
         ]
         return [(what, one_line(how)) for what, how in told]
@@ -132,4 +148,4 @@ def _list_some(words: Sequence[str]) -> str:
 
 def _is_weight(name: str) -> bool:
     """Whether a tensor belongs to the network that predicts, and is no statistic of its batches."""
-    return name.startswith("predictor.") and not name.endswith(STATISTICS)
+    return name.startswith("predictor.") and not name.endswith(STATISTICS) and name not in REMEMBERED

@@ -19,7 +19,15 @@ from poise.nets.model import (
     check_backbone,
     feature_width,
 )
-from poise.nets.named import absolute_word, adapted_again, changed_file, is_named, named_info, named_modules
+from poise.nets.named import (
+    absolute_word,
+    adapted_again,
+    changed_file,
+    file_digest,
+    is_named,
+    named_info,
+    named_modules,
+)
 from poise.nets.outputs import Features, Output
 from poise.nets.resnet import Backbone, BatchNorm, ResNet
 from poise.nets.ridge import RIDGES, RidgeHead
@@ -63,6 +71,7 @@ __all__ = [
     "changed_file",
     "check_backbone",
     "feature_width",
+    "file_digest",
     "is_named",
     "make_layer",
     "named_info",

@@ -141,6 +141,12 @@ def named_modules(name: str | None) -> tuple[str, ...]:
     return (word.place,) if word.place else HOMES[word.name]
 
 
+def file_digest(name: str | None) -> str | None:
+    """A digest of the file that the network of that word comes from; None if it comes from none."""
+    word = Word.of(name) if name is not None else None
+    return word.digest() if word is not None else None
+
+
 def adapted_again(net: nn.Module, info: NetInfo | None, name: str | None) -> nn.Module:
     """A module that is given in place of a saved network: adapted if that one was, unless it already is.
 

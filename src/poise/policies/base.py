@@ -7,12 +7,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from poise.errors import Damaged, UserError
+from poise.errors import Damaged, UserError, shown
 from poise.spaces import ActionSpace
 
 Array = NDArray[np.float64]
@@ -154,7 +155,7 @@ class Policy(ABC):
         Asking again before all outcomes are told returns the trials that are still open.
         """
         if not self._open:
-            self._batch = [self._make_trial(wish) for wish in self.propose()]
+            self._batch = [self._make_trial(wish) for wish in self._read_proposal()]
             self._open = {trial.id: trial for trial in self._batch}
         return list(self._open.values())
 
@@ -170,13 +171,43 @@ class Policy(ABC):
         if told and not self._open:
             self.learn([self.told[trial.wish] for trial in self._batch])
 
+    def decide_checked(self) -> int:
+        """What `decide` returns, as a plain number; refused if the space has no such arm."""
+        arm: object = self.decide()
+        last = len(self.setup.space) - 1
+        if not isinstance(arm, Integral) or not _is_whole(arm, 0, last):
+            raise self._refusal("decide", shown(arm), f"the index of an action of its space, from 0 to {last}")
+        return int(arm)
+
+    def _refusal(self, method: str, returned: str, wanted: str) -> UserError:
+        return UserError(f"policy {self.description['name']}: {method} returned {returned}; it must return {wanted}")
+
+    def _read_proposal(self) -> list[Wish]:
+        """What `propose` returns, as a list of plain values; refused where it is no list of wishes."""
+        found: object = self.propose()
+        wishes = list(found) if isinstance(found, Iterable) and not isinstance(found, Wish) else None
+        if wishes is None or not all(isinstance(wish, Wish) for wish in wishes):
+            wanted = "a list of Wish(arm, epochs), empty when there were enough"
+            raise self._refusal("propose", shown(found if wishes is None else wishes), wanted)
+        return wishes
+
     def _make_trial(self, wish: Wish) -> Trial:
-        limit = self.setup.full if wish.full else self.setup.short
-        if not (0 <= wish.arm < len(self.setup.space) and 1 <= wish.epochs <= limit and wish not in self._asked):
-            raise ValueError(f"{type(self).__name__} wishes {wish}: out of range, or wished before")
+        self._check_wish(wish)
+        wish = Wish(int(wish.arm), int(wish.epochs), int(wish.round), bool(wish.full))
+        if wish in self._asked:
+            raise self._refusal("propose", f"{wish} again", "each wish once in a phase, or with another round")
         trial = Trial(len(self._asked), wish.arm, wish.epochs, self._find_continuation(wish), wish.round, wish.full)
         self._asked[wish] = trial
         return trial
+
+    def _check_wish(self, wish: Wish) -> None:
+        """Refuse a wish that no trial can be made of."""
+        longest = self.setup.full if wish.full else self.setup.short
+        ranges = {"arm": (0, len(self.setup.space) - 1), "epochs": (1, longest), "round": (0, None)}
+        for name, (least, most) in ranges.items():
+            if not _is_whole(value := getattr(wish, name), least, most):
+                wanted = f"whole numbers from {least}" + ("" if most is None else f" to {most}")
+                raise self._refusal("propose", f"a wish with {name}={shown(value)}", f"{wanted} there")
 
     def _remember(self, outcome: Outcome) -> None:
         """Keep the longest finished trial of each arm and round; a diverged one cannot be continued."""
@@ -235,6 +266,13 @@ class Fixed(Policy):
         return {**self.description, "action": dict(self.setup.space.actions[self.decide()])}
 
 
+def _is_whole(value: object, least: int, most: int | None) -> bool:
+    """Whether it is a whole number of any type, numpy's too, in this range."""
+    if not isinstance(value, Integral) or isinstance(value, bool):
+        return False
+    return least <= int(value) and (most is None or int(value) <= most)
+
+
 def replay(policy: Policy, history: Iterable[Tried | Decided]) -> Policy:
     """Bring a fresh policy to the end of the history by asking it again; raises if it asks for something else.
 
@@ -246,7 +284,7 @@ def replay(policy: Policy, history: Iterable[Tried | Decided]) -> Policy:
             policy.begin(entry.phase)
         asked = policy.ask()
         if isinstance(entry, Decided):
-            if asked or policy.decide() != entry.arm:
+            if asked or policy.decide_checked() != entry.arm:
                 raise Damaged(f"the recorded decision of phase {entry.phase} is not what the policy decides")
         elif entry.outcome.trial not in asked:
             raise Damaged(f"phase {entry.phase} records {entry.outcome.trial}, which the policy does not ask for")

@@ -264,6 +264,11 @@ def resolved_options(name: str, options: Mapping[str, Option] | None = None) -> 
     return {**_own_options(name, given), **around}
 
 
+def is_shipped(name: str) -> bool:
+    """Whether poise brings the policy of that name along; any other is the user's own."""
+    return POLICIES[name].__module__.partition(".")[0] == __name__.partition(".")[0]
+
+
 def _refuse_unknown(name: str) -> None:
     if name not in POLICIES:
         raise UserError(f"unknown policy '{name}'; {suggestion(name, POLICIES)}")

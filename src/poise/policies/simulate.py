@@ -157,7 +157,7 @@ def replay_on_table(
             while asked := policy.ask():
                 policy.tell(noisy.outcomes(asked))
             told, place = list(policy.told.values()), (run, phase - 1)
-            decided[place], trials[place] = policy.decide(), len(told)
+            decided[place], trials[place] = policy.decide_checked(), len(told)
             epochs[place] = sum(new_epochs(outcome.trial for outcome in told).values())
             ranks[place] = _ten_best(told, table.truth[phase - 1])
     return Simulation(table, decided, trials, epochs, ranks)

@@ -48,7 +48,7 @@ class Wrapper(Policy):
 
     def decide(self) -> int:
         """That of the inner policy."""
-        return self.inner.decide()
+        return self.inner.decide_checked()
 
     def distribution(self) -> Array | None:
         """That of the inner policy."""
@@ -195,7 +195,7 @@ class Safe(Wrapper):
 
     def decide(self) -> int:
         """The inner policy's decision, or the default."""
-        arm, own = self.inner.decide(), self.setup.space.default
+        arm, own = self.inner.decide_checked(), self.setup.space.default
         return arm if arm == own or self.verdict(arm).leave else own
 
     def resolved(self) -> dict[str, Any]:

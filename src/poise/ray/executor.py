@@ -7,7 +7,6 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -73,8 +72,7 @@ class Executor:
         self._trials: dict[bool, TrialDriver] = {}  # by whether they are on a GPU
 
     def __reduce__(self) -> tuple[Any, ...]:
-        options = {"cpus_per_worker": self.cpus_per_worker, "lanes": self.lanes, "workers": self.workers}
-        return partial(Executor, self.address, **options, patience=self.patience, data=self.data), ()
+        return _make, (self.address, self.cpus_per_worker, self.lanes, self.workers, self.patience, self.data)
 
     def for_plan(self, plan: Plan) -> Self:
         """The same for the trials of a run, whose images workers may open themselves."""
@@ -209,6 +207,18 @@ def _hello(threads: int) -> dict[str, Any]:
         "data": [],
         "may_open": [],
     }
+
+
+def _make(
+    address: str | None,
+    cpus: int | None,
+    lanes: int | None,
+    workers: int | None,
+    patience: float,
+    data: OpenData | None,
+) -> Executor:
+    """What a pickle of an executor names; so do those of older versions."""
+    return Executor(address, cpus_per_worker=cpus, lanes=lanes, workers=workers, patience=patience, data=data)
 
 
 def make_executor(place: str, option: str, *, cpus_per_worker: int | None, lanes: int | None = None) -> Executor:

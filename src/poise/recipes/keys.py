@@ -99,7 +99,13 @@ _ROWS: Final = (
         "none",
         "how auto is decided: full, trials, paper; if not set full, for online trials",
     ),
-    ("action", "table", "{}", "changes to the method's default action from phase 1 on, e.g. action.lr=0.05"),
+    (
+        "action",
+        "table",
+        "{}",
+        "changes to the method's default action from phase 1 on, e.g. action.lr=0.05; classifier and adjustment count "
+        "in phase 0 too",
+    ),
     ("first_lr", "number", "none", "learning rate of phase 0; none: the method's own"),
     ("exam", "text", '"test"', "what each phase is tested on: test, or dev, held-out training images"),
     ("start", "text", "none", "folder of another run; start from its state after phase 0"),

@@ -116,6 +116,6 @@ def _shares(name: str, values: Iterable[float]) -> tuple[float, ...]:
     found = tuple(values)
     for value in found:
         check_number(name, value, positive=True, below=1)
-    if list(found) != sorted(found):
+    if list(found) != sorted({*found}):
         raise UserError(f"{name}={list(found)} must rise")
     return found

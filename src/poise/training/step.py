@@ -18,6 +18,7 @@ from poise.training.noise import NOTHING, drawn_from, seeding
 from poise.training.optimiser import Optimiser
 from poise.training.situation import Situation
 from poise.training.statistics import WholeBatch, moving_statistics, unfuse
+from poise.training.terms import check_gradient, check_terms, say_unmatched
 from poise.training.world import Reduction, Share, World
 
 
@@ -86,8 +87,13 @@ class Step:
         if share is not None:
             student = student._replace(batch_labels=share.labels)
         terms = self.method.terms(student, teacher, labels, self.situation.growth)
+        if not self.names:
+            check_terms(self.method, terms)
         weighted = [self.weights[name] * term if name in self.weights else term for name, term in terms.items()]
         total = torch.stack(weighted).sum()
+        if not self.names:
+            check_gradient(self.method, terms, total)
+            say_unmatched(self.method, self.weights, terms, self.situation.growth)
         self.optimiser.zero_grad()
         (total if share is None else share.weight * total).backward()  # type: ignore[no-untyped-call]
         self._cast_gradients()

@@ -8,7 +8,19 @@ from dataclasses import replace
 from typing import Any
 
 from poise.actions import Action
-from poise.policies import Decided, Forecast, Policy, Setup, Tried, forecast, make_policy, new_epochs, replay
+from poise.errors import Damaged, UserError
+from poise.policies import (
+    Decided,
+    Forecast,
+    Policy,
+    Setup,
+    Tried,
+    forecast,
+    is_shipped,
+    make_policy,
+    new_epochs,
+    replay,
+)
 from poise.training import Event, Pause, TrialStep, Trying
 from poise.tuning.attempt import Attempt
 from poise.tuning.base import Choice, Options, Task, Tuner, TunerKind
@@ -43,8 +55,8 @@ class PolicyTuner(Tuner):
                     log.warning("phase %d has nothing to validate on; its action is not tuned", task.phase)
                     return Choice(self.default, _chances(self.policy_after(task.past)))
                 yield from self._try(task, policy)
-            task.history.append(Decided(task.phase, policy.decide()))
-        return Choice(self.space.actions[policy.decide()], _chances(policy))
+            task.history.append(Decided(task.phase, policy.decide_checked()))
+        return Choice(self.space.actions[policy.decide_checked()], _chances(policy))
 
     def _try(self, task: Task, policy: Policy) -> Generator[Event, None, None]:
         """Run what the policy asks for, and tell it what came of each."""
@@ -85,8 +97,19 @@ class PolicyTuner(Tuner):
         return self._forecasts[phase]
 
     def refuse_foreign(self, history: History) -> None:
-        """Refuse trials that this policy would not have asked for."""
-        self.policy_after(history)
+        """Refuse trials that this policy would not have asked for.
+
+        A policy of one's own is more often at fault than the file.
+        """
+        try:
+            self.policy_after(history)
+        except Damaged as error:
+            if is_shipped(self.kind.name):
+                raise
+            raise UserError(
+                f"policy {self.kind.name} does not repeat itself: {error}; a resume needs a policy that proposes and "
+                "decides the same from the same rewards: restore its code, or draw from setup.seed and start again"
+            ) from error
 
     def describe(self) -> dict[str, Any]:
         """What the policy turned out to be."""
