@@ -170,6 +170,21 @@ def test_a_kept_result_has_its_digest_and_one_that_was_changed_is_named(write: W
     assert kept.read_text() == _flip_kept
 
 
+def test_changed_results_do_not_keep_the_others_from_their_digest(
+    write: Write, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    kept, written = tmp_path / "kept", write("run") / "result.json"
+    kept.mkdir()
+    paths = [Path(shutil.copy(written, kept / f"{name}.json")) for name in "abc"]
+    for path in paths[:2]:
+        path.write_text(path.read_text().replace('"seed": 0', '"seed": 3'))
+    looked_at = list[tuple[Path, bool]]()
+    with pytest.raises(Damaged, match=r"b\.json was changed since it was written"):
+        looked_at.extend(add_digests([kept]))
+    assert looked_at == [(paths[2], False)]
+    assert "a.json was changed since it was written" in caplog.text
+
+
 @pytest.mark.parametrize("content", ['{"format": 1}', '{"format": 1, "curve": []}', "[1]", "{"])
 def test_only_results_get_a_digest(content: str, tmp_path: Path) -> None:
     (tmp_path / "other.json").write_text(content)

@@ -2,29 +2,47 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from poise import store
-from poise.errors import UserError
+from poise.errors import PoiseError, UserError
 from poise.report.reading import check_result, run_folders_below
 from poise.runfolder import PROBE, RESULT
+
+log = logging.getLogger(__name__)
 
 
 def add_digests(paths: Sequence[Path]) -> Iterator[tuple[Path, bool]]:
     """Give each result at these paths its digest, where it has none; each file, and whether it was changed for that.
 
     A path is a result, a table of `poise probe`, a run folder, or a folder of those. A file that does not match its
-    digest, or is neither, raises.
+    digest, or is neither, is said aloud, and the last of them raises once all files were looked at.
     """
+    failed: list[PoiseError] = []
     for path in paths:
         for file in _results_at(path):
-            value, verified = store.read_verified(file)
-            if not verified:
-                if value.get("kind") != PROBE:
-                    check_result(file, value)
-                store.write_json(file, value, digest=True)
-            yield file, not verified
+            try:
+                added = _add_digest(file)
+            except PoiseError as error:
+                failed.append(error)
+                continue
+            yield file, added
+    for fault in failed[:-1]:
+        log.warning("%s", fault)
+    if failed:
+        raise failed[-1]
+
+
+def _add_digest(file: Path) -> bool:
+    """Whether this result had none."""
+    value, verified = store.read_verified(file)
+    if not verified:
+        if value.get("kind") != PROBE:
+            check_result(file, value)
+        store.write_json(file, value, digest=True)
+    return not verified
 
 
 def _results_at(path: Path) -> list[Path]:
