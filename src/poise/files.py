@@ -101,6 +101,11 @@ def read_text(path: str | Path, most: int = MOST_TEXT) -> str:
     return read_bytes(path, most).decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
 
 
+def digest_of_text(path: str | Path) -> str:
+    """A digest of a text file's bytes, such as somebody's source."""
+    return hashlib.blake2b(read_bytes(path, MOST_TEXT), digest_size=16).hexdigest()
+
+
 def refuse_other_kinds(path: str | Path, most: int) -> None:
     """Refuse a path at which there is no plain file of at most so many bytes, for what opens it by its path.
 

@@ -113,38 +113,13 @@ def write_tensors(
 
     Where there is a file at `like`, it has the permissions of that one. `check` may refuse it in the last moment.
     """
-    plain = _plain_tensors(tensors)
+    from safetensors.torch import save as to_bytes
+
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in sorted(tensors.items())}
     document = json.dumps({"kind": kind, "format": FORMAT, "meta": meta}, allow_nan=False)
     header = {"sum": _checksum(plain, document), "document": document}
     # One entry only: safetensors writes its metadata in the order of a hash table, anew in every process.
-    files.write_bytes(path, _to_bytes(plain, {"poise": json.dumps(header)}), like=like, check=check)
-
-
-def tensors_to_bytes(tensors: Mapping[str, Tensor]) -> bytes:
-    """Tensors alone, of any kind, as bytes that other processes can read."""
-    import torch
-
-    buffer = io.BytesIO()
-    torch.save(_plain_tensors(tensors), buffer)
-    return buffer.getvalue()
-
-
-def tensors_from_bytes(data: bytes) -> dict[str, Tensor]:
-    """The tensors that `tensors_to_bytes` was given, on the CPU."""
-    import torch
-
-    loaded: dict[str, Tensor] = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-    return loaded
-
-
-def _plain_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor.detach().cpu().contiguous() for name, tensor in sorted(tensors.items())}
-
-
-def _to_bytes(tensors: dict[str, Tensor], header: dict[str, str] | None = None) -> bytes:
-    from safetensors.torch import save
-
-    return save(tensors, header)
+    files.write_bytes(path, to_bytes(plain, {"poise": json.dumps(header)}), like=like, check=check)
 
 
 def read_tensors(path: Path, *, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -19,7 +19,7 @@ import torch
 from poise import Learner, store
 from poise.experiment import Plan, Run, RunFolder
 from poise.experiment.machine import describe_machine
-from poise.experiment.provenance import NUMERIC, _digest_of_file, commit, source_digest, versions
+from poise.experiment.provenance import NUMERIC, commit, source_digest, versions
 from poise.methods import METHODS
 from poise.policies import POLICIES, PRESETS, Preset
 from poise.training import Backend, changed_switches, read_switches
@@ -155,7 +155,6 @@ def test_a_resume_with_other_code_of_ones_own_says_so(
     shutil.copytree(opened.path, tmp_path / "again")
     assert resumed(opened, made)["exact"] is True
     (tmp_path / "my_code.py").write_text(f"{OWN_CODE}\n# another line")
-    _digest_of_file.cache_clear()  # as a process that starts now
     resume = resumed(RunFolder(tmp_path / "again"), made)
     monkeypatch.delitem(sys.modules, "my_code")
     assert resume["exact"] is False

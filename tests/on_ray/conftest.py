@@ -25,7 +25,7 @@ from poise.experiment.claims import ATTEMPTS
 SWEEP = """
 recipe = ["digits/lucir"]
 [set]
-epochs = 3
+epochs = 30
 groups = [2, 1]
 policy = "race"
 space = {lr = [0.1, 0.02]}

@@ -4,7 +4,8 @@ from poise.experiment.cam import activation_maps, report_maps
 from poise.experiment.dryrun import describe_plan
 from poise.experiment.examiner import Exam, Examiner, split_for_development
 from poise.experiment.folder import RunFolder
-from poise.experiment.model_file import Lesson, ModelFile
+from poise.experiment.lessons import Lesson
+from poise.experiment.model_file import ModelFile
 from poise.experiment.plan import Plan, make_plan, open_outlined, reopen
 from poise.experiment.prediction import (
     predict_files,

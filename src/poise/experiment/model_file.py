@@ -6,19 +6,15 @@ import hashlib
 import itertools
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import torch
 
 from poise import files, locks, store
-from poise.data.packs import Pack
 from poise.errors import (
-    MOST_NAMED,
-    BadImages,
     Damaged,
     Malformed,
     OtherImages,
@@ -29,9 +25,10 @@ from poise.errors import (
     shown,
 )
 from poise.experiment.contents import check_unfinished
+from poise.experiment.lessons import Lesson, open_images, read_phase
 from poise.experiment.stopping import CheckpointClock, Stop, as_many_threads, stopping
-from poise.learner import Images, Learner, LearnerState, LearnerSummary, save_state, warn_of_short_phase
-from poise.places import ENDING, is_pack, labelled_files
+from poise.learner import Learner, LearnerState, LearnerSummary, save_state, warn_of_short_phase
+from poise.places import is_pack
 from poise.progress import watch_phase
 from poise.schema import contents_of
 from poise.training import Event, JudgingStep, PhaseDone, TimeExpected
@@ -43,33 +40,6 @@ AGAIN: Final = "--restart begins the phase again"
 #: What the file of a phase in its middle is called in its header.
 KIND: Final = "unfinished phase"
 Saved = tuple[LearnerState, dict[str, Any]]  # such a phase, and what else was written with it
-
-
-@dataclass(frozen=True)
-class Lesson:
-    """One phase as the user asks for it.
-
-    Attributes:
-        folder: with one folder of images for each class; or a pack.
-        settings: of a new learner, those that were given; the others are the learner's own defaults.
-        update: whether images of known classes are trained on.
-        device: where it is learned.
-        restart: whether a phase that was interrupted is discarded.
-        checkpoint_seconds: between two checkpoints.
-        skip_bad: whether files that cannot be decoded are left out; else they are named, and nothing is learned.
-    """
-
-    folder: Path
-    settings: Mapping[str, int | str] = field(default_factory=dict)
-    update: bool = False
-    device: str = "auto"
-    restart: bool = False
-    checkpoint_seconds: float = store.CHECKPOINT_SECONDS
-    skip_bad: bool = False
-
-    def describe(self) -> dict[str, Any]:
-        """What must be the same when the phase is continued."""
-        return {"settings": dict(self.settings), "update": self.update}
 
 
 class _Changed(Exception):
@@ -152,7 +122,7 @@ class ModelFile:
         if self._file.exists():
             if lesson.settings:
                 given = ", ".join(map(_option, lesson.settings))
-                names, known = _open_images(lesson.folder)[2], set(LearnerSummary.read(self._file).classes)
+                names, known = open_images(lesson.folder)[2], set(LearnerSummary.read(self._file).classes)
                 learned = f" and knows all classes in {lesson.folder}" if set(names) <= known else ""
                 raise UserError(f"{self.path} exists already{learned}; {given} can only be chosen for a new learner")
             state = LearnerState.read(self._file)
@@ -171,13 +141,13 @@ class ModelFile:
         self, learner: Learner, lesson: Lesson, saved: Saved | None, say: Callable[[str], None]
     ) -> Iterator[Event]:
         """The phase, its images read and checked."""
-        images, labels, names = _open_images(lesson.folder)
+        images, labels, names = open_images(lesson.folder)
         known = sorted({label for label in names if label in learner.classes_})
         if known and not lesson.update:
             raise UserError(f"class '{known[0]}' is known already; --update trains on new images of known classes")
         try:
             known_ones = "update" if lesson.update else "refuse"
-            events = _read_phase(learner, lesson, (images, labels), say, known=known_ones, forecast=True)
+            events = read_phase(learner, lesson, (images, labels), say, known=known_ones, forecast=True)
         except OtherImages as error:
             if saved is None:
                 raise UserError(
@@ -238,14 +208,14 @@ class ModelFile:
         doubtful = lesson.update and not numbers  # it cannot be told from an update before it
         if now.settings != state.settings or not numbers <= {now.knowledge.phases - 1} or doubtful:
             return None
-        images, labels, names = _open_images(lesson.folder)
+        images, labels, names = open_images(lesson.folder)
         if not set(names) <= set(now.knowledge.classes):
             return None
         with contents_of(self._file):
             asked = Learner.from_state(state.continuing(now), device=lesson.device)
             learner = Learner.from_state(now, device=lesson.device)
         try:
-            _read_phase(asked, lesson, (images, labels), log.info, known="update")
+            read_phase(asked, lesson, (images, labels), log.info, known="update")
         except OtherImages:
             return None
         return learner
@@ -330,56 +300,6 @@ class ModelFile:
         with files.open_plain(self._file) as file:
             found = hashlib.file_digest(file, "blake2b").hexdigest()
             return found if files.is_at(file, self._file) else self._digest()  # replaced while it was read
-
-
-def _open_images(folder: Path) -> tuple[Images, Sequence[str] | None, Sequence[str]]:
-    """The images of a lesson, their labels where they do not bring them along, and the names of all classes."""
-    if folder.suffix == ENDING and not folder.is_dir():
-        pack = Pack.open(folder)
-        return pack, None, pack.class_names
-    files, labels = labelled_files(folder)
-    return files, labels, labels
-
-
-def _read_phase(
-    learner: Learner,
-    lesson: Lesson,
-    given: tuple[Images, Sequence[str] | None],
-    say: Callable[[str], None],
-    *,
-    known: str,
-    forecast: bool = False,
-) -> Iterator[Event]:
-    """The phase that a learner makes of images; bad files among them are left out, or all of them are named."""
-    images, labels = given
-    try:
-        return learner.fitting(images, labels, known=known, forecast=forecast)
-    except BadImages as error:
-        faults = error.faults
-    assert isinstance(images, list)  # only files can be bad
-    assert labels is not None
-    if not lesson.skip_bad:
-        _refuse_bad(faults, len(images), say)
-    for fault in faults.values():
-        say(f"{fault}; it is left out")
-    good = [(file, label) for file, label in zip(images, labels, strict=True) if str(file) not in faults]
-    empty = sorted(set(labels) - {label for _, label in good})
-    if empty:
-        raise UserError(f"class '{empty[0]}' has no image that can be read; replace its images, or remove its folder")
-    return learner.fitting([file for file, _ in good], [label for _, label in good], known=known, forecast=forecast)
-
-
-def _refuse_bad(faults: Mapping[str, UserError], total: int, say: Callable[[str], None]) -> NoReturn:
-    """Name the files that cannot be read, a line for each, and refuse them."""
-    if len(faults) == 1:
-        raise UserError(f"{next(iter(faults.values()))}, or leave it out with --skip-bad")
-    for fault in itertools.islice(faults.values(), MOST_NAMED):
-        say(f"not read: {fault}")
-    more = f" ({len(faults) - MOST_NAMED} more than are named)" if len(faults) > MOST_NAMED else ""
-    raise UserError(
-        f"{len(faults)} of {total} images cannot be read{more}; replace or remove them, "
-        "or leave them out with --skip-bad"
-    )
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from typing import Any, Final
 import torch
 
 import poise
-from poise import __version__
+from poise import __version__, files
 
 #: Packages that compute, draw, decode or store.
 NUMERIC: Final = ("torch", "numpy", "scipy", "scikit-learn", "joblib", "threadpoolctl", "pillow", "safetensors")
@@ -73,7 +73,7 @@ def own_sources(made: Mapping[str, object]) -> dict[str, str]:
     What was typed into a shell has no file, and is left out too.
     """
     found = {name: _own_files(each) for name, each in made.items()}
-    return {name: " ".join(map(_digest_of_file, files)) for name, files in found.items() if files}
+    return {name: " ".join(map(files.digest_of_text, paths)) for name, paths in found.items() if paths}
 
 
 def _own_files(made: object) -> list[Path]:
@@ -130,11 +130,6 @@ def _git(folder: Path, *words: str) -> subprocess.CompletedProcess[str] | None:
         return subprocess.run(command, capture_output=True, text=True, check=False, timeout=10, env=quiet)
     except (OSError, subprocess.TimeoutExpired):
         return None
-
-
-@cache
-def _digest_of_file(file: Path) -> str:
-    return hashlib.blake2b(file.read_bytes(), digest_size=16).hexdigest()
 
 
 @cache

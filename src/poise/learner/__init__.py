@@ -16,8 +16,9 @@ from poise.learner.networks import build_model
 from poise.learner.opening import judging_work
 from poise.learner.phase import Surroundings
 from poise.learner.rejecting import least_images
+from poise.learner.saving import save_state
 from poise.learner.settings import KEYS, Settings
-from poise.learner.state import Knowledge, LearnerState, Lookup, save_state
+from poise.learner.state import Knowledge, LearnerState, Lookup
 from poise.learner.summary import LearnerSummary
 from poise.learner.timing import STEP_COST, TEACHER_COST, Speed, is_computed, speed_of, try_step
 from poise.learner.upkeep import Exemplar

@@ -7,15 +7,16 @@ changed later changes nothing.
 from __future__ import annotations
 
 import inspect
+import io
 import logging
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, fields
 from typing import Any, Final, Self
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
-from poise import store
 from poise.data import Preprocessing
 from poise.errors import UserError, shown, suggestion
 from poise.learner.arrival import Images, Labels
@@ -190,7 +191,7 @@ class Conventions(Saving):
         tensors, meta = self.state().tensors(images=True)
         apart = {"settings", "knowledge", "_around", "_phase", "_ahead", "_pending", "_turns"}
         return {
-            "tensors": store.tensors_to_bytes(tensors),
+            "tensors": _tensors_to_bytes(tensors),
             "meta": meta,
             "net": self._around.net,
             "rest": {name: value for name, value in vars(self).items() if name not in apart},
@@ -199,11 +200,24 @@ class Conventions(Saving):
     @undisturbed()
     def __setstate__(self, saved: Mapping[str, Any]) -> None:
         stored, rest = saved["tensors"], saved["rest"]  # an older poise stored the tensors themselves
-        tensors = store.tensors_from_bytes(stored) if isinstance(stored, bytes) else stored
+        tensors = _tensors_from_bytes(stored) if isinstance(stored, bytes) else stored
         state = LearnerState.from_tensors(tensors, saved["meta"], net=saved["net"])
         device, executor = rest["_made_of"].get("device", "auto"), rest["_made_of"].get("executor")
         vars(self).update(vars(type(self).from_state(state, device=device, net=saved["net"], executor=executor)))
         vars(self).update(rest)
+
+
+def _tensors_to_bytes(tensors: Mapping[str, Tensor]) -> bytes:
+    """Tensors of any kind as bytes that other processes can read."""
+    buffer = io.BytesIO()
+    torch.save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, buffer)
+    return buffer.getvalue()
+
+
+def _tensors_from_bytes(data: bytes) -> dict[str, Tensor]:
+    """The tensors that `_tensors_to_bytes` was given, on the CPU."""
+    loaded: dict[str, Tensor] = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+    return loaded
 
 
 def _parameters_of(settings: Settings, around: Surroundings, preprocessing: Preprocessing | None) -> dict[str, Any]:

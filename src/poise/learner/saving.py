@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
 from torch import nn
 
-from poise import locks
+from poise import locks, store
 from poise.data import Preprocessing
+from poise.errors import not_learned
 from poise.files import expand_user, explaining_refusals
 from poise.learner.phase import Surroundings, with_jitter
 from poise.learner.settings import Settings
-from poise.learner.state import Knowledge, LearnerState, Pending, save_state
+from poise.learner.state import Knowledge, LearnerState, Pending
 from poise.learner.turns import Turns
 from poise.learner.views import Views
 from poise.nets import adapted_again, net_info
 from poise.schema import contents_of, fitting_together
 from poise.training import Executor, Outlook, undisturbed
+from poise.words import counted
 
 log = logging.getLogger(__name__)
 
@@ -134,3 +137,32 @@ class Saving(Views):
             with fitting_together():
                 state.settings.tuner.refuse_foreign((*state.knowledge.history, *pending))
         return learner
+
+
+def save_state(
+    state: LearnerState,
+    path: Path,
+    *,
+    memory: bool,
+    begun: bool = False,
+    like: Path | None = None,
+    check: Callable[[], None] = lambda: None,
+) -> None:
+    """Write a learner to a file; one without its memory predicts and no more.
+
+    Before it has learned anything there is something to save only where a first phase has `begun`. `check` may refuse
+    it in the last moment. A new file has the permissions of the one at `like`, if there is one.
+    """
+    if state.knowledge.predictor is None:
+        if not begun and state.pending is None:
+            raise not_learned("this learner has learned nothing yet; there is nothing to save")
+        if not memory:
+            raise not_learned("this learner is in its first phase and cannot predict yet; leave memory=False out")
+    store.refuse_bad_place(path)
+    tensors, meta = (state if memory else state.predict_only()).tensors(images=True)
+    count = len(state.knowledge.memory or ()) if memory else 0
+    told = {**meta, "contains_training_images": count > 0}
+    store.write_tensors(path, tensors, told, kind="learner", like=like, check=check)
+    if count:  # said of a file that is there
+        held = counted(count, "training image")
+        log.warning("%s contains %s; in Python, save(memory=False) leaves them out", path, held)

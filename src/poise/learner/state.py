@@ -15,7 +15,7 @@ from poise import store
 from poise._version import __version__
 from poise.actions import Action
 from poise.data import Augmentation, FlatStore, ImageSet, Memory, PixelStore, Preprocessing, in_a_row
-from poise.errors import Malformed, UserError, not_learned
+from poise.errors import Malformed, UserError
 from poise.learner.contents import check_learner, check_models
 from poise.learner.labels import ClassLabels, Label
 from poise.learner.networks import Shape, architecture, expands, restore_model
@@ -32,7 +32,6 @@ from poise.nets import (
 from poise.schema import contents_of, fitting_together
 from poise.training import Switches
 from poise.tuning import CLASSIFIERS, Entry, History, entry_as_json, entry_from_json, first_classifier
-from poise.words import counted
 
 log = logging.getLogger(__name__)
 
@@ -354,35 +353,6 @@ def _pending(tensors: Mapping[str, Tensor], meta: Mapping[str, Any] | None) -> P
         meta.get("switches", {}),
         Preprocessing.from_json(meta["preprocessing"]) if "preprocessing" in meta else None,
     )
-
-
-def save_state(
-    state: LearnerState,
-    path: Path,
-    *,
-    memory: bool,
-    begun: bool = False,
-    like: Path | None = None,
-    check: Callable[[], None] = lambda: None,
-) -> None:
-    """Write a learner to a file; one without its memory predicts and no more.
-
-    Before it has learned anything there is something to save only where a first phase has `begun`. `check` may refuse
-    it in the last moment. A new file has the permissions of the one at `like`, if there is one.
-    """
-    if state.knowledge.predictor is None:
-        if not begun and state.pending is None:
-            raise not_learned("this learner has learned nothing yet; there is nothing to save")
-        if not memory:
-            raise not_learned("this learner is in its first phase and cannot predict yet; leave memory=False out")
-    store.refuse_bad_place(path)
-    tensors, meta = (state if memory else state.predict_only()).tensors(images=True)
-    count = len(state.knowledge.memory or ()) if memory else 0
-    told = {**meta, "contains_training_images": count > 0}
-    store.write_tensors(path, tensors, told, kind="learner", like=like, check=check)
-    if count:  # said of a file that is there
-        held = counted(count, "training image")
-        log.warning("%s contains %s; in Python, save(memory=False) leaves them out", path, held)
 
 
 def _pixels_of(store: PixelStore, preprocessing: Preprocessing | None) -> Tensors:

@@ -13,7 +13,6 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 import importlib
 import importlib.util
 import inspect
@@ -87,7 +86,7 @@ class Word:
         if self.file is None:
             return None
         try:
-            return hashlib.blake2b(files.read_bytes(self.file, files.MOST_TEXT), digest_size=16).hexdigest()
+            return files.digest_of_text(self.file)
         except OSError as error:
             raise UserError(f"net {self.text}: {self.file} cannot be read ({error.strerror}); {_AGAIN}") from error
 

@@ -1,0 +1,93 @@
+"""A phase as a user of `poise learn` asks for it, and its images; those that cannot be read are named or left out."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+from poise import store
+from poise.data.packs import Pack
+from poise.errors import MOST_NAMED, BadImages, UserError
+from poise.learner import Images, Learner
+from poise.places import ENDING, labelled_files
+from poise.training import Event
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """One phase as the user asks for it.
+
+    Attributes:
+        folder: with one folder of images for each class; or a pack.
+        settings: of a new learner, those that were given; the others are the learner's own defaults.
+        update: whether images of known classes are trained on.
+        device: where it is learned.
+        restart: whether a phase that was interrupted is discarded.
+        checkpoint_seconds: between two checkpoints.
+        skip_bad: whether files that cannot be decoded are left out; else they are named, and nothing is learned.
+    """
+
+    folder: Path
+    settings: Mapping[str, int | str] = field(default_factory=dict)
+    update: bool = False
+    device: str = "auto"
+    restart: bool = False
+    checkpoint_seconds: float = store.CHECKPOINT_SECONDS
+    skip_bad: bool = False
+
+    def describe(self) -> dict[str, Any]:
+        """What must be the same when the phase is continued."""
+        return {"settings": dict(self.settings), "update": self.update}
+
+
+def open_images(folder: Path) -> tuple[Images, Sequence[str] | None, Sequence[str]]:
+    """The images of a lesson, their labels where they do not bring them along, and the names of all classes."""
+    if folder.suffix == ENDING and not folder.is_dir():
+        pack = Pack.open(folder)
+        return pack, None, pack.class_names
+    files, labels = labelled_files(folder)
+    return files, labels, labels
+
+
+def read_phase(
+    learner: Learner,
+    lesson: Lesson,
+    given: tuple[Images, Sequence[str] | None],
+    say: Callable[[str], None],
+    *,
+    known: str,
+    forecast: bool = False,
+) -> Iterator[Event]:
+    """The phase that a learner makes of images; bad files among them are left out, or all of them are named."""
+    images, labels = given
+    try:
+        return learner.fitting(images, labels, known=known, forecast=forecast)
+    except BadImages as error:
+        faults = error.faults
+    assert isinstance(images, list)  # only files can be bad
+    assert labels is not None
+    if not lesson.skip_bad:
+        _refuse_bad(faults, len(images), say)
+    for fault in faults.values():
+        say(f"{fault}; it is left out")
+    good = [(file, label) for file, label in zip(images, labels, strict=True) if str(file) not in faults]
+    empty = sorted(set(labels) - {label for _, label in good})
+    if empty:
+        raise UserError(f"class '{empty[0]}' has no image that can be read; replace its images, or remove its folder")
+    return learner.fitting([file for file, _ in good], [label for _, label in good], known=known, forecast=forecast)
+
+
+def _refuse_bad(faults: Mapping[str, UserError], total: int, say: Callable[[str], None]) -> NoReturn:
+    """Name the files that cannot be read, a line for each, and refuse them."""
+    if len(faults) == 1:
+        raise UserError(f"{next(iter(faults.values()))}, or leave it out with --skip-bad")
+    for fault in itertools.islice(faults.values(), MOST_NAMED):
+        say(f"not read: {fault}")
+    more = f" ({len(faults) - MOST_NAMED} more than are named)" if len(faults) > MOST_NAMED else ""
+    raise UserError(
+        f"{len(faults)} of {total} images cannot be read{more}; replace or remove them, "
+        "or leave them out with --skip-bad"
+    )
