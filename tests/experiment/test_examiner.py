@@ -143,7 +143,7 @@ def run(source: Source, folder: Path, *words: str) -> Run:
 
 def test_a_development_run_never_reads_the_test_images(tmp_path: Path) -> None:
     job = run(Sealed(), tmp_path / "dev", "exam=dev")
-    assert [one.images for one in job.exams] == [[50, 50], [50, 50, 50]]
+    assert [one.images for one in job.findings.exams] == [[50, 50], [50, 50, 50]]
     with pytest.raises(AssertionError, match="were read"):
         run(Sealed(), tmp_path / "test")
 
@@ -158,7 +158,7 @@ def test_other_test_images_give_the_same_learner(
     for name, pixels in (("digits", test.pixels), ("noise", noise)):
         arrays = (train.pixels, train.labels, pixels, test.labels)
         job = run(ArraySource(*arrays), tmp_path / name, *words)
-        accuracies.append([one.accuracy() for one in job.exams])
+        accuracies.append([one.accuracy() for one in job.findings.exams])
     (_, _, model), (_, _, other) = (outcome(tmp_path / name) for name in ("digits", "noise"))
     assert model == other
     assert accuracies[0] != accuracies[1]

@@ -11,7 +11,8 @@ import torch
 from poise._version import __version__
 from poise.data import ImageSet
 from poise.errors import OutOfMemory
-from poise.experiment.examiner import Exam, Examiner
+from poise.experiment.examiner import Examiner
+from poise.experiment.findings import Findings
 from poise.experiment.folder import Checkpoint
 from poise.experiment.plan import Plan, images_by_origin
 from poise.experiment.provenance import source_digest
@@ -68,7 +69,7 @@ class Follower(Run):
 
     def _restore_learner(self, found: Checkpoint, train: ImageSet) -> Learner:
         state = LearnerState.from_tensors(found.tensors, found.meta["learner"], lookup=images_by_origin(train))
-        self.exams = [Exam(**exam) for exam in found.meta["exams"]]
+        self.findings = Findings.from_json(found.meta)
         return self.plan.restored_learner(state)
 
     def _show(self, event: Event, meter: Meter) -> None:

@@ -17,7 +17,8 @@ from poise.data import ImageSet
 from poise.errors import Damaged, OutOfMemory, PoiseError, UserError
 from poise.experiment.changes import changed_keys, differing_keys, pin, refuse_changed
 from poise.experiment.contents import check_progress
-from poise.experiment.examiner import Exam, Examiner, figures, matrix_in_percent, percent
+from poise.experiment.examiner import Exam, Examiner
+from poise.experiment.findings import Findings, describe_space, known_pretraining
 from poise.experiment.folder import Checkpoint, RunFolder
 from poise.experiment.machine import describe_machine, record_end, record_resume, threads_to_resume_with
 from poise.experiment.plan import Plan, images_by_origin, refuse_other_exam
@@ -29,7 +30,7 @@ from poise.learner import Learner, LearnerState, save_state, try_step
 from poise.meter import Meter
 from poise.nets import file_digest, named_info, named_modules
 from poise.policies import POLICIES
-from poise.runfolder import SECONDS, START_FINGERPRINT
+from poise.runfolder import START_FINGERPRINT
 from poise.schema import contents_of
 from poise.training import Event, Executor, TrialDone, TrialStep, TuningDone, Work, World, trained_images
 from poise.tuning import Reward
@@ -57,10 +58,7 @@ class Run:
     until: int | None = None
     executor: Executor | None = None  # where trials are run, if not here; no part of the result
     world: World | None = None
-    exams: list[Exam] = field(default_factory=list)
-    actions: list[dict[str, Any]] = field(default_factory=list)
-    stored: list[dict[str, int]] = field(default_factory=list)
-    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(SECONDS, 0.0))
+    findings: Findings = field(default_factory=Findings)
     _pinned: dict[str, str] = field(default_factory=dict)
     _meter: Meter | None = None
     _mark: float = 0.0
@@ -199,8 +197,8 @@ class Run:
             **self._start_fingerprint(),
             "exam_images": examiner.fingerprint,
             "class_names": list(self.plan.source.class_names),
-            "space": self._space(learner),
-            **_known_pretraining(learner),
+            "space": describe_space(learner),
+            **known_pretraining(learner),
         }
         self.folder.write_json(self.folder.recipe, described)
         self._pinned = pin(self.plan, described)
@@ -208,7 +206,7 @@ class Run:
 
     def _run_phases(self, learner: Learner, train: ImageSet, examiner: Examiner) -> Running:
         self._mark = time.monotonic()
-        for phase in range(len(self.exams), len(self.plan.stream) if self.until is None else self.until):
+        for phase in range(len(self.findings.exams), len(self.plan.stream) if self.until is None else self.until):
             if learner.phases_ == phase:
                 yield from self._learn(learner, phase, train, self._reward(learner, examiner))
             self._end_phase(learner, phase, examiner)
@@ -244,7 +242,7 @@ class Run:
             with heeding(self.executor, lambda: self._leave_if_asked(learner)):
                 event = next(events, None)
             part = "policy" if isinstance(event, TrialStep | TrialDone | TuningDone) else "train"
-            self.seconds[part] += time.monotonic() - began
+            self.findings.seconds[part] += time.monotonic() - began
             if event is None:
                 return self._check_ranks(learner)
             self._show(event, meter)
@@ -258,7 +256,7 @@ class Run:
         """Examine what was learned, and write it down."""
         began = time.monotonic()
         exam = examiner.examine(learner, phase)
-        self.seconds["evaluate"] += time.monotonic() - began
+        self.findings.seconds["evaluate"] += time.monotonic() - began
         self._keep(exam, learner)
         self._checkpoint(learner)
 
@@ -270,10 +268,7 @@ class Run:
             watcher.event(event, done)
 
     def _keep(self, exam: Exam, learner: Learner) -> None:
-        self.exams.append(exam)
-        self.actions.append({**learner.action_, "classifier": learner.classifier_})
-        kept = len(learner.memory or ())
-        self.stored.append({"stored_images": kept, "held_images": learner.held_, "budget_images": learner.budget_})
+        self.findings.add(exam, learner)
         self.folder.journal.append(exam.as_json())
         if exam.phase == 0:
             tensors, meta = learner.state().tensors(images=False)
@@ -289,10 +284,7 @@ class Run:
         self._count_total()
         run = {
             "learner": meta,
-            "exams": [exam.values() for exam in self.exams],
-            "actions": self.actions,
-            "stored": self.stored,
-            "seconds": self.seconds,
+            **self.findings.as_json(),
             "journal": self.folder.journal.position(),
             "journal_digest": self.folder.journal.digest(),
             "pinned": self._pinned,
@@ -301,7 +293,7 @@ class Run:
 
     def _count_total(self) -> None:
         mark, self._mark = self._mark, time.monotonic()
-        self.seconds["total"] += self._mark - mark
+        self.findings.seconds["total"] += self._mark - mark
 
     def _is_asked_to_stop(self) -> bool:
         """Whether a signal asks for it: all ranks stop after the same event, whichever heard it."""
@@ -329,8 +321,7 @@ class Run:
         state = LearnerState.from_tensors(found.tensors, meta["learner"], lookup=images_by_origin(train))
         refuse_changed(self.folder, differing_keys(state.settings, self.plan.settings))
         check_progress(state.knowledge, len(meta["exams"]), self.plan.stream)
-        self.exams = [Exam(**exam) for exam in meta["exams"]]
-        self.actions, self.stored, self.seconds = meta["actions"], meta["stored"], meta["seconds"]
+        self.findings = Findings.from_json(meta)
         return self.plan.restored_learner(state, self.executor)
 
     def _start_from(self, path: Path, train: ImageSet) -> Learner:
@@ -353,6 +344,9 @@ class Run:
         record_end(self.folder.machine)
         return result
 
+    def _result(self, learner: Learner) -> dict[str, Any]:
+        return self.findings.result(self.plan, learner, self.world)
+
     def _write_model(self, learner: Learner) -> None:
         named = learner.state().renamed(self.plan.source.class_names)  # what a prediction should say
         self.folder.check_claim()
@@ -362,56 +356,6 @@ class Run:
         """All ranks must have learned the same."""
         if self.world is not None:
             self.world.refuse_unequal(learner.state().tensors(images=False)[0])
-
-    def _ranks(self) -> dict[str, Any]:
-        """How many ranks trained it and by which statistics, where there were several."""
-        if self.world is None or self.world.size == 1:
-            return {}
-        return {"ranks": self.world.size, "batch_statistics": self.plan.recipe.batch_statistics}
-
-    def _space(self, learner: Learner) -> dict[str, object] | None:
-        return learner.space.as_json() if self.plan.settings.kind.tunes else None
-
-    def _result(self, learner: Learner) -> dict[str, Any]:
-        recipe = self.plan.recipe
-        return {
-            "recipe": self.plan.name,
-            "data": self.plan.source.name,
-            "method": recipe.method,
-            "policy": recipe.policy,
-            "resolved_policy": self.plan.settings.resolved_policy(),
-            "setting": recipe.setting,
-            "phases": recipe.phases if recipe.setting != "groups" else len(self.plan.stream),
-            "order": recipe.order,
-            "memory": recipe.memory.model_dump(exclude_none=True) or {"per_class": 20},
-            **self.plan.stronger,
-            **({"images_per_class": recipe.images_per_class} if self.plan.sizes else {}),
-            **({"options": dict(recipe.options)} if recipe.options else {}),
-            **({"oracle_all_images": True} if self.plan.settings.memory.keeps_all else {}),
-            **({"knows_increment": True} if recipe.memory.knows_increment else {}),
-            "epochs": recipe.epochs,
-            "space": self._space(learner),
-            "exam": recipe.exam,
-            "seed": recipe.seed,
-            **_known_pretraining(learner),
-            **self._ranks(),
-            **figures(self.exams, self.plan.stream),
-            "accuracy_matrix": matrix_in_percent(self.exams, self.plan.stream),
-            "seconds": {name: round(spent, 3) for name, spent in self.seconds.items()},
-            "curve": [
-                {
-                    "phase": exam.phase,
-                    "classes": len(exam.classes),
-                    "accuracy": percent(exam.accuracy()),
-                    "accuracy_fc": percent(exam.accuracy("fc")),
-                    "accuracy_ncm": percent(exam.accuracy("ncm")),
-                    **{f"accuracy_{name}": percent(exam.accuracy(name)) for name in exam.hits_of_start},
-                    **stored,
-                    "action": action,
-                }
-                for exam, action, stored in zip(self.exams, self.actions, self.stored, strict=True)
-            ],
-        }
 
 
 def complete(folder: RunFolder) -> None:
@@ -426,12 +370,6 @@ def complete(folder: RunFolder) -> None:
                     record_end(folder.machine, folder.result.stat().st_mtime)
     except PoiseError as error:
         log.warning("%s", error)
-
-
-def _known_pretraining(learner: Learner) -> dict[str, str]:
-    """What its network was trained on before, where that is known."""
-    said = learner.net_info.pretrained_on if learner.net_info is not None else None
-    return {"pretrained_on": said} if said is not None else {}
 
 
 def runner_of(folder: RunFolder) -> str:
