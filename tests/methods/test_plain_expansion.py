@@ -1,90 +1,36 @@
-"""Whole phases of FOSTER and DER against plain loops, which train the same networks on the same batches.
-
-The loops are written from the published descriptions with torch's own layers, losses, optimiser and schedules. What a
-phase draws at random (batches, augmentation, new rows) is watched and given to them.
-"""
+"""Whole phases of FOSTER and DER against plain loops, which train the same networks on the same batches."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, log_softmax, softmax
 from torch.optim import SGD
-from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, LRScheduler
+from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR
 
 from poise import Learner
 from poise.data import ImageSet
-from poise.methods import DER, FOSTER, Growth, Method
-from poise.nets import Concatenated, Model, Output
-from poise.training import StageDone
+from poise.nets import Concatenated, Model
 
-from .conftest import SETTINGS, learned
-
-EPOCHS, RATE, DECAY = 17, 0.02, 0.05  # a tenth of the released epochs
-PLAIN: dict[str, Any] = {"optimiser": "sgd", "decay": "steps", "warmup": 0, "precision": "fp32"}
-LONG: dict[str, Any] = {**SETTINGS, **PLAIN, "epochs": EPOCHS, "momentum": 0.9, "weight_decay": DECAY}
-CLOSE: dict[str, Any] = {"rtol": 1e-3, "atol": 1e-4}
-
-
-class Batch(NamedTuple):
-    """What a step was given, and the model before it."""
-
-    images: Tensor
-    labels: Tensor
-    model: Model
-
-
-@dataclass
-class Watched:
-    """The steps of the stages of one phase."""
-
-    stages: dict[str, list[Batch]] = field(default_factory=dict)
-    _now: list[Batch] = field(default_factory=list)
-    _given: tuple[Tensor, Model] | None = None
-
-    def forward(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
-        if isinstance(module, Model) and torch.is_grad_enabled():
-            self._given = inputs[0].clone(), copy.deepcopy(module)
-
-    def labelled(self, labels: Tensor) -> None:
-        assert self._given is not None
-        images, model = self._given
-        self._now.append(Batch(images, labels.clone(), model))
-
-    def learn(self, learner: Learner, images: ImageSet) -> None:
-        self._now = []
-        for event in learner.fitting(images.pixels, images.labels):
-            if isinstance(event, StageDone):
-                self.stages[event.stage], self._now = self._now, []
-
-
-@pytest.fixture
-def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
-    found = Watched()
-
-    def watch(kind: type[Method]) -> None:
-        terms = kind.terms
-
-        def labelled(
-            self: Method, student: Output, teacher: Output | None, labels: Tensor, growth: Growth
-        ) -> dict[str, Tensor]:
-            found.labelled(labels)
-            return terms(self, student, teacher, labels, growth)
-
-        monkeypatch.setattr(kind, "terms", labelled)
-
-    watch(FOSTER)
-    watch(DER)
-    hook = nn.modules.module.register_module_forward_pre_hook(found.forward)
-    yield found
-    hook.remove()
-
+from .conftest import learned
+from .plain import (
+    CLOSE,
+    DECAY,
+    EPOCHS,
+    LONG,
+    RATE,
+    epochs_of,
+    features,
+    linear,
+    same,
+    same_rows,
+    step,
+    trained,
+)
+from .watching import Batch, Watched
 
 # FOSTER ---------------------------------------------------------------------------------------------------------------
 
@@ -230,32 +176,7 @@ def classify(every: list[nn.Module], batches: list[Batch]) -> nn.Linear:
     return classifier
 
 
-# What both loops need -------------------------------------------------------------------------------------------------
-
-
-def epochs_of(batches: list[Batch], epochs: int, schedule: LRScheduler) -> Iterator[Batch]:
-    """The batches; after each epoch the learning rate goes on."""
-    per_epoch, rest = divmod(len(batches), epochs)
-    assert rest == 0
-    for number, batch in enumerate(batches):
-        yield batch
-        if (number + 1) % per_epoch == 0:
-            schedule.step()
-
-
-def step(optimiser: SGD, loss: Tensor) -> None:
-    optimiser.zero_grad()
-    loss.backward()  # type: ignore[no-untyped-call]
-    optimiser.step()
-
-
-def trained(*modules: nn.Module) -> list[nn.Parameter]:
-    return [parameter for module in modules for parameter in module.parameters()]
-
-
-def features(backbone: nn.Module, batch: Batch) -> Tensor:
-    found: Tensor = backbone(batch.images)[0]
-    return found
+# What both need -------------------------------------------------------------------------------------------------------
 
 
 def networks(model: Model) -> list[nn.Module]:
@@ -272,26 +193,3 @@ def auxiliary(model: Model) -> nn.Module:
     head = model.extras["auxiliary"].head
     assert isinstance(head, nn.Module)
     return head
-
-
-def linear(head: nn.Module) -> nn.Linear:
-    """The rows of a head, and its biases if it has some, as one layer of torch's."""
-    state = head.state_dict()
-    rows = torch.cat([state["old"], state["new"]])
-    layer = nn.Linear(rows.shape[1], len(rows), bias="new_bias" in state)
-    layer.weight.data.copy_(rows)
-    if "new_bias" in state:
-        layer.bias.data.copy_(torch.cat([state["old_bias"], state["new_bias"]]))
-    return layer
-
-
-def same(found: nn.Module, wanted: nn.Module) -> None:
-    for name, value in wanted.state_dict().items():
-        torch.testing.assert_close(found.state_dict()[name], value, **CLOSE, msg=name)
-
-
-def same_rows(found: Model | None, wanted: nn.Linear) -> None:
-    assert found is not None
-    rows = linear(found.head)
-    torch.testing.assert_close(rows.weight, wanted.weight, **CLOSE)
-    torch.testing.assert_close(rows.bias, wanted.bias, **CLOSE)
