@@ -47,7 +47,7 @@ def test_it_names_the_commit_and_every_package_that_can_change_a_number(cpu: Bac
     }
     assert re.fullmatch("[0-9a-f]{32}", known["poise_source"])
     assert any(each["internal_api"] in ("openblas", "mkl") for each in machine["libraries"])
-    assert machine["switches"] == read_switches()
+    assert machine["switches"] == read_switches(cpu)
     json.dumps(machine)
 
 
@@ -111,6 +111,27 @@ def test_a_resume_under_another_precision_says_so(
     assert "matmul_precision=ieee then, matmul_precision=bf16 now" in said
 
 
+@pytest.mark.parametrize("older", [False, True])
+def test_a_resume_on_another_device_says_so_first(
+    older: bool, plan: Plans, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = plan()
+    opened = interrupted(made, tmp_path / "run")
+    machine = store.read_json(opened.machine)
+    machine["hardware"].update(device="cuda:1", gpu="a GPU")
+    machine["precision"] = "bf16"
+    machine["switches"].update(device="cuda", precision="bf16")
+    machine["versions"]["numpy"] = "0.0"
+    if older:  # it did not count these among the switches
+        del machine["switches"]["device"], machine["switches"]["precision"]
+    store.write_json(opened.machine, machine)
+    resume = resumed(opened, made)
+    assert resume["exact"] is False
+    changed = "device=cuda, precision=bf16 then, device=cpu, precision=fp32 now"
+    assert resume["differs"][0] == changed
+    assert f"other conditions ({changed}; 1 more in {opened.machine})" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("name", "line"),
     [
@@ -159,7 +180,7 @@ def test_a_resume_with_other_code_of_ones_own_says_so(
     monkeypatch.delitem(sys.modules, "my_code")
     assert resume["exact"] is False
     assert resume["differs"] == ["the code of method mine was changed", "the code of policy my-policy was changed"]
-    assert "other conditions (the code of method mine was changed)" in caplog.text
+    assert "other conditions (the code of method mine was changed; 1 more in " in caplog.text
 
 
 def test_another_file_of_a_network_says_so(plan: Plans, tmp_path: Path) -> None:
@@ -200,20 +221,20 @@ def test_a_learner_saved_in_the_middle_of_a_phase_says_so_too(
     assert "goes on under other switches (matmul_precision=ieee then, matmul_precision=bf16 now)" in caplog.text
 
 
-def test_every_switch_is_compared() -> None:
-    now = read_switches()
-    assert changed_switches(now) is None
-    assert changed_switches({}) is None
+def test_every_switch_is_compared(cpu: Backend) -> None:
+    now = read_switches(cpu)
+    assert changed_switches(now, cpu) is None
+    assert changed_switches({}, cpu) is None
     for name, value in now.items():
         other = {**now, name: not value if isinstance(value, bool) else "other"}
-        assert changed_switches(other) == f"{name}={other[name]} then, {name}={value} now"
+        assert changed_switches(other, cpu) == f"{name}={other[name]} then, {name}={value} now"
 
 
-def test_numbers_that_are_flushed_to_zero_are_noticed() -> None:
-    assert read_switches()["flush_denormal"] is False
+def test_numbers_that_are_flushed_to_zero_are_noticed(cpu: Backend) -> None:
+    assert read_switches(cpu)["flush_denormal"] is False
     if not torch.set_flush_denormal(True):
         pytest.skip("this processor cannot")
     try:
-        assert read_switches()["flush_denormal"] is True
+        assert read_switches(cpu)["flush_denormal"] is True
     finally:
         torch.set_flush_denormal(False)

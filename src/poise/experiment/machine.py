@@ -39,12 +39,12 @@ def describe_machine(
             "processor": _processor(),
             "cores": os.cpu_count(),
             "device": str(backend.device),
-            "gpu": torch.cuda.get_device_name(backend.device) if backend.device.type == "cuda" else None,
+            "gpu": _gpu(backend),
         },
         **({"ranks": backend.world.size} if backend.world is not None else {}),
         "versions": {**versions(*modules), **(sources or {})},
         "libraries": libraries(),
-        "switches": read_switches(),
+        "switches": read_switches(backend),
         "threads": torch.get_num_threads(),
         "precision": backend.precision,
         "exact_resume": backend.device.type == "cpu" or backend.deterministic,
@@ -60,27 +60,42 @@ def record_resume(path: Path, backend: Backend, *modules: str, sources: Mapping[
     A file of an older poise that lacks a package or a switch says nothing about it.
     """
     machine = read_machine(path)
-    then, present = machine["versions"], {**versions(*modules), **(sources or {})}
-    other = [
+    hardware, then, present = machine["hardware"], machine["versions"], {**versions(*modules), **(sources or {})}
+    switched = changed_switches(_switches_then(machine), backend)
+    other = [switched] if switched is not None else []
+    if hardware.get("gpu") is not None and _gpu(backend) not in (hardware["gpu"], None):
+        other.append(f"{hardware['gpu']} then, {_gpu(backend)} now")
+    other += [
         _say_changed(name, then, present)
         for name, version in present.items()
         if then.get(name, version) != version and name not in SAID_BY_SOURCE
     ]
-    if machine["hardware"]["processor"] != _processor():
+    if hardware["processor"] != _processor():
         other.append("another processor")
     if machine["threads"] != torch.get_num_threads():
         other.append(f"{machine['threads']} threads then, {torch.get_num_threads()} now")
     ranks = backend.world.size if backend.world is not None else 1
     if machine.get("ranks", 1) != ranks:
         other.append(f"{machine.get('ranks', 1)} ranks then, {ranks} now")
-    switched = changed_switches({**machine.get("switches", {}), "threads": torch.get_num_threads()})
-    other += [switched] if switched is not None else []
     if other:
-        log.warning("resumed under other conditions (%s): the numbers may differ from those without the stop", other[0])
+        more = f"; {len(other) - 1} more in {path}" if other[1:] else ""
+        log.warning(
+            "resumed under other conditions (%s%s): the numbers may differ from those without the stop", other[0], more
+        )
     exact = bool(machine["exact_resume"]) and not other
     resume: dict[str, Any] = {"date": now(), "exact": exact, "device": str(backend.device)}
     machine["resumes"].append({**resume, **({"differs": other} if other else {})})
     store.write_json(path, machine)
+
+
+def _switches_then(machine: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the start; a file of an older poise names device and precision elsewhere. Threads are compared apart."""
+    named = {
+        "device": str(machine["hardware"].get("device", "")).partition(":")[0],
+        "precision": machine.get("precision"),
+    }
+    known = {name: value for name, value in named.items() if value}
+    return {**known, **machine.get("switches", {}), "threads": torch.get_num_threads()}
 
 
 def _say_changed(name: str, then: Mapping[str, Any], present: Mapping[str, Any]) -> str:
@@ -127,6 +142,10 @@ def now(when: float | None = None) -> str:
     """The time, to the second, in UTC; or that of a file's date."""
     found = datetime.now(UTC) if when is None else datetime.fromtimestamp(when, UTC)
     return found.isoformat(timespec="seconds")
+
+
+def _gpu(backend: Backend) -> str | None:
+    return torch.cuda.get_device_name(backend.device) if backend.device.type == "cuda" else None
 
 
 def _processor() -> str:

@@ -221,7 +221,7 @@ class Phase:
         if pending is not None:
             self.task.history.extend(pending.history)
             chosen = pending.action
-            if (line := changed_switches(pending.switches)) is not None:
+            if (line := changed_switches(pending.switches, self.situation.backend)) is not None:
                 log.warning("this phase goes on under other switches (%s): its bytes may differ", line)
         else:
             yield self._start_event()
@@ -356,7 +356,8 @@ class Phase:
     def pending(self) -> Pending:
         """What is needed to resume this phase."""
         measured = self.preprocessing if self.before.preprocessing is None else None
-        begun = Pending(self.arrival.digest, tuple(self.task.history), switches=read_switches(), preprocessing=measured)
+        switches = read_switches(self.situation.backend)
+        begun = Pending(self.arrival.digest, tuple(self.task.history), switches=switches, preprocessing=measured)
         if self.trainer is None:
             return begun
         tensors, position = self.trainer.state()

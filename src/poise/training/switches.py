@@ -1,6 +1,7 @@
-"""Switches of the whole process that change bytes. They belong to the calling program: recorded here, never set.
+"""What changes bytes besides the code: device and precision, and switches of the whole process.
 
-What belongs to this thread alone is set instead (`poise.training.backend.undisturbed`).
+The switches belong to the calling program: they are recorded here, never set. What belongs to this thread alone is set
+instead (`poise.training.backend.undisturbed`).
 """
 
 from __future__ import annotations
@@ -10,14 +11,18 @@ from typing import Any
 
 import torch
 
+from poise.training.backend import Backend
+
 Switches = Mapping[str, bool | int | str]
 
 
-def read_switches() -> dict[str, bool | int | str]:
-    """How the process computes at this moment: plain values by name."""
+def read_switches(backend: Backend) -> dict[str, bool | int | str]:
+    """How this backend computes at this moment: plain values by name."""
     mkldnn: Any = torch.backends.mkldnn
     attention: Any = torch.backends.cuda  # its switches are those of the CPU, too
     return {
+        "device": backend.device.type,
+        "precision": backend.precision,
         "threads": torch.get_num_threads(),
         "instructions": torch.backends.cpu.get_cpu_capability(),
         "matmul_precision": _precision(mkldnn.matmul),
@@ -35,9 +40,9 @@ def _precision(part: Any) -> str:  # noqa: ANN401 - torch has no type for it
     return "ieee" if part.fp32_precision == "none" else str(part.fp32_precision)
 
 
-def changed_switches(before: Switches) -> str | None:
+def changed_switches(before: Switches, backend: Backend) -> str | None:
     """What is switched otherwise than it was, as words for a line; None if nothing is, or nothing was recorded."""
-    present = read_switches()
+    present = read_switches(backend)
     other = [name for name, value in before.items() if name in present and present[name] != value]
     if not other:
         return None
