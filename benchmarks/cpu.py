@@ -1,7 +1,8 @@
 """The training step on a CPU against a plain PyTorch loop: a DataLoader with worker processes and PIL transforms.
 
 ResNet-32 (LUCIR's variant), batch 128, teacher on, random images of CIFAR's size; both train the same network with
-the same terms. Each side runs in a process of its own, for its peak of memory. Prints one JSON line.
+the same terms, in fp32; poise in bf16, too. Each side runs in a process of its own, for its peak of memory. Prints one
+JSON line.
 
     python benchmarks/cpu.py [--seconds 20] [--threads 2] [--workers 2]
 """
@@ -78,9 +79,14 @@ def plain(seconds: float, workers: int) -> float:
                 return count / (time.perf_counter() - began)
 
 
-def poise(seconds: float, workers: int) -> float:
+def poise(seconds: float, workers: int, precision: str = "fp32") -> float:
     """Images per second of poise's own step, without worker processes."""
-    return images_per_second([make_trainer(make_backend("cpu", "fp32", False), IMAGES, 128, 0)], seconds)
+    return images_per_second([make_trainer(make_backend("cpu", precision, False), IMAGES, 128, 0)], seconds)
+
+
+def poise_bf16(seconds: float, workers: int) -> float:
+    """The same with networks in bf16, which some processors have instructions for."""
+    return poise(seconds, workers, "bf16")
 
 
 def measure_side(side: Callable[[float, int], float], seconds: float, threads: int, workers: int) -> dict[str, float]:
@@ -110,10 +116,12 @@ def main() -> None:
     arguments = parser.parse_args()
     sides = {
         side.__name__: measure_side(side, arguments.seconds, arguments.threads, arguments.workers)
-        for side in (plain, poise)
+        for side in (plain, poise, poise_bf16)
     }
-    ratio = sides["poise"]["images_per_second"] / sides["plain"]["images_per_second"]
-    print(json.dumps({"benchmark": "cpu", "threads": arguments.threads, **sides, "ratio": round(ratio, 2)}))
+    rates = {name: side["images_per_second"] for name, side in sides.items()}
+    ratios = {"ratio": rates["poise"] / rates["plain"], "bf16_to_fp32": rates["poise_bf16"] / rates["poise"]}
+    rounded = {name: round(value, 2) for name, value in ratios.items()}
+    print(json.dumps({"benchmark": "cpu", "threads": arguments.threads, **sides, **rounded}))
 
 
 if __name__ == "__main__":
