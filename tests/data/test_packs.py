@@ -591,7 +591,7 @@ def test_a_damaged_index_is_refused_at_the_start(folder: Path, tmp_path: Path) -
         {"size": "12"},
         {"blocks": []},
         {"channels": 2},
-        {"format": 2},
+        {"format": "1"},
         lambda blocks: blocks[0].update(place=1 << 40),
         lambda blocks: blocks[0].update(images=6),
         lambda blocks: blocks[1].update({"class": "ant"}),
@@ -832,3 +832,12 @@ def test_a_learner_of_an_older_poise_sees_images_as_before(folder: Path, tmp_pat
     assert np.isfinite(old.predict_proba(small)).all(), "which was refused"
     old.partial_fit(pack.store(TRAIN, 12).select(torch.arange(10, 15)), pack.labels(TRAIN)[10:])
     assert old.knowledge.short_side == 16, "by what it learns then"
+
+
+def test_a_pack_of_a_newer_format_is_one_line_that_says_what_to_do(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("poise.data.packing.FORMAT", 2)
+    list(Packing(folder, tmp_path / "some.pack", size=12, jobs=1).run())
+    with pytest.raises(UserError, match=r"some\.pack has format 2, this poise reads 1; install a newer poise$"):
+        Pack.open(tmp_path / "some.pack")
