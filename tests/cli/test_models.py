@@ -316,6 +316,25 @@ def test_an_interrupted_first_phase_is_continued_to_the_same_bytes(
     assert model.read_bytes() == (lessons / "fixed-once").read_bytes()
 
 
+def test_the_file_is_digested_once_before_a_phase_and_once_after_it(
+    lessons: Path, driven: Driven, poise: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = Path.cwd() / "model"
+    shutil.copy(lessons / "fixed-once", model)
+    words = ("learn", str(model), str(lessons / "second"))
+    assert driven(EVENT, 6, signal.SIGINT, *words)[0] == 130
+    digests, digest = list[str | None](), ModelFile._digest
+
+    def note_digest(file: ModelFile) -> str | None:
+        digests.append(digest(file))
+        return digests[-1]
+
+    monkeypatch.setattr(ModelFile, "_digest", note_digest)
+    assert poise(*words).code == 0
+    assert len(digests) == 2, "also of a phase that was interrupted"
+    assert model.read_bytes() == (lessons / "fixed").read_bytes()
+
+
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_while_the_augmentation_is_judged_nothing_is_left_and_it_begins_again(
     signum: int, driven: Driven, poise: Command

@@ -81,12 +81,12 @@ class ModelFile:
         with locks.locked(lock, busy, sign=True), _explain_memory(), contents_of(self.pending, AGAIN):
             began = self._digest()  # before anything is read: what is written from here on is seen at the end
             found = self._find_pending(lesson)
-            if found is not None and (learner := self._find_learned(found, lesson)) is not None:
+            if found is not None and (learner := self._find_learned(found, lesson, began)) is not None:
                 done()
                 self.pending.unlink(missing_ok=True)
                 say(f"{self.path} was saved with this phase before it was interrupted; it is finished")
                 return learner
-            saved = None if lesson.restart or found is None else self._check_saved(found, lesson)
+            saved = None if lesson.restart or found is None else self._check_saved(found, lesson, began)
             with as_many_threads(saved[1]["threads"] if saved else torch.get_num_threads()):
                 learner = self._open(lesson, saved)
                 events = self._begin(learner, lesson, saved, say)
@@ -178,10 +178,10 @@ class ModelFile:
                 raise
             raise Damaged(f"{error}; {AGAIN}") from error
 
-    def _check_saved(self, saved: Saved, lesson: Lesson) -> Saved:
-        """The same; refused where it is not the one that is asked for."""
+    def _check_saved(self, saved: Saved, lesson: Lesson, began: str | None) -> Saved:
+        """The same; refused where it is not the one that is asked for. `began` is the digest of the file as it is."""
         _, meta = saved
-        if meta["model"] != self._digest():
+        if meta["model"] != began:
             raise UserError(
                 f"{self.path} was changed since its phase was interrupted; restore it to continue, "
                 f"or use --restart, which discards {self.pending}"
@@ -193,7 +193,7 @@ class ModelFile:
             )
         return saved
 
-    def _find_learned(self, saved: Saved, lesson: Lesson) -> Learner | None:
+    def _find_learned(self, saved: Saved, lesson: Lesson, began: str | None) -> Learner | None:
         """The learner in the file, if it has learned this phase: a process was killed before it removed the checkpoint.
 
         It must know exactly the classes that the phase ends with, and the images must be those of the phase.
@@ -201,7 +201,7 @@ class ModelFile:
         state, meta = saved
         if state.pending is None or meta["lesson"] != lesson.describe():
             return None
-        if not self._file.exists() or meta["model"] == self._digest():
+        if began is None or meta["model"] == began:
             return None
         now = LearnerState.read(self._file)
         numbers = {0} if meta["model"] is None else {entry.phase for entry in state.pending.history}  # of the phase
