@@ -80,12 +80,97 @@ def test_learn_then_predict_then_learn_more(poise: Command) -> None:
     assert Path("model").read_bytes() == before
     late = poise("learn", "model", second, "--epochs", "3")
     assert late == Done(2, "", "poise: model exists already; --epochs can only be chosen for a new learner\n")
-    again = poise("learn", "model", first, *words)
-    line = (
-        "model exists already and knows all classes in first; --epochs, --memory can only be chosen for a new learner"
-    )
-    assert again == Done(2, "", f"poise: {line}\n")
     assert poise("learn", "model", second, "--update").out == ("model: 3 classes\n")
+
+
+# Learned already ------------------------------------------------------------------------------------------------------
+
+NOTHING = "model learned these classes from these images already; nothing is done\n"
+
+
+def test_a_lesson_that_was_learned_already_is_recognised(lessons: Path, poise: Command) -> None:
+    first, second = lessons / "first", lessons / "second"
+    shutil.copy(lessons / "fixed-once", "model")
+    before = Path("model").stat()
+    for words in ((first, *SMALL), (first,), (first, "--seed", "0", "--restart")):
+        assert poise("learn", "model", *words) == Done(0, "model: 2 classes\n", NOTHING)
+    assert Path("model").stat() == before
+    shutil.copy(lessons / "fixed", "model")
+    before = Path("model").stat()
+    for words in ((second,), (first, *SMALL), (second, *SMALL)):
+        assert poise("learn", "model", *words) == Done(0, "model: 4 classes\n", NOTHING)
+    assert Path("model").stat() == before
+    assert sorted(path.name for path in Path.cwd().iterdir()) == ["model"]
+
+
+def test_other_images_of_the_same_classes_are_refused(lessons: Path, poise: Command) -> None:
+    shutil.copy(lessons / "fixed", "model")
+    shutil.copytree(lessons / "first", "first")
+    image = Path("first/cat/3.png")
+    learned, other = image.read_bytes(), pictures(Path("other"), "cat", first=90) / "cat" / "90.png"
+    for change in (lambda: other.rename(image), image.unlink, lambda: shutil.copy(lessons / "first/dog/0.png", image)):
+        change()
+        line = "model knows all classes in first, from other images; to train on these,"
+        assert poise("learn", "model", "first") == Done(2, "", f"poise: {line} add --update\n")
+        done = poise("learn", "model", "first", "--epochs", "2", "--memory", "3")
+        assert done == Done(2, "", f"poise: {line} leave --epochs, --memory out and add --update\n")
+    image.write_bytes(learned)
+    assert poise("learn", "model", "first").err == NOTHING
+    Path("first/dog").rename("first/bee")
+    Path("first/cat").rename("first/dog")
+    Path("first/bee").rename("first/cat")
+    assert "from other images" in poise("learn", "model", "first").err, "the labels are changed about"
+    assert Path("model").read_bytes() == (lessons / "fixed").read_bytes()
+
+
+def test_other_settings_than_those_of_the_learner_are_refused(lessons: Path, poise: Command) -> None:
+    shutil.copy(lessons / "fixed", "model")
+    for words in (("--epochs", "3"), ("--memory", "all"), ("--seed", "1"), ("--net", "resnet32"), ("--method", "lwf")):
+        line = f"and was made with other settings; {words[0]} can only be chosen for a new learner"
+        done = poise("learn", "model", lessons / "first", *words)
+        assert done == Done(2, "", f"poise: model knows all classes in {lessons / 'first'}, {line}\n")
+
+
+def test_a_learner_without_a_note_of_its_images_is_refused_and_says_why(lessons: Path, poise: Command) -> None:
+    learner = Learner.load(lessons / "fixed").remove("cat")
+    learner.partial_fit(pictures(Path("other"), "cat", first=90))
+    learner.save("model")
+    done = poise("learn", "model", lessons / "first")
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert "whether it learned them from these images cannot be known" in done.err
+    assert poise("learn", "model", "other").err == NOTHING, "what was learned after that is noted"
+    learner.save("model", memory=False)
+    line = "poise: model was saved without its memory: it can predict but not learn further\n"
+    assert poise("learn", "model", "other").err == line
+
+
+def test_a_lesson_without_its_bad_images_is_recognised_too(lessons: Path, poise: Command) -> None:
+    shutil.copytree(lessons / "first", "first")
+    Path("first/cat/99.png").write_bytes(b"no picture")
+    shutil.copy(lessons / "fixed", "model")
+    assert poise("learn", "model", "first").code == 2
+    done = poise("learn", "model", "first", "--skip-bad")
+    assert (done.code, done.err.splitlines()[-1]) == (0, NOTHING.strip())
+
+
+@pytest.mark.parametrize("options", [(), ("--image-size", "24")])
+@pytest.mark.parametrize("packed", [False, True])
+def test_images_of_other_sizes_and_packs_are_recognised_too(
+    packed: bool, options: tuple[str, ...], poise: Command
+) -> None:
+    random = np.random.default_rng(0)
+    for place in range(12):
+        path = Path("images", "train", "cat" if place % 2 else "dog", f"{place}.jpg")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(random.integers(0, 255, (70 + place, 90, 3), dtype=np.uint8)).save(path)
+    source = "images/train"
+    if packed:
+        source = "some.pack"
+        assert poise("data", "pack", "images", "--out", source, "--size", "40").code == 0
+    words = (source, "--epochs", "1", "--policy", "fixed", "--memory", "2", *options)
+    assert poise("learn", "model", *words).code == 0
+    assert poise("learn", "model", *words) == Done(0, "model: 2 classes\n", NOTHING)
+    assert poise("learn", "model", source, "--update").code == 0, "asked for, it is trained on again"
 
 
 def test_a_learner_that_keeps_no_image_learns_more(poise: Command) -> None:

@@ -71,6 +71,12 @@ def test_a_stored_learner_learns_another_phase(place: Path, poise: Command) -> N
     assert poise("score", "learner", "third").code == 0
 
 
+def test_of_a_stored_learner_it_may_be_unknown_from_which_images_it_learned(place: Path, poise: Command) -> None:
+    done = poise("learn", "learner", "first")
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+    assert "whether it learned them from these images cannot be known" in done.err
+
+
 def test_a_stored_phase_that_was_interrupted_is_continued(place: Path, poise: Command) -> None:
     done = poise("learn", "interrupted.safetensors", "second", "--device", "cpu")
     assert (done.code, done.out) == (0, "interrupted.safetensors: 4 classes\n")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from poise import store
 from poise.data.packs import Pack
@@ -14,6 +15,8 @@ from poise.errors import MOST_NAMED, BadImages, UserError
 from poise.learner import Images, Learner
 from poise.places import ENDING, labelled_files
 from poise.training import Event
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -62,9 +65,20 @@ def read_phase(
     forecast: bool = False,
 ) -> Iterator[Event]:
     """The phase that a learner makes of images; bad files among them are left out, or all of them are named."""
+    fitting = partial(learner.fitting, known=known, forecast=forecast)
+    return read_images(fitting, lesson, given, say)
+
+
+def read_images(
+    read: Callable[[Images, Sequence[str] | None], T],
+    lesson: Lesson,
+    given: tuple[Images, Sequence[str] | None],
+    say: Callable[[str], None],
+) -> T:
+    """What `read` makes of images and their labels; bad files among them are left out, or all of them are named."""
     images, labels = given
     try:
-        return learner.fitting(images, labels, known=known, forecast=forecast)
+        return read(images, labels)
     except BadImages as error:
         faults = error.faults
     assert isinstance(images, list)  # only files can be bad
@@ -77,7 +91,7 @@ def read_phase(
     empty = sorted(set(labels) - {label for _, label in good})
     if empty:
         raise UserError(f"class '{empty[0]}' has no image that can be read; replace its images, or remove its folder")
-    return learner.fitting([file for file, _ in good], [label for _, label in good], known=known, forecast=forecast)
+    return read([file for file, _ in good], [label for _, label in good])
 
 
 def _refuse_bad(faults: Mapping[str, UserError], total: int, say: Callable[[str], None]) -> NoReturn:

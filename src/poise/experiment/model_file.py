@@ -25,9 +25,9 @@ from poise.errors import (
     shown,
 )
 from poise.experiment.contents import check_unfinished
-from poise.experiment.lessons import Lesson, open_images, read_phase
+from poise.experiment.lessons import Lesson, open_images, read_images, read_phase
 from poise.experiment.stopping import CheckpointClock, Stop, as_many_threads, stopping
-from poise.learner import Learner, LearnerState, LearnerSummary, save_state, warn_of_short_phase
+from poise.learner import Learner, LearnerState, LearnerSummary, Settings, save_state, warn_of_short_phase
 from poise.places import is_pack
 from poise.progress import watch_phase
 from poise.schema import contents_of
@@ -86,6 +86,9 @@ class ModelFile:
                 self.pending.unlink(missing_ok=True)
                 say(f"{self.path} was saved with this phase before it was interrupted; it is finished")
                 return learner
+            if found is None and (learner := self._find_repeated(lesson, say)) is not None:
+                say(f"{self.path} learned these classes from these images already; nothing is done")
+                return learner
             saved = None if lesson.restart or found is None else self._check_saved(found, lesson, began)
             with as_many_threads(saved[1]["threads"] if saved else torch.get_num_threads()):
                 learner = self._open(lesson, saved)
@@ -121,21 +124,49 @@ class ModelFile:
         """The learner: the one in the file or a new one; in the middle of its phase, if that was interrupted."""
         if self._file.exists():
             if lesson.settings:
-                given = ", ".join(map(_option, lesson.settings))
-                names, known = open_images(lesson.folder)[2], set(LearnerSummary.read(self._file).classes)
-                learned = f" and knows all classes in {lesson.folder}" if set(names) <= known else ""
-                raise UserError(f"{self.path} exists already{learned}; {given} can only be chosen for a new learner")
-            state = LearnerState.read(self._file)
+                raise UserError(f"{self.path} exists already; {_new_only(lesson.settings)}")
             if saved is None:
-                with contents_of(self._file):
-                    return Learner.from_state(state, device=lesson.device)
-            return Learner.from_state(saved[0].continuing(state), device=lesson.device)
+                return self._read(lesson.device)
+            return Learner.from_state(saved[0].continuing(LearnerState.read(self._file)), device=lesson.device)
         if saved is not None:
             return Learner.from_state(saved[0], device=lesson.device)
         try:
             return Learner(**lesson.settings, device=lesson.device)  # type: ignore[arg-type]
         except UserError as error:
             raise UserError(_as_typed(str(error), lesson.settings)) from error
+
+    def _read(self, device: str) -> Learner:
+        """The learner in the file, to learn more."""
+        state = LearnerState.read(self._file)
+        with contents_of(self._file):
+            return Learner.from_state(state, device=device)
+
+    def _find_repeated(self, lesson: Lesson, say: Callable[[str], None]) -> Learner | None:
+        """The learner in the file, if it has learned this lesson before, from the same images.
+
+        If it knows all classes of the lesson and did not, or if that cannot be known, it is refused. None where there
+        is something to learn.
+        """
+        if lesson.update or self.pending.exists() or not self._file.exists():
+            return None
+        images, labels, names = open_images(lesson.folder)
+        if not set(names) <= set(LearnerSummary.read(self._file).classes):
+            return None
+        learner, knows = self._read(lesson.device), f"{self.path} knows all classes in {lesson.folder}"
+        if learner.memory is None:
+            raise UserError(f"{self.path} was saved without its memory: it can predict but not learn further")
+        if _differ(learner.settings, lesson.settings):
+            raise UserError(f"{knows}, and was made with other settings; {_new_only(lesson.settings)}")
+        if read_images(learner.has_learned, lesson, (images, labels), say):
+            return learner
+        given = f"leave {', '.join(map(_option, lesson.settings))} out and add --update" if lesson.settings else ""
+        advice = f"to train on these, {given or 'add --update'}"
+        if learner.notes_images:
+            raise UserError(f"{knows}, from other images; {advice}")
+        raise UserError(
+            f"{knows}; whether it learned them from these images cannot be known, because it has no note of the images "
+            f"of every phase (an older poise wrote it, or a class was removed); {advice}"
+        )
 
     def _begin(
         self, learner: Learner, lesson: Lesson, saved: Saved | None, say: Callable[[str], None]
@@ -311,6 +342,20 @@ def _explain_memory() -> Iterator[None]:
             "out of GPU memory; free some and give the same command again, "
             "or begin a new learner with a smaller --batch or --image-size"
         ) from error
+
+
+def _differ(made: Settings, given: Mapping[str, int | str]) -> bool:
+    """Whether a learner was made with others than these settings."""
+    asked = Settings.resolve(automatic=True, **given)
+
+    def value(settings: Settings, name: str) -> object:
+        return getattr(settings if hasattr(settings, name) else settings.schedule, name)
+
+    return any(value(made, name) != value(asked, name) for name in given)
+
+
+def _new_only(settings: Mapping[str, int | str]) -> str:
+    return f"{', '.join(map(_option, settings))} can only be chosen for a new learner"
 
 
 def _options(lesson: Mapping[str, Any]) -> str:
