@@ -11,6 +11,7 @@ import signal
 import stat
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +23,7 @@ from PIL import Image
 from torch import Tensor
 
 from poise import Augmentation, Learner, UserError, store
+from poise.data import inputs
 from poise.experiment import Lesson, ModelFile, prediction
 from poise.learner import save_state
 from poise.nets import Model
@@ -351,6 +353,65 @@ def test_bad_images_are_left_out_on_demand_and_each_is_named(options: tuple[str,
         path.unlink()
     assert poise("learn", "without", folder, *options).code == 0
     assert Path("without").read_bytes() == Path("model").read_bytes(), "as if they had not been there"
+
+
+UNREADABLE = Path("/proc/self/mem")  # to read its first byte is an input/output error
+
+
+@pytest.mark.skipif(not UNREADABLE.exists(), reason="no file that cannot be read is here: not tested")
+def test_what_the_disk_does_not_give_is_never_left_out(poise: Command) -> None:
+    folder = pictures(Path("pets"), "cat dog")
+    Path("pets/dog/0.png").write_bytes(b"no picture")
+    Path("pets/cat/98.png").symlink_to(UNREADABLE)
+    line = "could not be read (Input/output error); check its path and the disk that it is on"
+    for options in (SMALL, ("--epochs", "1")):  # with a size and without one
+        done = poise("learn", "model", folder, *options, "--skip-bad")
+        one = f"poise: image pets/cat/98.png {line}; --skip-bad does not leave it out, for it may be good\n"
+        assert done == Done(2, "", one)
+    done = poise("learn", "model", folder, *SMALL)
+    *each, last = done.err.splitlines()
+    assert len(each) == 2
+    assert last == (
+        "poise: 2 of 11 images cannot be read; replace or remove them "
+        "(--skip-bad leaves out all but 1 that the system did not let poise read)"
+    )
+    Path("pets/cat/99.png").symlink_to(UNREADABLE)
+    done = poise("learn", "model", folder, *SMALL, "--skip-bad")
+    *each, last = done.err.splitlines()
+    assert each == [f"not read: image pets/cat/{number}.png {line}" for number in (98, 99)]
+    assert last.startswith("poise: the system did not let poise read 2 of 12 images; --skip-bad does not leave them")
+    assert sorted(path.name for path in Path.cwd().iterdir()) == ["pets"]
+    for number in (98, 99):
+        Path(f"pets/cat/{number}.png").unlink()
+    assert poise("learn", "model", folder, *SMALL, "--skip-bad").code == 0
+
+
+def test_what_may_not_be_read_is_never_left_out(powerless: list[str]) -> None:
+    pictures(Path("pets"), "cat dog")
+    Path("pets/cat/1.png").chmod(0)
+    command = [*powerless, sys.executable, "-m", "poise", "learn", "model", "pets", *SMALL, "--skip-bad"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    line = "poise: image pets/cat/1.png may not be read by you (Permission denied); change its permissions; --skip-bad"
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"{line} does not leave it out, for it may be good\n"
+    assert not Path("model").exists()
+
+
+def test_where_the_size_is_known_no_image_is_decoded_twice(poise: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, decoded, fit = pictures(Path("pets"), "cat dog"), Counter[str](), inputs.fit_picture
+    bad = _damage(folder, 1)
+
+    def count(picture: Path, *words: Any) -> object:
+        decoded[str(picture)] += 1
+        return fit(picture, *words)
+
+    monkeypatch.setattr(inputs, "fit_picture", count)
+    assert poise("learn", "model", folder, *SMALL, "--skip-bad").code == 0
+    assert decoded == Counter(map(str, folder.glob("*/*.png")))
+    for path in bad:
+        path.unlink()
+    assert poise("learn", "without", folder, *SMALL).code == 0
+    assert Path("without").read_bytes() == Path("model").read_bytes()
 
 
 def test_an_interrupted_phase_without_bad_images_is_continued_without_them(

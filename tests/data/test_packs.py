@@ -233,6 +233,15 @@ def test_a_file_that_is_no_image_is_named_and_left_out_only_when_asked(folder: P
     assert (pack.counts(), pack.skipped) == ([5, 4, 5], 1)
 
 
+@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="no file that cannot be read is here: not tested")
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_file_that_the_disk_does_not_give_is_never_left_out(folder: Path, tmp_path: Path, jobs: int) -> None:
+    (folder / "train" / "bee" / "9.png").symlink_to("/proc/self/mem")  # to read its first byte is an error
+    with pytest.raises(UserError, match=r"bee/9\.png could not be read \(Input/output error\); check its path"):
+        make(folder, tmp_path / "some.pack", skip_bad=True, jobs=jobs)
+    assert not (tmp_path / "some.pack").exists()
+
+
 def test_a_part_of_a_class_without_an_image_that_can_be_decoded_is_named(
     folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -22,7 +22,7 @@ from poise.data.packs import DIGEST, FORMAT, TEST, TRAIN, Described, digest_of
 from poise.data.processes import decode_in_order
 from poise.data.suitable import LARGEST_SIZE, LEAST_SIZE
 from poise.data.unfinished_pack import UnfinishedPack, listing_of
-from poise.errors import UserError, check_whole, suggestion
+from poise.errors import UnreadFile, UserError, check_whole, suggestion
 from poise.places import COLLECTIONS, Files, Layout, is_pack, scan
 from poise.places.packfile import ENDING
 
@@ -207,6 +207,8 @@ def _scale_some(members: Sequence[Path], side: int, square: bool) -> _Scaled:
     for path in members:
         try:
             image, data = scale_picture(path, side, square=square)
+        except UnreadFile:
+            raise  # it may be a good one
         except UserError as error:
             bad.append(str(error))
             continue
