@@ -13,7 +13,8 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -834,6 +835,85 @@ def test_what_cannot_be_read_is_named_and_the_rest_predicted(model: Path, lesson
     assert poise("predict", model, "only").code == 2
     Path("empty").mkdir()
     assert "empty has no image" in poise("predict", model, "empty").err
+
+
+def _type_in(text: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the next command finds on standard input."""
+    monkeypatch.setattr(sys, "stdin", TextIOWrapper(BytesIO(text)))
+
+
+@pytest.mark.parametrize("options", [(), ("--json", "--top", "2"), ("--reject", "0.5")])
+def test_paths_on_standard_input_are_predicted_like_named_ones(
+    options: tuple[str, ...], model: Path, lessons: Path, poise: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = [*sorted((lessons / "first").rglob("*.png")), lessons / "second"]
+    Path("a\nb.png").write_bytes((lessons / "first/cat/0.png").read_bytes())
+    named = poise("predict", model, *paths, *options)
+    for separator, more in ((b"\n", ()), (b"\r\n", ()), (b"\n \n\n", ()), (b"\0", ("-0",))):
+        for end in (separator, b""):
+            _type_in(separator.join(map(os.fsencode, paths)) + end, monkeypatch)
+            assert poise("predict", model, "-", *more, *options).out == named.out
+    _type_in(b"a\nb.png\0", monkeypatch)
+    assert poise("predict", model, "-", "--null").out.startswith("a\\x0ab.png\t")
+
+
+def test_what_fails_on_standard_input_is_named_and_the_rest_predicted(
+    model: Path, lessons: Path, poise: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("empty").mkdir()
+    shutil.copytree(lessons / "first", "mixed")
+    Path("mixed/cat/3.png").write_bytes(b"no picture")
+    lines = ("nowhere.png", "empty", "~nobody-there/a.png", "some.pack", "mixed", f"{lessons}/second/fox/50.png")
+    Path("some.pack").write_bytes(b"no pack")
+    _type_in("\n".join(lines).encode(), monkeypatch)
+    done = poise("predict", model, "mixed/dog/0.png", "-", "absent.png")
+    assert (done.code, len(done.out.splitlines())) == (2, 11)
+    assert done.out.startswith("mixed/dog/0.png\t"), "what is named comes first"
+    *each, named, last = done.err.splitlines()
+    assert [line.removeprefix("not read: ").removeprefix("image ").split()[0] for line in each] == [
+        "mixed/cat/3.png",
+        *lines[:4],
+    ]
+    assert named == "poise: image absent.png does not exist; check the path"
+    assert last == "poise: 4 of 6 paths on standard input could not be read"
+    _type_in(b"mixed\n", monkeypatch)
+    assert poise("predict", model, "-").code == 0, "as of a folder that is named"
+
+
+def test_standard_input_without_paths_or_with_something_else(
+    model: Path, lessons: Path, poise: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for text in (b"", b"\n\n"):
+        _type_in(text, monkeypatch)
+        assert poise("predict", model, "-") == Done(0, "", "")
+    monkeypatch.setattr(sys, "stdin", None)  # closed before the command began
+    assert poise("predict", model, "-") == Done(0, "", "")
+    for text, what in ((b"a\0b\0", "a NUL"), (b"x" * 20_000, "a path of more than 16384 bytes")):
+        _type_in(text, monkeypatch)
+        done = poise("predict", model, "-")
+        assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+        assert done.err.startswith(f"poise: standard input has {what}")
+    done = poise("predict", model, lessons / "first", "-0")
+    line = "-0 is for paths on standard input; add - in the place of a path, or leave -0 out"
+    assert done == Done(2, "", f"poise: {line}\n")
+
+
+def test_predictions_come_while_paths_go_in(model: Path, lessons: Path) -> None:
+    words = [sys.executable, "-m", "poise", "predict", str(model), "-"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        for name in ("first/cat/0.png", "second/fox/50.png"):
+            process.stdin.write(f"{lessons / name}\n".encode())
+            process.stdin.flush()
+            assert process.stdout.readline().startswith(os.fsencode(lessons / name)), "before the next one is written"
+        process.stdout.close()  # whoever reads it has enough
+        with suppress(BrokenPipeError):
+            process.stdin.write(f"{lessons / 'first'}\n".encode())
+            process.stdin.close()
+        assert process.stderr.read() == b"", "it ends quietly"
+        assert process.wait() == 1
 
 
 def test_every_named_file_that_fails_is_named_and_all_others_are_predicted(
