@@ -113,7 +113,7 @@ def test_other_images_of_the_same_classes_are_refused(lessons: Path, poise: Comm
     learned, other = image.read_bytes(), pictures(Path("other"), "cat", first=90) / "cat" / "90.png"
     for change in (lambda: other.rename(image), image.unlink, lambda: shutil.copy(lessons / "first/dog/0.png", image)):
         change()
-        line = "model knows all classes in first, from other images; to train on these,"
+        line = "model knows all classes in first, but learned no phase from exactly these images; to train on them,"
         assert poise("learn", "model", "first") == Done(2, "", f"poise: {line} add --update\n")
         done = poise("learn", "model", "first", "--epochs", "2", "--memory", "3")
         assert done == Done(2, "", f"poise: {line} leave --epochs, --memory out and add --update\n")
@@ -122,7 +122,7 @@ def test_other_images_of_the_same_classes_are_refused(lessons: Path, poise: Comm
     Path("first/dog").rename("first/bee")
     Path("first/cat").rename("first/dog")
     Path("first/bee").rename("first/cat")
-    assert "from other images" in poise("learn", "model", "first").err, "the labels are changed about"
+    assert "from exactly these" in poise("learn", "model", "first").err, "the labels are changed about"
     assert Path("model").read_bytes() == (lessons / "fixed").read_bytes()
 
 

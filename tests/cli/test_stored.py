@@ -84,6 +84,16 @@ def test_a_stored_phase_that_was_interrupted_is_continued(place: Path, poise: Co
     assert not Path("interrupted.safetensors.pending").exists()
 
 
+def test_a_phase_that_another_version_began_is_continued_and_says_so(place: Path, poise: Command) -> None:
+    pending = Path("interrupted.safetensors.pending")
+    tensors, meta = store.read_tensors(pending, kind="unfinished phase")
+    meta["learner"]["poise"] = "0.0.9"
+    store.write_tensors(pending, tensors, meta, kind="unfinished phase")
+    done = poise("learn", "interrupted.safetensors", "second", "--device", "cpu")
+    assert done.code == 0
+    assert f"from {pending}, which poise 0.0.9 began: the result may differ" in done.err
+
+
 def test_a_stored_run_is_resumed_and_says_that_the_version_differs(
     place: Path, poise: Command, caplog: pytest.LogCaptureFixture
 ) -> None:

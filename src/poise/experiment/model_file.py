@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import torch
 
-from poise import files, locks, store
+from poise import __version__, files, locks, store
 from poise.errors import (
     Damaged,
     Malformed,
@@ -94,7 +94,7 @@ class ModelFile:
                 learner = self._open(lesson, saved)
                 events = self._begin(learner, lesson, saved, say)
                 if saved is not None:
-                    say(f"continuing the phase that was interrupted, from {self.pending}")
+                    say(f"continuing the phase that was interrupted, from {self.pending}{_say_version(saved[1])}")
                 stop = Stop()
                 with stopping(stop):
                     watch_phase(learner, self._with_checkpoints(learner, events, lesson, stop, began))
@@ -160,12 +160,12 @@ class ModelFile:
         if read_images(learner.has_learned, lesson, (images, labels), say):
             return learner
         given = f"leave {', '.join(map(_option, lesson.settings))} out and add --update" if lesson.settings else ""
-        advice = f"to train on these, {given or 'add --update'}"
+        advice = f"to train on them, {given or 'add --update'}"
         if learner.notes_images:
-            raise UserError(f"{knows}, from other images; {advice}")
+            raise UserError(f"{knows}, but learned no phase from exactly these images; {advice}")
         raise UserError(
-            f"{knows}; whether it learned them from these images cannot be known, because it has no note of the images "
-            f"of every phase (an older poise wrote it, or a class was removed); {advice}"
+            f"{knows}; whether it learned them from these images cannot be known, because the file has no record of "
+            f"the images of every phase (an older poise wrote it, or a class was removed); {advice}"
         )
 
     def _begin(
@@ -356,6 +356,14 @@ def _differ(made: Settings, given: Mapping[str, int | str]) -> bool:
 
 def _new_only(settings: Mapping[str, int | str]) -> str:
     return f"{', '.join(map(_option, settings))} can only be chosen for a new learner"
+
+
+def _say_version(meta: Mapping[str, Any]) -> str:
+    """That another version of poise began a phase, in words; nothing where it was this one."""
+    version = meta["learner"].get("poise", __version__)
+    if version == __version__:
+        return ""
+    return f", which poise {version} began: the result may differ from that without the stop"
 
 
 def _options(lesson: Mapping[str, Any]) -> str:
