@@ -137,6 +137,9 @@ def test_other_settings_than_those_of_the_learner_are_refused(lessons: Path, poi
         line = f"and was made with other settings; {words[0]} can only be chosen for a new learner"
         done = poise("learn", "model", lessons / "first", *words)
         assert done == Done(2, "", f"poise: model knows all classes in {lessons / 'first'}, {line}\n")
+    done = poise("learn", "model", lessons / "first", "--image-size", "4")
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert "--image-size 4 must be" in done.err
 
 
 def test_a_learner_without_a_note_of_its_images_is_refused_and_says_why(lessons: Path, poise: Command) -> None:

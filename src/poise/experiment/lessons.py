@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from poise import store
 from poise.data.packs import Pack
@@ -46,19 +46,27 @@ class Lesson:
         return {"settings": dict(self.settings), "update": self.update}
 
 
-def open_images(folder: Path) -> tuple[Images, Sequence[str] | None, Sequence[str]]:
+class Given(NamedTuple):
     """The images of a lesson, their labels where they do not bring them along, and the names of all classes."""
+
+    images: Images
+    labels: Sequence[str] | None
+    names: Sequence[str]
+
+
+def open_images(folder: Path) -> Given:
+    """What a folder or a pack gives to learn."""
     if folder.suffix == ENDING and not folder.is_dir():
         pack = Pack.open(folder)
-        return pack, None, pack.class_names
+        return Given(pack, None, pack.class_names)
     files, labels = labelled_files(folder)
-    return files, labels, labels
+    return Given(files, labels, labels)
 
 
 def read_phase(
     learner: Learner,
     lesson: Lesson,
-    given: tuple[Images, Sequence[str] | None],
+    given: Given,
     say: Callable[[str], None],
     *,
     known: str,
@@ -72,11 +80,11 @@ def read_phase(
 def read_images(
     read: Callable[[Images, Sequence[str] | None], T],
     lesson: Lesson,
-    given: tuple[Images, Sequence[str] | None],
+    given: Given,
     say: Callable[[str], None],
 ) -> T:
     """What `read` makes of images and their labels; bad files among them are left out, or all of them are named."""
-    images, labels = given
+    images, labels, _ = given
     try:
         return read(images, labels)
     except BadImages as error:

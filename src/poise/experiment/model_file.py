@@ -25,7 +25,7 @@ from poise.errors import (
     shown,
 )
 from poise.experiment.contents import check_unfinished
-from poise.experiment.lessons import Lesson, open_images, read_images, read_phase
+from poise.experiment.lessons import Given, Lesson, open_images, read_images, read_phase
 from poise.experiment.stopping import CheckpointClock, Stop, as_many_threads, stopping
 from poise.learner import Learner, LearnerState, LearnerSummary, Settings, save_state, warn_of_short_phase
 from poise.places import is_pack
@@ -80,19 +80,19 @@ class ModelFile:
         busy = f"is learning into {self.path}; wait for it or choose another MODEL"
         with locks.locked(lock, busy, sign=True), _explain_memory(), contents_of(self.pending, AGAIN):
             began = self._digest()  # before anything is read: what is written from here on is seen at the end
-            found = self._find_pending(lesson)
-            if found is not None and (learner := self._find_learned(found, lesson, began)) is not None:
+            found, given = self._find_pending(lesson), open_images(lesson.folder)
+            if found is not None and (learner := self._find_learned(found, lesson, given, began)) is not None:
                 done()
                 self.pending.unlink(missing_ok=True)
                 say(f"{self.path} was saved with this phase before it was interrupted; it is finished")
                 return learner
-            if found is None and (learner := self._find_repeated(lesson, say)) is not None:
+            if found is None and (learner := self._find_repeated(lesson, given, say)) is not None:
                 say(f"{self.path} learned these classes from these images already; nothing is done")
                 return learner
             saved = None if lesson.restart or found is None else self._check_saved(found, lesson, began)
             with as_many_threads(saved[1]["threads"] if saved else torch.get_num_threads()):
                 learner = self._open(lesson, saved)
-                events = self._begin(learner, lesson, saved, say)
+                events = self._begin(learner, lesson, given, saved, say)
                 if saved is not None:
                     say(f"continuing the phase that was interrupted, from {self.pending}{_say_version(saved[1])}")
                 stop = Stop()
@@ -130,10 +130,8 @@ class ModelFile:
             return Learner.from_state(saved[0].continuing(LearnerState.read(self._file)), device=lesson.device)
         if saved is not None:
             return Learner.from_state(saved[0], device=lesson.device)
-        try:
+        with _as_typed(lesson.settings):
             return Learner(**lesson.settings, device=lesson.device)  # type: ignore[arg-type]
-        except UserError as error:
-            raise UserError(_as_typed(str(error), lesson.settings)) from error
 
     def _read(self, device: str) -> Learner:
         """The learner in the file, to learn more."""
@@ -141,7 +139,7 @@ class ModelFile:
         with contents_of(self._file):
             return Learner.from_state(state, device=device)
 
-    def _find_repeated(self, lesson: Lesson, say: Callable[[str], None]) -> Learner | None:
+    def _find_repeated(self, lesson: Lesson, given: Given, say: Callable[[str], None]) -> Learner | None:
         """The learner in the file, if it has learned this lesson before, from the same images.
 
         If it knows all classes of the lesson and did not, or if that cannot be known, it is refused. None where there
@@ -149,18 +147,17 @@ class ModelFile:
         """
         if lesson.update or self.pending.exists() or not self._file.exists():
             return None
-        images, labels, names = open_images(lesson.folder)
-        if not set(names) <= set(LearnerSummary.read(self._file).classes):
+        if not set(given.names) <= set(LearnerSummary.read(self._file).classes):
             return None
         learner, knows = self._read(lesson.device), f"{self.path} knows all classes in {lesson.folder}"
         if learner.memory is None:
             raise UserError(f"{self.path} was saved without its memory: it can predict but not learn further")
         if _differ(learner.settings, lesson.settings):
             raise UserError(f"{knows}, and was made with other settings; {_new_only(lesson.settings)}")
-        if read_images(learner.has_learned, lesson, (images, labels), say):
+        if read_images(learner.has_learned, lesson, given, say):
             return learner
-        given = f"leave {', '.join(map(_option, lesson.settings))} out and add --update" if lesson.settings else ""
-        advice = f"to train on them, {given or 'add --update'}"
+        without = f"leave {', '.join(map(_option, lesson.settings))} out and " if lesson.settings else ""
+        advice = f"to train on them, {without}add --update"
         if learner.notes_images:
             raise UserError(f"{knows}, but learned no phase from exactly these images; {advice}")
         raise UserError(
@@ -169,16 +166,15 @@ class ModelFile:
         )
 
     def _begin(
-        self, learner: Learner, lesson: Lesson, saved: Saved | None, say: Callable[[str], None]
+        self, learner: Learner, lesson: Lesson, given: Given, saved: Saved | None, say: Callable[[str], None]
     ) -> Iterator[Event]:
         """The phase, its images read and checked."""
-        images, labels, names = open_images(lesson.folder)
-        known = sorted({label for label in names if label in learner.classes_})
+        known = sorted({label for label in given.names if label in learner.classes_})
         if known and not lesson.update:
             raise UserError(f"class '{known[0]}' is known already; --update trains on new images of known classes")
         try:
             known_ones = "update" if lesson.update else "refuse"
-            events = read_phase(learner, lesson, (images, labels), say, known=known_ones, forecast=True)
+            events = read_phase(learner, lesson, given, say, known=known_ones, forecast=True)
         except OtherImages as error:
             if saved is None:
                 raise UserError(
@@ -224,7 +220,7 @@ class ModelFile:
             )
         return saved
 
-    def _find_learned(self, saved: Saved, lesson: Lesson, began: str | None) -> Learner | None:
+    def _find_learned(self, saved: Saved, lesson: Lesson, given: Given, began: str | None) -> Learner | None:
         """The learner in the file, if it has learned this phase: a process was killed before it removed the checkpoint.
 
         It must know exactly the classes that the phase ends with, and the images must be those of the phase.
@@ -239,14 +235,13 @@ class ModelFile:
         doubtful = lesson.update and not numbers  # it cannot be told from an update before it
         if now.settings != state.settings or not numbers <= {now.knowledge.phases - 1} or doubtful:
             return None
-        images, labels, names = open_images(lesson.folder)
-        if not set(names) <= set(now.knowledge.classes):
+        if not set(given.names) <= set(now.knowledge.classes):
             return None
         with contents_of(self._file):
             asked = Learner.from_state(state.continuing(now), device=lesson.device)
             learner = Learner.from_state(now, device=lesson.device)
         try:
-            read_phase(asked, lesson, (images, labels), log.info, known="update")
+            read_phase(asked, lesson, given, log.info, known="update")
         except OtherImages:
             return None
         return learner
@@ -346,7 +341,8 @@ def _explain_memory() -> Iterator[None]:
 
 def _differ(made: Settings, given: Mapping[str, int | str]) -> bool:
     """Whether a learner was made with others than these settings."""
-    asked = Settings.resolve(automatic=True, **given)
+    with _as_typed(given):
+        asked = Settings.resolve(automatic=True, **given)
 
     def value(settings: Settings, name: str) -> object:
         return getattr(settings if hasattr(settings, name) else settings.schedule, name)
@@ -372,15 +368,22 @@ def _options(lesson: Mapping[str, Any]) -> str:
     return " ".join([*words, *(["--update"] if lesson["update"] else [])]) or "no options"
 
 
-def _as_typed(line: str, settings: Mapping[str, int | str]) -> str:
-    """A line about settings of a learner with the options of the command in their place.
+@contextmanager
+def _as_typed(settings: Mapping[str, int | str]) -> Iterator[None]:
+    """A mistake in the settings of a learner is told with the options of the command in their place.
 
-    >>> _as_typed("seed=-1 must be a whole number, at least 0", {"seed": -1})
-    '--seed -1 must be a whole number, at least 0'
+    >>> with _as_typed({"seed": -1}):
+    ...     raise UserError("seed=-1 must be a whole number, at least 0")
+    Traceback (most recent call last):
+    poise.errors.UserError: --seed -1 must be a whole number, at least 0
     """
-    for name, value in settings.items():
-        line = line.replace(f"{name}={shown(value)}", f"{_option(name)} {value}")
-    return line
+    try:
+        yield
+    except UserError as error:
+        line = str(error)
+        for name, value in settings.items():
+            line = line.replace(f"{name}={shown(value)}", f"{_option(name)} {value}")
+        raise UserError(line) from error
 
 
 def _option(name: str) -> str:
