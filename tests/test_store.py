@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -14,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from poise import store
+from poise import __version__, store
 from poise.errors import Damaged, UserError
 
 META = {"phase": 3, "names": ["cat", "dog"], "nothing": None, "share": 0.1}
@@ -117,7 +118,7 @@ class TestTensors:
         with monkeypatch.context() as future:
             future.setattr(store, "FORMAT", store.FORMAT + 1)
             store.write_tensors(tmp_path / "f", {"a": torch.ones(1)}, {}, kind="learner")
-        with pytest.raises(UserError, match="has format 3, this poise reads up to 2; install a newer poise") as caught:
+        with pytest.raises(UserError, match=r"has format 3, this poise reads 2; install a newer poise$") as caught:
             store.read_tensors(tmp_path / "f", kind="learner")
         assert "\n" not in str(caught.value)
 
@@ -127,6 +128,28 @@ class TestTensors:
             store.write_tensors(tmp_path / "f", {"a": torch.ones(1)}, {}, kind="learner")
         with pytest.raises(UserError, match="has format 1, this poise reads 2; train it again, or use an older poise"):
             store.read_tensors(tmp_path / "f", kind="learner")
+
+    @pytest.mark.parametrize("inside", [False, True])  # of a checkpoint
+    @pytest.mark.parametrize(
+        ("number", "version", "advice"),
+        [
+            (3, "7.0.0", "install poise 7.0.0 or newer"),
+            (3, __version__, "install a newer poise"),
+            (3, 7, "install a newer poise"),
+            (1, "0.0.1", "train it again, or use poise 0.0.1, which wrote it"),
+        ],
+    )
+    def test_another_format_names_the_version_that_wrote_it(
+        self, inside: bool, number: int, version: object, advice: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        meta = {"learner": {"poise": version}} if inside else {"poise": version}
+        with monkeypatch.context() as other:
+            other.setattr(store, "FORMAT", number)
+            store.write_tensors(tmp_path / "f", {"a": torch.ones(1)}, meta, kind="learner")
+        for read in (store.read_tensors, partial(store.read_summary, names=())):
+            with pytest.raises(UserError) as caught:
+                read(tmp_path / "f", kind="learner")
+            assert str(caught.value).endswith(f"f has format {number}, this poise reads 2; {advice}")
 
     def test_what_is_not_json_is_refused_before_anything_is_written(self, file: Path) -> None:
         before = file.read_bytes()

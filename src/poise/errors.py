@@ -49,16 +49,22 @@ class OtherImages(UserError):
     """A phase that was saved in its middle is to be continued with other images than it was started with."""
 
 
+class UnreadFile(UserError):
+    """A file of which the system gave nothing or not all: nothing is known of its contents, which may be good."""
+
+
 class BadImages(UserError):
     """Image files that cannot be read. All of them are in `faults`, each with the line about it.
+
+    `others` are the other images, decoded, where they are as they would be without the bad ones.
 
     >>> faults = {"a.png": UserError("image a.png is empty"), "b.png": UserError("image b.png is a broken link")}
     >>> print(BadImages(faults))
     2 images cannot be read: a.png, b.png; the first: image a.png is empty
     """
 
-    def __init__(self, faults: Mapping[str, UserError]) -> None:
-        self.faults = dict(faults)
+    def __init__(self, faults: Mapping[str, UserError], others: Any = None) -> None:  # noqa: ANN401 - a store
+        self.faults, self.others = dict(faults), others
         names, first = list(self.faults), str(next(iter(self.faults.values())))
         more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
         listed = ", ".join(names[:MOST_NAMED])
@@ -66,7 +72,7 @@ class BadImages(UserError):
         super().__init__(first if one else f"{len(names)} images cannot be read: {listed}{more}; the first: {first}")
 
     def __reduce__(self) -> tuple[type[BadImages], tuple[dict[str, UserError]]]:
-        """As it is made: exceptions are sent from one process to another."""
+        """As it is made, without the others: exceptions are sent from one process to another."""
         return type(self), (self.faults,)
 
 

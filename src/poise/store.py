@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from poise import files, ram
+from poise._version import __version__
 from poise.errors import Damaged, UserError
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 # What reads and writes tensors imports torch when it is called: commands that list something do not wait for it.
 
-FORMAT = 2  # of tensor files, which hold the state of a learner; others are refused
+FORMAT = 2  # of tensor files, which hold the state of a learner; others are refused (docs/production.md)
 FINAL_MODEL = "model.safetensors"  # in a run folder, for predictions
 CHECKPOINT_SECONDS = 60.0  # between two checkpoints of a job that was not told otherwise
 PLAIN_FORMAT = 1  # of JSON documents and journals; raised when an older poise could not read them
@@ -172,11 +173,18 @@ def _checked_meta(path: Path, document: Any, kind: str) -> dict[str, Any]:  # no
     """The plain values of a document, refused where it is of another kind or format."""
     if not isinstance(document, dict) or not isinstance(document.get("meta"), dict):
         raise Damaged(f"{path} is damaged or was not written by poise")
-    check_format(path, document.get("format"), FORMAT)
+    meta: dict[str, Any] = document["meta"]
+    check_format(path, document.get("format"), FORMAT, _writer_of(meta))
     if document.get("kind") != kind:
         raise UserError(f"{path} is a {document.get('kind')} file of poise, not a {kind} file")
-    meta: dict[str, Any] = document["meta"]
     return meta
+
+
+def _writer_of(meta: Mapping[str, Any]) -> str | None:
+    """The version of the poise that wrote it, where that is noted: in every learner, also one inside of other files."""
+    learner = meta.get("learner", meta)
+    version = learner.get("poise") if isinstance(learner, dict) else None
+    return version if isinstance(version, str) else None
 
 
 def refuse_run_folder(path: Path) -> None:
@@ -220,14 +228,21 @@ def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name.removeprefix(start): tensor for name, tensor in tensors.items() if name.startswith(start)}
 
 
-def check_format(path: Path, found: object, known: int = PLAIN_FORMAT) -> None:
-    """Refuse what a newer poise wrote, what an older one wrote that is no longer read, and what nobody numbered."""
+def check_format(path: Path, found: object, known: int = PLAIN_FORMAT, writer: str | None = None) -> None:
+    """Refuse what a newer poise wrote, what an older one wrote that is no longer read, and what nobody numbered.
+
+    `writer` is the version that wrote it, where that is known: the line then says which one to use.
+    """
     if not isinstance(found, int):
         raise Damaged(f"{path} has no format version; it was not written by poise")
+    if found == known:
+        return
+    known_by = writer if writer != __version__ else None  # of a poise between two versions, its number says nothing
     if found > known:
-        raise UserError(f"{path} has format {found}, this poise reads up to {known}; install a newer poise")
-    if found < known:
-        raise UserError(f"{path} has format {found}, this poise reads {known}; train it again, or use an older poise")
+        advice = f"install poise {known_by} or newer" if known_by else "install a newer poise"
+    else:
+        advice = f"train it again, or use {f'poise {known_by}, which wrote it' if known_by else 'an older poise'}"
+    raise UserError(f"{path} has format {found}, this poise reads {known}; {advice}")
 
 
 def _checksum(tensors: Mapping[str, Tensor], document: str) -> str:

@@ -225,7 +225,9 @@ def test_names_of_any_bytes_work_and_are_printed_harmlessly(poise: Command) -> N
     assert done.code == 0, done.err
     assert not acting(done.out + done.err)
     again = poise("learn", model, Path(NAME) / "images")
-    assert "is known already" in one_line(again)
+    assert (again.code, again.err.count("\n")) == (0, 1)
+    assert not acting(again.out + again.err)
+    assert "can only be chosen" in one_line(poise("learn", model, Path(NAME) / "images", "--epochs", "2"))
     shown = poise("predict", model, Path(NAME) / "images", "--top", "5")
     assert not acting(shown.out + shown.err)
     lines = shown.out.splitlines()

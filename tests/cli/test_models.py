@@ -11,8 +11,10 @@ import signal
 import stat
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from PIL import Image
 from torch import Tensor
 
 from poise import Augmentation, Learner, UserError, store
+from poise.data import inputs
 from poise.experiment import Lesson, ModelFile, prediction
 from poise.learner import save_state
 from poise.nets import Model
@@ -80,12 +83,105 @@ def test_learn_then_predict_then_learn_more(poise: Command) -> None:
     assert Path("model").read_bytes() == before
     late = poise("learn", "model", second, "--epochs", "3")
     assert late == Done(2, "", "poise: model exists already; --epochs can only be chosen for a new learner\n")
-    again = poise("learn", "model", first, *words)
-    line = (
-        "model exists already and knows all classes in first; --epochs, --memory can only be chosen for a new learner"
-    )
-    assert again == Done(2, "", f"poise: {line}\n")
     assert poise("learn", "model", second, "--update").out == ("model: 3 classes\n")
+
+
+# Learned already ------------------------------------------------------------------------------------------------------
+
+NOTHING = "model learned these classes from these images already; nothing is done\n"
+
+
+def _written(path: Path) -> tuple[int, int, bytes]:
+    """Which file it is, when it was written, and what is in it."""
+    return path.stat().st_ino, path.stat().st_mtime_ns, path.read_bytes()
+
+
+def test_a_lesson_that_was_learned_already_is_recognised(lessons: Path, poise: Command) -> None:
+    first, second = lessons / "first", lessons / "second"
+    shutil.copy(lessons / "fixed-once", "model")
+    before = _written(Path("model"))
+    for words in ((first, *SMALL), (first,), (first, "--seed", "0", "--restart")):
+        assert poise("learn", "model", *words) == Done(0, "model: 2 classes\n", NOTHING)
+    assert _written(Path("model")) == before
+    shutil.copy(lessons / "fixed", "model")
+    before = _written(Path("model"))
+    for words in ((second,), (first, *SMALL), (second, *SMALL)):
+        assert poise("learn", "model", *words) == Done(0, "model: 4 classes\n", NOTHING)
+    assert _written(Path("model")) == before
+    assert sorted(path.name for path in Path.cwd().iterdir()) == ["model"]
+
+
+def test_other_images_of_the_same_classes_are_refused(lessons: Path, poise: Command) -> None:
+    shutil.copy(lessons / "fixed", "model")
+    shutil.copytree(lessons / "first", "first")
+    image = Path("first/cat/3.png")
+    learned, other = image.read_bytes(), pictures(Path("other"), "cat", first=90) / "cat" / "90.png"
+    for change in (lambda: other.rename(image), image.unlink, lambda: shutil.copy(lessons / "first/dog/0.png", image)):
+        change()
+        line = "model knows all classes in first, but learned no phase from exactly these images; to train on them,"
+        assert poise("learn", "model", "first") == Done(2, "", f"poise: {line} add --update\n")
+        done = poise("learn", "model", "first", "--epochs", "2", "--memory", "3")
+        assert done == Done(2, "", f"poise: {line} leave --epochs, --memory out and add --update\n")
+    image.write_bytes(learned)
+    assert poise("learn", "model", "first").err == NOTHING
+    Path("first/dog").rename("first/bee")
+    Path("first/cat").rename("first/dog")
+    Path("first/bee").rename("first/cat")
+    assert "from exactly these" in poise("learn", "model", "first").err, "the labels are changed about"
+    assert Path("model").read_bytes() == (lessons / "fixed").read_bytes()
+
+
+def test_other_settings_than_those_of_the_learner_are_refused(lessons: Path, poise: Command) -> None:
+    shutil.copy(lessons / "fixed", "model")
+    for words in (("--epochs", "3"), ("--memory", "all"), ("--seed", "1"), ("--net", "resnet32"), ("--method", "lwf")):
+        line = f"and was made with other settings; {words[0]} can only be chosen for a new learner"
+        done = poise("learn", "model", lessons / "first", *words)
+        assert done == Done(2, "", f"poise: model knows all classes in {lessons / 'first'}, {line}\n")
+    done = poise("learn", "model", lessons / "first", "--image-size", "4")
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert "--image-size 4 must be" in done.err
+
+
+def test_a_learner_without_a_note_of_its_images_is_refused_and_says_why(lessons: Path, poise: Command) -> None:
+    learner = Learner.load(lessons / "fixed").remove("cat")
+    learner.partial_fit(pictures(Path("other"), "cat", first=90))
+    learner.save("model")
+    done = poise("learn", "model", lessons / "first")
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert "whether it learned them from these images cannot be known" in done.err
+    assert poise("learn", "model", "other").err == NOTHING, "what was learned after that is noted"
+    learner.save("model", memory=False)
+    line = "poise: model was saved without its memory: it can predict but not learn further\n"
+    assert poise("learn", "model", "other").err == line
+
+
+def test_a_lesson_without_its_bad_images_is_recognised_too(lessons: Path, poise: Command) -> None:
+    shutil.copytree(lessons / "first", "first")
+    Path("first/cat/99.png").write_bytes(b"no picture")
+    shutil.copy(lessons / "fixed", "model")
+    assert poise("learn", "model", "first").code == 2
+    done = poise("learn", "model", "first", "--skip-bad")
+    assert (done.code, done.err.splitlines()[-1]) == (0, NOTHING.strip())
+
+
+@pytest.mark.parametrize("options", [(), ("--image-size", "24")])
+@pytest.mark.parametrize("packed", [False, True])
+def test_images_of_other_sizes_and_packs_are_recognised_too(
+    packed: bool, options: tuple[str, ...], poise: Command
+) -> None:
+    random = np.random.default_rng(0)
+    for place in range(12):
+        path = Path("images", "train", "cat" if place % 2 else "dog", f"{place}.jpg")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(random.integers(0, 255, (70 + place, 90, 3), dtype=np.uint8)).save(path)
+    source = "images/train"
+    if packed:
+        source = "some.pack"
+        assert poise("data", "pack", "images", "--out", source, "--size", "40").code == 0
+    words = (source, "--epochs", "1", "--policy", "fixed", "--memory", "2", *options)
+    assert poise("learn", "model", *words).code == 0
+    assert poise("learn", "model", *words) == Done(0, "model: 2 classes\n", NOTHING)
+    assert poise("learn", "model", source, "--update").code == 0, "asked for, it is trained on again"
 
 
 def test_a_learner_that_keeps_no_image_learns_more(poise: Command) -> None:
@@ -268,6 +364,65 @@ def test_bad_images_are_left_out_on_demand_and_each_is_named(options: tuple[str,
     assert Path("without").read_bytes() == Path("model").read_bytes(), "as if they had not been there"
 
 
+UNREADABLE = Path("/proc/self/mem")  # to read its first byte is an input/output error
+
+
+@pytest.mark.skipif(not UNREADABLE.exists(), reason="no file that cannot be read is here: not tested")
+def test_what_the_disk_does_not_give_is_never_left_out(poise: Command) -> None:
+    folder = pictures(Path("pets"), "cat dog")
+    Path("pets/dog/0.png").write_bytes(b"no picture")
+    Path("pets/cat/98.png").symlink_to(UNREADABLE)
+    line = "could not be read (Input/output error); check its path and the disk that it is on"
+    for options in (SMALL, ("--epochs", "1")):  # with a size and without one
+        done = poise("learn", "model", folder, *options, "--skip-bad")
+        one = f"poise: image pets/cat/98.png {line}; --skip-bad does not leave it out, for it may be good\n"
+        assert done == Done(2, "", one)
+    done = poise("learn", "model", folder, *SMALL)
+    *each, last = done.err.splitlines()
+    assert len(each) == 2
+    assert last == (
+        "poise: 2 of 11 images cannot be read; replace or remove them "
+        "(--skip-bad leaves out all but 1 that the system did not let poise read)"
+    )
+    Path("pets/cat/99.png").symlink_to(UNREADABLE)
+    done = poise("learn", "model", folder, *SMALL, "--skip-bad")
+    *each, last = done.err.splitlines()
+    assert each == [f"not read: image pets/cat/{number}.png {line}" for number in (98, 99)]
+    assert last.startswith("poise: the system did not let poise read 2 of 12 images; --skip-bad does not leave them")
+    assert sorted(path.name for path in Path.cwd().iterdir()) == ["pets"]
+    for number in (98, 99):
+        Path(f"pets/cat/{number}.png").unlink()
+    assert poise("learn", "model", folder, *SMALL, "--skip-bad").code == 0
+
+
+def test_what_may_not_be_read_is_never_left_out(powerless: list[str]) -> None:
+    pictures(Path("pets"), "cat dog")
+    Path("pets/cat/1.png").chmod(0)
+    command = [*powerless, sys.executable, "-m", "poise", "learn", "model", "pets", *SMALL, "--skip-bad"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    line = "poise: image pets/cat/1.png may not be read by you (Permission denied); change its permissions; --skip-bad"
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"{line} does not leave it out, for it may be good\n"
+    assert not Path("model").exists()
+
+
+def test_where_the_size_is_known_no_image_is_decoded_twice(poise: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, decoded, fit = pictures(Path("pets"), "cat dog"), Counter[str](), inputs.fit_picture
+    bad = _damage(folder, 1)
+
+    def count(picture: Path, *words: Any) -> object:
+        decoded[str(picture)] += 1
+        return fit(picture, *words)
+
+    monkeypatch.setattr(inputs, "fit_picture", count)
+    assert poise("learn", "model", folder, *SMALL, "--skip-bad").code == 0
+    assert decoded == Counter(map(str, folder.glob("*/*.png")))
+    for path in bad:
+        path.unlink()
+    assert poise("learn", "without", folder, *SMALL).code == 0
+    assert Path("without").read_bytes() == Path("model").read_bytes()
+
+
 def test_an_interrupted_phase_without_bad_images_is_continued_without_them(
     lessons: Path, driven: Driven, poise: Command
 ) -> None:
@@ -314,6 +469,25 @@ def test_an_interrupted_first_phase_is_continued_to_the_same_bytes(
     assert "continuing the phase that was interrupted" in done.err
     assert [path.name for path in Path.cwd().iterdir()] == ["model"]
     assert model.read_bytes() == (lessons / "fixed-once").read_bytes()
+
+
+def test_the_file_is_digested_once_before_a_phase_and_once_after_it(
+    lessons: Path, driven: Driven, poise: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = Path.cwd() / "model"
+    shutil.copy(lessons / "fixed-once", model)
+    words = ("learn", str(model), str(lessons / "second"))
+    assert driven(EVENT, 6, signal.SIGINT, *words)[0] == 130
+    digests, digest = list[str | None](), ModelFile._digest
+
+    def note_digest(file: ModelFile) -> str | None:
+        digests.append(digest(file))
+        return digests[-1]
+
+    monkeypatch.setattr(ModelFile, "_digest", note_digest)
+    assert poise(*words).code == 0
+    assert len(digests) == 2, "also of a phase that was interrupted"
+    assert model.read_bytes() == (lessons / "fixed").read_bytes()
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
@@ -669,6 +843,85 @@ def test_what_cannot_be_read_is_named_and_the_rest_predicted(model: Path, lesson
     assert poise("predict", model, "only").code == 2
     Path("empty").mkdir()
     assert "empty has no image" in poise("predict", model, "empty").err
+
+
+def _type_in(text: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the next command finds on standard input."""
+    monkeypatch.setattr(sys, "stdin", TextIOWrapper(BytesIO(text)))
+
+
+@pytest.mark.parametrize("options", [(), ("--json", "--top", "2"), ("--reject", "0.5")])
+def test_paths_on_standard_input_are_predicted_like_named_ones(
+    options: tuple[str, ...], model: Path, lessons: Path, poise: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = [*sorted((lessons / "first").rglob("*.png")), lessons / "second"]
+    Path("a\nb.png").write_bytes((lessons / "first/cat/0.png").read_bytes())
+    named = poise("predict", model, *paths, *options)
+    for separator, more in ((b"\n", ()), (b"\r\n", ()), (b"\n \n\n", ()), (b"\0", ("-0",))):
+        for end in (separator, b""):
+            _type_in(separator.join(map(os.fsencode, paths)) + end, monkeypatch)
+            assert poise("predict", model, "-", *more, *options).out == named.out
+    _type_in(b"a\nb.png\0", monkeypatch)
+    assert poise("predict", model, "-", "--null").out.startswith("a\\x0ab.png\t")
+
+
+def test_what_fails_on_standard_input_is_named_and_the_rest_predicted(
+    model: Path, lessons: Path, poise: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("empty").mkdir()
+    shutil.copytree(lessons / "first", "mixed")
+    Path("mixed/cat/3.png").write_bytes(b"no picture")
+    lines = ("nowhere.png", "empty", "~nobody-there/a.png", "some.pack", "mixed", f"{lessons}/second/fox/50.png")
+    Path("some.pack").write_bytes(b"no pack")
+    _type_in("\n".join(lines).encode(), monkeypatch)
+    done = poise("predict", model, "mixed/dog/0.png", "-", "absent.png")
+    assert (done.code, len(done.out.splitlines())) == (2, 11)
+    assert done.out.startswith("mixed/dog/0.png\t"), "what is named comes first"
+    *each, named, last = done.err.splitlines()
+    assert [line.removeprefix("not read: ").removeprefix("image ").split()[0] for line in each] == [
+        "mixed/cat/3.png",
+        *lines[:4],
+    ]
+    assert named == "poise: image absent.png does not exist; check the path"
+    assert last == "poise: 4 of 6 paths on standard input could not be read"
+    _type_in(b"mixed\n", monkeypatch)
+    assert poise("predict", model, "-").code == 0, "as of a folder that is named"
+
+
+def test_standard_input_without_paths_or_with_something_else(
+    model: Path, lessons: Path, poise: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for text in (b"", b"\n\n"):
+        _type_in(text, monkeypatch)
+        assert poise("predict", model, "-") == Done(0, "", "")
+    monkeypatch.setattr(sys, "stdin", None)  # closed before the command began
+    assert poise("predict", model, "-") == Done(0, "", "")
+    for text, what in ((b"a\0b\0", "a NUL"), (b"x" * 20_000, "a path of more than 16384 bytes")):
+        _type_in(text, monkeypatch)
+        done = poise("predict", model, "-")
+        assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+        assert done.err.startswith(f"poise: standard input has {what}")
+    done = poise("predict", model, lessons / "first", "-0")
+    line = "-0 is for paths on standard input; add - in the place of a path, or leave -0 out"
+    assert done == Done(2, "", f"poise: {line}\n")
+
+
+def test_predictions_come_while_paths_go_in(model: Path, lessons: Path) -> None:
+    words = [sys.executable, "-m", "poise", "predict", str(model), "-"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        for name in ("first/cat/0.png", "second/fox/50.png"):
+            process.stdin.write(f"{lessons / name}\n".encode())
+            process.stdin.flush()
+            assert process.stdout.readline().startswith(os.fsencode(lessons / name)), "before the next one is written"
+        process.stdout.close()  # whoever reads it has enough
+        with suppress(BrokenPipeError):
+            process.stdin.write(f"{lessons / 'first'}\n".encode())
+            process.stdin.close()
+        assert process.stderr.read() == b"", "it ends quietly"
+        assert process.wait() == 1
 
 
 def test_every_named_file_that_fails_is_named_and_all_others_are_predicted(

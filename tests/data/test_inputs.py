@@ -15,8 +15,8 @@ import pytest
 import torch
 from PIL import Image
 
-from poise.data.inputs import choose_size, decode_store, map_ahead, median_side, to_pixels
-from poise.errors import BadImages, UserError
+from poise.data.inputs import choose_size, decode_each, decode_store, map_ahead, median_side, to_pixels
+from poise.errors import BadImages, UnreadFile, UserError
 
 Array = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -267,6 +267,38 @@ class TestFiles:
         line = f"image {path} may not be read by you (Permission denied); change its permissions"
         assert refusal([path], (8, 8)) == line
 
+    @pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="no file that cannot be read is here: not tested")
+    @pytest.mark.parametrize("told", [True, False])
+    def test_what_the_disk_does_not_give_is_not_called_a_bad_image(
+        self, told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        path = tmp_path / "a.png"
+        path.symlink_to("/proc/self/mem")  # to read its first byte is an input/output error
+
+        def fail(*_: object, **__: object) -> None:
+            raise OSError("decoder error -2 when reading image file")  # as Pillow says it, without a number
+
+        if not told:
+            monkeypatch.setattr(Image, "open", fail)
+        (found,) = decode_each([path], (8, 8))
+        assert isinstance(found, UnreadFile)
+        assert str(found) == (
+            f"image {path} could not be read (Input/output error); check its path and the disk that it is on"
+        )
+
+    def test_what_is_not_there_is_unread_and_a_broken_link_is_a_bad_image(self, tmp_path: Path) -> None:
+        saved(tmp_path / "a.png", noise(8, 8, 3))
+        for name in ("no.png", "a.png/no.png"):
+            (found,) = decode_each([tmp_path / name], (8, 8))
+            assert isinstance(found, UnreadFile)
+            assert str(found) == f"image {tmp_path / name} does not exist; check the path"
+        for name, target in (("link.png", "nowhere"), ("itself.png", "itself.png")):
+            (tmp_path / name).symlink_to(target)
+            (found,) = decode_each([tmp_path / name], (8, 8))
+            assert isinstance(found, UserError)
+            assert not isinstance(found, UnreadFile)
+            assert str(found) == f"image {tmp_path / name} is a broken link; mend or remove it"
+
     @pytest.mark.parametrize(
         "error", [SyntaxError("x"), struct.error("x"), ValueError(""), EOFError("two\nlines"), KeyError(1)]
     )
@@ -290,6 +322,11 @@ class TestFiles:
         with pytest.raises(BadImages) as caught:
             decode_store(paths, size, 3, None)
         assert list(caught.value.faults) == list(map(str, torn))
+        good = [path for path in paths if path not in torn]
+        if size is None:
+            assert caught.value.others is None, "without the bad ones another size may be chosen"
+        else:
+            assert torch.equal(caught.value.others.all(), decode_store(good, size, 3, None).all())
         start, end = str(caught.value).split(" and 3 more; ")
         assert start == f"23 images cannot be read: {', '.join(map(str, torn[:20]))}"
         assert end.startswith(f"the first: image {paths[0]} cannot be decoded (")

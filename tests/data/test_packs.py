@@ -233,6 +233,15 @@ def test_a_file_that_is_no_image_is_named_and_left_out_only_when_asked(folder: P
     assert (pack.counts(), pack.skipped) == ([5, 4, 5], 1)
 
 
+@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="no file that cannot be read is here: not tested")
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_file_that_the_disk_does_not_give_is_never_left_out(folder: Path, tmp_path: Path, jobs: int) -> None:
+    (folder / "train" / "bee" / "9.png").symlink_to("/proc/self/mem")  # to read its first byte is an error
+    with pytest.raises(UserError, match=r"bee/9\.png could not be read \(Input/output error\); check its path"):
+        make(folder, tmp_path / "some.pack", skip_bad=True, jobs=jobs)
+    assert not (tmp_path / "some.pack").exists()
+
+
 def test_a_part_of_a_class_without_an_image_that_can_be_decoded_is_named(
     folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -591,7 +600,7 @@ def test_a_damaged_index_is_refused_at_the_start(folder: Path, tmp_path: Path) -
         {"size": "12"},
         {"blocks": []},
         {"channels": 2},
-        {"format": 2},
+        {"format": "1"},
         lambda blocks: blocks[0].update(place=1 << 40),
         lambda blocks: blocks[0].update(images=6),
         lambda blocks: blocks[1].update({"class": "ant"}),
@@ -832,3 +841,12 @@ def test_a_learner_of_an_older_poise_sees_images_as_before(folder: Path, tmp_pat
     assert np.isfinite(old.predict_proba(small)).all(), "which was refused"
     old.partial_fit(pack.store(TRAIN, 12).select(torch.arange(10, 15)), pack.labels(TRAIN)[10:])
     assert old.knowledge.short_side == 16, "by what it learns then"
+
+
+def test_a_pack_of_a_newer_format_is_one_line_that_says_what_to_do(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("poise.data.packing.FORMAT", 2)
+    list(Packing(folder, tmp_path / "some.pack", size=12, jobs=1).run())
+    with pytest.raises(UserError, match=r"some\.pack has format 2, this poise reads 1; install a newer poise$"):
+        Pack.open(tmp_path / "some.pack")

@@ -169,3 +169,37 @@ def test_images_of_a_data_set_are_told_apart_by_their_origin() -> None:
     for _ in made.fitting(np.concatenate([images, images]), labels * 2, origins=torch.arange(16)):
         pass
     assert len(made.exemplars()) == 16
+
+
+# Learned already ------------------------------------------------------------------------------------------------------
+
+
+def test_a_learner_knows_which_images_it_has_learned(tmp_path: Path) -> None:
+    (images, labels), later = digits(0, 1), digits(2, 3)
+    learned = learner()
+    assert not learned.has_learned(images, labels)
+    learned.partial_fit(images, labels)
+    assert not learned.has_learned(*later)
+    learned.partial_fit(*later)
+    learned.save(tmp_path / "model")
+    for one in (learned, Learner.load(tmp_path / "model")):
+        assert one.notes_images
+        assert one.has_learned(images, labels)
+        assert one.has_learned(torch.from_numpy(images)[:, None], np.array(labels))
+        assert one.has_learned(*later)
+        assert not one.has_learned(images[::-1], labels[::-1])
+        assert not one.has_learned(images, [1 - label for label in labels])
+        assert not one.has_learned(images[1:], labels[1:])
+        assert not one.has_learned(np.concatenate([images, later[0]]), labels + later[1])
+
+
+def test_where_a_class_was_removed_or_the_memory_left_out_it_does_not_know(tmp_path: Path) -> None:
+    learned = grown()
+    learned.save(tmp_path / "model", memory=False)
+    learned.remove(2)
+    for one in (learned, Learner.load(tmp_path / "model")):
+        assert not one.notes_images
+        assert not one.has_learned(*digits(0, 1))
+    learned.partial_fit(*digits(2, first=20))
+    assert learned.has_learned(*digits(2, first=20))
+    assert not learned.notes_images

@@ -263,6 +263,7 @@ def test_predict_only_leaves_out_what_a_prediction_does_not_need(tuned: LearnerS
     assert changed == {
         "memory",
         "history",
+        "images_digests",
         "pending",
         *(f"settings.{key}" for key in ("policy", "policy_options", "space")),
     }
@@ -273,9 +274,9 @@ def test_predict_only_leaves_out_what_a_prediction_does_not_need(tuned: LearnerS
     assert np.array_equal(ours, theirs)
 
 
-def test_renamed_changes_only_the_labels(tuned: LearnerState) -> None:
+def test_renamed_changes_the_labels_and_what_was_noted_with_them(tuned: LearnerState) -> None:
     other, changed = changed_by(lambda state: state.renamed(["zero", "one", "two", "three"]), tuned)
-    assert changed == {"classes"}
+    assert changed == {"classes", "images_digests"}, "the digests are of images with the labels before"
     assert other.knowledge.classes == ("zero", "one", "two", "three")
 
 

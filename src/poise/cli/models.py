@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterable, Sequence
+from functools import partial
+from io import BufferedIOBase, BytesIO
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import typer
 
@@ -12,9 +16,13 @@ from poise.errors import MOST, UserError
 from poise.store import CHECKPOINT_SECONDS
 from poise.words import json_line, one_line
 
+if TYPE_CHECKING:
+    from poise.experiment import Prediction
+
 Trained = Annotated[Path, path_argument("A learner's file, or model.safetensors of a run.", readable=False)]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")]
 CHOSEN: Final = "chosen for the images"
+STREAM: Final = Path("-")  # in the place of a path: paths come on standard input
 
 
 def _new_option(meaning: str, default: str, least: int | None = None) -> Any:  # noqa: ANN401 - Typer's
@@ -78,7 +86,11 @@ def predict(
     model: Trained,
     paths: Annotated[
         list[Path],
-        path_argument("Image files, folders with images in and below them, packs (test part).", readable=False),
+        path_argument(
+            "Image files, folders with images in and below them, packs (test part); - reads paths from standard input, "
+            "one per line, and predicts them as they come.",
+            readable=False,
+        ),
     ],
     top: Annotated[int, typer.Option("--top", help="How many classes are printed for each image.", min=1)] = 1,
     reject: Annotated[
@@ -90,33 +102,60 @@ def predict(
             "'saved' is the threshold that the learner was saved with.",
         ),
     ] = None,
+    null: Annotated[
+        bool, typer.Option("-0", "--null", help="With -: each path ends with a NUL, as from 'find -print0'.")
+    ] = False,
     as_json: Json = False,
     device: Device = "auto",
 ) -> None:
     """Print the most probable class of each image, and how probable it is."""
-    from poise.experiment import ModelFile, predict_paths, set_reject
+    from poise.experiment import ModelFile, predict_paths, read_paths, set_reject
 
+    named, streamed = [path for path in paths if path != STREAM], STREAM in paths
+    if null and not streamed:
+        raise UserError("-0 is for paths on standard input; add - in the place of a path, or leave -0 out")
     learner = ModelFile(model).load(device)
     if reject is not None:
         set_reject(learner, reject)
-    named, failed, read = set(paths), list[UserError](), 0
-    for prediction in predict_paths(learner, paths, top, reject=reject is not None):
+    chosen = partial(predict_paths, learner, top=top, reject=reject is not None)
+    read, failed = _print_each(chosen(named), named, as_json=as_json)
+    came, missed = 0, 0
+    for some in read_paths(_standard_input(), b"\0" if null else b"\n") if streamed else ():
+        more, faults = _print_each(chosen(some, streamed=True), some, as_json=as_json)
+        say(*(f"not read: {fault}" for fault in faults))
+        read, came, missed = read + more, came + len(some), missed + len(faults)
+    if missed:
+        failed.append(UserError(f"{missed} of {came} paths on standard input could not be read"))
+    for error in failed[:-1]:
+        say(f"poise: {error}")
+    if failed:
+        raise failed[-1]
+    if not read and (named or came):
+        raise UserError("none of these images could be read")
+
+
+def _print_each(
+    predictions: Iterable[Prediction], named: Sequence[Path], *, as_json: bool
+) -> tuple[int, list[UserError]]:
+    """Print predictions; how many images were read, and what is wrong with those of them that a user named."""
+    read, failed, asked = 0, list[UserError](), set(named)
+    for prediction in predictions:
         if as_json:
             show(json_line(prediction.as_json()))
         elif prediction.unread is None:
             show(prediction.as_text())
         if prediction.unread is None:
             read += 1
-        elif prediction.path in named:
+        elif prediction.path in asked:
             failed.append(prediction.unread)
         else:
             say(f"not read: {prediction.unread}")
-    for error in failed[:-1]:
-        say(f"poise: {error}")
-    if failed:
-        raise failed[-1]
-    if not read:
-        raise UserError("none of these images could be read")
+    return read, failed
+
+
+def _standard_input() -> BufferedIOBase:
+    """Standard input as bytes; nothing where it was closed before the command began."""
+    return cast("BufferedIOBase", sys.stdin.buffer) if sys.stdin is not None else BytesIO()
 
 
 def info(model: Trained, as_json: Json = False) -> None:

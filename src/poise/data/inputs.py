@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import math
 import mmap
@@ -26,8 +27,8 @@ from poise.data.arrays import array_pixels, list_pixels
 from poise.data.decoding import FORMAT_WORDS, known_formats, open_image, room_for
 from poise.data.stores import DenseStore
 from poise.data.suitable import check_room
-from poise.errors import BadImages, UserError
-from poise.files import MOST_IMAGE, expand_user, read_bytes, reserve
+from poise.errors import BadImages, UnreadFile, UserError
+from poise.files import MOST_IMAGE, expand_user, open_plain, read_bytes, reserve
 from poise.places.folders import UNREADABLE
 from poise.quiet import without_warnings
 from poise.ram import free_memory
@@ -38,6 +39,7 @@ SIZES: Final = (32, 64, 96, 128, 224)  # the square sizes that `choose_size` cho
 LONGEST: Final = 4  # the long side of an image in a pack, as a multiple of the short one
 SPILL_SHARE: Final = 0.25  # of the free memory: images that take more are put into a temporary file
 MOST_AHEAD: Final = 64  # images that are decoded and wait for their place
+_AT_ONCE = 1 << 20  # bytes of a file that are read together
 _LOOKED_AT = 200  # files whose size is read before one is chosen for all
 
 A = TypeVar("A")
@@ -107,7 +109,9 @@ def decode_all(
     """
     check_room(len(pictures), (channels, *size))
     pixels = torch.empty(len(pictures), channels, *size, dtype=torch.uint8)
-    _decode_into(pixels, pictures, short_side, first)
+    _, faults = _decode_into(pixels, pictures, short_side, first)
+    if faults:
+        raise BadImages(faults)
     return pixels
 
 
@@ -117,12 +121,15 @@ def decode_store(pictures: Sequence[Picture], size: Size | None, channels: int, 
     Each picture is reduced as soon as it is decoded: large ones never lie in memory together.
     """
     try:
-        size = size or choose_size(pictures)
+        found = size or choose_size(pictures)
     except BadImages:  # of the few that were looked at
         _name_bad(pictures)
         raise
-    store = empty_store((len(pictures), channels, *size))
-    _decode_into(store.pixels, pictures, short_side)
+    store = empty_store((len(pictures), channels, *found))
+    count, faults = _decode_into(store.pixels, pictures, short_side)
+    if faults:
+        others = DenseStore(store.pixels[:count], mapped=not store.in_memory)
+        raise BadImages(faults, others if size is not None else None)  # without the bad ones it may choose another
     return store
 
 
@@ -163,22 +170,25 @@ def _map_file(shape: tuple[int, ...]) -> Tensor | None:
         return None
 
 
-def _decode_into(pixels: Tensor, pictures: Sequence[Picture], short_side: int | None, first: int = 0) -> None:
+def _decode_into(
+    pixels: Tensor, pictures: Sequence[Picture], short_side: int | None, first: int = 0
+) -> tuple[int, dict[str, UserError]]:
+    """Decode pictures to the first places; how many there are, and what is wrong with the others, by their paths."""
     channels, size = pixels.shape[1], (pixels.shape[2], pixels.shape[3])
 
     def fit(numbered: tuple[int, Picture]) -> Pixels | UserError:
         place, picture = numbered
         return _try_to_fit(picture, size, channels, short_side, place)
 
-    faults: dict[str, UserError] = {}
+    count, faults = 0, dict[str, UserError]()
     with ThreadPoolExecutor() as pool:
         for index, image in enumerate(map_ahead(pool, fit, enumerate(pictures, first), MOST_AHEAD)):
             if isinstance(image, UserError):
                 faults[str(pictures[index])] = image
             else:
-                pixels[index] = torch.from_numpy(image).permute(2, 0, 1)
-    if faults:
-        raise BadImages(faults)
+                pixels[count] = torch.from_numpy(image).permute(2, 0, 1)
+                count += 1
+    return count, faults
 
 
 def _try_to_fit(
@@ -359,19 +369,45 @@ def _to_eight_bit(image: Image.Image) -> Image.Image:
 def _explain_undecodable(path: str | Path) -> Iterator[None]:
     try:
         yield
-    except FileNotFoundError as error:
-        fault = "is a broken link; mend or remove it" if Path(path).is_symlink() else "does not exist; check the path"
-        raise UserError(f"image {path} {fault}") from error
     except MemoryError:
         raise
-    except PermissionError as error:
-        raise UserError(f"image {path} may not be read by you ({error.strerror}); change its permissions") from error
     except UserError as error:  # it is no file that can be read
         raise UserError(f"image {error}") from error
     except Exception as error:  # a damaged file can make Pillow raise nearly anything
+        refused = _refusal(error, path)
+        if refused is not None:
+            raise _say_refused(path, refused) from error
         reason = " ".join(str(error).replace(str(path), "file").split()) or type(error).__name__
         if isinstance(error, UnidentifiedImageError):
             reason = f"it is no {FORMAT_WORDS}"
             if Path(path).suffix.lower() in UNREADABLE:
                 raise UserError(f"image {path} is HEIC, which cannot be decoded; convert it to JPEG") from error
         raise UserError(f"image {path} cannot be decoded ({reason}); replace or remove it") from error
+
+
+def _refusal(error: Exception, path: str | Path) -> OSError | None:
+    """What the system refused, where that is why an image was not decoded; Pillow's own errors have no number.
+
+    A decoder that reads the file itself may not tell: then the file is read once more.
+    """
+    if isinstance(error, OSError) and error.errno is not None:
+        return error
+    try:
+        with open_plain(path, MOST_IMAGE) as file:
+            for _ in range(MOST_IMAGE // _AT_ONCE):
+                if not file.read(_AT_ONCE):
+                    break
+    except (OSError, UserError, ValueError) as other:  # a picture of the user's own has no path
+        return other if isinstance(other, OSError) and os.path.lexists(path) else None
+    return None
+
+
+def _say_refused(path: str | Path, error: OSError) -> UserError:
+    """The error for an image file that the system did not let poise read."""
+    if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+        if Path(path).is_symlink():
+            return UserError(f"image {path} is a broken link; mend or remove it")
+        return UnreadFile(f"image {path} does not exist; check the path")
+    if isinstance(error, PermissionError):
+        return UnreadFile(f"image {path} may not be read by you ({error.strerror}); change its permissions")
+    return UnreadFile(f"image {path} could not be read ({error.strerror}); check its path and the disk that it is on")

@@ -18,11 +18,11 @@ import numpy as np
 
 from poise import files, locks, store
 from poise.data.inputs import scale_picture
-from poise.data.packs import DIGEST, TEST, TRAIN, Described, digest_of
+from poise.data.packs import DIGEST, FORMAT, TEST, TRAIN, Described, digest_of
 from poise.data.processes import decode_in_order
 from poise.data.suitable import LARGEST_SIZE, LEAST_SIZE
 from poise.data.unfinished_pack import UnfinishedPack, listing_of
-from poise.errors import UserError, check_whole, suggestion
+from poise.errors import UnreadFile, UserError, check_whole, suggestion
 from poise.places import COLLECTIONS, Files, Layout, is_pack, scan
 from poise.places.packfile import ENDING
 
@@ -30,7 +30,6 @@ log = logging.getLogger(__name__)
 
 SIZE: Final = 256
 CHUNK: Final = 16  # files that a process decodes before it hands them over
-_FORMAT: Final = 1
 
 
 class Packed(NamedTuple):
@@ -126,7 +125,7 @@ class Packing:
             unfinished.finish(self.out)
 
     def _describe(self) -> dict[str, Any]:
-        return {"format": _FORMAT, "size": self.size, "square": self.square, "channels": 3}
+        return {"format": FORMAT, "size": self.size, "square": self.square, "channels": 3}
 
     def _decode_classes(self, classes: Sequence[Sequence[Path]]) -> Generator[_Scaled, None, None]:
         """The images of these classes in order, `CHUNK` at a time, none of two classes together."""
@@ -208,6 +207,8 @@ def _scale_some(members: Sequence[Path], side: int, square: bool) -> _Scaled:
     for path in members:
         try:
             image, data = scale_picture(path, side, square=square)
+        except UnreadFile:
+            raise  # it may be a good one
         except UserError as error:
             bad.append(str(error))
             continue

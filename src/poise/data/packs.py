@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from poise import files
+from poise import files, store
 from poise.data.resampling import Crops
 from poise.data.stores import DenseStore, FlatStore, Shape, in_a_row
 from poise.errors import Damaged, UserError
@@ -32,12 +32,13 @@ from poise.schema import contents_of, fitting_together, keyed, listed, text, tru
 
 DIGEST: Final = 16  # bytes
 MOST_SIDE: Final = 2**16  # of an image in pixels: the bytes of all that an index can have are still counted in int64
+FORMAT: Final = 1  # of packs; others are refused
 TRAIN, TEST = "train", "test"
 _BLOCK = keyed(
     {"part": text, "class": text, "place": whole(PAGE), "length": whole(1), "images": whole(1), "digest": text}
 )
 _INDEX = keyed(
-    {"format": whole(1, 1), "size": whole(1), "square": truth, "channels": whole(1, 4), "blocks": listed(_BLOCK)},
+    {"format": whole(1), "size": whole(1), "square": truth, "channels": whole(1, 4), "blocks": listed(_BLOCK)},
     {"skipped": whole()},
 )
 
@@ -317,6 +318,8 @@ def _from_index(path: Path, data: bytes, footer: Footer) -> Pack:
     """A pack of its index, whose values are checked: a file may have been made by anybody."""
     length = int.from_bytes(data[:8], "little")
     values = json.loads(data[8 : 8 + length])
+    if isinstance(values, dict) and isinstance(values.get("format"), int):
+        store.check_format(path, values["format"], FORMAT)
     _INDEX(values, "")
     blocks = tuple(map(Block.from_json, values["blocks"]))
     images = Described.from_bytes(data[8 + length :], sum(block.images for block in blocks))

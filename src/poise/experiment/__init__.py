@@ -8,8 +8,10 @@ from poise.experiment.lessons import Lesson
 from poise.experiment.model_file import ModelFile
 from poise.experiment.plan import Plan, make_plan, open_outlined, reopen
 from poise.experiment.prediction import (
+    Prediction,
     predict_files,
     predict_paths,
+    read_paths,
     score_folder,
     set_reject,
 )
@@ -41,6 +43,7 @@ __all__ = [
     "Lines",
     "ModelFile",
     "Plan",
+    "Prediction",
     "Quiet",
     "Recipe",
     "Run",
@@ -65,6 +68,7 @@ __all__ = [
     "pick_cell",
     "predict_files",
     "predict_paths",
+    "read_paths",
     "read_sweep",
     "refuse_failed",
     "reopen",

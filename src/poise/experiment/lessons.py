@@ -5,15 +5,18 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from poise import store
 from poise.data.packs import Pack
-from poise.errors import MOST_NAMED, BadImages, UserError
+from poise.errors import MOST_NAMED, BadImages, UnreadFile, UserError
 from poise.learner import Images, Learner
 from poise.places import ENDING, labelled_files
 from poise.training import Event
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -43,51 +46,90 @@ class Lesson:
         return {"settings": dict(self.settings), "update": self.update}
 
 
-def open_images(folder: Path) -> tuple[Images, Sequence[str] | None, Sequence[str]]:
+class Given(NamedTuple):
     """The images of a lesson, their labels where they do not bring them along, and the names of all classes."""
+
+    images: Images
+    labels: Sequence[str] | None
+    names: Sequence[str]
+
+
+def open_images(folder: Path) -> Given:
+    """What a folder or a pack gives to learn."""
     if folder.suffix == ENDING and not folder.is_dir():
         pack = Pack.open(folder)
-        return pack, None, pack.class_names
+        return Given(pack, None, pack.class_names)
     files, labels = labelled_files(folder)
-    return files, labels, labels
+    return Given(files, labels, labels)
 
 
 def read_phase(
     learner: Learner,
     lesson: Lesson,
-    given: tuple[Images, Sequence[str] | None],
+    given: Given,
     say: Callable[[str], None],
     *,
     known: str,
     forecast: bool = False,
 ) -> Iterator[Event]:
     """The phase that a learner makes of images; bad files among them are left out, or all of them are named."""
-    images, labels = given
+    fitting = partial(learner.fitting, known=known, forecast=forecast)
+    return read_images(fitting, lesson, given, say)
+
+
+def read_images(
+    read: Callable[[Images, Sequence[str] | None], T],
+    lesson: Lesson,
+    given: Given,
+    say: Callable[[str], None],
+) -> T:
+    """What `read` makes of images and their labels; bad files among them are left out, or all of them are named."""
+    images, labels, _ = given
     try:
-        return learner.fitting(images, labels, known=known, forecast=forecast)
+        return read(images, labels)
     except BadImages as error:
-        faults = error.faults
+        faults, others = error.faults, error.others
     assert isinstance(images, list)  # only files can be bad
     assert labels is not None
+    unread = {path: fault for path, fault in faults.items() if isinstance(fault, UnreadFile)}
+    if unread and lesson.skip_bad:
+        _refuse_unread(unread, len(images), say)
     if not lesson.skip_bad:
-        _refuse_bad(faults, len(images), say)
+        _refuse_bad(faults, len(images), len(unread), say)
     for fault in faults.values():
         say(f"{fault}; it is left out")
     good = [(file, label) for file, label in zip(images, labels, strict=True) if str(file) not in faults]
     empty = sorted(set(labels) - {label for _, label in good})
     if empty:
         raise UserError(f"class '{empty[0]}' has no image that can be read; replace its images, or remove its folder")
-    return learner.fitting([file for file, _ in good], [label for _, label in good], known=known, forecast=forecast)
+    return read([file for file, _ in good] if others is None else others, [label for _, label in good])
 
 
-def _refuse_bad(faults: Mapping[str, UserError], total: int, say: Callable[[str], None]) -> NoReturn:
-    """Name the files that cannot be read, a line for each, and refuse them."""
+def _refuse_bad(faults: Mapping[str, UserError], total: int, unread: int, say: Callable[[str], None]) -> NoReturn:
+    """Name the files that cannot be read, a line for each, and refuse them; `unread` of them may be good."""
     if len(faults) == 1:
-        raise UserError(f"{next(iter(faults.values()))}, or leave it out with --skip-bad")
+        skip = "" if unread else ", or leave it out with --skip-bad"
+        raise UserError(f"{next(iter(faults.values()))}{skip}")
+    more = _name_some(faults, say)
+    skip = ", or leave them out with --skip-bad"
+    if unread:
+        skip = f" (--skip-bad leaves out all but {unread} that the system did not let poise read)"
+    raise UserError(f"{len(faults)} of {total} images cannot be read{more}; replace or remove them{skip}")
+
+
+def _refuse_unread(faults: Mapping[str, UserError], total: int, say: Callable[[str], None]) -> NoReturn:
+    """The same for files that the system did not let poise read."""
+    if len(faults) == 1:
+        raise UserError(f"{next(iter(faults.values()))}; --skip-bad does not leave it out, for it may be good")
+    more = _name_some(faults, say)
+    raise UserError(
+        f"the system did not let poise read {len(faults)} of {total} images{more}; --skip-bad does not leave them out, "
+        "for they may be good; mend this, then give the same command again"
+    )
+
+
+def _name_some(faults: Mapping[str, UserError], say: Callable[[str], None]) -> str:
+    """Say a line for each of the first faults, and give the words for how many more there are."""
     for fault in itertools.islice(faults.values(), MOST_NAMED):
         say(f"not read: {fault}")
-    more = f" ({len(faults) - MOST_NAMED} more than are named)" if len(faults) > MOST_NAMED else ""
-    raise UserError(
-        f"{len(faults)} of {total} images cannot be read{more}; replace or remove them, "
-        "or leave them out with --skip-bad"
-    )
+    return f" ({len(faults) - MOST_NAMED} more than are named)" if len(faults) > MOST_NAMED else ""

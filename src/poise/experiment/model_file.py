@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import torch
 
-from poise import files, locks, store
+from poise import __version__, files, locks, store
 from poise.errors import (
     Damaged,
     Malformed,
@@ -25,9 +25,9 @@ from poise.errors import (
     shown,
 )
 from poise.experiment.contents import check_unfinished
-from poise.experiment.lessons import Lesson, open_images, read_phase
+from poise.experiment.lessons import Given, Lesson, open_images, read_images, read_phase
 from poise.experiment.stopping import CheckpointClock, Stop, as_many_threads, stopping
-from poise.learner import Learner, LearnerState, LearnerSummary, save_state, warn_of_short_phase
+from poise.learner import Learner, LearnerState, LearnerSummary, Settings, save_state, warn_of_short_phase
 from poise.places import is_pack
 from poise.progress import watch_phase
 from poise.schema import contents_of
@@ -80,18 +80,21 @@ class ModelFile:
         busy = f"is learning into {self.path}; wait for it or choose another MODEL"
         with locks.locked(lock, busy, sign=True), _explain_memory(), contents_of(self.pending, AGAIN):
             began = self._digest()  # before anything is read: what is written from here on is seen at the end
-            found = self._find_pending(lesson)
-            if found is not None and (learner := self._find_learned(found, lesson)) is not None:
+            found, given = self._find_pending(lesson), open_images(lesson.folder)
+            if found is not None and (learner := self._find_learned(found, lesson, given, began)) is not None:
                 done()
                 self.pending.unlink(missing_ok=True)
                 say(f"{self.path} was saved with this phase before it was interrupted; it is finished")
                 return learner
-            saved = None if lesson.restart or found is None else self._check_saved(found, lesson)
+            if found is None and (learner := self._find_repeated(lesson, given, say)) is not None:
+                say(f"{self.path} learned these classes from these images already; nothing is done")
+                return learner
+            saved = None if lesson.restart or found is None else self._check_saved(found, lesson, began)
             with as_many_threads(saved[1]["threads"] if saved else torch.get_num_threads()):
                 learner = self._open(lesson, saved)
-                events = self._begin(learner, lesson, saved, say)
+                events = self._begin(learner, lesson, given, saved, say)
                 if saved is not None:
-                    say(f"continuing the phase that was interrupted, from {self.pending}")
+                    say(f"continuing the phase that was interrupted, from {self.pending}{_say_version(saved[1])}")
                 stop = Stop()
                 with stopping(stop):
                     watch_phase(learner, self._with_checkpoints(learner, events, lesson, stop, began))
@@ -121,33 +124,57 @@ class ModelFile:
         """The learner: the one in the file or a new one; in the middle of its phase, if that was interrupted."""
         if self._file.exists():
             if lesson.settings:
-                given = ", ".join(map(_option, lesson.settings))
-                names, known = open_images(lesson.folder)[2], set(LearnerSummary.read(self._file).classes)
-                learned = f" and knows all classes in {lesson.folder}" if set(names) <= known else ""
-                raise UserError(f"{self.path} exists already{learned}; {given} can only be chosen for a new learner")
-            state = LearnerState.read(self._file)
+                raise UserError(f"{self.path} exists already; {_new_only(lesson.settings)}")
             if saved is None:
-                with contents_of(self._file):
-                    return Learner.from_state(state, device=lesson.device)
-            return Learner.from_state(saved[0].continuing(state), device=lesson.device)
+                return self._read(lesson.device)
+            return Learner.from_state(saved[0].continuing(LearnerState.read(self._file)), device=lesson.device)
         if saved is not None:
             return Learner.from_state(saved[0], device=lesson.device)
-        try:
+        with _as_typed(lesson.settings):
             return Learner(**lesson.settings, device=lesson.device)  # type: ignore[arg-type]
-        except UserError as error:
-            raise UserError(_as_typed(str(error), lesson.settings)) from error
+
+    def _read(self, device: str) -> Learner:
+        """The learner in the file, to learn more."""
+        state = LearnerState.read(self._file)
+        with contents_of(self._file):
+            return Learner.from_state(state, device=device)
+
+    def _find_repeated(self, lesson: Lesson, given: Given, say: Callable[[str], None]) -> Learner | None:
+        """The learner in the file, if it has learned this lesson before, from the same images.
+
+        If it knows all classes of the lesson and did not, or if that cannot be known, it is refused. None where there
+        is something to learn.
+        """
+        if lesson.update or self.pending.exists() or not self._file.exists():
+            return None
+        if not set(given.names) <= set(LearnerSummary.read(self._file).classes):
+            return None
+        learner, knows = self._read(lesson.device), f"{self.path} knows all classes in {lesson.folder}"
+        if learner.memory is None:
+            raise UserError(f"{self.path} was saved without its memory: it can predict but not learn further")
+        if _differ(learner.settings, lesson.settings):
+            raise UserError(f"{knows}, and was made with other settings; {_new_only(lesson.settings)}")
+        if read_images(learner.has_learned, lesson, given, say):
+            return learner
+        without = f"leave {', '.join(map(_option, lesson.settings))} out and " if lesson.settings else ""
+        advice = f"to train on them, {without}add --update"
+        if learner.notes_images:
+            raise UserError(f"{knows}, but learned no phase from exactly these images; {advice}")
+        raise UserError(
+            f"{knows}; whether it learned them from these images cannot be known, because the file has no record of "
+            f"the images of every phase (an older poise wrote it, or a class was removed); {advice}"
+        )
 
     def _begin(
-        self, learner: Learner, lesson: Lesson, saved: Saved | None, say: Callable[[str], None]
+        self, learner: Learner, lesson: Lesson, given: Given, saved: Saved | None, say: Callable[[str], None]
     ) -> Iterator[Event]:
         """The phase, its images read and checked."""
-        images, labels, names = open_images(lesson.folder)
-        known = sorted({label for label in names if label in learner.classes_})
+        known = sorted({label for label in given.names if label in learner.classes_})
         if known and not lesson.update:
             raise UserError(f"class '{known[0]}' is known already; --update trains on new images of known classes")
         try:
             known_ones = "update" if lesson.update else "refuse"
-            events = read_phase(learner, lesson, (images, labels), say, known=known_ones, forecast=True)
+            events = read_phase(learner, lesson, given, say, known=known_ones, forecast=True)
         except OtherImages as error:
             if saved is None:
                 raise UserError(
@@ -178,10 +205,10 @@ class ModelFile:
                 raise
             raise Damaged(f"{error}; {AGAIN}") from error
 
-    def _check_saved(self, saved: Saved, lesson: Lesson) -> Saved:
-        """The same; refused where it is not the one that is asked for."""
+    def _check_saved(self, saved: Saved, lesson: Lesson, began: str | None) -> Saved:
+        """The same; refused where it is not the one that is asked for. `began` is the digest of the file as it is."""
         _, meta = saved
-        if meta["model"] != self._digest():
+        if meta["model"] != began:
             raise UserError(
                 f"{self.path} was changed since its phase was interrupted; restore it to continue, "
                 f"or use --restart, which discards {self.pending}"
@@ -193,7 +220,7 @@ class ModelFile:
             )
         return saved
 
-    def _find_learned(self, saved: Saved, lesson: Lesson) -> Learner | None:
+    def _find_learned(self, saved: Saved, lesson: Lesson, given: Given, began: str | None) -> Learner | None:
         """The learner in the file, if it has learned this phase: a process was killed before it removed the checkpoint.
 
         It must know exactly the classes that the phase ends with, and the images must be those of the phase.
@@ -201,21 +228,20 @@ class ModelFile:
         state, meta = saved
         if state.pending is None or meta["lesson"] != lesson.describe():
             return None
-        if not self._file.exists() or meta["model"] == self._digest():
+        if began is None or meta["model"] == began:
             return None
         now = LearnerState.read(self._file)
         numbers = {0} if meta["model"] is None else {entry.phase for entry in state.pending.history}  # of the phase
         doubtful = lesson.update and not numbers  # it cannot be told from an update before it
         if now.settings != state.settings or not numbers <= {now.knowledge.phases - 1} or doubtful:
             return None
-        images, labels, names = open_images(lesson.folder)
-        if not set(names) <= set(now.knowledge.classes):
+        if not set(given.names) <= set(now.knowledge.classes):
             return None
         with contents_of(self._file):
             asked = Learner.from_state(state.continuing(now), device=lesson.device)
             learner = Learner.from_state(now, device=lesson.device)
         try:
-            read_phase(asked, lesson, (images, labels), log.info, known="update")
+            read_phase(asked, lesson, given, log.info, known="update")
         except OtherImages:
             return None
         return learner
@@ -313,21 +339,51 @@ def _explain_memory() -> Iterator[None]:
         ) from error
 
 
+def _differ(made: Settings, given: Mapping[str, int | str]) -> bool:
+    """Whether a learner was made with others than these settings."""
+    with _as_typed(given):
+        asked = Settings.resolve(automatic=True, **given)
+
+    def value(settings: Settings, name: str) -> object:
+        return getattr(settings if hasattr(settings, name) else settings.schedule, name)
+
+    return any(value(made, name) != value(asked, name) for name in given)
+
+
+def _new_only(settings: Mapping[str, int | str]) -> str:
+    return f"{', '.join(map(_option, settings))} can only be chosen for a new learner"
+
+
+def _say_version(meta: Mapping[str, Any]) -> str:
+    """That another version of poise began a phase, in words; nothing where it was this one."""
+    version = meta["learner"].get("poise", __version__)
+    if version == __version__:
+        return ""
+    return f", which poise {version} began: the result may differ from that without the stop"
+
+
 def _options(lesson: Mapping[str, Any]) -> str:
     """The options of a command, as they are typed."""
     words = [f"{_option(name)} {value}" for name, value in lesson["settings"].items()]
     return " ".join([*words, *(["--update"] if lesson["update"] else [])]) or "no options"
 
 
-def _as_typed(line: str, settings: Mapping[str, int | str]) -> str:
-    """A line about settings of a learner with the options of the command in their place.
+@contextmanager
+def _as_typed(settings: Mapping[str, int | str]) -> Iterator[None]:
+    """A mistake in the settings of a learner is told with the options of the command in their place.
 
-    >>> _as_typed("seed=-1 must be a whole number, at least 0", {"seed": -1})
-    '--seed -1 must be a whole number, at least 0'
+    >>> with _as_typed({"seed": -1}):
+    ...     raise UserError("seed=-1 must be a whole number, at least 0")
+    Traceback (most recent call last):
+    poise.errors.UserError: --seed -1 must be a whole number, at least 0
     """
-    for name, value in settings.items():
-        line = line.replace(f"{name}={shown(value)}", f"{_option(name)} {value}")
-    return line
+    try:
+        yield
+    except UserError as error:
+        line = str(error)
+        for name, value in settings.items():
+            line = line.replace(f"{name}={shown(value)}", f"{_option(name)} {value}")
+        raise UserError(line) from error
 
 
 def _option(name: str) -> str:

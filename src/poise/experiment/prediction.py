@@ -8,6 +8,7 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from io import BufferedIOBase
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -21,6 +22,7 @@ from poise.data import decode_each
 from poise.data.packed_images import PackedImage, PackedPart
 from poise.data.packs import Pack
 from poise.errors import UserError
+from poise.files import expand_user, naming
 from poise.learner import Label, Learner, least_images
 from poise.places import ENDING, image_files, is_pack, labelled_files
 from poise.words import counted, one_line
@@ -31,6 +33,9 @@ log = logging.getLogger(__name__)
 SAVED: Final = "saved"
 #: How many images are held at a time.
 CHUNK: Final = 256
+#: The most bytes of a path, and those of standard input that are read together.
+LONGEST_PATH: Final = 1 << 14
+READ_AT_ONCE: Final = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -80,15 +85,16 @@ class Prediction:
 
 
 def predict_paths(
-    learner: Learner, paths: Sequence[Path], top: int = 1, *, reject: bool = False
+    learner: Learner, paths: Sequence[Path], top: int = 1, *, reject: bool = False, streamed: bool = False
 ) -> Iterator[Prediction]:
     """The `top` most probable classes of image files, of those in and below folders, and of the images of packs.
 
     Of a pack it is the test part; where it has none, the training part. All paths are looked at before the first image.
     What cannot be read or is not there, and inside of a folder what may not be listed or is a broken link, is told as
-    `unread`; the others are predicted.
+    `unread`; the others are predicted. Of paths that are `streamed`, a folder without images and a file that only has
+    the name of a pack are told so, too, which else are refused.
     """
-    for given in _list_images(paths):
+    for given in _list_images(paths, streamed=streamed):
         if isinstance(given, Pack):
             yield from predict_pack(learner, given, top, reject=reject)
         elif isinstance(given, Prediction):
@@ -97,15 +103,57 @@ def predict_paths(
             yield from predict_files(learner, given, top, reject=reject)
 
 
-def _list_images(paths: Sequence[Path]) -> list[list[Path] | Pack | Prediction]:
+def read_paths(file: BufferedIOBase, separator: bytes = b"\n") -> Iterator[list[Path]]:
+    """The paths in a stream, each followed by a separator, as they come: those that are there, then it waits for more.
+
+    Empty ones are left out.
+    """
+    rest = b""
+    with naming("standard input"):
+        while some := file.read1(READ_AT_ONCE):  # what was written so far
+            *whole, rest = (rest + some).split(separator)
+            _refuse_no_paths([*whole, rest])
+            if paths := [_plain_path(word) for word in whole if word.strip()]:
+                yield paths
+    if rest.strip():
+        yield [_plain_path(rest)]
+
+
+def _refuse_no_paths(words: Iterable[bytes]) -> None:
+    for word in words:
+        if b"\0" in word or len(word) > LONGEST_PATH:
+            what = "a NUL, which no path has" if b"\0" in word else f"a path of more than {LONGEST_PATH} bytes"
+            raise UserError(
+                f"standard input has {what}; give paths of images, one per line, or with -0 each followed by a NUL"
+            )
+
+
+def _plain_path(word: bytes) -> Path:
+    """A path, with a leading `~` written out; a line that was made on Windows ends with a character of its own."""
+    if word.endswith(b"\r") and not os.path.lexists(word):
+        word = word[:-1]
+    path = Path(os.fsdecode(word))
+    try:
+        return expand_user(path)
+    except UserError:  # there is no such user; that nothing is there is said when it is to be read
+        return path
+
+
+def _list_images(paths: Sequence[Path], *, streamed: bool) -> list[list[Path] | Pack | Prediction]:
     """Packs, in one list the image files between two of them, and what could not be listed."""
     found: list[list[Path] | Pack | Prediction] = []
     for path in paths:
-        if os.path.lexists(path) and _names_pack(path):
-            found.append(Pack.open(path))
-            continue
         unread: dict[Path, UserError] = {}
-        images = image_files(path, unread)  # of a path that leads nowhere, itself: it is told when it is to be read
+        images: list[Path] = []
+        try:
+            if os.path.lexists(path) and _names_pack(path):
+                found.append(Pack.open(path))
+                continue
+            images = image_files(path, unread)  # of a path that leads nowhere, itself: told when it is to be read
+        except UserError as error:
+            if not streamed:
+                raise
+            unread[path] = error
         if images and found and isinstance(found[-1], list):
             found[-1] += images
         elif images:

@@ -69,7 +69,8 @@ class Arrival:
         count: how many arrived.
         classes: the labels of all rows after this phase.
         growth: how many classes were known, and how many are new.
-        digest: of images and labels, so that a saved phase is resumed with the same ones.
+        digest: of images, labels and classes, so that a saved phase is resumed with the same ones.
+        images_digest: of images and labels alone, whatever was known before.
         next_images: how many come next, for a memory that is to know it.
         action: if the caller decided it.
     """
@@ -80,6 +81,7 @@ class Arrival:
     classes: tuple[Label, ...]
     growth: Growth
     digest: str
+    images_digest: str
     next_images: int | None = None
     action: Action | None = None
 
@@ -105,12 +107,30 @@ def receive(
     rows = {label: row for row, label in enumerate(classes)}
     where = torch.full((len(plain),), -1, dtype=torch.long) if origins is None else origins.cpu()
     arrived = ImageSet(store, torch.tensor([rows[label] for label in plain]), where)
-    digest = hashlib.blake2b(digest_size=16)
-    for part in store.identity():
-        digest.update(part)
-    digest.update(json.dumps([list(classes), arrived.labels.tolist()]).encode())
+    hashed = _hash_images(store)
+    alone = _finish_digest(hashed.copy(), plain)
+    digest = _finish_digest(hashed, [list(classes), arrived.labels.tolist()])
     growth = Growth(len(knowledge.classes), len(classes) - len(knowledge.classes))
-    return Arrival(knowledge.phases, arrived, len(arrived), classes, growth, digest.hexdigest())
+    return Arrival(knowledge.phases, arrived, len(arrived), classes, growth, digest, alone)
+
+
+def digest_images(images: Images, labels: Labels | None, settings: Settings, knowledge: Knowledge) -> str:
+    """The `images_digest` that these images would arrive with."""
+    store, plain = labelled_store(images, labels, settings, knowledge)
+    return _finish_digest(_hash_images(store), plain)
+
+
+def _hash_images(store: PixelStore) -> hashlib.blake2b:
+    found = hashlib.blake2b(digest_size=16)
+    for part in store.identity():
+        found.update(part)
+    return found
+
+
+def _finish_digest(hashed: hashlib.blake2b, plain: object) -> str:
+    """The digest of what was hashed, and of plain values."""
+    hashed.update(json.dumps(plain).encode())
+    return hashed.hexdigest()
 
 
 def _all_classes(plain: Sequence[Label], before: tuple[Label, ...], known: str) -> tuple[Label, ...]:

@@ -145,6 +145,7 @@ _LEARNER = keyed(
     {
         "mean_images": listed(whole()),
         "reject": mapped(number()),
+        "images_digests": listed(text),
         "net_info": mapped(anything),
         "short_side": whole(1, MOST_SIDE),
     },
@@ -165,6 +166,8 @@ def check_learner(tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> Non
     check(shape is None or math.prod(shape) <= MOST_PIXELS, "shape", f"at most {MOST_PIXELS} pixels", shape)
     least = min(shape[1:]) if shape is not None else 1
     check(meta.get("short_side", least) >= least, "short_side", f"at least {least} pixels", meta.get("short_side"))
+    noted = len(meta.get("images_digests", ()))
+    check(noted <= meta["phases"], "images_digests", f"at most {meta['phases']}, one for each phase", noted)
     check(len(meta.get("mean_images", ())) in (0, known), "mean_images", f"one for each of {known} classes", "others")
     needed = {"shape": shape, "preprocessing": meta["preprocessing"], "models.predictor": "predictor" in meta["models"]}
     for name, value in {**needed, "means": tensors.get("means") is not None}.items() if known else ():

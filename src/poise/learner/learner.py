@@ -19,6 +19,7 @@ from poise.learner.arrival import (
     Images,
     Labels,
     check_foresight,
+    digest_images,
     labelled_store,
     plain_weights,
     receive,
@@ -246,6 +247,25 @@ class Learner(Conventions, Upkeep, Rejecting, Exporting):
             if self._phase is phase:
                 self._phase = None
         yield Phase.end_event(learned)
+
+    @undisturbed()
+    def has_learned(self, images: Images, labels: Labels | None = None) -> bool:
+        """Whether a phase was learned from exactly these images with these labels, in this order.
+
+        Images are given as to `partial_fit`. Of phases of which the learner has no note (see `notes_images`) it cannot
+        be said, and is not.
+        """
+        noted = self.knowledge.images_digests
+        return bool(noted) and digest_images(images, labels, self.settings, self.knowledge) in noted
+
+    @property
+    def notes_images(self) -> bool:
+        """Whether the learner has a note of the images of every phase.
+
+        It has none of phases that an older poise learned, or after which a class was removed, nor in a file that was
+        saved without its memory.
+        """
+        return len(self.knowledge.images_digests) == self.phases_
 
     def _refuse_if_overtaken(self, arrival: Arrival) -> None:
         if arrival.phase != self.phases_ or arrival.classes[: arrival.growth.old] != self.knowledge.classes:

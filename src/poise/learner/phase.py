@@ -317,6 +317,7 @@ class Phase:
             held=len(self.kept) + len(self.stored) + len(self.unstored),
             budget=budget.of_phase(arrival.growth.old, arrival.count, len(self.kept)),
             rho=rho,
+            images_digests=(*self.before.images_digests, arrival.images_digest),
         )
 
     # What is told, and saved ------------------------------------------------------------------------------------

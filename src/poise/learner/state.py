@@ -63,6 +63,8 @@ class Knowledge:
         budget: how many that may have been.
         rho: the allocation that the memory was stored with.
         reject: for each classifier, the score below which an image belongs to no known class; empty until it is set.
+        images_digests: of the images and labels of each phase, where they are noted. An older poise noted none, and
+            where a class was removed, those of all phases before are gone.
     """
 
     action: Action
@@ -83,6 +85,7 @@ class Knowledge:
     budget: int = 0
     rho: float = 0.0
     reject: Mapping[str, float] = field(default_factory=dict)
+    images_digests: tuple[str, ...] = ()
 
     @property
     def labels(self) -> ClassLabels:
@@ -147,13 +150,14 @@ class LearnerState:
         predictor = self.knowledge.predictor.copy() if self.knowledge.predictor is not None else None
         if predictor is not None:
             predictor.head.drop_unused()
-        knowledge = replace(self.knowledge, predictor=predictor, start=predictor, memory=None, history=())
+        gone: dict[str, Any] = {"memory": None, "history": (), "images_digests": ()}
+        knowledge = replace(self.knowledge, predictor=predictor, start=predictor, **gone)
         return replace(self, settings=self.settings.predicting(), knowledge=knowledge, pending=None)
 
     def renamed(self, names: Sequence[Label]) -> LearnerState:
         """The same learner with other labels for its classes: `names[label]` instead of each label, a number."""
         classes = tuple(names[int(label)] for label in self.knowledge.classes)
-        return replace(self, knowledge=replace(self.knowledge, classes=classes))
+        return replace(self, knowledge=replace(self.knowledge, classes=classes, images_digests=()))
 
     def started_with(self, settings: Settings) -> LearnerState:
         """The state after a first phase, for a learner made with other settings."""
@@ -230,6 +234,7 @@ class LearnerState:
             "budget": known.budget,
             "rho": known.rho,
             **({"reject": dict(known.reject)} if known.reject else {}),
+            **({"images_digests": list(known.images_digests)} if known.images_digests else {}),
             "pending": _plain_pending(pending) if pending is not None else None,
         }
 
@@ -324,6 +329,7 @@ def _knowledge(
         budget=meta["budget"],
         rho=meta["rho"],
         reject=dict(meta.get("reject", {})),
+        images_digests=tuple(meta.get("images_digests", ())),
     )
 
 

@@ -76,6 +76,7 @@ class Upkeep(Saving):
             mean_images=tuple(known.mean_images[row] for row in rows) if known.mean_images else (),
             memory=known.memory.of_classes(rows) if known.memory is not None else None,
             reject={},
+            images_digests=(),
         )
         return self
 

@@ -1,0 +1,1 @@
+"""Files as earlier versions of poise wrote them, and how they were made."""
