@@ -64,7 +64,7 @@ class Once(Protocol):
 
 
 @dataclass(frozen=True)
-class Lesson:
+class Learned:
     """What a method may use when a training is over: counts, the action, a source of draws, and features.
 
     `features()` gives the features of the new images under the trained model, in eval mode, and the rows of their
@@ -272,7 +272,7 @@ class Method(ABC):
         """
         return False
 
-    def conclude(self, model: Model, lesson: Lesson) -> None:  # noqa: B027 - most methods compute nothing
+    def conclude(self, model: Model, learned: Learned) -> None:  # noqa: B027 - most methods compute nothing
         """Set what is not trained but computed, in place, when the last stage of a training (or trial) has ended."""
 
     def correct(self, model: Model, correction: Correction) -> None:  # noqa: B027 - most heads are trained

@@ -8,7 +8,7 @@ import torch
 
 from poise.actions import Action
 from poise.errors import UserError, shown
-from poise.methods.base import Arrivals, Correction, Lesson, register
+from poise.methods.base import Arrivals, Correction, Learned, register
 from poise.methods.frozen import FrozenMethod
 from poise.nets import Model, RidgeHead
 
@@ -59,19 +59,19 @@ class RanPAC(FrozenMethod):
             head.draw_projection(int(seed), self.breadth(head.width))
         super().grow(model, arrivals)
 
-    def conclude(self, model: Model, lesson: Lesson) -> None:
+    def conclude(self, model: Model, learned: Learned) -> None:
         """Add the new images to the sums and solve for all rows anew.
 
         Trials differ in κ alone: they share errors, sums and equations, and the rows of the same κ. Solving for each κ
         costs less than the eigenvectors of G, for fewer than about a dozen of them.
         """
-        head, ridge = _ridge_head(model), lesson.action.ridge
+        head, ridge = _ridge_head(model), learned.action.ridge
         if not ridge:
-            head.held_out += lesson.once("errors", lambda: head.held_out_errors(*lesson.features()))
-        head.gram, head.sums = lesson.once("sums", lambda: head.sums_with(*lesson.features()))
+            head.held_out += learned.once("errors", lambda: head.held_out_errors(*learned.features()))
+        head.gram, head.sums = learned.once("sums", lambda: head.sums_with(*learned.features()))
         ridge = ridge or head.best_ridge()
-        system = lesson.once("system", lambda: head.system(reduce=lesson.shares))
-        head.set_rows(lesson.once(("rows", ridge), lambda: head.rows_of(system, ridge)))
+        system = learned.once("system", lambda: head.system(reduce=learned.shares))
+        head.set_rows(learned.once(("rows", ridge), lambda: head.rows_of(system, ridge)))
 
     def correct(self, model: Model, correction: Correction) -> None:
         """Take these images out of the sums, or move them to their new classes, and solve anew.

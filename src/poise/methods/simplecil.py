@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from poise.actions import Action
-from poise.methods.base import Correction, Lesson, register
+from poise.methods.base import Correction, Learned, register
 from poise.methods.frozen import FrozenMethod
 from poise.nets import CosineHead, Model
 
@@ -28,11 +28,11 @@ class SimpleCIL(FrozenMethod):
     choices: Mapping[str, tuple[str, ...]] = {"lr": (), "old_rows": ("frozen",), "balance": ("none",)}
 
     @torch.no_grad()
-    def conclude(self, model: Model, lesson: Lesson) -> None:
+    def conclude(self, model: Model, learned: Learned) -> None:
         """Set the rows of new classes; add new images of known classes to theirs."""
-        features, labels = lesson.features()
-        members = nn.functional.one_hot(labels, sum(lesson.growth)).to(features.dtype)
-        sums, old = members.T @ features, lesson.growth.old
+        features, labels = learned.features()
+        members = nn.functional.one_hot(labels, sum(learned.growth)).to(features.dtype)
+        sums, old = members.T @ features, learned.growth.old
         assert isinstance(model.head, CosineHead)
         model.head.old.add_(sums[:old])
         model.head.new.copy_(sums[old:])

@@ -13,7 +13,7 @@ from torch.optim.sgd import sgd
 from poise import losses
 from poise.actions import Action
 from poise.errors import check_number, check_whole
-from poise.methods.base import Arrivals, Correction, Growth, Lesson, Method, register
+from poise.methods.base import Arrivals, Correction, Growth, Learned, Method, register
 from poise.nets import GaussianHead, Model, Output
 
 BATCH = 128
@@ -58,12 +58,12 @@ class SLCA(Method):
         """Classification; the scores of old classes do not count for images of new ones."""
         return {"ce": losses.separated_cross_entropy(student.logits, labels, growth.old)}
 
-    def conclude(self, model: Model, lesson: Lesson) -> None:
+    def conclude(self, model: Model, learned: Learned) -> None:
         """Remember the new classes' features; align the head on features of all classes."""
         head = _gaussian_head(model)
-        head.describe(*lesson.features())
-        if lesson.growth.old:
-            self._align(head, lesson.generator)
+        head.describe(*learned.features())
+        if learned.growth.old:
+            self._align(head, learned.generator)
 
     def correct(self, model: Model, correction: Correction) -> None:
         """Measure the Gaussians of the classes that lose images anew, on those that are kept; add to those that gain.

@@ -14,7 +14,7 @@ from poise import draws, store
 from poise.actions import Action
 from poise.data import Feed, batch_bounds
 from poise.errors import Diverged
-from poise.methods import MODEL, PREVIOUS, Finished, Lesson, Stage, ceiling
+from poise.methods import MODEL, PREVIOUS, Finished, Learned, Stage, ceiling
 from poise.nets import FULL, Model, OwnDraws, torch_generator
 from poise.schema import fitting_together
 from poise.training.balanced import drawn_picks, herded_picks
@@ -136,8 +136,8 @@ class Trainer:
 
         generator = torch_generator(situation.seed, "conclude", situation.phase, *self.address)
         shares = self._begun is not None and self.model.is_frozen
-        lesson = Lesson(situation.growth, self.action, generator, features, self._once, shares)
-        situation.method.conclude(self.model, lesson)
+        learned = Learned(situation.growth, self.action, generator, features, self._once, shares)
+        situation.method.conclude(self.model, learned)
         self._equalise()
 
     def _once(self, key: Hashable, make: Callable[[], T]) -> T:
