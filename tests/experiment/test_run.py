@@ -388,6 +388,9 @@ def test_a_memory_that_was_not_given_is_written_and_is_that_of_runs_of_before(tm
     store.write_json(folder.recipe, {**saved, "recipe": {**saved["recipe"], "memory": older}})
     folder.refuse_other(saved)
     assert reopen(folder.path)[1].recipe == plan.recipe
+    earlier = {key: value for key, value in saved["recipe"].items() if key not in ("optimiser", "decay", "warmup")}
+    store.write_json(folder.recipe, {**saved, "recipe": earlier})  # as poise 0.1.0 wrote it
+    folder.refuse_other(saved)
     none = make_plan("mine", make_recipe({"setting": "tfs", "policy": "fixed", "memory": 0})).as_json()
     assert plan_of_words(none).recipe.memory.per_class == 0
 

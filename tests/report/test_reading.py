@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from poise import store
 from poise.errors import Damaged, UserError
@@ -216,6 +217,19 @@ def test_a_memory_that_was_not_written_is_the_usual_one(write: Write) -> None:
     older, run = read_run(write("older", memory=unsaid)), read_run(write("run"))
     assert older.configuration() == run.configuration()
     assert read_run(write("none", memory={**unsaid, "per_class": 0})).configuration() != run.configuration()
+
+
+def test_a_run_of_before_there_were_optimisers_has_that_of_then(write: Write) -> None:
+    """It was SGD with the steps of the method; of a bare result that is not known."""
+    now = {"batch": 128, "optimiser": "sgd", "decay": "steps", "warmup": 0.0}
+    run, older = read_run(write("run", **now)), read_run(write("older", batch=128))
+    assert older.configuration() == run.configuration()
+    assert read_run(write("adamw", **{**now, "optimiser": "adamw"})).configuration() != older.configuration()
+    assert "optimiser" not in read_run(write("bare") / "result.json").recipe
+    tensors = {"weight": torch.zeros(2)}
+    store.write_tensors(older.path / "phase-0.safetensors", tensors, {}, kind="phase 0")
+    begun = {"start": str(older.path), "start_fingerprint": store.digest_of_tensors(tensors)}
+    assert read_runs([write("started", **now, **begun)])[0][0].other_start == {}
 
 
 def test_a_leak_audit_is_marked_before_it_is_finished(write: Write) -> None:
