@@ -14,7 +14,7 @@ import torch
 from poise import store
 from poise.errors import Damaged, UserError
 from poise.report.figures import numbers
-from poise.report.reading import configurations, read_run, read_runs
+from poise.report.reading import baselines, configurations, read_run, read_runs
 
 from .conftest import Write, dump
 
@@ -319,3 +319,24 @@ def test_another_source_of_an_own_network_is_another_row(write: Write) -> None:
     assert [row.label for row in rows] == ["lucir, fixed, net_source=aaaaaaaa", "lucir, fixed, net_source=bbbbbbbb"]
     (paths[0] / "phase-0.safetensors").write_bytes(b"torn")
     assert read_run(paths[0]).net_source is None
+
+
+def test_another_source_of_an_own_method_or_policy_is_another_row(write: Write) -> None:
+    """One of each seed or not: both are shown. A policy is compared with runs of the same method, not policy."""
+    versions = [("a", None), ("b", None), ("a", "c"), ("a", "d"), ("b", "d")]
+    paths = []
+    for at, (method, policy) in enumerate(versions):
+        path = write(f"run-{at}", method="mine", policy="ours" if policy else "fixed")
+        sources = {"method mine": method * 32, **({"policy ours": policy * 32} if policy else {}), "method other": "x"}
+        dump(path / "machine.json", {**store.read_json(path / "machine.json"), "versions": sources})
+        paths.append(path)
+    rows = configurations(read_runs(paths)[0])
+    assert [row.label for row in rows] == [
+        "mine, fixed, method_source=aaaaaaaa",
+        "mine, fixed, method_source=bbbbbbbb",
+        "mine, ours, method_source=aaaaaaaa, policy_source=cccccccc",
+        "mine, ours, method_source=aaaaaaaa, policy_source=dddddddd",
+        "mine, ours, method_source=bbbbbbbb, policy_source=dddddddd",
+    ]
+    found = baselines(rows)
+    assert [rows.index(found[row.label]) for row in rows[2:]] == [0, 0, 1]

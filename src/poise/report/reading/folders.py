@@ -17,7 +17,7 @@ from poise import store
 from poise.errors import PoiseError, UserError, kind_and_line, shown
 from poise.recipes.keys import flat_keys
 from poise.report.reading.phase_0 import with_phase_0
-from poise.report.reading.runs import LABELS, PhaseRecord, RunRecord, TrialRecord
+from poise.report.reading.runs import DIGITS, LABELS, PhaseRecord, RunRecord, TrialRecord
 from poise.runfolder import (
     CROSSVAL,
     JOURNAL,
@@ -39,7 +39,6 @@ from poise.words import one_line, one_line_each
 KEPT_JOURNAL: Final = f".{JOURNAL}{store.PACKED}"
 #: By how much the accuracies of a journal and of its result may differ, in percent.
 ROUNDING: Final = 1e-3
-_DIGITS: Final = 8  # of a digest, for a table
 
 
 @dataclass(frozen=True)
@@ -130,7 +129,7 @@ def _read_net_source(folder: Path, net: object) -> str | None:
     for file, kind in ((store.FINAL_MODEL, "learner"), (PHASE_0, "phase 0")):
         with suppress(PoiseError, OSError, LookupError, TypeError):
             meta = store.read_summary(folder / file, (), kind=kind).meta
-            return str(meta.get("learner", meta)["net_info"]["digest"])[:_DIGITS]
+            return str(meta.get("learner", meta)["net_info"]["digest"])[:DIGITS]
     return None
 
 

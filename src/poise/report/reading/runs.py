@@ -56,6 +56,8 @@ LABELS: Final = {
 AUTO: Final = "auto"
 #: The label of a row whose memory cannot be compared with a plain one without a word.
 MORE_HELD: Final = LABELS["more_after_phase_0"][0]
+#: So much of a digest is shown.
+DIGITS: Final = 8
 #: The word for a result without a digest: whether it was changed cannot be told.
 UNVERIFIED: Final = "unverified"
 #: The word for runs of which a table over seeds has another one with the same seed.
@@ -232,12 +234,19 @@ class RunRecord:
 
     @property
     def computed(self) -> dict[str, Any]:
-        """Beside the recipe: precision, ranks where there were several, source of an own network; what is known."""
+        """Beside the recipe: precision, ranks where there were several, sources of one's own code; what is known."""
         asked = self.recipe.get("precision")
         precision = self.machine.get("precision") or (asked if asked != AUTO else None)
         ranks = (self.result or {}).get("ranks") or self.machine.get("ranks") or 1
         known = {"precision": precision, "ranks": ranks if ranks != 1 else None, "net_source": self.net_source}
+        known |= {f"{kind}_source": self._own_source(kind) for kind in ("method", "policy")}
         return {name: value for name, value in known.items() if value}
+
+    def _own_source(self, kind: str) -> str | None:
+        """The beginnings of the digests of the files that a `method` or `policy` of one's own comes from."""
+        versions = self.machine.get("versions")
+        found = versions.get(f"{kind} {self.recipe.get(kind)}") if isinstance(versions, Mapping) else None
+        return " ".join(digest[:DIGITS] for digest in found.split()) if isinstance(found, str) else None
 
     @property
     def exam(self) -> str:
@@ -335,6 +344,8 @@ class RunRecord:
         if "data" in kept and self.same_data is not None:
             kept["data"] = self.same_data
         kept |= {"start": self.other_start, **self.computed}
-        if "policy" not in without:
+        if "policy" in without:
+            kept.pop("policy_source", None)
+        else:
             kept |= {"policy": self.policy, "labels": list(self.labels)}
         return json.dumps(without_empty_keys(kept), sort_keys=True)
