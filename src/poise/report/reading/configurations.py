@@ -137,7 +137,7 @@ def _by_phase_0(alike: Sequence[RunRecord]) -> list[list[RunRecord]]:
     """
     rows: list[dict[tuple[StreamKind, int], RunRecord]] = [{}]
     found: list[list[RunRecord]] = [[]]
-    for run in sorted(alike, key=lambda run: run.recipe.get("start") is not None):
+    for run in sorted(alike, key=lambda run: run.starts_elsewhere):
         place = StreamKind.of(run), run.seed
         number = next((n for n, row in enumerate(rows) if _may_share(row.get(place), run)), len(rows))
         if number == len(rows):

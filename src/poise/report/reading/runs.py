@@ -151,7 +151,7 @@ class RunRecord:
     net_source: str | None = None  # a digest of the file that its network is made by; None: no file, or not known
     fingerprint: str = ""  # what its images are recognised by, wherever they lie; empty where it is not recorded
     same_data: str | None = None  # the path at which another run of the report found the same images
-    phase_0: str | None = None  # what its state after phase 0 is recognised by, where that was needed and is known
+    phase_0: str | None = None  # what its state after phase 0 is recognised by, where another run may have the same
     other_start: Mapping[str, Any] = field(default_factory=dict)  # keys with which its `start` was trained otherwise
     verified: bool = True  # whether the result has a digest, which was found right; unfinished ones need none
 
@@ -231,6 +231,11 @@ class RunRecord:
     def seed(self) -> int:
         """The seed of every random draw."""
         return int(self.recipe["seed"])
+
+    @property
+    def starts_elsewhere(self) -> bool:
+        """Whether another run trained its phase 0, so that its seconds are without those of phase 0."""
+        return self.recipe.get("start") is not None
 
     @property
     def computed(self) -> dict[str, Any]:

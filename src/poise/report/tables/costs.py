@@ -40,7 +40,7 @@ def time_table(runs: Sequence[RunRecord]) -> ReportTable:
     for row in rows:
         for stream, group in sorted(row.by_stream.items()):
             for machine, there in _by_machine(group).items():
-                base, untimed = against.get(row.label), sum(map(_starts_elsewhere, there))
+                base, untimed = against.get(row.label), sum(run.starts_elsewhere for run in there)
                 ratio = _ratio(there, base, stream, machine)
                 paper = _paper_ratio(row, base, stream) if not untimed else None
                 spent = {f"seconds_{part}": spread([run.seconds[part] for run in there]) for part in SECONDS}
@@ -75,15 +75,10 @@ def _by_machine(runs: Sequence[RunRecord]) -> dict[str, list[RunRecord]]:
     return found
 
 
-def _starts_elsewhere(run: RunRecord) -> bool:
-    """Whether its seconds are known to be without those of phase 0, which another run trained."""
-    return run.recipe.get("start") is not None
-
-
 def _ratio(runs: Sequence[RunRecord], base: Configuration | None, stream: StreamKind, machine: str) -> float | None:
     """Of the totals; None without a baseline there, and where phase 0 is in some of the times only."""
     there = _by_machine(base.by_stream.get(stream, [])).get(machine, []) if base and machine != "unknown" else []
-    if len({*map(_starts_elsewhere, [*runs, *there])}) > 1:
+    if len({run.starts_elsewhere for run in [*runs, *there]}) > 1:
         return None
     totals = [spread([run.seconds["total"] for run in group]).mean for group in (runs, there) if group]
     return totals[0] / totals[1] if len(totals) == 2 and totals[1] > 0 else None
