@@ -335,6 +335,15 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing(poise: Command) -> None:
     assert not list(Path.cwd().iterdir())
 
 
+def test_keys_beside_the_size_of_the_memory_may_be_given_in_any_order(poise: Command) -> None:
+    words = ("run", "digits/lucir", "groups=[3,2]", "--dry-run")
+    texts = [poise(*words, *keys).out for keys in (("memory=6", "memory.reserve=2"), ("memory.reserve=2", "memory=6"))]
+    assert "memory  " in texts[0]
+    first, second = ([line for line in text.splitlines() if "about" not in line] for text in texts)
+    assert first == second
+    assert any(line.split()[:1] == ["1"] and line.split()[-1] == "18" for line in first), "6 of each of 3 classes"
+
+
 def test_a_dry_run_says_what_its_folder_holds(poise: Command) -> None:
     words = ("run", "groups=[2,1]", "epochs=1", "images_per_class=10", "--out", "here")
 
