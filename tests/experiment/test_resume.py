@@ -321,6 +321,8 @@ def test_a_recipe_that_was_changed_since_is_refused(plan: Plans, command: Comman
     before = folder.recipe.read_text()
     folder.recipe.write_text(before.replace('"epochs": 1', '"epochs": 2'))
     assert "was changed since (epochs); restore it" in refused(command, "resume", str(folder.path))
+    folder.recipe.write_text(before.replace('"epochs": 1', '"epochs": "x"'))
+    assert f"{folder.recipe}: key 'epochs'" in refused(command, "resume", str(folder.path))
     folder.recipe.write_text(before)
     assert command("resume", str(folder.path))[0] == 0
 

@@ -244,7 +244,10 @@ def reopen(path: Path) -> tuple[RunFolder, Plan]:
         keyed({"name": text, "recipe": mapped(anything), "fingerprint": text})(saved, "")
         _refuse_unregistered(saved["recipe"], path)
         with fitting_together():
-            recipe = make_recipe(saved_recipe(saved["recipe"]))
+            try:
+                recipe = make_recipe(saved_recipe(saved["recipe"]))
+            except UserError as error:
+                raise UserError(f"{folder.recipe}: {error}") from error
     _refuse_vanished(recipe.data, folder)
 
     def open_same(data: str, size: int | None) -> Source:

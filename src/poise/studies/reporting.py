@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from poise import store
 from poise.actions import Action, AxisValue
 from poise.errors import PoiseError
-from poise.report import Hindsight, Report, RunRecord, UnreadPath, gather, reason_for
+from poise.report import Hindsight, Report, RunRecord, UnreadPath, gather
 from poise.runfolder import FULL, PROBE, TRAINING_KEYS
 from poise.studies.assumptions import assumptions, beginnings
 from poise.studies.probe_file import check_probe
@@ -36,7 +36,7 @@ def gather_with_studies(paths: Sequence[Path]) -> Report:
             together = beginnings([*probes, probe])
             probes, summaries = [*probes, probe], [*summaries, summary]
         except Exception as error:
-            unread.append(UnreadPath(path, reason_for(path, error)))
+            unread.append(UnreadPath.because(path, error))
     report, held = replace(report, unread=[*report.unread, *unread]).without_failing(lambda it: assumptions(it.runs))
     report, hindsight = report.without_failing(lambda it: _hindsight(it.runs, probes))
     texts = [("How far the paper's assumptions held", held)]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from poise import store
-from poise.errors import PoiseError, UserError, kind_and_line, shown
+from poise.errors import Damaged, PoiseError, UserError, kind_and_line, shown
 from poise.recipes.keys import flat_keys
 from poise.report.reading.phase_0 import with_phase_0
 from poise.report.reading.runs import DIGITS, LABELS, PhaseRecord, RunRecord, TrialRecord
@@ -47,6 +47,17 @@ class UnreadPath:
 
     path: Path
     reason: str
+    damaged: bool = False  # whether there is a file of poise's that is not as it was written
+
+    @classmethod
+    def because(cls, path: Path, error: Exception) -> UnreadPath:
+        """A path whose contents cannot be read or shown."""
+        return cls(path, reason_for(path, error), not isinstance(error, UserError | OSError))
+
+    @property
+    def error(self) -> PoiseError:
+        """The same as an error, for a command that needs this path."""
+        return (Damaged if self.damaged else UserError)(f"{self.path} {self.reason}")
 
 
 def read_runs(paths: Sequence[Path]) -> tuple[list[RunRecord], list[UnreadPath]]:
@@ -58,7 +69,7 @@ def read_runs(paths: Sequence[Path]) -> tuple[list[RunRecord], list[UnreadPath]]
         try:
             run = read_run(path, _free_name(path, taken))
         except Exception as error:
-            unread.append(UnreadPath(path, reason_for(path, error)))
+            unread.append(UnreadPath.because(path, error))
         else:
             runs.append(run)
             taken.add(run.name)
