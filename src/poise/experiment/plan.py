@@ -37,6 +37,7 @@ from poise.runfolder import CROSSVAL, RECIPE, saved_recipe
 from poise.schema import anything, check, contents_of, fitting_together, keyed, mapped, text
 from poise.training import Executor, Workload
 from poise.tuning import tuner_names
+from poise.words import counted
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,20 @@ class Plan:
     def notes(self) -> list[str]:
         """Lines for the user about what was chosen for the data, and about keys that change nothing."""
         chosen = [note.replace(f"net {self.source.net}", f"net {self.settings.net}") for note in self.source.notes]
-        return [*chosen, *self.settings.remarks()]
+        return [*chosen, *self.settings.remarks(), *self._remark_on_allocation()]
+
+    def _remark_on_allocation(self) -> list[str]:
+        """A line where RMM's ρ are listed for another number of phases than there are."""
+        listed, phases = self.settings.memory.allocation, len(self.stream)
+        if not isinstance(listed, tuple) or len(listed) == phases:
+            return []
+        given, last = len(listed), f"{listed[-1]:g}"
+        used = (
+            f"{last} stays in force from phase {given} on"
+            if given < phases
+            else f"those after the first {phases} are not used"
+        )
+        return [f"memory.allocation lists {counted(given, 'number')} for {counted(phases, 'phase')}: {used}"]
 
     def __reduce__(self) -> tuple[Callable[..., Plan], tuple[str, Recipe]]:
         return make_plan, (self.name, self.recipe)  # words, of which the same plan is made elsewhere
