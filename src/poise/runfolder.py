@@ -61,6 +61,8 @@ RESULT_KEYS: Final = (
 )
 #: The parts of a result's `seconds`.
 SECONDS: Final = ("train", "policy", "evaluate", "total")
+#: Of the total, what was spent until the exam of phase 0; results of before it was counted do not have it.
+SECONDS_PHASE_0: Final = "phase_0"
 
 
 def method_name(keys: Mapping[str, Any]) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from poise.errors import UserError
 from poise.experiment import load_recipe
 from poise.methods import make_method
 from poise.recipes import recipe_names
@@ -538,6 +539,25 @@ def test_times_without_phase_0_are_marked_and_not_compared_with_those_with_it(wr
     assert ratios == {"whole": (None, None), "part": (pytest.approx(1.5), None), "both": (None, None)}
     assert time_table([whole, part]).rows[0][0].notes[0].text == "without phase 0 in 1 of 2 runs"
     assert not time_table([whole]).rows[0][0].notes
+
+
+def test_times_after_phase_0_are_compared_where_only_some_runs_trained_it(write: Write) -> None:
+    def timed(name: str, total: float, phase_0: float, **keys: Any) -> RunRecord:
+        seconds = {"train": 1.0, "policy": 0.0, "evaluate": 1.0, "total": total, "phase_0": phase_0}
+        return read_run(write(name, setting="tfh", more={"seconds": seconds}, **keys))
+
+    whole = timed("whole", 20.0, 12.0)
+    tuned = timed("tuned", 25.0, 1.0, start="/runs/x", policy="online")
+    table = time_table([whole, tuned])
+    assert table.records[1]["ratio"] == pytest.approx(24 / 8)
+    assert [note.text for note in table.rows[1][-1].notes] == ["after phase 0"]
+    assert [record["ratio_after_phase_0"] for record in table.records] == [0, 1]
+    (ratio,) = [row["ratio"] for row in time_table([whole, timed("alike", 40.0, 12.0, policy="online")]).records[1:]]
+    assert ratio == pytest.approx(2), "of the totals, where phase 0 is in both"
+    older = read_run(write("older", setting="tfh", seed=1, seconds=20.0))
+    assert time_table([whole, older, tuned]).records[1]["ratio"] is None, "of one run it is not known"
+    with pytest.raises(UserError, match="phase_0 is '1', which is not a number"):
+        timed("torn", 20.0, "1")  # type: ignore[arg-type]
 
 
 def test_stored_images_and_the_list_of_runs(write: Write) -> None:

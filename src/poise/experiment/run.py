@@ -29,7 +29,7 @@ from poise.learner import Learner, LearnerState, save_state, try_step
 from poise.meter import Meter
 from poise.nets import file_digest, named_info, named_modules
 from poise.policies import POLICIES
-from poise.runfolder import SECONDS, START_FINGERPRINT
+from poise.runfolder import SECONDS, SECONDS_PHASE_0, START_FINGERPRINT
 from poise.schema import contents_of
 from poise.training import Event, Executor, TrialDone, TrialStep, TuningDone, Work, World, trained_images
 from poise.tuning import Reward
@@ -260,6 +260,9 @@ class Run:
         exam = examiner.examine(learner, phase)
         self.seconds["evaluate"] += time.monotonic() - began
         self._keep(exam, learner)
+        if phase == 0:
+            self._count_total()
+            self.seconds[SECONDS_PHASE_0] = self.seconds["total"]
         self._checkpoint(learner)
 
     def _show(self, event: Event, meter: Meter) -> None:

@@ -27,6 +27,7 @@ from poise.runfolder import (
     RECIPE,
     RESULT,
     SECONDS,
+    SECONDS_PHASE_0,
     START_FINGERPRINT,
     holds_more_after_phase_0,
     recipe_of_result,
@@ -356,7 +357,8 @@ def check_result(path: Path, result: Mapping[str, Any]) -> None:
     if not curve or not points or not isinstance(seconds, Mapping):
         raise UserError(f"{path} holds no result of a run")
     parts = [result, seconds, *curve]
-    names = [("average_accuracy", "last_accuracy", "average_forgetting"), SECONDS]
+    spent = [*SECONDS, *([SECONDS_PHASE_0] if SECONDS_PHASE_0 in seconds else [])]
+    names: list[Sequence[str]] = [("average_accuracy", "last_accuracy", "average_forgetting"), spent]
     names += [("phase", "classes", "accuracy", "accuracy_fc", "accuracy_ncm")] * len(curve)
     for part, needed in zip(parts, names, strict=True):
         for name in needed:

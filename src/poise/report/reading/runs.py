@@ -16,7 +16,14 @@ from poise.actions import Action, AxisValue
 from poise.files import file_word
 from poise.places import own_name
 from poise.policies import DEFAULT_POLICY
-from poise.runfolder import CHANCE_KEYS, backward_transfer, is_tuned, method_name, without_empty_keys
+from poise.runfolder import (
+    CHANCE_KEYS,
+    SECONDS_PHASE_0,
+    backward_transfer,
+    is_tuned,
+    method_name,
+    without_empty_keys,
+)
 from poise.spaces import FIRST_ONLINE
 
 #: What is done to training images beyond the augmentation of most methods, by the word of the recipe, as a label.
@@ -234,7 +241,7 @@ class RunRecord:
 
     @property
     def starts_elsewhere(self) -> bool:
-        """Whether another run trained its phase 0, so that its seconds are without those of phase 0."""
+        """Whether another run trained its phase 0, so that its seconds are without that training."""
         return self.recipe.get("start") is not None
 
     @property
@@ -314,8 +321,14 @@ class RunRecord:
 
     @property
     def seconds(self) -> Mapping[str, float]:
-        """`train`, `policy`, `evaluate`, `total`; empty while it is unfinished."""
+        """`train`, `policy`, `evaluate`, `total`, and of the latter `phase_0`; empty while it is unfinished."""
         return self.result["seconds"] if self.result else {}
+
+    @property
+    def seconds_after_phase_0(self) -> float | None:
+        """Of the total, what was spent after phase 0; None where that is not known."""
+        before = self.seconds.get(SECONDS_PHASE_0)
+        return self.seconds["total"] - before if before is not None else None
 
     @property
     def tuned(self) -> bool:
