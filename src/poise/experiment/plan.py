@@ -277,10 +277,15 @@ def _refuse_unregistered(recipe: Mapping[str, Any], path: Path) -> None:
     """Refuse the run of a method or policy that nobody registered here: it can only be the user's own."""
     for key, known in (("method", METHODS), ("policy", tuner_names())):
         if isinstance(word := recipe.get(key), str) and word not in known:
-            raise UserError(
-                f"{path} uses the {key} '{word}' of your own, which is not registered here; give this command through "
-                f"the file that registers it, e.g. 'python FILE.py resume {path}'"
-            )
+            raise not_registered(f"{path} uses the {key} '{word}'")
+
+
+def not_registered(use: str) -> UserError:
+    """The error about a use of the user's own code that this command does not know."""
+    return UserError(
+        f"{use} of your own, which is not registered here; give this command through the file that registers it, with "
+        "'python FILE.py' in place of 'poise'"
+    )
 
 
 def _refuse_vanished(data: str, folder: RunFolder) -> None:
