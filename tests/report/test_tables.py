@@ -594,6 +594,16 @@ def test_rows_are_called_by_what_sets_them_apart(write: Write) -> None:
     ]
 
 
+def test_long_class_orders_are_shortened_and_still_told_apart(write: Write) -> None:
+    orders = [[*range(100)], [*range(99), 100], 1993]
+    rows = configurations([read_run(write(str(at), order=order)) for at, order in enumerate(orders)])
+    assert [row.label for row in rows] == [
+        "lucir, fixed, order=[0,1,2,3,… 100 in all]",
+        "lucir, fixed, order=[0,1,2,3,… 100 in all] (2)",
+        "lucir, fixed, order=1993",
+    ]
+
+
 def test_columns_are_aligned_by_what_a_terminal_shows() -> None:
     lines = align_columns(["class", "n"], [["日本", "1"], ["café", "2"]]).splitlines()
     assert lines == ["class  n", "─────  ─", "日本   1", "café   2"]

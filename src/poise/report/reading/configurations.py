@@ -19,6 +19,8 @@ _CONDITIONS = (
     *("epochs", "net", "order", "images_per_class", "memory.per_class", "memory.total", "memory.reserve"),
     *("precision", "ranks", "net_source"),
 )
+#: Letters of a list in a label.
+_LONGEST = 40
 #: Before keys with which the phase 0 that a run started from was trained otherwise: they are said of every such row.
 _START = "start."
 
@@ -323,4 +325,14 @@ def _with_numbers(labels: Mapping[str, str]) -> dict[str, str]:
 
 
 def _short(value: object) -> str:
-    return "–" if value is None else value if isinstance(value, str) else json.dumps(value).replace(" ", "")
+    """A value in a label; of a long list, such as a class order, the beginning.
+
+    >>> _short([*range(100)])
+    '[0,1,2,3,… 100 in all]'
+    """
+    if value is None or isinstance(value, str):
+        return "–" if value is None else value
+    text = json.dumps(value).replace(" ", "")
+    if isinstance(value, list) and len(text) > _LONGEST:
+        return f"{json.dumps(value[:4]).replace(' ', '')[: _LONGEST - 1].removesuffix(']')},… {len(value)} in all]"
+    return text
