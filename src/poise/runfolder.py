@@ -14,6 +14,8 @@ RECIPE: Final = "recipe.json"
 RESULT: Final = "result.json"
 #: What belongs to the machine and not to the result.
 MACHINE: Final = "machine.json"
+#: Among its versions, the digest of the file that makes a network of one's own.
+OWN_NETWORK: Final = "the network"
 #: What happened, event by event.
 JOURNAL: Final = "journal.jsonl"
 #: The state after the first phase, for `start=`.

@@ -321,6 +321,18 @@ def test_another_source_of_an_own_network_is_another_row(write: Write) -> None:
     assert read_run(paths[0]).net_source is None
 
 
+def test_the_source_of_an_own_network_is_that_with_which_the_run_began(write: Write) -> None:
+    """Its final model may have been written again after the file was changed."""
+    path = write("run", net="/home/me/net.py:make")
+    for file, kind, digest in (("model.safetensors", "learner", "b"), ("phase-0.safetensors", "phase 0", "a")):
+        meta = {"net_info": {"word": "/home/me/net.py:make", "digest": digest * 32}}
+        store.write_tensors(path / file, {}, meta if kind == "learner" else {"learner": meta}, kind=kind)
+    assert read_run(path).net_source == "aaaaaaaa"
+    machine = store.read_json(path / "machine.json")
+    dump(path / "machine.json", {**machine, "versions": {"the network": "c" * 32}})
+    assert read_run(path).net_source == "cccccccc"
+
+
 def test_another_source_of_an_own_method_or_policy_is_another_row(write: Write) -> None:
     """One of each seed or not: both are shown. A policy is compared with runs of the same method, not policy."""
     versions = [("a", None), ("b", None), ("a", "c"), ("a", "d"), ("b", "d")]

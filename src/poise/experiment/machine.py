@@ -16,13 +16,14 @@ import torch
 from poise import store
 from poise.experiment.contents import check_machine
 from poise.experiment.provenance import SAID_BY_SOURCE, libraries, versions
+from poise.runfolder import OWN_NETWORK
 from poise.schema import contents_of
 from poise.training import Backend, changed_switches, read_switches
 
 log = logging.getLogger(__name__)
 
 #: With what the names of code of one's own begin, among the versions.
-OWN: Final = ("method ", "policy ", "the network")
+OWN: Final = ("method ", "policy ", OWN_NETWORK)
 
 
 def describe_machine(

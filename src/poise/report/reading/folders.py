@@ -22,6 +22,7 @@ from poise.runfolder import (
     CROSSVAL,
     JOURNAL,
     MACHINE,
+    OWN_NETWORK,
     PAGE,
     PHASE_0,
     RECIPE,
@@ -131,16 +132,23 @@ def read_run(path: Path, name: str | None = None) -> RunRecord:
     if result is not None and kind == RECIPE:
         _refuse_contradiction(path, saved.get("recipe"), result)
     run = _make_record(path, name or path.name, saved, result, events)
-    return replace(run, verified=verified, net_source=_read_net_source(path, run.recipe.get("net")))
+    return replace(run, verified=verified, net_source=_read_net_source(run))
 
 
-def _read_net_source(folder: Path, net: object) -> str | None:
-    """The beginning of the digest of the file that a network of one's own is made by, if that is how it is named."""
+def _read_net_source(run: RunRecord) -> str | None:
+    """The beginning of the digest of the file that a network of one's own is made by, if that is how it is named.
+
+    It is that of the code with which the run began, which older runs say in their models alone. A final model may have
+    been written again later.
+    """
+    net = run.recipe.get("net")
     if not isinstance(net, str) or ".py:" not in net:
         return None
-    for file, kind in ((store.FINAL_MODEL, "learner"), (PHASE_0, "phase 0")):
+    if (known := run.own_source(OWN_NETWORK)) is not None:
+        return known
+    for file, kind in ((PHASE_0, "phase 0"), (store.FINAL_MODEL, "learner")):
         with suppress(PoiseError, OSError, LookupError, TypeError):
-            meta = store.read_summary(folder / file, (), kind=kind).meta
+            meta = store.read_summary(run.path / file, (), kind=kind).meta
             return str(meta.get("learner", meta)["net_info"]["digest"])[:DIGITS]
     return None
 

@@ -251,13 +251,13 @@ class RunRecord:
         precision = self.machine.get("precision") or (asked if asked != AUTO else None)
         ranks = (self.result or {}).get("ranks") or self.machine.get("ranks") or 1
         known = {"precision": precision, "ranks": ranks if ranks != 1 else None, "net_source": self.net_source}
-        known |= {f"{kind}_source": self._own_source(kind) for kind in ("method", "policy")}
+        known |= {f"{kind}_source": self.own_source(f"{kind} {self.recipe.get(kind)}") for kind in ("method", "policy")}
         return {name: value for name, value in known.items() if value}
 
-    def _own_source(self, kind: str) -> str | None:
-        """The beginnings of the digests of the files that a `method` or `policy` of one's own comes from."""
+    def own_source(self, name: str) -> str | None:
+        """The beginnings of the digests of the files that code of one's own comes from, by its name in machine.json."""
         versions = self.machine.get("versions")
-        found = versions.get(f"{kind} {self.recipe.get(kind)}") if isinstance(versions, Mapping) else None
+        found = versions.get(name) if isinstance(versions, Mapping) else None
         return " ".join(digest[:DIGITS] for digest in found.split()) if isinstance(found, str) else None
 
     @property
