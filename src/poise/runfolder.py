@@ -67,6 +67,11 @@ SECONDS: Final = ("train", "policy", "evaluate", "total")
 SECONDS_PHASE_0: Final = "phase_0"
 
 
+def say_changed_code(name: str) -> str:
+    """What a resume says in `machine.json` of code of one's own that was changed since the run began."""
+    return f"the code of {name} was changed"
+
+
 def method_name(keys: Mapping[str, Any]) -> str:
     """The method of a recipe or a result, with RMM's memory `aanets+rmm`: in the paper that is a method of its own.
 

@@ -352,3 +352,17 @@ def test_another_source_of_an_own_method_or_policy_is_another_row(write: Write) 
     ]
     found = baselines(rows)
     assert [rows.index(found[row.label]) for row in rows[2:]] == [0, 0, 1]
+
+
+def test_a_run_that_was_resumed_with_other_code_of_ones_own_is_another_row(write: Write) -> None:
+    paths = [write(f"run-{seed}", method="mine", seed=seed) for seed in range(3)]
+    other = {"exact": False, "differs": ["the code of method mine was changed"]}
+    resumes: list[list[dict[str, Any]]] = [[], [{"exact": True}], [other]]
+    for path, resumed in zip(paths, resumes, strict=True):
+        about = {"versions": {"method mine": "a" * 32}, "resumes": resumed}
+        dump(path / "machine.json", {**store.read_json(path / "machine.json"), **about})
+    rows = configurations(read_runs(paths)[0])
+    assert {row.label: len(row.runs) for row in rows} == {
+        "mine, fixed, method_source=aaaaaaaa": 2,
+        "mine, fixed, method_source=aaaaaaaa+changed": 1,
+    }

@@ -22,6 +22,7 @@ from poise.runfolder import (
     backward_transfer,
     is_tuned,
     method_name,
+    say_changed_code,
     without_empty_keys,
 )
 from poise.spaces import FIRST_ONLINE
@@ -255,10 +256,16 @@ class RunRecord:
         return {name: value for name, value in known.items() if value}
 
     def own_source(self, name: str) -> str | None:
-        """The beginnings of the digests of the files that code of one's own comes from, by its name in machine.json."""
+        """The beginnings of the digests of the files that code of one's own comes from, by its name in machine.json.
+
+        With `+changed` if the run was resumed with other code.
+        """
         versions = self.machine.get("versions")
         found = versions.get(name) if isinstance(versions, Mapping) else None
-        return " ".join(digest[:DIGITS] for digest in found.split()) if isinstance(found, str) else None
+        if not isinstance(found, str):
+            return None
+        changed = "+changed" if say_changed_code(name) in str(self.machine.get("resumes")) else ""
+        return " ".join(digest[:DIGITS] for digest in found.split()) + changed
 
     @property
     def exam(self) -> str:
