@@ -141,7 +141,9 @@ def _by_phase_0(alike: Sequence[RunRecord]) -> list[list[RunRecord]]:
     found: list[list[RunRecord]] = [[]]
     for run in sorted(alike, key=lambda run: run.starts_elsewhere):
         place = StreamKind.of(run), run.seed
-        number = next((n for n, row in enumerate(rows) if _may_share(row.get(place), run)), len(rows))
+        number = next(
+            (n for n, row in enumerate(rows) if place not in row or run.may_share_phase_0(row[place])), len(rows)
+        )
         if number == len(rows):
             rows.append({})
             found.append([])
@@ -166,10 +168,6 @@ def _repeated_runs(runs: Sequence[RunRecord]) -> list[RunRecord]:
     groups = [group for alike in _by_configuration(runs).values() for group in _by_phase_0(alike)]
     kept = {id(run) for group in groups for run in _one_run_per_seed(group)}
     return [run for run in runs if id(run) not in kept]
-
-
-def _may_share(one: RunRecord | None, other: RunRecord) -> bool:
-    return one is None or one.phase_0 is None or other.phase_0 is None or one.phase_0 == other.phase_0
 
 
 def distinguish(runs: Sequence[RunRecord]) -> list[str]:

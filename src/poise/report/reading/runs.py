@@ -245,6 +245,10 @@ class RunRecord:
         """Whether another run trained its phase 0, so that its seconds are without that training."""
         return self.recipe.get("start") is not None
 
+    def may_share_phase_0(self, other: RunRecord) -> bool:
+        """Whether two runs of one seed are not known to have different phases 0."""
+        return self.phase_0 is None or other.phase_0 is None or self.phase_0 == other.phase_0
+
     @property
     def computed(self) -> dict[str, Any]:
         """Beside the recipe: precision, ranks where there were several, sources of one's own code; what is known."""
