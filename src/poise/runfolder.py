@@ -14,6 +14,8 @@ RECIPE: Final = "recipe.json"
 RESULT: Final = "result.json"
 #: What belongs to the machine and not to the result.
 MACHINE: Final = "machine.json"
+#: Among its versions, the digest of the file that makes a network of one's own.
+OWN_NETWORK: Final = "the network"
 #: What happened, event by event.
 JOURNAL: Final = "journal.jsonl"
 #: The state after the first phase, for `start=`.
@@ -46,6 +48,8 @@ CHANCE_KEYS: Final = ("seed", "start", "device", "precision", "deterministic")
 STREAM_KEYS: Final = ("setting", "phases", "groups")
 #: Recipe keys that say how actions are chosen.
 POLICY_KEYS: Final = ("policy", "policy_options", "space", "tune", "trials")
+#: Recipe keys that poise 0.1.0 did not have, with what it did.
+LATER_KEYS: Final = {"optimiser": "sgd", "decay": "steps", "warmup": 0.0}
 #: Recipe keys that two runs share when nothing but their actions differs.
 TRAINING_KEYS: Final = (
     *("data", "images_per_class", "augmentation", "method"),
@@ -59,6 +63,13 @@ RESULT_KEYS: Final = (
 )
 #: The parts of a result's `seconds`.
 SECONDS: Final = ("train", "policy", "evaluate", "total")
+#: Of the total, what was spent until the exam of phase 0; results of before it was counted do not have it.
+SECONDS_PHASE_0: Final = "phase_0"
+
+
+def say_changed_code(name: str) -> str:
+    """What a resume says in `machine.json` of code of one's own that was changed since the run began."""
+    return f"the code of {name} was changed"
 
 
 def method_name(keys: Mapping[str, Any]) -> str:
@@ -75,9 +86,14 @@ def method_name(keys: Mapping[str, Any]) -> str:
 def saved_recipe(recipe: Mapping[str, Any]) -> dict[str, Any]:
     """A recipe that was saved, its keys as they are meant today.
 
-    Options of a policy that tunes nothing are gone, and those of a method that got another default are there.
+    Options of a policy that tunes nothing are gone, and those of a method that got another default are there. So are
+    keys that came later, unless only a part of the recipe is known.
+
+    >>> saved_recipe({"method": "lucir", "batch": 128})
+    {'optimiser': 'sgd', 'decay': 'steps', 'warmup': 0.0, 'method': 'lucir', 'batch': 128}
     """
     memory = recipe.get("memory")
+    later: Mapping[str, Any] = LATER_KEYS if is_whole(recipe) else {}
     unused: dict[str, Any] = (
         {"policy_options": {}} if recipe.get("policy") == UNTUNED and recipe.get("policy_options") else {}
     )
@@ -85,7 +101,12 @@ def saved_recipe(recipe: Mapping[str, Any]) -> dict[str, Any]:
     options = recipe.get("options")
     if (options is None or isinstance(options, Mapping)) and (meant := saved_options(recipe.get("method"), options)):
         kept["options"] = meant
-    return {**named_now(recipe), **unused, **kept}
+    return {**later, **named_now(recipe), **unused, **kept}
+
+
+def is_whole(recipe: Mapping[str, Any]) -> bool:
+    """Whether all of a recipe is known, and not only what a result repeats of it."""
+    return "batch" in recipe
 
 
 def recipe_of_result(result: Mapping[str, Any]) -> dict[str, Any]:

@@ -248,7 +248,7 @@ def test_digests_are_added_and_checked(poise: Command) -> None:
     Path("kept.json").write_text(Path("kept.json").read_text().replace("50.37", "70.37"))
     for command in ("digest", "report"):
         done = poise(command, "kept.json")
-        assert done.code != 0
+        assert done.code == 1
         assert "was changed since it was written: its contents do not match their digest" in done.err
         assert done.err.count("\n") == 1
 
@@ -333,6 +333,15 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing(poise: Command) -> None:
     for word in ("action", "feature_kd=1", "time    about", "memory  ", "disk    about"):
         assert word in done.out
     assert not list(Path.cwd().iterdir())
+
+
+def test_keys_beside_the_size_of_the_memory_may_be_given_in_any_order(poise: Command) -> None:
+    words = ("run", "digits/lucir", "groups=[3,2]", "--dry-run")
+    texts = [poise(*words, *keys).out for keys in (("memory=6", "memory.reserve=2"), ("memory.reserve=2", "memory=6"))]
+    assert "memory  " in texts[0]
+    first, second = ([line for line in text.splitlines() if "about" not in line] for text in texts)
+    assert first == second
+    assert any(line.split()[:1] == ["1"] and line.split()[-1] == "18" for line in first), "6 of each of 3 classes"
 
 
 def test_a_dry_run_says_what_its_folder_holds(poise: Command) -> None:

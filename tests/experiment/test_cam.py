@@ -104,9 +104,28 @@ def test_a_learners_file_may_have_any_name_and_needs_images(reference: Path, pic
         activation_maps([pictures / "4" / "a.png"])
 
 
-def test_equal_runs_are_told_apart(reference: Path, pictures: Path) -> None:
-    figure = activation_maps([reference, reference], [pictures / "4"])
-    assert [row["run"] for row in figure.data[:2]] == [f"lucir, groups 3, fixed, seed 0, {number}" for number in (1, 2)]
+def test_equal_runs_are_told_apart(reference: Path, pictures: Path, tmp_path: Path) -> None:
+    def labels(*paths: Path) -> list[str]:
+        return [str(row["run"]) for row in activation_maps(paths, [pictures / "4"]).data[: len(paths)]]
+
+    label = "lucir, groups 3, fixed, seed 0"
+    assert labels(reference, reference) == [f"{label}, {reference.name}, {number}" for number in (1, 2)]
+    copy = shutil.copytree(reference, tmp_path / "copy")
+    assert labels(reference, copy) == [f"{label}, {reference.name}", f"{label}, copy"]
+    assert labels(*(path / "model.safetensors" for path in (reference, copy))) == [
+        f"model, {reference.name}",
+        "model, copy",
+    ]
+
+
+def test_a_report_shows_runs_that_differ_by_more_than_their_seed(
+    reference: Path, plan: Callable[..., Plan], tmp_path: Path
+) -> None:
+    longer = tmp_path / "longer"
+    Run(plan("epochs=2"), RunFolder(longer)).start()
+    (figure,) = report_maps([reference, longer])
+    label = "lucir, groups 3, fixed, seed 0"
+    assert {row["run"] for row in figure.data} == {f"{label}, {reference.name}", f"{label}, longer"}
 
 
 def test_a_report_shows_the_lowest_seed_of_each_kind_that_can_be_read(

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -169,14 +170,17 @@ def test_a_resume_with_other_code_of_ones_own_says_so(
     monkeypatch.syspath_prepend(tmp_path)
     module = importlib.import_module("my_code")
     monkeypatch.setitem(METHODS, "mine", module.Mine)
-    monkeypatch.setitem(POLICIES, "my-policy", module.MyPolicy)
+    monkeypatch.setitem(POLICIES, "my-policy", partial(module.MyPolicy))
     monkeypatch.setitem(PRESETS, "my-policy", Preset(tunes=False))
-    made = plan("method=mine", "policy=my-policy")
-    opened = interrupted(made, tmp_path / "run")
+    words = "method=mine", "policy=my-policy"
+    opened = interrupted(plan(*words), tmp_path / "run")
     shutil.copytree(opened.path, tmp_path / "again")
-    assert resumed(opened, made)["exact"] is True
     (tmp_path / "my_code.py").write_text(f"{OWN_CODE}\n# another line")
-    resume = resumed(RunFolder(tmp_path / "again"), made)
+    assert resumed(opened, plan(*words))["exact"] is True, "this process has the code of before"
+    module = importlib.reload(module)
+    monkeypatch.setitem(METHODS, "mine", module.Mine)
+    monkeypatch.setitem(POLICIES, "my-policy", partial(module.MyPolicy))
+    resume = resumed(RunFolder(tmp_path / "again"), plan(*words))
     monkeypatch.delitem(sys.modules, "my_code")
     assert resume["exact"] is False
     assert resume["differs"] == ["the code of method mine was changed", "the code of policy my-policy was changed"]

@@ -282,7 +282,7 @@ def test_a_run_of_ones_own_method_or_policy_names_the_way(
     for status, _, error in (cam, command("resume", str(folder))):
         assert status == 2
         assert f"{folder} uses the {key} '{word}' of your own, which is not registered here" in error
-        assert f"'python FILE.py resume {folder}'" in error
+        assert "with 'python FILE.py' in place of 'poise'" in error
 
 
 def test_a_second_process_is_refused(plan: Plans, command: Command, tmp_path: Path) -> None:
@@ -321,6 +321,8 @@ def test_a_recipe_that_was_changed_since_is_refused(plan: Plans, command: Comman
     before = folder.recipe.read_text()
     folder.recipe.write_text(before.replace('"epochs": 1', '"epochs": 2'))
     assert "was changed since (epochs); restore it" in refused(command, "resume", str(folder.path))
+    folder.recipe.write_text(before.replace('"epochs": 1', '"epochs": "x"'))
+    assert f"{folder.recipe}: key 'epochs'" in refused(command, "resume", str(folder.path))
     folder.recipe.write_text(before)
     assert command("resume", str(folder.path))[0] == 0
 

@@ -170,3 +170,20 @@ def test_what_a_recipe_says_of_it() -> None:
         load_recipe("digits/lucir", ["policy=race", "space={allocation=[0.1,0.5]}"])
     with pytest.raises(UserError, match=r"did you mean 'memory\.allocation'"):
         load_recipe("digits/rmm", ["memory.alocation=0.5"])
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (
+            ("setting=tfs", "phases=10"),
+            "memory.allocation lists 6 numbers for 10 phases: 0.6 stays in force from phase 6 on",
+        ),
+        ((STREAM,), "memory.allocation lists 6 numbers for 3 phases: those after the first 3 are not used"),
+        (("phases=5",), None),
+        ((STREAM, "memory.allocation=0.5"), None),
+    ],
+)
+def test_shares_for_another_number_of_phases_are_said_aloud(words: tuple[str, ...], line: str | None) -> None:
+    notes = make_plan("digits/rmm", load_recipe("digits/rmm", ("order=sorted", *words))).notes
+    assert [note for note in notes if "allocation" in note] == ([line] if line else [])

@@ -25,7 +25,7 @@ def test_a_phase_0_of_a_method_of_ones_own_names_the_way(monkeypatch: pytest.Mon
     path = next(path for path in STARTS if "lucir" in path.name)
     recipe = load_recipe("cifar100/icarl", words(path))
     monkeypatch.delitem(METHODS, "lucir")
-    with pytest.raises(UserError, match=r"the method 'lucir' of your own, .*'python FILE\.py run …'$"):
+    with pytest.raises(UserError, match=r"the method 'lucir' of your own, .*'python FILE\.py' in place of 'poise'$"):
         read_start(path, recipe.settings, {}, nothing)
 
 

@@ -125,6 +125,32 @@ def test_tables_in_a_grid_are_what_they_were(tmp_path: Path) -> None:
     assert [cell.plan.recipe.action for cell in cells] == [{"lr": 0.1}, {"lr": 0.02}]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[set]\nmemory.total = 30\nmemory.per_class = 3",
+        "[grid]\nmemory.total = [30, 40]\nmemory.per_class = [3]",
+        "[set]\nmemory.per_class = 3\n[grid]\nmemory.total = [30, 40]",
+    ],
+)
+def test_two_sizes_of_the_memory_are_refused(tmp_path: Path, text: str) -> None:
+    """One would undo the other: cells of different names would be the same run."""
+    with pytest.raises(UserError, match=r"sweep\.toml, recipe .* are both given, and one would undo the other"):
+        read_sweep(written(tmp_path / "sweep.toml", f"recipe = 'digits/lucir'\n{text}"))
+
+
+def test_a_key_beside_the_size_of_the_memory_counts_in_either_order(tmp_path: Path) -> None:
+    text = "recipe = 'digits/lucir'\n[set]\n'memory.reserve' = 2\nmemory = 12"
+    (cell,) = read_sweep(written(tmp_path / "sweep.toml", text))
+    assert (cell.plan.recipe.memory.per_class, cell.plan.recipe.memory.reserve) == (12, 2)
+
+
+def test_a_cell_may_change_the_size_of_the_memory_of_all(tmp_path: Path) -> None:
+    text = "[set]\nmemory.total = 30\n[[cell]]\nrecipe = 'digits/lucir'\nmemory.per_class = 3"
+    (cell,) = read_sweep(written(tmp_path / "sweep.toml", text))
+    assert (cell.plan.recipe.memory.per_class, cell.plan.recipe.memory.total) == (3, None)
+
+
 def test_a_key_with_dots_in_a_grid_may_be_written_as_elsewhere(tmp_path: Path) -> None:
     texts = ["[grid]\naction.lr = [0.1, 0.02]", "[grid.action]\nlr = [0.1, 0.02]", "[grid]\n'action.lr' = [0.1, 0.02]"]
     for text in texts:

@@ -12,7 +12,7 @@ from poise import store
 from poise.report import describe_figures
 from poise.report.comparisons import comparisons, rankings
 from poise.report.page.glance import summary
-from poise.report.reading import RunRecord, read_run, read_runs
+from poise.report.reading import RunRecord, configurations, read_run, read_runs
 from poise.report.tables.accuracy import accuracy_tables
 
 from .conftest import IMAGES, Write
@@ -186,6 +186,26 @@ def test_a_start_that_was_trained_alike_is_not_another_row(write: Write) -> None
     assert [run.other_start for run in runs] == [{}, {}, {}]
     (found,) = comparisons(runs)
     assert found.row.label == "lucir, online"
+
+
+def test_a_start_splits_no_repetitions_that_have_nothing_to_do_with_it(write: Write) -> None:
+    """A GPU trains two runs of one seed a little differently; they repeat each other, whatever else is reported."""
+    paths = [write("one"), write("two"), write("tuned", policy="online"), write("icarl", method="icarl")]
+    for place, path in enumerate(paths):
+        phase_0_of(path, float(place))
+    begun = {"start": str(paths[3]), "start_fingerprint": phase_0_of(paths[3], 3.0)}
+    paths.append(write("started", method="icarl", policy="online", **begun))
+    for given in (paths[:-1], paths):
+        rows = configurations(read_runs(given)[0])
+        assert [row.label for row in rows if row.first.method == "lucir"] == ["lucir, fixed", "lucir, online"]
+
+
+def test_of_two_repetitions_the_one_that_others_started_from_is_their_baseline(write: Write) -> None:
+    one, two = write("one", LONG_AGO), write("two")
+    phase_0_of(one, 1.0)
+    begun = {"start": str(two), "start_fingerprint": phase_0_of(two, 2.0)}
+    (found,) = comparisons(read_runs([one, two, write("tuned", policy="online", **begun)])[0])
+    assert found.difference.mean == 0, "as `two`"
 
 
 def test_a_ranking_says_in_what_else_its_configurations_differ(write: Write, tmp_path: Path) -> None:

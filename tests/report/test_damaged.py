@@ -183,6 +183,13 @@ def test_changed_results_do_not_keep_the_others_from_their_digest(
         looked_at.extend(add_digests([kept]))
     assert looked_at == [(paths[2], False)]
     assert "a.json was changed since it was written" in caplog.text
+    caplog.clear()
+    looked_at.clear()
+    (tmp_path / "other.json").write_text('{"format": 1}')
+    with pytest.raises(Damaged, match=r"b\.json was changed since it was written"):
+        looked_at.extend(add_digests([kept, tmp_path / "missing", tmp_path / "other.json", paths[2]]))
+    assert looked_at == [(paths[2], False)] * 2
+    assert [line.split()[1] for line in sorted(caplog.messages)] == ["was", "does", "holds"], "a.json, missing, other"
 
 
 @pytest.mark.parametrize("content", ['{"format": 1}', '{"format": 1, "curve": []}', "[1]", "{"])

@@ -9,7 +9,9 @@ import itertools
 import math
 import re
 import shutil
+import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -428,6 +430,19 @@ def test_labels_keep_clear_of_what_stands_at_the_ticks_in_every_file(many: dict[
             assert not any(label.overlaps(tick) for tick in ticks)
             assert drawing.bbox.containsx(label.x0)
             assert drawing.bbox.containsy(label.y0)
+
+
+def test_a_long_legend_leaves_the_panels_their_room(many: dict[str, Figure]) -> None:
+    figure = many["accuracy-shapes"]
+    style = next(iter(figure.legend.values()))
+    long = replace(figure, legend={f"row {number}": style for number in range(80)})
+    with matplotlib_style(), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        drawings = [draw(each) for each in (figure, long)]
+        for drawing in drawings:
+            settle(drawing)
+    few, many_lines = ([axes.get_window_extent().height for axes in drawing.axes] for drawing in drawings)
+    assert min(many_lines) > 0.8 * min(few)
 
 
 def test_names_with_dollars_and_of_other_scripts_are_drawn(tmp_path: Path) -> None:

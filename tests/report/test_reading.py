@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from poise import store
 from poise.errors import Damaged, UserError
 from poise.report.figures import numbers
-from poise.report.reading import configurations, read_run, read_runs
+from poise.report.reading import baselines, configurations, read_run, read_runs
 
 from .conftest import Write, dump
 
@@ -218,6 +219,19 @@ def test_a_memory_that_was_not_written_is_the_usual_one(write: Write) -> None:
     assert read_run(write("none", memory={**unsaid, "per_class": 0})).configuration() != run.configuration()
 
 
+def test_a_run_of_before_there_were_optimisers_has_that_of_then(write: Write) -> None:
+    """It was SGD with the steps of the method; of a bare result that is not known."""
+    now = {"batch": 128, "optimiser": "sgd", "decay": "steps", "warmup": 0.0}
+    run, older = read_run(write("run", **now)), read_run(write("older", batch=128))
+    assert older.configuration() == run.configuration()
+    assert read_run(write("adamw", **{**now, "optimiser": "adamw"})).configuration() != older.configuration()
+    assert "optimiser" not in read_run(write("bare") / "result.json").recipe
+    tensors = {"weight": torch.zeros(2)}
+    store.write_tensors(older.path / "phase-0.safetensors", tensors, {}, kind="phase 0")
+    begun = {"start": str(older.path), "start_fingerprint": store.digest_of_tensors(tensors)}
+    assert read_runs([write("started", **now, **begun)])[0][0].other_start == {}
+
+
 def test_a_leak_audit_is_marked_before_it_is_finished(write: Write) -> None:
     assert read_run(write("leak", policy="race", finished=False, more={"leak": True})).policy_label == "race (leak)"
     assert read_run(write("done", policy="race", more={"leak": True})).policy_label == "race (leak)"
@@ -305,3 +319,50 @@ def test_another_source_of_an_own_network_is_another_row(write: Write) -> None:
     assert [row.label for row in rows] == ["lucir, fixed, net_source=aaaaaaaa", "lucir, fixed, net_source=bbbbbbbb"]
     (paths[0] / "phase-0.safetensors").write_bytes(b"torn")
     assert read_run(paths[0]).net_source is None
+
+
+def test_the_source_of_an_own_network_is_that_with_which_the_run_began(write: Write) -> None:
+    """Its final model may have been written again after the file was changed."""
+    path = write("run", net="/home/me/net.py:make")
+    for file, kind, digest in (("model.safetensors", "learner", "b"), ("phase-0.safetensors", "phase 0", "a")):
+        meta = {"net_info": {"word": "/home/me/net.py:make", "digest": digest * 32}}
+        store.write_tensors(path / file, {}, meta if kind == "learner" else {"learner": meta}, kind=kind)
+    assert read_run(path).net_source == "aaaaaaaa"
+    machine = store.read_json(path / "machine.json")
+    dump(path / "machine.json", {**machine, "versions": {"the network": "c" * 32}})
+    assert read_run(path).net_source == "cccccccc"
+
+
+def test_another_source_of_an_own_method_or_policy_is_another_row(write: Write) -> None:
+    """One of each seed or not: both are shown. A policy is compared with runs of the same method, not policy."""
+    versions = [("a", None), ("b", None), ("a", "c"), ("a", "d"), ("b", "d")]
+    paths = []
+    for at, (method, policy) in enumerate(versions):
+        path = write(f"run-{at}", method="mine", policy="ours" if policy else "fixed")
+        sources = {"method mine": method * 32, **({"policy ours": policy * 32} if policy else {}), "method other": "x"}
+        dump(path / "machine.json", {**store.read_json(path / "machine.json"), "versions": sources})
+        paths.append(path)
+    rows = configurations(read_runs(paths)[0])
+    assert [row.label for row in rows] == [
+        "mine, fixed, method_source=aaaaaaaa",
+        "mine, fixed, method_source=bbbbbbbb",
+        "mine, ours, method_source=aaaaaaaa, policy_source=cccccccc",
+        "mine, ours, method_source=aaaaaaaa, policy_source=dddddddd",
+        "mine, ours, method_source=bbbbbbbb, policy_source=dddddddd",
+    ]
+    found = baselines(rows)
+    assert [rows.index(found[row.label]) for row in rows[2:]] == [0, 0, 1]
+
+
+def test_a_run_that_was_resumed_with_other_code_of_ones_own_is_another_row(write: Write) -> None:
+    paths = [write(f"run-{seed}", method="mine", seed=seed) for seed in range(3)]
+    other = {"exact": False, "differs": ["the code of method mine was changed"]}
+    resumes: list[list[dict[str, Any]]] = [[], [{"exact": True}], [other]]
+    for path, resumed in zip(paths, resumes, strict=True):
+        about = {"versions": {"method mine": "a" * 32}, "resumes": resumed}
+        dump(path / "machine.json", {**store.read_json(path / "machine.json"), **about})
+    rows = configurations(read_runs(paths)[0])
+    assert {row.label: len(row.runs) for row in rows} == {
+        "mine, fixed, method_source=aaaaaaaa": 2,
+        "mine, fixed, method_source=aaaaaaaa+changed": 1,
+    }

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from poise.errors import UserError
 from poise.experiment import load_recipe
 from poise.methods import make_method
 from poise.recipes import recipe_names
@@ -540,6 +541,25 @@ def test_times_without_phase_0_are_marked_and_not_compared_with_those_with_it(wr
     assert not time_table([whole]).rows[0][0].notes
 
 
+def test_times_after_phase_0_are_compared_where_only_some_runs_trained_it(write: Write) -> None:
+    def timed(name: str, total: float, phase_0: float, **keys: Any) -> RunRecord:
+        seconds = {"train": 1.0, "policy": 0.0, "evaluate": 1.0, "total": total, "phase_0": phase_0}
+        return read_run(write(name, setting="tfh", more={"seconds": seconds}, **keys))
+
+    whole = timed("whole", 20.0, 12.0)
+    tuned = timed("tuned", 25.0, 1.0, start="/runs/x", policy="online")
+    table = time_table([whole, tuned])
+    assert table.records[1]["ratio"] == pytest.approx(24 / 8)
+    assert [note.text for note in table.rows[1][-1].notes] == ["after phase 0"]
+    assert [record["ratio_after_phase_0"] for record in table.records] == [0, 1]
+    (ratio,) = [row["ratio"] for row in time_table([whole, timed("alike", 40.0, 12.0, policy="online")]).records[1:]]
+    assert ratio == pytest.approx(2), "of the totals, where phase 0 is in both"
+    older = read_run(write("older", setting="tfh", seed=1, seconds=20.0))
+    assert time_table([whole, older, tuned]).records[1]["ratio"] is None, "of one run it is not known"
+    with pytest.raises(UserError, match="phase_0 is '1', which is not a number"):
+        timed("torn", 20.0, "1")  # type: ignore[arg-type]
+
+
 def test_stored_images_and_the_list_of_runs(write: Write) -> None:
     runs = [read_run(write("a")), read_run(write("b", finished=False, method="icarl"))]
     assert [row["stored"] for row in stored_table(runs).records if row["row"] == "lucir, fixed"] == [20, 40, 60]
@@ -571,6 +591,16 @@ def test_rows_are_called_by_what_sets_them_apart(write: Write) -> None:
         "lucir, fixed · other",
         "lucir, fixed, epochs=160 · toy",
         "lucir, fixed, epochs=20 · toy",
+    ]
+
+
+def test_long_class_orders_are_shortened_and_still_told_apart(write: Write) -> None:
+    orders = [[*range(100)], [*range(99), 100], 1993]
+    rows = configurations([read_run(write(str(at), order=order)) for at, order in enumerate(orders)])
+    assert [row.label for row in rows] == [
+        "lucir, fixed, order=[0,1,2,3,… 100 in all]",
+        "lucir, fixed, order=[0,1,2,3,… 100 in all] (2)",
+        "lucir, fixed, order=1993",
     ]
 
 

@@ -154,6 +154,11 @@ def test_pairs_are_told_apart_by_when_their_actions_differ() -> None:
 
 def test_runs_that_differ_in_more_than_their_actions_are_not_compared() -> None:
     assert differences([course([0, 1], [8, 7]), course([1, 1], [4, 6], seed=1, name="other")]) == ([], [])
+    one, other = course([0, 1], [8, 7]), course([1, 1], [4, 6], name="other")
+    assert differences([one, other]) != ([], [])
+    for key, value in {"net": "resnet18", "batch": 64, "options": {"lambda_base": 1}, "first_lr": 0.01}.items():
+        assert differences([one, replace(other, recipe={**other.recipe, key: value})]) == ([], []), key
+    assert differences([replace(one, phase_0="a"), replace(other, phase_0="b")]) == ([], [])
     assert fast_mixing([course([0, 1], [8, 7])]) == ""
     assert fast_mixing([course([0, 0], [8, 7]), course([1, 1], [8, 7], name="other")]) == "", (
         "constant actions never meet again"
@@ -222,3 +227,13 @@ def test_the_text_of_several_runs() -> None:
     assert "keeping the last decision loses 65.00 points" in text
     many = [run(JOURNAL, f"run {seed}", seed=seed) for seed in range(13)]
     assert assumptions(many).startswith("1 of 13 runs, seed 0")
+
+
+def test_a_copy_of_a_run_is_no_further_pair() -> None:
+    """Nor is it measured again; another run of the same keys in which something else happened is."""
+    one, other = course([0, 1], [8, 7]), course([1, 1], [4, 6], name="other")
+    one = replace(one, trials=run(JOURNAL).trials)
+    text = assumptions([one, other])
+    assert "10.00 (1 pairs)" in text
+    assert assumptions([one, other, replace(other, name="copy"), replace(one, name="again")]) == text
+    assert "(2 pairs)" in assumptions([one, other, course([1, 1], [5, 6], name="third")])

@@ -29,6 +29,11 @@ def test_a_probe_knows_the_best_constant_action_of_its_phase() -> None:
     found = {each.name: judge_by_probes(each, [table]) for each in runs}
     assert found["other seed"] is None
     assert found["off the grid"] is None
+    whole = {"batch": 128, "net": "small"}
+    older = probe((0.05, 0.1, 0.01), recipe={**RECIPE, **whole}, exam={"name": "test", "images": EXAM})
+    assert judge_by_probes(run("whole", 0.1, **whole, optimiser="sgd", decay="steps", warmup=0.0), [older])
+    assert judge_by_probes(run("another network", 0.1, **{**whole, "net": "resnet32"}), [older]) is None
+    assert judge_by_probes(run("bare", 0.1), [older]), "of a bare result that is not known"
     hindsight = {name: each for name, each in found.items() if each is not None}
     (record,) = regret_table(runs[:1], hindsight).records
     assert record["judged_by"] == "probe of phase 1"

@@ -29,7 +29,7 @@ def report(
     look = partial(gather_with_studies, paths)
     found = watch(look, out, every, say) if watching and out is not None else look()
     if not found.runs and not found.texts:
-        raise UserError(f"{found.unread[0].path} {found.unread[0].reason}")
+        raise found.unread[0].error
     say(*(f"not read: {each.path} {each.reason}" for each in found.unread))
     show(found.text())
     if out is not None:

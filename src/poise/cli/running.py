@@ -20,6 +20,7 @@ from poise.experiment import (
     Watcher,
     complete,
     describe_plan,
+    in_order,
     load_recipe,
     make_plan,
     make_tracker,
@@ -46,7 +47,7 @@ def words_to_plan(
         words, recipe = [recipe, *words], DEFAULT_RECIPE
     words += [f"seed={seed}"] if seed is not None else []
     parse_once(words)
-    return make_plan(recipe, load_recipe(recipe, words), open_outlined if outlined else None)
+    return make_plan(recipe, load_recipe(recipe, in_order(words)), open_outlined if outlined else None)
 
 
 @contextmanager

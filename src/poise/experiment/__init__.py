@@ -19,6 +19,7 @@ from poise.experiment.progress import Lines, Quiet, Watcher, make_watcher
 from poise.experiment.ranks import Follower, open_ranks
 from poise.experiment.recipe import (
     Recipe,
+    in_order,
     load_recipe,
     make_recipe,
     parse_once,
@@ -57,6 +58,7 @@ __all__ = [
     "describe_plan",
     "describe_sweep",
     "ignore_signals",
+    "in_order",
     "load_recipe",
     "make_plan",
     "make_recipe",

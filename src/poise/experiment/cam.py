@@ -25,6 +25,7 @@ from poise.files import open_plain
 from poise.learner import Learner
 from poise.places import is_pack
 from poise.report import Figure, RunRecord, Subject, cam_figure, load_result, look, reason_for, run_of_result
+from poise.runfolder import saved_recipe
 
 log = logging.getLogger(__name__)
 
@@ -70,16 +71,17 @@ def report_maps(paths: Sequence[Path]) -> list[Figure]:
     Of runs that differ only by their seed, the one with the lowest seed is shown. A run whose model cannot be read is
     left out, with a warning, and the next seed takes its place.
     """
-    groups: dict[tuple[str, str, str], dict[tuple[str, str], list[tuple[int, Path]]]] = {}
+    groups: dict[tuple[str, str, str], dict[tuple[str, str, str], list[tuple[int, Path]]]] = {}
     for path in paths:
         with _warn_if_unreadable(path):
             run, saved = _read_finished_run(path), store.read_json(RunFolder(path).recipe)
             runs = groups.setdefault((run.data, run.exam, str(saved["fingerprint"])), {})
-            runs.setdefault((run.setting, _describe(run)), []).append((run.seed, path))
+            chosen = replace(run, recipe=saved_recipe(saved["recipe"])).configuration()
+            runs.setdefault((run.setting, _describe(run), chosen), []).append((run.seed, path))
     found: list[Figure] = []
     for (data, exam, _), runs in sorted(groups.items()):
-        chosen = (_first_readable(path for _, path in sorted(alike)) for _, alike in sorted(runs.items()))
-        shown = (each for each in chosen if each is not None)
+        opened = (_first_readable(path for _, path in sorted(alike)) for _, alike in sorted(runs.items()))
+        shown = (each for each in opened if each is not None)
         while some := list(islice(shown, MOST_RUNS)):
             name = "-".join(["activation-maps", data, *([exam] if exam != "test" else []), str(len(found) + 1)])
             figure = _exam_maps(some)
@@ -201,16 +203,18 @@ def _phase_of(label: int, stream: Stream) -> int | None:
 
 
 def _labels(paths: Sequence[Path], runs: Sequence[RunRecord | None]) -> list[str]:
-    """A label for each run or saved learner, with seeds and numbers only where labels would be equal."""
+    """A label for each run or saved learner: with seeds, then folders, then numbers where labels would be equal."""
     plain = [path.stem if run is None else _describe(run) for path, run in zip(paths, runs, strict=True)]
-    seeded = [
-        f"{label}, seed {run.seed}" if run is not None and plain.count(label) > 1 else label
-        for label, run in zip(plain, runs, strict=True)
-    ]
-    return [
-        f"{label}, {seeded[: index + 1].count(label)}" if seeded.count(label) > 1 else label
-        for index, label in enumerate(seeded)
-    ]
+    seeded = _add_to_equal(plain, ["" if run is None else f"seed {run.seed}" for run in runs])
+    places = [path.parent if run is None else path for path, run in zip(paths, runs, strict=True)]
+    named = _add_to_equal(seeded, [place.resolve().name for place in places])
+    return _add_to_equal(named, [str(named[: index + 1].count(label)) for index, label in enumerate(named)])
+
+
+def _add_to_equal(labels: Sequence[str], words: Sequence[str]) -> list[str]:
+    """The labels, those that are not the only one of their kind with these words."""
+    pairs = zip(labels, words, strict=True)
+    return [f"{label}, {word}" if word and labels.count(label) > 1 else label for label, word in pairs]
 
 
 def _read_finished_run(path: Path) -> RunRecord:

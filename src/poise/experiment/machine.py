@@ -16,13 +16,14 @@ import torch
 from poise import store
 from poise.experiment.contents import check_machine
 from poise.experiment.provenance import SAID_BY_SOURCE, libraries, versions
+from poise.runfolder import OWN_NETWORK, say_changed_code
 from poise.schema import contents_of
 from poise.training import Backend, changed_switches, read_switches
 
 log = logging.getLogger(__name__)
 
 #: With what the names of code of one's own begin, among the versions.
-OWN: Final = ("method ", "policy ", "the network")
+OWN: Final = ("method ", "policy ", OWN_NETWORK)
 
 
 def describe_machine(
@@ -101,7 +102,7 @@ def _switches_then(machine: Mapping[str, Any]) -> dict[str, Any]:
 def _say_changed(name: str, then: Mapping[str, Any], present: Mapping[str, Any]) -> str:
     """What another version of something is called; of code without versions, that it was changed."""
     if name.startswith(OWN):
-        return f"the code of {name} was changed"
+        return say_changed_code(name)
     if name != "poise_source":
         return f"{name} {then[name]} then, {name} {present[name]} now"
     old, new = (f"poise {each.get('poise_commit') or each.get('poise')}" for each in (then, present))

@@ -37,6 +37,7 @@ from poise.runfolder import CROSSVAL, RECIPE, saved_recipe
 from poise.schema import anything, check, contents_of, fitting_together, keyed, mapped, text
 from poise.training import Executor, Workload
 from poise.tuning import tuner_names
+from poise.words import counted
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,20 @@ class Plan:
     def notes(self) -> list[str]:
         """Lines for the user about what was chosen for the data, and about keys that change nothing."""
         chosen = [note.replace(f"net {self.source.net}", f"net {self.settings.net}") for note in self.source.notes]
-        return [*chosen, *self.settings.remarks()]
+        return [*chosen, *self.settings.remarks(), *self._remark_on_allocation()]
+
+    def _remark_on_allocation(self) -> list[str]:
+        """A line where RMM's ρ are listed for another number of phases than there are."""
+        listed, phases = self.settings.memory.allocation, len(self.stream)
+        if not isinstance(listed, tuple) or len(listed) == phases:
+            return []
+        given, last = len(listed), f"{listed[-1]:g}"
+        used = (
+            f"{last} stays in force from phase {given} on"
+            if given < phases
+            else f"those after the first {phases} are not used"
+        )
+        return [f"memory.allocation lists {counted(given, 'number')} for {counted(phases, 'phase')}: {used}"]
 
     def __reduce__(self) -> tuple[Callable[..., Plan], tuple[str, Recipe]]:
         return make_plan, (self.name, self.recipe)  # words, of which the same plan is made elsewhere
@@ -244,7 +258,10 @@ def reopen(path: Path) -> tuple[RunFolder, Plan]:
         keyed({"name": text, "recipe": mapped(anything), "fingerprint": text})(saved, "")
         _refuse_unregistered(saved["recipe"], path)
         with fitting_together():
-            recipe = make_recipe(saved_recipe(saved["recipe"]))
+            try:
+                recipe = make_recipe(saved_recipe(saved["recipe"]))
+            except UserError as error:
+                raise UserError(f"{folder.recipe}: {error}") from error
     _refuse_vanished(recipe.data, folder)
 
     def open_same(data: str, size: int | None) -> Source:
@@ -260,10 +277,15 @@ def _refuse_unregistered(recipe: Mapping[str, Any], path: Path) -> None:
     """Refuse the run of a method or policy that nobody registered here: it can only be the user's own."""
     for key, known in (("method", METHODS), ("policy", tuner_names())):
         if isinstance(word := recipe.get(key), str) and word not in known:
-            raise UserError(
-                f"{path} uses the {key} '{word}' of your own, which is not registered here; give this command through "
-                f"the file that registers it, e.g. 'python FILE.py resume {path}'"
-            )
+            raise not_registered(f"{path} uses the {key} '{word}'")
+
+
+def not_registered(use: str) -> UserError:
+    """The error about a use of the user's own code that this command does not know."""
+    return UserError(
+        f"{use} of your own, which is not registered here; give this command through the file that registers it, with "
+        "'python FILE.py' in place of 'poise'"
+    )
 
 
 def _refuse_vanished(data: str, folder: RunFolder) -> None:

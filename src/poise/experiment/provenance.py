@@ -10,9 +10,10 @@ import platform
 import subprocess
 import sys
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, partial
 from importlib import metadata
 from pathlib import Path
+from types import FunctionType
 from typing import Any, Final
 
 import torch
@@ -72,20 +73,28 @@ def own_sources(made: Mapping[str, object]) -> dict[str, str]:
 
     What was typed into a shell has no file, and is left out too.
     """
-    found = {name: _own_files(each) for name, each in made.items()}
-    return {name: " ".join(map(files.digest_of_text, paths)) for name, paths in found.items() if paths}
+    found = {name: _without_partial(each) for name, each in made.items()}
+    digests = {name: _digest_own(each) for name, each in found.items() if isinstance(each, type | FunctionType)}
+    return {name: digest for name, digest in digests.items() if digest}
 
 
-def _own_files(made: object) -> list[Path]:
+def _without_partial(made: object) -> object:
+    """The class or function that `functools.partial` was given."""
+    while isinstance(made, partial):
+        made = made.func
+    return made
+
+
+def _own_files(made: type | FunctionType) -> list[Path]:
     """The files of a class and its bases, or of a function, that belong neither to poise nor to Python."""
     found = dict[Path, None]()
     for part in made.__mro__ if isinstance(made, type) else (made,):
-        top = str(getattr(part, "__module__", "")).partition(".")[0]
+        top = str(part.__module__).partition(".")[0]
         if top in (poise.__name__, *sys.stdlib_module_names):
             continue
         try:
-            path = Path(inspect.getsourcefile(part) or "")  # type: ignore[arg-type]
-        except (TypeError, OSError):  # neither a class nor a function; typed into a shell
+            path = Path(inspect.getsourcefile(part) or "")
+        except (TypeError, OSError):  # typed into a shell
             continue
         if path.is_file():
             found[path] = None
@@ -130,6 +139,11 @@ def _git(folder: Path, *words: str) -> subprocess.CompletedProcess[str] | None:
         return subprocess.run(command, capture_output=True, text=True, check=False, timeout=10, env=quiet)
     except (OSError, subprocess.TimeoutExpired):
         return None
+
+
+@cache
+def _digest_own(made: type | FunctionType) -> str:
+    return " ".join(map(files.digest_of_text, _own_files(made)))
 
 
 @cache

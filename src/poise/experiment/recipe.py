@@ -296,19 +296,28 @@ def parse_once(overrides: Sequence[str]) -> dict[str, Any]:
         if key in found:
             raise UserError(f"{key} is given twice, as {shown(found[key])} and {shown(value)}; give it once")
         for other, before in found.items():
-            if _contradict(other, before, key):
+            if _contradict(other, before, key, value):
                 raise UserError(f"{other} and {key} are both given, and one would undo the other; give one of them")
         found[key] = value
     return found
 
 
-def _contradict(earlier: str, value: object, later: str) -> bool:
+def in_order(overrides: Sequence[str]) -> list[str]:
+    """The overrides, a whole table such as `memory=20` before keys of it, which then add to it; no two contradict."""
+    return sorted(overrides, key=lambda text: text.partition("=")[0].count("."))
+
+
+def _contradict(one: str, value: object, other: str, another: object) -> bool:
     """Whether one of two overrides would undo the other: a table and a key of it, or two sizes of the memory."""
-    if {earlier, later} == {"memory.per_class", "memory.total"}:
+    if {one, other} == {"memory.per_class", "memory.total"}:
         return True
-    if earlier == "memory" and isinstance(value, int):  # short for memory.per_class, beside which there are other keys
-        return later in ("memory.per_class", "memory.total")
-    return later.startswith(f"{earlier}.") or earlier.startswith(f"{later}.")
+    for whole, size, key in ((one, value, other), (other, another, one)):
+        if key.startswith(f"{whole}."):
+            short = whole == "memory" and isinstance(
+                size, int
+            )  # for memory.per_class, beside which there are other keys
+            return not short or key in ("memory.per_class", "memory.total")
+    return False
 
 
 def _set(values: dict[str, Any], path: list[str], value: object) -> None:

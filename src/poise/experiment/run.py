@@ -30,7 +30,7 @@ from poise.learner import Learner, LearnerState, save_state, try_step
 from poise.meter import Meter
 from poise.nets import file_digest, named_info, named_modules
 from poise.policies import POLICIES
-from poise.runfolder import START_FINGERPRINT
+from poise.runfolder import OWN_NETWORK, SECONDS_PHASE_0, START_FINGERPRINT
 from poise.schema import contents_of
 from poise.training import Event, Executor, TrialDone, TrialStep, TuningDone, Work, World, trained_images
 from poise.tuning import Reward
@@ -187,7 +187,7 @@ class Run:
             f"policy {settings.policy}": POLICIES.get(settings.policy),
         }
         net = file_digest(settings.net)
-        return {**own_sources(made), **({"the network": net} if net is not None else {})}
+        return {**own_sources(made), **({OWN_NETWORK: net} if net is not None else {})}
 
     def _from_the_beginning(self, learner: Learner, train: ImageSet, examiner: Examiner) -> Running:
         machine = describe_machine(self.folder.path, learner.backend, *self._modules, sources=self._own_sources)
@@ -258,6 +258,9 @@ class Run:
         exam = examiner.examine(learner, phase)
         self.findings.seconds["evaluate"] += time.monotonic() - began
         self._keep(exam, learner)
+        if phase == 0:
+            self._count_total()
+            self.findings.seconds[SECONDS_PHASE_0] = self.findings.seconds["total"]
         self._checkpoint(learner)
 
     def _show(self, event: Event, meter: Meter) -> None:

@@ -12,7 +12,7 @@ from poise.data import Budget
 from poise.errors import UserError
 from poise.experiment.contents import check_phase_0
 from poise.experiment.folder import RunFolder
-from poise.experiment.plan import Plan
+from poise.experiment.plan import Plan, not_registered
 from poise.learner import LearnerState, Lookup, Settings
 from poise.methods import is_registered
 from poise.schema import check, contents_of
@@ -74,10 +74,7 @@ def _refuse_other_identity(path: Path, theirs: Mapping[str, Any], identity: Mapp
 def _refuse_unregistered(path: Path, method: str) -> None:
     """Refuse a phase 0 of a method of one's own that is not there: how its network is made is not known here."""
     if not is_registered(method):
-        raise UserError(
-            f"start={path} was trained with the method '{method}' of your own, which is not registered here; give this "
-            "command through the file that registers it, e.g. 'python FILE.py run …'"
-        )
+        raise not_registered(f"start={path} was trained with the method '{method}'")
 
 
 def _refuse_other_network(path: Path, there: str, here: str) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Final
 from poise.data.sources import open_source
 from poise.errors import UserError, check_plain, shown, suggestion
 from poise.experiment.plan import Opening, Plan, make_plan
-from poise.experiment.recipe import Recipe, make_recipe
+from poise.experiment.recipe import Recipe, in_order, make_recipe, parse_once
 from poise.recipes import SWEEP_KEYS, parse_toml, read_recipe, read_toml
 from poise.recipes.keys import LIST_KEYS, flat_keys
 from poise.runfolder import REPORT
@@ -233,9 +233,11 @@ def _check_count(path: Path, cells: int) -> None:
 
 
 def _cell(row: _Row, fixed: dict[str, Any], chosen: dict[str, Any], opening: Opening) -> Cell:
-    keys = {**dict(flat_keys(fixed)), **dict(flat_keys(row.keys)), **chosen}
-    words = [f"{key}={toml_value(value)}" for key, value in keys.items()]
+    general, own, listed = map(_as_words, (dict(flat_keys(fixed)), dict(flat_keys(row.keys)), chosen))
     try:
+        for words in ([*general, *listed], [*own, *listed]):
+            parse_once(words)
+        words = [*in_order(general), *in_order(own), *in_order(listed)]  # a cell may change what holds for all
         plan = make_plan(row.recipe, make_recipe(read_recipe(row.recipe), words), opening)
     except UserError as error:
         raise UserError(f"{row.place}: {error}") from error
@@ -245,6 +247,10 @@ def _cell(row: _Row, fixed: dict[str, Any], chosen: dict[str, Any], opening: Ope
     name = "-".join([row.folder, *(_as_name(f"{key}={value}").replace("\\", "-") for key, value in chosen.items())])
     _check_folder(name, row.place)
     return Cell(name, plan)
+
+
+def _as_words(keys: Mapping[str, Any]) -> list[str]:
+    return [f"{key}={toml_value(value)}" for key, value in keys.items()]
 
 
 def _check_length(name: str, row: _Row) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from poise import store
-from poise.errors import PoiseError, UserError
+from poise.errors import Damaged, PoiseError, UserError
 from poise.report.reading import check_result, run_folders_below
 from poise.runfolder import PROBE, RESULT
 
@@ -17,18 +17,24 @@ log = logging.getLogger(__name__)
 def add_digests(paths: Sequence[Path]) -> Iterator[tuple[Path, bool]]:
     """Give each result at these paths its digest, where it has none; each file, and whether it was changed for that.
 
-    A path is a result, a table of `poise probe`, a run folder, or a folder of those. A file that does not match its
-    digest, or is neither, is said aloud, and the last of them raises once all files were looked at.
+    A path is a result, a table of `poise probe`, a run folder, or a folder of those. What is none of these, or does not
+    match its digest, is said aloud, and the last of them raises once all paths were looked at; damage counts most.
     """
     failed: list[PoiseError] = []
     for path in paths:
-        for file in _results_at(path):
+        try:
+            files = _results_at(path)
+        except PoiseError as error:
+            failed.append(error)
+            continue
+        for file in files:
             try:
                 added = _add_digest(file)
             except PoiseError as error:
                 failed.append(error)
                 continue
             yield file, added
+    failed.sort(key=lambda error: isinstance(error, Damaged))
     for fault in failed[:-1]:
         log.warning("%s", fault)
     if failed:

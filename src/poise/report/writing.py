@@ -23,7 +23,7 @@ from poise.errors import UserError
 from poise.report.figures import Figure, describe_figures
 from poise.report.figures.print import save_all
 from poise.report.page.page import Contents, make_page
-from poise.report.reading import RunRecord, UnreadPath, read_runs, reason_for
+from poise.report.reading import RunRecord, UnreadPath, read_runs
 from poise.report.tables import Hindsight, make_tables
 from poise.report.tables.table import csv_of_rows
 from poise.report.tables.text import comparison_table
@@ -118,7 +118,7 @@ class Report:
             if failure is None:
                 kept.append(run)
             else:
-                unread.append(UnreadPath(run.path, reason_for(run.path, failure)))
+                unread.append(UnreadPath.because(run.path, failure))
         return replace(self, runs=kept, unread=unread)
 
 

@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from poise.actions import Action
 from poise.policies.simulate import rank_correlation
 from poise.report import RunRecord, align_columns
-from poise.runfolder import TRAINING_KEYS
+from poise.runfolder import POLICY_KEYS
 from poise.studies.probe_table import ProbeTable
 
 Array = NDArray[np.float64]
@@ -205,8 +205,9 @@ def differences(runs: Sequence[RunRecord]) -> tuple[list[float], list[float]]:
     actions = {
         run.name: [Action(**{**phase.action, "classifier": "auto"}) for phase in run.phases[1:]] for run in known
     }
+    alike = {run.name: (run.seed, run.configuration((*POLICY_KEYS, "action"))) for run in known}
     for one, other in itertools.combinations(known, 2):
-        if any(one.recipe.get(key) != other.recipe.get(key) for key in TRAINING_KEYS):
+        if alike[one.name] != alike[other.name] or not one.may_share_phase_0(other):
             continue
         mine, theirs = actions[one.name], actions[other.name]
         for phase in range(1, min(len(one.phases), len(other.phases))):
@@ -291,7 +292,7 @@ def _beginnings(group: Sequence[ProbeTable]) -> str:
 
 def assumptions(runs: Sequence[RunRecord]) -> str:
     """What finished runs say about both assumptions; empty where none of them tuned anything."""
-    done = [run for run in runs if run.finished]
+    done = _leave_out_copies([run for run in runs if run.finished])
     if not any(run.trials for run in done):
         return ""
     seed = min(run.seed for run in done)
@@ -299,6 +300,17 @@ def assumptions(runs: Sequence[RunRecord]) -> str:
     note = f"{len(shown)} of {len(done)} runs, seed {seed}\n\n" if len(shown) < len(done) else ""
     text = "\n\n".join(text for text in (*map(slow_change, shown), fast_mixing(shown)) if text)
     return text and f"{note}{text}"
+
+
+def _leave_out_copies(runs: Sequence[RunRecord]) -> list[RunRecord]:
+    """Those in which something else happened than in an earlier one of the same keys and seed."""
+    known: dict[tuple[str, int], list[RunRecord]] = {}
+    for run in runs:
+        same = known.setdefault((run.configuration(), run.seed), [])
+        if all(run.phases != other.phases for other in same):
+            same.append(run)
+    kept = {id(run) for same in known.values() for run in same}
+    return [run for run in runs if id(run) in kept]
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,8 +13,16 @@ from numpy.typing import NDArray
 from poise import store
 from poise.actions import Action, AxisValue
 from poise.errors import PoiseError
-from poise.report import Hindsight, Report, RunRecord, UnreadPath, gather, reason_for
-from poise.runfolder import FULL, PROBE, TRAINING_KEYS
+from poise.report import Hindsight, Report, RunRecord, UnreadPath, gather
+from poise.runfolder import (
+    FULL,
+    PHASE_0_KEYS,
+    PROBE,
+    TRAINING_KEYS,
+    is_whole,
+    saved_recipe,
+    without_empty_keys,
+)
 from poise.studies.assumptions import assumptions, beginnings
 from poise.studies.probe_file import check_probe
 from poise.studies.probe_table import ProbeTable, probe_summary
@@ -36,7 +45,7 @@ def gather_with_studies(paths: Sequence[Path]) -> Report:
             together = beginnings([*probes, probe])
             probes, summaries = [*probes, probe], [*summaries, summary]
         except Exception as error:
-            unread.append(UnreadPath(path, reason_for(path, error)))
+            unread.append(UnreadPath.because(path, error))
     report, held = replace(report, unread=[*report.unread, *unread]).without_failing(lambda it: assumptions(it.runs))
     report, hindsight = report.without_failing(lambda it: _hindsight(it.runs, probes))
     texts = [("How far the paper's assumptions held", held)]
@@ -66,8 +75,7 @@ def judge_by_probes(run: RunRecord, probes: Sequence[ProbeTable]) -> Hindsight |
     phases: list[int] = []
     for probe in probes:
         phase = int(probe.table["phase"])
-        same = all(run.recipe.get(key) == probe.table["recipe"].get(key) for key in TRAINING_KEYS)
-        if same and probe.has_exam and phase < len(run.phases):
+        if _trains_alike(run, probe.table["recipe"]) and probe.has_exam and phase < len(run.phases):
             arm = _arm(probe, run.phases[phase].action)
             if arm is not None and (not exams or len(probe.space) == len(exams[0])):
                 length = FULL if probe.table["full"] else probe.lengths[-1]
@@ -77,6 +85,13 @@ def judge_by_probes(run: RunRecord, probes: Sequence[ProbeTable]) -> Hindsight |
     if not exams:
         return None
     return Hindsight(float(np.mean(exams, axis=0).max()), float(np.mean(own)), tuple(phases))
+
+
+def _trains_alike(run: RunRecord, recipe: Mapping[str, Any]) -> bool:
+    """Whether nothing but its actions may differ from those of a run of this recipe, as far as both are known."""
+    other = saved_recipe(recipe)
+    keys = (*TRAINING_KEYS, *(PHASE_0_KEYS if is_whole(run.recipe) and is_whole(other) else ()))
+    return all(without_empty_keys(run.recipe.get(key)) == without_empty_keys(other.get(key)) for key in keys)
 
 
 def _arm(probe: ProbeTable, action: Mapping[str, AxisValue]) -> int | None:

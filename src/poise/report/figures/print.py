@@ -7,6 +7,7 @@ state is left unchanged, and the same figure gives the same bytes of SVG.
 from __future__ import annotations
 
 import io
+import math
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 #: The formats a figure can be saved in.
 ENDINGS: Final = (".png", ".svg", ".pdf")
+#: Lines of a legend for which the panels of a figure have room; each further one makes it higher.
+USUAL_LINES: Final = 4
 
 _STYLE: Final[Mapping[str, Any]] = {
     **dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), "none"),
@@ -92,8 +95,12 @@ def draw(figure: Figure) -> Drawing:
 
     columns = min(figure.columns, len(figure.panels))
     rows = [figure.panels[start : start + columns] for start in range(0, len(figure.panels), columns)]
-    heights = [max(panel.size[1] for panel in row) + 0.3 * bool(figure.legend) / len(rows) for row in rows]
-    drawing = Drawing(figsize=(figure.panels[0].size[0] * columns, sum(heights)), layout="constrained")
+    width = figure.panels[0].size[0] * columns
+    side_by_side = max(1, min(len(figure.legend), int(width // 1.9)))
+    lines = math.ceil(len(figure.legend) / side_by_side)
+    below = 0.3 * bool(lines) + 0.2 * max(0, lines - USUAL_LINES)
+    heights = [max(panel.size[1] for panel in row) + below / len(rows) for row in rows]
+    drawing = Drawing(figsize=(width, sum(heights)), layout="constrained")
     grid = drawing.subplots(len(rows), columns, squeeze=False, height_ratios=heights)
     for place, axes in enumerate(grid.flat):
         if place < len(figure.panels):
@@ -104,7 +111,6 @@ def draw(figure: Figure) -> Drawing:
             axes.remove()
     if figure.legend:
         handles = [_legend_handle(style) for style in figure.legend.values()]
-        side_by_side = max(1, min(len(handles), int(drawing.get_size_inches()[0] // 1.9)))
         drawing.legend(handles, list(figure.legend), loc="outside lower center", ncols=side_by_side)
     return drawing
 

@@ -19,6 +19,8 @@ _CONDITIONS = (
     *("epochs", "net", "order", "images_per_class", "memory.per_class", "memory.total", "memory.reserve"),
     *("precision", "ranks", "net_source"),
 )
+#: Letters of a list in a label.
+_LONGEST = 40
 #: Before keys with which the phase 0 that a run started from was trained otherwise: they are said of every such row.
 _START = "start."
 
@@ -137,9 +139,11 @@ def _by_phase_0(alike: Sequence[RunRecord]) -> list[list[RunRecord]]:
     """
     rows: list[dict[tuple[StreamKind, int], RunRecord]] = [{}]
     found: list[list[RunRecord]] = [[]]
-    for run in sorted(alike, key=lambda run: run.recipe.get("start") is not None):
+    for run in sorted(alike, key=lambda run: run.starts_elsewhere):
         place = StreamKind.of(run), run.seed
-        number = next((n for n, row in enumerate(rows) if _may_share(row.get(place), run)), len(rows))
+        number = next(
+            (n for n, row in enumerate(rows) if place not in row or run.may_share_phase_0(row[place])), len(rows)
+        )
         if number == len(rows):
             rows.append({})
             found.append([])
@@ -164,10 +168,6 @@ def _repeated_runs(runs: Sequence[RunRecord]) -> list[RunRecord]:
     groups = [group for alike in _by_configuration(runs).values() for group in _by_phase_0(alike)]
     kept = {id(run) for group in groups for run in _one_run_per_seed(group)}
     return [run for run in runs if id(run) not in kept]
-
-
-def _may_share(one: RunRecord | None, other: RunRecord) -> bool:
-    return one is None or one.phase_0 is None or other.phase_0 is None or one.phase_0 == other.phase_0
 
 
 def distinguish(runs: Sequence[RunRecord]) -> list[str]:
@@ -323,4 +323,14 @@ def _with_numbers(labels: Mapping[str, str]) -> dict[str, str]:
 
 
 def _short(value: object) -> str:
-    return "–" if value is None else value if isinstance(value, str) else json.dumps(value).replace(" ", "")
+    """A value in a label; of a long list, such as a class order, the beginning.
+
+    >>> _short([*range(100)])
+    '[0,1,2,3,… 100 in all]'
+    """
+    if value is None or isinstance(value, str):
+        return "–" if value is None else value
+    text = json.dumps(value).replace(" ", "")
+    if isinstance(value, list) and len(text) > _LONGEST:
+        return f"{json.dumps(value[:4]).replace(' ', '')[: _LONGEST - 1].removesuffix(']')},… {len(value)} in all]"
+    return text

@@ -14,19 +14,21 @@ from pathlib import Path
 from typing import Any, Final
 
 from poise import store
-from poise.errors import PoiseError, UserError, kind_and_line, shown
+from poise.errors import Damaged, PoiseError, UserError, kind_and_line, shown
 from poise.recipes.keys import flat_keys
 from poise.report.reading.phase_0 import with_phase_0
-from poise.report.reading.runs import LABELS, PhaseRecord, RunRecord, TrialRecord
+from poise.report.reading.runs import DIGITS, LABELS, PhaseRecord, RunRecord, TrialRecord
 from poise.runfolder import (
     CROSSVAL,
     JOURNAL,
     MACHINE,
+    OWN_NETWORK,
     PAGE,
     PHASE_0,
     RECIPE,
     RESULT,
     SECONDS,
+    SECONDS_PHASE_0,
     START_FINGERPRINT,
     holds_more_after_phase_0,
     recipe_of_result,
@@ -39,7 +41,6 @@ from poise.words import one_line, one_line_each
 KEPT_JOURNAL: Final = f".{JOURNAL}{store.PACKED}"
 #: By how much the accuracies of a journal and of its result may differ, in percent.
 ROUNDING: Final = 1e-3
-_DIGITS: Final = 8  # of a digest, for a table
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,17 @@ class UnreadPath:
 
     path: Path
     reason: str
+    damaged: bool = False  # whether there is a file of poise's that is not as it was written
+
+    @classmethod
+    def because(cls, path: Path, error: Exception) -> UnreadPath:
+        """A path whose contents cannot be read or shown."""
+        return cls(path, reason_for(path, error), not isinstance(error, UserError | OSError))
+
+    @property
+    def error(self) -> PoiseError:
+        """The same as an error, for a command that needs this path."""
+        return (Damaged if self.damaged else UserError)(f"{self.path} {self.reason}")
 
 
 def read_runs(paths: Sequence[Path]) -> tuple[list[RunRecord], list[UnreadPath]]:
@@ -59,7 +71,7 @@ def read_runs(paths: Sequence[Path]) -> tuple[list[RunRecord], list[UnreadPath]]
         try:
             run = read_run(path, _free_name(path, taken))
         except Exception as error:
-            unread.append(UnreadPath(path, reason_for(path, error)))
+            unread.append(UnreadPath.because(path, error))
         else:
             runs.append(run)
             taken.add(run.name)
@@ -120,17 +132,24 @@ def read_run(path: Path, name: str | None = None) -> RunRecord:
     if result is not None and kind == RECIPE:
         _refuse_contradiction(path, saved.get("recipe"), result)
     run = _make_record(path, name or path.name, saved, result, events)
-    return replace(run, verified=verified, net_source=_read_net_source(path, run.recipe.get("net")))
+    return replace(run, verified=verified, net_source=_read_net_source(run))
 
 
-def _read_net_source(folder: Path, net: object) -> str | None:
-    """The beginning of the digest of the file that a network of one's own is made by, if that is how it is named."""
+def _read_net_source(run: RunRecord) -> str | None:
+    """The beginning of the digest of the file that a network of one's own is made by, if that is how it is named.
+
+    It is that of the code with which the run began, which older runs say in their models alone. A final model may have
+    been written again later.
+    """
+    net = run.recipe.get("net")
     if not isinstance(net, str) or ".py:" not in net:
         return None
-    for file, kind in ((store.FINAL_MODEL, "learner"), (PHASE_0, "phase 0")):
+    if (known := run.own_source(OWN_NETWORK)) is not None:
+        return known
+    for file, kind in ((PHASE_0, "phase 0"), (store.FINAL_MODEL, "learner")):
         with suppress(PoiseError, OSError, LookupError, TypeError):
-            meta = store.read_summary(folder / file, (), kind=kind).meta
-            return str(meta.get("learner", meta)["net_info"]["digest"])[:_DIGITS]
+            meta = store.read_summary(run.path / file, (), kind=kind).meta
+            return str(meta.get("learner", meta)["net_info"]["digest"])[:DIGITS]
     return None
 
 
@@ -346,7 +365,8 @@ def check_result(path: Path, result: Mapping[str, Any]) -> None:
     if not curve or not points or not isinstance(seconds, Mapping):
         raise UserError(f"{path} holds no result of a run")
     parts = [result, seconds, *curve]
-    names = [("average_accuracy", "last_accuracy", "average_forgetting"), SECONDS]
+    spent = [*SECONDS, *([SECONDS_PHASE_0] if SECONDS_PHASE_0 in seconds else [])]
+    names: list[Sequence[str]] = [("average_accuracy", "last_accuracy", "average_forgetting"), spent]
     names += [("phase", "classes", "accuracy", "accuracy_fc", "accuracy_ncm")] * len(curve)
     for part, needed in zip(parts, names, strict=True):
         for name in needed:

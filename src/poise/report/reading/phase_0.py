@@ -17,36 +17,43 @@ from poise.runfolder import PHASE_0, PHASE_0_KEYS, RECIPE, saved_recipe, without
 
 #: A start may have started elsewhere itself; so many folders are looked through.
 _DEEPEST: Final = 8
+#: In place of a fingerprint: a run trained its phase 0 itself, and no other run of the report has that one.
+_OWN: Final = "own"
 
 
 def with_phase_0(runs: Sequence[RunRecord]) -> list[RunRecord]:
-    """The runs, with what their phase 0 is recognised by and how it was trained, if any of them started elsewhere."""
-    if all(run.recipe.get("start") is None for run in runs):
-        return [*runs]
-    known = [replace(run, phase_0=run.phase_0 or _fingerprint(run.path)) for run in runs]
-    trained: dict[str, list[Mapping[str, Any]]] = {}
-    for run in known:
-        if run.phase_0 is not None and run.recipe.get("start") is None:
-            trained.setdefault(run.phase_0, []).append(run.recipe)
+    """The runs, with what their phase 0 is recognised by and how it was trained, where others of their seed have one.
+
+    Runs that trained their phase 0 themselves can only be told apart by it where another run started from one of them:
+    otherwise they repeat each other.
+    """
+    seeds = {str(run.recipe["seed"]) for run in runs if run.starts_elsewhere}
+    found = [run.phase_0 or (_fingerprint(run.path) if str(run.recipe["seed"]) in seeds else None) for run in runs]
+    begun = {phase_0 for run, phase_0 in zip(runs, found, strict=True) if run.starts_elsewhere}
+    trained: dict[str, list[dict[str, Any]]] = {}
+    known = []
+    for run, phase_0 in zip(runs, found, strict=True):
+        if phase_0 is not None and not run.starts_elsewhere:
+            trained.setdefault(phase_0, []).append(_phase_0_keys(run.recipe))
+        known.append(replace(run, phase_0=phase_0 if phase_0 is None or phase_0 in begun else _OWN))
     return [replace(run, other_start=_find_differences(run, trained)) for run in known]
 
 
 def _find_differences(run: RunRecord, trained: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
     """The keys with which its start was trained otherwise than the run says; empty where that is not known.
 
-    `trained` are the recipes by which the phases 0 of this report were trained.
+    `trained` are the keys by which the phases 0 of this report were trained.
     """
     start = run.recipe.get("start")
     if not isinstance(start, str) or run.phase_0 is None:
         return {}
     origin = _read_origin(start, run.phase_0) if run.phase_0 not in trained else None
-    recipes = trained.get(run.phase_0, [origin] if origin else [])
-    differences = [_compare(recipe, run.recipe) for recipe in recipes]
-    return min(differences, key=len, default={})
+    theirs = trained.get(run.phase_0, [_phase_0_keys(origin)] if origin else [])
+    own = _phase_0_keys(run.recipe)
+    return min((_compare(each, own) for each in theirs), key=len, default={})
 
 
-def _compare(theirs: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    there, here = _phase_0_keys(theirs), _phase_0_keys(own)
+def _compare(there: Mapping[str, Any], here: Mapping[str, Any]) -> dict[str, Any]:
     return {name: there.get(name) for name in sorted({*there, *here}) if there.get(name) != here.get(name)}
 
 

@@ -16,7 +16,15 @@ from poise.actions import Action, AxisValue
 from poise.files import file_word
 from poise.places import own_name
 from poise.policies import DEFAULT_POLICY
-from poise.runfolder import CHANCE_KEYS, backward_transfer, is_tuned, method_name, without_empty_keys
+from poise.runfolder import (
+    CHANCE_KEYS,
+    SECONDS_PHASE_0,
+    backward_transfer,
+    is_tuned,
+    method_name,
+    say_changed_code,
+    without_empty_keys,
+)
 from poise.spaces import FIRST_ONLINE
 
 #: What is done to training images beyond the augmentation of most methods, by the word of the recipe, as a label.
@@ -56,6 +64,8 @@ LABELS: Final = {
 AUTO: Final = "auto"
 #: The label of a row whose memory cannot be compared with a plain one without a word.
 MORE_HELD: Final = LABELS["more_after_phase_0"][0]
+#: So much of a digest is shown.
+DIGITS: Final = 8
 #: The word for a result without a digest: whether it was changed cannot be told.
 UNVERIFIED: Final = "unverified"
 #: The word for runs of which a table over seeds has another one with the same seed.
@@ -149,7 +159,7 @@ class RunRecord:
     net_source: str | None = None  # a digest of the file that its network is made by; None: no file, or not known
     fingerprint: str = ""  # what its images are recognised by, wherever they lie; empty where it is not recorded
     same_data: str | None = None  # the path at which another run of the report found the same images
-    phase_0: str | None = None  # what its state after phase 0 is recognised by, where that was needed and is known
+    phase_0: str | None = None  # what its state after phase 0 is recognised by, where another run may have the same
     other_start: Mapping[str, Any] = field(default_factory=dict)  # keys with which its `start` was trained otherwise
     verified: bool = True  # whether the result has a digest, which was found right; unfinished ones need none
 
@@ -231,13 +241,35 @@ class RunRecord:
         return int(self.recipe["seed"])
 
     @property
+    def starts_elsewhere(self) -> bool:
+        """Whether another run trained its phase 0, so that its seconds are without that training."""
+        return self.recipe.get("start") is not None
+
+    def may_share_phase_0(self, other: RunRecord) -> bool:
+        """Whether two runs of one seed are not known to have different phases 0."""
+        return self.phase_0 is None or other.phase_0 is None or self.phase_0 == other.phase_0
+
+    @property
     def computed(self) -> dict[str, Any]:
-        """Beside the recipe: precision, ranks where there were several, source of an own network; what is known."""
+        """Beside the recipe: precision, ranks where there were several, sources of one's own code; what is known."""
         asked = self.recipe.get("precision")
         precision = self.machine.get("precision") or (asked if asked != AUTO else None)
         ranks = (self.result or {}).get("ranks") or self.machine.get("ranks") or 1
         known = {"precision": precision, "ranks": ranks if ranks != 1 else None, "net_source": self.net_source}
+        known |= {f"{kind}_source": self.own_source(f"{kind} {self.recipe.get(kind)}") for kind in ("method", "policy")}
         return {name: value for name, value in known.items() if value}
+
+    def own_source(self, name: str) -> str | None:
+        """The beginnings of the digests of the files that code of one's own comes from, by its name in machine.json.
+
+        With `+changed` if the run was resumed with other code.
+        """
+        versions = self.machine.get("versions")
+        found = versions.get(name) if isinstance(versions, Mapping) else None
+        if not isinstance(found, str):
+            return None
+        changed = "+changed" if say_changed_code(name) in str(self.machine.get("resumes")) else ""
+        return " ".join(digest[:DIGITS] for digest in found.split()) + changed
 
     @property
     def exam(self) -> str:
@@ -300,8 +332,14 @@ class RunRecord:
 
     @property
     def seconds(self) -> Mapping[str, float]:
-        """`train`, `policy`, `evaluate`, `total`; empty while it is unfinished."""
+        """`train`, `policy`, `evaluate`, `total`, and of the latter `phase_0`; empty while it is unfinished."""
         return self.result["seconds"] if self.result else {}
+
+    @property
+    def seconds_after_phase_0(self) -> float | None:
+        """Of the total, what was spent after phase 0; None where that is not known."""
+        before = self.seconds.get(SECONDS_PHASE_0)
+        return self.seconds["total"] - before if before is not None else None
 
     @property
     def tuned(self) -> bool:
@@ -335,6 +373,8 @@ class RunRecord:
         if "data" in kept and self.same_data is not None:
             kept["data"] = self.same_data
         kept |= {"start": self.other_start, **self.computed}
-        if "policy" not in without:
+        if "policy" in without:
+            kept.pop("policy_source", None)
+        else:
             kept |= {"policy": self.policy, "labels": list(self.labels)}
         return json.dumps(without_empty_keys(kept), sort_keys=True)

@@ -23,8 +23,9 @@ from poise.runfolder import SECONDS
 
 TIME = (
     "Seconds, mean ± deviation over seeds; the ratio is that of the totals to the same method with its own "
-    "hyperparameters on the same processor or GPU, where either both trained phase 0 or both started after it. "
-    "Runs that shared a machine waited for each other, which is in their totals."
+    "hyperparameters on the same processor or GPU. Where some runs trained phase 0 and others started after it, it is "
+    "that of the times after phase 0, if those were measured. Runs that shared a machine waited for each other, which "
+    "is in their totals."
 )
 STORED = (
     "Kept images of old classes, reserve included. Below, how many were held in the phase, those that arrived "
@@ -40,9 +41,9 @@ def time_table(runs: Sequence[RunRecord]) -> ReportTable:
     for row in rows:
         for stream, group in sorted(row.by_stream.items()):
             for machine, there in _by_machine(group).items():
-                base, untimed = against.get(row.label), sum(map(_starts_elsewhere, there))
-                ratio = _ratio(there, base, stream, machine)
-                paper = _paper_ratio(row, base, stream) if not untimed else None
+                base, untimed = against.get(row.label), sum(run.starts_elsewhere for run in there)
+                ratio, after = _ratio(there, base, stream, machine)
+                paper = _paper_ratio(row, base, stream) if not untimed and not after else None
                 spent = {f"seconds_{part}": spread([run.seconds[part] for run in there]) for part in SECONDS}
                 record: dict[str, Value] = {"row": row.label, "setting": str(stream), "machine": machine}
                 record |= {key: each.mean for key, each in spent.items()}
@@ -51,9 +52,11 @@ def time_table(runs: Sequence[RunRecord]) -> ReportTable:
                 if untimed:
                     share = f" in {untimed} of {len(there)} runs" if untimed < len(there) else ""
                     cells["row"] = replace(cells["row"], notes=(Note(f"without phase 0{share}"),))
-                if paper and ratio:
-                    cells["ratio"] = TableCell(f"{ratio:.2f}", ratio, (Note(f"paper {paper:.2f}", "paper"),))
+                beside = [Note("after phase 0")] * after + ([Note(f"paper {paper:.2f}", "paper")] if paper else [])
+                if ratio and beside:
+                    cells["ratio"] = TableCell(f"{ratio:.2f}", ratio, tuple(beside))
                 record |= {"ratio": ratio, "paper_ratio": paper, "runs_without_phase_0": untimed}
+                record |= {"ratio_after_phase_0": int(after)}
                 lines.append((record, cells))
     columns = {title: Column(title, numeric=False) for title in ("row", "setting", "machine")}
     columns |= {f"seconds_{part}": Column(part, "seconds") for part in SECONDS} | {"ratio": Column("ratio")}
@@ -75,18 +78,20 @@ def _by_machine(runs: Sequence[RunRecord]) -> dict[str, list[RunRecord]]:
     return found
 
 
-def _starts_elsewhere(run: RunRecord) -> bool:
-    """Whether its seconds are known to be without those of phase 0, which another run trained."""
-    return run.recipe.get("start") is not None
+def _ratio(
+    runs: Sequence[RunRecord], base: Configuration | None, stream: StreamKind, machine: str
+) -> tuple[float | None, bool]:
+    """Of the totals, or of the times after phase 0 where that is in some of the totals only; and which of both.
 
-
-def _ratio(runs: Sequence[RunRecord], base: Configuration | None, stream: StreamKind, machine: str) -> float | None:
-    """Of the totals; None without a baseline there, and where phase 0 is in some of the times only."""
+    None without a baseline there, and where those times are not known.
+    """
     there = _by_machine(base.by_stream.get(stream, [])).get(machine, []) if base and machine != "unknown" else []
-    if len({*map(_starts_elsewhere, [*runs, *there])}) > 1:
-        return None
-    totals = [spread([run.seconds["total"] for run in group]).mean for group in (runs, there) if group]
-    return totals[0] / totals[1] if len(totals) == 2 and totals[1] > 0 else None
+    after = len({run.starts_elsewhere for run in [*runs, *there]}) > 1
+    spent = [[run.seconds_after_phase_0 if after else run.seconds["total"] for run in group] for group in (runs, there)]
+    known = [[each for each in group if each is not None] for group in spent]
+    if known != spent or not there or sum(known[1]) <= 0:
+        return None, False
+    return spread(known[0]).mean / spread(known[1]).mean, after
 
 
 def _paper_ratio(row: Configuration, base: Configuration | None, stream: StreamKind) -> float | None:

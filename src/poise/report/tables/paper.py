@@ -19,7 +19,7 @@ from poise.methods import METHODS, make_method
 from poise.recipes import parse_toml, recipe_names, recipe_text
 from poise.recipes.keys import KEYS
 from poise.report.reading import RunRecord, StreamKind
-from poise.runfolder import is_tuned
+from poise.runfolder import is_tuned, is_whole
 from poise.tuning.bilevel import BILEVEL, tuned_axes
 
 #: Policies with a row of their own in Table 3; all others except `fixed` stand where the paper says "w/ ours".
@@ -198,7 +198,7 @@ def _trains_alike(run: RunRecord, data: str, entry: Mapping[str, Any]) -> bool:
     Of a bare result the schedule is not known, and counts as alike. Options that the method's released code has by
     setting may be any.
     """
-    shipped, whole = _shipped_recipe(data, ROWS.get(run.method, run.method)), _is_whole(run)
+    shipped, whole = _shipped_recipe(data, ROWS.get(run.method, run.method)), is_whole(run.recipe)
     if not shipped or (run.recipe.get("memory") or {}).get("reserve") or not _shares_alike(run, data):
         return False
     if (run.result or {}).get("pretrained_on") or run.other_start:
@@ -210,11 +210,6 @@ def _trains_alike(run: RunRecord, data: str, entry: Mapping[str, Any]) -> bool:
     usual, options = METHODS[shipped["method"]].options, shipped.get("options", {})
     own, named = ({**usual, **each} for each in (run.recipe.get("options") or {}, options))
     return all(own.get(name) == named.get(name) for name in {*own, *named} - {*entry.get("given", ())})
-
-
-def _is_whole(run: RunRecord) -> bool:
-    """Whether all of the recipe is known, and not only what a result repeats."""
-    return "batch" in run.recipe
 
 
 def _shares_alike(run: RunRecord, data: str) -> bool:
