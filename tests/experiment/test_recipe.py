@@ -247,8 +247,8 @@ def test_only_online_holds_out_unevenly_and_judges_by_its_trials() -> None:
         ("epoch=3", "unknown key 'epoch'; did you mean 'epochs'?"),
         ("memory.totl=3", "unknown key 'memory.totl'; did you mean 'memory.total'?"),
         ("memory.x=3", "unknown key 'memory.x'; known: memory.after_phase_0, memory.allocation, "),
-        ("trials=3", "key 'trials': input should be a table, not 3"),
-        ("options=[3]", "key 'options': input should be a table, not [3]"),
+        ("trials=3", "key 'trials': must be a table, not 3"),
+        ("options=[3]", "key 'options': must be a table, not [3]"),
         ("trials.epochs=3", "unknown key 'trials.epochs'; known: trials.balance_length, "),
         ("setting=tsf", "unknown setting 'tsf'; did you mean 'tfs'?"),
         ("exam=tst", "unknown exam 'tst'; did you mean 'test'?"),
@@ -260,8 +260,19 @@ def test_only_online_holds_out_unevenly_and_judges_by_its_trials() -> None:
         ("action.classifier=fcc", "did you mean 'fc'?"),
         ("action=5", "key 'action'"),
         ("options.lamda_base=5", "did you mean 'lambda_base'?"),
-        ("epochs=0", "key 'epochs'"),
-        ("epochs=many", "key 'epochs'"),
+        ("epochs=0", "key 'epochs': must be greater than or equal to 1, not 0"),
+        ("epochs=many", "key 'epochs': must be a whole number, not 'many'"),
+        ("deterministic=yes", "key 'deterministic': must be true or false, not 'yes'"),
+        ("lr=0.1", "unknown key 'lr'; the learning rate is action.lr, that of phase 0 first_lr"),
+        ("total=40", "unknown key 'total'; did you mean 'memory.total'?"),
+        ("method=iCaRL", "unknown method 'iCaRL'; did you mean 'icarl'?"),
+        ("tune=none", "key 'tune' cannot be set to none; leave it out"),
+        ("tune=[kd,lr]", "the value of 'tune' is not TOML: '[kd,lr]'; close every bracket and put each word in quot"),
+        ("groups=[2,1", "the value of 'groups' is not TOML: '[2,1'"),
+        ("tune=3", "key 'tune': 3 cannot be used; give a list of kinds, e.g."),
+        ("space={lr=0.1}", "key 'space': 0.1 in {'lr': 0.1} cannot be used; give a name such as paper, or a grid"),
+        ("memory=none", "key 'memory': 'none' cannot be used; give the number of images kept of each class (0: none)"),
+        ("order=1.5", "key 'order': 1.5 cannot be used; give a seed, a name such as sorted, or a list of all classes"),
         ("epochs.main=3", "key 'epochs'"),
         ("batch=1", "key 'batch'"),
         ("seed=-1", "key 'seed'"),
@@ -275,7 +286,7 @@ def test_only_online_holds_out_unevenly_and_judges_by_its_trials() -> None:
         ("memory.reserve=5", "below memory.per_class"),
         ("setting=groups", "setting=groups needs groups"),
         ("groups=five", "key 'groups"),
-        ("groups=[1,[2]]", "key 'groups"),
+        ("groups=[[0,1],2]", "key 'groups': [0, 1] in [[0, 1], 2] cannot be used; give either sizes of groups"),
         ("images_per_class=few", "key 'images_per_class"),
         ("lucir", "'lucir' is not key=value"),
         ("epochs=", "is not key=value"),
@@ -297,12 +308,24 @@ def test_an_unknown_recipe_gets_the_nearest_one() -> None:
     assert "cannot be read" in refusal("nowhere.toml")
 
 
+def test_a_byte_order_mark_is_read_over(file: Path) -> None:
+    file.write_bytes(b'\xef\xbb\xbfmethod = "icarl"\n')
+    assert recipe_text(str(file)) == 'method = "icarl"\n'
+    assert load_recipe(str(file)).method == "icarl"
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16"])
+def test_a_file_in_another_encoding_is_one_line_that_says_so(file: Path, encoding: str) -> None:
+    file.write_bytes('data = "Blätter"\n'.encode(encoding))
+    assert refusal(str(file)) == f"recipe file {file} is not in UTF-8; save it in that encoding"
+
+
 def test_a_broken_file_is_named(file: Path) -> None:
     file.write_text("epochs = \n")
     assert f"recipe {file} is not TOML" in refusal(str(file))
     file.write_text("epohcs = 3\n")
     assert "did you mean 'epochs'?" in refusal(str(file))
     file.write_bytes(b"\xff\xfe\x00")
-    assert "cannot be read" in refusal(str(file))
+    assert "is not in UTF-8" in refusal(str(file))
     file.write_text('setting = "tfs"\ngroups = [2, 2]\n')
     assert "setting=groups" in refusal(str(file))

@@ -5,6 +5,7 @@ What a recipe means is said in `poise.experiment`. There is no torch here, so th
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import Iterator, Mapping
 from importlib import resources
@@ -40,7 +41,7 @@ def recipe_text(name: str) -> str:
         return shipped[name].read_text(encoding="utf-8")
     if Path(name).suffix == ".toml":
         path = files.expand_user(name)
-        return read_toml(path, f"recipe file {path} cannot be read; see 'poise recipes' for the shipped ones")
+        return read_toml(path, "recipe file", "see 'poise recipes' for the shipped ones")
     raise UserError(f"unknown recipe '{name}'; {suggestion(name, shipped)}")
 
 
@@ -62,12 +63,18 @@ def parse_toml(text: str, name: str, kind: str = "recipe") -> dict[str, Any]:
         raise UserError(f"{kind} {name} has a number that is too long, or is nested too deep") from error
 
 
-def read_toml(path: Path, refusal: str) -> str:
-    """The text of a recipe or a sweep that somebody wrote; what is no such file is refused with that line."""
+def read_toml(path: Path, kind: str, advice: str) -> str:
+    """The text of a recipe file or a sweep file that somebody wrote, without the byte order mark that editors add.
+
+    What cannot be read is refused in a line that ends with the advice.
+    """
     try:
-        return files.read_text(path, _LARGEST_FILE)
+        return files.read_text(path, _LARGEST_FILE).removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{kind} {path} is not in UTF-8; save it in that encoding") from error
     except (OSError, ValueError) as error:
-        raise UserError(refusal) from error
+        reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else "no path is written so"
+        raise UserError(f"{kind} {path} cannot be read ({reason}); {advice}") from error
 
 
 def saved_options(method: object, options: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -46,7 +46,7 @@ _ROWS: Final = (
     ("phases", "whole number", "5", "phases after the first half (tfh), or in all (tfs)"),
     ("groups", "list", "none", "sizes of groups of classes, e.g. [5,3,2], or the classes, [[0,1],[2,3]]"),
     ("order", "whole number or text or list", "1993", "class order: a seed, sorted, podnet-1 …, or a list"),
-    ("memory", "whole number or text or table", "{per_class = 20}", "images kept of each class, or all: every image"),
+    ("memory", "whole number or text or table", "{per_class = 20}", "images kept of each class (0: none), or all"),
     ("memory.per_class", "whole number", "20", "images kept of each class; 0: none"),
     ("memory.total", "whole number", "none", "images kept in total, shared evenly; in place of memory.per_class"),
     ("memory.reserve", "whole number", "0", "kept images of each class only used for validation, never trained on"),
@@ -140,8 +140,36 @@ def _refuse_unknown(values: Mapping[str, Any], prefix: str) -> None:
     known = {name for name in inner if "." not in name}
     for name in values:
         if name not in known:
-            nearest = suggestion(name, known, prefix)
+            nearest = "" if prefix else _in_a_table(name)
+            nearest = nearest or suggestion(name, known, prefix)
             raise UserError(f"unknown key '{prefix}{name}'; {nearest} (all keys: '{LIST_KEYS}')")
+
+
+def _in_a_table(name: str) -> str:
+    """The end of an error line about a key that exists, but in a table; empty if there is none.
+
+    >>> _in_a_table("total"), _in_a_table("epoch")
+    ("did you mean 'memory.total'?", '')
+    """
+    if name in ("lr", "learning_rate"):
+        return "the learning rate is action.lr, that of phase 0 first_lr"
+    found = sorted(key for key in _NAMES if key.endswith(f".{name}"))
+    return f"did you mean '{found[0]}'?" if found else ""
+
+
+def takes_list(name: str) -> bool:
+    """Whether a key of this name can be a list or a table.
+
+    >>> takes_list("groups"), takes_list("memory"), takes_list("data")
+    (True, True, False)
+    """
+    return any(key.name == name and {"list", "table"} & {*key.kind.split(" or ")} for key in KEYS)
+
+
+def refuse_none(name: str, value: object) -> None:
+    """Refuse `none` for a key that has nothing as its default: as it is listed, not as it is written."""
+    if value == "none" and any(key.name == name and key.default == "none" for key in KEYS):
+        raise UserError(f"key '{name}' cannot be set to none; leave it out")
 
 
 def said_by(values: Mapping[str, Any], name: str) -> Any:  # noqa: ANN401 - a value of any key
