@@ -93,6 +93,8 @@ SCRIPT = Path(sys.executable).with_name("poise")
         (["probe", "digits/lucir", "--phase", "1", "--out", "x.json", "--rounds", "0"], "--rounds"),
         (["simulate", "nowhere.json", "--policy", "race"], "nowhere.json is not a file"),
         (["simulate", "--policy", "race"], "Missing argument"),
+        (["simulate", "nowhere.json", "--policy", "bilevel"], "policy bilevel cannot be replayed, as it does not"),
+        (["simulate", "nowhere.json", "--policy", "crossval"], "policy crossval cannot be replayed, as it does not"),
         (["simulate", "rungs=2", "--policy", "race"], "make one with 'poise probe'"),
         (["simulate", "nowhere.json"], "--policy"),
     ],

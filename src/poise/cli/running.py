@@ -113,7 +113,9 @@ def start_run(job: Run, tensorboard: bool = False, track: str | None = None) -> 
     show_result(job.start(), folder.path)
 
 
-def resume_run(world: World, path: Path, every: float, tensorboard: bool, track: str | None) -> None:
+def resume_run(
+    world: World, path: Path, every: float, tensorboard: bool, track: str | None, *, restart: bool = False
+) -> None:
     """`poise resume` under torchrun: rank 0 opens the folder, and tells the others what is in it."""
 
     def open_plan() -> tuple[Plan | None, str]:
@@ -122,6 +124,8 @@ def resume_run(world: World, path: Path, every: float, tensorboard: bool, track:
         folder, plan = reopen(path)
         if runner_in(folder) is not Run:
             raise UserError(f"{path} is not the folder of a run; resume it without torchrun")
+        if restart:
+            folder.discard_checkpoints()
         return plan, Run(plan, folder).state()
 
     plan, state = world.broadcast(open_plan)

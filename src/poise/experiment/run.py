@@ -66,17 +66,18 @@ class Run:
     _mark: float = 0.0
 
     def start(self) -> dict[str, Any]:
-        """Run from the beginning; returns the result, which is empty if it was to leave before the end."""
+        """Run from the beginning, in a new folder; returns the result, empty if it was to leave before the end."""
         with stopping(self.stop):
             return _run_to_end(self.starting())
 
     def resume(self) -> dict[str, Any]:
-        """Go on from the newest good checkpoint, or from the beginning if there is none."""
+        """Go on from the newest good checkpoint, or from the beginning if none was written yet."""
         with stopping(self.stop):
             return _run_to_end(self.resuming())
 
     def starting(self) -> Running:
         """`start` as a generator that pauses after every event, so that several runs can share a GPU."""
+        self._refuse_begun()
         prepared = self._prepare()
         with self._open_folder():
             self.folder.refuse_leftovers()
@@ -87,11 +88,13 @@ class Run:
         with self._open_folder(), as_many_threads(threads_to_resume_with(self.folder.machine)):
             self._refuse_other_runner()
             found = self.folder.newest_checkpoint(journal=True)
+            if found is None:
+                self.folder.refuse_damaged_checkpoints()
             if self.world is not None:
                 self.world.broadcast(lambda: (torch.get_num_threads(), found))
             if found is None:
                 self.folder.rewind_journal(0)
-                log.warning("%s has no checkpoint yet; starting from the beginning", self.folder.path)
+                log.warning("%s has no checkpoint; starting from the beginning", self.folder.path)
                 return (yield from self._from_the_beginning(*self._prepare()))
             train, examiner = self._open_images()
             refuse_other_exam(self.folder, examiner)
@@ -137,6 +140,14 @@ class Run:
         if self.plan.source.is_here:
             self.refuse_other()
         return "finished" if self.folder.finished else "begun"
+
+    def _refuse_begun(self) -> None:
+        """Refuse to start where this run was started before."""
+        path, state = self.folder.path, self.state()
+        if state == "finished":
+            raise UserError(f"{path} holds this run, finished: {self.folder.result}; give another folder to run again")
+        if state == "begun":
+            raise UserError(f"{path} holds this run, unfinished; continue with resume(), or 'poise resume {path}'")
 
     @contextmanager
     def _open_folder(self) -> Iterator[None]:
