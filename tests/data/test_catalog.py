@@ -389,3 +389,13 @@ def test_poise_data_that_does_not_exist_is_no_obstacle(home: Path, monkeypatch: 
     assert isinstance(open_source("digits"), DigitsSource)
     assert [entry.name for entry in listing()] == ["digits", "cifar10", "cifar100", *COLLECTIONS]
     assert "was not found" in refusal("cifar100")
+
+
+@pytest.mark.parametrize("data", ["cifar100", "tinyimagenet", "imagenet", "pets"])
+def test_data_that_are_not_found_are_blamed_on_a_poise_data_that_leads_nowhere(
+    home: Path, monkeypatch: pytest.MonkeyPatch, data: str
+) -> None:
+    monkeypatch.setenv("POISE_DATA", str(home / "nowhere"))
+    assert refusal(data).endswith(f" (POISE_DATA is '{home / 'nowhere'}', which is no folder)")
+    monkeypatch.setenv("POISE_DATA", str(home))
+    assert "POISE_DATA is" not in refusal(data)

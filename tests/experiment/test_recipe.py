@@ -304,8 +304,25 @@ def test_groups_with_another_setting_are_refused() -> None:
 
 def test_an_unknown_recipe_gets_the_nearest_one() -> None:
     assert "did you mean 'digits/lucir'?" in refusal("digits/lucri")
-    assert "known: " in refusal("something else")
-    assert "cannot be read" in refusal("nowhere.toml")
+    assert refusal("something else").endswith("see 'poise recipes' for the shipped ones")
+    assert "cannot be read (No such file or directory)" in refusal("nowhere.toml")
+
+
+def test_a_part_of_a_name_gets_all_recipes_that_have_it() -> None:
+    assert "did you mean one of cifar100/lucir, digits/lucir, imagenet" in refusal("LUCIR")
+    assert "did you mean one of digits/aanets, digits/der, digits/finetune, " in refusal("digits")
+
+
+def test_a_path_that_is_no_recipe_file_says_what_it_is(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(file.parent)
+    file.write_text("epochs = 1")
+    assert "did you mean the file 'mine.toml'?" in refusal("mine")
+    file.rename("mine.txt")
+    assert "the name of a recipe file must end in .toml" in refusal("mine.txt")
+    Path("run").mkdir()
+    Path("run/recipe.json").write_text("{}")
+    assert refusal("run") == "run is a run folder, not a recipe; continue it with 'poise resume run'"
+    assert "see 'poise recipes'" in refusal("with\0zero")
 
 
 def test_a_byte_order_mark_is_read_over(file: Path) -> None:

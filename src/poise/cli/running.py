@@ -29,7 +29,7 @@ from poise.experiment import (
     parse_once,
     reopen,
 )
-from poise.recipes import DEFAULT_RECIPE
+from poise.recipes import DEFAULT_RECIPE, recipe_names
 from poise.report import load_result, run_of_result, run_table
 from poise.runfolder import PAGE, REPORT
 from poise.studies import gather_with_studies, runner_in
@@ -44,9 +44,20 @@ def words_to_plan(
     words = list(overrides or [])
     if "=" in recipe:  # no recipe given: the first word is an override
         words, recipe = [recipe, *words], DEFAULT_RECIPE
+    _refuse_second_recipe(recipe, words)
     words += [f"seed={seed}"] if seed is not None else []
     parse_once(words)
     return make_plan(recipe, load_recipe(recipe, words), open_outlined if outlined else None)
+
+
+def _refuse_second_recipe(recipe: str, words: Sequence[str]) -> None:
+    """Refuse a recipe that stands behind the first word, where only keys can be."""
+    for word in words:
+        if "=" in word or not (word in recipe_names() or word.endswith(".toml")):
+            continue
+        if recipe == DEFAULT_RECIPE and "=" in words[0]:
+            raise UserError(f"{word} is a recipe, which comes first: poise … {word} {words[0]} …")
+        raise UserError(f"{recipe} and {word} are two recipes; give one, or make a sweep of both ('poise sweep FILE')")
 
 
 @contextmanager

@@ -183,12 +183,14 @@ def explain_collection(collection: Collection) -> str:
         return (
             f"put train/CLASS/* and val/CLASS/* of {collection.title} into a folder and run "
             f"{_ADD.format(collection.name)}, or set POISE_DATA to the folder that {collection.folder} is in"
+            f"{_doubt_folder()}"
         )
     pack = f"{collection.folder}{ENDING}"
     only = f" --classes {collection.name}" if collection.name != "imagenet" else ""
     return (
         f"put train/CLASS/* and val/CLASS/* of ImageNet into a folder, run poise data pack FOLDER --out {pack}{only}, "
         f"then poise data add {collection.name} --from {pack}, or set POISE_DATA to the folder that {pack} is in"
+        f"{_doubt_folder()}"
     )
 
 
@@ -197,7 +199,7 @@ def explain_getting(release: Release) -> str:
     add = _ADD.format(release.name)
     return (
         f"get the python version from the CIFAR page, unpack it to {release.folder} and run {add}, "
-        "or set POISE_DATA to the folder it is in"
+        f"or set POISE_DATA to the folder it is in{_doubt_folder()}"
     )
 
 
@@ -265,6 +267,12 @@ def _data_folder() -> Path | None:
     return expand_user(value) if value else None
 
 
+def _doubt_folder() -> str:
+    """What to add to a line about data that were not found, where POISE_DATA leads nowhere."""
+    folder = _data_folder()
+    return "" if folder is None or folder.is_dir() else f" (POISE_DATA is {shown(str(folder))}, which is no folder)"
+
+
 def _find_data_sets() -> dict[str, Path]:
     """The packs and the folders of class folders in POISE_DATA by their names; a pack comes before a folder."""
     searched, found = _data_folder(), dict[str, Path]()
@@ -308,8 +316,8 @@ def explain_unknown(data: str) -> str:
     if data == UNNAMED:
         return "say which images: data=FOLDER, a folder with one folder of images for each class"
     known = {EMBEDDED, *RELEASES, *COLLECTIONS, *_read_registered(), *_find_data_sets()}
-    add = _ADD.format("NAME")
-    return f"unknown data '{data}', neither a name, a folder nor a pack; {suggestion(data, known)} (to add one: {add})"
+    more = f"(to add one: {_ADD.format('NAME')}){_doubt_folder()}"
+    return f"unknown data '{data}', neither a name, a folder nor a pack; {suggestion(data, known)} {more}"
 
 
 def _config() -> Path:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -25,6 +25,9 @@ FORMER_OPTIONS: Final[Mapping[str, Mapping[str, float | str]]] = {"aanets": {"et
 #: The keys of a sweep file, none of which is a recipe's.
 SWEEP_KEYS: Final = ("recipe", "cell", "set", "grid")
 
+#: Where to find the names of the shipped recipes, for error lines.
+LIST_RECIPES: Final = "see 'poise recipes' for the shipped ones"
+
 _USUAL_MEMORY: Final = 20  # images of each class
 _LARGEST_FILE: Final = 2**20  # bytes of a recipe or a sweep
 
@@ -41,8 +44,26 @@ def recipe_text(name: str) -> str:
         return shipped[name].read_text(encoding="utf-8")
     if Path(name).suffix == ".toml":
         path = files.expand_user(name)
-        return read_toml(path, "recipe file", "see 'poise recipes' for the shipped ones")
-    raise UserError(f"unknown recipe '{name}'; {suggestion(name, shipped)}")
+        return read_toml(path, "recipe file", LIST_RECIPES)
+    raise UserError(_explain_unknown(name, shipped))
+
+
+def _explain_unknown(name: str, shipped: Collection[str]) -> str:
+    """What to do about a word that is no recipe: it may be a part of a name, or a path."""
+    if _is_file(f"{name}.toml"):
+        return f"unknown recipe '{name}'; did you mean the file '{name}.toml'?"
+    if _is_file(name):
+        return f"unknown recipe '{name}'; the name of a recipe file must end in .toml"
+    if _is_file(f"{name}/recipe.json"):
+        return f"{name} is a run folder, not a recipe; continue it with 'poise resume {name}'"
+    if named := [each for each in sorted(shipped) if name.lower() in each.split("/")]:
+        return f"unknown recipe '{name}'; did you mean one of {', '.join(named)}?"
+    nearest = suggestion(name, shipped)
+    return f"unknown recipe '{name}'; {nearest if nearest.startswith('did') else LIST_RECIPES}"
+
+
+def _is_file(path: str) -> bool:
+    return "\0" not in path and files.describe(path) == "a plain file"
 
 
 def read_recipe(name: str) -> dict[str, Any]:
