@@ -76,9 +76,9 @@ def read_verified(path: Path) -> tuple[dict[str, Any], bool]:
         kept = value.pop(DIGEST, None) if isinstance(value, dict) else None
         intact = kept is None or kept == digest_of(value)
     except (ValueError, RecursionError) as error:
-        raise Damaged(f"{path} is not the JSON that was written there") from error
+        raise Damaged(f"{path} is damaged or was not written by poise (no JSON)") from error
     if not isinstance(value, dict):
-        raise Damaged(f"{path} is not the JSON that was written there")
+        raise Damaged(f"{path} is damaged or was not written by poise (no JSON)")
     if not intact:
         raise Damaged(f"{path} was changed since it was written: its contents do not match their digest")
     check_format(path, value.pop("format", None))

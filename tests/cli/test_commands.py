@@ -94,6 +94,7 @@ SCRIPT = Path(sys.executable).with_name("poise")
         (["simulate", "nowhere.json", "--policy", "race"], "nowhere.json is not a file"),
         (["run", "setting=tfs", "digits/lucir"], "digits/lucir is a recipe, which comes first: poise … digits/lucir "),
         (["run", "digits/lucir", "digits/lwf"], "digits/lucir and digits/lwf are two recipes; give one, or make a"),
+        (["run", "folder", "/"], "/ is not key=value; for the images in this folder write data=/"),
         (["run", "--epochs", "3"], "No such option: --epochs; keys of a recipe are given without dashes: epochs=VALUE"),
         (["run", "--memory.total=40"], "keys of a recipe are given without dashes: memory.total=VALUE"),
         (["simulate", "--policy", "race"], "Missing argument"),

@@ -236,7 +236,7 @@ def test_a_finished_run_without_its_description_of_the_machine_is_finished(
     folder = RunFolder(shutil.copytree(reference, tmp_path / "run"))
     folder.machine.write_text("{")
     assert command("resume", str(folder.path))[0] == 0
-    assert "machine.json is not the JSON that was written there" in caplog.text
+    assert "machine.json is damaged or was not written by poise (no JSON)" in caplog.text
 
 
 def test_a_changed_result_is_not_believed(

@@ -264,6 +264,8 @@ def test_only_online_holds_out_unevenly_and_judges_by_its_trials() -> None:
         ("epochs=many", "key 'epochs': must be a whole number, not 'many'"),
         ("deterministic=yes", "key 'deterministic': must be true or false, not 'yes'"),
         ("lr=0.1", "unknown key 'lr'; the learning rate is action.lr, that of phase 0 first_lr"),
+        ("safe=1", "unknown key 'safe'; did you mean 'policy_options.safe'?"),
+        ("adjustment=1", "unknown key 'adjustment'; did you mean 'action.adjustment'?"),
         ("total=40", "unknown key 'total'; did you mean 'memory.total'?"),
         ("method=iCaRL", "unknown method 'iCaRL'; did you mean 'icarl'?"),
         ("tune=none", "key 'tune' cannot be set to none; leave it out"),
@@ -323,6 +325,10 @@ def test_a_path_that_is_no_recipe_file_says_what_it_is(file: Path, monkeypatch: 
     Path("run/recipe.json").write_text("{}")
     assert refusal("run") == "run is a run folder, not a recipe; continue it with 'poise resume run'"
     assert "see 'poise recipes'" in refusal("with\0zero")
+    Path("photos").mkdir()
+    Path("digits").mkdir()
+    assert "poise run folder data=photos" in refusal("photos")
+    assert "did you mean one of digits/aanets" in refusal("digits")
 
 
 def test_a_byte_order_mark_is_read_over(file: Path) -> None:

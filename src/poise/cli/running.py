@@ -29,6 +29,7 @@ from poise.experiment import (
     parse_once,
     reopen,
 )
+from poise.files import describe
 from poise.recipes import DEFAULT_RECIPE, recipe_names
 from poise.report import load_result, run_of_result, run_table
 from poise.runfolder import PAGE, REPORT
@@ -51,9 +52,11 @@ def words_to_plan(
 
 
 def _refuse_second_recipe(recipe: str, words: Sequence[str]) -> None:
-    """Refuse a recipe that stands behind the first word, where only keys can be."""
-    for word in words:
-        if "=" in word or not (word in recipe_names() or word.endswith(".toml")):
+    """Refuse a recipe or a folder of images that stands behind the first word, where only keys can be."""
+    for word in (word for word in words if "=" not in word):
+        if word not in recipe_names() and not word.endswith(".toml"):
+            if describe(word) == "a folder":
+                raise UserError(f"{word} is not key=value; for the images in this folder write data={word}")
             continue
         if recipe == DEFAULT_RECIPE and "=" in words[0]:
             raise UserError(f"{word} is a recipe, which comes first: poise … {word} {words[0]} …")

@@ -20,10 +20,12 @@ from pydantic import (
     model_validator,
 )
 
+from poise.actions import AXES
 from poise.data import ALL_IMAGES, LARGEST_SIZE, LEAST_SIZE, Budget, ImageSet
 from poise.errors import UserError, check_plain, shown, suggestion
 from poise.learner import KEYS, Settings, Surroundings, suit
 from poise.methods import METHODS, Method
+from poise.policies import WRAPPER_OPTIONS
 from poise.recipes import read_recipe
 from poise.recipes.keys import refuse_none, refuse_unknown_keys, said_by, takes_list
 from poise.training import PRECISIONS
@@ -353,7 +355,7 @@ def _set(values: dict[str, Any], path: list[str], value: object) -> None:
 
 
 def _refuse_unknown(values: Mapping[str, Any]) -> None:
-    refuse_unknown_keys(values)
+    refuse_unknown_keys(values, {"action": AXES, "policy_options": WRAPPER_OPTIONS})
     choices = {
         "setting": SettingName,
         "exam": ExamName,

@@ -50,20 +50,29 @@ def recipe_text(name: str) -> str:
 
 def _explain_unknown(name: str, shipped: Collection[str]) -> str:
     """What to do about a word that is no recipe: it may be a part of a name, or a path."""
-    if _is_file(f"{name}.toml"):
-        return f"unknown recipe '{name}'; did you mean the file '{name}.toml'?"
-    if _is_file(name):
-        return f"unknown recipe '{name}'; the name of a recipe file must end in .toml"
-    if _is_file(f"{name}/recipe.json"):
-        return f"{name} is a run folder, not a recipe; continue it with 'poise resume {name}'"
-    if named := [each for each in sorted(shipped) if name.lower() in each.split("/")]:
-        return f"unknown recipe '{name}'; did you mean one of {', '.join(named)}?"
+    parts = [each for each in sorted(shipped) if name.lower() in each.split("/")]
+    if explained := _explain_path(name, is_word=bool(parts)):
+        return explained
+    if parts:
+        return f"unknown recipe '{name}'; did you mean one of {', '.join(parts)}?"
     nearest = suggestion(name, shipped)
     return f"unknown recipe '{name}'; {nearest if nearest.startswith('did') else LIST_RECIPES}"
 
 
-def _is_file(path: str) -> bool:
-    return "\0" not in path and files.describe(path) == "a plain file"
+def _explain_path(name: str, *, is_word: bool) -> str | None:
+    """What to do about a path that is no recipe file; None where there is nothing, or a folder beside a known word."""
+    found = {path: files.describe(path) for path in (name, f"{name}.toml", f"{name}/recipe.json") if "\0" not in path}
+    if found.get(f"{name}.toml") == "a plain file":
+        return f"unknown recipe '{name}'; did you mean the file '{name}.toml'?"
+    if found.get(name) == "a plain file":
+        return f"unknown recipe '{name}'; the name of a recipe file must end in .toml"
+    if found.get(f"{name}/recipe.json") == "a plain file":
+        return f"{name} is a run folder, not a recipe; continue it with 'poise resume {name}'"
+    if found.get(name) == "a folder" and not is_word:
+        return (
+            f"{name} is a folder, not a recipe; for folders of images, one for each class: poise run folder data={name}"
+        )
+    return None
 
 
 def read_recipe(name: str) -> dict[str, Any]:
