@@ -300,6 +300,12 @@ def test_a_mistake_in_an_override_is_one_line(word: str, line: str) -> None:
     assert line in refusal("digits/lucir", word)
 
 
+@pytest.mark.parametrize("words", ["setting=tfs", {"setting": "tfs"}, [3]])
+def test_overrides_that_are_no_list_of_texts_are_refused(words: Any) -> None:
+    with pytest.raises(UserError, match="must be a list of texts, such as"):
+        load_recipe("digits/lucir", words)
+
+
 def test_groups_with_another_setting_are_refused() -> None:
     assert "groups goes with setting=groups" in refusal("digits/lucir", "setting=tfs", "groups=[2,2]")
 

@@ -205,6 +205,12 @@ def test_start_again_in_python_says_what_the_folder_holds(reference: Path, plan:
         Run(plan(), folder).start()
 
 
+def test_resume_in_python_of_a_folder_without_a_run_leaves_no_trace(plan: Plans, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"new is not a run folder; begin with start\(\), or 'poise run'"):
+        Run(plan(), RunFolder(str(tmp_path / "new"))).resume()
+    assert not (tmp_path / "new").exists()
+
+
 def test_a_torn_line_of_the_journal_is_cut(reference: Path, plan: Plans, outcome: Outcome, tmp_path: Path) -> None:
     folder = stopped_after(plan(), tmp_path / "run", 9)
     whole = list(read_journal(folder.journal.path))

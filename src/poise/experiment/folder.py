@@ -54,9 +54,9 @@ class RunFolder:
     """
 
     def __init__(
-        self, path: Path, *, numbered: bool = False, takes_over: bool = False, attempt: str | None = None
+        self, path: str | Path, *, numbered: bool = False, takes_over: bool = False, attempt: str | None = None
     ) -> None:
-        self.path = path
+        self.path = path = Path(path)
         self._numbered, self._takes_over, self._attempt = numbered, takes_over, attempt
         self.claim: Claim | None = None
         self.recipe = path / runfolder.RECIPE

@@ -270,6 +270,8 @@ def make_recipe(values: Mapping[str, Any], overrides: Sequence[str] = ()) -> Rec
     """A validated recipe from plain values; every mistake is one line that names the right word."""
     for name, value in values.items():
         check_plain(name, value)
+    if isinstance(overrides, str | Mapping) or not all(isinstance(word, str) for word in overrides):
+        raise UserError(f"overrides={shown(overrides)} must be a list of texts, such as ['setting=tfs', 'epochs=2']")
     merged = dict(values)
     given = [parse_override(text) for text in overrides]
     for path, value in given:

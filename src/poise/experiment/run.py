@@ -85,6 +85,8 @@ class Run:
 
     def resuming(self) -> Running:
         """`resume` as a generator."""
+        if not self.folder.exists:
+            raise UserError(f"{self.folder.path} is not a run folder; begin with start(), or 'poise run'")
         with self._open_folder(), as_many_threads(threads_to_resume_with(self.folder.machine)):
             self._refuse_other_runner()
             found = self.folder.newest_checkpoint(journal=True)

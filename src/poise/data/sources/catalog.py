@@ -34,7 +34,7 @@ from poise.places import (
 log = logging.getLogger(__name__)
 
 
-def open_source(data: str, *, size: int | None = None, outlined: bool = False) -> Source:
+def open_source(data: str | Path, *, size: int | None = None, outlined: bool = False) -> Source:
     """The data set of this name, or in this folder of class folders, or in this pack.
 
     Args:
@@ -44,6 +44,7 @@ def open_source(data: str, *, size: int | None = None, outlined: bool = False) -
             of those of a pack is cut out (None: all of it).
         outlined: of one of ImageNet's data sets that is not here or not packed, say how many classes and images it has.
     """
+    data = str(data)
     if data == EMBEDDED or data in RELEASES or data in COLLECTIONS:
         if size is not None:
             raise UserError(
