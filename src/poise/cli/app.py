@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import errno
 import io
 import json
 import logging
@@ -167,6 +168,9 @@ def _run_app() -> NoReturn:
     except UsageError as error:
         _fail(_usage_line(error), 2)
     except OSError as error:
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            where = error.filename or "the system"
+            _fail(f"{where}: {error.strerror}; check its permissions, or choose another place", 2)
         _fail(files.explain_refusal(error, "give the same command again"), 1)
     except MemoryError:
         _fail(_OUT_OF_MEMORY, 1)

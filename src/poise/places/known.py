@@ -262,15 +262,25 @@ def explain_shadowed(name: str, registered: Path) -> str:
     )
 
 
-def _data_folder() -> Path | None:
+def _named_folder() -> Path | None:
+    """The folder that POISE_DATA names, whatever is there."""
     value = os.environ.get("POISE_DATA")
     return expand_user(value) if value else None
 
 
+def _data_folder() -> Path | None:
+    """The folder that POISE_DATA names, if it can be looked into."""
+    folder = _named_folder()
+    return folder if folder is not None and os.access(folder, os.R_OK | os.X_OK) else None
+
+
 def _doubt_folder() -> str:
     """What to add to a line about data that were not found, where POISE_DATA leads nowhere."""
-    folder = _data_folder()
-    return "" if folder is None or folder.is_dir() else f" (POISE_DATA is {shown(str(folder))}, which is no folder)"
+    named, folder = _named_folder(), _data_folder()
+    if named is None or (folder is not None and folder.is_dir()):
+        return ""
+    why = "which cannot be read" if folder is None and is_there(named) else "which is no folder"
+    return f" (POISE_DATA is {shown(str(named))}, {why})"
 
 
 def _find_data_sets() -> dict[str, Path]:
