@@ -100,6 +100,16 @@ def test_it_writes_in_the_encoding_of_any_terminal(encoding: str) -> None:
     assert ("ranpac, slca, ..." in text) == (encoding == "latin-1")
 
 
+@pytest.mark.parametrize("package", ["torch", "sklearn", "pydantic"])
+def test_a_package_that_is_missing_is_one_line(package: str) -> None:
+    code = f"import sys; sys.modules[{package!r}] = None; from poise.cli import main; main()"
+    command = [sys.executable, "-c", code, "run", "--dry-run"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"poise: {package} is not installed for {sys.executable}; install it, or all that")
+    assert done.stderr.count("\n") == 1
+
+
 def test_a_folder_that_was_deleted_meanwhile_is_one_line(tmp_path: Path) -> None:
     place = tmp_path / "gone"
     place.mkdir()

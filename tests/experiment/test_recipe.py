@@ -270,6 +270,7 @@ def test_only_online_holds_out_unevenly_and_judges_by_its_trials() -> None:
         ("method=iCaRL", "unknown method 'iCaRL'; did you mean 'icarl'?"),
         ("tune=none", "key 'tune' cannot be set to none; leave it out"),
         ("tune=[kd,lr]", "the value of 'tune' is not TOML: '[kd,lr]'; close every bracket and put each word in quot"),
+        ("net=mine.py", "net mine.py: say which function or class of this file makes the network: net=mine.py:NAME"),
         ("groups=[2,1", "the value of 'groups' is not TOML: '[2,1'"),
         ("tune=3", "key 'tune': 3 cannot be used; give a list of kinds, e.g."),
         ("space={lr=0.1}", "key 'space': 0.1 in {'lr': 0.1} cannot be used; give a name such as paper, or a grid"),

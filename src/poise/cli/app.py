@@ -168,12 +168,15 @@ def _run_app() -> NoReturn:
     except UsageError as error:
         _fail(_usage_line(error), 2)
     except OSError as error:
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            where = error.filename or "the system"
-            _fail(f"{where}: {error.strerror}; check its permissions, or choose another place", 2)
-        _fail(files.explain_refusal(error, "give the same command again"), 1)
+        _fail(*_explain_system(error))
     except MemoryError:
         _fail(_OUT_OF_MEMORY, 1)
+    except ModuleNotFoundError as error:
+        package = (error.name or "poise").partition(".")[0]
+        if package == "poise":
+            raise
+        advice = "install it, or all that poise needs (in a clone of poise: pip install .)"
+        _fail(f"{package} is not installed for {sys.executable}; {advice}", 2)
     except RuntimeError as error:
         if "can't allocate memory" in str(error):  # as torch says it
             _fail(_OUT_OF_MEMORY, 1)
@@ -185,6 +188,14 @@ def _run_app() -> NoReturn:
     except Exception as error:
         ranks.leave_note(f"{type(error).__name__}: {error}")
         raise
+
+
+def _explain_system(error: OSError) -> tuple[str, int]:
+    """The line about what the system refused, and the exit code."""
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        where = error.filename or "the system"
+        return f"{where}: {error.strerror}; check its permissions, or choose another place", 2
+    return files.explain_refusal(error, "give the same command again"), 1
 
 
 def _usage_line(error: Any) -> str:  # noqa: ANN401 - a UsageError
