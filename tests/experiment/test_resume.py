@@ -375,6 +375,13 @@ def test_a_damaged_description_of_the_machine_is_one_line(plan: Plans, command: 
     code, _, err = command("resume", str(folder.path))
     assert (code, err.count("\n")) == (1, 1)
     assert "machine.json is not as poise writes it: versions is missing" in err
+    again = "; restore it from a copy, or start the run again in another folder\n"
+    for path in (folder.machine, folder.recipe):
+        whole = path.read_bytes()
+        path.write_text("{")
+        line = f"poise: {path} is damaged or was not written by poise (no JSON){again}"
+        assert command("resume", str(folder.path))[::2] == (1, line)
+        path.write_bytes(whole)
     folder.machine.unlink()
     assert "No such file or directory (machine.json)" in refused(command, "resume", str(folder.path))
 

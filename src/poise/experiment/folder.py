@@ -41,6 +41,15 @@ def refuse_file(out: Path) -> None:
         raise UserError(f"{there} is a file; give a folder as --out")
 
 
+@contextmanager
+def needed_to_resume() -> Iterator[None]:
+    """Say what to do about a damaged file without which a run cannot be resumed."""
+    try:
+        yield
+    except Damaged as error:
+        raise Damaged(f"{error}; restore it from a copy, or start the run again in another folder") from error
+
+
 class RunFolder:
     """The files of one run.
 

@@ -18,7 +18,7 @@ from poise.errors import Damaged, OutOfMemory, PoiseError, UserError
 from poise.experiment.changes import changed_keys, differing_keys, pin, refuse_changed
 from poise.experiment.contents import check_progress
 from poise.experiment.examiner import Exam, Examiner, figures, matrix_in_percent, percent
-from poise.experiment.folder import Checkpoint, RunFolder
+from poise.experiment.folder import Checkpoint, RunFolder, needed_to_resume
 from poise.experiment.machine import describe_machine, record_end, record_resume, threads_to_resume_with
 from poise.experiment.plan import Plan, images_by_origin, refuse_other_exam
 from poise.experiment.progress import Quiet, Watcher
@@ -87,7 +87,7 @@ class Run:
         """`resume` as a generator."""
         if not self.folder.exists:
             raise UserError(f"{self.folder.path} is not a run folder; begin with start(), or 'poise run'")
-        with self._open_folder(), as_many_threads(threads_to_resume_with(self.folder.machine)):
+        with self._open_folder(), as_many_threads(self._threads_to_resume_with()):
             self._refuse_other_runner()
             found = self.folder.newest_checkpoint(journal=True)
             if found is None:
@@ -105,6 +105,10 @@ class Run:
                 self.folder.rewind_journal(found.meta["journal"])
                 record_resume(self.folder.machine, learner.backend, *self._modules, sources=self._own_sources)
                 return (yield from self._run_phases(learner, train, examiner))
+
+    def _threads_to_resume_with(self) -> int:
+        with needed_to_resume():
+            return threads_to_resume_with(self.folder.machine)
 
     def rewrite_model(self) -> None:
         """Write the final model of a finished run again, from its last checkpoint."""
