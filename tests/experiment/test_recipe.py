@@ -301,6 +301,12 @@ def test_a_mistake_in_an_override_is_one_line(word: str, line: str) -> None:
     assert line in refusal("digits/lucir", word)
 
 
+@pytest.mark.parametrize("name", ["2024", "2024-01-15", "1e3", "true", "10:30:00", "007"])
+def test_the_name_of_a_folder_may_look_like_a_number_or_a_date(name: str) -> None:
+    recipe = load_recipe("digits/lucir", [f"data={name}", f"start={name}"])
+    assert (recipe.data, recipe.start) == (name, name)
+
+
 @pytest.mark.parametrize("words", ["setting=tfs", {"setting": "tfs"}, [3]])
 def test_overrides_that_are_no_list_of_texts_are_refused(words: Any) -> None:
     with pytest.raises(UserError, match="must be a list of texts, such as"):

@@ -27,7 +27,7 @@ from poise.learner import KEYS, Settings, Surroundings, suit
 from poise.methods import METHODS, Method
 from poise.policies import WRAPPER_OPTIONS
 from poise.recipes import read_recipe
-from poise.recipes.keys import refuse_none, refuse_unknown_keys, said_by, takes_list
+from poise.recipes.keys import refuse_none, refuse_unknown_keys, said_by, takes_list, takes_only_text
 from poise.training import PRECISIONS
 from poise.tuning import tuner_names
 
@@ -293,7 +293,10 @@ def make_recipe(values: Mapping[str, Any], overrides: Sequence[str] = ()) -> Rec
 
 
 def parse_override(text: str) -> tuple[list[str], Any]:
-    """`memory.total=2000` → (["memory", "total"], 2000); values as in TOML, a bare word is a string."""
+    """`memory.total=2000` → (["memory", "total"], 2000); values as in TOML, a bare word is a string.
+
+    For a key that takes only text all but lists and tables are.
+    """
     key, found, value = text.partition("=")
     if not found or not key.strip() or not value.strip():
         raise UserError(f"{shown(text)} is not key=value, e.g. setting=tfs")
@@ -313,6 +316,8 @@ def parse_override(text: str) -> tuple[list[str], Any]:
             ) from error
     except (ValueError, RecursionError) as error:  # a number of thousands of digits, thousands of brackets
         raise UserError(f"the value of '{'.'.join(path)}' is too long or nested too deep: {shown(value)}") from error
+    if takes_only_text(".".join(path)) and not isinstance(parsed, str | list | dict):
+        parsed = value.strip()  # a folder that is called 2024, or by a date
     check_plain(".".join(path), parsed)
     refuse_none(".".join(path), parsed)
     return path, parsed

@@ -169,7 +169,20 @@ def takes_list(name: str) -> bool:
     >>> takes_list("groups"), takes_list("memory"), takes_list("data")
     (True, True, False)
     """
-    return any(key.name == name and {"list", "table"} & {*key.kind.split(" or ")} for key in KEYS)
+    return not _kinds(name).isdisjoint({"list", "table"})
+
+
+def takes_only_text(name: str) -> bool:
+    """Whether a key of this name can be nothing but text.
+
+    >>> takes_only_text("data"), takes_only_text("order"), takes_only_text("epochs")
+    (True, False, False)
+    """
+    return _kinds(name) == {"text"}
+
+
+def _kinds(name: str) -> set[str]:
+    return {kind for key in KEYS if key.name == name for kind in key.kind.split(" or ")}
 
 
 def refuse_none(name: str, value: object) -> None:
