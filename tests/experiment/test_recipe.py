@@ -292,6 +292,8 @@ def test_only_online_holds_out_unevenly_and_judges_by_its_trials() -> None:
         ("groups=[[0,1],2]", "key 'groups': [0, 1] in [[0, 1], 2] cannot be used; give either sizes of groups"),
         ("images_per_class=few", "key 'images_per_class"),
         ("lucir", "'lucir' is not key=value"),
+        ("digits/lucir epochs=1", "is more than one key=value; give each as a word of its own, the recipe before it"),
+        ("data=['a']", "key 'data': must be text, in quotation marks, not ['a']"),
         ("epochs=", "is not key=value"),
         ("=3", "is not key=value"),
         (".=3", "unknown key ''"),

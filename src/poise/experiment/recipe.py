@@ -69,7 +69,7 @@ _KINDS: Final = {
     "int_type": "a whole number",
     "float_type": "a number",
     "bool_type": "true or false",
-    "string_type": "text",
+    "string_type": "text, in quotation marks",
     "dict_type": "a table",
     "model_type": "a table",
 }
@@ -302,6 +302,10 @@ def parse_override(text: str) -> tuple[list[str], Any]:
         raise UserError(f"{shown(text)} is not key=value, e.g. setting=tfs")
     if len(text.splitlines()) > 1 or any(character < " " for character in text):
         raise UserError(f"{shown(text)} must be one key=value, on one line")
+    if len(key.split()) > 1:
+        raise UserError(
+            f"{shown(text)} is more than one key=value; give each as a word of its own, the recipe before it"
+        )
     path = key.strip().split(".")
     if len(path) > _LONGEST_PATH:
         raise UserError(f"there is no key {shown(key.strip())}; a key has at most {_LONGEST_PATH} parts")
