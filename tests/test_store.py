@@ -166,6 +166,14 @@ class TestJournal:
             assert self.events(journal.path) == [{"n": n, "name": "größe"} for n in range(number + 1)]
         journal.close()
 
+    def test_one_that_was_moved_while_it_is_written_says_so(self, tmp_path: Path) -> None:
+        journal = store.Journal(tmp_path / "j")
+        journal.append({"event": "epoch"})
+        (tmp_path / "j").rename(tmp_path / "elsewhere")
+        with pytest.raises(Damaged, match="j was moved or deleted meanwhile; go on from the last checkpoint, wherever"):
+            journal.position()
+        journal.close()
+
     def test_rewind_returns_to_a_position_and_goes_on_from_there(self, tmp_path: Path) -> None:
         journal = store.Journal(tmp_path / "j")
         assert journal.position() == 0

@@ -304,7 +304,8 @@ class Journal:
         if self._file is not None:
             if not files.is_at(self._file, self.path):
                 self._check()  # by a newer attempt; if not, by an older one that was paused in the middle of `rewind`
-                raise Damaged(f"{self.path} was replaced by another process; go on from the last checkpoint")
+                what = "was replaced by another process" if self.path.exists() else "was moved or deleted meanwhile"
+                raise Damaged(f"{self.path} {what}; go on from the last checkpoint, wherever it lies now")
             self._file.flush()
             os.fsync(self._file.fileno())
         return self.path.stat().st_size if self.path.exists() else 0
