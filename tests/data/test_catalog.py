@@ -104,6 +104,16 @@ def test_cifar_that_is_nowhere_says_how_to_get_it() -> None:
 
 
 @pytest.mark.parametrize("named", [".", "cifar-100-python"])
+def test_the_folder_of_cifar_in_the_place_of_class_folders_is_recognised(
+    home: Path, monkeypatch: pytest.MonkeyPatch, named: str
+) -> None:
+    cifar_files(home / "data", monkeypatch)
+    place = home / "data" / named
+    line = f"{place} has CIFAR-100's own files; run 'poise data add cifar100 --from {place}', then give data=cifar100"
+    assert refusal(str(place)) == line
+
+
+@pytest.mark.parametrize("named", [".", "cifar-100-python"])
 def test_poise_data_leads_to_cifar_as_parent_or_itself(home: Path, monkeypatch: pytest.MonkeyPatch, named: str) -> None:
     cifar_files(home / "data", monkeypatch)
     monkeypatch.setenv("POISE_DATA", str(home / "data" / named))

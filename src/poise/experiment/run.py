@@ -77,10 +77,9 @@ class Run:
 
     def starting(self) -> Running:
         """`start` as a generator that pauses after every event, so that several runs can share a GPU."""
-        self._refuse_begun()
         prepared = self._prepare()
         with self._open_folder():
-            self.folder.refuse_leftovers()
+            self._refuse_begun()
             return (yield from self._from_the_beginning(*prepared))
 
     def resuming(self) -> Running:

@@ -83,7 +83,18 @@ def _warn_of_shadowed(name: str) -> None:
 
 def _open_place(path: Path, name: str | None, size: int | None) -> Source:
     """A folder of class folders, or a pack."""
-    return FolderSource(path, name=name, size=size) if path.is_dir() else PackSource(path, name=name, size=size)
+    if not path.is_dir():
+        return PackSource(path, name=name, size=size)
+    try:
+        return FolderSource(path, name=name, size=size)
+    except UserError as error:
+        release = next((each for each in RELEASES.values() if each.found_in(path)), None)
+        if release is None:
+            raise
+        add = f"poise data add {release.name} --from {path}"
+        raise UserError(
+            f"{path} has {release.title}'s own files; run '{add}', then give data={release.name}"
+        ) from error
 
 
 def add_source(name: str, folder: Path) -> Source:
