@@ -188,8 +188,8 @@ def test_with_both_checkpoints_damaged_it_starts_over_only_if_asked(
     code, _, err = command("resume", str(folder.path))
     assert code == 1
     assert err == (
-        f"poise: all checkpoints of {folder.path} are damaged ({first}, {second}), and what it trained is lost with "
-        f"them; restore one from a copy, or start from the beginning with 'poise resume {folder.path} --restart'\n"
+        f"poise: all checkpoints in {folder.checkpoints} are damaged ({first}, {second}), and what was trained is lost "
+        f"with them; restore one from a copy, or start from the beginning with 'poise resume {folder.path} --restart'\n"
     )
     assert {path: path.read_bytes() for path in files} == files
     assert command("resume", str(folder.path), "--restart")[0] == 0

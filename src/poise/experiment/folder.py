@@ -304,8 +304,8 @@ class RunFolder:
         if present := self.checkpoint_files():
             names = ", ".join(path.name for path in present)
             raise Damaged(
-                f"all checkpoints of {self.path} are damaged ({names}), and what it trained is lost with them; restore "
-                f"one from a copy, or {self._start_over}"
+                f"all checkpoints in {self.checkpoints} are damaged ({names}), and what was trained is lost with them; "
+                f"restore one from a copy, or {self._start_over}"
             )
 
     def discard_checkpoints(self) -> None:
