@@ -189,6 +189,14 @@ class TestJournal:
             assert self.events(journal.path) == [{"n": n, "name": "größe"} for n in range(number + 1)]
         journal.close()
 
+    def test_one_that_was_moved_while_it_is_written_says_so(self, tmp_path: Path) -> None:
+        journal = store.Journal(tmp_path / "j")
+        journal.append({"event": "epoch"})
+        (tmp_path / "j").rename(tmp_path / "elsewhere")
+        with pytest.raises(Damaged, match="j was moved or deleted meanwhile; go on from the last checkpoint, wherever"):
+            journal.position()
+        journal.close()
+
     def test_rewind_returns_to_a_position_and_goes_on_from_there(self, tmp_path: Path) -> None:
         journal = store.Journal(tmp_path / "j")
         assert journal.position() == 0
@@ -293,7 +301,7 @@ class TestDigests:
 
     def test_deep_nesting_is_damage(self, tmp_path: Path) -> None:
         (tmp_path / "f").write_text('{"format": 1, "a": ' + "[" * 100_000 + "]" * 100_000 + "}")
-        with pytest.raises(Damaged, match="is not the JSON that was written there"):
+        with pytest.raises(Damaged, match="is damaged or was not written by poise"):
             store.read_json(tmp_path / "f")
 
     def test_the_digest_of_a_journal_is_that_of_its_bytes_wherever_it_was_asked_before(self, tmp_path: Path) -> None:

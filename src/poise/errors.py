@@ -117,15 +117,16 @@ class Interrupted(PoiseError):
 def suggestion(word: object, known: Iterable[str], prefix: str = "") -> str:
     """The end of an error line about an unknown word: the nearest known one, or all of them, each after the prefix.
 
-    >>> suggestion("lucri", ["lucir", "icarl"])
-    "did you mean 'lucir'?"
+    >>> suggestion("lucri", ["lucir", "icarl"]), suggestion("iCaRL", ["lucir", "icarl"])
+    ("did you mean 'lucir'?", "did you mean 'icarl'?")
     >>> suggestion("x", ["rule", "total"], prefix="memory.")
     'known: memory.rule, memory.total'
     """
     choices, text = sorted(known), word if isinstance(word, str) else shown(word)
-    near = difflib.get_close_matches(text[:_LONGEST], choices, n=1, cutoff=0.6)
+    lower = {choice.lower(): choice for choice in choices}
+    near = difflib.get_close_matches(text[:_LONGEST].lower(), lower, n=1, cutoff=0.6)
     if near:
-        return f"did you mean '{prefix}{near[0]}'?"
+        return f"did you mean '{prefix}{lower[near[0]]}'?"
     return f"known: {', '.join(prefix + choice for choice in choices)}" if choices else "none is known"
 
 

@@ -306,7 +306,9 @@ def tuned_space(
     named = {axis for grid in grids for axis in grid}
     asked = {*changes, *((named & {"allocation"} if isinstance(known, Named) else named) if tuned else ())}
     if "allocation" in asked and allocation is None:
-        raise UserError("an action with an allocation needs memory.rule=rmm without knows_increment; see the docs")
+        raise UserError(
+            "an action with an allocation needs RMM's memory: set memory.rule=rmm, and leave memory.knows_increment out"
+        )
     optional = {"epochs": float(epochs), "allocation": allocation, "backbone_rate": AXES["backbone_rate"].default}
     more = {axis: value for axis, value in optional.items() if axis in asked and value is not None and axis not in own}
     base = Action(**own, **more).replace(**changes)

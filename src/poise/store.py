@@ -77,9 +77,9 @@ def read_verified(path: Path) -> tuple[dict[str, Any], bool]:
         kept = value.pop(DIGEST, None) if isinstance(value, dict) else None
         intact = kept is None or kept == digest_of(value)
     except (ValueError, RecursionError) as error:
-        raise Damaged(f"{path} is not the JSON that was written there") from error
+        raise Damaged(f"{path} is damaged or was not written by poise (no JSON)") from error
     if not isinstance(value, dict):
-        raise Damaged(f"{path} is not the JSON that was written there")
+        raise Damaged(f"{path} is damaged or was not written by poise (no JSON)")
     if not intact:
         raise Damaged(f"{path} was changed since it was written: its contents do not match their digest")
     check_format(path, value.pop("format", None))
@@ -319,7 +319,8 @@ class Journal:
         if self._file is not None:
             if not files.is_at(self._file, self.path):
                 self._check()  # by a newer attempt; if not, by an older one that was paused in the middle of `rewind`
-                raise Damaged(f"{self.path} was replaced by another process; go on from the last checkpoint")
+                what = "was replaced by another process" if self.path.exists() else "was moved or deleted meanwhile"
+                raise Damaged(f"{self.path} {what}; go on from the last checkpoint, wherever it lies now")
             self._file.flush()
             os.fsync(self._file.fileno())
         return self.path.stat().st_size if self.path.exists() else 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -83,3 +84,57 @@ def test_every_public_name_is_there_when_it_is_asked_for() -> None:
 def test_python_m_poise_is_the_command() -> None:
     done = subprocess.run([sys.executable, "-m", "poise", "--version"], capture_output=True, text=True, check=True)
     assert done.stdout == f"poise {poise.__version__}\n"
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252", "utf-8"])
+def test_it_writes_in_the_encoding_of_any_terminal(encoding: str) -> None:
+    """`recipes --keys` has a Greek letter and an ellipsis."""
+    environment = {**os.environ, "PYTHONIOENCODING": encoding}
+    done = subprocess.run(
+        [sys.executable, "-m", "poise", "recipes", "--keys"], env=environment, capture_output=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    text = done.stdout.decode(encoding if encoding != "ascii" else "utf-8")
+    assert ("that share ρ" in text) == (encoding in ("ascii", "utf-8"))
+    assert ("that share \\u03c1" in text) == (encoding in ("latin-1", "cp1252"))
+    assert ("ranpac, slca, ..." in text) == (encoding == "latin-1")
+
+
+@pytest.mark.parametrize("package", ["torch", "sklearn", "pydantic"])
+def test_a_package_that_is_missing_is_one_line(package: str) -> None:
+    code = f"import sys; sys.modules[{package!r}] = None; from poise.cli import main; main()"
+    command = [sys.executable, "-c", code, "run", "--dry-run"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"poise: {package} is not installed for {sys.executable}; install it, or all that")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_folder_that_was_deleted_meanwhile_is_one_line(tmp_path: Path) -> None:
+    place = tmp_path / "gone"
+    place.mkdir()
+    script = 'rmdir "$PWD" && exec "$0" -m poise run'
+    done = subprocess.run(["sh", "-c", script, sys.executable], cwd=place, capture_output=True, text=True, check=False)
+    line = "poise: the current folder does not exist any more; change to one that does ('cd')\n"
+    assert (done.returncode, done.stderr) == (2, line)
+
+
+def test_a_folder_that_may_not_be_used_is_one_line_and_stops_no_other_command(
+    tmp_path: Path, powerless: list[str]
+) -> None:
+    closed, images = tmp_path / "closed", pictures(tmp_path / "images", "cat dog")
+    closed.mkdir(mode=0o000)
+    environment = {**os.environ, "POISE_DATA": str(closed)}
+
+    def run(*words: str) -> tuple[int, str, str]:
+        command = [*powerless, sys.executable, "-m", "poise", *words]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout, done.stderr
+
+    code, out, err = run("data")
+    assert (code, err) == (0, "")
+    assert f"the folder it is in (POISE_DATA is '{closed}', which cannot be read)" in out
+    code, _, err = run("data", "pack", str(images), "--out", str(closed / "some.pack"))
+    assert code == 2
+    assert err.startswith(f"poise: {closed}/some.pack")
+    assert err.endswith(": Permission denied; check its permissions, or choose another place\n")

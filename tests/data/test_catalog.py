@@ -104,6 +104,16 @@ def test_cifar_that_is_nowhere_says_how_to_get_it() -> None:
 
 
 @pytest.mark.parametrize("named", [".", "cifar-100-python"])
+def test_the_folder_of_cifar_in_the_place_of_class_folders_is_recognised(
+    home: Path, monkeypatch: pytest.MonkeyPatch, named: str
+) -> None:
+    cifar_files(home / "data", monkeypatch)
+    place = home / "data" / named
+    line = f"{place} has CIFAR-100's own files; run 'poise data add cifar100 --from {place}', then give data=cifar100"
+    assert refusal(str(place)) == line
+
+
+@pytest.mark.parametrize("named", [".", "cifar-100-python"])
 def test_poise_data_leads_to_cifar_as_parent_or_itself(home: Path, monkeypatch: pytest.MonkeyPatch, named: str) -> None:
     cifar_files(home / "data", monkeypatch)
     monkeypatch.setenv("POISE_DATA", str(home / "data" / named))
@@ -389,3 +399,13 @@ def test_poise_data_that_does_not_exist_is_no_obstacle(home: Path, monkeypatch: 
     assert isinstance(open_source("digits"), DigitsSource)
     assert [entry.name for entry in listing()] == ["digits", "cifar10", "cifar100", *COLLECTIONS]
     assert "was not found" in refusal("cifar100")
+
+
+@pytest.mark.parametrize("data", ["cifar100", "tinyimagenet", "imagenet", "pets"])
+def test_data_that_are_not_found_are_blamed_on_a_poise_data_that_leads_nowhere(
+    home: Path, monkeypatch: pytest.MonkeyPatch, data: str
+) -> None:
+    monkeypatch.setenv("POISE_DATA", str(home / "nowhere"))
+    assert refusal(data).endswith(f" (POISE_DATA is '{home / 'nowhere'}', which is no folder)")
+    monkeypatch.setenv("POISE_DATA", str(home))
+    assert "POISE_DATA is" not in refusal(data)

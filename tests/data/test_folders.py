@@ -241,6 +241,14 @@ def test_folders_that_are_no_data_set_are_refused(tmp_path: Path) -> None:
     assert "add images or use train/ and test/" in message
 
 
+def test_the_folder_above_that_of_the_classes_is_told_from_it(tmp_path: Path) -> None:
+    (tmp_path / "photos" / "january" / "cat").mkdir(parents=True)
+    (tmp_path / "photos" / "february" / "dog").mkdir(parents=True)
+    inner = tmp_path / "photos" / "february"
+    line = f"class folder {inner} has no image, only folders; if these are the classes, give {inner}"
+    assert refusal(tmp_path / "photos") == line
+
+
 def test_a_single_training_image_is_enough_in_divided_folders(tmp_path: Path) -> None:
     for part in ("train", "test"):
         fill(tmp_path / part / "cat", 1)

@@ -247,8 +247,8 @@ def test_only_online_holds_out_unevenly_and_judges_by_its_trials() -> None:
         ("epoch=3", "unknown key 'epoch'; did you mean 'epochs'?"),
         ("memory.totl=3", "unknown key 'memory.totl'; did you mean 'memory.total'?"),
         ("memory.x=3", "unknown key 'memory.x'; known: memory.after_phase_0, memory.allocation, "),
-        ("trials=3", "key 'trials': input should be a table, not 3"),
-        ("options=[3]", "key 'options': input should be a table, not [3]"),
+        ("trials=3", "key 'trials': must be a table, not 3"),
+        ("options=[3]", "key 'options': must be a table, not [3]"),
         ("trials.epochs=3", "unknown key 'trials.epochs'; known: trials.balance_length, "),
         ("setting=tsf", "unknown setting 'tsf'; did you mean 'tfs'?"),
         ("exam=tst", "unknown exam 'tst'; did you mean 'test'?"),
@@ -260,8 +260,22 @@ def test_only_online_holds_out_unevenly_and_judges_by_its_trials() -> None:
         ("action.classifier=fcc", "did you mean 'fc'?"),
         ("action=5", "key 'action'"),
         ("options.lamda_base=5", "did you mean 'lambda_base'?"),
-        ("epochs=0", "key 'epochs'"),
-        ("epochs=many", "key 'epochs'"),
+        ("epochs=0", "key 'epochs': must be greater than or equal to 1, not 0"),
+        ("epochs=many", "key 'epochs': must be a whole number, not 'many'"),
+        ("deterministic=yes", "key 'deterministic': must be true or false, not 'yes'"),
+        ("lr=0.1", "unknown key 'lr'; the learning rate is action.lr, that of phase 0 first_lr"),
+        ("safe=1", "unknown key 'safe'; did you mean 'policy_options.safe'?"),
+        ("adjustment=1", "unknown key 'adjustment'; did you mean 'action.adjustment'?"),
+        ("total=40", "unknown key 'total'; did you mean 'memory.total'?"),
+        ("method=iCaRL", "unknown method 'iCaRL'; did you mean 'icarl'?"),
+        ("tune=none", "key 'tune' cannot be set to none; leave it out"),
+        ("tune=[kd,lr]", "the value of 'tune' is not TOML: '[kd,lr]'; close every bracket and put each word in quot"),
+        ("net=mine.py", "net mine.py: say which function or class of this file makes the network: net=mine.py:NAME"),
+        ("groups=[2,1", "the value of 'groups' is not TOML: '[2,1'"),
+        ("tune=3", "key 'tune': 3 cannot be used; give a list of kinds, e.g."),
+        ("space={lr=0.1}", "key 'space': 0.1 in {'lr': 0.1} cannot be used; give a name such as paper, or a grid"),
+        ("memory=none", "key 'memory': 'none' cannot be used; give the number of images kept of each class (0: none)"),
+        ("order=1.5", "key 'order': 1.5 cannot be used; give a seed, a name such as sorted, or a list of all classes"),
         ("epochs.main=3", "key 'epochs'"),
         ("batch=1", "key 'batch'"),
         ("seed=-1", "key 'seed'"),
@@ -275,9 +289,11 @@ def test_only_online_holds_out_unevenly_and_judges_by_its_trials() -> None:
         ("memory.reserve=5", "below memory.per_class"),
         ("setting=groups", "setting=groups needs groups"),
         ("groups=five", "key 'groups"),
-        ("groups=[1,[2]]", "key 'groups"),
+        ("groups=[[0,1],2]", "key 'groups': [0, 1] in [[0, 1], 2] cannot be used; give either sizes of groups"),
         ("images_per_class=few", "key 'images_per_class"),
         ("lucir", "'lucir' is not key=value"),
+        ("digits/lucir epochs=1", "is more than one key=value; give each as a word of its own, the recipe before it"),
+        ("data=['a']", "key 'data': must be text, in quotation marks, not ['a']"),
         ("epochs=", "is not key=value"),
         ("=3", "is not key=value"),
         (".=3", "unknown key ''"),
@@ -287,14 +303,59 @@ def test_a_mistake_in_an_override_is_one_line(word: str, line: str) -> None:
     assert line in refusal("digits/lucir", word)
 
 
+@pytest.mark.parametrize("name", ["2024", "2024-01-15", "1e3", "true", "10:30:00", "007"])
+def test_the_name_of_a_folder_may_look_like_a_number_or_a_date(name: str) -> None:
+    recipe = load_recipe("digits/lucir", [f"data={name}", f"start={name}"])
+    assert (recipe.data, recipe.start) == (name, name)
+
+
+@pytest.mark.parametrize("words", ["setting=tfs", {"setting": "tfs"}, [3]])
+def test_overrides_that_are_no_list_of_texts_are_refused(words: Any) -> None:
+    with pytest.raises(UserError, match="must be a list of texts, such as"):
+        load_recipe("digits/lucir", words)
+
+
 def test_groups_with_another_setting_are_refused() -> None:
     assert "groups goes with setting=groups" in refusal("digits/lucir", "setting=tfs", "groups=[2,2]")
 
 
 def test_an_unknown_recipe_gets_the_nearest_one() -> None:
     assert "did you mean 'digits/lucir'?" in refusal("digits/lucri")
-    assert "known: " in refusal("something else")
-    assert "cannot be read" in refusal("nowhere.toml")
+    assert refusal("something else").endswith("see 'poise recipes' for the shipped ones")
+    assert "cannot be read (No such file or directory)" in refusal("nowhere.toml")
+
+
+def test_a_part_of_a_name_gets_all_recipes_that_have_it() -> None:
+    assert "did you mean one of cifar100/lucir, digits/lucir, imagenet" in refusal("LUCIR")
+    assert "did you mean one of digits/aanets, digits/der, digits/finetune, " in refusal("digits")
+
+
+def test_a_path_that_is_no_recipe_file_says_what_it_is(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(file.parent)
+    file.write_text("epochs = 1")
+    assert "did you mean the file 'mine.toml'?" in refusal("mine")
+    file.rename("mine.txt")
+    assert "the name of a recipe file must end in .toml" in refusal("mine.txt")
+    Path("run").mkdir()
+    Path("run/recipe.json").write_text("{}")
+    assert refusal("run") == "run is a run folder, not a recipe; continue it with 'poise resume run'"
+    assert "see 'poise recipes'" in refusal("with\0zero")
+    Path("photos").mkdir()
+    Path("digits").mkdir()
+    assert "poise run folder data=photos" in refusal("photos")
+    assert "did you mean one of digits/aanets" in refusal("digits")
+
+
+def test_a_byte_order_mark_is_read_over(file: Path) -> None:
+    file.write_bytes(b'\xef\xbb\xbfmethod = "icarl"\n')
+    assert recipe_text(str(file)) == 'method = "icarl"\n'
+    assert load_recipe(str(file)).method == "icarl"
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16"])
+def test_a_file_in_another_encoding_is_one_line_that_says_so(file: Path, encoding: str) -> None:
+    file.write_bytes('data = "Blätter"\n'.encode(encoding))
+    assert refusal(str(file)) == f"recipe file {file} is not in UTF-8; save it in that encoding"
 
 
 def test_a_broken_file_is_named(file: Path) -> None:
@@ -303,6 +364,6 @@ def test_a_broken_file_is_named(file: Path) -> None:
     file.write_text("epohcs = 3\n")
     assert "did you mean 'epochs'?" in refusal(str(file))
     file.write_bytes(b"\xff\xfe\x00")
-    assert "cannot be read" in refusal(str(file))
+    assert "is not in UTF-8" in refusal(str(file))
     file.write_text('setting = "tfs"\ngroups = [2, 2]\n')
     assert "setting=groups" in refusal(str(file))

@@ -15,6 +15,7 @@ import torch
 from PIL import Image
 
 from poise import store
+from poise.errors import UserError
 from poise.experiment import Plan, Run, RunFolder, reopen
 from poise.experiment.machine import threads_to_resume_with
 from poise.store import read_journal
@@ -176,15 +177,38 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before_and_says_so(
     assert outcome(folder.path) == outcome(reference)
 
 
-def test_with_both_checkpoints_damaged_it_starts_over(
-    reference: Path, plan: Plans, outcome: Outcome, tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_with_both_checkpoints_damaged_it_starts_over_only_if_asked(
+    reference: Path, plan: Plans, outcome: Outcome, command: Command, tmp_path: Path
 ) -> None:
     folder = stopped_after(plan(), tmp_path / "run", 9)
     for number, checkpoint in enumerate(sorted(folder.checkpoints.iterdir())):
         checkpoint.write_bytes(checkpoint.read_bytes()[: 1000 * number])
-    Run(plan(), folder).resume()
-    assert "starting from the beginning" in caplog.text
+    files = {path: path.read_bytes() for path in (*folder.checkpoint_files(), folder.journal.path)}
+    first, second = (path.name for path in folder.checkpoint_files())
+    code, _, err = command("resume", str(folder.path))
+    assert code == 1
+    assert err == (
+        f"poise: all checkpoints in {folder.checkpoints} are damaged ({first}, {second}), and what was trained is lost "
+        f"with them; restore one from a copy, or start from the beginning with 'poise resume {folder.path} --restart'\n"
+    )
+    assert {path: path.read_bytes() for path in files} == files
+    assert command("resume", str(folder.path), "--restart")[0] == 0
     assert outcome(folder.path) == outcome(reference)
+    assert "--restart has no effect" in command("resume", str(folder.path), "--restart")[2]
+
+
+def test_start_again_in_python_says_what_the_folder_holds(reference: Path, plan: Plans, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=f"^{reference} holds this run, finished: .*result.json; give another folder"):
+        Run(plan(), RunFolder(reference)).start()
+    folder = stopped_after(plan(), tmp_path / "run", 4)
+    with pytest.raises(UserError, match=r"run holds this run, unfinished; continue with resume\(\), or 'poise resume"):
+        Run(plan(), folder).start()
+
+
+def test_resume_in_python_of_a_folder_without_a_run_leaves_no_trace(plan: Plans, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"new is not a run folder; begin with start\(\), or 'poise run'"):
+        Run(plan(), RunFolder(str(tmp_path / "new"))).resume()
+    assert not (tmp_path / "new").exists()
 
 
 def test_a_torn_line_of_the_journal_is_cut(reference: Path, plan: Plans, outcome: Outcome, tmp_path: Path) -> None:
@@ -353,6 +377,13 @@ def test_a_damaged_description_of_the_machine_is_one_line(plan: Plans, command: 
     code, _, err = command("resume", str(folder.path))
     assert (code, err.count("\n")) == (1, 1)
     assert "machine.json is not as poise writes it: versions is missing" in err
+    again = "; restore it from a copy, or start the run again in another folder\n"
+    for path in (folder.machine, folder.recipe):
+        whole = path.read_bytes()
+        path.write_text("{")
+        line = f"poise: {path} is damaged or was not written by poise (no JSON){again}"
+        assert command("resume", str(folder.path))[::2] == (1, line)
+        path.write_bytes(whole)
     folder.machine.unlink()
     assert "No such file or directory (machine.json)" in refused(command, "resume", str(folder.path))
 

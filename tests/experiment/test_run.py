@@ -211,7 +211,7 @@ def test_start_refuses_other_data_and_folders_without_phase_0(reference: Path, p
 
 def test_a_run_folder_is_never_overwritten(reference: Path, plan: Plans, outcome: Outcome) -> None:
     before = outcome(reference)
-    with pytest.raises(UserError, match="holds files of another run"):
+    with pytest.raises(UserError, match=r"holds another run \(seed=0\); choose another"):
         Run(plan("seed=1"), RunFolder(reference)).start()
     assert outcome(reference) == before
 

@@ -732,28 +732,43 @@ class TestOutline:
         ("[[cell]]\nrecipe = 'digits/lucir'\n[[cell]]\nrecipe = 'digits/lucir'", "describes a cell twice"),
         ("[[cell]]\nrecipe = 'digits/lucir'\nfolder = '../elsewhere'", "without slashes"),
         ("[[cell]]\nrecipe = 'digits/lucir'\nfolder = 3", "must be text"),
-        ("[[cell]]\nrecipe = 'digits/lucir'\n[[cell]]\nrecipe = 'digits/lwf'\nsede = 1", "sweep.toml, cell 2: unknown"),
-        ("[[cell]]\nrecipe = 'digits/lucir'\n[[cell]]\nseed = 1", "sweep.toml, cell 2: each"),
-        ("[[cell]]\nrecipe = 'digits/lucir'\n[cell.grid]\nseed = [1]", "cell 1: [grid] holds for all cells"),
-        ("[[cell]]\nrecipe = 'digits/lucir'\nset = 3", "cell 1: [set] holds for all cells"),
+        (
+            "[[cell]]\nrecipe = 'digits/lucir'\n[[cell]]\nrecipe = 'digits/lwf'\nsede = 1",
+            "sweep.toml, [[cell]] 1 (counted from 0): unknown",
+        ),
+        ("[[cell]]\nrecipe = 'digits/lucir'\n[[cell]]\nseed = 1", "sweep.toml, [[cell]] 1 (counted from 0): each"),
+        (
+            "[[cell]]\nrecipe = 'digits/lucir'\n[cell.grid]\nseed = [1]",
+            "[[cell]] 0 (counted from 0): [grid] holds for all cells",
+        ),
+        ("[[cell]]\nrecipe = 'digits/lucir'\nset = 3", "[[cell]] 0 (counted from 0): [set] holds for all cells"),
         ("[[cell]]\nrecipe = 'digits/lucir'\nseed = 1\n[grid]\nseed = [1]", "`seed` is in [grid] and in a [[cell]]"),
         ("[[cell]]\nrecipe = 'digits/lucir'\naction.lr = 1\n[grid]\n'action.lr' = [1]", "`action.lr` is in [grid]"),
         ("[[cell]]\nrecipe = 'digits/lucir'\naction.lr = 1\n[grid]\naction = [{lr = 1}]", "`action` in [grid] sets"),
         ("recipe = 'digits/lucir'\n[set]\nseed = 1\n[grid]\nseed = [1]", "`seed` is in [grid] and in [set]"),
         ("recipe = 'digits/lucir'\n[set.action]\nlr = 1\n[grid]\naction = [{lr = 1}]", "sets `action.lr` of [set]"),
         ("recipe = 'digits/lucir'\n[grid]\naction = [{lr = 1}]\n'action.lr' = [1]", "in [grid] sets `action.lr`"),
-        ("[[cell]]\nrecipe = 'digits/lucir'\noptions = {}", "cell 1: `options` is a table without keys"),
+        (
+            "[[cell]]\nrecipe = 'digits/lucir'\noptions = {}",
+            "[[cell]] 0 (counted from 0): `options` is a table without keys",
+        ),
         ("recipe = 'digits/lucir'\n[set.memory.x]", "`memory.x` is a table without keys"),
         ("recipe = 'digits/lucir'\n[grid.action]", "`action` is a table without keys"),
         ("recipe = 'digits/lucir'\n[grid]\naction.lr = 1", "sweep.toml: grid.action.lr must be a list"),
         ("recipe = 'digits/lucir'\n[grid]\n'action.lr' = [1]\naction.lr = [2]", "`action.lr` is there with quotation"),
         ("recipe = 'digits/lucir'\n[set]\n'action.lr' = 1\naction.lr = 2", "`action.lr` is there with quotation"),
-        ("[[cell]]\nrecipe = 'digits/lucir'\n'action.lr' = 1\naction.lr = 2", "cell 1: `action.lr` is there with"),
+        (
+            "[[cell]]\nrecipe = 'digits/lucir'\n'action.lr' = 1\naction.lr = 2",
+            "[[cell]] 0 (counted from 0): `action.lr` is there with",
+        ),
         ("recipe = 'digits/lucir'\nepochs = 1", "sweep.toml: `epochs` at the top is for no cell; put it under [set]"),
         ("method = 'lucir'", "is a recipe, not a sweep file; run it with 'poise run "),
         ("recipe = 'digits/lucir'\n[set]\nrecipe = 'digits/lwf'", "take `recipe` out of [set]"),
         ("recipe = 'digits/lucir'\n[grid]\nrecipe = ['digits/lwf']", "take `recipe` out of [grid]"),
-        ("[[cell]]\nrecipe = 'digits/lucir'\nfoldr = 'x'", "cell 1: unknown key 'foldr'; did you mean 'folder'?"),
+        (
+            "[[cell]]\nrecipe = 'digits/lucir'\nfoldr = 'x'",
+            "[[cell]] 0 (counted from 0): unknown key 'foldr'; did you mean 'folder'?",
+        ),
         ("recipe = ['digits/podnet', 'digits/lwf']\n[set]\naction.pod = 1", "sweep.toml, recipe 'digits/lwf': "),
         (f"recipe = 'digits/lucir'\n[grid]\nstart = ['{'n' * 240}']", "a folder's name of 2"),
     ],
@@ -784,7 +799,9 @@ def test_a_wrong_file_is_one_line(text: str, words: str, tmp_path: Path) -> None
 )
 def test_a_folder_that_cannot_be_is_refused_by_its_rule(folder: str, rule: str, tmp_path: Path) -> None:
     text = f"[[cell]]\nrecipe = 'digits/lucir'\nfolder = {json.dumps(folder)}\n[grid]\nseed = [1]"
-    with pytest.raises(UserError, match=r"^[^\n]*sweep\.toml, cell 1: folder [^\n]*$") as caught:
+    with pytest.raises(
+        UserError, match=r"^[^\n]*sweep\.toml, \[\[cell\]\] 0 \(counted from 0\): folder [^\n]*$"
+    ) as caught:
         read_sweep(written(tmp_path / "sweep.toml", text))
     assert rule in str(caught.value)
 
@@ -800,7 +817,7 @@ def test_a_file_that_is_not_toml_is_called_what_it_is(text: str, words: str, tmp
     recipe = written(tmp_path / "mine.toml", text)
     with pytest.raises(UserError) as caught:
         read_sweep(written(file, f"[[cell]]\nrecipe = '{recipe}'"))
-    assert str(caught.value).startswith(f"{file}, cell 1: recipe {recipe} {words}")
+    assert str(caught.value).startswith(f"{file}, [[cell]] 0 (counted from 0): recipe {recipe} {words}")
 
 
 def test_a_missing_file_is_one_line(tmp_path: Path) -> None:

@@ -114,7 +114,7 @@ def test_a_run_and_an_audit_do_not_mix(audited: Path, plan: Plans, tmp_path: Pat
         Run(plan(*WORDS), folder).resume()
     assert folder.difference(plan(*WORDS).as_json()) == "a leak audit"
     assert folder.difference(job.describe()) == ""
-    with pytest.raises(UserError, match="holds files of another run"):
+    with pytest.raises(UserError, match="holds this run, finished"):
         Audit(plan(*WORDS), RunFolder(audited)).start()
     assert audit_folder(plan(*WORDS)).name.endswith("-leak")
 

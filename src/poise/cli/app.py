@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import codecs
+import errno
+import io
+import json
 import logging
 import os
 import sys
@@ -15,6 +19,7 @@ import typer
 from poise import __version__, files
 from poise.cli import INTERRUPTED, lists, models, packs, ranks, reports, runs, studies
 from poise.errors import PoiseError, RankLost, UserError, shown
+from poise.recipes.keys import KEYS
 from poise.words import printable
 
 #: What Typer raises for a wrong command line; newer versions bundle their own click.
@@ -23,6 +28,7 @@ UsageError: Any = typer.BadParameter.__mro__[1]
 _OUT_OF_MEMORY = "out of memory; use smaller images or a smaller batch; nothing that was saved is lost"
 _STDERR = 2  # the number of that stream
 _LONGEST_LINE = 2000  # characters of an error line; a user's words may be longer
+_ASCII = {"─": "-", "–": "-", "−": "-", "…": "...", "×": "x"}  # in place of what an encoding lacks
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -103,6 +109,7 @@ def run_command() -> NoReturn:
     logging.basicConfig(level=level, format="poise: %(message)s", handlers=[_Lines()])
     sys.unraisablehook = _tell_unraisable
     _replace_closed_streams()
+    _write_in_any_encoding()
     with redirect_stderr(cast("TextIO", _Forgiving(sys.stderr))):
         _run_app()
 
@@ -119,6 +126,29 @@ def _replace_closed_streams() -> None:
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - as long as we run
 
 
+def _write_in_any_encoding() -> None:
+    """Let characters that the terminal's encoding lacks (Latin-1, say) be written in another way, not be an error."""
+    codecs.register_error("poise", _spell_out)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "backslashreplace"):
+            stream.reconfigure(errors="poise")
+
+
+def _spell_out(error: UnicodeError) -> tuple[str, int]:
+    """Lines and dashes as ASCII has them, all else by its number; in JSON that means the same."""
+    assert isinstance(error, UnicodeEncodeError)
+    lacking = error.object[error.start : error.end]
+    return "".join(_ASCII.get(each) or json.dumps(each)[1:-1] for each in lacking), error.end
+
+
+def _refuse_lost_folder() -> None:
+    """Refuse to work in a folder that was deleted meanwhile, where libraries fail without saying why."""
+    try:
+        Path.cwd()
+    except FileNotFoundError as error:
+        raise UserError("the current folder does not exist any more; change to one that does ('cd')") from error
+
+
 def _tell_unraisable(found: Any) -> None:  # noqa: ANN401 - a type that only exists for type checkers
     """As Python does, but for another Ctrl-C while something is closed: that is no error."""
     if not issubclass(found.exc_type, KeyboardInterrupt):
@@ -128,6 +158,7 @@ def _tell_unraisable(found: Any) -> None:  # noqa: ANN401 - a type that only exi
 def _run_app() -> NoReturn:
     try:
         _refuse_empty_words(sys.argv[1:])
+        _refuse_lost_folder()
         code = app(standalone_mode=False) or 0
         if code == INTERRUPTED:  # what newer versions of Typer make of Ctrl-C
             raise KeyboardInterrupt
@@ -137,9 +168,15 @@ def _run_app() -> NoReturn:
     except UsageError as error:
         _fail(_usage_line(error), 2)
     except OSError as error:
-        _fail(files.explain_refusal(error, "give the same command again"), 1)
+        _fail(*_explain_system(error))
     except MemoryError:
         _fail(_OUT_OF_MEMORY, 1)
+    except ModuleNotFoundError as error:
+        package = (error.name or "poise").partition(".")[0]
+        if package == "poise":
+            raise
+        advice = "install it, or all that poise needs (in a clone of poise: pip install .)"
+        _fail(f"{package} is not installed for {sys.executable}; {advice}", 2)
     except RuntimeError as error:
         if "can't allocate memory" in str(error):  # as torch says it
             _fail(_OUT_OF_MEMORY, 1)
@@ -153,6 +190,14 @@ def _run_app() -> NoReturn:
         raise
 
 
+def _explain_system(error: OSError) -> tuple[str, int]:
+    """The line about what the system refused, and the exit code."""
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        where = error.filename or "the system"
+        return f"{where}: {error.strerror}; check its permissions, or choose another place", 2
+    return files.explain_refusal(error, "give the same command again"), 1
+
+
 def _usage_line(error: Any) -> str:  # noqa: ANN401 - a UsageError
     """What is wrong with the command line, and whose help to read."""
     words, context = list[str](), error.ctx
@@ -160,6 +205,9 @@ def _usage_line(error: Any) -> str:  # noqa: ANN401 - a UsageError
         words.insert(0, context.info_name)
         context = context.parent
     see, message = f"see '{' '.join(['poise', *words, '--help'])}'", error.format_message().rstrip(".")
+    key = str(getattr(error, "option_name", "")).lstrip("-").replace("-", "_")
+    if words[:1] in (["run"], ["crossval"], ["audit"], ["probe"]) and key in {each.name for each in KEYS}:
+        return f"{message}; keys of a recipe are given without dashes: {key}=VALUE"
     return f"{message} {see.capitalize()}" if message.endswith("?") else f"{message}; {see}"
 
 

@@ -30,7 +30,8 @@ from poise.experiment import (
     parse_once,
     reopen,
 )
-from poise.recipes import DEFAULT_RECIPE
+from poise.files import describe
+from poise.recipes import DEFAULT_RECIPE, recipe_names
 from poise.report import load_result, run_of_result, run_table
 from poise.runfolder import PAGE, REPORT
 from poise.studies import gather_with_studies, runner_in
@@ -45,9 +46,22 @@ def words_to_plan(
     words = list(overrides or [])
     if "=" in recipe:  # no recipe given: the first word is an override
         words, recipe = [recipe, *words], DEFAULT_RECIPE
+    _refuse_second_recipe(recipe, words)
     words += [f"seed={seed}"] if seed is not None else []
     parse_once(words)
     return make_plan(recipe, load_recipe(recipe, in_order(words)), open_outlined if outlined else None)
+
+
+def _refuse_second_recipe(recipe: str, words: Sequence[str]) -> None:
+    """Refuse a recipe or a folder of images that stands behind the first word, where only keys can be."""
+    for word in (word for word in words if "=" not in word):
+        if word not in recipe_names() and not word.endswith(".toml"):
+            if describe(word) == "a folder":
+                raise UserError(f"{word} is not key=value; for the images in this folder write data={word}")
+            continue
+        if recipe == DEFAULT_RECIPE and "=" in words[0]:
+            raise UserError(f"{word} is a recipe, which comes first: poise … {word} {words[0]} …")
+        raise UserError(f"{recipe} and {word} are two recipes; give one, or make a sweep of both ('poise sweep FILE')")
 
 
 @contextmanager
@@ -114,7 +128,9 @@ def start_run(job: Run, tensorboard: bool = False, track: str | None = None) -> 
     show_result(job.start(), folder.path)
 
 
-def resume_run(world: World, path: Path, every: float, tensorboard: bool, track: str | None) -> None:
+def resume_run(
+    world: World, path: Path, every: float, tensorboard: bool, track: str | None, *, restart: bool = False
+) -> None:
     """`poise resume` under torchrun: rank 0 opens the folder, and tells the others what is in it."""
 
     def open_plan() -> tuple[Plan | None, str]:
@@ -123,6 +139,8 @@ def resume_run(world: World, path: Path, every: float, tensorboard: bool, track:
         folder, plan = reopen(path)
         if runner_in(folder) is not Run:
             raise UserError(f"{path} is not the folder of a run; resume it without torchrun")
+        if restart:
+            folder.discard_checkpoints()
         return plan, Run(plan, folder).state()
 
     plan, state = world.broadcast(open_plan)

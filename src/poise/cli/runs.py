@@ -62,6 +62,9 @@ def resume(
     checkpoint_every: Checkpoints = CHECKPOINT_SECONDS,
     trials_on: TrialsOn = None,
     cpus_per_worker: CpusPerWorker = None,
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Discard the checkpoints and start from the beginning.")
+    ] = False,
 ) -> None:
     """Continue a run that was stopped or killed; the result is the same as without the stop."""
     from poise.cli.running import (
@@ -79,7 +82,7 @@ def resume(
     with joined_world() as world:
         if world is not None:
             refuse_under_torchrun(trials_on)
-            resume_run(world, folder, checkpoint_every, tensorboard, track)
+            resume_run(world, folder, checkpoint_every, tensorboard, track, restart=restart)
             return
     if is_finished(folder):
         given = {
@@ -88,6 +91,7 @@ def resume(
             "--checkpoint-every": checkpoint_every != CHECKPOINT_SECONDS,
             "--trials-on": trials_on,
             "--cpus-per-worker": cpus_per_worker,
+            "--restart": restart,
         }
         finish_up(RunFolder(folder), given)
         return
@@ -95,6 +99,8 @@ def resume(
     watchers = make_watchers(opened, make_watcher(len(plan.stream)), tensorboard, track)
     with trials_elsewhere(plan, trials_on, cpus_per_worker) as executor:
         job = runner_in(opened)(plan, opened, watchers, checkpoint_every, executor=executor)
+        if restart:
+            opened.discard_checkpoints()
         show_result(job.resume(), folder)
 
 

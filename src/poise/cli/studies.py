@@ -121,12 +121,18 @@ def simulate(
 ) -> None:
     """Replay a policy on tables of rewards, one after the other as phases, many times."""
     from poise.experiment import parse_once
-    from poise.policies import make_policy, resolved_options
+    from poise.policies import POLICIES, make_policy, resolved_options
     from poise.policies.simulate import replay_on_table
     from poise.studies import load_probe, simulation_summary, simulation_table
+    from poise.tuning import tuner_names
 
     if runs * (phases or 1) > _MOST_REPLAYED:
         raise UserError(f"{runs} runs of {phases} phases take days; use at most {_MOST_REPLAYED} phases in all")
+    if policy in {*tuner_names(), "crossval"} - {*POLICIES}:
+        raise UserError(
+            f"policy {policy} cannot be replayed, as it does not choose by the rewards of single trials; "
+            f"replay one of {', '.join(POLICIES)}"
+        )
     options = parse_once([word for word in tables if "=" in word])
     resolved_options(policy, options)  # refuses what means nothing, before the tables are read
     probes = [load_probe(expand_user(word)) for word in tables if "=" not in word]

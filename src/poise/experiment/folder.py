@@ -41,6 +41,15 @@ def refuse_file(out: Path) -> None:
         raise UserError(f"{there} is a file; give a folder as --out")
 
 
+@contextmanager
+def needed_to_resume() -> Iterator[None]:
+    """Say what to do about a damaged file without which a run cannot be resumed."""
+    try:
+        yield
+    except Damaged as error:
+        raise Damaged(f"{error}; restore it from a copy, or start the run again in another folder") from error
+
+
 class RunFolder:
     """The files of one run.
 
@@ -54,9 +63,9 @@ class RunFolder:
     """
 
     def __init__(
-        self, path: Path, *, numbered: bool = False, takes_over: bool = False, attempt: str | None = None
+        self, path: str | Path, *, numbered: bool = False, takes_over: bool = False, attempt: str | None = None
     ) -> None:
-        self.path = path
+        self.path = path = Path(path)
         self._numbered, self._takes_over, self._attempt = numbered, takes_over, attempt
         self.claim: Claim | None = None
         self.recipe = path / runfolder.RECIPE
@@ -251,18 +260,18 @@ class RunFolder:
         return int(present[-1].stem) if present else -1
 
     def newest_checkpoint(self, *, journal: bool = False) -> Checkpoint | None:
-        """The newest intact checkpoint; damaged ones are reported, removed and skipped.
+        """The newest intact checkpoint; damaged ones are reported and skipped, and removed if one is intact.
 
         With `journal` also those are skipped that were written when the journal was another one up to there. If none is
         left by that, the journal is refused.
         """
         refused: Damaged | None = None
+        damaged = dict[Path, Damaged]()
         for path in reversed(self.checkpoint_files()):
             try:
                 found = Checkpoint(path, *store.read_tensors(path, kind="checkpoint"))
             except Damaged as error:
-                log.warning("%s; falling back to the one before", error)
-                path.unlink()
+                damaged[path] = error
                 continue
             try:
                 check_checkpoint(found.meta)
@@ -275,10 +284,35 @@ class RunFolder:
                 continue
             if refused is not None:
                 log.warning("%s; resuming from the one before", refused)
+            for newer, fault in damaged.items():
+                log.warning("%s; falling back to the one before", fault)
+                newer.unlink()
             return found
         if refused is not None:
-            raise Damaged(f"{refused}; restore it from a copy, or start the run again in another folder")
+            raise Damaged(f"{refused}; restore it from a copy, or {self._start_over}")
         return None
+
+    @property
+    def _start_over(self) -> str:
+        return f"start from the beginning with 'poise resume {self.path} --restart'"
+
+    def refuse_damaged_checkpoints(self) -> None:
+        """Refuse a folder in which no checkpoint is intact, but some are: days of work must not be done again unasked.
+
+        Where there is none, the run was stopped before the first one.
+        """
+        if present := self.checkpoint_files():
+            names = ", ".join(path.name for path in present)
+            raise Damaged(
+                f"all checkpoints in {self.checkpoints} are damaged ({names}), and what was trained is lost with them; "
+                f"restore one from a copy, or {self._start_over}"
+            )
+
+    def discard_checkpoints(self) -> None:
+        """Remove all checkpoints, so that the run starts from the beginning when it is resumed."""
+        with self.locked(), self.writing():
+            for path in self.checkpoint_files():
+                path.unlink()
 
     def checkpoint_files(self) -> list[Path]:
         """The checkpoints, whatever is in them, the newest one last."""

@@ -26,7 +26,7 @@ from poise.data import (
 from poise.data.sources import FolderSource, PackSource, Source, digest, open_source
 from poise.errors import UserError
 from poise.experiment.examiner import Examiner, split_for_development
-from poise.experiment.folder import RunFolder
+from poise.experiment.folder import RunFolder, needed_to_resume
 from poise.experiment.recipe import Recipe, make_recipe
 from poise.files import expand_user
 from poise.learner import Learner, LearnerState, Lookup, Settings, Surroundings, can_validate, planned_work
@@ -253,7 +253,8 @@ def reopen(path: Path) -> tuple[RunFolder, Plan]:
             sweep = "or give the same 'poise sweep' command again to continue them all"
             raise UserError(f"{path} is not a run folder, but holds some; give one, such as {some.parent}, {sweep}")
         raise UserError(f"{path} is not a run folder; start one with 'poise run'")
-    saved = store.read_json(folder.recipe)
+    with needed_to_resume():
+        saved = store.read_json(folder.recipe)
     with contents_of(folder.recipe):
         keyed({"name": text, "recipe": mapped(anything), "fingerprint": text})(saved, "")
         _refuse_unregistered(saved["recipe"], path)

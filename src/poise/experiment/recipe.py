@@ -20,12 +20,14 @@ from pydantic import (
     model_validator,
 )
 
+from poise.actions import AXES
 from poise.data import ALL_IMAGES, LARGEST_SIZE, LEAST_SIZE, Budget, ImageSet
 from poise.errors import UserError, check_plain, shown, suggestion
 from poise.learner import KEYS, Settings, Surroundings, suit
 from poise.methods import METHODS, Method
+from poise.policies import WRAPPER_OPTIONS
 from poise.recipes import read_recipe
-from poise.recipes.keys import refuse_unknown_keys
+from poise.recipes.keys import refuse_none, refuse_unknown_keys, said_by, takes_list, takes_only_text
 from poise.training import PRECISIONS
 from poise.tuning import tuner_names
 
@@ -51,6 +53,26 @@ LEFT_OUT: Final = {
 
 _TABLES: Final = ("options", "action", "policy_options")  # keys that hold names of the method, the action, the policy
 _LONGEST_PATH: Final = 4  # parts of a key with dots between
+#: What to give for keys that have several forms, or lists: of these pydantic only tells what one form lacks.
+_FORMS: Final = {
+    "images_per_class": "a whole number, or two for a long tail, e.g. [100,5]",
+    "groups": "either sizes of groups, e.g. [5,3,2], or the classes of each group, e.g. [[0,1],[2,3]]",
+    "order": "a seed, a name such as sorted, or a list of all classes, e.g. [2,0,1]",
+    "memory": "the number of images kept of each class (0: none), all for every image, or a table, e.g. {total=2000}",
+    "memory.allocation": "a number, or a list with one for each phase, e.g. [0.8,0.5]",
+    "space": "a name such as paper, or a grid with a list of values for each axis, e.g. {lr=[0.1,0.05]}, or several",
+    "tune": 'a list of kinds, e.g. ["kd","lr"]',
+    "milestones": "a list of shares of the main stage, e.g. [0.5,0.75]",
+}
+#: The words of TOML for pydantic's names of types.
+_KINDS: Final = {
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "string_type": "text, in quotation marks",
+    "dict_type": "a table",
+    "model_type": "a table",
+}
 
 
 class MemoryKeys(BaseModel):
@@ -248,6 +270,8 @@ def make_recipe(values: Mapping[str, Any], overrides: Sequence[str] = ()) -> Rec
     """A validated recipe from plain values; every mistake is one line that names the right word."""
     for name, value in values.items():
         check_plain(name, value)
+    if isinstance(overrides, str | Mapping) or not all(isinstance(word, str) for word in overrides):
+        raise UserError(f"overrides={shown(overrides)} must be a list of texts, such as ['setting=tfs', 'epochs=2']")
     merged = dict(values)
     given = [parse_override(text) for text in overrides]
     for path, value in given:
@@ -265,26 +289,41 @@ def make_recipe(values: Mapping[str, Any], overrides: Sequence[str] = ()) -> Rec
     try:
         return Recipe.model_validate(merged)
     except ValidationError as error:
-        raise UserError(_first_line(error)) from error
+        raise UserError(_first_line(error, merged)) from error
 
 
 def parse_override(text: str) -> tuple[list[str], Any]:
-    """`memory.total=2000` → (["memory", "total"], 2000); values as in TOML, a bare word is a string."""
+    """`memory.total=2000` → (["memory", "total"], 2000); values as in TOML, a bare word is a string.
+
+    For a key that takes only text all but lists and tables are.
+    """
     key, found, value = text.partition("=")
     if not found or not key.strip() or not value.strip():
         raise UserError(f"{shown(text)} is not key=value, e.g. setting=tfs")
     if len(text.splitlines()) > 1 or any(character < " " for character in text):
         raise UserError(f"{shown(text)} must be one key=value, on one line")
+    if len(key.split()) > 1:
+        raise UserError(
+            f"{shown(text)} is more than one key=value; give each as a word of its own, the recipe before it"
+        )
     path = key.strip().split(".")
     if len(path) > _LONGEST_PATH:
         raise UserError(f"there is no key {shown(key.strip())}; a key has at most {_LONGEST_PATH} parts")
     try:
         parsed = tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
+    except tomllib.TOMLDecodeError as error:
         parsed = value.strip()
+        if parsed[0] in "[{" and takes_list(".".join(path)):
+            raise UserError(
+                f"the value of '{'.'.join(path)}' is not TOML: {shown(parsed)}; close every bracket and put each word "
+                """in quotation marks, e.g. tune='["kd","lr"]' in a shell"""
+            ) from error
     except (ValueError, RecursionError) as error:  # a number of thousands of digits, thousands of brackets
         raise UserError(f"the value of '{'.'.join(path)}' is too long or nested too deep: {shown(value)}") from error
+    if takes_only_text(".".join(path)) and not isinstance(parsed, str | list | dict):
+        parsed = value.strip()  # a folder that is called 2024, or by a date
     check_plain(".".join(path), parsed)
+    refuse_none(".".join(path), parsed)
     return path, parsed
 
 
@@ -336,7 +375,7 @@ def _set(values: dict[str, Any], path: list[str], value: object) -> None:
 
 
 def _refuse_unknown(values: Mapping[str, Any]) -> None:
-    refuse_unknown_keys(values)
+    refuse_unknown_keys(values, {"action": AXES, "policy_options": WRAPPER_OPTIONS})
     choices = {
         "setting": SettingName,
         "exam": ExamName,
@@ -349,7 +388,8 @@ def _refuse_unknown(values: Mapping[str, Any]) -> None:
             raise UserError(f"unknown {name} {shown(word)}; {suggestion(word, words)}")
 
 
-def _first_line(error: ValidationError) -> str:
+def _first_line(error: ValidationError, values: Mapping[str, Any]) -> str:
+    """What is wrong with the values of a recipe, said of one key."""
     telling = ("float_type", "finite_number")  # where a value may have several forms, these say most
     first = max(
         error.errors(include_url=False),
@@ -359,8 +399,12 @@ def _first_line(error: ValidationError) -> str:
     loc = [str(part) for part in first["loc"]]
     inner = {1} if loc[0] in _TABLES else {}  # the name that the user gave
     parts = [part for place, part in enumerate(loc) if part in known or part.isdigit() or place in inner]
-    key = ".".join(parts)
-    message = first["msg"][:1].lower() + first["msg"][1:]
-    if first["type"] in ("dict_type", "model_type"):  # pydantic's words are of Python
-        message = "input should be a table"
-    return f"key '{key or first['loc'][0]}': {message}, not {shown(first['input'])}"
+    key = ".".join(parts) or loc[0]
+    name = ".".join(part for part in parts if not part.isdigit())
+    if name in _FORMS:
+        given, part = said_by(values, name), first["input"]
+        what = shown(given) if part == given else f"{shown(part)} in {shown(given)}"
+        return f"key '{name}': {what} cannot be used; give {_FORMS[name]}"
+    kind = _KINDS.get(first["type"])
+    message = f"must be {kind}" if kind else first["msg"].replace("Input should", "must", 1)
+    return f"key '{key}': {message}, not {shown(first['input'])}"

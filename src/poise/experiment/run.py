@@ -19,7 +19,7 @@ from poise.experiment.changes import changed_keys, differing_keys, pin, refuse_c
 from poise.experiment.contents import check_progress
 from poise.experiment.examiner import Exam, Examiner
 from poise.experiment.findings import Findings, describe_space, known_pretraining
-from poise.experiment.folder import Checkpoint, RunFolder
+from poise.experiment.folder import Checkpoint, RunFolder, needed_to_resume
 from poise.experiment.machine import describe_machine, record_end, record_resume, threads_to_resume_with
 from poise.experiment.plan import Plan, images_by_origin, refuse_other_exam
 from poise.experiment.progress import Quiet, Watcher
@@ -64,12 +64,12 @@ class Run:
     _mark: float = 0.0
 
     def start(self) -> dict[str, Any]:
-        """Run from the beginning; returns the result, which is empty if it was to leave before the end."""
+        """Run from the beginning, in a new folder; returns the result, empty if it was to leave before the end."""
         with stopping(self.stop):
             return _run_to_end(self.starting())
 
     def resume(self) -> dict[str, Any]:
-        """Go on from the newest good checkpoint, or from the beginning if there is none."""
+        """Go on from the newest good checkpoint, or from the beginning if none was written yet."""
         with stopping(self.stop):
             return _run_to_end(self.resuming())
 
@@ -77,19 +77,23 @@ class Run:
         """`start` as a generator that pauses after every event, so that several runs can share a GPU."""
         prepared = self._prepare()
         with self._open_folder():
-            self.folder.refuse_leftovers()
+            self._refuse_begun()
             return (yield from self._from_the_beginning(*prepared))
 
     def resuming(self) -> Running:
         """`resume` as a generator."""
-        with self._open_folder(), as_many_threads(threads_to_resume_with(self.folder.machine)):
+        if not self.folder.exists:
+            raise UserError(f"{self.folder.path} is not a run folder; begin with start(), or 'poise run'")
+        with self._open_folder(), as_many_threads(self._threads_to_resume_with()):
             self._refuse_other_runner()
             found = self.folder.newest_checkpoint(journal=True)
+            if found is None:
+                self.folder.refuse_damaged_checkpoints()
             if self.world is not None:
                 self.world.broadcast(lambda: (torch.get_num_threads(), found))
             if found is None:
                 self.folder.rewind_journal(0)
-                log.warning("%s has no checkpoint yet; starting from the beginning", self.folder.path)
+                log.warning("%s has no checkpoint; starting from the beginning", self.folder.path)
                 return (yield from self._from_the_beginning(*self._prepare()))
             train, examiner = self._open_images()
             refuse_other_exam(self.folder, examiner)
@@ -98,6 +102,10 @@ class Run:
                 self.folder.rewind_journal(found.meta["journal"])
                 record_resume(self.folder.machine, learner.backend, *self._modules, sources=self._own_sources)
                 return (yield from self._run_phases(learner, train, examiner))
+
+    def _threads_to_resume_with(self) -> int:
+        with needed_to_resume():
+            return threads_to_resume_with(self.folder.machine)
 
     def rewrite_model(self) -> None:
         """Write the final model of a finished run again, from its last checkpoint."""
@@ -135,6 +143,14 @@ class Run:
         if self.plan.source.is_here:
             self.refuse_other()
         return "finished" if self.folder.finished else "begun"
+
+    def _refuse_begun(self) -> None:
+        """Refuse to start where this run was started before."""
+        path, state = self.folder.path, self.state()
+        if state == "finished":
+            raise UserError(f"{path} holds this run, finished: {self.folder.result}; give another folder to run again")
+        if state == "begun":
+            raise UserError(f"{path} holds this run, unfinished; continue with resume(), or 'poise resume {path}'")
 
     @contextmanager
     def _open_folder(self) -> Iterator[None]:

@@ -52,7 +52,7 @@ def read_sweep(path: Path, *, outlined: bool = False) -> list[Cell]:
     wanted = "give a TOML file with recipe or [[cell]] tables, and [set] and [grid] where needed"
     if path.is_dir():
         raise UserError(f"{path} is a folder, not a sweep file; {wanted}")
-    values = parse_toml(read_toml(path, f"sweep file {path} cannot be read; {wanted}"), str(path), "sweep file")
+    values = parse_toml(read_toml(path, "sweep file", wanted), str(path), "sweep file")
     _check_keys(values, path)
     rows = [*_recipes(values, path), *_tables(values, path)]
     if not rows:
@@ -146,8 +146,8 @@ def _tables(values: Mapping[str, Any], path: Path) -> Iterator[_Row]:
     tables = values.get("cell", [])
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise UserError(f"{path}: begin each cell with [[cell]], in double brackets")
-    for number, table in enumerate(tables, 1):
-        yield _make_row(table, f"{path}, cell {number}")
+    for number, table in enumerate(tables):
+        yield _make_row(table, f"{path}, [[cell]] {number} (counted from 0)")
 
 
 def _make_row(table: Mapping[str, Any], place: str) -> _Row:

@@ -253,6 +253,8 @@ def check_backbone(name: str, variant: str) -> tuple[str, str]:
     if is_named(name):
         check_named(name)
         return name, ""
+    if name.endswith(".py"):
+        raise UserError(f"net {name}: say which function or class of this file makes the network: net={name}:NAME")
     family, _, override = name.partition("/")
     variant = override or variant
     if family not in BACKBONES:

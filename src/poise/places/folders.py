@@ -191,6 +191,11 @@ def _classes(folder: Path, least: int = 2) -> Files:
     classes = {entry.name: _image_files(folder / entry.name, left_out) for entry in entries if _is_folder(entry)}
     for name, files in classes.items():
         if not files:
+            if any(map(_is_folder, _entries(folder / name))):
+                raise UserError(
+                    f"class folder {folder / name} has no image, only folders; if these are the classes, "
+                    f"give {folder / name}"
+                )
             raise UserError(f"class folder {folder / name} has no image; add some ({_endings()}) or remove the folder")
     if len(classes) < least:
         found = f"only one class folder, {next(iter(classes))}" if classes else "no class folder"

@@ -183,12 +183,14 @@ def explain_collection(collection: Collection) -> str:
         return (
             f"put train/CLASS/* and val/CLASS/* of {collection.title} into a folder and run "
             f"{_ADD.format(collection.name)}, or set POISE_DATA to the folder that {collection.folder} is in"
+            f"{_doubt_folder()}"
         )
     pack = f"{collection.folder}{ENDING}"
     only = f" --classes {collection.name}" if collection.name != "imagenet" else ""
     return (
         f"put train/CLASS/* and val/CLASS/* of ImageNet into a folder, run poise data pack FOLDER --out {pack}{only}, "
         f"then poise data add {collection.name} --from {pack}, or set POISE_DATA to the folder that {pack} is in"
+        f"{_doubt_folder()}"
     )
 
 
@@ -197,7 +199,7 @@ def explain_getting(release: Release) -> str:
     add = _ADD.format(release.name)
     return (
         f"get the python version from the CIFAR page, unpack it to {release.folder} and run {add}, "
-        "or set POISE_DATA to the folder it is in"
+        f"or set POISE_DATA to the folder it is in{_doubt_folder()}"
     )
 
 
@@ -260,9 +262,25 @@ def explain_shadowed(name: str, registered: Path) -> str:
     )
 
 
-def _data_folder() -> Path | None:
+def _named_folder() -> Path | None:
+    """The folder that POISE_DATA names, whatever is there."""
     value = os.environ.get("POISE_DATA")
     return expand_user(value) if value else None
+
+
+def _data_folder() -> Path | None:
+    """The folder that POISE_DATA names, if it can be looked into."""
+    folder = _named_folder()
+    return folder if folder is not None and os.access(folder, os.R_OK | os.X_OK) else None
+
+
+def _doubt_folder() -> str:
+    """What to add to a line about data that were not found, where POISE_DATA leads nowhere."""
+    named, folder = _named_folder(), _data_folder()
+    if named is None or (folder is not None and folder.is_dir()):
+        return ""
+    why = "which cannot be read" if folder is None and is_there(named) else "which is no folder"
+    return f" (POISE_DATA is {shown(str(named))}, {why})"
 
 
 def _find_data_sets() -> dict[str, Path]:
@@ -308,8 +326,8 @@ def explain_unknown(data: str) -> str:
     if data == UNNAMED:
         return "say which images: data=FOLDER, a folder with one folder of images for each class"
     known = {EMBEDDED, *RELEASES, *COLLECTIONS, *_read_registered(), *_find_data_sets()}
-    add = _ADD.format("NAME")
-    return f"unknown data '{data}', neither a name, a folder nor a pack; {suggestion(data, known)} (to add one: {add})"
+    more = f"(to add one: {_ADD.format('NAME')}){_doubt_folder()}"
+    return f"unknown data '{data}', neither a name, a folder nor a pack; {suggestion(data, known)} {more}"
 
 
 def _config() -> Path:

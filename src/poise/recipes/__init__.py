@@ -5,8 +5,9 @@ What a recipe means is said in `poise.experiment`. There is no torch here, so th
 
 from __future__ import annotations
 
+import os
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -24,6 +25,9 @@ FORMER_OPTIONS: Final[Mapping[str, Mapping[str, float | str]]] = {"aanets": {"et
 #: The keys of a sweep file, none of which is a recipe's.
 SWEEP_KEYS: Final = ("recipe", "cell", "set", "grid")
 
+#: Where to find the names of the shipped recipes, for error lines.
+LIST_RECIPES: Final = "see 'poise recipes' for the shipped ones"
+
 _USUAL_MEMORY: Final = 20  # images of each class
 _LARGEST_FILE: Final = 2**20  # bytes of a recipe or a sweep
 
@@ -40,8 +44,35 @@ def recipe_text(name: str) -> str:
         return shipped[name].read_text(encoding="utf-8")
     if Path(name).suffix == ".toml":
         path = files.expand_user(name)
-        return read_toml(path, f"recipe file {path} cannot be read; see 'poise recipes' for the shipped ones")
-    raise UserError(f"unknown recipe '{name}'; {suggestion(name, shipped)}")
+        return read_toml(path, "recipe file", LIST_RECIPES)
+    raise UserError(_explain_unknown(name, shipped))
+
+
+def _explain_unknown(name: str, shipped: Collection[str]) -> str:
+    """What to do about a word that is no recipe: it may be a part of a name, or a path."""
+    parts = [each for each in sorted(shipped) if name.lower() in each.split("/")]
+    if explained := _explain_path(name, is_word=bool(parts)):
+        return explained
+    if parts:
+        return f"unknown recipe '{name}'; did you mean one of {', '.join(parts)}?"
+    nearest = suggestion(name, shipped)
+    return f"unknown recipe '{name}'; {nearest if nearest.startswith('did') else LIST_RECIPES}"
+
+
+def _explain_path(name: str, *, is_word: bool) -> str | None:
+    """What to do about a path that is no recipe file; None where there is nothing, or a folder beside a known word."""
+    found = {path: files.describe(path) for path in (name, f"{name}.toml", f"{name}/recipe.json") if "\0" not in path}
+    if found.get(f"{name}.toml") == "a plain file":
+        return f"unknown recipe '{name}'; did you mean the file '{name}.toml'?"
+    if found.get(name) == "a plain file":
+        return f"unknown recipe '{name}'; the name of a recipe file must end in .toml"
+    if found.get(f"{name}/recipe.json") == "a plain file":
+        return f"{name} is a run folder, not a recipe; continue it with 'poise resume {name}'"
+    if found.get(name) == "a folder" and not is_word:
+        return (
+            f"{name} is a folder, not a recipe; for folders of images, one for each class: poise run folder data={name}"
+        )
+    return None
 
 
 def read_recipe(name: str) -> dict[str, Any]:
@@ -62,12 +93,18 @@ def parse_toml(text: str, name: str, kind: str = "recipe") -> dict[str, Any]:
         raise UserError(f"{kind} {name} has a number that is too long, or is nested too deep") from error
 
 
-def read_toml(path: Path, refusal: str) -> str:
-    """The text of a recipe or a sweep that somebody wrote; what is no such file is refused with that line."""
+def read_toml(path: Path, kind: str, advice: str) -> str:
+    """The text of a recipe file or a sweep file that somebody wrote, without the byte order mark that editors add.
+
+    What cannot be read is refused in a line that ends with the advice.
+    """
     try:
-        return files.read_text(path, _LARGEST_FILE)
+        return files.read_text(path, _LARGEST_FILE).removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{kind} {path} is not in UTF-8; save it in that encoding") from error
     except (OSError, ValueError) as error:
-        raise UserError(refusal) from error
+        reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else "no path is written so"
+        raise UserError(f"{kind} {path} cannot be read ({reason}); {advice}") from error
 
 
 def saved_options(method: object, options: Mapping[str, Any] | None) -> dict[str, Any]:

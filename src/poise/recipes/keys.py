@@ -5,7 +5,8 @@ What they do is in `poise.experiment.recipe`, and at greater length in docs/reci
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from poise.errors import UserError, suggestion
@@ -46,7 +47,7 @@ _ROWS: Final = (
     ("phases", "whole number", "5", "phases after the first half (tfh), or in all (tfs)"),
     ("groups", "list", "none", "sizes of groups of classes, e.g. [5,3,2], or the classes, [[0,1],[2,3]]"),
     ("order", "whole number or text or list", "1993", "class order: a seed, sorted, podnet-1 …, or a list"),
-    ("memory", "whole number or text or table", "{per_class = 20}", "images kept of each class, or all: every image"),
+    ("memory", "whole number or text or table", "{per_class = 20}", "images kept of each class (0: none), or all"),
     ("memory.per_class", "whole number", "20", "images kept of each class; 0: none"),
     ("memory.total", "whole number", "none", "images kept in total, shared evenly; in place of memory.per_class"),
     ("memory.reserve", "whole number", "0", "kept images of each class only used for validation, never trained on"),
@@ -127,21 +128,67 @@ _NAMES: Final = frozenset(key.name for key in KEYS)
 _TABLES: Final = tuple(name for name in sorted(_NAMES) if any(other.startswith(f"{name}.") for other in _NAMES))
 
 
-def refuse_unknown_keys(values: Mapping[str, Any]) -> None:
-    """Refuse values of a recipe whose key does not exist; names of options and of axes are checked elsewhere."""
-    _refuse_unknown(values, "")
+def refuse_unknown_keys(values: Mapping[str, Any], tables: Mapping[str, Collection[str]] | None = None) -> None:
+    """Refuse values of a recipe whose key does not exist; names of options and of axes are checked elsewhere.
+
+    `tables` are such names by the table that they belong into, for who writes them without it.
+    """
+    _refuse_unknown(values, "", tables or {})
     for table in _TABLES:
         if isinstance(inner := values.get(table), dict):
             _refuse_unknown(inner, f"{table}.")
 
 
-def _refuse_unknown(values: Mapping[str, Any], prefix: str) -> None:
+def _refuse_unknown(
+    values: Mapping[str, Any], prefix: str, tables: Mapping[str, Collection[str]] = MappingProxyType({})
+) -> None:
     inner = {name.removeprefix(prefix) for name in _NAMES if name.startswith(prefix)}
     known = {name for name in inner if "." not in name}
     for name in values:
         if name not in known:
-            nearest = suggestion(name, known, prefix)
+            nearest = ("" if prefix else _in_a_table(name, tables)) or suggestion(name, known, prefix)
             raise UserError(f"unknown key '{prefix}{name}'; {nearest} (all keys: '{LIST_KEYS}')")
+
+
+def _in_a_table(name: str, tables: Mapping[str, Collection[str]]) -> str:
+    """The end of an error line about a key that exists, but in a table; empty if there is none.
+
+    >>> _in_a_table("total", {}), _in_a_table("safe", {"policy_options": ["safe"]}), _in_a_table("epoch", {})
+    ("did you mean 'memory.total'?", "did you mean 'policy_options.safe'?", '')
+    """
+    if name in ("lr", "learning_rate"):
+        return "the learning rate is action.lr, that of phase 0 first_lr"
+    found = sorted(key for key in _NAMES if key.endswith(f".{name}"))
+    found += [f"{table}.{name}" for table, names in tables.items() if name in names]
+    return f"did you mean '{found[0]}'?" if found else ""
+
+
+def takes_list(name: str) -> bool:
+    """Whether a key of this name can be a list or a table.
+
+    >>> takes_list("groups"), takes_list("memory"), takes_list("data")
+    (True, True, False)
+    """
+    return not _kinds(name).isdisjoint({"list", "table"})
+
+
+def takes_only_text(name: str) -> bool:
+    """Whether a key of this name can be nothing but text.
+
+    >>> takes_only_text("data"), takes_only_text("order"), takes_only_text("epochs")
+    (True, False, False)
+    """
+    return _kinds(name) == {"text"}
+
+
+def _kinds(name: str) -> set[str]:
+    return {kind for key in KEYS if key.name == name for kind in key.kind.split(" or ")}
+
+
+def refuse_none(name: str, value: object) -> None:
+    """Refuse `none` for a key that has nothing as its default: as it is listed, not as it is written."""
+    if value == "none" and any(key.name == name and key.default == "none" for key in KEYS):
+        raise UserError(f"key '{name}' cannot be set to none; leave it out")
 
 
 def said_by(values: Mapping[str, Any], name: str) -> Any:  # noqa: ANN401 - a value of any key

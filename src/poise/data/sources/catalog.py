@@ -34,7 +34,7 @@ from poise.places import (
 log = logging.getLogger(__name__)
 
 
-def open_source(data: str, *, size: int | None = None, outlined: bool = False) -> Source:
+def open_source(data: str | Path, *, size: int | None = None, outlined: bool = False) -> Source:
     """The data set of this name, or in this folder of class folders, or in this pack.
 
     Args:
@@ -44,6 +44,7 @@ def open_source(data: str, *, size: int | None = None, outlined: bool = False) -
             of those of a pack is cut out (None: all of it).
         outlined: of one of ImageNet's data sets that is not here or not packed, say how many classes and images it has.
     """
+    data = str(data)
     if data == EMBEDDED or data in RELEASES or data in COLLECTIONS:
         if size is not None:
             raise UserError(
@@ -82,7 +83,18 @@ def _warn_of_shadowed(name: str) -> None:
 
 def _open_place(path: Path, name: str | None, size: int | None) -> Source:
     """A folder of class folders, or a pack."""
-    return FolderSource(path, name=name, size=size) if path.is_dir() else PackSource(path, name=name, size=size)
+    if not path.is_dir():
+        return PackSource(path, name=name, size=size)
+    try:
+        return FolderSource(path, name=name, size=size)
+    except UserError as error:
+        release = next((each for each in RELEASES.values() if each.found_in(path)), None)
+        if release is None:
+            raise
+        add = f"poise data add {release.name} --from {path}"
+        raise UserError(
+            f"{path} has {release.title}'s own files; run '{add}', then give data={release.name}"
+        ) from error
 
 
 def add_source(name: str, folder: Path) -> Source:
