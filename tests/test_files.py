@@ -17,6 +17,7 @@ import pytest
 
 from poise import files, locks, store
 from poise.errors import Damaged, UserError
+from poise.journal import Journal, read_journal
 
 ZERO = Path("/dev/zero")
 WRITE_WITHOUT_SPACE = """
@@ -74,7 +75,7 @@ def trap(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, str]:
         files.read_bytes,
         files.read_text,
         store.read_json,
-        lambda path: list(store.read_journal(path)),
+        lambda path: list(read_journal(path)),
         lambda path: store.read_tensors(path, kind="learner"),
     ],
 )
@@ -126,13 +127,13 @@ def test_what_is_missing_is_the_systems_own_error(tmp_path: Path) -> None:
 def test_a_line_of_a_journal_without_an_end_is_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "MOST_DOCUMENT", 1000)
     path = tmp_path / "journal.jsonl"
-    journal = store.Journal(path)
+    journal = Journal(path)
     journal.append({"event": "one"})
     journal.close()
     with path.open("ab") as file:
         file.write(b" " * 5000)
     with pytest.raises(Damaged, match="line 3 has no end"):
-        list(store.read_journal(path))
+        list(read_journal(path))
 
 
 # Writing --------------------------------------------------------------------------------------------------------------
@@ -294,12 +295,12 @@ def test_journals_and_locks_follow_no_link(victim: Path, target: str, tmp_path: 
     link = tmp_path / "link"
     link.symlink_to(victim.with_name(target))
     with pytest.raises(UserError, match="is a link"):
-        store.Journal(link).append({"event": "x"})
+        Journal(link).append({"event": "x"})
     with pytest.raises(UserError, match="is a link"), locks.locked(link, "is busy", sign=True):
         pass
     if target == "victim":
         with pytest.raises(UserError, match="is a link"):
-            store.Journal(link).rewind(0)
+            Journal(link).rewind(0)
     assert victim.read_bytes() == b"precious"
     assert [entry.name for entry in victim.parent.iterdir()] == ["victim"]
 
@@ -372,10 +373,10 @@ def test_names_that_are_no_utf_8_come_back(tmp_path: Path) -> None:
     store.write_json(path, {"name": name, name: ["Größe"]})
     assert store.read_json(path) == {"name": name, name: ["Größe"]}
     json.loads(path.read_text(encoding="utf-8"))
-    journal = store.Journal(tmp_path / "journal")
+    journal = Journal(tmp_path / "journal")
     journal.append({"event": name})
     journal.close()
-    assert list(store.read_journal(tmp_path / "journal")) == [{"event": name}]
+    assert list(read_journal(tmp_path / "journal")) == [{"event": name}]
     store.write_tensors(path, {}, {"classes": [name]}, kind="learner")
     assert store.read_tensors(path, kind="learner") == ({}, {"classes": [name]})
 

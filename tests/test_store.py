@@ -11,8 +11,6 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor
 
 from poise import __version__, store
@@ -176,96 +174,6 @@ class TestJson:
             store.read_json(tmp_path / "f")
 
 
-class TestJournal:
-    @staticmethod
-    def events(path: Path) -> list[dict[str, Any]]:
-        return list(store.read_journal(path))
-
-    def test_lines_can_be_read_while_it_grows(self, tmp_path: Path) -> None:
-        journal = store.Journal(tmp_path / "j")
-        assert self.events(journal.path) == []
-        for number in range(3):
-            journal.append({"n": number, "name": "größe"})
-            assert self.events(journal.path) == [{"n": n, "name": "größe"} for n in range(number + 1)]
-        journal.close()
-
-    def test_one_that_was_moved_while_it_is_written_says_so(self, tmp_path: Path) -> None:
-        journal = store.Journal(tmp_path / "j")
-        journal.append({"event": "epoch"})
-        (tmp_path / "j").rename(tmp_path / "elsewhere")
-        with pytest.raises(Damaged, match="j was moved or deleted meanwhile; go on from the last checkpoint, wherever"):
-            journal.position()
-        journal.close()
-
-    def test_rewind_returns_to_a_position_and_goes_on_from_there(self, tmp_path: Path) -> None:
-        journal = store.Journal(tmp_path / "j")
-        assert journal.position() == 0
-        journal.append({"n": 0})
-        position = journal.position()
-        assert position == len((tmp_path / "j").read_bytes())
-        journal.append({"n": 1})
-        journal.append({"n": 2})
-        journal.rewind(position)
-        assert self.events(journal.path) == [{"n": 0}]
-        journal.append({"n": 3})
-        assert self.events(journal.path) == [{"n": 0}, {"n": 3}]
-        journal.close()
-
-    @given(lost=st.integers(1, 14))
-    def test_a_torn_last_line_is_left_out_and_cut_by_rewind(self, tmp_path_factory: Any, lost: int) -> None:
-        path: Path = tmp_path_factory.mktemp("journal") / "j"
-        journal = store.Journal(path)
-        journal.append({"n": 0})
-        position = journal.position()
-        journal.append({"name": "größe"})
-        journal.close()
-        path.write_bytes(path.read_bytes()[:-lost])
-        assert self.events(path) == [{"n": 0}]
-        later = store.Journal(path)
-        later.rewind(position)
-        later.append({"n": 1})
-        later.close()
-        assert self.events(path) == [{"n": 0}, {"n": 1}]
-
-    def test_rewinding_a_missing_journal_to_its_beginning_works(self, tmp_path: Path) -> None:
-        journal = store.Journal(tmp_path / "j")
-        journal.rewind(0)
-        assert self.events(journal.path) == []
-
-    def test_a_journal_shorter_than_the_checkpoint_knew_is_damaged(self, tmp_path: Path) -> None:
-        journal = store.Journal(tmp_path / "j")
-        journal.append({"n": 0})
-        size = journal.position()
-        with pytest.raises(Damaged, match=f"has {size} bytes, the checkpoint was written when it had {size + 1}"):
-            journal.rewind(size + 1)
-        assert self.events(journal.path) == [{"n": 0}]
-
-    def test_a_journal_of_a_newer_format_is_refused(self, tmp_path: Path) -> None:
-        journal = store.Journal(tmp_path / "j")
-        journal.append({"n": 0})
-        journal.close()
-        lines = journal.path.read_text().splitlines()
-        assert json.loads(lines[0]) == {"journal": "poise", "format": store.PLAIN_FORMAT}
-        journal.path.write_text(lines[0].replace(str(store.PLAIN_FORMAT), "99") + "\n")
-        with pytest.raises(UserError, match="install a newer poise"):
-            self.events(journal.path)
-
-    def test_a_broken_line_in_the_middle_is_named(self, tmp_path: Path) -> None:
-        (tmp_path / "j").write_bytes(b'{"n": 0}\n{"n": \n{"n": 2}\n')
-        with pytest.raises(Damaged, match="line 2 is not JSON"):
-            self.events(tmp_path / "j")
-
-
-def test_a_journal_can_be_told_in_brief(tmp_path: Path) -> None:
-    journal = store.Journal(tmp_path / "journal.jsonl")
-    events = [{"event": "epochs", "n": 1}, {"event": "epoch", "phase": 0, "loss": 0.5}, {"event": "exam", "phase": 0}]
-    for event in events:
-        journal.append(event)
-    journal.close()
-    assert list(store.read_journal(journal.path)) == events
-    assert list(store.read_journal(journal.path, brief="epoch")) == [events[0], {"event": "epoch"}, events[2]]
-
-
 class TestDigests:
     VALUE: ClassVar[dict[str, Any]] = {"name": "größe", "curve": [1, 2.5e-7, None], "seconds": {"train": 0.1}}
 
@@ -303,37 +211,6 @@ class TestDigests:
         (tmp_path / "f").write_text('{"format": 1, "a": ' + "[" * 100_000 + "]" * 100_000 + "}")
         with pytest.raises(Damaged, match="is damaged or was not written by poise"):
             store.read_json(tmp_path / "f")
-
-    def test_the_digest_of_a_journal_is_that_of_its_bytes_wherever_it_was_asked_before(self, tmp_path: Path) -> None:
-        journal, seen = store.Journal(tmp_path / "j"), list[tuple[int, str]]()
-        for number in range(5):
-            journal.append({"n": number})
-            if number % 2:
-                seen.append((journal.position(), journal.digest()))
-        for position, digest in seen:
-            part = (tmp_path / "j").read_bytes()[:position]
-            assert digest == hashlib.blake2b(part, digest_size=16).hexdigest()
-            journal.check(position, digest)
-        journal.rewind(seen[0][0])
-        assert journal.digest() == seen[0][1]
-        journal.append({"n": "other"})
-        with pytest.raises(Damaged, match="bytes, the checkpoint was written when it had"):
-            journal.check(*seen[1])
-        journal.append({"n": "and more, so that it is as long"})
-        with pytest.raises(Damaged, match="was changed since the checkpoint was written"):
-            journal.check(*seen[1])
-        journal.check(seen[1][0], None)  # as older checkpoints have it
-        journal.close()
-
-    def test_a_journal_that_was_removed_begins_anew(self, tmp_path: Path) -> None:
-        journal = store.Journal(tmp_path / "j")
-        journal.append({"n": 0})
-        first = journal.digest()
-        journal.close()
-        journal.path.unlink()
-        journal.append({"n": 0})
-        assert journal.digest() == first
-        journal.close()
 
 
 @pytest.mark.parametrize(

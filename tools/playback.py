@@ -19,7 +19,7 @@ from typing import Any
 
 from poise import Learner
 from poise.actions import Action
-from poise.experiment.recipe import parse_once
+from poise.experiment.overrides import parse_once
 from poise.policies import Outcome, Setup, make_policy
 
 FILL: Mapping[str, Callable[[Sequence[float]], float]] = {"median": statistics.median, "least": min, "largest": max}

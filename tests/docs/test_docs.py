@@ -18,7 +18,7 @@ import pytest
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from poise import Learner, cli, store
+from poise import Learner, cli
 from poise.actions import AXES, MOST_EPOCHS
 from poise.data import LARGEST_SIZE, class_order, make_stream
 from poise.data.sources.cifar import PREPROCESSING
@@ -27,6 +27,7 @@ from poise.errors import LARGEST_NUMBER, MOST, SMALLEST_NUMBER
 from poise.experiment import Recipe, dryrun, load_recipe, make_recipe
 from poise.experiment.recipe import MemoryKeys, TrialKeys
 from poise.experiment.sweep_file import MOST_CELLS
+from poise.journal import read_journal
 from poise.learner import Settings, defaults
 from poise.methods import METHODS, make_method
 from poise.policies import MOST_TRIALS
@@ -266,7 +267,7 @@ def test_recipes_and_the_run_folder_are_as_described(folder: Path, monkeypatch: 
     assert documented == [key for key in flat_keys(result) if key != "images_per_class"]  # which made the run short
     files = {row[0].strip("`").rstrip("/") for row in table(section("recipes.md", "The run folder"))}
     assert files == {entry.name for entry in run.iterdir()}
-    events = {event["event"] for event in store.read_journal(run / "journal.jsonl")}
+    events = {event["event"] for event in read_journal(run / "journal.jsonl")}
     described = next(row[1] for row in table(section("recipes.md", "The run folder")) if "journal" in row[0])
     with_policies = {"trial", "tuning"}
     assert events | with_policies == set(re.findall(r"`(\w+)`", described))

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from poise import store
 from poise.errors import Damaged, Superseded, UserError
 from poise.experiment import Plan, Run, RunFolder, read_sweep
 from poise.experiment.claims import ATTEMPTS, Claim
+from poise.journal import Journal, read_journal
 
 
 def test_numbers_rise_and_only_the_newest_may_write(tmp_path: Path) -> None:
@@ -239,36 +239,36 @@ def test_what_has_no_number_is_not_taken_over_from_another_machine(
 
 
 def test_a_journal_that_is_rewound_anew_does_not_get_what_others_still_write(tmp_path: Path) -> None:
-    old = store.Journal(tmp_path / "journal")
+    old = Journal(tmp_path / "journal")
     old.append({"event": "one"})
     position = old.position()
     old.append({"event": "two"})
-    new = store.Journal(tmp_path / "journal")
+    new = Journal(tmp_path / "journal")
     new.rewind(position, anew=True)
     old.append({"event": "lost"})
     new.append({"event": "three"})
-    assert [event["event"] for event in store.read_journal(tmp_path / "journal")] == ["one", "three"]
+    assert [event["event"] for event in read_journal(tmp_path / "journal")] == ["one", "three"]
     new.rewind(0, anew=True)
     assert (tmp_path / "journal").read_bytes() == b""
     old.close()
 
 
 def test_what_is_written_between_looking_and_writing_goes_into_the_old_journal(tmp_path: Path) -> None:
-    new = store.Journal(tmp_path / "journal")
+    new = Journal(tmp_path / "journal")
     new.append({"event": "one"})
     position = new.position()
-    old = store.Journal(tmp_path / "journal", check=lambda: new.rewind(position, anew=True))  # replaced once it looked
+    old = Journal(tmp_path / "journal", check=lambda: new.rewind(position, anew=True))  # replaced once it looked
     old.append({"event": "lost"})
     new.append({"event": "two"})
-    assert [event["event"] for event in store.read_journal(tmp_path / "journal")] == ["one", "two"]
+    assert [event["event"] for event in read_journal(tmp_path / "journal")] == ["one", "two"]
     for journal in (old, new):
         journal.close()
 
 
 def test_a_journal_that_is_replaced_while_it_is_written_is_noticed(tmp_path: Path) -> None:
-    new = store.Journal(tmp_path / "journal")
+    new = Journal(tmp_path / "journal")
     new.append({"event": "one"})
-    store.Journal(tmp_path / "journal").rewind(0, anew=True)  # by an older attempt that was paused in the middle of it
+    Journal(tmp_path / "journal").rewind(0, anew=True)  # by an older attempt that was paused in the middle of it
     with pytest.raises(Damaged, match="was replaced by another process"):
         new.position()
     new.close()

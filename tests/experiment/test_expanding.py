@@ -11,8 +11,8 @@ import pytest
 from poise.errors import Malformed
 from poise.experiment import Plan, Run, RunFolder, describe_plan, reopen
 from poise.experiment.contents import check_checkpoint
+from poise.journal import read_journal
 from poise.runfolder import SECONDS
-from poise.store import read_journal
 
 Plans = Callable[..., Plan]
 Outcome = Callable[[Path], tuple[dict[str, Any], bytes, bytes]]

@@ -15,13 +15,13 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from poise import store
 from poise.data import Crops, DenseStore, Feed, FlatStore, ImageSet, PixelStore, make_stream, stores
 from poise.data.packing import Packing
 from poise.data.packs import PackedStore
 from poise.data.sources import DigitsSource, PackSource
 from poise.data.views import View, join_stores
 from poise.experiment import Examiner, Plan, Run, RunFolder, make_recipe
+from poise.journal import read_journal
 from poise.studies import Audit
 
 #: The rooms in which nothing may look at an exam image.
@@ -324,7 +324,7 @@ def test_neither_do_pseudo_tasks_made_of_the_first_phase(tmp_path: Path) -> None
 def test_a_resumed_run_does_not_either(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
     going = Run(plan("policy=grid"), folder, checkpoint_seconds=0).starting()
-    while sum(event["event"] == "trial" for event in store.read_journal(folder.journal.path)) < 6:
+    while sum(event["event"] == "trial" for event in read_journal(folder.journal.path)) < 6:
         next(going)
     going.close()
     assert Run(plan("policy=grid"), folder).resume()["curve"][-1]["classes"] == 6

@@ -20,7 +20,7 @@ import torch
 from poise import Learner, store
 from poise.experiment import Plan, Run, RunFolder
 from poise.experiment.machine import describe_machine
-from poise.experiment.provenance import NUMERIC, commit, source_digest, versions
+from poise.experiment.provenance import NUMERIC, commit, source_digest, versions, versions_of
 from poise.methods import METHODS
 from poise.policies import POLICIES, PRESETS, Preset
 from poise.training import Backend, changed_switches, read_switches
@@ -39,7 +39,7 @@ def other_precision() -> Iterator[None]:
 
 
 def test_it_names_the_commit_and_every_package_that_can_change_a_number(cpu: Backend, tmp_path: Path) -> None:
-    machine = describe_machine(tmp_path, cpu)
+    machine = describe_machine(tmp_path, cpu, versions())
     known = machine["versions"]
     assert {"poise", "poise_commit", "poise_source", "python", *NUMERIC} <= known.keys()
     assert known["torch"] == torch.__version__
@@ -190,12 +190,12 @@ def test_a_resume_with_other_code_of_ones_own_says_so(
 def test_another_file_of_a_network_says_so(plan: Plans, tmp_path: Path) -> None:
     file = tmp_path / "my_net.py"
     file.write_text("from torch import nn\ndef make(): return nn.Sequential(nn.Flatten(), nn.LazyLinear(8))\n")
-    job = Run(plan(f"net={file}:make"), RunFolder(tmp_path / "run"))
-    before = job._own_sources
+    settings = plan(f"net={file}:make").settings
+    before = versions_of(settings)
     file.write_text(file.read_text() + "# another line")
-    assert before.keys() == job._own_sources.keys() == {"the network"}
-    assert job._own_sources != before
-    assert not Run(plan(), RunFolder(tmp_path / "run"))._own_sources
+    after = versions_of(settings)
+    assert [name for name, version in after.items() if before[name] != version] == ["the network"]
+    assert "the network" not in versions_of(plan().settings)
 
 
 def test_a_description_by_an_older_poise_is_no_difference(plan: Plans, tmp_path: Path) -> None:

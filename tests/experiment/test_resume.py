@@ -18,7 +18,7 @@ from poise import store
 from poise.errors import UserError
 from poise.experiment import Plan, Run, RunFolder, reopen
 from poise.experiment.machine import threads_to_resume_with
-from poise.store import read_journal
+from poise.journal import read_journal
 
 Plans = Callable[..., Plan]
 Outcome = Callable[[Path], tuple[dict[str, Any], bytes, bytes]]
@@ -400,7 +400,7 @@ def test_killed_in_the_middle_of_policy_learning(
     for trials in (1, 3):
         folder = RunFolder(tmp_path / str(trials))
         going = Run(tuned, folder, checkpoint_seconds=0).starting()
-        while sum(event["event"] == "trial" for event in store.read_journal(folder.journal.path)) < trials:
+        while sum(event["event"] == "trial" for event in read_journal(folder.journal.path)) < trials:
             next(going)
         going.close()
         Run(tuned, folder).resume()

@@ -21,8 +21,8 @@ from poise.errors import UserError
 from poise.experiment import Plan, Run, RunFolder, TensorBoard, load_recipe, make_plan, make_recipe, reopen
 from poise.experiment.dryrun import plan_cost
 from poise.experiment.plan import plan_of_words
+from poise.journal import read_journal
 from poise.learner import Speed, judging_work
-from poise.store import read_journal
 from poise.training import DefaultsChosen
 
 Plans = Callable[..., Plan]

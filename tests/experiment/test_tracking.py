@@ -18,6 +18,7 @@ from poise.errors import Interrupted, UserError
 from poise.experiment import TRACKERS, Plan, Run, RunFolder, Tracker, make_tracker, reopen, track_folder
 from poise.experiment.examiner import Exam
 from poise.experiment.tracking import TRACKED, Scalar, scalars
+from poise.journal import read_journal
 from poise.meter import Done
 from poise.training import Event
 
@@ -70,7 +71,7 @@ def test_every_number_of_the_journal_is_handed_on_once(plan: Plans, tmp_path: Pa
     counted = {step: round(value, 4) for step, value in by_name["accuracy/counted"]}
     assert counted == {point["phase"]: point["accuracy"] for point in result["curve"]}
     assert len(by_name["phase-0/main/loss"]) == 1
-    journal = list(store.read_journal(tmp_path / "run" / "journal.jsonl"))
+    journal = list(read_journal(tmp_path / "run" / "journal.jsonl"))
     trials = [entry for entry in journal if entry["event"] == "trial"]
     assert [value for _, value in by_name["phase-1/trials/reward"]] == [entry["reward"] for entry in trials]
     assert by_name["action/lr"][-1] == (1, result["curve"][1]["action"]["lr"])
@@ -156,7 +157,7 @@ def test_a_refused_run_opens_nothing(plan: Plans, tmp_path: Path) -> None:
 def expected(reference: Path) -> dict[str, list[tuple[int, float]]]:
     """What a service has to know of the reference run."""
     found: dict[str, list[tuple[int, float]]] = {}
-    for entry in store.read_journal(reference / "journal.jsonl"):
+    for entry in read_journal(reference / "journal.jsonl"):
         for name, value, step in scalars(entry):
             found.setdefault(name, []).append((step, value))
         if entry["event"] == "exam":
@@ -177,7 +178,7 @@ def folder(reference: Path, tmp_path: Path) -> Path:
 
 def hand_on_in_two(name: str, folder: Path) -> str:
     """Hand on a journal as a run that was stopped in its middle and resumed does; the id of the run."""
-    journal = list(store.read_journal(folder / "journal.jsonl"))
+    journal = list(read_journal(folder / "journal.jsonl"))
     result, middle = (folder / "result.json").read_bytes(), len(journal) // 2
     (folder / "result.json").unlink()
     for part in (journal[:middle], journal[middle:]):

@@ -11,6 +11,7 @@ import pytest
 
 from poise import store
 from poise.experiment import Run, RunFolder, load_recipe, make_plan
+from poise.journal import Journal
 
 SPACE = {
     "name": "grid",
@@ -136,7 +137,7 @@ def write(tmp_path: Path) -> Write:
             saved["start_fingerprint"] = start_fingerprint
         dump(folder / "recipe.json", {**saved, **({"runner": "audit"} if (more or {}).get("leak") else {})})
         dump(folder / "machine.json", {"hardware": {"processor": "an abacus"}, "threads": 1})
-        told = store.Journal(folder / "journal.jsonl")
+        told = Journal(folder / "journal.jsonl")
         for event in events:
             told.append(event)
         told.close()

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from poise import store
+from poise.journal import Journal
 
 from .conftest import dump
 
@@ -85,7 +86,7 @@ def poison(folder: Path, text: str) -> Path:
     rewrite("machine.json", lambda machine: machine.update({text: text, "hardware": {"gpu": text, "processor": text}}))
     if (folder / "result.json").exists():
         rewrite("result.json", change_result)
-    journal = store.Journal(folder / "journal.jsonl")
+    journal = Journal(folder / "journal.jsonl")
     journal.append({"event": text, "phase": 0})
     journal.close()
     return folder

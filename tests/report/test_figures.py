@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from poise import store
+from poise.journal import Journal
 from poise.report import Figure, describe_figures, gather
 from poise.report.figures import gains_figure, method_colours
 from poise.report.figures.description import GOOD, GREY, Panel, Scale
@@ -67,7 +68,7 @@ def write_run(
         folder / "recipe.json",
         {"name": "shapes/x", "recipe": recipe, "fingerprint": "f", "class_names": names, "space": space},
     )
-    journal, curve = store.Journal(folder / "journal.jsonl"), []
+    journal, curve = Journal(folder / "journal.jsonl"), []
     for phase, known in enumerate(HITS):
         hits = [known[0] - extra, *known[1:]]
         classes = [label for group in GROUPS[: phase + 1] for label in group]

@@ -14,6 +14,7 @@ from poise import store
 from poise.actions import Action
 from poise.errors import UserError
 from poise.experiment import Run, RunFolder, load_recipe, make_plan
+from poise.journal import Journal, read_journal
 from poise.report import describe_figures, gather, watch, writing
 from poise.report.figures.numbers import chances
 from poise.report.page.page import Contents, make_page
@@ -119,7 +120,7 @@ def test_arms_of_a_space_of_several_grids_go_by_their_own_names(tmp_path: Path) 
     assert run.arms[8] == "adjustment=1 feature_kd=0 logit_kd=1 lr=0.1 margin=0 old_rows=trained"
     assert run.arms[11] == "adjustment=0 feature_kd=1 logit_kd=0 lr=0.1 margin=1 old_rows=frozen"
 
-    trials = [event for event in store.read_journal(folder / "journal.jsonl") if event["event"] == "trial"]
+    trials = [event for event in read_journal(folder / "journal.jsonl") if event["event"] == "trial"]
     assert [trial["trial"]["arm"] for trial in trials if trial["phase"] == 1] == list(range(12))
     rows = {(row["phase"], row["place"]): row for row in chances(run)}
     for trial in trials:
@@ -199,7 +200,7 @@ def test_a_report_is_written_beside_nothing_else(write: Write, tmp_path: Path) -
 def test_a_running_job_is_watched_until_it_is_finished(write: Write, tmp_path: Path) -> None:
     done = write("done")
     going = write("going", seed=1, finished=False)
-    journal = store.Journal(going / "journal.jsonl")
+    journal = Journal(going / "journal.jsonl")
     said: list[str] = []
     refreshing: list[bool] = []
 

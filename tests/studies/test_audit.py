@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from poise import store
 from poise.errors import UserError
 from poise.experiment import Plan, Run, RunFolder, load_recipe, make_plan, reopen
+from poise.journal import read_journal
 from poise.report import comparison_table, run_of_result, run_table
 from poise.studies import Audit, audit_folder, runner_in
 
@@ -24,7 +24,7 @@ WORDS = (
 
 
 def events(folder: RunFolder, kind: str) -> list[dict[str, Any]]:
-    return [event for event in store.read_journal(folder.journal.path) if event["event"] == kind]
+    return [event for event in read_journal(folder.journal.path) if event["event"] == kind]
 
 
 @pytest.fixture(scope="module")

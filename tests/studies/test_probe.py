@@ -14,6 +14,7 @@ import pytest
 from poise import store
 from poise.errors import Interrupted, UserError
 from poise.experiment import Examiner, Plan, Quiet, Run, RunFolder, load_recipe, make_plan
+from poise.journal import read_journal
 from poise.policies import Trial
 from poise.studies import Probe, ProbeTable, Question, probe, reach, reopen_for_probe
 from poise.tuning import Attempt
@@ -124,14 +125,14 @@ def test_a_signal_ends_a_probe_inside_of_a_trial_and_nothing_else_is_lost(
         job.run(signalled)
     assert stopped.value.exit_code == 128 + signal.SIGTERM
     assert len(said) == lines, "the next trial did not end"
-    assert len([*store.read_journal(job.journal.path)]) == lines, "the question, and the trials that had ended"
+    assert len([*read_journal(job.journal.path)]) == lines, "the question, and the trials that had ended"
     assert job.run(quiet) == table
 
 
 def test_a_probe_in_the_middle_of_a_phase_is_the_same(table: dict[str, Any], plan: Plans, tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
     going = Run(plan(*WORDS), folder, checkpoint_seconds=0).starting()
-    while sum(event["event"] == "epoch" for event in store.read_journal(folder.journal.path)) < 4:
+    while sum(event["event"] == "epoch" for event in read_journal(folder.journal.path)) < 4:
         next(going)
     going.close()
     folder.phase_0.unlink()

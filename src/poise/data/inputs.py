@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import math
 import mmap
@@ -20,16 +19,16 @@ from typing import Any, Final, TypeVar
 import numpy as np
 import numpy.typing as npt
 import torch
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageOps
 from torch import Tensor
 
 from poise.data.arrays import array_pixels, list_pixels
-from poise.data.decoding import FORMAT_WORDS, known_formats, open_image, room_for
+from poise.data.decoding import known_formats, open_image, room_for
+from poise.data.faults import explain_undecodable
 from poise.data.stores import DenseStore
 from poise.data.suitable import check_room
-from poise.errors import BadImages, UnreadFile, UserError
-from poise.files import MOST_IMAGE, expand_user, open_plain, read_bytes, reserve
-from poise.places.folders import UNREADABLE
+from poise.errors import BadImages, UserError
+from poise.files import MOST_IMAGE, expand_user, read_bytes, reserve
 from poise.quiet import without_warnings
 from poise.ram import free_memory
 
@@ -39,7 +38,6 @@ SIZES: Final = (32, 64, 96, 128, 224)  # the square sizes that `choose_size` cho
 LONGEST: Final = 4  # the long side of an image in a pack, as a multiple of the short one
 SPILL_SHARE: Final = 0.25  # of the free memory: images that take more are put into a temporary file
 MOST_AHEAD: Final = 64  # images that are decoded and wait for their place
-_AT_ONCE = 1 << 20  # bytes of a file that are read together
 _LOOKED_AT = 200  # files whose size is read before one is chosen for all
 
 A = TypeVar("A")
@@ -299,7 +297,7 @@ def scale_picture(path: Path, side: int, *, square: bool) -> tuple[Pixels, bytes
     It is scaled (bilinear, antialiased) with its aspect kept, of very long images the middle `LONGEST` : 1; or to a
     square around its centre.
     """
-    with _explain_undecodable(path), without_warnings():
+    with explain_undecodable(path), without_warnings():
         data = read_bytes(path, MOST_IMAGE)
         with Image.open(BytesIO(data), formats=known_formats()) as image:
             whole = image.size
@@ -345,10 +343,10 @@ def _open_picture(picture: Picture, place: int | None = None) -> Iterator[Image.
     """The image of a file, closed afterwards; a picture of the user's own stays as it is. Pillow warns of nothing."""
     if isinstance(picture, Image.Image):
         name = f"of mode {picture.mode}" if place is None else f"of mode {picture.mode} at index {place}"
-        with _explain_undecodable(name), without_warnings():
+        with explain_undecodable(name), without_warnings():
             yield picture
     elif isinstance(picture, str | Path):
-        with _explain_undecodable(picture), without_warnings(), open_image(picture) as image:
+        with explain_undecodable(picture), without_warnings(), open_image(picture) as image:
             yield image
     else:
         where = "an image" if place is None else f"images[{place}]"
@@ -363,51 +361,3 @@ def _to_eight_bit(image: Image.Image) -> Image.Image:
     if wide or image.mode.startswith("I;16"):
         return Image.fromarray((np.asarray(image) // 256).astype(np.uint8))
     return image
-
-
-@contextmanager
-def _explain_undecodable(path: str | Path) -> Iterator[None]:
-    try:
-        yield
-    except MemoryError:
-        raise
-    except UserError as error:  # it is no file that can be read
-        raise UserError(f"image {error}") from error
-    except Exception as error:  # a damaged file can make Pillow raise nearly anything
-        refused = _refusal(error, path)
-        if refused is not None:
-            raise _say_refused(path, refused) from error
-        reason = " ".join(str(error).replace(str(path), "file").split()) or type(error).__name__
-        if isinstance(error, UnidentifiedImageError):
-            reason = f"it is no {FORMAT_WORDS}"
-            if Path(path).suffix.lower() in UNREADABLE:
-                raise UserError(f"image {path} is HEIC, which cannot be decoded; convert it to JPEG") from error
-        raise UserError(f"image {path} cannot be decoded ({reason}); replace or remove it") from error
-
-
-def _refusal(error: Exception, path: str | Path) -> OSError | None:
-    """What the system refused, where that is why an image was not decoded; Pillow's own errors have no number.
-
-    A decoder that reads the file itself may not tell: then the file is read once more.
-    """
-    if isinstance(error, OSError) and error.errno is not None:
-        return error
-    try:
-        with open_plain(path, MOST_IMAGE) as file:
-            for _ in range(MOST_IMAGE // _AT_ONCE):
-                if not file.read(_AT_ONCE):
-                    break
-    except (OSError, UserError, ValueError) as other:  # a picture of the user's own has no path
-        return other if isinstance(other, OSError) and os.path.lexists(path) else None
-    return None
-
-
-def _say_refused(path: str | Path, error: OSError) -> UserError:
-    """The error for an image file that the system did not let poise read."""
-    if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
-        if Path(path).is_symlink():
-            return UserError(f"image {path} is a broken link; mend or remove it")
-        return UnreadFile(f"image {path} does not exist; check the path")
-    if isinstance(error, PermissionError):
-        return UnreadFile(f"image {path} may not be read by you ({error.strerror}); change its permissions")
-    return UnreadFile(f"image {path} could not be read ({error.strerror}); check its path and the disk that it is on")

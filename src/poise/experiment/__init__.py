@@ -6,6 +6,7 @@ from poise.experiment.examiner import Exam, Examiner, split_for_development
 from poise.experiment.folder import RunFolder
 from poise.experiment.lessons import Lesson
 from poise.experiment.model_file import ModelFile
+from poise.experiment.overrides import in_order, parse_once
 from poise.experiment.plan import Plan, make_plan, open_outlined, reopen
 from poise.experiment.prediction import (
     Prediction,
@@ -17,13 +18,7 @@ from poise.experiment.prediction import (
 )
 from poise.experiment.progress import Lines, Quiet, Watcher, make_watcher
 from poise.experiment.ranks import Follower, open_ranks
-from poise.experiment.recipe import (
-    Recipe,
-    in_order,
-    load_recipe,
-    make_recipe,
-    parse_once,
-)
+from poise.experiment.recipe import Recipe, load_recipe, make_recipe
 from poise.experiment.run import Run, complete
 from poise.experiment.stopping import ignore_signals
 from poise.experiment.sweep import refuse_failed, sweep_cells

@@ -16,6 +16,7 @@ from poise.errors import Damaged, Malformed, PoiseError, RunFailed, UserError, s
 from poise.experiment.claims import Claim
 from poise.experiment.contents import check_checkpoint
 from poise.experiment.recipe import LEFT_OUT
+from poise.journal import Journal
 from poise.places import is_there
 from poise.runfolder import START_FINGERPRINT, saved_recipe, without_empty_keys
 from poise.schema import anything, contents_of, fitting_together, keyed, mapped, maybe, text
@@ -74,7 +75,7 @@ class RunFolder:
         self.phase_0 = path / runfolder.PHASE_0
         self.model = path / store.FINAL_MODEL
         self.checkpoints = path / runfolder.CHECKPOINTS
-        self.journal = store.Journal(path / runfolder.JOURNAL, self.check_claim)
+        self.journal = Journal(path / runfolder.JOURNAL, self.check_claim)
 
     @property
     def exists(self) -> bool:

@@ -15,7 +15,7 @@ import torch
 
 from poise import store
 from poise.experiment.contents import check_machine
-from poise.experiment.provenance import SAID_BY_SOURCE, libraries, versions
+from poise.experiment.provenance import SAID_BY_SOURCE, libraries
 from poise.runfolder import OWN_NETWORK, say_changed_code
 from poise.schema import contents_of
 from poise.training import Backend, changed_switches, read_switches
@@ -26,13 +26,8 @@ log = logging.getLogger(__name__)
 OWN: Final = ("method ", "policy ", OWN_NETWORK)
 
 
-def describe_machine(
-    folder: Path, backend: Backend, *modules: str, sources: Mapping[str, str] | None = None
-) -> dict[str, Any]:
-    """A description of this machine and this start.
-
-    The numbers come from `modules` and from code of one's own, too; of the latter `sources` are digests by name.
-    """
+def describe_machine(folder: Path, backend: Backend, code: Mapping[str, str | None]) -> dict[str, Any]:
+    """A description of this machine and this start; `code` has the versions of what the numbers come from."""
     return {
         "command": ["poise", *sys.argv[1:]],
         "folder": str(folder.resolve()),
@@ -43,7 +38,7 @@ def describe_machine(
             "gpu": _gpu(backend),
         },
         **({"ranks": backend.world.size} if backend.world is not None else {}),
-        "versions": {**versions(*modules), **(sources or {})},
+        "versions": dict(code),
         "libraries": libraries(),
         "switches": read_switches(backend),
         "threads": torch.get_num_threads(),
@@ -55,20 +50,20 @@ def describe_machine(
     }
 
 
-def record_resume(path: Path, backend: Backend, *modules: str, sources: Mapping[str, str] | None = None) -> None:
+def record_resume(path: Path, backend: Backend, code: Mapping[str, str | None]) -> None:
     """Add this resume to `machine.json`, and whether it continues bit for bit; what prevents that is said.
 
     A file of an older poise that lacks a package or a switch says nothing about it.
     """
     machine = read_machine(path)
-    hardware, then, present = machine["hardware"], machine["versions"], {**versions(*modules), **(sources or {})}
+    hardware, then = machine["hardware"], machine["versions"]
     switched = changed_switches(_switches_then(machine), backend)
     other = [switched] if switched is not None else []
     if hardware.get("gpu") is not None and _gpu(backend) not in (hardware["gpu"], None):
         other.append(f"{hardware['gpu']} then, {_gpu(backend)} now")
     other += [
-        _say_changed(name, then, present)
-        for name, version in present.items()
+        _say_changed(name, then, code)
+        for name, version in code.items()
         if then.get(name, version) != version and name not in SAID_BY_SOURCE
     ]
     if hardware["processor"] != _processor():

@@ -20,6 +20,10 @@ import torch
 
 import poise
 from poise import __version__, files
+from poise.learner import Settings
+from poise.nets import file_digest, named_modules
+from poise.policies import POLICIES
+from poise.runfolder import OWN_NETWORK
 
 #: Packages that compute, draw, decode or store.
 NUMERIC: Final = ("torch", "numpy", "scipy", "scikit-learn", "joblib", "threadpoolctl", "pillow", "safetensors")
@@ -48,6 +52,17 @@ def versions(*modules: str) -> dict[str, str | None]:
         **named,
         "torch": torch.__version__,
     }
+
+
+def versions_of(settings: Settings) -> dict[str, str | None]:
+    """Versions of all code that numbers come from under these settings; of the user's own code, digests."""
+    made = {
+        f"method {settings.method}": type(settings.made_method),
+        f"policy {settings.policy}": POLICIES.get(settings.policy),
+    }
+    net = file_digest(settings.net)
+    modules = (*named_modules(settings.net), type(settings.made_method).__module__)
+    return {**versions(*modules), **own_sources(made), **({OWN_NETWORK: net} if net is not None else {})}
 
 
 def libraries() -> list[dict[str, str | None]]:

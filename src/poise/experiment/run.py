@@ -23,14 +23,13 @@ from poise.experiment.folder import Checkpoint, RunFolder, needed_to_resume
 from poise.experiment.machine import describe_machine, record_end, record_resume, threads_to_resume_with
 from poise.experiment.plan import Plan, images_by_origin, refuse_other_exam
 from poise.experiment.progress import Quiet, Watcher
-from poise.experiment.provenance import own_sources
+from poise.experiment.provenance import versions_of
 from poise.experiment.starting import read_start
 from poise.experiment.stopping import CheckpointClock, Stop, as_many_threads, heeding, stopping
 from poise.learner import Learner, LearnerState, save_state, try_step
 from poise.meter import Meter
-from poise.nets import file_digest, named_info, named_modules
-from poise.policies import POLICIES
-from poise.runfolder import OWN_NETWORK, SECONDS_PHASE_0, START_FINGERPRINT
+from poise.nets import named_info
+from poise.runfolder import SECONDS_PHASE_0, START_FINGERPRINT
 from poise.schema import contents_of
 from poise.training import Event, Executor, TrialDone, TrialStep, TuningDone, Work, World, trained_images
 from poise.tuning import Reward
@@ -100,7 +99,7 @@ class Run:
             with contents_of(found.path, "remove it to resume from the one before"):
                 learner = self._restore_learner(found, train)
                 self.folder.rewind_journal(found.meta["journal"])
-                record_resume(self.folder.machine, learner.backend, *self._modules, sources=self._own_sources)
+                record_resume(self.folder.machine, learner.backend, versions_of(self.plan.settings))
                 return (yield from self._run_phases(learner, train, examiner))
 
     def _threads_to_resume_with(self) -> int:
@@ -188,25 +187,8 @@ class Run:
         train, exam = self.plan.images()
         return train, Examiner(exam, self.plan.stream)
 
-    @property
-    def _modules(self) -> tuple[str, ...]:
-        """Modules besides poise that the numbers come from: a network's, and a method's of one's own."""
-        settings = self.plan.settings
-        return (*named_modules(settings.net), type(settings.made_method).__module__)
-
-    @property
-    def _own_sources(self) -> dict[str, str]:
-        """Digests of the user's own code that the numbers come from: method, policy, and a network's file."""
-        settings = self.plan.settings
-        made = {
-            f"method {settings.method}": type(settings.made_method),
-            f"policy {settings.policy}": POLICIES.get(settings.policy),
-        }
-        net = file_digest(settings.net)
-        return {**own_sources(made), **({OWN_NETWORK: net} if net is not None else {})}
-
     def _from_the_beginning(self, learner: Learner, train: ImageSet, examiner: Examiner) -> Running:
-        machine = describe_machine(self.folder.path, learner.backend, *self._modules, sources=self._own_sources)
+        machine = describe_machine(self.folder.path, learner.backend, versions_of(self.plan.settings))
         self.folder.write_json(self.folder.machine, machine)
         described = {
             **self.describe(),

@@ -12,8 +12,9 @@ from typing import Any, Final
 
 from poise.data.sources import open_source
 from poise.errors import UserError, check_plain, shown, suggestion
+from poise.experiment.overrides import in_order, parse_once
 from poise.experiment.plan import Opening, Plan, make_plan
-from poise.experiment.recipe import Recipe, in_order, make_recipe, parse_once
+from poise.experiment.recipe import Recipe, make_recipe
 from poise.recipes import SWEEP_KEYS, parse_toml, read_recipe, read_toml
 from poise.recipes.keys import LIST_KEYS, flat_keys
 from poise.runfolder import REPORT

@@ -12,6 +12,7 @@ from poise import store
 from poise.errors import RunFailed, UserError, first_line
 from poise.experiment.examiner import FIGURES, Exam
 from poise.experiment.folder import RunFolder
+from poise.journal import read_journal
 from poise.meter import Done
 from poise.recipes.keys import flat_keys
 from poise.training import Event
@@ -140,7 +141,7 @@ def track_folder(tracker: Tracker) -> int:
         raise UserError(f"{folder.path} is not a run folder; start one with 'poise run'")
     if (known := read_tracked_ids(folder).get(tracker.name)) is not None:
         raise UserError(f"{folder.path} is in {tracker.name} already, as {known}; see {folder.path / TRACKED}")
-    journal = list(store.read_journal(folder.journal.path))
+    journal = list(read_journal(folder.journal.path))
     count = sum(1 for entry in journal for _ in scalars(entry))
     if not count:
         raise UserError(f"the journal of {folder.path} has no numbers yet; wait until the first epoch is done")

@@ -19,6 +19,7 @@ from poise.experiment.plan import Plan
 from poise.experiment.progress import Lines, Quiet
 from poise.experiment.sweep import sweep_cells
 from poise.experiment.sweep_file import Cell
+from poise.journal import read_journal
 from poise.policies import UNTUNED
 from poise.report import load_result
 from poise.runfolder import CROSSVAL, RESULT, SECONDS
@@ -114,7 +115,7 @@ def _constant(plan: Plan, action: Mapping[str, float | str], start: str | None =
 
 def _candidates(plan: Plan, folder: RunFolder, action: Action) -> Iterator[Candidate]:
     """The action with each classifier it may have, examined as if that had counted from the start."""
-    exams = [Exam.from_json(event) for event in store.read_journal(folder.journal.path) if event["event"] == "exam"]
+    exams = [Exam.from_json(event) for event in read_journal(folder.journal.path) if event["event"] == "exam"]
     for classifier in ("fc", "ncm") if action.classifier == "auto" else (action.classifier,):
         chosen = action.replace(classifier=classifier)
         counted = [replace(exam, classifier=classifier) for exam in exams]

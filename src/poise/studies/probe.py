@@ -24,11 +24,13 @@ from poise.experiment.contents import check_phase_0
 from poise.experiment.examiner import Examiner
 from poise.experiment.folder import Checkpoint, RunFolder
 from poise.experiment.machine import threads_to_resume_with
+from poise.experiment.overrides import parse_once
 from poise.experiment.plan import Plan, images_by_origin, make_plan, reopen
 from poise.experiment.progress import Watcher
-from poise.experiment.recipe import make_recipe, parse_once
+from poise.experiment.recipe import make_recipe
 from poise.experiment.run import Run
 from poise.experiment.stopping import Stop, as_many_threads, stopping
+from poise.journal import Journal, read_journal
 from poise.learner import Learner, LearnerState, Settings
 from poise.learner.phase import Phase
 from poise.policies import MOST_TRIALS, Trial
@@ -126,7 +128,7 @@ class Probe:
         if out.suffix != ".json":
             raise UserError(f"--out {out} must end in .json")
         self.plan, self.folder, self.question, self.out = plan, folder, question, out
-        self.journal = store.Journal(out.with_suffix(".jsonl"))
+        self.journal = Journal(out.with_suffix(".jsonl"))
         self._settings = tuning_settings(plan)
         self.space = self._settings.action_space
         self.lengths = tuple(sorted(set(question.lengths))) or (self._settings.tuner.setup.short,)
@@ -273,7 +275,7 @@ class Probe:
         """The trials that were done before; a line that was being written then is cut off."""
         path = self.journal.path
         self.journal.rewind(files.read_bytes(path, files.MOST_JOURNAL).rfind(b"\n") + 1)
-        lines = [{key: value for key, value in line.items() if key != "event"} for line in store.read_journal(path)]
+        lines = [{key: value for key, value in line.items() if key != "event"} for line in read_journal(path)]
         if not lines:
             self.journal.append({"event": PROBE, **asked})
             return []

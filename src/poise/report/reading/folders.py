@@ -9,15 +9,17 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from poise import store
 from poise.errors import Damaged, PoiseError, UserError, kind_and_line, shown
+from poise.journal import PACKED, read_journal
 from poise.recipes.keys import flat_keys
+from poise.report.reading.journals import JournalEvents
 from poise.report.reading.phase_0 import with_phase_0
-from poise.report.reading.runs import DIGITS, LABELS, PhaseRecord, RunRecord, TrialRecord
+from poise.report.reading.runs import DIGITS, LABELS, PhaseRecord, RunRecord
 from poise.runfolder import (
     CROSSVAL,
     JOURNAL,
@@ -38,7 +40,7 @@ from poise.schema import LARGEST
 from poise.words import one_line, one_line_each
 
 #: What the journal of a kept result is called: `NAME.journal.jsonl.xz` beside `NAME.json`.
-KEPT_JOURNAL: Final = f".{JOURNAL}{store.PACKED}"
+KEPT_JOURNAL: Final = f".{JOURNAL}{PACKED}"
 #: By how much the accuracies of a journal and of its result may differ, in percent.
 ROUNDING: Final = 1e-3
 
@@ -121,8 +123,8 @@ def read_run(path: Path, name: str | None = None) -> RunRecord:
         raise UserError(f"{path} {'is empty' if not any(path.iterdir()) else 'is not a run folder'}")
     if not (path / RESULT).exists() and kind == CROSSVAL:
         raise UserError(f"{path} {_AGAIN}")
-    events = _Events()
-    for event in store.read_journal(path / JOURNAL, brief="epoch"):
+    events = JournalEvents()
+    for event in read_journal(path / JOURNAL, brief="epoch"):
         events.add(event)
     result: Mapping[str, Any] | None = None
     verified = True
@@ -179,8 +181,8 @@ def _read_result(path: Path, name: str) -> RunRecord:
     """The run of a result that was kept, with its journal where that lies beside it, compressed."""
     result, verified = store.read_verified(path)
     check_result(path, result)
-    journal, events = path.with_suffix(KEPT_JOURNAL), _Events()
-    for event in store.read_journal(journal, brief="epoch"):
+    journal, events = path.with_suffix(KEPT_JOURNAL), JournalEvents()
+    for event in read_journal(journal, brief="epoch"):
         events.add(event)
     exams = zip(events.phases, result["curve"], strict=False)
     if any(abs(exam.accuracy - point["accuracy"]) > ROUNDING for exam, point in exams):
@@ -190,7 +192,7 @@ def _read_result(path: Path, name: str) -> RunRecord:
 
 def run_of_result(result: Mapping[str, Any], path: Path = Path()) -> RunRecord:
     """A run of which only the result is known."""
-    return _make_record(path, "", {}, result, _Events())
+    return _make_record(path, "", {}, result, JournalEvents())
 
 
 def load_result(folder: Path) -> dict[str, Any]:
@@ -238,85 +240,8 @@ def _free_name(path: Path, taken: set[str]) -> str:
 # From files to values -------------------------------------------------------------------------------------------------
 
 
-@dataclass
-class _Events:
-    """What a journal says, collected event by event."""
-
-    phases: list[PhaseRecord] = field(default_factory=list)
-    trials: list[TrialRecord] = field(default_factory=list)
-    confusion: list[list[int]] = field(default_factory=list)
-    counts: dict[str, int] = field(default_factory=dict)
-    last: dict[str, Any] = field(default_factory=dict)
-    action: dict[str, Any] = field(default_factory=dict)
-    stored: int | None = None
-
-    def add(self, event: Mapping[str, Any]) -> None:
-        """One more event."""
-        kind = one_line(str(event["event"]))
-        self.counts[kind] = self.counts.get(kind, 0) + 1
-        self.last = {"event": kind, "phase": event.get("phase", self.last.get("phase"))}
-        if kind == "action":
-            self.action = {**event, "action": one_line_each(event.get("action", {}))}
-        elif kind == "learned":
-            self.stored = int(event["memory_images"])
-        elif kind == "trial":
-            self.trials.append(_trial_record(event))
-        elif kind == "exam":
-            self._add_exam(event)
-
-    def _add_exam(self, event: Mapping[str, Any]) -> None:
-        labels, images = tuple(event["classes"]), tuple(event["images"])
-        hits = {name: tuple(event[f"hits_{name}"]) for name in ("fc", "ncm")}
-        before = self.phases[-1].labels if self.phases else ()
-        if len({len(labels), len(images), *map(len, hits.values())}) > 1 or labels[: len(before)] != before:
-            raise UserError(f"the exam of phase {event['phase']} in the journal does not fit together")
-        chances = self.action.get("distribution")
-        self.confusion = event.get("confusion") or []
-        self.phases.append(
-            PhaseRecord(
-                phase=int(event["phase"]),
-                classes=len(labels),
-                accuracy=float(event["accuracy"]),
-                accuracy_fc=100 * sum(hits["fc"]) / max(1, sum(images)),
-                accuracy_ncm=100 * sum(hits["ncm"]) / max(1, sum(images)),
-                action={**self.action.get("action", {}), "classifier": one_line(str(event["classifier"]))},
-                stored=self.stored,
-                labels=labels,
-                arrived=labels[len(before) :],
-                images=images,
-                hits_by_classifier=hits,
-                distribution=tuple(chances) if chances else None,
-                reward=self.action.get("reward"),
-            )
-        )
-
-
-def _trial_record(event: Mapping[str, Any]) -> TrialRecord:
-    plan = event["trial"]
-    return TrialRecord(
-        phase=int(event["phase"]),
-        action=one_line_each(event["action"]),
-        reward=float(event["reward"]),
-        epochs=int(plan["epochs"]),
-        full=bool(plan["full"]),
-        diverged=bool(event["diverged"]),
-        purpose=str(plan.get("purpose", "action")),
-        accuracies=_class_accuracies(event),
-    )
-
-
-def _class_accuracies(event: Mapping[str, Any]) -> tuple[float, ...]:
-    """Accuracies of a trial on each class at its end, scaled so that their mean is the reward; zeros if it diverged."""
-    images, hits = event["record"].get("images", ()), event["record"].get("hits")
-    if event["diverged"] or not hits:
-        return (0.0,) * len(images)
-    weights = event["record"].get("weights") or [1 / len(images)] * len(images)
-    right = hits[max(hits, key=int)][event["classifier"]]
-    return tuple(hit / count * weight * len(images) for hit, count, weight in zip(right, images, weights, strict=True))
-
-
 def _make_record(
-    path: Path, name: str, saved: Mapping[str, Any], result: Mapping[str, Any] | None, events: _Events
+    path: Path, name: str, saved: Mapping[str, Any], result: Mapping[str, Any] | None, events: JournalEvents
 ) -> RunRecord:
     """A run: if it is finished, its result is authoritative and its journal adds details."""
     saved, result = one_line_each(saved), one_line_each(result)
