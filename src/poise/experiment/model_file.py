@@ -72,6 +72,8 @@ class ModelFile:
 
         Where it continues a phase, it says so. `done` is called in the last moment before the file is as it stays.
         """
+        with _as_typed(lesson.settings):
+            Settings.resolve(automatic=True, **lesson.settings)  # a mistake in them is told before a folder is read
         store.refuse_run_folder(self._file)
         place = self._file.absolute().parent
         if not place.is_dir() or not os.access(place, os.W_OK):
