@@ -40,7 +40,7 @@ for words in ("policy=fixed",), ("policy=online", "optimiser=adamw"):
     first = run(Stop(), *words)
     with suppress(Interrupted):
         for images in first.starting():
-            if first.exams and images:
+            if first.findings.exams and images:
                 first.stop.set()
     assert not Path(words[0], "result.json").exists()
     assert run(Stop(), *words).resume()

@@ -227,9 +227,9 @@ def test_a_saved_learner_remembers_its_allocation(tmp_path: Path) -> None:
 
 def test_an_allocation_needs_a_memory_that_has_one() -> None:
     space = {"allocation": [0.2, 0.8]}
-    with pytest.raises(UserError, match=r"needs memory\.rule=rmm"):
+    with pytest.raises(UserError, match=r"needs RMM.s memory: set memory\.rule=rmm"):
         tuned_space(OWN, {}, tuned=True, space=space)
-    with pytest.raises(UserError, match=r"needs memory\.rule=rmm"):
+    with pytest.raises(UserError, match=r"needs RMM.s memory: set memory\.rule=rmm"):
         Learner(memory=Budget(5, rule="rmm", knows_increment=True), space=space)
     own = tuned_space(OWN, {}, tuned=True, space=space, allocation=0.8)
     assert (len(own), own.actions[own.default].allocation) == (2, 0.8)
@@ -247,7 +247,7 @@ def test_a_named_space_takes_the_allocation_along_where_it_is_asked_to() -> None
     }, "with every allocation all that the plain space has, in the method's own version"
     assert more.actions[more.default].allocation == 0.8
     assert more.favourite is not None
-    with pytest.raises(UserError, match=r"needs memory\.rule=rmm"):
+    with pytest.raises(UserError, match=r"needs RMM.s memory: set memory\.rule=rmm"):
         Learner("aanets", space="online+allocation")
     with pytest.raises(UserError, match=r"unknown action space 'onlin\+allocation'; did you mean 'online'"):
         Learner("aanets", memory=memory, space="onlin+allocation")

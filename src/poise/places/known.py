@@ -22,6 +22,7 @@ from poise.places.collections import COLLECTIONS, Collection
 from poise.places.folders import has_imagenet_names, scan
 from poise.places.packfile import ENDING, is_pack
 from poise.places.releases import RELEASES, Release
+from poise.words import one_line
 
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 _ADD = "poise data add {} --from FOLDER"
@@ -280,7 +281,7 @@ def _doubt_folder() -> str:
     if named is None or (folder is not None and folder.is_dir()):
         return ""
     why = "which cannot be read" if folder is None and is_there(named) else "which is no folder"
-    return f" (POISE_DATA is {shown(str(named))}, {why})"
+    return f" (POISE_DATA is '{one_line(str(named))}', {why})"
 
 
 def _find_data_sets() -> dict[str, Path]:
