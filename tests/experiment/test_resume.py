@@ -33,7 +33,7 @@ HERDING = "poise.data.memory:herd"
 FLUSHING = "os:fsync"
 RENAMING = "pathlib:Path:replace"
 REMOVING = "pathlib:Path:unlink"
-JOURNAL = "poise.store:Journal:append"
+JOURNAL = "poise.journal:Journal:append"
 
 
 @pytest.mark.parametrize(
@@ -282,6 +282,13 @@ def test_a_finished_folder_says_so(reference: Path, command: Command, outcome: O
     assert "is finished already: average accuracy" in out
     assert err == ""
     assert outcome(reference) == before
+
+
+def test_to_resume_a_finished_run_in_python_does_nothing(reference: Path, plan: Plans) -> None:
+    before = {path: path.read_bytes() for path in reference.rglob("*") if path.is_file()}
+    result = Run(plan(), RunFolder(reference)).resume()
+    assert result == store.read_json(reference / "result.json")
+    assert {path: path.read_bytes() for path in reference.rglob("*") if path.is_file()} == before
 
 
 def refused(command: Command, *words: str) -> str:

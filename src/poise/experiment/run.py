@@ -29,6 +29,7 @@ from poise.experiment.stopping import CheckpointClock, Stop, as_many_threads, he
 from poise.learner import Learner, LearnerState, save_state, try_step
 from poise.meter import Meter
 from poise.nets import named_info
+from poise.report import load_result
 from poise.runfolder import SECONDS_PHASE_0, START_FINGERPRINT
 from poise.schema import contents_of
 from poise.training import Event, Executor, TrialDone, TrialStep, TuningDone, Work, World, trained_images
@@ -68,7 +69,12 @@ class Run:
             return _run_to_end(self.starting())
 
     def resume(self) -> dict[str, Any]:
-        """Go on from the newest good checkpoint, or from the beginning if none was written yet."""
+        """Go on from the newest good checkpoint, or from the beginning if none was written yet.
+
+        If it is finished, nothing is done: its result is returned as it was written.
+        """
+        if self.world is None and self.folder.finished:
+            return load_result(self.folder.path)
         with stopping(self.stop):
             return _run_to_end(self.resuming())
 
