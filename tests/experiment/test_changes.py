@@ -174,7 +174,7 @@ def test_no_damaged_journal_is_taken(copied: RunFolder) -> None:
     for content in damaged:
         copied.journal.path.write_bytes(content)
         with pytest.raises(Damaged, match=r"journal\.jsonl [^\n]*; restore it from a copy, or start from"):
-            copied.newest_checkpoint(journal=True)
+            copied.checkpoint_to_resume(restarts=False, whole=True)
     copied.journal.path.unlink()
     with pytest.raises(Damaged, match="has 0 bytes"):
         copied.newest_checkpoint(journal=True)

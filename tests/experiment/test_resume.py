@@ -177,13 +177,18 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before_and_says_so(
     assert outcome(folder.path) == outcome(reference)
 
 
+def damage_checkpoints(folder: RunFolder) -> dict[Path, bytes]:
+    """Cut all checkpoints; what then lies in the folder."""
+    for number, checkpoint in enumerate(sorted(folder.checkpoints.iterdir())):
+        checkpoint.write_bytes(checkpoint.read_bytes()[: 1000 * number])
+    return {path: path.read_bytes() for path in (*folder.checkpoint_files(), folder.journal.path)}
+
+
 def test_with_both_checkpoints_damaged_it_starts_over_only_if_asked(
     reference: Path, plan: Plans, outcome: Outcome, command: Command, tmp_path: Path
 ) -> None:
     folder = stopped_after(plan(), tmp_path / "run", 9)
-    for number, checkpoint in enumerate(sorted(folder.checkpoints.iterdir())):
-        checkpoint.write_bytes(checkpoint.read_bytes()[: 1000 * number])
-    files = {path: path.read_bytes() for path in (*folder.checkpoint_files(), folder.journal.path)}
+    files = damage_checkpoints(folder)
     first, second = (path.name for path in folder.checkpoint_files())
     code, _, err = command("resume", str(folder.path))
     assert code == 1
@@ -195,6 +200,34 @@ def test_with_both_checkpoints_damaged_it_starts_over_only_if_asked(
     assert command("resume", str(folder.path), "--restart")[0] == 0
     assert outcome(folder.path) == outcome(reference)
     assert "--restart has no effect" in command("resume", str(folder.path), "--restart")[2]
+
+
+def test_to_start_over_discards_nothing_that_is_intact(
+    reference: Path, plan: Plans, outcome: Outcome, command: Command, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The same command may be given again: by torchrun, or by a cluster that puts a job back into its queue."""
+    folder = stopped_after(plan(), tmp_path / "run", 9)
+    newest = folder.checkpoint_files()[-1]
+    assert command("resume", str(folder.path), "--restart")[0] == 0
+    assert f"{newest} is intact: resuming from it; remove the folder to start from the beginning" in caplog.text
+    assert "starting from the beginning" not in caplog.text
+    assert outcome(folder.path) == outcome(reference)
+
+
+def test_what_cannot_start_over_loses_nothing(
+    reference: Path, plan: Plans, command: Command, outcome: Outcome, tmp_path: Path
+) -> None:
+    start = tmp_path / "start"
+    shutil.copytree(reference, start)
+    folder = stopped_after(plan(f"start={start}"), tmp_path / "run", 3)
+    files = damage_checkpoints(folder)
+    start.rename(tmp_path / "elsewhere")
+    assert "has no phase-0.safetensors" in refused(command, "resume", str(folder.path), "--restart")
+    assert {path: path.read_bytes() for path in files} == files
+    (tmp_path / "elsewhere").rename(start)
+    folder.machine.write_text("{")  # it is written anew
+    assert command("resume", str(folder.path), "--restart")[0] == 0
+    assert outcome(folder.path)
 
 
 def test_start_again_in_python_says_what_the_folder_holds(reference: Path, plan: Plans, tmp_path: Path) -> None:

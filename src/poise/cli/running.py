@@ -139,17 +139,16 @@ def resume_run(
         folder, plan = reopen(path)
         if runner_in(folder) is not Run:
             raise UserError(f"{path} is not the folder of a run; resume it without torchrun")
-        if restart:
-            folder.discard_checkpoints()
         return plan, Run(plan, folder).state()
 
     plan, state = world.broadcast(open_plan)
     if plan is None:
         if world.leads:
-            finish_up(RunFolder(path), {"--tensorboard": tensorboard, "--track": track})
+            finish_up(RunFolder(path), {"--tensorboard": tensorboard, "--track": track, "--restart": restart})
         return
     open_ranks(world, plan)
-    _run_on_ranks(Run(plan, RunFolder(path), (), every, world=world), state, tensorboard, track)
+    job = Run(plan, RunFolder(path), (), every, world=world, restarts=restart)
+    _run_on_ranks(job, state, tensorboard, track)
 
 
 def _run_on_ranks(job: Run, state: str, tensorboard: bool, track: str | None) -> None:

@@ -63,7 +63,7 @@ def resume(
     trials_on: TrialsOn = None,
     cpus_per_worker: CpusPerWorker = None,
     restart: Annotated[
-        bool, typer.Option("--restart", help="Discard the checkpoints and start from the beginning.")
+        bool, typer.Option("--restart", help="Start from the beginning if no checkpoint is intact.")
     ] = False,
 ) -> None:
     """Continue a run that was stopped or killed; the result is the same as without the stop."""
@@ -98,9 +98,7 @@ def resume(
     opened, plan = reopen(folder)
     watchers = make_watchers(opened, make_watcher(len(plan.stream)), tensorboard, track)
     with trials_elsewhere(plan, trials_on, cpus_per_worker) as executor:
-        job = runner_in(opened)(plan, opened, watchers, checkpoint_every, executor=executor)
-        if restart:
-            opened.discard_checkpoints()
+        job = runner_in(opened)(plan, opened, watchers, checkpoint_every, executor=executor, restarts=restart)
         show_result(job.resume(), folder)
 
 

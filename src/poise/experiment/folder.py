@@ -27,6 +27,10 @@ KEPT_CHECKPOINTS = 2
 LONGEST_PATH = 1000  # letters of one in a line
 
 
+class NoneIntact(Damaged):
+    """No checkpoint of a run can be resumed from."""
+
+
 class Checkpoint(NamedTuple):
     """A checkpoint as it was read."""
 
@@ -263,8 +267,8 @@ class RunFolder:
     def newest_checkpoint(self, *, journal: bool = False) -> Checkpoint | None:
         """The newest intact checkpoint; damaged ones are reported and skipped, and removed if one is intact.
 
-        With `journal` also those are skipped that were written when the journal was another one up to there. If none is
-        left by that, the journal is refused.
+        With `journal` also those are skipped that were written when the journal was another one up to there; if none is
+        left, this is refused.
         """
         refused: Damaged | None = None
         damaged = dict[Path, Damaged]()
@@ -290,30 +294,38 @@ class RunFolder:
                 newer.unlink()
             return found
         if refused is not None:
-            raise Damaged(f"{refused}; restore it from a copy, or {self._start_over}")
+            raise NoneIntact(f"{refused}; restore it from a copy")
+        if journal and damaged:  # days of work must not be done again unasked
+            names = ", ".join(path.name for path in reversed(damaged))
+            raise NoneIntact(
+                f"all checkpoints in {self.checkpoints} are damaged ({names}), and what was trained is lost with them; "
+                "restore one from a copy"
+            )
         return None
 
-    @property
-    def _start_over(self) -> str:
-        return f"start from the beginning with 'poise resume {self.path} --restart'"
+    def checkpoint_to_resume(self, *, restarts: bool, whole: bool) -> Checkpoint | None:
+        """The newest intact one; None if none was written yet, or if none is intact and the run restarts.
 
-    def refuse_damaged_checkpoints(self) -> None:
-        """Refuse a folder in which no checkpoint is intact, but some are: days of work must not be done again unasked.
-
-        Where there is none, the run was stopped before the first one.
+        If it does not, that is refused. `whole`: it is a run that the user resumes, not the beginning of a study.
         """
-        if present := self.checkpoint_files():
-            names = ", ".join(path.name for path in present)
-            raise Damaged(
-                f"all checkpoints in {self.checkpoints} are damaged ({names}), and what was trained is lost with them; "
-                f"restore one from a copy, or {self._start_over}"
-            )
+        try:
+            found = self.newest_checkpoint(journal=True)
+        except NoneIntact as error:
+            if restarts:
+                return None
+            again = f"start from the beginning with 'poise resume {self.path} --restart'"
+            again = again if whole else f"remove {self.path} to train it again"
+            raise Damaged(f"{error}, or {again}") from error
+        if found is not None and restarts:
+            log.warning("%s is intact: resuming from it; remove the folder to start from the beginning", found.path)
+        return found
 
-    def discard_checkpoints(self) -> None:
-        """Remove all checkpoints, so that the run starts from the beginning when it is resumed."""
-        with self.locked(), self.writing():
-            for path in self.checkpoint_files():
-                path.unlink()
+    def discard(self) -> None:
+        """Remove all checkpoints, and empty the journal: the run starts from the beginning."""
+        self.check_claim()
+        for path in self.checkpoint_files():
+            path.unlink()
+        self.rewind_journal(0)
 
     def checkpoint_files(self) -> list[Path]:
         """The checkpoints, whatever is in them, the newest one last."""

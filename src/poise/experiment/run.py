@@ -44,7 +44,8 @@ Running = Work[dict[str, Any]]  # a run, a little at a time
 class Run:
     """One run in one folder.
 
-    With `until` it leaves before that phase, after a checkpoint, and its folder is that of an unfinished run. In a
+    With `until` it leaves before that phase, after a checkpoint, and its folder is that of an unfinished run. With
+    `restarts` it is resumed from the beginning if no checkpoint is intact, which is refused otherwise. In a
     `world` this is the run of rank 0, which writes and examines; the other ranks follow it (`poise.experiment.ranks`).
     """
 
@@ -58,6 +59,7 @@ class Run:
     until: int | None = None
     executor: Executor | None = None  # where trials are run, if not here; no part of the result
     world: World | None = None
+    restarts: bool = False
     findings: Findings = field(default_factory=Findings)
     _pinned: dict[str, str] = field(default_factory=dict)
     _meter: Meter | None = None
@@ -91,15 +93,14 @@ class Run:
             raise UserError(f"{self.folder.path} is not a run folder; begin with start(), or 'poise run'")
         with self._open_folder(), as_many_threads(self._threads_to_resume_with()):
             self._refuse_other_runner()
-            found = self.folder.newest_checkpoint(journal=True)
-            if found is None:
-                self.folder.refuse_damaged_checkpoints()
+            found = self.folder.checkpoint_to_resume(restarts=self.restarts, whole=self.until is None)
             if self.world is not None:
                 self.world.broadcast(lambda: (torch.get_num_threads(), found))
             if found is None:
-                self.folder.rewind_journal(0)
+                prepared = self._prepare()
+                self.folder.discard()
                 log.warning("%s has no checkpoint; starting from the beginning", self.folder.path)
-                return (yield from self._from_the_beginning(*self._prepare()))
+                return (yield from self._from_the_beginning(*prepared))
             train, examiner = self._open_images()
             refuse_other_exam(self.folder, examiner)
             with contents_of(found.path, "remove it to resume from the one before"):
@@ -109,8 +110,13 @@ class Run:
                 return (yield from self._run_phases(learner, train, examiner))
 
     def _threads_to_resume_with(self) -> int:
-        with needed_to_resume():
-            return threads_to_resume_with(self.folder.machine)
+        try:
+            with needed_to_resume():
+                return threads_to_resume_with(self.folder.machine)
+        except Damaged:
+            if self.restarts:  # then the file is written anew
+                return torch.get_num_threads()
+            raise
 
     def rewrite_model(self) -> None:
         """Write the final model of a finished run again, from its last checkpoint."""

@@ -62,7 +62,7 @@ def run_crossval(
         lines.say(f"{out} holds this {NAME}, finished")
         return load_result(out)
     first = RunFolder(out / "phase-0")
-    if plan.recipe.start is None:
+    if plan.recipe.start is None and not first.has_phase_0:
         lines.say("phase 0, which all actions share")
         reach(_constant(plan, plan.recipe.action), first, 1, Quiet())
     start = plan.recipe.start or str(first.path.resolve())
