@@ -96,6 +96,11 @@ def test_a_resume_under_the_same_conditions_says_nothing(
     resume = resumed(interrupted(made, tmp_path / "run"), made)
     assert resume["exact"] is True
     assert "differs" not in resume
+    machine = store.read_json(tmp_path / "run" / "machine.json")
+    where = {**machine["hardware"], "precision": machine["precision"]}
+    assert {name: resume[name] for name in ("device", "gpu", "processor", "precision")} == {
+        name: where[name] for name in ("device", "gpu", "processor", "precision")
+    }
     assert "other conditions" not in caplog.text
 
 
@@ -128,6 +133,7 @@ def test_a_resume_on_another_device_says_so_first(
     store.write_json(opened.machine, machine)
     resume = resumed(opened, made)
     assert resume["exact"] is False
+    assert (resume["device"], resume["gpu"], resume["precision"]) == ("cpu", None, "fp32")
     changed = "device=cuda, precision=bf16 then, device=cpu, precision=fp32 now"
     assert resume["differs"][0] == changed
     assert f"other conditions ({changed}; 1 more in {opened.machine})" in caplog.text

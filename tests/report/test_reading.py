@@ -15,6 +15,7 @@ from poise import store
 from poise.errors import Damaged, UserError
 from poise.report.figures import numbers
 from poise.report.reading import baselines, configurations, read_run, read_runs
+from poise.report.reading.machines import changed_precision, machines_of
 
 from .conftest import Write, dump
 
@@ -366,3 +367,58 @@ def test_a_run_that_was_resumed_with_other_code_of_ones_own_is_another_row(write
         "mine, fixed, method_source=aaaaaaaa": 2,
         "mine, fixed, method_source=aaaaaaaa+changed": 1,
     }
+
+
+GPU: dict[str, Any] = {"processor": "an abacus", "device": "cuda:0", "gpu": "A"}
+CPU: dict[str, Any] = {"processor": "an abacus", "device": "cpu", "gpu": None}
+NUMPY = "numpy 1 then, numpy 2 now"
+
+
+def test_a_run_that_was_resumed_in_another_precision_is_another_row(write: Write) -> None:
+    resumes: list[list[dict[str, Any]]] = [
+        [],
+        [{**GPU, "device": "cuda:1", "precision": "bf16", "differs": [NUMPY]}],
+        [{**CPU, "precision": "fp32"}, {**GPU, "precision": "bf16"}],
+    ]
+    paths = [write(f"run-{seed}", seed=seed) for seed in range(3)]
+    for path, resumed in zip(paths, resumes, strict=True):
+        dump(path / "machine.json", {"hardware": GPU, "precision": "bf16", "resumes": resumed})
+    rows = configurations(read_runs(paths)[0])
+    assert {row.label: len(row.runs) for row in rows} == {
+        "lucir, fixed, precision=bf16": 2,
+        "lucir, fixed, precision=bf16+changed": 1,
+    }
+
+
+@pytest.mark.parametrize(
+    ("start", "device", "differs", "machines", "changed"),
+    [
+        (GPU, "cuda:1", [NUMPY], ("A",), False),
+        (GPU, "cuda:0", ["A then, B now", "another processor"], ("A", "B"), False),
+        (GPU, "cuda:0", ["another processor"], ("A",), False),
+        (GPU, "cpu", ["device=cuda, precision=bf16 then, device=cpu, precision=fp32 now"], ("A", "an abacus"), True),
+        (GPU, "cpu", ["device=cuda then, device=cpu now", "another processor"], ("A", "unknown"), False),
+        (GPU, "cpu", [], ("A", "an abacus"), True),
+        (CPU, "cuda:0", [], ("an abacus", "unknown"), True),
+        (CPU, "cpu", [NUMPY], ("an abacus",), False),
+        (CPU, "cpu", ["another processor"], ("an abacus", "unknown"), False),
+        (CPU, "cpu", ["matmul_precision=ieee then, matmul_precision=bf16 now"], ("an abacus",), False),
+    ],
+)
+def test_resumes_by_an_older_poise_say_what_they_can(
+    start: dict[str, Any], device: str, differs: list[str], machines: tuple[str, ...], changed: bool
+) -> None:
+    resume = {"exact": False, "device": device, **({"differs": differs} if differs else {})}
+    machine = {"hardware": start, "precision": "bf16" if start is GPU else "fp32", "resumes": [resume]}
+    assert machines_of(machine) == machines
+    assert changed_precision(machine, auto=True) is changed
+    if not differs:
+        assert not changed_precision(machine, auto=False), "the recipe names the precision"
+
+
+@pytest.mark.parametrize("resumes", [None, 7, "x", [7], [{}], [{"differs": 7}], [{"exact": True}], [{"device": 7}]])
+def test_resumes_that_say_nothing_change_nothing(resumes: object) -> None:
+    machine = {"hardware": GPU, "precision": "bf16", "resumes": resumes}
+    assert machines_of(machine) == ("A",)
+    assert not changed_precision({**machine, "hardware": [1]}, auto=True)
+    assert machines_of({"hardware": [1]}) == ("unknown",)

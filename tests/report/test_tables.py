@@ -526,6 +526,25 @@ def test_time_is_a_ratio_to_the_baseline_of_the_same_machine(write: Write) -> No
     assert records["lucir, fixed"]["seconds_total"] == 10.0
 
 
+def test_times_of_several_machines_are_named_and_not_compared(write: Write) -> None:
+    machine = {"hardware": {"processor": "an abacus", "device": "cuda:0", "gpu": "A"}, "precision": "fp32"}
+    where = {"device": "cuda:0", "gpu": "A", "processor": "another abacus", "precision": "fp32"}
+    there = {**machine, "resumes": [where]}
+    moved = {**machine, "resumes": [where, {**where, "gpu": "B"}, where]}
+    fixed, tuned = (read_run(write(policy, policy=policy)) for policy in ("fixed", "online"))
+
+    def found(base: dict[str, Any], other: dict[str, Any]) -> list[object]:
+        runs = [replace(fixed, machine=base), replace(tuned, machine=other)]
+        return [*(row["machine"] for row in time_table(runs).records), time_table(runs).records[1]["ratio"]]
+
+    assert found(machine, there) == ["A", "A", 1.0]
+    assert found(machine, moved) == ["A", "A, then B", None]
+    assert found(moved, machine) == ["A, then B", "A", None]
+    assert found(moved, moved) == ["A, then B", "A, then B", None], "nobody knows how much of each"
+    facts = dict(summary([replace(fixed, machine=machine), replace(tuned, machine=moved)], [])["facts"])
+    assert facts["machine"] == "A, B"
+
+
 def test_times_without_phase_0_are_marked_and_not_compared_with_those_with_it(write: Write) -> None:
     keys: dict[str, Any] = {"setting": "tfh", "data": "cifar100", "phases": 5}
     whole = read_run(write("whole", **keys, seconds=20.0))

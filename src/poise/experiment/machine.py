@@ -79,7 +79,8 @@ def record_resume(path: Path, backend: Backend, code: Mapping[str, str | None]) 
             "resumed under other conditions (%s%s): the numbers may differ from those without the stop", other[0], more
         )
     exact = bool(machine["exact_resume"]) and not other
-    resume: dict[str, Any] = {"date": now(), "exact": exact, "device": str(backend.device)}
+    where = {"device": str(backend.device), "gpu": _gpu(backend), "processor": _processor()}
+    resume: dict[str, Any] = {"date": now(), "exact": exact, **where, "precision": backend.precision}
     machine["resumes"].append({**resume, **({"differs": other} if other else {})})
     store.write_json(path, machine)
 

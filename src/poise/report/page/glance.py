@@ -9,7 +9,6 @@ from poise.report.comparisons import Comparison, Ranking, comparisons, rankings
 from poise.report.figures import gains_figure, ranking_figure
 from poise.report.reading import RunRecord, StreamKind, UnreadPath, remarks
 from poise.report.statistics import ENOUGH, Spread
-from poise.report.tables.costs import machine_name
 from poise.report.tables.table import with_sign
 from poise.words import counted, duration
 
@@ -62,7 +61,7 @@ def _facts(runs: Sequence[RunRecord]) -> Iterator[tuple[str, str]]:
         yield "settings", _list([str(stream) for stream in sorted({StreamKind.of(run) for run in runs})])
         yield "policies", _list(sorted({run.policy_label for run in runs}))
         yield "seeds", _list([str(seed) for seed in sorted({run.seed for run in runs})])
-        machines = sorted({machine_name(run) for run in runs if run.machine})
+        machines = sorted({name for run in runs if run.machine for name in run.machines})
         yield "machine", _list(machines) or "not recorded"
         yield "computed in all", duration(sum(run.seconds.get("total", 0.0) for run in runs))
 

@@ -20,11 +20,13 @@ from poise.report.reading.folders import (
     run_folders_below,
     run_of_result,
 )
+from poise.report.reading.machines import UNKNOWN
 from poise.report.reading.runs import EXPLAINED, REPEATED, UNVERIFIED, PhaseRecord, RunRecord, TrialRecord
 
 __all__ = [
     "EXPLAINED",
     "REPEATED",
+    "UNKNOWN",
     "UNVERIFIED",
     "Configuration",
     "PhaseRecord",

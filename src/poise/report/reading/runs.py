@@ -16,6 +16,7 @@ from poise.actions import Action, AxisValue
 from poise.files import file_word
 from poise.places import own_name
 from poise.policies import DEFAULT_POLICY
+from poise.report.reading.machines import changed_precision, machines_of
 from poise.runfolder import (
     CHANCE_KEYS,
     SECONDS_PHASE_0,
@@ -251,9 +252,14 @@ class RunRecord:
 
     @property
     def computed(self) -> dict[str, Any]:
-        """Beside the recipe: precision, ranks where there were several, sources of one's own code; what is known."""
+        """Beside the recipe: precision, ranks where there were several, sources of one's own code; what is known.
+
+        The precision has `+changed` if the run was resumed in another one.
+        """
         asked = self.recipe.get("precision")
         precision = self.machine.get("precision") or (asked if asked != AUTO else None)
+        if precision and changed_precision(self.machine, auto=asked in (AUTO, None)):
+            precision = f"{precision}+changed"
         ranks = (self.result or {}).get("ranks") or self.machine.get("ranks") or 1
         known = {"precision": precision, "ranks": ranks if ranks != 1 else None, "net_source": self.net_source}
         known |= {f"{kind}_source": self.own_source(f"{kind} {self.recipe.get(kind)}") for kind in ("method", "policy")}
@@ -270,6 +276,11 @@ class RunRecord:
             return None
         changed = "+changed" if say_changed_code(name) in str(self.machine.get("resumes")) else ""
         return " ".join(digest[:DIGITS] for digest in found.split()) + changed
+
+    @property
+    def machines(self) -> tuple[str, ...]:
+        """The GPU it ran on, or the processor; several if it was resumed on another one."""
+        return machines_of(self.machine)
 
     @property
     def exam(self) -> str:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from poise.report.reading import (
     EXPLAINED,
     REPEATED,
+    UNKNOWN,
     Configuration,
     PhaseRecord,
     RunRecord,
@@ -23,9 +24,9 @@ from poise.runfolder import SECONDS
 
 TIME = (
     "Seconds, mean ± deviation over seeds; the ratio is that of the totals to the same method with its own "
-    "hyperparameters on the same processor or GPU. Where some runs trained phase 0 and others started after it, it is "
-    "that of the times after phase 0, if those were measured. Runs that shared a machine waited for each other, which "
-    "is in their totals."
+    "hyperparameters on the same processor or GPU; a run that was resumed on another one has none. Where some runs "
+    "trained phase 0 and others started after it, it is that of the times after phase 0, if those were measured. Runs "
+    "that shared a machine waited for each other, which is in their totals."
 )
 STORED = (
     "Kept images of old classes, reserve included. Below, how many were held in the phase, those that arrived "
@@ -65,16 +66,10 @@ def time_table(runs: Sequence[RunRecord]) -> ReportTable:
     )
 
 
-def machine_name(run: RunRecord) -> str:
-    """The GPU it ran on, or the processor."""
-    hardware = run.machine.get("hardware") or {}
-    return str(hardware.get("gpu") or hardware.get("processor") or "unknown")
-
-
 def _by_machine(runs: Sequence[RunRecord]) -> dict[str, list[RunRecord]]:
     found: dict[str, list[RunRecord]] = {}
     for run in runs:
-        found.setdefault(machine_name(run), []).append(run)
+        found.setdefault(", then ".join(run.machines), []).append(run)
     return found
 
 
@@ -83,9 +78,10 @@ def _ratio(
 ) -> tuple[float | None, bool]:
     """Of the totals, or of the times after phase 0 where that is in some of the totals only; and which of both.
 
-    None without a baseline there, and where those times are not known.
+    None without a baseline there, where those times are not known, and where not all was computed on one machine.
     """
-    there = _by_machine(base.by_stream.get(stream, [])).get(machine, []) if base and machine != "unknown" else []
+    comparable = machine != UNKNOWN and len(runs[0].machines) == 1
+    there = _by_machine(base.by_stream.get(stream, [])).get(machine, []) if base and comparable else []
     after = len({run.starts_elsewhere for run in [*runs, *there]}) > 1
     spent = [[run.seconds_after_phase_0 if after else run.seconds["total"] for run in group] for group in (runs, there)]
     known = [[each for each in group if each is not None] for group in spent]
