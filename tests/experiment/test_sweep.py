@@ -119,6 +119,28 @@ def test_any_text_of_a_sweep_reaches_the_recipe(tmp_path: Path) -> None:
     assert cell.plan.recipe.start == start
 
 
+@pytest.mark.parametrize(
+    ("value", "shown"), [("2024.10", "2024.1"), ("1_000", "1000"), ("0x10", "16"), ("true", "True"), ("['a']", "['a']")]
+)
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("recipe = 'digits/lucir'\n[set]\nKEY = VALUE", ", [set]"),
+        ("recipe = 'digits/lucir'\n[grid]\nKEY = ['pets', VALUE]", ", [grid]"),
+        ("[[cell]]\nrecipe = 'digits/lucir'\nKEY = VALUE", ", [[cell]] 0 (counted from 0)"),
+    ],
+)
+@pytest.mark.parametrize("key", ["data", "start", "trials.environment"])
+def test_a_number_for_a_key_that_takes_only_text_is_refused(
+    key: str, text: str, place: str, value: str, shown: str, tmp_path: Path
+) -> None:
+    """TOML does not keep how it was written, so the folder 2024.1 would be used for 2024.10."""
+    path = written(tmp_path / "sweep.toml", text.replace("KEY", key).replace("VALUE", value))
+    with pytest.raises(UserError) as caught:
+        read_sweep(path)
+    assert str(caught.value) == f"{path}{place}: key '{key}': must be text, in quotation marks, not {shown}"
+
+
 def test_tables_in_a_grid_are_what_they_were(tmp_path: Path) -> None:
     text = "recipe = 'digits/lucir'\n[grid]\naction = [{lr = 0.1}, {lr = 0.02}]"
     cells = read_sweep(written(tmp_path / "sweep.toml", text))

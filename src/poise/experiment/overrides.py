@@ -15,7 +15,7 @@ _LONGEST_PATH: Final = 4  # parts of a key with dots between
 def parse_override(text: str) -> tuple[list[str], Any]:
     """`memory.total=2000` → (["memory", "total"], 2000); values as in TOML, a bare word is a string.
 
-    For a key that takes only text all but lists and tables are.
+    For a key that takes only text, a number, a date and true or false are strings, too, as they were typed.
     """
     key, found, value = text.partition("=")
     if not found or not key.strip() or not value.strip():

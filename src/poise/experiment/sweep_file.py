@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -16,7 +16,7 @@ from poise.experiment.overrides import in_order, parse_once
 from poise.experiment.plan import Opening, Plan, make_plan
 from poise.experiment.recipe import Recipe, make_recipe
 from poise.recipes import SWEEP_KEYS, parse_toml, read_recipe, read_toml
-from poise.recipes.keys import LIST_KEYS, flat_keys
+from poise.recipes.keys import LIST_KEYS, flat_keys, takes_only_text
 from poise.runfolder import REPORT
 from poise.words import counted, one_line, toml_value
 
@@ -59,6 +59,10 @@ def read_sweep(path: Path, *, outlined: bool = False) -> list[Cell]:
     if not rows:
         raise UserError(_needs_rows(path))
     grid = {key: _check_list(key, choices, path) for key, choices in flat_keys(values.get("grid", {}))}
+    _refuse_no_text(flat_keys(values.get("set", {})), f"{path}, [set]")
+    for row in rows:
+        _refuse_no_text(flat_keys(row.keys), row.place)
+    _refuse_no_text(((key, value) for key, choices in grid.items() for value in choices), f"{path}, [grid]")
     for one, other in itertools.permutations(grid, 2):
         if other.startswith(f"{one}."):
             raise UserError(f"{path}: `{one}` in [grid] sets `{other}` of [grid], too; leave one of them out")
@@ -186,6 +190,13 @@ def _refuse_repeated(table: Mapping[str, Any], place: str) -> None:
     keys = [key for key, _ in flat_keys(table)]
     if twice := next((key for key in keys if keys.count(key) > 1), None):
         raise UserError(f"{place}: `{twice}` is there with quotation marks and without; leave one of them out")
+
+
+def _refuse_no_text(keys: Iterable[tuple[str, Any]], place: str) -> None:
+    """Refuse a number or a date for a key that takes only text: of 2024.10 TOML leaves 2024.1, another folder."""
+    for key, value in keys:
+        if takes_only_text(key) and not isinstance(value, str):
+            raise UserError(f"{place}: key '{key}': must be text, in quotation marks, not {shown(value)}")
 
 
 def _check_folder(name: object, place: str) -> None:
