@@ -55,7 +55,7 @@ def parse_once(overrides: Sequence[str]) -> dict[str, Any]:
         if key in found:
             raise UserError(f"{key} is given twice, as {shown(found[key])} and {shown(value)}; give it once")
         for other, before in found.items():
-            if _contradict(other, before, key, value):
+            if contradict(other, before, key, value):
                 raise UserError(f"{other} and {key} are both given, and one would undo the other; give one of them")
         found[key] = value
     return found
@@ -66,7 +66,7 @@ def in_order(overrides: Sequence[str]) -> list[str]:
     return sorted(overrides, key=lambda text: text.partition("=")[0].count("."))
 
 
-def _contradict(one: str, value: object, other: str, another: object) -> bool:
+def contradict(one: str, value: object, other: str, another: object) -> bool:
     """Whether one of two overrides would undo the other: a table and a key of it, or two sizes of the memory."""
     if {one, other} == {"memory.per_class", "memory.total"}:
         return True

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from poise.data.sources import open_source
 from poise.errors import UserError, check_plain, shown, suggestion
-from poise.experiment.overrides import in_order, parse_once
+from poise.experiment.overrides import contradict, in_order, parse_once
 from poise.experiment.plan import Opening, Plan, make_plan
 from poise.experiment.recipe import Recipe, make_recipe
 from poise.recipes import SWEEP_KEYS, parse_toml, read_recipe, read_toml
@@ -64,7 +64,7 @@ def read_sweep(path: Path, *, outlined: bool = False) -> list[Cell]:
         _refuse_no_text(flat_keys(row.keys), row.place)
     _refuse_no_text(((key, value) for key, choices in grid.items() for value in choices), f"{path}, [grid]")
     for one, other in itertools.permutations(grid, 2):
-        if other.startswith(f"{one}."):
+        if other.startswith(f"{one}.") and any(contradict(one, size, other, None) for size in grid[one]):
             raise UserError(f"{path}: `{one}` in [grid] sets `{other}` of [grid], too; leave one of them out")
     _refuse_set_twice(values.get("set", {}), "[set]", grid, str(path))
     for row in rows:
@@ -225,10 +225,11 @@ def _broken_rule(name: str) -> str | None:
 
 def _refuse_set_twice(keys: Mapping[str, Any], where: str, grid: Mapping[str, Any], place: str) -> None:
     """Refuse a key of a cell or of all that the grid would set, too, or a part of such a key."""
-    for (own, _), key in itertools.product(flat_keys(keys), grid):
+    for (own, value), (key, choices) in itertools.product(flat_keys(keys), grid.items()):
         if own == key:
             raise UserError(f"{place}: `{key}` is in [grid] and in {where}; leave it out of one of them")
-        if f"{own}.".startswith(f"{key}.") or f"{key}.".startswith(f"{own}."):
+        nested = own.startswith(f"{key}.") or key.startswith(f"{own}.")
+        if nested and any(contradict(own, value, key, choice) for choice in choices):
             raise UserError(f"{place}: `{key}` in [grid] sets `{own}` of {where}, too; leave one of them out")
 
 
@@ -249,7 +250,9 @@ def _cell(row: _Row, fixed: dict[str, Any], chosen: dict[str, Any], opening: Ope
     try:
         for words in ([*general, *listed], [*own, *listed]):
             parse_once(words)
-        words = [*in_order(general), *in_order(own), *in_order(listed)]  # a cell may change what holds for all
+        sizes = [word for word in listed if word.startswith("memory=")]  # to which other tables may add keys
+        words = [*sizes, *in_order(general), *in_order(own)]  # a cell may change what holds for all
+        words += [word for word in in_order(listed) if word not in sizes]
         plan = make_plan(row.recipe, make_recipe(read_recipe(row.recipe), words), opening)
     except UserError as error:
         raise UserError(f"{row.place}: {error}") from error
