@@ -120,7 +120,15 @@ def test_any_text_of_a_sweep_reaches_the_recipe(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "shown"), [("2024.10", "2024.1"), ("1_000", "1000"), ("0x10", "16"), ("true", "True"), ("['a']", "['a']")]
+    ("value", "shown"),
+    [
+        ("2024.10", "2024.1"),
+        ("2024-01-15", "2024-01-15"),
+        ("1_000", "1000"),
+        ("0x10", "16"),
+        ("true", "True"),
+        ("['a']", "['a']"),
+    ],
 )
 @pytest.mark.parametrize(
     ("text", "place"),
