@@ -906,6 +906,20 @@ def test_paths_on_standard_input_are_predicted_like_named_ones(
     assert poise("predict", model, "-", "--null").out.startswith("a\\x0ab.png\t")
 
 
+@pytest.mark.parametrize("ending", ["", "\n", "\r\n"])
+def test_a_byte_order_mark_before_the_paths_on_standard_input_is_skipped(
+    ending: str, model: Path, lessons: Path, poise: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = sorted((lessons / "first" / "cat").iterdir())[: 2 if ending else 1]
+    named = poise("predict", model, *paths)
+    _type_in("".join(f"{path}{ending}" for path in paths).encode("utf-8-sig"), monkeypatch)
+    assert poise("predict", model, "-") == named
+    own = Path("\ufeffcat.png")
+    own.write_bytes(paths[0].read_bytes())
+    _type_in(f"{own}{ending}".encode(), monkeypatch)
+    assert poise("predict", model, "-").out == poise("predict", model, own).out
+
+
 def test_what_fails_on_standard_input_is_named_and_the_rest_predicted(
     model: Path, lessons: Path, poise: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
