@@ -7,6 +7,7 @@ import functools
 import math
 import sys
 from collections.abc import Iterable, Mapping
+from datetime import date, time
 from numbers import Integral, Real
 from typing import Any, Final
 
@@ -147,16 +148,34 @@ def shown(value: object, longest: int = _LONGEST) -> str:
 
     A whole number of thousands of digits is only described: Python refuses to print it.
 
-    >>> shown("lucir"), shown(10**5000)
-    ("'lucir'", 'a number of about 5000 digits')
+    >>> shown("lucir"), shown(10**5000), shown([date(2024, 1, 15)])
+    ("'lucir'", 'a number of about 5000 digits', '[2024-01-15]')
     """
     if isinstance(value, int) and value.bit_length() > 4 * _LONGEST:
         return f"a number of about {round(value.bit_length() * math.log10(2))} digits"
     try:
-        text = " ".join(repr(value).split())
+        text = " ".join(repr(_with_plain_dates(value)).split())
     except (ValueError, RecursionError):  # a number like that inside it, or too many levels
         return f"a {type(value).__name__}"
     return text if len(text) <= longest else f"{text[: longest - 1]}…"
+
+
+class _Bare(str):
+    """Text that is shown without quotation marks."""
+
+    __slots__ = ()
+    __repr__ = str.__str__
+
+
+def _with_plain_dates(value: object) -> object:
+    """A value with its dates and times as TOML writes them."""
+    if isinstance(value, date | time):
+        return _Bare(value.isoformat())
+    if type(value) is list:
+        return [_with_plain_dates(each) for each in value]
+    if type(value) is dict:
+        return {key: _with_plain_dates(each) for key, each in value.items()}
+    return value
 
 
 def first_line(error: BaseException) -> str:

@@ -519,6 +519,13 @@ def test_help_names_the_default_of_every_option_that_has_one(poise: Command) -> 
             assert " --" not in found[0].removeprefix(option.opts[0]), (words, option.name)
 
 
+def test_help_has_a_short_option(poise: Command) -> None:
+    for words in ("", *(words for words, _ in commands())):
+        done = poise(*words.split(), "-h")
+        assert (done.code, done.err) == (0, "")
+        assert done == poise(*words.split(), "--help")
+
+
 def test_help_says_of_a_new_learner_what_holds_for_it(poise: Command) -> None:
     text = " ".join(poise("learn", "--help").out.split())
     own = Settings.resolve(automatic=True, policy=inspect.signature(Learner).parameters["policy"].default)

@@ -142,6 +142,19 @@ def test_other_settings_than_those_of_the_learner_are_refused(lessons: Path, poi
     assert "--image-size 4 must be" in done.err
 
 
+def test_settings_that_were_chosen_for_the_images_may_be_given_again(poise: Command) -> None:
+    first = pictures(Path("first"), "cat dog")
+    assert poise("learn", "model", first, "--epochs", "1", "--policy", "fixed").code == 0
+    chosen = Learner.load("model")
+    assert chosen.shape_ is not None
+    assert chosen.settings.image_size is None
+    size, net, batch = chosen.shape_[1], chosen.settings.net, chosen.settings.schedule.batch
+    words = ("--image-size", size, "--net", net, "--batch", batch)
+    assert poise("learn", "model", first, *words) == Done(0, "model: 2 classes\n", NOTHING)
+    for other in (size + 1, 2 * size):
+        assert "was made with other settings" in poise("learn", "model", first, "--image-size", other).err
+
+
 def test_a_learner_without_a_note_of_its_images_is_refused_and_says_why(lessons: Path, poise: Command) -> None:
     learner = Learner.load(lessons / "fixed").remove("cat")
     learner.partial_fit(pictures(Path("other"), "cat", first=90))
@@ -629,6 +642,34 @@ def test_other_images_are_refused_with_what_to_do(interrupted: Path, lessons: Pa
     assert interrupted.read_bytes() == (lessons / "fixed").read_bytes()
 
 
+@pytest.mark.parametrize("words", [(), SMALL, ("--restart",)])
+def test_a_lesson_learned_before_the_interrupted_one_is_recognised(
+    words: tuple[str, ...], interrupted: Path, lessons: Path, poise: Command
+) -> None:
+    before = _written(interrupted), _written(Path("model.pending"))
+    done = poise("learn", interrupted, lessons / "first", *words)
+    line = "learned these classes from these images already; nothing is done; the phase that was interrupted stays in"
+    assert done == Done(0, f"{interrupted}: 2 classes\n", f"{interrupted} {line} {interrupted}.pending\n")
+    assert (_written(interrupted), _written(Path("model.pending"))) == before
+    assert poise("learn", interrupted, "second").code == 0
+    assert interrupted.read_bytes() == (lessons / "fixed").read_bytes()
+
+
+def test_other_images_of_known_classes_name_the_interrupted_phase(interrupted: Path, poise: Command) -> None:
+    before = _written(interrupted), _written(Path("model.pending"))
+    pictures(Path("more"), "cat dog", first=90)
+    pictures(Path("mixed"), "cat hen", first=90)
+    for folder in ("more", "mixed"):
+        refused = poise("learn", interrupted, folder)
+        assert (refused.code, refused.err.count("\n")) == (2, 1)
+        assert f"was interrupted while it learned {Path.cwd() / 'second'}, and these are other images" in refused.err
+    other = poise("learn", interrupted, "more", "--epochs", "3")
+    assert "a phase of " in other.err
+    assert "was interrupted that was begun with no options" in other.err
+    assert "to train on them, add --update" in poise("learn", interrupted, "more", "--restart").err
+    assert (_written(interrupted), _written(Path("model.pending"))) == before
+
+
 def test_a_restart_discards_what_was_interrupted(interrupted: Path, lessons: Path, poise: Command) -> None:
     pictures(Path("third"), "gnu hen")
     assert poise("learn", interrupted, "nowhere", "--restart").code == 2
@@ -863,6 +904,20 @@ def test_paths_on_standard_input_are_predicted_like_named_ones(
             assert poise("predict", model, "-", *more, *options).out == named.out
     _type_in(b"a\nb.png\0", monkeypatch)
     assert poise("predict", model, "-", "--null").out.startswith("a\\x0ab.png\t")
+
+
+@pytest.mark.parametrize("ending", ["", "\n", "\r\n"])
+def test_a_byte_order_mark_before_the_paths_on_standard_input_is_skipped(
+    ending: str, model: Path, lessons: Path, poise: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = sorted((lessons / "first" / "cat").iterdir())[: 2 if ending else 1]
+    named = poise("predict", model, *paths)
+    _type_in("".join(f"{path}{ending}" for path in paths).encode("utf-8-sig"), monkeypatch)
+    assert poise("predict", model, "-") == named
+    own = Path("\ufeffcat.png")
+    own.write_bytes(paths[0].read_bytes())
+    _type_in(f"{own}{ending}".encode(), monkeypatch)
+    assert poise("predict", model, "-").out == poise("predict", model, own).out
 
 
 def test_what_fails_on_standard_input_is_named_and_the_rest_predicted(

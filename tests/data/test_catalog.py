@@ -407,5 +407,8 @@ def test_data_that_are_not_found_are_blamed_on_a_poise_data_that_leads_nowhere(
 ) -> None:
     monkeypatch.setenv("POISE_DATA", str(home / "nowhere"))
     assert refusal(data).endswith(f" (POISE_DATA is '{home / 'nowhere'}', which is no folder)")
+    (home / "file").write_text("a list")
+    monkeypatch.setenv("POISE_DATA", str(home / "file"))
+    assert refusal(data).endswith(f" (POISE_DATA is '{home / 'file'}', which is no folder)")
     monkeypatch.setenv("POISE_DATA", str(home))
     assert "POISE_DATA is" not in refusal(data)

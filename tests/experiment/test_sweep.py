@@ -119,6 +119,36 @@ def test_any_text_of_a_sweep_reaches_the_recipe(tmp_path: Path) -> None:
     assert cell.plan.recipe.start == start
 
 
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("2024.10", "2024.1"),
+        ("2024-01-15", "2024-01-15"),
+        ("1_000", "1000"),
+        ("0x10", "16"),
+        ("true", "True"),
+        ("['a']", "['a']"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("recipe = 'digits/lucir'\n[set]\nKEY = VALUE", ", [set]"),
+        ("recipe = 'digits/lucir'\n[grid]\nKEY = ['pets', VALUE]", ", [grid]"),
+        ("[[cell]]\nrecipe = 'digits/lucir'\nKEY = VALUE", ", [[cell]] 0 (counted from 0)"),
+    ],
+)
+@pytest.mark.parametrize("key", ["data", "start", "trials.environment"])
+def test_a_number_for_a_key_that_takes_only_text_is_refused(
+    key: str, text: str, place: str, value: str, shown: str, tmp_path: Path
+) -> None:
+    """TOML does not keep how it was written, so the folder 2024.1 would be used for 2024.10."""
+    path = written(tmp_path / "sweep.toml", text.replace("KEY", key).replace("VALUE", value))
+    with pytest.raises(UserError) as caught:
+        read_sweep(path)
+    assert str(caught.value) == f"{path}{place}: key '{key}': must be text, in quotation marks, not {shown}"
+
+
 def test_tables_in_a_grid_are_what_they_were(tmp_path: Path) -> None:
     text = "recipe = 'digits/lucir'\n[grid]\naction = [{lr = 0.1}, {lr = 0.02}]"
     cells = read_sweep(written(tmp_path / "sweep.toml", text))
@@ -143,6 +173,43 @@ def test_a_key_beside_the_size_of_the_memory_counts_in_either_order(tmp_path: Pa
     text = "recipe = 'digits/lucir'\n[set]\n'memory.reserve' = 2\nmemory = 12"
     (cell,) = read_sweep(written(tmp_path / "sweep.toml", text))
     assert (cell.plan.recipe.memory.per_class, cell.plan.recipe.memory.reserve) == (12, 2)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[set]\nmemory = 12\n[grid]\n'memory.reserve' = [1, 2]",
+        "[set]\nmemory = 12\n[grid]\nmemory.reserve = [1, 2]",
+        "[[cell]]\nrecipe = 'digits/lwf'\nfolder = 'x'\nmemory = 12\n[grid]\nmemory.reserve = [1, 2]",
+        "[grid]\nmemory = [12]\n'memory.reserve' = [1, 2]",
+    ],
+)
+def test_the_size_of_the_memory_may_be_in_another_table_than_keys_beside_it(tmp_path: Path, text: str) -> None:
+    start = "" if "[[cell]]" in text else "recipe = 'digits/lucir'\n"
+    cells = read_sweep(written(tmp_path / "sweep.toml", f"{start}{text}"))
+    found = [(cell.plan.recipe.memory.per_class, cell.plan.recipe.memory.reserve) for cell in cells]
+    assert found == [(12, 1), (12, 2)]
+
+
+def test_sizes_of_the_memory_in_a_grid_keep_the_keys_beside_them(tmp_path: Path) -> None:
+    text = "recipe = 'digits/lucir'\n[set]\nmemory.reserve = 2\n[grid]\nmemory = [12, 14]"
+    cells = read_sweep(written(tmp_path / "sweep.toml", text))
+    found = [(cell.plan.recipe.memory.per_class, cell.plan.recipe.memory.reserve) for cell in cells]
+    assert found == [(12, 2), (14, 2)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[set]\nmemory = 12\n[grid]\nmemory.total = [30, 40]",
+        "[set]\nmemory = 'all'\n[grid]\nmemory.reserve = [1]",
+        "[set]\nmemory.reserve = 2\n[grid]\nmemory = [12, {total = 30}]",
+        "[grid]\nmemory = [12, 'all']\n'memory.reserve' = [1]",
+    ],
+)
+def test_a_memory_in_another_table_that_would_be_undone_is_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(UserError, match=r"in \[grid\] sets `memory.*, too; leave one of them out"):
+        read_sweep(written(tmp_path / "sweep.toml", f"recipe = 'digits/lucir'\n{text}"))
 
 
 def test_a_cell_may_change_the_size_of_the_memory_of_all(tmp_path: Path) -> None:

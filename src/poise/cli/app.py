@@ -30,7 +30,9 @@ _STDERR = 2  # the number of that stream
 _LONGEST_LINE = 2000  # characters of an error line; a user's words may be longer
 _ASCII = {"─": "-", "–": "-", "−": "-", "…": "...", "×": "x"}  # in place of what an encoding lacks
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
+_HELP = {"help_option_names": ["-h", "--help"]}  # of all commands: they inherit it
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None, context_settings=_HELP)
 
 
 @app.callback(invoke_without_command=True)

@@ -88,8 +88,9 @@ class ModelFile:
                 self.pending.unlink(missing_ok=True)
                 say(f"{self.path} was saved with this phase before it was interrupted; it is finished")
                 return learner
-            if found is None and (learner := self._find_repeated(lesson, given, say)) is not None:
-                say(f"{self.path} learned these classes from these images already; nothing is done")
+            if (learner := self._find_repeated(lesson, given, say)) is not None:
+                kept = f"; the phase that was interrupted stays in {self.pending}" if self.pending.exists() else ""
+                say(f"{self.path} learned these classes from these images already; nothing is done{kept}")
                 return learner
             saved = None if lesson.restart or found is None else self._check_saved(found, lesson, began)
             with as_many_threads(saved[1]["threads"] if saved else torch.get_num_threads()):
@@ -144,25 +145,33 @@ class ModelFile:
     def _find_repeated(self, lesson: Lesson, given: Given, say: Callable[[str], None]) -> Learner | None:
         """The learner in the file, if it has learned this lesson before, from the same images.
 
-        If it knows all classes of the lesson and did not, or if that cannot be known, it is refused. None where there
-        is something to learn.
+        If it knows all classes of the lesson and did not, or if that cannot be known, it is refused; except where a
+        phase was interrupted, which is told first. None where there is something to learn.
         """
-        if lesson.update or self.pending.exists() or not self._file.exists():
+        if lesson.update or not self._file.exists():
             return None
         if not set(given.names) <= set(LearnerSummary.read(self._file).classes):
             return None
-        learner, knows = self._read(lesson.device), f"{self.path} knows all classes in {lesson.folder}"
-        if learner.memory is None:
-            raise UserError(f"{self.path} was saved without its memory: it can predict but not learn further")
-        if _differ(learner.settings, lesson.settings):
-            raise UserError(f"{knows}, and was made with other settings; {_new_only(lesson.settings)}")
-        if read_images(learner.has_learned, lesson, given, say):
+        learner = self._read(lesson.device)
+        same = learner.memory is not None and not _differ(learner, lesson.settings)
+        if same and read_images(learner.has_learned, lesson, given, say):
             return learner
+        if self.pending.exists() and not lesson.restart:
+            return None
+        raise UserError(self._explain_known(learner, lesson))
+
+    def _explain_known(self, learner: Learner, lesson: Lesson) -> str:
+        """Why a lesson is refused all of whose classes the learner knows, though it did not learn it before."""
+        knows = f"{self.path} knows all classes in {lesson.folder}"
+        if learner.memory is None:
+            return f"{self.path} was saved without its memory: it can predict but not learn further"
+        if _differ(learner, lesson.settings):
+            return f"{knows}, and was made with other settings; {_new_only(lesson.settings)}"
         without = f"leave {', '.join(map(_option, lesson.settings))} out and " if lesson.settings else ""
         advice = f"to train on them, {without}add --update"
         if learner.notes_images:
-            raise UserError(f"{knows}, but learned no phase from exactly these images; {advice}")
-        raise UserError(
+            return f"{knows}, but learned no phase from exactly these images; {advice}"
+        return (
             f"{knows}; whether it learned them from these images cannot be known, because the file has no record of "
             f"the images of every phase (an older poise wrote it, or a class was removed); {advice}"
         )
@@ -172,6 +181,8 @@ class ModelFile:
     ) -> Iterator[Event]:
         """The phase, its images read and checked."""
         known = sorted({label for label in given.names if label in learner.classes_})
+        if known and not lesson.update and saved is not None:  # whose classes were all new
+            raise UserError(self._explain_other_images(saved))
         if known and not lesson.update:
             raise UserError(f"class '{known[0]}' is known already; --update trains on new images of known classes")
         try:
@@ -183,14 +194,16 @@ class ModelFile:
                     f"{self.path} was saved in the middle of a phase; continue that in Python, with partial_fit and "
                     "the same images, or choose another MODEL"
                 ) from error
-            begun = saved[1]["folder"]
-            raise UserError(
-                f"{self.path} was interrupted while it learned {begun}, and these are other images; give that folder, "
-                f"unchanged, to continue, or use --restart, which discards {self.pending}"
-            ) from error
+            raise UserError(self._explain_other_images(saved)) from error
         if lesson.restart:
             self.pending.unlink(missing_ok=True)
         return events
+
+    def _explain_other_images(self, saved: Saved) -> str:
+        return (
+            f"{self.path} was interrupted while it learned {saved[1]['folder']}, and these are other images; give that "
+            f"folder, unchanged, to continue, or use --restart, which discards {self.pending}"
+        )
 
     def _find_pending(self, lesson: Lesson) -> Saved | None:
         """The phase that was interrupted, if there is one; where it is discarded, it need not be readable."""
@@ -341,15 +354,19 @@ def _explain_memory() -> Iterator[None]:
         ) from error
 
 
-def _differ(made: Settings, given: Mapping[str, int | str]) -> bool:
-    """Whether a learner was made with others than these settings."""
+def _differ(learner: Learner, given: Mapping[str, int | str]) -> bool:
+    """Whether a learner was made with others than these settings, or chose others for its first images."""
     with _as_typed(given):
         asked = Settings.resolve(automatic=True, **given)
 
     def value(settings: Settings, name: str) -> object:
         return getattr(settings if hasattr(settings, name) else settings.schedule, name)
 
-    return any(value(made, name) != value(asked, name) for name in given)
+    others = {name for name in given if value(learner.settings, name) != value(asked, name)}
+    if learner.settings.image_size is None and learner.shape_ is not None:
+        sides = {*learner.shape_[1:], learner.knowledge.short_side or learner.shape_[1]}
+        others -= {"image_size"} if sides == {asked.image_size} else set()
+    return bool(others)
 
 
 def _new_only(settings: Mapping[str, int | str]) -> str:

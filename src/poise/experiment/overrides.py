@@ -15,7 +15,7 @@ _LONGEST_PATH: Final = 4  # parts of a key with dots between
 def parse_override(text: str) -> tuple[list[str], Any]:
     """`memory.total=2000` → (["memory", "total"], 2000); values as in TOML, a bare word is a string.
 
-    For a key that takes only text all but lists and tables are.
+    For a key that takes only text, a number, a date and true or false are strings, too, as they were typed.
     """
     key, found, value = text.partition("=")
     if not found or not key.strip() or not value.strip():
@@ -55,7 +55,7 @@ def parse_once(overrides: Sequence[str]) -> dict[str, Any]:
         if key in found:
             raise UserError(f"{key} is given twice, as {shown(found[key])} and {shown(value)}; give it once")
         for other, before in found.items():
-            if _contradict(other, before, key, value):
+            if contradict(other, before, key, value):
                 raise UserError(f"{other} and {key} are both given, and one would undo the other; give one of them")
         found[key] = value
     return found
@@ -66,7 +66,7 @@ def in_order(overrides: Sequence[str]) -> list[str]:
     return sorted(overrides, key=lambda text: text.partition("=")[0].count("."))
 
 
-def _contradict(one: str, value: object, other: str, another: object) -> bool:
+def contradict(one: str, value: object, other: str, another: object) -> bool:
     """Whether one of two overrides would undo the other: a table and a key of it, or two sizes of the memory."""
     if {one, other} == {"memory.per_class", "memory.total"}:
         return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import logging
 import math
 import os
@@ -106,15 +107,18 @@ def predict_paths(
 def read_paths(file: BufferedIOBase, separator: bytes = b"\n") -> Iterator[list[Path]]:
     """The paths in a stream, each followed by a separator, as they come: those that are there, then it waits for more.
 
-    Empty ones are left out.
+    Empty ones are left out, and so is a byte order mark at the beginning, as Windows writes it.
     """
-    rest = b""
+    rest, begun = b"", False
     with naming("standard input"):
         while some := file.read1(READ_AT_ONCE):  # what was written so far
             *whole, rest = (rest + some).split(separator)
             _refuse_no_paths([*whole, rest])
+            if whole and not begun:
+                whole[0], begun = _without_mark(whole[0]), True
             if paths := [_plain_path(word) for word in whole if word.strip()]:
                 yield paths
+    rest = rest if begun else _without_mark(rest)
     if rest.strip():
         yield [_plain_path(rest)]
 
@@ -126,6 +130,12 @@ def _refuse_no_paths(words: Iterable[bytes]) -> None:
             raise UserError(
                 f"standard input has {what}; give paths of images, one per line, or with -0 each followed by a NUL"
             )
+
+
+def _without_mark(word: bytes) -> bytes:
+    """The first word of a stream without a byte order mark, unless a path begins with it."""
+    found = os.path.lexists(word) or os.path.lexists(word.removesuffix(b"\r"))
+    return word if found else word.removeprefix(codecs.BOM_UTF8)
 
 
 def _plain_path(word: bytes) -> Path:

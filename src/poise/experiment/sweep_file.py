@@ -5,18 +5,18 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from poise.data.sources import open_source
 from poise.errors import UserError, check_plain, shown, suggestion
-from poise.experiment.overrides import in_order, parse_once
+from poise.experiment.overrides import contradict, in_order, parse_once
 from poise.experiment.plan import Opening, Plan, make_plan
 from poise.experiment.recipe import Recipe, make_recipe
 from poise.recipes import SWEEP_KEYS, parse_toml, read_recipe, read_toml
-from poise.recipes.keys import LIST_KEYS, flat_keys
+from poise.recipes.keys import LIST_KEYS, flat_keys, takes_only_text
 from poise.runfolder import REPORT
 from poise.words import counted, one_line, toml_value
 
@@ -59,8 +59,12 @@ def read_sweep(path: Path, *, outlined: bool = False) -> list[Cell]:
     if not rows:
         raise UserError(_needs_rows(path))
     grid = {key: _check_list(key, choices, path) for key, choices in flat_keys(values.get("grid", {}))}
+    _refuse_no_text(flat_keys(values.get("set", {})), f"{path}, [set]")
+    for row in rows:
+        _refuse_no_text(flat_keys(row.keys), row.place)
+    _refuse_no_text(((key, value) for key, choices in grid.items() for value in choices), f"{path}, [grid]")
     for one, other in itertools.permutations(grid, 2):
-        if other.startswith(f"{one}."):
+        if other.startswith(f"{one}.") and any(contradict(one, size, other, None) for size in grid[one]):
             raise UserError(f"{path}: `{one}` in [grid] sets `{other}` of [grid], too; leave one of them out")
     _refuse_set_twice(values.get("set", {}), "[set]", grid, str(path))
     for row in rows:
@@ -188,6 +192,13 @@ def _refuse_repeated(table: Mapping[str, Any], place: str) -> None:
         raise UserError(f"{place}: `{twice}` is there with quotation marks and without; leave one of them out")
 
 
+def _refuse_no_text(keys: Iterable[tuple[str, Any]], place: str) -> None:
+    """Refuse a number or a date for a key that takes only text: of 2024.10 TOML leaves 2024.1, another folder."""
+    for key, value in keys:
+        if takes_only_text(key) and not isinstance(value, str):
+            raise UserError(f"{place}: key '{key}': must be text, in quotation marks, not {shown(value)}")
+
+
 def _check_folder(name: object, place: str) -> None:
     """Refuse what cannot be the name of a folder in `--out`."""
     rule = _broken_rule(name) if isinstance(name, str) else 'must be text, as in folder = "NAME"'
@@ -214,10 +225,11 @@ def _broken_rule(name: str) -> str | None:
 
 def _refuse_set_twice(keys: Mapping[str, Any], where: str, grid: Mapping[str, Any], place: str) -> None:
     """Refuse a key of a cell or of all that the grid would set, too, or a part of such a key."""
-    for (own, _), key in itertools.product(flat_keys(keys), grid):
+    for (own, value), (key, choices) in itertools.product(flat_keys(keys), grid.items()):
         if own == key:
             raise UserError(f"{place}: `{key}` is in [grid] and in {where}; leave it out of one of them")
-        if f"{own}.".startswith(f"{key}.") or f"{key}.".startswith(f"{own}."):
+        nested = own.startswith(f"{key}.") or key.startswith(f"{own}.")
+        if nested and any(contradict(own, value, key, choice) for choice in choices):
             raise UserError(f"{place}: `{key}` in [grid] sets `{own}` of {where}, too; leave one of them out")
 
 
@@ -238,7 +250,9 @@ def _cell(row: _Row, fixed: dict[str, Any], chosen: dict[str, Any], opening: Ope
     try:
         for words in ([*general, *listed], [*own, *listed]):
             parse_once(words)
-        words = [*in_order(general), *in_order(own), *in_order(listed)]  # a cell may change what holds for all
+        sizes = [word for word in listed if word.startswith("memory=")]  # to which other tables may add keys
+        words = [*sizes, *in_order(general), *in_order(own)]  # a cell may change what holds for all
+        words += [word for word in in_order(listed) if word not in sizes]
         plan = make_plan(row.recipe, make_recipe(read_recipe(row.recipe), words), opening)
     except UserError as error:
         raise UserError(f"{row.place}: {error}") from error

@@ -280,7 +280,8 @@ def _doubt_folder() -> str:
     named, folder = _named_folder(), _data_folder()
     if named is None or (folder is not None and folder.is_dir()):
         return ""
-    why = "which cannot be read" if folder is None and is_there(named) else "which is no folder"
+    unread = folder is None and is_there(named) and named.is_dir()
+    why = "which cannot be read" if unread else "which is no folder"
     return f" (POISE_DATA is '{one_line(str(named))}', {why})"
 
 
