@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -11,8 +12,8 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from poise import store
 from poise.data.packs import Pack
-from poise.errors import MOST_NAMED, BadImages, UnreadFile, UserError
-from poise.learner import Images, Learner
+from poise.errors import MOST_NAMED, BadImages, UnreadFile, UserError, shown
+from poise.learner import Images, Learner, Settings
 from poise.places import ENDING, labelled_files
 from poise.training import Event
 
@@ -133,3 +134,59 @@ def _name_some(faults: Mapping[str, UserError], say: Callable[[str], None]) -> s
     for fault in itertools.islice(faults.values(), MOST_NAMED):
         say(f"not read: {fault}")
     return f" ({len(faults) - MOST_NAMED} more than are named)" if len(faults) > MOST_NAMED else ""
+
+
+# Settings as the options of a command ---------------------------------------------------------------------------------
+
+
+@contextmanager
+def told_as_typed(settings: Mapping[str, int | str]) -> Iterator[None]:
+    """A mistake in the settings of a learner is told with the options of the command in their place.
+
+    >>> with told_as_typed({"seed": -1}):
+    ...     raise UserError("seed=-1 must be a whole number, at least 0")
+    Traceback (most recent call last):
+    poise.errors.UserError: --seed -1 must be a whole number, at least 0
+    """
+    try:
+        yield
+    except UserError as error:
+        line = str(error)
+        for name, value in settings.items():
+            line = line.replace(f"{name}={shown(value)}", f"{typed_option(name)} {value}")
+        raise UserError(line) from error
+
+
+def typed_option(name: str) -> str:
+    """A setting as an option of the command.
+
+    >>> typed_option("image_size")
+    '--image-size'
+    """
+    return f"--{name.replace('_', '-')}"
+
+
+def has_other_settings(learner: Learner, given: Mapping[str, int | str]) -> bool:
+    """Whether a learner was made with others than these settings, or chose others for its first images."""
+    with told_as_typed(given):
+        asked = Settings.resolve(automatic=True, **given)
+
+    def value(settings: Settings, name: str) -> object:
+        return getattr(settings if hasattr(settings, name) else settings.schedule, name)
+
+    others = {name for name in given if value(learner.settings, name) != value(asked, name)}
+    if learner.settings.image_size is None and learner.shape_ is not None:
+        sides = {*learner.shape_[1:], learner.knowledge.short_side or learner.shape_[1]}
+        others -= {"image_size"} if sides == {asked.image_size} else set()
+    return bool(others)
+
+
+def say_new_only(settings: Mapping[str, int | str]) -> str:
+    """That these options belong to a new learner, in words."""
+    return f"{', '.join(map(typed_option, settings))} can only be chosen for a new learner"
+
+
+def typed_options(lesson: Mapping[str, Any]) -> str:
+    """The options of a command, as they are typed."""
+    words = [f"{typed_option(name)} {value}" for name, value in lesson["settings"].items()]
+    return " ".join([*words, *(["--update"] if lesson["update"] else [])]) or "no options"

@@ -22,10 +22,20 @@ from poise.errors import (
     PoiseError,
     RunFailed,
     UserError,
-    shown,
 )
 from poise.experiment.contents import check_unfinished
-from poise.experiment.lessons import Given, Lesson, open_images, read_images, read_phase
+from poise.experiment.lessons import (
+    Given,
+    Lesson,
+    has_other_settings,
+    open_images,
+    read_images,
+    read_phase,
+    say_new_only,
+    told_as_typed,
+    typed_option,
+    typed_options,
+)
 from poise.experiment.stopping import CheckpointClock, Stop, as_many_threads, stopping
 from poise.learner import Learner, LearnerState, LearnerSummary, Settings, save_state, warn_of_short_phase
 from poise.places import is_pack
@@ -72,7 +82,7 @@ class ModelFile:
 
         Where it continues a phase, it says so. `done` is called in the last moment before the file is as it stays.
         """
-        with _as_typed(lesson.settings):
+        with told_as_typed(lesson.settings):
             Settings.resolve(automatic=True, **lesson.settings)  # a mistake in them is told before a folder is read
         store.refuse_run_folder(self._file)
         place = self._file.absolute().parent
@@ -127,13 +137,13 @@ class ModelFile:
         """The learner: the one in the file or a new one; in the middle of its phase, if that was interrupted."""
         if self._file.exists():
             if lesson.settings:
-                raise UserError(f"{self.path} exists already; {_new_only(lesson.settings)}")
+                raise UserError(f"{self.path} exists already; {say_new_only(lesson.settings)}")
             if saved is None:
                 return self._read(lesson.device)
             return Learner.from_state(saved[0].continuing(LearnerState.read(self._file)), device=lesson.device)
         if saved is not None:
             return Learner.from_state(saved[0], device=lesson.device)
-        with _as_typed(lesson.settings):
+        with told_as_typed(lesson.settings):
             return Learner(**lesson.settings, device=lesson.device)  # type: ignore[arg-type]
 
     def _read(self, device: str) -> Learner:
@@ -153,7 +163,7 @@ class ModelFile:
         if not set(given.names) <= set(LearnerSummary.read(self._file).classes):
             return None
         learner = self._read(lesson.device)
-        same = learner.memory is not None and not _differ(learner, lesson.settings)
+        same = learner.memory is not None and not has_other_settings(learner, lesson.settings)
         if same and read_images(learner.has_learned, lesson, given, say):
             return learner
         if self.pending.exists() and not lesson.restart:
@@ -165,9 +175,9 @@ class ModelFile:
         knows = f"{self.path} knows all classes in {lesson.folder}"
         if learner.memory is None:
             return f"{self.path} was saved without its memory: it can predict but not learn further"
-        if _differ(learner, lesson.settings):
-            return f"{knows}, and was made with other settings; {_new_only(lesson.settings)}"
-        without = f"leave {', '.join(map(_option, lesson.settings))} out and " if lesson.settings else ""
+        if has_other_settings(learner, lesson.settings):
+            return f"{knows}, and was made with other settings; {say_new_only(lesson.settings)}"
+        without = f"leave {', '.join(map(typed_option, lesson.settings))} out and " if lesson.settings else ""
         advice = f"to train on them, {without}add --update"
         if learner.notes_images:
             return f"{knows}, but learned no phase from exactly these images; {advice}"
@@ -230,7 +240,7 @@ class ModelFile:
             )
         if meta["lesson"] != lesson.describe():
             raise UserError(
-                f"a phase of {self.path} was interrupted that was begun with {_options(meta['lesson'])}; "
+                f"a phase of {self.path} was interrupted that was begun with {typed_options(meta['lesson'])}; "
                 "give the same options to continue it, or use --restart to discard it"
             )
         return saved
@@ -354,56 +364,9 @@ def _explain_memory() -> Iterator[None]:
         ) from error
 
 
-def _differ(learner: Learner, given: Mapping[str, int | str]) -> bool:
-    """Whether a learner was made with others than these settings, or chose others for its first images."""
-    with _as_typed(given):
-        asked = Settings.resolve(automatic=True, **given)
-
-    def value(settings: Settings, name: str) -> object:
-        return getattr(settings if hasattr(settings, name) else settings.schedule, name)
-
-    others = {name for name in given if value(learner.settings, name) != value(asked, name)}
-    if learner.settings.image_size is None and learner.shape_ is not None:
-        sides = {*learner.shape_[1:], learner.knowledge.short_side or learner.shape_[1]}
-        others -= {"image_size"} if sides == {asked.image_size} else set()
-    return bool(others)
-
-
-def _new_only(settings: Mapping[str, int | str]) -> str:
-    return f"{', '.join(map(_option, settings))} can only be chosen for a new learner"
-
-
 def _say_version(meta: Mapping[str, Any]) -> str:
     """That another version of poise began a phase, in words; nothing where it was this one."""
     version = meta["learner"].get("poise", __version__)
     if version == __version__:
         return ""
     return f", which poise {version} began: the result may differ from that without the stop"
-
-
-def _options(lesson: Mapping[str, Any]) -> str:
-    """The options of a command, as they are typed."""
-    words = [f"{_option(name)} {value}" for name, value in lesson["settings"].items()]
-    return " ".join([*words, *(["--update"] if lesson["update"] else [])]) or "no options"
-
-
-@contextmanager
-def _as_typed(settings: Mapping[str, int | str]) -> Iterator[None]:
-    """A mistake in the settings of a learner is told with the options of the command in their place.
-
-    >>> with _as_typed({"seed": -1}):
-    ...     raise UserError("seed=-1 must be a whole number, at least 0")
-    Traceback (most recent call last):
-    poise.errors.UserError: --seed -1 must be a whole number, at least 0
-    """
-    try:
-        yield
-    except UserError as error:
-        line = str(error)
-        for name, value in settings.items():
-            line = line.replace(f"{name}={shown(value)}", f"{_option(name)} {value}")
-        raise UserError(line) from error
-
-
-def _option(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
