@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from poise import store
 from poise.errors import Damaged, PoiseError, UserError, kind_and_line, shown
-from poise.journal import PACKED, read_journal
+from poise.journal import PACKED
 from poise.recipes.keys import flat_keys
 from poise.report.reading.journals import JournalEvents
 from poise.report.reading.phase_0 import with_phase_0
@@ -123,9 +123,7 @@ def read_run(path: Path, name: str | None = None) -> RunRecord:
         raise UserError(f"{path} {'is empty' if not any(path.iterdir()) else 'is not a run folder'}")
     if not (path / RESULT).exists() and kind == CROSSVAL:
         raise UserError(f"{path} {_AGAIN}")
-    events = JournalEvents()
-    for event in read_journal(path / JOURNAL, brief="epoch"):
-        events.add(event)
+    events = JournalEvents.read(path / JOURNAL)
     result: Mapping[str, Any] | None = None
     verified = True
     if (path / RESULT).exists():
@@ -181,9 +179,8 @@ def _read_result(path: Path, name: str) -> RunRecord:
     """The run of a result that was kept, with its journal where that lies beside it, compressed."""
     result, verified = store.read_verified(path)
     check_result(path, result)
-    journal, events = path.with_suffix(KEPT_JOURNAL), JournalEvents()
-    for event in read_journal(journal, brief="epoch"):
-        events.add(event)
+    journal = path.with_suffix(KEPT_JOURNAL)
+    events = JournalEvents.read(journal)
     exams = zip(events.phases, result["curve"], strict=False)
     if any(abs(exam.accuracy - point["accuracy"]) > ROUNDING for exam, point in exams):
         raise UserError(f"{journal} is the journal of another run than {path}")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from poise.errors import UserError
+from poise.journal import read_journal
 from poise.report.reading.runs import PhaseRecord, TrialRecord
 from poise.words import one_line, one_line_each
 
@@ -22,6 +24,14 @@ class JournalEvents:
     last: dict[str, Any] = field(default_factory=dict)
     action: dict[str, Any] = field(default_factory=dict)
     stored: int | None = None
+
+    @classmethod
+    def read(cls, path: Path) -> JournalEvents:
+        """Those of the journal of a run, finished or not; of an epoch nothing but that it was."""
+        found = cls()
+        for event in read_journal(path, brief="epoch"):
+            found.add(event)
+        return found
 
     def add(self, event: Mapping[str, Any]) -> None:
         """One more event."""
