@@ -9,7 +9,7 @@ from typing import Any, Final
 from poise.errors import UserError, check_plain, shown
 from poise.recipes.keys import refuse_none, takes_list, takes_only_text
 
-_LONGEST_PATH: Final = 4  # parts of a key with dots between
+_MOST_PARTS: Final = 4  # parts of a key with dots between
 
 
 def parse_override(text: str) -> tuple[list[str], Any]:
@@ -27,8 +27,8 @@ def parse_override(text: str) -> tuple[list[str], Any]:
             f"{shown(text)} is more than one key=value; give each as a word of its own, the recipe before it"
         )
     path = key.strip().split(".")
-    if len(path) > _LONGEST_PATH:
-        raise UserError(f"there is no key {shown(key.strip())}; a key has at most {_LONGEST_PATH} parts")
+    if len(path) > _MOST_PARTS:
+        raise UserError(f"there is no key {shown(key.strip())}; a key has at most {_MOST_PARTS} parts")
     try:
         parsed = tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError as error:

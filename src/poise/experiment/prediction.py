@@ -35,7 +35,7 @@ SAVED: Final = "saved"
 #: How many images are held at a time.
 CHUNK: Final = 256
 #: The most bytes of a path, and those of standard input that are read together.
-LONGEST_PATH: Final = 1 << 14
+MOST_PATH_BYTES: Final = 1 << 14
 READ_AT_ONCE: Final = 1 << 16
 
 
@@ -125,8 +125,8 @@ def read_paths(file: BufferedIOBase, separator: bytes = b"\n") -> Iterator[list[
 
 def _refuse_no_paths(words: Iterable[bytes]) -> None:
     for word in words:
-        if b"\0" in word or len(word) > LONGEST_PATH:
-            what = "a NUL, which no path has" if b"\0" in word else f"a path of more than {LONGEST_PATH} bytes"
+        if b"\0" in word or len(word) > MOST_PATH_BYTES:
+            what = "a NUL, which no path has" if b"\0" in word else f"a path of more than {MOST_PATH_BYTES} bytes"
             raise UserError(
                 f"standard input has {what}; give paths of images, one per line, or with -0 each followed by a NUL"
             )
