@@ -193,6 +193,8 @@ def test_a_process_that_is_ended_from_outside_is_one_line(folder: Path, tmp_path
 def test_only_some_classes(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "list").write_text("# two of them\ncat  the animal\nant\n")
     assert read_classes(str(tmp_path / "list"), folder) == ("cat", "ant")
+    (tmp_path / "marked").write_text("\ufeffcat  the animal\nant\n", encoding="utf-8")  # a byte order mark
+    assert read_classes(str(tmp_path / "marked"), folder) == ("cat", "ant")
     assert read_classes("bee, cat", folder) == ("bee", "cat")
     assert len(read_classes(",".join(f"n{number:08}" for number in range(100)), folder)) == 100
     (tmp_path / "empty").write_text("# none\n")

@@ -180,7 +180,7 @@ def read_classes(words: str, folder: Path) -> tuple[str, ...]:
         return ()
     if os.path.isfile(path):  # noqa: PTH113 - a long list is no path at all, of which pathlib makes an error
         try:
-            text = files.read_text(path)
+            text = files.read_text(path).removeprefix("\ufeff")  # the byte order mark that some editors write
         except UnicodeDecodeError as error:
             raise UserError(f"--classes {path} is no text in UTF-8; give a text file with one class a line") from error
         lines = (line.strip() for line in text.splitlines() if not line.startswith("#"))
