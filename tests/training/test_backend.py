@@ -11,6 +11,7 @@ from torch import Tensor
 
 from poise.errors import UserError
 from poise.training import Backend, make_backend
+from poise.training import backend as backends
 
 PRECISIONS = ("fp32", "tf32", "bf16")
 
@@ -127,6 +128,36 @@ class TestMaking:
         with pytest.raises(UserError, match=words) as caught:
             make_backend(device, precision, deterministic=False)
         assert "\n" not in str(caught.value)
+
+    @pytest.mark.parametrize(
+        ("listed", "warned"),
+        [
+            ("model name\t: Some Xeon\nflags\t\t: fpu avx2 avx512f avx512_vnni\n", True),
+            ("model name\t: Some EPYC\nflags\t\t: fpu avx512f avx512_bf16\n", False),
+            ("model name\t: Some Xeon\nflags\t\t: fpu avx2 amx_bf16 amx_tile\n", False),
+            ("processor\t: 0\nFeatures\t: fp asimd sve\n", True),
+            ("processor\t: 0\nFeatures\t: fp asimd sve bf16 i8mm\n", False),
+            ("processor\t: 0\nisa\t\t: rv64imafdc\n", False),  # it does not say
+            (None, False),
+        ],
+    )
+    def test_bf16_on_a_processor_without_its_instructions_is_warned_of_once(
+        self, listed: str | None, warned: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def read(path: str) -> str:
+            if listed is None:
+                raise FileNotFoundError(path)
+            return listed
+
+        monkeypatch.setattr(backends, "read_text", read)
+        backends._warn_of_slow_bf16.cache_clear()
+        make_backend("cpu", "fp32", deterministic=False)
+        assert not caplog.messages
+        for _ in range(2):
+            make_backend("cpu", "bf16", deterministic=False)
+        backends._warn_of_slow_bf16.cache_clear()
+        assert len(caplog.messages) == warned
+        assert all("precision=bf16" in line and "set precision=fp32" in line for line in caplog.messages)
 
     def test_bf16_computes_in_bf16_inside_autocast_only(self) -> None:
         backend = make_backend("cpu", "bf16", deterministic=False)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from functools import cache
+from typing import Any, Final, TypeVar
 
 import torch
 
 from poise.errors import UserError, suggestion
+from poise.files import read_text
 from poise.training.world import World, current_world
 from poise.words import counted
 
@@ -20,6 +23,9 @@ os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 PRECISIONS = ("auto", "fp32", "tf32", "bf16")
 _AUTOCAST = ("cpu", "cuda")  # kinds of devices on which a caller may have switched it on
+#: What Linux calls the instructions for bf16: those of x86, and that of ARM.
+_BF16_INSTRUCTIONS: Final = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
+log = logging.getLogger(__name__)
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -108,8 +114,25 @@ def make_backend(device: str, precision: str, deterministic: bool) -> Backend:
         precision = "bf16" if has_bf16 else "fp32"
     if precision == "tf32" and chosen.type == "cpu":
         raise UserError("precision=tf32 needs a GPU; use precision=fp32 on a CPU")
+    if precision == "bf16" and chosen.type == "cpu":
+        _warn_of_slow_bf16()
     lane = torch.cuda.Stream(chosen) if chosen.type == "cuda" else None  # type: ignore[no-untyped-call]
     return Backend(chosen, precision, deterministic, lane=lane, world=world)
+
+
+@cache  # once in a process
+def _warn_of_slow_bf16() -> None:
+    """Say that bf16 is slow on this processor if it is; where the system does not list instructions, say nothing."""
+    try:
+        lines = (line.partition(":") for line in read_text("/proc/cpuinfo").splitlines())
+        listed = next(words for name, _, words in lines if name.strip() in ("flags", "Features"))
+    except (OSError, StopIteration, ValueError):
+        return
+    if not _BF16_INSTRUCTIONS.intersection(listed.split()):
+        log.warning(
+            "precision=bf16 is several times slower than fp32 on this processor, which has no instructions for it; "
+            "set precision=fp32"
+        )
 
 
 def _make_again(device: str, precision: str, deterministic: bool, capture: bool) -> Backend:
