@@ -130,7 +130,7 @@ def _warn_of_slow_bf16() -> None:
         return
     if not _BF16_INSTRUCTIONS.intersection(listed.split()):
         log.warning(
-            "precision=bf16 is several times slower than fp32 on this processor, which has no instructions for it; "
+            "precision=bf16 is usually slower than fp32 on this processor, which has no instructions for it; "
             "set precision=fp32"
         )
 
