@@ -562,7 +562,7 @@ ABLATION: tuple[tuple[str, str, str], ...] = (
     ("", "`online`, everything it tunes", "poise run cifar100/lucir policy=online start=…"),
     ("5", "cross-validated constant (*oracle*)", "poise crossval cifar100/lucir space=online start=…"),
     ("6", "offline RL", "poise run cifar100/lucir policy=offline-rl"),
-    ("7", "bilevel ([TFS 5: end on a CPU](cifar100-dev.md#bilevel))", "poise run cifar100/lucir policy=bilevel start=…"),
+    ("7", "bilevel ([TFS 5: part CPU](cifar100-dev.md#bilevel))", "poise run cifar100/lucir policy=bilevel start=…"),
 )
 
 
