@@ -66,7 +66,7 @@ test-lowest:
 	$(UV) venv --quiet --clear --python $(PYTHON) $(LOWEST)
 	grep -E '^(torch|pytest|pytest-xdist|hypothesis)==' constraints.txt > $(LOWEST)/constraints.txt
 	$(UV) pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct -c $(LOWEST)/constraints.txt -e '.[tensorboard]' pytest pytest-xdist hypothesis
-	OMP_NUM_THREADS=1 $(LOWEST)/bin/python -m pytest -n 2 -W default $(wildcard tests/cli tests/test_cli.py) tests/test_store.py tests/data tests/experiment/test_recipe.py tests/report/test_page.py tests/report/test_tables.py
+	OMP_NUM_THREADS=1 $(LOWEST)/bin/python -m pytest -n 2 -W default $(wildcard tests/cli tests/test_cli.py) tests/test_store.py tests/data tests/runs/test_recipe.py tests/report/test_page.py tests/report/test_tables.py
 
 # The versions that the pins of constraints.txt lead to, for `uv sync`; addresses are those of PyPI, whatever this machine uses.
 lock:

@@ -43,9 +43,9 @@ import torch
 import poise
 from poise import Learner
 from poise.data.sources import open_source
-from poise.experiment import Cell, Lines, read_sweep, sweep_cells
 from poise.ray import Executor
 from poise.ray.letters import OpenData, write_letter
+from poise.runs import Cell, Lines, read_sweep, sweep_cells
 from poise.training import TrialDone
 from poise.tuning import Trials
 

@@ -202,8 +202,8 @@ class Peak:
 
 def learn_phase(path: Path, classes: int, folder: Path) -> tuple[int, dict[str, float]]:
     """Learn one phase of a sparse pack, stopped and resumed after its first steps; what it took."""
-    from poise.experiment import Run, RunFolder, load_recipe, make_plan
-    from poise.experiment.plan import reopen
+    from poise.runs import Run, RunFolder, load_recipe, make_plan
+    from poise.runs.plan import reopen
 
     groups = f"groups=[{classes},{classes}]"
     net = folder.parent / "pooled.py"

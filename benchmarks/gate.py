@@ -25,8 +25,8 @@ import torch
 
 from poise import store
 from poise.errors import Interrupted
-from poise.experiment import Run, RunFolder, load_recipe, make_plan
-from poise.experiment.stopping import Stop
+from poise.runs import Run, RunFolder, load_recipe, make_plan
+from poise.runs.stopping import Stop
 
 METHODS = ("lucir", "icarl", "lwf", "podnet", "aanets", "rmm", "der", "foster")
 SHORT = ("groups=[4,3,3]", "epochs=2", "batch=64", "policy=fixed")

@@ -21,8 +21,8 @@ from typing import Any
 
 import torch
 
-from poise.experiment import Exam, Quiet, Run, RunFolder, load_recipe, make_plan
 from poise.meter import Done
+from poise.runs import Exam, Quiet, Run, RunFolder, load_recipe, make_plan
 from poise.training import Event, PhaseDone, TrialDone, TuningDone
 from poise.tuning import tuner_kind
 

@@ -187,7 +187,7 @@ def run_job(job: Job) -> None:
     """Run the entries of a job in this process; print a line for each as it is finished."""
     import torch
 
-    from poise.experiment import Run, RunFolder, load_recipe, make_plan
+    from poise.runs import Run, RunFolder, load_recipe, make_plan
 
     torch.set_num_threads(1)
     words = [*job.stream.words(), f"seed={job.seed}", "device=cpu", *job.more]
@@ -257,7 +257,7 @@ def _commit() -> str:
 
 def planned_images(stream: RandomStream, entry: Entry) -> float:
     """About how many images a run trains on after phase 0, trials included."""
-    from poise.experiment import load_recipe, make_plan
+    from poise.runs import load_recipe, make_plan
 
     plan = make_plan("digits/lucir", load_recipe("digits/lucir", [*stream.words(), *entry.words]))
     work = plan.work(plan.images()[0])[1:]

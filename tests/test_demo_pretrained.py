@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from poise.experiment import load_recipe, make_plan
+from poise.runs import load_recipe, make_plan
 
 DEMO = Path(__file__).parents[1] / "benchmarks" / "pretrained"
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from poise import store
-from poise.experiment import RunFolder
 from poise.learner import LearnerState
+from poise.runs import RunFolder
 
 RESULTS = Path(__file__).parents[1] / "results"
 KEPT = sorted((RESULTS / "cifar100").glob("*.json"))

@@ -19,8 +19,8 @@ from typing import Any
 
 from poise import Learner
 from poise.actions import Action
-from poise.experiment.overrides import parse_once
 from poise.policies import Outcome, Setup, make_policy
+from poise.runs.overrides import parse_once
 
 FILL: Mapping[str, Callable[[Sequence[float]], float]] = {"median": statistics.median, "least": min, "largest": max}
 EPOCHS = 160

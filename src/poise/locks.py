@@ -34,7 +34,7 @@ def locked(
     says which process that is, and is removed at the end. What is left of a process that was killed is taken over.
 
     One `attempt` at a job takes the place of another that still holds the lock, paused or out of reach: it puts a new
-    file there. The older one does not notice; a claim on the folder must tell it (`poise.experiment.claims`). So it
+    file there. The older one does not notice; a claim on the folder must tell it (`poise.runs.claims`). So it
     does where `replaces` says that this owner may be replaced, by the words of `this_process`.
     """
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from poise.data import class_order, make_stream
-from poise.experiment import load_recipe
+from poise.runs import load_recipe
 
 ROOT = Path(__file__).parents[2]
 

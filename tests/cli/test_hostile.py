@@ -13,7 +13,7 @@ from types import FrameType
 import pytest
 
 from poise import store
-from poise.experiment import Run, RunFolder, load_recipe, make_plan
+from poise.runs import Run, RunFolder, load_recipe, make_plan
 
 from .samples import TINY, Command, Done, pictures
 

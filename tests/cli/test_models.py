@@ -25,10 +25,10 @@ from torch import Tensor
 
 from poise import Augmentation, Learner, UserError, store
 from poise.data import inputs
-from poise.experiment import Lesson, ModelFile, prediction
 from poise.learner import save_state
 from poise.nets import Model
 from poise.places.packfile import Footer, read_footer
+from poise.runs import Lesson, ModelFile, prediction
 from poise.training import Evaluator, Extracted
 
 from .samples import TINY, Command, Done, pictures
@@ -39,7 +39,7 @@ TUNED = (*SMALL[:-1], "random")
 Driven = Callable[..., tuple[int, str]]
 DEFAULTS = "poise.training:DefaultsChosen:__init__"
 JUDGING = "poise.training:JudgingStep:__init__"
-EVENT = "poise.experiment.stopping:CheckpointClock:is_due"  # of a phase that has begun: first what it is, then steps
+EVENT = "poise.runs.stopping:CheckpointClock:is_due"  # of a phase that has begun: first what it is, then steps
 TRIAL = "poise.training:TrialDone:__init__"
 RENAMING = "pathlib:Path:replace"
 
@@ -777,7 +777,7 @@ def test_a_folder_in_the_place_of_the_model_does_not_cost_what_was_learned(
             model.mkdir()
         save_state(*words, **options)
 
-    monkeypatch.setattr("poise.experiment.model_file.save_state", replace_and_save)
+    monkeypatch.setattr("poise.runs.model_file.save_state", replace_and_save)
     pictures(Path("more"), "yak emu")
     done = poise("learn", model, "more")
     assert done.code == 1

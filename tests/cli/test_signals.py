@@ -33,7 +33,7 @@ main()
 SMALL = ("--epochs", "40000", "--batch", "4", "--image-size", "8", "--policy", "fixed", "--net", "small")
 
 
-@pytest.mark.parametrize("module", ["poise.cli.app", "poise.experiment", "torch.nn"])
+@pytest.mark.parametrize("module", ["poise.cli.app", "poise.runs", "torch.nn"])
 def test_ctrl_c_during_imports_is_one_line(module: str) -> None:
     command = [sys.executable, "-c", IMPORTING.format(module=module), "run", "--out", "run"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -19,8 +19,8 @@ from poise.data import Augmentation, class_order
 from poise.data.packing import Packing
 from poise.data.sources import open_source
 from poise.errors import UserError
-from poise.experiment import Run, RunFolder, describe_plan, load_recipe, make_plan, open_outlined, reopen
 from poise.places import COLLECTIONS, listing
+from poise.runs import Run, RunFolder, describe_plan, load_recipe, make_plan, open_outlined, reopen
 
 LUCIRS, PODNETS = COLLECTIONS["imagenet-subset-lucir"], COLLECTIONS["imagenet-subset-podnet"]
 
@@ -105,13 +105,13 @@ class TestWhereNothingIs:
         ],
     )
     def test_a_dry_run_counts_as_published(self, name: str, words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("poise.experiment.dryrun._time_lines", lambda *_: [])  # they are in the next test
+        monkeypatch.setattr("poise.runs.dryrun._time_lines", lambda *_: [])  # they are in the next test
         text = describe_plan(make_plan(name, load_recipe(name), open_outlined))
         assert all(word in text for word in words), text
         assert "is not here: counted as published" in text
 
     def test_its_time_is_measured_on_blank_images_and_says_so(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("poise.experiment.dryrun.MEASURED_SECONDS", 0.01)
+        monkeypatch.setattr("poise.runs.dryrun.MEASURED_SECONDS", 0.01)
         text = describe_plan(make_plan("imagenet/lucir", load_recipe("imagenet/lucir"), open_outlined))
         how = r"\(measured here on blank images, without a teacher\)"
         line = rf"^time    about [\d.]+ h of training at [\d,]+ images/s {how}$"
@@ -191,7 +191,7 @@ class TestPacked:
         for file in (small / "train").glob("*/*.png"):
             file.write_text("no image")
         (small / "train" / f"n{chosen[1]:08}" / "0.png").unlink()
-        monkeypatch.setattr("poise.experiment.dryrun._time_lines", lambda *_: [])
+        monkeypatch.setattr("poise.runs.dryrun._time_lines", lambda *_: [])
         words = ["net=small", "setting=groups", "groups=[2,1]", "order=sorted", "memory=2"]
         recipe = load_recipe("imagenet-subset/lucir", words)
         plan = make_plan("imagenet-subset/lucir", recipe, open_outlined)

@@ -24,15 +24,15 @@ from poise.data import LARGEST_SIZE, class_order, make_stream
 from poise.data.sources.cifar import PREPROCESSING
 from poise.data.sources.digits import DigitsSource
 from poise.errors import LARGEST_NUMBER, MOST, SMALLEST_NUMBER
-from poise.experiment import Recipe, dryrun, load_recipe, make_recipe
-from poise.experiment.recipe import MemoryKeys, TrialKeys
-from poise.experiment.sweep_file import MOST_CELLS
 from poise.journal import read_journal
 from poise.learner import Settings, defaults
 from poise.methods import METHODS, make_method
 from poise.policies import MOST_TRIALS
 from poise.policies.catalog import MOST_MODELLED
 from poise.recipes.keys import KEYS
+from poise.runs import Recipe, dryrun, load_recipe, make_recipe
+from poise.runs.recipe import MemoryKeys, TrialKeys
+from poise.runs.sweep_file import MOST_CELLS
 from poise.spaces import MOST_ACTIONS
 from poise.tuning import DEFAULT_POLICY, tuner_kind, tuner_names
 from poise.tuning.attempt import MOST_REPEATED

@@ -427,7 +427,7 @@ def test_too_few_steps_of_a_later_phase_are_warned_of(caplog: pytest.LogCaptureF
 
 
 def test_a_recipe_is_never_asked(caplog: pytest.LogCaptureFixture) -> None:
-    from poise.experiment import make_recipe
+    from poise.runs import make_recipe
 
     settings = make_recipe({"data": "digits"}).settings
     assert settings.automatic == ()

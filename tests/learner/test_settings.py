@@ -15,8 +15,8 @@ from torch import nn
 from poise import Learner
 from poise.data import Augmentation, Budget, Preprocessing
 from poise.errors import UserError
-from poise.experiment import load_recipe, make_plan, make_recipe
 from poise.learner import KEYS, Settings
+from poise.runs import load_recipe, make_plan, make_recipe
 
 from .samples import Flat, refusal
 

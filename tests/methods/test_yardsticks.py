@@ -13,10 +13,10 @@ import torch
 from poise import Budget, Learner, store
 from poise.data import ImageSet
 from poise.errors import UserError
-from poise.experiment import Plan, Run, RunFolder, load_recipe, make_recipe
 from poise.methods import Growth
 from poise.report import Report, comparison_table, run_of_result, run_table
 from poise.report.reading import read_run
+from poise.runs import Plan, Run, RunFolder, load_recipe, make_recipe
 from poise.training import Event, TrialDone
 
 MakeImages = Callable[..., ImageSet]

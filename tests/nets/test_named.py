@@ -13,9 +13,9 @@ import torch
 from PIL import Image
 
 from poise import Learner, UserError, cli, store
-from poise.experiment import Run, RunFolder, load_recipe, make_plan, reopen
 from poise.nets import Adapted, adapt, build_net, check_backbone, net_info
 from poise.report.reading import read_runs
+from poise.runs import Run, RunFolder, load_recipe, make_plan, reopen
 
 from .conventions import MEAN, STD
 

@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 import poise
-from poise.experiment import Cell, Lines, read_sweep, sweep_cells
-from poise.experiment.claims import ATTEMPTS
+from poise.runs import Cell, Lines, read_sweep, sweep_cells
+from poise.runs.claims import ATTEMPTS
 
 SWEEP = """
 recipe = ["digits/lucir"]

@@ -16,12 +16,12 @@ import pytest
 
 from poise import cli
 from poise.errors import UserError
-from poise.experiment import Cell, Lines, read_sweep, sweep_cells
-from poise.experiment.provenance import versions
 from poise.ray import Executor, executor
 from poise.ray import cells as cells_module
 from poise.ray.cluster import Cluster, Node
 from poise.ray.staff import Needs, Staff
+from poise.runs import Cell, Lines, read_sweep, sweep_cells
+from poise.runs.provenance import versions
 
 from .conftest import NODE, attempts_in, kill, start_command, wait_for
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from poise.experiment import Cell, Run, RunFolder
 from poise.ray import executor
 from poise.ray import host as host_module
 from poise.ray.cells import Job, Token
@@ -18,6 +17,7 @@ from poise.ray.cluster import Node
 from poise.ray.host import Host
 from poise.ray.letters import Letter
 from poise.ray.staff import Member, Slot, Told
+from poise.runs import Cell, Run, RunFolder
 
 
 @pytest.fixture

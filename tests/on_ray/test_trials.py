@@ -23,12 +23,12 @@ from poise import Learner, cli
 from poise.data import DenseStore, ImageSet
 from poise.data.sources import open_source
 from poise.errors import UserError
-from poise.experiment import RunFolder, load_recipe, make_plan
-from poise.experiment.provenance import versions
 from poise.policies import Trial
 from poise.ray import Executor
 from poise.ray import executor as executor_module
 from poise.ray.letters import OpenData, open_letter, write_letter
+from poise.runs import RunFolder, load_recipe, make_plan
+from poise.runs.provenance import versions
 from poise.training import Event, Situation, TrialDone
 from poise.tuning import Attempt, TrialInputs, Trials
 

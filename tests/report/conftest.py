@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from poise import store
-from poise.experiment import Run, RunFolder, load_recipe, make_plan
 from poise.journal import Journal
+from poise.runs import Run, RunFolder, load_recipe, make_plan
 
 SPACE = {
     "name": "grid",

@@ -13,12 +13,12 @@ import pytest
 from poise import store
 from poise.actions import Action
 from poise.errors import UserError
-from poise.experiment import Run, RunFolder, load_recipe, make_plan
 from poise.journal import Journal, read_journal
 from poise.report import describe_figures, gather, watch, writing
 from poise.report.figures.numbers import chances
 from poise.report.page.page import Contents, make_page
 from poise.report.reading import UnreadPath, read_run
+from poise.runs import Run, RunFolder, load_recipe, make_plan
 
 from .conftest import Write
 

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from poise.errors import UserError
-from poise.experiment import load_recipe
 from poise.methods import make_method
 from poise.recipes import recipe_names
 from poise.report.comparisons import comparisons
@@ -46,6 +45,7 @@ from poise.report.tables.paper import (
 from poise.report.tables.regret import regret_table
 from poise.report.tables.table import gain_note
 from poise.report.tables.text import align_columns, comparison_table, run_table
+from poise.runs import load_recipe
 
 from .conftest import SPACE, Write
 

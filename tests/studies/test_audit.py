@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from poise.errors import UserError
-from poise.experiment import Plan, Run, RunFolder, load_recipe, make_plan, reopen
 from poise.journal import read_journal
 from poise.report import comparison_table, run_of_result, run_table
+from poise.runs import Plan, Run, RunFolder, load_recipe, make_plan, reopen
 from poise.studies import Audit, audit_folder, runner_in
 
 Plans = Callable[..., Plan]

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from poise.errors import Damaged, RunFailed, UserError
-from poise.experiment import Lines, Plan, Run, RunFolder, load_recipe, make_plan
 from poise.report import actions_table, comparison_table, load_result, run_of_result, run_table
+from poise.runs import Lines, Plan, Run, RunFolder, load_recipe, make_plan
 from poise.studies import run_crossval
 
 Plans = Callable[..., Plan]

@@ -13,9 +13,9 @@ import pytest
 
 from poise import store
 from poise.errors import Interrupted, UserError
-from poise.experiment import Examiner, Plan, Quiet, Run, RunFolder, load_recipe, make_plan
 from poise.journal import read_journal
 from poise.policies import Trial
+from poise.runs import Examiner, Plan, Quiet, Run, RunFolder, load_recipe, make_plan
 from poise.studies import Probe, ProbeTable, Question, probe, reach, reopen_for_probe
 from poise.tuning import Attempt
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from poise.experiment import Plan, Run, RunFolder, load_recipe, make_plan
+from poise.runs import Plan, Run, RunFolder, load_recipe, make_plan
 
 TOOL = runpy.run_path(str(Path(__file__).parents[2] / "tools" / "carry_runs.py"))
 WORDS = ["groups=[2,1]", "epochs=1", "batch=64", "images_per_class=24", "policy=fixed"]

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from poise import Learner
 from poise.data import Augmentation
-from poise.experiment import Follower, Run, RunFolder, load_recipe, make_plan
+from poise.runs import Follower, Run, RunFolder, load_recipe, make_plan
 from poise.training import World, join_world, leave_world
 from poise.training import world as training_world
 

@@ -29,8 +29,8 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 from poise.errors import Interrupted
-from poise.experiment import Run, RunFolder, load_recipe, make_plan
-from poise.experiment.stopping import Stop
+from poise.runs import Run, RunFolder, load_recipe, make_plan
+from poise.runs.stopping import Stop
 
 def run(stop, *words):
     recipe = load_recipe("digits/lucir", ["groups=[2,1]", "epochs=1", "batch=64", *words])

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from poise.errors import UserError
-from poise.experiment import make_recipe
 from poise.methods import Growth, Method, Stage, make_method
+from poise.runs import make_recipe
 from poise.training import Schedule
 
 GROWTH = Growth(50, 10)

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from poise import Learner, UserError, cli
 from poise.actions import Action
-from poise.experiment import Plan, Run, RunFolder, load_recipe, make_plan, reopen
 from poise.journal import read_journal
+from poise.runs import Plan, Run, RunFolder, load_recipe, make_plan, reopen
 from poise.training import ActionDecided, EpochDone, Event, StepDone, TrialDone, TrialStep, TuningDone
 from poise.tuning.bilevel import tuned_axes
 

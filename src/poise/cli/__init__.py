@@ -40,7 +40,7 @@ def main() -> NoReturn:
 def _leave(signum: int, frame: FrameType | None) -> None:
     """Ctrl-C. While something is imported nothing was begun, and an import that is broken off says all kinds of things.
 
-    A job that has something to lose hears it itself (`poise.experiment.stopping`). Who presses it once more while the
+    A job that has something to lose hears it itself (`poise.runs.stopping`). Who presses it once more while the
     command is already leaving is obeyed at once.
     """
     if _leaving:

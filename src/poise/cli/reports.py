@@ -20,8 +20,8 @@ def report(
     maps: Annotated[bool, typer.Option("--cam", help="Also draw where the final models look (slower).")] = False,
 ) -> None:
     """Print a table over runs; with --out write a page with every table and figure, which opens from the disk."""
-    from poise.experiment import RunFolder, report_maps
     from poise.report import watch
+    from poise.runs import RunFolder, report_maps
     from poise.studies import gather_with_studies
 
     if watching and out is None:
@@ -53,8 +53,8 @@ def cam(
     out: Annotated[Path, out_option("The picture: FILE.png, .svg or .pdf.")] = Path("cam.png"),
 ) -> None:
     """Draw where models look (Grad-CAM); without --images, at exam images of early, middle and late classes."""
-    from poise.experiment import activation_maps
     from poise.report import check_picture, rows_table
+    from poise.runs import activation_maps
 
     check_picture(out)
     figure = activation_maps(paths, images or ())
@@ -67,6 +67,6 @@ def track(
     to: Annotated[str, typer.Option("--to", help="The service: wandb, trackio or mlflow (extras).")],
 ) -> None:
     """Write the numbers in a run's journal to a tracking service."""
-    from poise.experiment import make_tracker, track_folder
+    from poise.runs import make_tracker, track_folder
 
     show(f"{track_folder(make_tracker(to, folder))} numbers of {folder} are in {to}")

@@ -10,7 +10,11 @@ from typing import Any
 from poise.cli.ranks import is_launched
 from poise.cli.words import say, show
 from poise.errors import PoiseError, UserError
-from poise.experiment import (
+from poise.files import describe
+from poise.recipes import DEFAULT_RECIPE, recipe_names
+from poise.report import load_result, run_of_result, run_table
+from poise.runfolder import PAGE, REPORT
+from poise.runs import (
     Follower,
     Plan,
     Run,
@@ -30,10 +34,6 @@ from poise.experiment import (
     parse_once,
     reopen,
 )
-from poise.files import describe
-from poise.recipes import DEFAULT_RECIPE, recipe_names
-from poise.report import load_result, run_of_result, run_table
-from poise.runfolder import PAGE, REPORT
 from poise.studies import gather_with_studies, runner_in
 from poise.training import Executor, World
 from poise.words import counted

@@ -42,7 +42,7 @@ def run(
 ) -> None:
     """Run a recipe over its stream of phases."""
     from poise.cli.running import show_plan, start_run, trials_elsewhere, words_to_plan
-    from poise.experiment import Run, RunFolder
+    from poise.runs import Run, RunFolder
 
     with joined_world() as world:
         plan = words_to_plan(recipe, overrides, seed, outlined=dry_run)
@@ -76,7 +76,7 @@ def resume(
         show_result,
         trials_elsewhere,
     )
-    from poise.experiment import RunFolder, make_watcher, reopen
+    from poise.runs import RunFolder, make_watcher, reopen
     from poise.studies import runner_in
 
     with joined_world() as world:
@@ -114,8 +114,8 @@ def sweep(
 ) -> None:
     """Run a grid of runs; finished cells are not run again."""
     from poise.cli.running import cells_elsewhere, refuse_elsewhere, show_outline, show_result, write_report
-    from poise.experiment import describe_sweep, pick_cell, read_sweep, refuse_failed, sweep_cells, sweep_lines
     from poise.report import comparison_table, load_result, read_run
+    from poise.runs import describe_sweep, pick_cell, read_sweep, refuse_failed, sweep_cells, sweep_lines
 
     cells = read_sweep(file, outlined=dry_run)
     if cell is not None:

@@ -39,8 +39,8 @@ def crossval(
 ) -> None:
     """An oracle: run every action of the space in all phases, and keep the best by the exam."""
     from poise.cli.running import words_to_plan
-    from poise.experiment import Lines
     from poise.report import actions_table, run_of_result, run_table
+    from poise.runs import Lines
     from poise.studies import crossval_folder, run_crossval
 
     plan = words_to_plan(recipe, overrides, seed)
@@ -58,7 +58,7 @@ def audit(
 ) -> None:
     """Measure a leak: run a policy that is told the exam accuracy of its trials. Its results are labelled."""
     from poise.cli.running import start_run, words_to_plan
-    from poise.experiment import RunFolder
+    from poise.runs import RunFolder
     from poise.studies import Audit, audit_folder
 
     plan = words_to_plan(recipe, overrides, seed)
@@ -81,7 +81,7 @@ def probe(
 ) -> None:
     """Try every action of a space in one phase; store rewards beside the exam of the temporary models."""
     from poise.cli.running import words_to_plan
-    from poise.experiment import RunFolder, make_watcher
+    from poise.runs import RunFolder, make_watcher
     from poise.studies import Probe, ProbeTable, Question, probe_summary, reach, reopen_for_probe
 
     words = [*(overrides or []), *([f"space={space}"] if space else [])]
@@ -120,9 +120,9 @@ def simulate(
     seed: Annotated[int, typer.Option("--seed", help="Seed of the simulated runs.")] = 0,
 ) -> None:
     """Replay a policy on tables of rewards, one after the other as phases, many times."""
-    from poise.experiment import parse_once
     from poise.policies import POLICIES, make_policy, resolved_options
     from poise.policies.simulate import replay_on_table
+    from poise.runs import parse_once
     from poise.studies import load_probe, simulation_summary, simulation_table
     from poise.tuning import tuner_names
 

@@ -1,7 +1,7 @@
 """The cells of a sweep on the workers of a cluster.
 
 A cell whose worker is lost goes on elsewhere from its last checkpoint. Its new attempt is numbered in its folder, so
-that the old one, should it still live, stops before it writes again (`poise.experiment.claims`).
+that the old one, should it still live, stops before it writes again (`poise.runs.claims`).
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from poise.errors import PoiseError, RunFailed, UserError
-from poise.experiment.folder import RunFolder
-from poise.experiment.sweep import CellBench, Failure, lanes_on
-from poise.experiment.sweep_file import Cell
-from poise.experiment.sweep_view import SweepView
 from poise.ray.staff import Loss, Member, Needs, Staff
+from poise.runs.folder import RunFolder
+from poise.runs.sweep import CellBench, Failure, lanes_on
+from poise.runs.sweep_file import Cell
+from poise.runs.sweep_view import SweepView
 from poise.training import LocalExecutor, without_pauses
 
 MOST_LOST = 3  # attempts without a new checkpoint, after which a cell has failed

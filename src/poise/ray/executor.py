@@ -13,15 +13,15 @@ from typing import Any, Self, TypeVar
 import torch
 
 from poise.errors import UserError, check_whole
-from poise.experiment.plan import Plan
-from poise.experiment.provenance import versions
-from poise.experiment.sweep import CellBench, Failure
-from poise.experiment.sweep_file import Cell
 from poise.ray.cells import CellDriver, Token, cell_needs, finish_here
 from poise.ray.cluster import Cluster
 from poise.ray.letters import OpenData
 from poise.ray.staff import MOST_WORKERS, PATIENCE, Needs, Staff, Told
 from poise.ray.trials import TrialDriver
+from poise.runs.plan import Plan
+from poise.runs.provenance import versions
+from poise.runs.sweep import CellBench, Failure
+from poise.runs.sweep_file import Cell
 from poise.training import Bench, make_backend
 from poise.tuning import Trials
 

@@ -19,13 +19,13 @@ import torch
 from poise.data import ImageSet
 from poise.data.sources import Source, open_source
 from poise.errors import PoiseError, RunFailed, kind_and_line
-from poise.experiment.plan import plan_of_words
-from poise.experiment.provenance import SAID_BY_SOURCE, versions
-from poise.experiment.stopping import Stop
-from poise.experiment.sweep import CellBench, Failure, lanes_on
-from poise.experiment.sweep_file import Cell
-from poise.experiment.sweep_view import Standing
 from poise.ray.letters import Letter, open_letter
+from poise.runs.plan import plan_of_words
+from poise.runs.provenance import SAID_BY_SOURCE, versions
+from poise.runs.stopping import Stop
+from poise.runs.sweep import CellBench, Failure, lanes_on
+from poise.runs.sweep_file import Cell
+from poise.runs.sweep_view import Standing
 from poise.training import Crew
 from poise.tuning import Attempt, TrialResult, Trials
 

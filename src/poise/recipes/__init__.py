@@ -1,6 +1,6 @@
 """The shipped recipes, one TOML file for each row of the paper and each example; and the text of any recipe.
 
-What a recipe means is said in `poise.experiment`. There is no torch here, so that `poise recipes` answers at once.
+What a recipe means is said in `poise.runs`. There is no torch here, so that `poise recipes` answers at once.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The keys of a recipe, each with its type, its default and one line of meaning, for `poise recipes --keys`.
 
-What they do is in `poise.experiment.recipe`, and at greater length in docs/recipes.md. There is no torch here.
+What they do is in `poise.runs.recipe`, and at greater length in docs/recipes.md. There is no torch here.
 """
 
 from __future__ import annotations

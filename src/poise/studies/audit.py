@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from poise.errors import UserError
-from poise.experiment.examiner import Examiner
-from poise.experiment.folder import RunFolder
-from poise.experiment.plan import Plan
-from poise.experiment.run import Run, runner_of
 from poise.learner import Learner
 from poise.policies import Outcome
+from poise.runs.examiner import Examiner
+from poise.runs.folder import RunFolder
+from poise.runs.plan import Plan
+from poise.runs.run import Run, runner_of
 from poise.tuning import Reward, TrialResult
 
 

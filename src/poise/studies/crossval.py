@@ -13,16 +13,16 @@ from typing import Any
 from poise import store
 from poise.actions import Action
 from poise.errors import Diverged, RunFailed, UserError
-from poise.experiment.examiner import FIGURES, Exam, figures, matrix_in_percent
-from poise.experiment.folder import RunFolder
-from poise.experiment.plan import Plan
-from poise.experiment.progress import Lines, Quiet
-from poise.experiment.sweep import sweep_cells
-from poise.experiment.sweep_file import Cell
 from poise.journal import read_journal
 from poise.policies import UNTUNED
 from poise.report import load_result
 from poise.runfolder import CROSSVAL, RESULT, SECONDS
+from poise.runs.examiner import FIGURES, Exam, figures, matrix_in_percent
+from poise.runs.folder import RunFolder
+from poise.runs.plan import Plan
+from poise.runs.progress import Lines, Quiet
+from poise.runs.sweep import sweep_cells
+from poise.runs.sweep_file import Cell
 from poise.spaces import ActionSpace
 from poise.studies.probe import reach, tuning_settings
 

@@ -20,21 +20,21 @@ from poise.actions import MOST_EPOCHS
 from poise.data import ImageSet
 from poise.data.sources import digest
 from poise.errors import Interrupted, UserError, check_whole
-from poise.experiment.contents import check_phase_0
-from poise.experiment.examiner import Examiner
-from poise.experiment.folder import Checkpoint, RunFolder
-from poise.experiment.machine import threads_to_resume_with
-from poise.experiment.overrides import parse_once
-from poise.experiment.plan import Plan, images_by_origin, make_plan, reopen
-from poise.experiment.progress import Watcher
-from poise.experiment.recipe import make_recipe
-from poise.experiment.run import Run
-from poise.experiment.stopping import Stop, as_many_threads, stopping
 from poise.journal import Journal, read_journal
 from poise.learner import Learner, LearnerState, Settings
 from poise.learner.phase import Phase
 from poise.policies import MOST_TRIALS, Trial
 from poise.runfolder import FULL, POLICY_KEYS, PROBE
+from poise.runs.contents import check_phase_0
+from poise.runs.examiner import Examiner
+from poise.runs.folder import Checkpoint, RunFolder
+from poise.runs.machine import threads_to_resume_with
+from poise.runs.overrides import parse_once
+from poise.runs.plan import Plan, images_by_origin, make_plan, reopen
+from poise.runs.progress import Watcher
+from poise.runs.recipe import make_recipe
+from poise.runs.run import Run
+from poise.runs.stopping import Stop, as_many_threads, stopping
 from poise.schema import contents_of
 from poise.training import Pause
 from poise.tuning import Attempt, Reward, TrialResult, Trials

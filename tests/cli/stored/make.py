@@ -29,7 +29,7 @@ import torch
 from PIL import Image
 
 from poise import Learner, store
-from poise.experiment import Lesson, ModelFile, Run, RunFolder, load_recipe, make_plan
+from poise.runs import Lesson, ModelFile, Run, RunFolder, load_recipe, make_plan
 
 HERE = Path(__file__).parent
 FIRST, SECOND, THIRD = "cat dog", "eel fox", "gnu hen"  # the classes of each phase

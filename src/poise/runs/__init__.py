@@ -1,0 +1,79 @@
+"""The phase loop over a stream, recipes, journal and checkpoints, and the examiner."""
+
+from poise.runs.cam import activation_maps, report_maps
+from poise.runs.dryrun import describe_plan
+from poise.runs.examiner import Exam, Examiner, split_for_development
+from poise.runs.folder import RunFolder
+from poise.runs.lessons import Lesson
+from poise.runs.model_file import ModelFile
+from poise.runs.overrides import in_order, parse_once
+from poise.runs.plan import Plan, make_plan, open_outlined, reopen
+from poise.runs.prediction import (
+    Prediction,
+    predict_files,
+    predict_paths,
+    read_paths,
+    score_folder,
+    set_reject,
+)
+from poise.runs.progress import Lines, Quiet, Watcher, make_watcher
+from poise.runs.ranks import Follower, open_ranks
+from poise.runs.recipe import Recipe, load_recipe, make_recipe
+from poise.runs.run import Run, complete
+from poise.runs.stopping import ignore_signals
+from poise.runs.sweep import refuse_failed, sweep_cells
+from poise.runs.sweep_file import Cell, pick_cell, read_sweep
+from poise.runs.sweep_outline import SweepOutline, describe_sweep
+from poise.runs.sweep_view import sweep_lines
+from poise.runs.tensorboard import TensorBoard
+from poise.runs.trackers import TRACKERS, make_tracker
+from poise.runs.tracking import Tracker, track_folder
+
+__all__ = [
+    "TRACKERS",
+    "Cell",
+    "Exam",
+    "Examiner",
+    "Follower",
+    "Lesson",
+    "Lines",
+    "ModelFile",
+    "Plan",
+    "Prediction",
+    "Quiet",
+    "Recipe",
+    "Run",
+    "RunFolder",
+    "SweepOutline",
+    "TensorBoard",
+    "Tracker",
+    "Watcher",
+    "activation_maps",
+    "complete",
+    "describe_plan",
+    "describe_sweep",
+    "ignore_signals",
+    "in_order",
+    "load_recipe",
+    "make_plan",
+    "make_recipe",
+    "make_tracker",
+    "make_watcher",
+    "open_outlined",
+    "open_ranks",
+    "parse_once",
+    "pick_cell",
+    "predict_files",
+    "predict_paths",
+    "read_paths",
+    "read_sweep",
+    "refuse_failed",
+    "reopen",
+    "report_maps",
+    "score_folder",
+    "set_reject",
+    "split_for_development",
+    "sweep_cells",
+    "sweep_lines",
+    "track_folder",
+]

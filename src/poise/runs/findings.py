@@ -1,0 +1,102 @@
+"""What a run has found so far, as every checkpoint keeps it, and the result that it ends in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from poise.runs.examiner import Exam, figures, matrix_in_percent, percent
+from poise.runs.plan import Plan
+from poise.learner import Learner
+from poise.runfolder import SECONDS
+from poise.training import World
+
+
+@dataclass
+class Findings:
+    """One exam, action and size of the memory for each phase that has ended, and the seconds spent so far."""
+
+    exams: list[Exam] = field(default_factory=list)
+    actions: list[dict[str, Any]] = field(default_factory=list)
+    stored: list[dict[str, int]] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(SECONDS, 0.0))
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Findings:
+        """Read what `as_json` wrote."""
+        return cls([Exam(**exam) for exam in values["exams"]], values["actions"], values["stored"], values["seconds"])
+
+    def as_json(self) -> dict[str, Any]:
+        """The values for a checkpoint."""
+        return {**vars(self), "exams": [exam.values() for exam in self.exams]}
+
+    def add(self, exam: Exam, learner: Learner) -> None:
+        """Add a phase that has ended."""
+        self.exams.append(exam)
+        self.actions.append({**learner.action_, "classifier": learner.classifier_})
+        kept = len(learner.memory or ())
+        self.stored.append({"stored_images": kept, "held_images": learner.held_, "budget_images": learner.budget_})
+
+    def result(self, plan: Plan, learner: Learner, world: World | None) -> dict[str, Any]:
+        """The result of the finished run of `plan`: what was run, its figures, and the curve over the phases."""
+        recipe = plan.recipe
+        return {
+            "recipe": plan.name,
+            "data": plan.source.name,
+            "method": recipe.method,
+            "policy": recipe.policy,
+            "resolved_policy": plan.settings.resolved_policy(),
+            "setting": recipe.setting,
+            "phases": recipe.phases if recipe.setting != "groups" else len(plan.stream),
+            "order": recipe.order,
+            "memory": recipe.memory.model_dump(exclude_none=True) or {"per_class": 20},
+            **plan.stronger,
+            **({"images_per_class": recipe.images_per_class} if plan.sizes else {}),
+            **({"options": dict(recipe.options)} if recipe.options else {}),
+            **({"oracle_all_images": True} if plan.settings.memory.keeps_all else {}),
+            **({"knows_increment": True} if recipe.memory.knows_increment else {}),
+            "epochs": recipe.epochs,
+            "space": describe_space(learner),
+            "exam": recipe.exam,
+            "seed": recipe.seed,
+            **known_pretraining(learner),
+            **_describe_ranks(plan, world),
+            **figures(self.exams, plan.stream),
+            "accuracy_matrix": matrix_in_percent(self.exams, plan.stream),
+            "seconds": {name: round(spent, 3) for name, spent in self.seconds.items()},
+            "curve": self._curve(),
+        }
+
+    def _curve(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "phase": exam.phase,
+                "classes": len(exam.classes),
+                "accuracy": percent(exam.accuracy()),
+                "accuracy_fc": percent(exam.accuracy("fc")),
+                "accuracy_ncm": percent(exam.accuracy("ncm")),
+                **{f"accuracy_{name}": percent(exam.accuracy(name)) for name in exam.hits_of_start},
+                **stored,
+                "action": action,
+            }
+            for exam, action, stored in zip(self.exams, self.actions, self.stored, strict=True)
+        ]
+
+
+def describe_space(learner: Learner) -> dict[str, object] | None:
+    """The actions that are tuned over, if any are."""
+    return learner.space.as_json() if learner.settings.kind.tunes else None
+
+
+def known_pretraining(learner: Learner) -> dict[str, str]:
+    """What its network was trained on before, where that is known."""
+    said = learner.net_info.pretrained_on if learner.net_info is not None else None
+    return {"pretrained_on": said} if said is not None else {}
+
+
+def _describe_ranks(plan: Plan, world: World | None) -> dict[str, Any]:
+    """How many ranks trained it and by which statistics, where there were several."""
+    if world is None or world.size == 1:
+        return {}
+    return {"ranks": world.size, "batch_statistics": plan.recipe.batch_statistics}

@@ -1,0 +1,320 @@
+"""A plan: a recipe with its data opened. Every mistake in them is found before anything is written or trained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from poise import store
+from poise.data import (
+    STRONGER,
+    Augmentation,
+    ImageSet,
+    PixelStore,
+    Stream,
+    class_order,
+    class_sizes,
+    keep_some,
+    make_stream,
+)
+from poise.data.sources import FolderSource, PackSource, Source, digest, open_source
+from poise.errors import UserError
+from poise.runs.examiner import Examiner, split_for_development
+from poise.runs.folder import RunFolder, needed_to_resume
+from poise.runs.recipe import Recipe, make_recipe
+from poise.files import expand_user
+from poise.learner import Learner, LearnerState, Lookup, Settings, Surroundings, can_validate, planned_work
+from poise.methods import METHODS, Growth
+from poise.nets import absolute_word, named_info
+from poise.places import COLLECTIONS, EMBEDDED, RELEASES, is_name, named_place
+from poise.runfolder import CROSSVAL, RECIPE, saved_recipe
+from poise.schema import anything, check, contents_of, fitting_together, keyed, mapped, text
+from poise.training import Executor, Workload
+from poise.tuning import tuner_names
+from poise.words import counted
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A recipe with its data opened: everything that is decided before the first image is trained on."""
+
+    name: str
+    recipe: Recipe
+    source: Source
+    stream: Stream
+
+    @cached_property
+    def settings(self) -> Settings:
+        """What the learner is made with: the recipe's keys, and the data's own net where it names none."""
+        settings = self.recipe.settings
+        if self.recipe.augmentation == "judged":
+            settings = replace(settings, automatic=("augmentation",))
+        return settings if settings.net is not None else replace(settings, net=self.source.net)
+
+    @property
+    def augmentation(self) -> Augmentation | None:
+        """How training images are varied; None where that is judged when they arrive."""
+        if self.settings.automatic:
+            return None
+        own, word = self.source.augmentation, self.recipe.augmentation
+        return own.stronger(word) if word in STRONGER else own
+
+    @property
+    def stronger(self) -> dict[str, str]:
+        """The name of what is done to training images beyond shifts, mirroring and brightness, if anything is."""
+        word = self.augmentation.name if self.augmentation is not None else ""
+        word = self.recipe.augmentation if self.recipe.augmentation in STRONGER else word
+        return {"augmentation": word} if word else {}
+
+    @property
+    def notes(self) -> list[str]:
+        """Lines for the user about what was chosen for the data, and about keys that change nothing."""
+        chosen = [note.replace(f"net {self.source.net}", f"net {self.settings.net}") for note in self.source.notes]
+        return [*chosen, *self.settings.remarks(), *self._remark_on_allocation()]
+
+    def _remark_on_allocation(self) -> list[str]:
+        """A line where RMM's ρ are listed for another number of phases than there are."""
+        listed, phases = self.settings.memory.allocation, len(self.stream)
+        if not isinstance(listed, tuple) or len(listed) == phases:
+            return []
+        given, last = len(listed), f"{listed[-1]:g}"
+        used = (
+            f"{last} stays in force from phase {given} on"
+            if given < phases
+            else f"those after the first {phases} are not used"
+        )
+        return [f"memory.allocation lists {counted(given, 'number')} for {counted(phases, 'phase')}: {used}"]
+
+    def __reduce__(self) -> tuple[Callable[..., Plan], tuple[str, Recipe]]:
+        return make_plan, (self.name, self.recipe)  # words, of which the same plan is made elsewhere
+
+    def new_learner(self, executor: Executor | None = None) -> Learner:
+        """A learner as the recipe describes it, which has learned nothing; `executor` says where its trials run."""
+        augmentation, preprocessing = self.augmentation, self.source.preprocessing
+        around = Surroundings.of(self.settings, self.recipe.device, augmentation=augmentation, executor=executor)
+        info = named_info(self.settings.net, self.settings.seed)
+        own = info is not None and info.mean is not None  # the network's own constants, not those of the data
+        if own or augmentation is None or preprocessing is None:
+            return Learner.from_settings(self.settings, around)
+        return Learner.from_settings(self.settings, around, replace(preprocessing, augmentation=augmentation))
+
+    def restored_learner(self, state: LearnerState, executor: Executor | None = None) -> Learner:
+        """The learner that was saved in this run's folder, or is to continue in it."""
+        return Learner.from_state(state, device=self.recipe.device, executor=executor)
+
+    def images(self) -> tuple[ImageSet, ImageSet]:
+        """Training images and exam images. With `exam=dev` nothing of the test set is read."""
+        train, held_out = self._training_parts()
+        return train, held_out if held_out is not None else self.source.test()
+
+    def training_images(self) -> ImageSet:
+        """Training images alone, for a rank that examines nothing."""
+        return self._training_parts()[0]
+
+    def _training_parts(self) -> tuple[ImageSet, ImageSet | None]:
+        """What is trained on, and what `exam=dev` sets aside of it."""
+        train, held_out = self.source.train(), None
+        if self.recipe.exam == "dev":
+            train, held_out = split_for_development(train)
+        return keep_some(train, self.sizes), held_out
+
+    @cached_property
+    def sizes(self) -> dict[int, int]:
+        """At most how many training images a class has, where the recipe says it."""
+        return _wanted_sizes(self.recipe, self.stream)
+
+    def as_json(self) -> dict[str, Any]:
+        """What `reopen` needs to make the same plan again."""
+        return {
+            "name": self.name,
+            "recipe": self.recipe.model_dump(mode="json"),
+            "fingerprint": self.source.fingerprint,
+        }
+
+    def images_per_phase(self, train: ImageSet) -> list[tuple[int, int]]:
+        """About how many exemplars and new images each phase holds."""
+        return self.recipe.settings.memory.images_per_phase(self._arriving(train))
+
+    def _arriving(self, train: ImageSet) -> list[list[int]]:
+        """How many images of each of its classes arrive in a phase."""
+        sizes = torch.bincount(train.labels, minlength=len(self.source.class_names)).tolist()
+        return [[sizes[label] for label in group] for group in self.stream]
+
+    def work(self, train: ImageSet) -> list[Workload]:
+        """About how much work each phase is, tuning included."""
+        known, found = 0, list[Workload]()
+        for phase, (sizes, images) in enumerate(zip(self._arriving(train), self.images_per_phase(train), strict=True)):
+            growth, validates = Growth(known, len(sizes)), can_validate(self.settings, known, images[0], sizes)
+            found.append(planned_work(self.settings, phase, growth, *images, validates=validates))
+            known += len(sizes)
+        return found
+
+    def identity(self) -> dict[str, Any]:
+        """What two runs must have in common to share a phase 0."""
+        return {
+            "data": digest([self.source.fingerprint, str(self.sizes)]) if self.sizes else self.source.fingerprint,
+            "exam": self.recipe.exam,
+            "classes": list(self.stream.groups[0]),
+            "seed": self.recipe.seed,
+            **self.stronger,
+            **({"next group": list(self.stream.groups[:2][-1])} if self.recipe.memory.knows_increment else {}),
+        }
+
+    def default_folder(self, policy: str | None = None) -> Path:
+        """`runs/RECIPE-SETTING-N-POLICY-sSEED`; another word than the policy's, where something else is run."""
+        recipe = self.recipe
+        phases = len(self.stream) if recipe.setting == "groups" else recipe.phases
+        name = Path(self.name).stem if self.name.endswith(".toml") else self.name.replace("/", "-")
+        return Path("runs") / f"{name}-{recipe.setting}-{phases}-{policy or recipe.policy}-s{recipe.seed}"
+
+
+Opening = Callable[[str, int | None], Source]  # opens the data of this name in this size
+
+
+def _open(data: str, size: int | None) -> Source:
+    return open_source(data, size=size)
+
+
+def open_outlined(data: str, size: int | None) -> Source:
+    """Open data for an estimate: of ImageNet's data sets, which need not be here, the published numbers do."""
+    return open_source(data, size=size, outlined=True)
+
+
+def make_plan(name: str, recipe: Recipe, opening: Opening | None = None) -> Plan:
+    """Open the data and lay out the stream; every mistake in them is found here."""
+    source = (opening or _open)(recipe.data, recipe.image_size)
+    order = class_order(recipe.order, len(source.class_names))
+    uneven = _uneven_groups(recipe, len(order)) if recipe.choose else {}
+    setting, groups = uneven.get("setting", recipe.setting), uneven.get("groups", recipe.groups)
+    phases = None if setting == "groups" else recipe.phases
+    stream = make_stream(setting, order=order, phases=phases, groups=groups)
+    recipe.settings.memory.quota(len(stream.classes))
+    wanted = _wanted_sizes(recipe, stream)
+    recipe = recipe.chosen_for(_first_images(source, stream, wanted)) if recipe.choose else recipe
+    recipe = recipe.changed(**uneven) if uneven else recipe
+    return Plan(name, recipe.resolved(**_absolute_paths(recipe, source)), source, stream)
+
+
+def _uneven_groups(recipe: Recipe, classes: int) -> dict[str, Any]:
+    """The keys that split so many classes as evenly as can be, where the recipe's number of phases does not divide."""
+    phases = recipe.phases
+    if recipe.setting != "tfs" or phases is None or not 1 <= phases <= classes or classes % phases == 0:
+        return {}
+    least, larger = divmod(classes, phases)
+    return {"setting": "groups", "groups": [least + (place < larger) for place in range(phases)]}
+
+
+def _wanted_sizes(recipe: Recipe, stream: Stream) -> dict[int, int]:
+    wanted = recipe.images_per_class
+    return {} if wanted is None else class_sizes(wanted, stream.classes)
+
+
+def _first_images(source: Source, stream: Stream, wanted: Mapping[int, int]) -> ImageSet:
+    """As many blank images as the first phase has: for all that is chosen by their number and size."""
+    sizes, shape = source.outline()
+    labels = torch.tensor(
+        [label for label in stream[0] for _ in range(min(sizes[label], wanted.get(label, sizes[label])))]
+    )
+    return ImageSet(torch.zeros(1, *shape, dtype=torch.uint8).expand(len(labels), *shape), labels, labels)
+
+
+def _absolute_paths(recipe: Recipe, source: Source) -> dict[str, str]:
+    """Folders by their full path, so that a run can be resumed from anywhere."""
+    paths = {"start": recipe.start} if recipe.start is not None else {}
+    net = {"net": absolute_word(recipe.net)} if recipe.net is not None else {}
+    if isinstance(source, FolderSource | PackSource) and not _is_known_name(recipe.data):
+        paths["data"] = recipe.data
+    return {**{key: str(expand_user(path).resolve()) for key, path in paths.items()}, **net}
+
+
+def _is_known_name(data: str) -> bool:
+    """Whether a data set is opened by this name; otherwise the word is the path of a folder or of a pack."""
+    return data in (EMBEDDED, *RELEASES, *COLLECTIONS) or (is_name(data) and named_place(data) is not None)
+
+
+def plan_of_words(words: Mapping[str, Any], opening: Opening | None = None) -> Plan:
+    """The plan that was described by `Plan.as_json`, its data opened here; `fingerprint` may be that of others."""
+    return make_plan(words["name"], make_recipe(saved_recipe(words["recipe"])), opening)
+
+
+def reopen(path: Path) -> tuple[RunFolder, Plan]:
+    """The folder of a run and its plan, with the data checked to be the same."""
+    folder = RunFolder(path)
+    if not folder.exists:
+        if (path / CROSSVAL).exists():
+            raise UserError(f"{path} holds a crossval; give the same 'poise crossval' command again to continue it")
+        if some := next(iter(sorted(path.glob(f"*/{RECIPE}"))), None):
+            sweep = "or give the same 'poise sweep' command again to continue them all"
+            raise UserError(f"{path} is not a run folder, but holds some; give one, such as {some.parent}, {sweep}")
+        raise UserError(f"{path} is not a run folder; start one with 'poise run'")
+    with needed_to_resume():
+        saved = store.read_json(folder.recipe)
+    with contents_of(folder.recipe):
+        keyed({"name": text, "recipe": mapped(anything), "fingerprint": text})(saved, "")
+        _refuse_unregistered(saved["recipe"], path)
+        with fitting_together():
+            try:
+                recipe = make_recipe(saved_recipe(saved["recipe"]))
+            except UserError as error:
+                raise UserError(f"{folder.recipe}: {error}") from error
+    _refuse_vanished(recipe.data, folder)
+
+    def open_same(data: str, size: int | None) -> Source:
+        source = _open(data, size)
+        if source.fingerprint != saved["fingerprint"]:
+            raise UserError(f"the data '{data}' are not those that {path} was started with; restore them first")
+        return source
+
+    return folder, make_plan(saved["name"], recipe, open_same)
+
+
+def _refuse_unregistered(recipe: Mapping[str, Any], path: Path) -> None:
+    """Refuse the run of a method or policy that nobody registered here: it can only be the user's own."""
+    for key, known in (("method", METHODS), ("policy", tuner_names())):
+        if isinstance(word := recipe.get(key), str) and word not in known:
+            raise not_registered(f"{path} uses the {key} '{word}'")
+
+
+def not_registered(use: str) -> UserError:
+    """The error about a use of the user's own code that this command does not know."""
+    return UserError(
+        f"{use} of your own, which is not registered here; give this command through the file that registers it, with "
+        "'python FILE.py' in place of 'poise'"
+    )
+
+
+def _refuse_vanished(data: str, folder: RunFolder) -> None:
+    """Refuse data that are not where the run in this folder found them, and say how to go on."""
+    if _is_known_name(data) or expand_user(data).exists():
+        return
+    mend = f"register them ('poise data add {data} --from FOLDER')" if is_name(data) else "put them back"
+    raise UserError(
+        f"the data '{data}' of {folder.path} are not there any more; {mend}, "
+        f"or change the key data in {folder.recipe} to where they lie now"
+    )
+
+
+def refuse_other_exam(folder: RunFolder, examiner: Examiner) -> None:
+    """Refuse exam images that are not those the run in this folder was started with."""
+    saved = store.read_json(folder.recipe).get("exam_images")
+    if saved is not None and saved != examiner.fingerprint:
+        raise UserError(f"the exam images are not those {folder.path} was started with; restore them first")
+
+
+def images_by_origin(train: ImageSet) -> Lookup:
+    """From origins to images."""
+    where = torch.full((int(train.origins.max()) + 1,), -1, dtype=torch.long)
+    where[train.origins] = torch.arange(len(train))
+
+    def look_up(origins: Tensor) -> PixelStore:
+        known = bool(((origins >= 0) & (origins < len(where))).all()) and bool((where[origins] >= 0).all())
+        check(known, "the memory", "of training images", "of images that are not among them")
+        return train.store.select(where[origins])
+
+    return look_up

@@ -1,0 +1,96 @@
+"""One run on several ranks: rank 0 has the run folder and the exam; the others train with it and write nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from poise._version import __version__
+from poise.data import ImageSet
+from poise.errors import OutOfMemory
+from poise.runs.examiner import Examiner
+from poise.runs.findings import Findings
+from poise.runs.folder import Checkpoint
+from poise.runs.plan import Plan, images_by_origin
+from poise.runs.provenance import source_digest
+from poise.runs.run import Run, Running
+from poise.runs.stopping import as_many_threads
+from poise.learner import Learner, LearnerState
+from poise.meter import Meter
+from poise.training import Event, World
+
+
+def open_ranks(world: World, plan: Plan) -> None:
+    """Train as this plan says; ranks that would not compute the same (other versions, data, threads) are refused."""
+    world.synchronises = plan.recipe.batch_statistics == "synchronised"
+    world.refuse_unlike(
+        version_of_poise=__version__,
+        source_of_poise=source_digest()[:12],
+        version_of_torch=torch.__version__,
+        data_set=plan.source.fingerprint,
+        number_of_threads=torch.get_num_threads(),
+    )
+
+
+class Follower(Run):
+    """The run on another rank than the first: the same trainings after the same events, no folder and no exam."""
+
+    def starting(self) -> Running:
+        """From the beginning."""
+        prepared = self._prepare()
+        with self._open_folder():
+            return (yield from self._from_the_beginning(*prepared))
+
+    def resuming(self) -> Running:
+        """From the checkpoint that rank 0 read."""
+        assert self.world is not None
+        threads, found = self.world.broadcast(_nothing_of_its_own)
+        with self._open_folder(), as_many_threads(threads):
+            if found is None:
+                return (yield from self._from_the_beginning(*self._prepare()))
+            train, examiner = self._open_images()
+            return (yield from self._run_phases(self._restore_learner(found, train), train, examiner))
+
+    @contextmanager
+    def _open_folder(self) -> Iterator[None]:
+        try:
+            yield
+        except torch.cuda.OutOfMemoryError as error:
+            raise OutOfMemory("out of GPU memory; free some, or start again with a smaller batch") from error
+
+    def _open_images(self) -> tuple[ImageSet, Examiner]:
+        return self.plan.training_images(), _NoExaminer()
+
+    def _from_the_beginning(self, learner: Learner, train: ImageSet, examiner: Examiner) -> Running:
+        return (yield from self._run_phases(learner, train, examiner))
+
+    def _restore_learner(self, found: Checkpoint, train: ImageSet) -> Learner:
+        state = LearnerState.from_tensors(found.tensors, found.meta["learner"], lookup=images_by_origin(train))
+        self.findings = Findings.from_json(found.meta)
+        return self.plan.restored_learner(state)
+
+    def _show(self, event: Event, meter: Meter) -> None:
+        """Rank 0 does."""
+
+    def _end_phase(self, learner: Learner, phase: int, examiner: Examiner) -> None:
+        """Rank 0 does."""
+
+    def _checkpoint(self, learner: Learner) -> None:
+        """Rank 0 does."""
+
+    def _finish(self, learner: Learner) -> dict[str, Any]:
+        return {}
+
+
+class _NoExaminer(Examiner):
+    """Has no images: a follower never opens those of the exam."""
+
+    def __init__(self) -> None:
+        """Nothing is opened."""
+
+
+def _nothing_of_its_own() -> tuple[int, Checkpoint | None]:
+    raise AssertionError("only rank 0 reads the folder")

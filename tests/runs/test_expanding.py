@@ -1,0 +1,76 @@
+"""Runs with networks that grow: left and resumed in any stage, and FOSTER's compressed network examined beside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from poise.errors import Malformed
+from poise.runs import Plan, Run, RunFolder, describe_plan, reopen
+from poise.runs.contents import check_checkpoint
+from poise.journal import read_journal
+from poise.runfolder import SECONDS
+
+Plans = Callable[..., Plan]
+Outcome = Callable[[Path], tuple[dict[str, Any], bytes, bytes]]
+RECIPES = {"digits/der": {"main", "balance"}, "digits/foster": {"main", "compression"}}
+WORDS = ("groups=[2,1,1]", "epochs=2", "batch=16", "images_per_class=30")
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_left_in_any_stage_it_goes_on_to_the_same_bytes(
+    name: str, plan: Plans, outcome: Outcome, tmp_path: Path
+) -> None:
+    whole = Run(plan(*WORDS, name=name), RunFolder(tmp_path / "whole")).start()
+    events = list(read_journal(tmp_path / "whole" / "journal.jsonl"))
+    epochs = [
+        (number, event["phase"], event["stage"]) for number, event in enumerate(events) if event["event"] == "epoch"
+    ]
+    places = {(phase, stage): number for number, phase, stage in reversed(epochs) if phase}
+    assert {stage for _, stage in places} == RECIPES[name]
+    for left in sorted(places.values())[::2]:
+        folder = RunFolder(tmp_path / str(left))
+        going = Run(plan(*WORDS, name=name), folder, checkpoint_seconds=0).starting()
+        while len(list(read_journal(folder.journal.path))) <= left:
+            next(going)
+        going.close()
+        opened, reopened = reopen(folder.path)
+        assert Run(reopened, opened).resume()["curve"] == whole["curve"]
+        assert outcome(folder.path) == outcome(tmp_path / "whole")
+
+
+def test_the_compressed_network_is_examined_beside_the_one_that_predicts(plan: Plans, tmp_path: Path) -> None:
+    result = Run(plan(*WORDS, "epochs=6", name="digits/foster"), RunFolder(tmp_path / "run")).start()
+    first, *later = result["curve"]
+    assert "accuracy_compressed" not in first
+    assert all(0 < point["accuracy_compressed"] <= 100 for point in later)
+    exams = [event for event in read_journal(tmp_path / "run" / "journal.jsonl") if event["event"] == "exam"]
+    assert "hits_of_start" not in exams[0]
+    for point, exam in zip(later, exams[1:], strict=True):
+        right, images = sum(exam["hits_of_start"]["compressed"]), sum(exam["images"])
+        assert point["accuracy_compressed"] == pytest.approx(100 * right / images, abs=1e-3)
+
+
+@pytest.mark.parametrize("wrong", [{"compressed": [1]}, {"compressed": [1, -1]}, [1, 2], {"compressed": 2}])
+def test_hits_of_the_compressed_network_that_no_run_wrote_are_refused(wrong: object) -> None:
+    hits = {"classes": [0, 1], "images": [5, 5], "hits_fc": [4, 4], "hits_ncm": [3, 3]}
+    exam = {"phase": 0, "classifier": "fc", **hits, "confusion": [[0, 1, 1]]}
+    run = {"learner": {}, "actions": [{}], "stored": [{}], "seconds": dict.fromkeys(SECONDS, 0.0), "journal": 0}
+    for good in (exam, {**exam, "hits_of_start": {"compressed": [4, 2]}}):
+        check_checkpoint({**run, "exams": [good]})
+    with pytest.raises(Malformed, match="exams"):
+        check_checkpoint({**run, "exams": [{**exam, "hits_of_start": wrong}]})
+
+
+def test_other_methods_journal_what_they_always_did(reference: Path) -> None:
+    for event in read_journal(reference / "journal.jsonl"):
+        assert "hits_of_start" not in event
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_dry_run_describes_it(name: str, plan: Plans, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("poise.runs.dryrun.MEASURED_SECONDS", 0.1)
+    assert "of training at" in describe_plan(plan(*WORDS, name=name))

@@ -1,0 +1,372 @@
+"""Recipes and overrides: what they mean, and one line for every mistake."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import pytest
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from poise.data import Budget
+from poise.errors import UserError
+from poise.runs import Recipe, load_recipe, make_recipe
+from poise.methods import METHODS, Growth
+from poise.recipes import recipe_names, recipe_text
+from poise.recipes.keys import KEYS
+from poise.tuning import tuner_names
+
+#: The recipes for data of ImageNet's line.
+LARGER = ("lucir", "icarl", "podnet", "aanets", "rmm", "der", "foster")
+
+
+def refusal(name: str, *words: str) -> str:
+    with pytest.raises(UserError) as error:
+        load_recipe(name, words)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "mine.toml"
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_every_shipped_recipe_loads_and_says_in_its_first_line_what_it_is(name: str) -> None:
+    recipe = load_recipe(name)
+    assert recipe.data.removesuffix("-lucir").removesuffix("-podnet") == name.split("/", maxsplit=1)[0]
+    assert recipe_text(name).startswith("# ")
+
+
+def test_the_shipped_recipes_are_the_promised_ones() -> None:
+    promised = {f"{data}/{method}" for data in ("digits", "cifar100") for method in METHODS}
+    larger = {f"{data}/{method}" for data in ("imagenet-subset", "imagenet", "tinyimagenet") for method in LARGER}
+    assert promised | larger <= set(recipe_names())
+
+
+@pytest.mark.parametrize("data", ["imagenet-subset", "imagenet", "tinyimagenet"])
+@pytest.mark.parametrize("method", [name for name in LARGER if name not in ("der", "foster")])
+def test_on_imagenet_a_phase_has_90_epochs_and_20_images_of_a_class_are_kept(data: str, method: str) -> None:
+    recipe = load_recipe(f"{data}/{method}")
+    assert (recipe.epochs, recipe.settings.memory.per_class, recipe.order) == (90, 20, 1993)
+    steps = method in ("lucir", "icarl")
+    assert recipe.milestones == ([0.3333, 0.6666] if steps else None)
+    shaped = recipe.settings.schedule.apply_to(recipe.settings.made_method.balancing)
+    assert steps or (shaped.epochs(recipe.epochs), shaped.lr) == (20, 0.01)
+
+
+def test_the_two_subsets_of_imagenet_go_with_those_that_used_them() -> None:
+    subsets = {method: load_recipe(f"imagenet-subset/{method}").data for method in LARGER}
+    lucirs = {method for method, data in subsets.items() if data == "imagenet-subset-lucir"}
+    assert lucirs == {"lucir", "icarl", "foster"}
+    assert {subsets[method] for method in LARGER if method not in lucirs} == {"imagenet-subset-podnet"}
+
+
+def test_der_trains_half_of_the_classes_first_as_released() -> None:
+    found = dict[str, tuple[int, list[int]]]()
+    for data in ("cifar100", "imagenet-subset", "imagenet", "tinyimagenet"):
+        settings = load_recipe(f"{data}/der").settings
+        (first,) = settings.made_method.stages(Growth(0, 50))
+        epochs = first.epochs(settings.schedule.epochs)
+        rates = [settings.schedule.rate(first, epoch, epochs, 0.1) for epoch in range(epochs)]
+        assert rates[0] == 0.1, "no warm-up"
+        found[data] = epochs, [epoch for epoch in range(1, epochs) if rates[epoch] != rates[epoch - 1]]
+    assert found["cifar100"] == found["imagenet-subset"] == (200, [60, 120, 160])
+    assert found["imagenet"] == (120, [36, 72, 96])
+    assert found["tinyimagenet"][0] == 106
+
+
+def test_der_trains_later_phases_of_imagenet_subset_as_released() -> None:
+    settings = load_recipe("imagenet-subset/der").settings
+    (main,) = settings.made_method.stages(Growth(50, 10))
+    rates = [settings.schedule.rate(main, epoch, 220, 0.1) for epoch in range(220)]
+    assert rates[:3] + rates[19:21] == pytest.approx([0.005, 0.01, 0.015, 0.1, 0.1])
+    assert [epoch for epoch in range(21, 220) if rates[epoch] != rates[epoch - 1]] == [80, 140, 180, 200]
+    equal = load_recipe("imagenet-subset/der", ["setting=tfs", "options.first=warm"]).settings
+    assert equal.made_method.stages(Growth(0, 20)) == (main,)
+
+
+def test_foster_on_imagenet_says_what_it_lacks() -> None:
+    for data in ("imagenet-subset", "imagenet"):
+        assert recipe_text(f"{data}/foster").startswith("# FOSTER without AutoAugment")
+
+
+@pytest.mark.parametrize("method", sorted(METHODS))
+def test_cifar100_follows_the_schedule_of_the_paper(method: str) -> None:
+    recipe = load_recipe(f"cifar100/{method}")
+    epochs = 170 if method in ("der", "foster") else 160  # those have their own
+    assert (recipe.epochs, recipe.batch, recipe.momentum, recipe.weight_decay) == (epochs, 128, 0.9, 5e-4)
+    assert recipe.settings.memory == Budget.of(METHODS[method].own_memory)
+    assert recipe.order == 1993
+
+
+def test_overrides_are_toml_values_and_bare_words() -> None:
+    recipe = load_recipe(
+        "digits/lucir", ["setting=tfs", "phases=2", "data = cifar100", "weight_decay=1e-3", 'net="resnet32"']
+    )
+    assert (recipe.setting, recipe.phases, recipe.data, recipe.net) == ("tfs", 2, "cifar100", "resnet32")
+    assert recipe.weight_decay == 1e-3
+    assert load_recipe("digits/lucir", ["start=runs/other-run", "data=../my pictures/"]).start == "runs/other-run"
+    assert load_recipe("digits/lucir", ["order=[1,0]"]).order == [1, 0]
+    assert load_recipe("digits/lucir", ["order=podnet-1"]).order == "podnet-1"
+    assert load_recipe("digits/lucir", ["deterministic=true"]).deterministic is True
+
+
+def test_every_key_is_listed_with_its_type() -> None:
+    """What `poise recipes --keys` shows, without torch, is what recipes take (for the defaults: tests/docs)."""
+    fields = dict[str, FieldInfo]()
+    for name, field in Recipe.model_fields.items():
+        fields[name] = field
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            fields |= {f"{name}.{inner}": each for inner, each in field.annotation.model_fields.items()}
+    assert {key.name: key.kind for key in KEYS} == {
+        name: " or ".join(dict.fromkeys(kinds(field.annotation))) for name, field in fields.items()
+    } | {"memory": "whole number or text or table"}
+
+
+def kinds(annotation: Any) -> Iterator[str]:
+    """The words for a type."""
+    words = {int: "whole number", float: "number", bool: "true or false", str: "text", list: "list", dict: "table"}
+    origin = get_origin(annotation)
+    if origin in (Union, UnionType):
+        for part in get_args(annotation):
+            yield from kinds(part)
+    elif origin is Annotated:
+        yield from kinds(get_args(annotation)[0])
+    elif origin is Literal:
+        yield "text"
+    elif annotation is not NoneType:
+        yield words.get(origin or annotation, "table")
+
+
+def test_dots_reach_inside() -> None:
+    recipe = load_recipe("digits/lucir", ["action.lr=0.2", "action.classifier=ncm", "options.lambda_base=3"])
+    assert recipe.action == {"lr": 0.2, "classifier": "ncm"}
+    assert recipe.options == {"lambda_base": 3}
+
+
+def test_later_overrides_win() -> None:
+    assert load_recipe("digits/lucir", ["epochs=3", "epochs=4"]).epochs == 4
+
+
+@pytest.mark.parametrize(
+    ("words", "budget"),
+    [
+        (["memory=7"], Budget(7)),
+        (["memory.per_class=7"], Budget(7)),
+        (["memory.total=50"], Budget(None, 50)),
+        (["memory.total=50", "memory.per_class=3"], Budget(3)),
+        (["memory=20", "memory.reserve=4"], Budget(20, reserve=4)),
+        (["memory.total=50", "memory.reserve=2"], Budget(None, 50, 2)),
+        (["memory={total=60, reserve=1}"], Budget(None, 60, 1)),
+        ([], Budget(5)),
+    ],
+)
+def test_memory_is_per_class_or_in_total(words: list[str], budget: Budget) -> None:
+    assert load_recipe("digits/lucir", words).memory.budget() == budget
+
+
+def test_groups_imply_their_setting_and_another_setting_drops_them(file: Path) -> None:
+    recipe = load_recipe("digits/lucir", ["groups=[5,3,2]"])
+    assert (recipe.setting, recipe.groups) == ("groups", [5, 3, 2])
+    assert load_recipe("digits/lucir", ["groups=[[0,1],[2]]"]).groups == [[0, 1], [2]]
+    file.write_text('setting = "groups"\ngroups = [5, 5]\n')
+    assert load_recipe(str(file)).groups == [5, 5]
+    assert load_recipe(str(file), ["setting=tfs"]).groups is None
+    file.write_text("groups = [5, 5]\n")
+    assert (load_recipe(str(file)).setting, load_recipe(str(file), ["setting=tfs"]).groups) == ("groups", None)
+
+
+def test_a_file_of_ones_own_has_the_same_keys_and_defaults(file: Path) -> None:
+    file.write_text('method = "icarl"\n[memory]\ntotal = 40\n[action]\nlr = 0.05\n')
+    recipe = load_recipe(str(file), ["seed=3"])
+    assert (recipe.method, recipe.data, recipe.seed, recipe.epochs) == ("icarl", "digits", 3, 160)
+    assert recipe.memory.budget() == Budget(None, 40)
+
+
+#: Axes not in alphabetical order: a file that sorts its keys would change the arms.
+GRIDS = "space=[{lr=[0.05,0.02],feature_kd=[0.5]},{lr=[0.1],feature_kd=[0,0.3]}]"
+
+
+def test_a_space_of_several_grids_is_a_list_of_tables(file: Path) -> None:
+    file.write_text(
+        'method = "lucir"\npolicy = "grid"\n[[space]]\nlr = [0.05, 0.02]\nfeature_kd = [0.5]\n'
+        "[[space]]\nlr = [0.1]\nfeature_kd = [0, 0.3]\n"
+    )
+    recipe = load_recipe(str(file))
+    assert recipe.space == [{"lr": [0.05, 0.02], "feature_kd": [0.5]}, {"lr": [0.1], "feature_kd": [0, 0.3]}]
+    arms = [(action.lr, action["feature_kd"]) for action in recipe.settings.action_space.actions]
+    assert arms == [(0.05, 0.5), (0.02, 0.5), (0.1, 0), (0.1, 0.3), (0.1, 1.0)]  # the default comes last
+    again = load_recipe("digits/lucir", ["policy=grid", GRIDS])
+    assert again.space == recipe.space
+    assert again.settings.action_space == recipe.settings.action_space
+
+
+@pytest.mark.parametrize("policy", ["grid", "online"])
+def test_a_space_of_several_grids_survives_being_written(policy: str) -> None:
+    recipe = load_recipe("digits/lucir", [f"policy={policy}", GRIDS]).resolved()
+    written = json.loads(json.dumps(recipe.model_dump(mode="json")))
+    again = make_recipe(written)
+    assert again == recipe
+    assert again.settings == recipe.settings
+    assert again.settings.action_space.actions == recipe.settings.action_space.actions
+
+
+@pytest.mark.parametrize(
+    ("word", "line"),
+    [
+        ("space=[{lr=[0.1]},3]", "key 'space"),
+        ("space=[{lr=[0.1]},{lr=0.1}]", "key 'space"),
+        ("space=[{lr=[0.1]},{lt=[0.1]}]", "the space has an axis 'lt'"),
+        ("space=[{lr=[0.1]},{lr=[0.1,0.1]}]", "names a value twice"),
+        ("space=[{lr=[0.1]},{balance=['align']}]", "balance=align means nothing to this method"),
+    ],
+)
+def test_a_mistake_in_one_of_several_grids_is_one_line(word: str, line: str) -> None:
+    assert line in refusal("digits/lucir", "policy=grid", word)
+
+
+def test_only_online_holds_out_unevenly_and_judges_by_its_trials() -> None:
+    for policy in tuner_names():
+        trials = load_recipe("digits/lucir", [f"policy={policy}"]).settings.trials
+        assert (trials.even, trials.classifier) == ((False, "trials") if policy == "online" else (True, "full"))
+    changed = load_recipe("digits/lucir", ["policy=online", "trials.even=true", "trials.classifier=full"])
+    assert (changed.settings.trials.even, changed.settings.trials.classifier) == (True, "full")
+    assert load_recipe("digits/lucir", ["policy=exp3", "trials.even=false"]).settings.trials.even is False
+    assert "key 'trials" in refusal("digits/lucir", "policy=exp3", "trials.even=some")
+
+
+@pytest.mark.parametrize(
+    ("word", "line"),
+    [
+        ("epoch=3", "unknown key 'epoch'; did you mean 'epochs'?"),
+        ("memory.totl=3", "unknown key 'memory.totl'; did you mean 'memory.total'?"),
+        ("memory.x=3", "unknown key 'memory.x'; known: memory.after_phase_0, memory.allocation, "),
+        ("trials=3", "key 'trials': must be a table, not 3"),
+        ("options=[3]", "key 'options': must be a table, not [3]"),
+        ("trials.epochs=3", "unknown key 'trials.epochs'; known: trials.balance_length, "),
+        ("setting=tsf", "unknown setting 'tsf'; did you mean 'tfs'?"),
+        ("exam=tst", "unknown exam 'tst'; did you mean 'test'?"),
+        ("method=icral", "unknown method 'icral'; did you mean 'icarl'?"),
+        ("policy=fixde", "unknown policy 'fixde'; did you mean 'fixed'?"),
+        ("precision=fp23", "unknown precision 'fp23'; did you mean 'fp32'?"),
+        ("action.feature=1", "unknown action axis 'feature'"),
+        ("action.lr=fast", "must be a number"),
+        ("action.classifier=fcc", "did you mean 'fc'?"),
+        ("action=5", "key 'action'"),
+        ("options.lamda_base=5", "did you mean 'lambda_base'?"),
+        ("epochs=0", "key 'epochs': must be greater than or equal to 1, not 0"),
+        ("epochs=many", "key 'epochs': must be a whole number, not 'many'"),
+        ("deterministic=yes", "key 'deterministic': must be true or false, not 'yes'"),
+        ("lr=0.1", "unknown key 'lr'; the learning rate is action.lr, that of phase 0 first_lr"),
+        ("safe=1", "unknown key 'safe'; did you mean 'policy_options.safe'?"),
+        ("adjustment=1", "unknown key 'adjustment'; did you mean 'action.adjustment'?"),
+        ("total=40", "unknown key 'total'; did you mean 'memory.total'?"),
+        ("method=iCaRL", "unknown method 'iCaRL'; did you mean 'icarl'?"),
+        ("tune=none", "key 'tune' cannot be set to none; leave it out"),
+        ("tune=[kd,lr]", "the value of 'tune' is not TOML: '[kd,lr]'; close every bracket and put each word in quot"),
+        ("net=mine.py", "net mine.py: say which function or class of this file makes the network: net=mine.py:NAME"),
+        ("groups=[2,1", "the value of 'groups' is not TOML: '[2,1'"),
+        ("tune=3", "key 'tune': 3 cannot be used; give a list of kinds, e.g."),
+        ("space={lr=0.1}", "key 'space': 0.1 in {'lr': 0.1} cannot be used; give a name such as paper, or a grid"),
+        ("memory=none", "key 'memory': 'none' cannot be used; give the number of images kept of each class (0: none)"),
+        ("order=1.5", "key 'order': 1.5 cannot be used; give a seed, a name such as sorted, or a list of all classes"),
+        ("order=2024-01-01", "key 'order': 2024-01-01 cannot be used; give a seed, a name such as sorted"),
+        ("order=[1,2024-01-01T10:30:00]", "key 'order': 2024-01-01T10:30:00 in [1, 2024-01-01T10:30:00] cannot"),
+        ("epochs=10:30:00", "key 'epochs': must be a whole number, not 10:30:00"),
+        ("epochs.main=3", "key 'epochs'"),
+        ("batch=1", "key 'batch'"),
+        ("seed=-1", "key 'seed'"),
+        ("momentum=1", "key 'momentum'"),
+        ("weight_decay=inf", "key 'weight_decay'"),
+        ("first_lr=inf", "key 'first_lr'"),
+        ("first_lr=0", "key 'first_lr'"),
+        ("memory=-1", "memory.per_class=-1 must be a whole number, at least 0"),
+        ("memory=lots", "key 'memory'"),
+        ("memory.per_class=lots", "key 'memory.per_class'"),
+        ("memory.reserve=5", "below memory.per_class"),
+        ("setting=groups", "setting=groups needs groups"),
+        ("groups=five", "key 'groups"),
+        ("groups=[[0,1],2]", "key 'groups': [0, 1] in [[0, 1], 2] cannot be used; give either sizes of groups"),
+        ("images_per_class=few", "key 'images_per_class"),
+        ("lucir", "'lucir' is not key=value"),
+        ("digits/lucir epochs=1", "is more than one key=value; give each as a word of its own, the recipe before it"),
+        ("data=['a']", "key 'data': must be text, in quotation marks, not ['a']"),
+        ("epochs=", "is not key=value"),
+        ("=3", "is not key=value"),
+        (".=3", "unknown key ''"),
+    ],
+)
+def test_a_mistake_in_an_override_is_one_line(word: str, line: str) -> None:
+    assert line in refusal("digits/lucir", word)
+
+
+@pytest.mark.parametrize("name", ["2024", "2024-01-15", "1e3", "true", "10:30:00", "007"])
+def test_the_name_of_a_folder_may_look_like_a_number_or_a_date(name: str) -> None:
+    recipe = load_recipe("digits/lucir", [f"data={name}", f"start={name}"])
+    assert (recipe.data, recipe.start) == (name, name)
+
+
+@pytest.mark.parametrize("words", ["setting=tfs", {"setting": "tfs"}, [3]])
+def test_overrides_that_are_no_list_of_texts_are_refused(words: Any) -> None:
+    with pytest.raises(UserError, match="must be a list of texts, such as"):
+        load_recipe("digits/lucir", words)
+
+
+def test_groups_with_another_setting_are_refused() -> None:
+    assert "groups goes with setting=groups" in refusal("digits/lucir", "setting=tfs", "groups=[2,2]")
+
+
+def test_an_unknown_recipe_gets_the_nearest_one() -> None:
+    assert "did you mean 'digits/lucir'?" in refusal("digits/lucri")
+    assert refusal("something else").endswith("see 'poise recipes' for the shipped ones")
+    assert "cannot be read (No such file or directory)" in refusal("nowhere.toml")
+
+
+def test_a_part_of_a_name_gets_all_recipes_that_have_it() -> None:
+    assert "did you mean one of cifar100/lucir, digits/lucir, imagenet" in refusal("LUCIR")
+    assert "did you mean one of digits/aanets, digits/der, digits/finetune, " in refusal("digits")
+
+
+def test_a_path_that_is_no_recipe_file_says_what_it_is(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(file.parent)
+    file.write_text("epochs = 1")
+    assert "did you mean the file 'mine.toml'?" in refusal("mine")
+    file.rename("mine.txt")
+    assert "the name of a recipe file must end in .toml" in refusal("mine.txt")
+    Path("run").mkdir()
+    Path("run/recipe.json").write_text("{}")
+    assert refusal("run") == "run is a run folder, not a recipe; continue it with 'poise resume run'"
+    assert "see 'poise recipes'" in refusal("with\0zero")
+    Path("photos").mkdir()
+    Path("digits").mkdir()
+    assert "poise run folder data=photos" in refusal("photos")
+    assert "did you mean one of digits/aanets" in refusal("digits")
+
+
+def test_a_byte_order_mark_is_read_over(file: Path) -> None:
+    file.write_bytes(b'\xef\xbb\xbfmethod = "icarl"\n')
+    assert recipe_text(str(file)) == 'method = "icarl"\n'
+    assert load_recipe(str(file)).method == "icarl"
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16"])
+def test_a_file_in_another_encoding_is_one_line_that_says_so(file: Path, encoding: str) -> None:
+    file.write_bytes('data = "Blätter"\n'.encode(encoding))
+    assert refusal(str(file)) == f"recipe file {file} is not in UTF-8; save it in that encoding"
+
+
+def test_a_broken_file_is_named(file: Path) -> None:
+    file.write_text("epochs = \n")
+    assert f"recipe {file} is not TOML" in refusal(str(file))
+    file.write_text("epohcs = 3\n")
+    assert "did you mean 'epochs'?" in refusal(str(file))
+    file.write_bytes(b"\xff\xfe\x00")
+    assert "is not in UTF-8" in refusal(str(file))
+    file.write_text('setting = "tfs"\ngroups = [2, 2]\n')
+    assert "setting=groups" in refusal(str(file))

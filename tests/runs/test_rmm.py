@@ -1,0 +1,189 @@
+"""Runs with RMM's memory: what is reported, killed and resumed, one phase 0 for several rules."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from poise import Budget, UserError
+from poise.runs import Plan, Run, RunFolder, load_recipe, make_plan, reopen
+from poise.runs.progress import Quiet
+from poise.meter import Done
+from poise.report import comparison_table, run_of_result, run_table
+from poise.training import Event
+
+Plans = Callable[..., Plan]
+Outcome = Callable[[Path], tuple[dict[str, Any], bytes, bytes]]
+SHORT = ("epochs=1", "batch=64")  # as in `plan`
+STREAM = "groups=[3,2,2]"
+TRYING = (
+    *("policy=race", "space={allocation=[0.0,0.9]}", "trials.environment=lookahead"),
+    *("images_per_class=40", "batch=16"),
+)
+
+
+class Killer(Quiet):
+    """Stands for a kill: raises at the n-th event."""
+
+    def __init__(self, number: int) -> None:
+        self.left = number
+
+    def event(self, event: Event, done: Done) -> None:
+        self.left -= 1
+        if not self.left:
+            raise KeyboardInterrupt
+
+
+@pytest.fixture
+def rmm(plan: Plans) -> Plans:
+    def made(*words: str) -> Plan:
+        return plan(STREAM, *words, name="digits/rmm")
+
+    return made
+
+
+def test_the_images_stored_and_held_are_beside_the_accuracy(rmm: Plans, tmp_path: Path) -> None:
+    results = {}
+    for knows in (False, True):
+        words = ("memory.knows_increment=true",) if knows else ()
+        results[knows] = Run(rmm(*words), RunFolder(tmp_path / str(knows))).start()
+        held = [(point["held_images"], point["budget_images"]) for point in results[knows]["curve"]]
+        assert any(most > budget for most, budget in held) is knows
+        assert held[0][0] == held[0][1]
+    first, second, last = results[False]["curve"]
+    assert first["stored_images"] > 3 * 50
+    assert 5 * 5 < second["stored_images"] < first["stored_images"]
+    assert last["held_images"] == last["budget_images"]
+    table = run_table(run_of_result(results[False]))
+    assert f"{last['held_images']} of {last['budget_images']}" in table
+    assert "knows increment" not in table
+    assert f"(aanets+rmm, groups 3: {first['stored_images'] / 3:.0f} of each class instead of 5)" in table
+    assert "cuts them when phase 1 arrives" in table
+    assert "told how many images come next" in run_table(run_of_result(results[True]))
+    both = comparison_table([*map(run_of_result, results.values())])
+    assert "fixed (knows increment)" in both
+    assert "fixed (more after phase 0)" in both
+    assert both.count("cuts them when phase 1 arrives") == 1
+    assert "stored  held" in both
+
+
+def test_results_of_before_are_still_shown(reference: Path) -> None:
+    result = json.loads((reference / "result.json").read_text())
+    for point in result["curve"]:
+        del point["held_images"], point["budget_images"]
+    assert "– of –" in run_table(run_of_result(result))
+    assert " – " in comparison_table([run_of_result(result)])
+
+
+@pytest.mark.parametrize("number", [9, 14, 20])
+def test_killed_anywhere_and_resumed_it_gives_the_same_bytes(
+    number: int, rmm: Plans, outcome: Outcome, whole: Path, tmp_path: Path
+) -> None:
+    plan = rmm(*TRYING)
+    with pytest.raises(KeyboardInterrupt):
+        Run(plan, RunFolder(tmp_path / "run"), (Killer(number),), checkpoint_seconds=0).start()
+    folder, again = reopen(tmp_path / "run")
+    Run(again, folder).resume()
+    assert outcome(tmp_path / "run") == outcome(whole)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run that tries allocations and that nobody disturbed."""
+    folder = tmp_path_factory.mktemp("rmm") / "run"
+    Run(make_plan("digits/rmm", load_recipe("digits/rmm", [*SHORT, STREAM, *TRYING])), RunFolder(folder)).start()
+    return folder
+
+
+def test_a_phase_0_is_shared_where_the_memory_after_it_is_the_same(plan: Plans, rmm: Plans, tmp_path: Path) -> None:
+    Run(plan(STREAM, name="digits/aanets"), RunFolder(tmp_path / "plain"), until=1).start()
+    start = f"start={tmp_path / 'plain'}"
+    plain = "memory.after_phase_0=plain"
+    result = Run(rmm(start, plain), RunFolder(tmp_path / "rmm")).start()
+    assert result["curve"][0]["held_images"] == result["curve"][0]["budget_images"] > 0
+    for words, why in {
+        (): r"kept 15 images after phase 0 \(5 per class\) and .*RMM, ρ = 0.8.*, or set memory.after_phase_0=plain$",
+        ("memory.knows_increment=true",): "RMM as released.* start from a run with this memory, or leave start out$",
+        (plain, "memory.per_class=4"): r"keeps others \(4 per class\)",
+    }.items():
+        with pytest.raises(UserError, match=why):
+            Run(rmm(start, *words), RunFolder(tmp_path / "refused")).start()
+        assert not RunFolder(tmp_path / "refused").exists
+
+
+def test_a_phase_0_of_rmm_is_shared_by_its_share_and_not_with_plain_runs(
+    plan: Plans, rmm: Plans, tmp_path: Path
+) -> None:
+    Run(rmm(), RunFolder(tmp_path / "first"), until=1).start()
+    start = f"start={tmp_path / 'first'}"
+    words = "memory.allocation=[0.8,0.1]"
+    later = Run(rmm(words, start), RunFolder(tmp_path / "later")).start()
+    whole = Run(rmm(words), RunFolder(tmp_path / "whole")).start()
+    assert later["curve"] == whole["curve"]
+    with pytest.raises(UserError, match=r"RMM, ρ = 0\.8.* keeps others \(5 per class, RMM, ρ = 0\.5\)"):
+        Run(rmm(start, "memory.allocation=0.5"), RunFolder(tmp_path / "half")).start()
+    with pytest.raises(UserError, match=r"keeps others \(5 per class\);"):
+        Run(plan(STREAM, start, name="digits/aanets"), RunFolder(tmp_path / "plain")).start()
+
+
+def test_a_folder_written_before_there_was_the_key_goes_on_by_its_own_rule(
+    rmm: Plans, outcome: Outcome, tmp_path: Path
+) -> None:
+    plain = "memory.after_phase_0=plain"
+    Run(rmm(plain), RunFolder(tmp_path / "whole")).start()
+    with pytest.raises(KeyboardInterrupt):
+        Run(rmm(plain), RunFolder(tmp_path / "run"), (Killer(5),), checkpoint_seconds=0).start()
+    saved = json.loads((tmp_path / "run" / "recipe.json").read_text())
+    assert saved["recipe"]["memory"].pop("after_phase_0") == "plain"
+    (tmp_path / "run" / "recipe.json").write_text(json.dumps(saved))
+    folder, again = reopen(tmp_path / "run")
+    assert not folder.difference(rmm(plain).as_json())
+    assert "memory=" in folder.difference(rmm().as_json())
+    Run(again, folder).resume()
+    assert outcome(tmp_path / "run") == outcome(tmp_path / "whole")
+
+
+def test_a_released_phase_0_is_shared_only_where_the_same_comes_next(rmm: Plans, tmp_path: Path) -> None:
+    told = "memory.knows_increment=true"
+    Run(rmm(told, "groups=[[0,1],[2],[3]]"), RunFolder(tmp_path / "first"), until=1).start()
+    start = f"start={tmp_path / 'first'}"
+    with pytest.raises(UserError, match="another next group"):
+        Run(rmm(told, start, "groups=[[0,1],[2,3]]"), RunFolder(tmp_path / "other")).start()
+    Run(rmm(told, start, "groups=[[0,1],[2],[4]]"), RunFolder(tmp_path / "same"), until=2).start()
+
+
+def test_what_a_recipe_says_of_it() -> None:
+    recipe = load_recipe("digits/rmm")
+    shares = (0.8, 0.8, 0.6, 0.6, 0.6, 0.6)
+    assert recipe.memory.budget() == Budget(5, rule="rmm", allocation=shares)
+    assert load_recipe("cifar100/rmm").memory.budget() == Budget(20, rule="rmm", allocation=shares)
+    longer = (*[0.7] * 10, *[0.8] * 5, *[0.9] * 11)
+    assert load_recipe("cifar100/rmm-25").memory.budget() == Budget(20, rule="rmm", allocation=longer)
+    assert load_recipe("digits/rmm", ["memory.allocation=0.5"]).memory.budget().rho(3) == 0.5
+    plain = load_recipe("digits/lucir").model_dump(mode="json")["memory"]
+    assert plain == {"per_class": 5, "total": None, "reserve": 0}  # as it always was written
+    with pytest.raises(UserError, match=r"memory\.rule=rmm"):
+        load_recipe("digits/lucir", ["policy=race", "space={allocation=[0.1,0.5]}"])
+    with pytest.raises(UserError, match=r"did you mean 'memory\.allocation'"):
+        load_recipe("digits/rmm", ["memory.alocation=0.5"])
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (
+            ("setting=tfs", "phases=10"),
+            "memory.allocation lists 6 numbers for 10 phases: 0.6 stays in force from phase 6 on",
+        ),
+        ((STREAM,), "memory.allocation lists 6 numbers for 3 phases: those after the first 3 are not used"),
+        (("phases=5",), None),
+        ((STREAM, "memory.allocation=0.5"), None),
+    ],
+)
+def test_shares_for_another_number_of_phases_are_said_aloud(words: tuple[str, ...], line: str | None) -> None:
+    notes = make_plan("digits/rmm", load_recipe("digits/rmm", ("order=sorted", *words))).notes
+    assert [note for note in notes if "allocation" in note] == ([line] if line else [])

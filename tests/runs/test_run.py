@@ -1,0 +1,525 @@
+"""A run from end to end: its folder, its result, and what two runs have in common."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from poise import Learner, store
+from poise.data import make_stream
+from poise.data.packing import Packing
+from poise.data.sources import ArraySource, DigitsSource, add_source
+from poise.errors import UserError
+from poise.runs import Plan, Run, RunFolder, TensorBoard, load_recipe, make_plan, make_recipe, reopen
+from poise.runs.dryrun import plan_cost
+from poise.runs.plan import plan_of_words
+from poise.journal import read_journal
+from poise.learner import Speed, judging_work
+from poise.training import DefaultsChosen
+
+Plans = Callable[..., Plan]
+Outcome = Callable[[Path], tuple[dict[str, Any], bytes, bytes]]
+
+KEYS = [
+    *("format", "recipe", "data", "method", "policy", "resolved_policy", "setting", "phases", "order", "memory"),
+    *("epochs", "space", "exam", "seed", "average_accuracy", "average_accuracy_after_phase_0", "last_accuracy"),
+    *("average_forgetting", "backward_transfer", "accuracy_matrix", "seconds", "curve", "digest"),
+]
+
+
+@pytest.fixture
+def result(reference: Path) -> dict[str, Any]:
+    return dict(json.loads((reference / "result.json").read_bytes()))
+
+
+def test_the_result_has_the_promised_keys(result: dict[str, Any]) -> None:
+    assert list(result) == KEYS
+    assert set(result["seconds"]) == {"train", "policy", "evaluate", "total", "phase_0"}
+    assert 0 < result["seconds"]["phase_0"] < result["seconds"]["total"]
+    promised = {"phase", "classes", "accuracy", "accuracy_fc", "accuracy_ncm", "action"}
+    assert all(promised <= set(point) for point in result["curve"])
+    assert (result["recipe"], result["data"], result["method"]) == ("digits/lucir", "digits", "lucir")
+    assert (result["setting"], result["phases"], result["epochs"], result["exam"]) == ("groups", 3, 1, "test")
+    assert [point["classes"] for point in result["curve"]] == [2, 3, 4]
+    assert [point["stored_images"] for point in result["curve"]] == [10, 15, 20]
+
+
+def test_the_average_includes_phase_0(result: dict[str, Any]) -> None:
+    accuracies = [point["accuracy"] for point in result["curve"]]
+    assert result["average_accuracy"] == pytest.approx(np.mean(accuracies), abs=1e-3)
+    assert result["average_accuracy_after_phase_0"] == pytest.approx(np.mean(accuracies[1:]), abs=1e-3)
+    assert result["last_accuracy"] == accuracies[-1]
+
+
+def test_the_last_row_of_the_accuracy_matrix_is_the_last_exam(result: dict[str, Any]) -> None:
+    matrix, sizes = result["accuracy_matrix"], (2, 1, 1)  # the digits' classes have about the same number of images
+    assert [len(row) for row in matrix] == [1, 2, 3]
+    assert matrix[0] == [result["curve"][0]["accuracy"]]
+    assert np.average(matrix[-1], weights=sizes) == pytest.approx(result["last_accuracy"], abs=1)
+    moved = [last - matrix[phase][phase] for phase, last in enumerate(matrix[-1][:-1])]
+    assert result["backward_transfer"] == pytest.approx(np.mean(moved), abs=1e-3)
+
+
+def test_the_model_in_the_folder_predicts_what_the_last_exam_counted(reference: Path, result: dict[str, Any]) -> None:
+    learner = Learner.load(reference / "model.safetensors")
+    seen = DigitsSource().test().of_labels([int(label) for label in learner.classes_])
+    names = [str(label) for label in seen.labels.tolist()]
+    assert 100 * learner.score(seen.pixels, names) == pytest.approx(result["last_accuracy"], abs=1e-3)
+    with pytest.raises(UserError, match="without its memory"):
+        learner.partial_fit(seen.pixels, seen.labels)
+
+
+def test_the_journal_tells_every_phase_in_order(reference: Path) -> None:
+    events = list(read_journal(reference / "journal.jsonl"))
+    assert [event["event"] for event in events] == ["phase", "action", "epoch", "stage", "learned", "exam"] * 3
+    assert [event["phase"] for event in events] == [0] * 6 + [1] * 6 + [2] * 6
+    assert [event["memory_images"] for event in events if event["event"] == "phase"] == [0, 10, 15]
+    assert not any(word in json.dumps(events) for word in ("second", "time", "date"))
+
+
+def test_what_belongs_to_the_machine_is_kept_apart(reference: Path) -> None:
+    machine = json.loads((reference / "machine.json").read_bytes())
+    promised = {"command", "folder", "hardware", "versions", "threads", "started", "finished", "resumes"}
+    assert promised <= set(machine)
+    assert machine["threads"] == 1
+    assert machine["exact_resume"] is True
+    assert machine["finished"] >= machine["started"]
+
+
+def test_every_json_file_has_a_format_version(reference: Path) -> None:
+    for name in ("recipe.json", "result.json", "machine.json"):
+        assert json.loads((reference / name).read_bytes())["format"] == 1
+
+
+def test_no_file_of_a_run_folder_contains_training_images(reference: Path) -> None:
+    pixels = DigitsSource().train().pixels
+    files = [path.read_bytes() for path in reference.rglob("*.safetensors")]
+    assert len(files) == 4
+    assert not any(image.numpy().tobytes() in content for image in pixels[:50] for content in files)
+
+
+def test_the_same_run_twice_is_the_same_bytes(reference: Path, plan: Plans, outcome: Outcome, tmp_path: Path) -> None:
+    Run(plan(), RunFolder(tmp_path / "again")).start()
+    assert outcome(tmp_path / "again") == outcome(reference)
+    text = [(folder / "result.json").read_text() for folder in (reference, tmp_path / "again")]
+    lines = [[line for line in one.splitlines() if not _is_seconds(line)] for one in text]
+    assert lines[0] == lines[1]
+
+
+def _is_seconds(line: str) -> bool:
+    names = ("train", "policy", "evaluate", "total", "phase_0", "digest")
+    return line.split(":", maxsplit=1)[0].strip().strip('"') in names
+
+
+def test_another_seed_is_another_run(reference: Path, plan: Plans, outcome: Outcome, tmp_path: Path) -> None:
+    Run(plan("seed=1"), RunFolder(tmp_path / "other")).start()
+    ours, theirs = outcome(reference), outcome(tmp_path / "other")
+    assert ours[1] != theirs[1]
+    assert ours[2] != theirs[2]
+
+
+def test_what_comes_later_changes_nothing_before_it(reference: Path, plan: Plans, tmp_path: Path) -> None:
+    Run(plan("groups=[2,1]"), RunFolder(tmp_path / "short")).start()
+    short, long = ((folder / "journal.jsonl").read_bytes() for folder in (tmp_path / "short", reference))
+    assert long.startswith(short)
+
+
+def test_auto_is_recorded_as_what_it_became(plan: Plans, tmp_path: Path) -> None:
+    words = ("action.classifier=auto", "memory=6", "memory.reserve=2")
+    found = Run(plan(*words), RunFolder(tmp_path / "auto")).start()
+    assert found["curve"][0]["action"]["classifier"] == "fc"
+    assert all(point["action"]["classifier"] in ("fc", "ncm") for point in found["curve"])
+    assert found["resolved_policy"]["action"]["classifier"] == "auto"
+    for point in found["curve"]:
+        assert point["accuracy"] == point[f"accuracy_{point['action']['classifier']}"]
+    assert found["memory"] == {"per_class": 6, "reserve": 2}
+
+
+# Starting from another run ------------------------------------------------------------------------------------------
+
+
+def test_start_shares_phase_0(reference: Path, plan: Plans, outcome: Outcome, tmp_path: Path) -> None:
+    same = Run(plan(f"start={reference}"), RunFolder(tmp_path / "same")).start()
+    assert same["curve"] == outcome(reference)[0]["curve"]
+    assert outcome(tmp_path / "same")[2] == outcome(reference)[2]
+    other = Run(plan(f"start={reference}", "action.feature_kd=0"), RunFolder(tmp_path / "other")).start()
+    assert other["curve"][0] == same["curve"][0]
+    assert other["curve"][1] != same["curve"][1]
+
+
+def test_a_phase_0_of_an_older_format_is_refused(plan: Plans, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    older = RunFolder(tmp_path / "older")
+    older.path.mkdir()
+    with monkeypatch.context() as before:
+        before.setattr(store, "FORMAT", 1)
+        store.write_tensors(older.phase_0, {}, {}, kind="phase 0")
+    with pytest.raises(UserError, match=r"^[^\n]*phase-0.safetensors has format 1, this poise reads 2; [^\n]*$"):
+        Run(plan(f"start={older.path}"), RunFolder(tmp_path / "run")).start()
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_classifier_of_phase_0_is_that_of_the_run_that_starts(plan: Plans, tmp_path: Path) -> None:
+    icarl = Run(plan(name="digits/icarl"), RunFolder(tmp_path / "icarl")).start()
+    lwf = Run(plan(f"start={tmp_path / 'icarl'}", name="digits/lwf"), RunFolder(tmp_path / "lwf")).start()
+    assert icarl["curve"][0]["action"]["classifier"] == "ncm"
+    assert lwf["curve"][0]["action"]["classifier"] == "fc"
+    assert lwf["curve"][0]["accuracy"] == icarl["curve"][0]["accuracy_fc"]
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "line"),
+    [
+        (("seed=1",), "digits/lucir", "has another seed"),
+        (("exam=dev",), "digits/lucir", "has another exam"),
+        (("order=sorted",), "digits/lucir", "has other classes"),
+        ((), "digits/icarl", "they must agree"),
+        (("net=resnet32",), "digits/lucir", "they must agree"),
+        (("memory=6",), "digits/lucir", "keeps others .6 per class.; start from a run with this memory"),
+    ],
+)
+def test_start_refuses_what_does_not_fit(
+    words: tuple[str, ...], name: str, line: str, reference: Path, plan: Plans, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=line) as error:
+        Run(plan(f"start={reference}", *words, name=name), RunFolder(tmp_path / "run")).start()
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_start_refuses_other_data_and_folders_without_phase_0(reference: Path, plan: Plans, tmp_path: Path) -> None:
+    train = DigitsSource().train()
+    source = ArraySource(255 - train.pixels, train.labels)
+    recipe = make_recipe({"net": "small", "memory": 5, "exam": "test"}, ["groups=[2,1]", f"start={reference}"])
+    job = Plan("other", recipe, source, make_stream("groups", order=(4, 2, 7), groups=[2, 1]))
+    with pytest.raises(UserError):
+        Run(job, RunFolder(tmp_path / "run")).start()
+    with pytest.raises(UserError, match="finished phase 0"):
+        Run(plan(f"start={tmp_path}"), RunFolder(tmp_path / "run")).start()
+    assert not (tmp_path / "run").exists()
+
+
+# The folder ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_folder_is_never_overwritten(reference: Path, plan: Plans, outcome: Outcome) -> None:
+    before = outcome(reference)
+    with pytest.raises(UserError, match=r"holds another run \(seed=0\); choose another"):
+        Run(plan("seed=1"), RunFolder(reference)).start()
+    assert outcome(reference) == before
+
+
+def test_files_of_the_user_are_not_overwritten(plan: Plans, tmp_path: Path) -> None:
+    (tmp_path / "lock").write_text("mine")
+    (tmp_path / "model.safetensors").write_text("mine")
+    with pytest.raises(UserError, match="holds files of another run"):
+        Run(plan(), RunFolder(tmp_path)).start()
+    assert (tmp_path / "lock").read_text() == (tmp_path / "model.safetensors").read_text() == "mine"
+
+
+def test_a_folder_of_run_folders_does_not_become_one(plan: Plans, tmp_path: Path) -> None:
+    cell = tmp_path / "sweep" / "seed=0"
+    cell.mkdir(parents=True)
+    (cell / "recipe.json").write_text("{}")
+    job = Run(plan(), RunFolder(tmp_path / "sweep"))
+    with pytest.raises(UserError, match="sweep holds run folders, such as seed=0; choose another --out"):
+        job.state()
+    with pytest.raises(UserError, match="holds run folders"):
+        job.start()
+    assert not (tmp_path / "sweep" / "recipe.json").exists()
+    assert Run(plan(), RunFolder(tmp_path / "sweep" / "seed=1")).state() == "new"
+
+
+def test_what_is_left_of_another_run_is_not_mixed_in(reference: Path, plan: Plans, tmp_path: Path) -> None:
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    newest = sorted((reference / "checkpoints").iterdir())[-1]
+    (tmp_path / "run" / "checkpoints" / newest.name).write_bytes(newest.read_bytes())
+    with pytest.raises(UserError, match="choose another --out"):
+        Run(plan(), RunFolder(tmp_path / "run")).start()
+
+
+def test_two_checkpoints_are_kept(reference: Path) -> None:
+    assert len(list((reference / "checkpoints").iterdir())) == 2
+
+
+def test_the_default_folder_names_the_run(plan: Plans) -> None:
+    tfs = make_plan("digits/lucir", load_recipe("digits/lucir", ["setting=tfs", "seed=7"]))
+    assert tfs.default_folder() == Path("runs/digits-lucir-tfs-5-fixed-s7")
+    assert plan().default_folder() == Path("runs/digits-lucir-groups-3-fixed-s0")
+
+
+def test_a_memory_that_will_be_too_small_is_refused_before_anything_is_learned(plan: Plans) -> None:
+    with pytest.raises(UserError, match=r"memory.total=3 leaves 0 images for each of 4 classes.*use at least 4"):
+        plan("memory.total=3")
+
+
+@pytest.mark.parametrize("word", ["net=resnet23", "device=cuda:99", "precision=tf32", "device=meta"])
+def test_a_refused_run_leaves_no_folder(word: str, plan: Plans, tmp_path: Path) -> None:
+    with pytest.raises(UserError):
+        Run(plan(word), RunFolder(tmp_path / "run")).start()
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_recipe_file_that_lost_its_keys_is_damage_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "recipe.json").write_text('{"format": 1}')
+    with pytest.raises(Exception, match="is not as poise writes it: name is missing; restore it"):
+        reopen(tmp_path)
+
+
+def test_tensorboard_gets_the_scalars(plan: Plans, tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    folder = RunFolder(tmp_path / "run")
+    result = Run(plan("groups=[2,1]"), folder, [TensorBoard(folder.path)]).start()
+    events = EventAccumulator(str(tmp_path / "run" / "tensorboard")).Reload()
+    assert {"accuracy/counted", "accuracy/fc", "accuracy/ncm"} <= set(events.Tags()["scalars"])
+    counted = [point.value for point in events.Scalars("accuracy/counted")]
+    assert counted == pytest.approx([point["accuracy"] for point in result["curve"]], abs=1e-3)
+    assert len(events.Scalars("phase-0/main/loss")) == 1
+
+
+def test_tensorboard_of_a_refused_run_writes_nothing(plan: Plans, tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    folder = RunFolder(tmp_path / "run")
+    with pytest.raises(UserError):
+        Run(plan("device=cuda:99"), folder, [TensorBoard(folder.path)]).start()
+    assert not folder.path.exists()
+
+
+# CIFAR-100 ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.cifar100
+def test_cifar100_works_end_to_end_on_a_cpu(tmp_path: Path) -> None:
+    words = ["groups=[2,2]", "epochs=1", "images_per_class=100", "batch=16", "device=cpu"]
+    plan = make_plan("cifar100/lucir", load_recipe("cifar100/lucir", words))
+    result = Run(plan, RunFolder(tmp_path / "run")).start()
+    assert plan.stream.classes == (68, 56, 78, 8)
+    assert [point["classes"] for point in result["curve"]] == [2, 4]
+    assert [point["stored_images"] for point in result["curve"]] == [40, 80]
+    assert result["curve"][0]["accuracy"] > 50
+
+
+def test_a_network_that_the_method_cannot_use_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    file = tmp_path / "flat.py"
+    layers = "nn.Conv2d(3, 6, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()"
+    file.write_text(f"from torch import nn\ndef make():\n    return nn.Sequential({layers})\n")
+    words = [f"net={file}:make", "epochs=1", "policy=fixed"]
+    folder = tmp_path / "run"
+    refused = make_plan("digits/podnet", load_recipe("digits/podnet", words))
+    with pytest.raises(UserError, match="podnet compares maps, but your net returns none"):
+        Run(refused, RunFolder(folder)).start()
+    assert not folder.exists()
+    learned = make_plan("digits/lucir", load_recipe("digits/lucir", [*words, "groups=[2,2]"]))
+    assert Run(learned, RunFolder(folder)).start()["phases"] == 2
+
+
+@pytest.mark.parametrize(("every", "tuned"), [(1, [0, 2, 2, 2, 2]), (2, [0, 2, 0, 2, 0]), (3, [0, 2, 0, 0, 2])])
+def test_planned_work_counts_the_phases_that_are_tuned_and_no_others(every: int, tuned: list[int]) -> None:
+    words = ["setting=tfs", "policy=grid", "space={lr=[0.1,0.05]}", f"policy_options.every={every}"]
+    plan = make_plan("digits/lucir", load_recipe("digits/lucir", words))
+    work = plan.work(plan.images()[0])
+    assert [each.trials for each in work] == tuned
+    assert [each.tuning > 0 for each in work] == [trials > 0 for trials in tuned]
+
+
+def test_exams_and_looking_at_what_is_kept_are_a_part_of_what_a_run_costs() -> None:
+    words = ["groups=[2,2]", "images_per_class=10", "memory=5", "policy=fixed"]
+    plan = make_plan("digits/lucir", load_recipe("digits/lucir", words))
+    (train, exam), learner, speed = plan.images(), plan.new_learner(), Speed(training=3.0)  # a pass forward: 1 s
+    images = train, exam.first_of_each_label(7)
+    cost = plan_cost(plan, learner, images, speed)
+    assert cost.exams == (2 * 7 + 2 * 20) + (4 * 7 + 2 * (10 + 20))
+    assert (cost.trials, cost.training > 0) == (0, True)
+    started = replace(plan, recipe=plan.recipe.model_copy(update={"start": "other"}))
+    assert plan_cost(started, learner, images, speed).exams == cost.exams - 2 * 20, "phase 0 is not herded"
+
+
+def test_planned_work_counts_the_fine_tuning_of_trials_where_it_is_whole() -> None:
+    def tuning(*more: str) -> list[float]:
+        words = ["setting=tfs", "policy=grid", "space={lr=[0.1,0.05]}", "action.balance=finetune", *more]
+        plan = make_plan("digits/lucir", load_recipe("digits/lucir", words))
+        return [each.tuning for each in plan.work(plan.images()[0])]
+
+    longer = [whole - usual for whole, usual in zip(tuning("trials.balance_length=1"), tuning(), strict=True)]
+    balanced = [0, 4 * 5, 6 * 5, 8 * 5, 10 * 5]  # images: 5 of each class
+    assert longer == [2 * 4 * images for images in balanced], "two trials, four epochs each"
+
+
+@pytest.mark.parametrize(
+    ("words", "tuned"),
+    [
+        (["memory=2"], [False, True, True]),
+        (["memory=1"], [False, True, False]),  # a look-ahead needs two new classes, the local environment old images
+        (["memory=1", "trials.environment=local"], [False, False, False]),
+        (["memory=0", "method=lwf"], [False, True, False]),
+        (["memory.per_class=2", "memory.reserve=1"], [False, True, True]),
+        (["memory=1", "policy=fixed", "action.classifier=auto"], [False, True, False]),  # classifiers are judged
+    ],
+)
+def test_trials_are_planned_in_phases_that_can_be_tuned_and_in_no_others(
+    words: list[str], tuned: list[bool], tmp_path: Path
+) -> None:
+    common = ["groups=[3,2,1]", "epochs=1", "images_per_class=6", "policy=grid", "space={lr=[0.1,0.05]}"]
+    common = [word for word in common if word.partition("=")[0] not in {each.partition("=")[0] for each in words}]
+    common += ["trials.environment=both"] if not any(word.startswith(("trials.", "memory=0")) for word in words) else []
+    plan = make_plan("digits/lucir", load_recipe("digits/lucir", [*common, *words]))
+    work = plan.work(plan.images()[0])
+    assert [each.choosing > 0 for each in work] == tuned
+    assert [each.trials for each in work] == [0 if "policy=fixed" in words else 2 * each for each in tuned]
+    folder = RunFolder(tmp_path / "run")
+    Run(plan, folder).start()
+    tried = {entry["phase"] for entry in read_journal(folder.path / "journal.jsonl") if entry["event"] == "trial"}
+    assert tried == {phase for phase, found in enumerate(tuned) if found}, "as it came"
+
+
+def test_a_memory_that_was_not_given_is_written_and_is_that_of_runs_of_before(tmp_path: Path) -> None:
+    plan = make_plan("mine", make_recipe({"setting": "tfs", "policy": "fixed", "epochs": 1}))
+    saved, folder = plan.as_json(), RunFolder(tmp_path / "run")
+    assert saved["recipe"]["memory"] == {"per_class": 20, "total": None, "reserve": 0}
+    older = {"per_class": None, "total": None, "reserve": 0}
+    folder.path.mkdir()
+    store.write_json(folder.recipe, {**saved, "recipe": {**saved["recipe"], "memory": older}})
+    folder.refuse_other(saved)
+    assert reopen(folder.path)[1].recipe == plan.recipe
+    earlier = {key: value for key, value in saved["recipe"].items() if key not in ("optimiser", "decay", "warmup")}
+    store.write_json(folder.recipe, {**saved, "recipe": earlier})  # as poise 0.1.0 wrote it
+    folder.refuse_other(saved)
+    none = make_plan("mine", make_recipe({"setting": "tfs", "policy": "fixed", "memory": 0})).as_json()
+    assert plan_of_words(none).recipe.memory.per_class == 0
+
+
+# Chosen for the images ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """Four classes of small pictures, each of its own colour."""
+    random = np.random.default_rng(0)
+    for number in range(4):
+        place = tmp_path / "photos" / f"class {number}"
+        place.mkdir(parents=True)
+        base = random.integers(0, 200, 3)
+        for index in range(26):
+            pixels = base + random.integers(0, 50, (9, 9, 3))
+            Image.fromarray(pixels.astype(np.uint8)).save(place / f"{index}.png")
+    return tmp_path / "photos"
+
+
+def folder_plan(photos: Path | str, *words: str) -> Plan:
+    return make_plan("folder", load_recipe("folder", [f"data={photos}", "image_size=8", "device=cpu", *words]))
+
+
+@pytest.mark.parametrize("words", [(), ("policy=online",), ("method=icarl", "batch=16", "action.classifier=fc")])
+def test_a_recipe_that_chooses_has_the_settings_that_the_learner_would_choose(
+    photos: Path, words: tuple[str, ...]
+) -> None:
+    plan = folder_plan(photos, *words)
+    first = plan.images()[0].of_labels(plan.stream[0])
+    given: dict[str, dict[str, Any]] = {
+        "": {"policy": "fixed"},
+        "policy=online": {},
+        "method=icarl": {"method": "icarl", "policy": "fixed", "batch": 16, "action": {"classifier": "fc"}},
+    }
+    learner = Learner(**given[words[0] if words else ""], device="cpu")
+    phase = learner.fitting(first.pixels, first.labels)
+    while not isinstance(next(phase), DefaultsChosen):
+        pass
+    mine, learned = (json.loads(json.dumps(each.as_json())) for each in (plan.settings, learner.settings))
+    assert mine["trials"].pop("longest") in (learned["trials"].pop("longest"), plan.recipe.epochs)
+    assert {**mine, "automatic": []} == learned
+    assert plan.settings.tuner.forecast(1) == learner.settings.tuner.forecast(1)
+    assert plan.recipe.images == len(first)
+    share = 0.2 if "policy=online" in words else 0.4  # tuning trains twice as long, judging does not
+    lasts = max(1, round(share * plan.recipe.epochs))
+    assert judging_work(plan.new_learner(), first) == 2 * lasts * 34, "two trainings on four fifths of each class"
+
+
+def test_what_was_chosen_is_in_the_run_folder_and_resumed_anywhere(photos: Path, tmp_path: Path) -> None:
+    words = ("epochs=2", "batch=8", "memory=3")
+    whole, stopped = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "stopped")
+    result = Run(folder_plan(photos, *words), whole).start()
+    saved = json.loads(whole.recipe.read_bytes())["recipe"]
+    assert (saved["epochs"], saved["batch"], saved["decay"], saved["net"]) == (2, 8, "cosine", "small")
+    assert saved["augmentation"] == "judged"
+    assert "choose" not in saved
+    assert [line["event"] for line in read_journal(whole.journal.path)][:2] == ["defaults", "phase"]
+    for place in (3, 16, 36):  # while it is judged, in the first phase, and in the second
+        going = Run(folder_plan(photos, *words), stopped, checkpoint_seconds=0).starting()
+        for _ in range(place):
+            next(going)
+        going.close()
+        again = Run(reopen(stopped.path)[1], stopped).resume()
+        assert {**again, "seconds": 0, "digest": 0} == {**result, "seconds": 0, "digest": 0}
+        assert stopped.journal.path.read_bytes() == whole.journal.path.read_bytes()
+        shutil.rmtree(stopped.path)
+
+
+@pytest.mark.parametrize("word", ["photos", "./photos", "packed.pack"])
+def test_data_beside_us_are_written_by_their_full_path(
+    word: str, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if word.endswith(".pack"):
+        list(Packing(photos, tmp_path / word, size=8).run())
+    saved = folder_plan(word).as_json()
+    assert saved["recipe"]["data"] == str(tmp_path / word)
+    monkeypatch.chdir("/")
+    assert plan_of_words(saved).source.fingerprint == saved["fingerprint"]
+
+
+def test_a_registered_name_is_written_as_it_is(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.chdir(tmp_path)
+    add_source("photos", photos)
+    assert folder_plan("photos").recipe.data == "photos"
+
+
+def test_a_run_of_before_whose_data_have_no_full_path_is_the_same_run(photos: Path, tmp_path: Path) -> None:
+    plan, folder = folder_plan(photos), RunFolder(tmp_path / "run")
+    described = Run(plan, folder).describe()
+    folder.path.mkdir()
+    store.write_json(folder.recipe, {**described, "recipe": {**described["recipe"], "data": "photos"}})
+    folder.refuse_other(described)
+    store.write_json(folder.recipe, {**described, "recipe": {**described["recipe"], "data": "pictures"}})
+    with pytest.raises(UserError, match=r"holds another run \(data='pictures'\)"):
+        folder.refuse_other(described)
+
+
+@pytest.mark.parametrize(
+    ("words", "sizes", "setting"),
+    [((), [2, 2], "tfs"), (("phases=3",), [2, 1, 1], "groups"), (("groups=[1,3]",), [1, 3], "groups")],
+)
+def test_any_number_of_classes_can_be_split(
+    photos: Path, words: tuple[str, ...], sizes: list[int], setting: str
+) -> None:
+    plan = folder_plan(photos, *words)
+    assert [len(group) for group in plan.stream] == sizes
+    assert plan.recipe.setting == setting
+    again = plan_of_words(plan.as_json())
+    assert (again.stream, again.recipe) == (plan.stream, plan.recipe)
+
+
+@pytest.mark.parametrize("phases", [0, 5])
+def test_but_not_into_more_phases_than_there_are_classes(photos: Path, phases: int) -> None:
+    with pytest.raises(UserError, match="phases"):
+        folder_plan(photos, f"phases={phases}")
+
+
+def test_what_was_chosen_is_not_said_to_be_unused(photos: Path) -> None:
+    unused = "policy=fixed tries nothing, so it does not use trials"
+    assert unused not in folder_plan(photos).notes
+    assert unused in folder_plan(photos, "trials.length=0.3").notes
+
+
+def test_recipes_that_choose_nothing_are_written_as_ever() -> None:
+    written = make_plan("digits/lucir", load_recipe("digits/lucir")).as_json()["recipe"]
+    assert not {"choose", "images", "augmentation"} & written.keys()
