@@ -1,11 +1,12 @@
-"""Whether a change kept every byte: hashes of small runs on the digits, written by one checkout and checked by another.
+"""Whether a change kept the numbers: hashes of small runs on the digits, written by one checkout and checked by another.
 
-    python benchmarks/gate.py --write gate.json      # before the change
-    python benchmarks/gate.py --check gate.json      # after each step of it, on the same machine
+    python benchmarks/gate.py --write gate.json      # with the checkout of before on PYTHONPATH
+    python benchmarks/gate.py --check gate.json      # after each step of the change, on the same machine
 
-Every method with its own action and LUCIR with every kind of tuner, three phases of a few epochs; each run once
-uninterrupted, and once stopped and resumed at every tenth event. Compared are the contents of the final tensors
-(whatever their names), `result.json` without its seconds, and the journal.
+Every method with its own action, LUCIR with every kind of tuner, and two ranks, three phases of a few epochs. Each runs
+once uninterrupted; one process is killed after every new line of the journal and resumed until the run is done. Everything
+goes through the command line and the files, so that the checkouts may differ in all else. Compared are the contents of
+the final tensors (whatever their names), the exams, the actions, and the rewards of the trials.
 """
 
 from __future__ import annotations
@@ -14,114 +15,157 @@ import argparse
 import hashlib
 import json
 import multiprocessing
+import os
+import signal
+import subprocess
 import sys
 import tempfile
 import time
-from itertools import islice
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
+from safetensors import safe_open
 
-from poise import store
-from poise.errors import Interrupted
-from poise.runs import Run, RunFolder, load_recipe, make_plan
-from poise.runs.stopping import Stop
-
-METHODS = ("lucir", "icarl", "lwf", "podnet", "aanets", "rmm", "der", "foster")
-SHORT = ("groups=[4,3,3]", "epochs=2", "batch=64", "policy=fixed")
-TUNED = ("groups=[4,3,3]", "epochs=4", "batch=64", "space={feature_kd=[0,1],lr=[0.1,0.05]}")
-POLICIES: dict[str, tuple[str, ...]] = {
-    "online": ("groups=[4,3,3]", "epochs=4", "batch=64", "policy=online"),
-    "exp3": (*TUNED, "policy=exp3", "policy_options.iterations=6"),
-    "race": (*TUNED, "policy=race", "policy_options.finalists=2"),
-    "bilevel": ("groups=[4,3,3]", "epochs=2", "batch=64", "policy=bilevel", "policy_options.rounds=3"),
-    "offline-rl": (*TUNED, "policy=offline-rl", "policy_options.episodes=3"),
-}
+# The digits' recipes as they were when the gate was made: batch and rate are said, so that a recipe may change.
+COMMON = ("groups=[4,3,3]", "batch=64", "device=cpu")
+SHORT = (*COMMON, "epochs=2", "policy=fixed")
+TUNED = (*COMMON, "epochs=4", "space={feature_kd=[0,1],lr=[0.1,0.05]}")
+METHODS = ("lucir", "icarl", "lwf", "podnet", "aanets", "rmm", "der", "foster", "replay", "finetune", "joint")
+ONLINE = (*COMMON, "epochs=4", "policy=online")
+FROZEN = ("net=small", "first_epochs=2")
 CELLS: dict[str, tuple[str, tuple[str, ...]]] = {
     **{f"{method} fixed": (f"digits/{method}", SHORT) for method in METHODS},
-    **{f"lucir {name}": ("digits/lucir", words) for name, words in POLICIES.items()},
-    "lucir online reserve": ("digits/lucir", (*POLICIES["online"], "memory.reserve=2")),
-    "rmm online": ("digits/rmm", ("groups=[4,3,3]", "epochs=2", "batch=64", "method=lucir", "policy=online")),
+    **{f"{method} fixed": ("digits/lucir", (*SHORT, f"method={method}")) for method in ("slca", "ranpac", "simplecil")},
+    "lucir online": ("digits/lucir", ONLINE),
+    "lucir exp3": ("digits/lucir", (*TUNED, "policy=exp3", "policy_options.iterations=6")),
+    "lucir race": ("digits/lucir", (*TUNED, "policy=race", "policy_options.finalists=2")),
+    "lucir bilevel": ("digits/lucir", (*COMMON, "epochs=2", "policy=bilevel", "policy_options.rounds=3")),
+    "lucir offline-rl": ("digits/lucir", (*TUNED, "policy=offline-rl", "policy_options.episodes=3")),
+    "lucir online reserve": ("digits/lucir", (*ONLINE, "memory.reserve=2")),
+    "rmm online": ("digits/rmm", (*COMMON, "epochs=2", "policy=online", "method=lucir")),
+    "lucir ranks": ("digits/lucir", SHORT),
 }
-STOP_EVERY = 10
+RANKS = {"lucir ranks"}
+SKIPPED = {"seconds", "version", "date", "format", "time", "at", "digest", "digests", "machine"}
 
 
-def hashes(folder: RunFolder) -> dict[str, str]:
-    """What must not change: contents of tensors, result, journal."""
-    tensors, _ = store.read_tensors(folder.model, kind="learner")
-    contents = sorted(
-        hashlib.sha256(
-            repr((tensor.dtype, tuple(tensor.shape))).encode() + tensor.contiguous().numpy().tobytes()
-        ).digest()
-        for tensor in tensors.values()
-    )
-    result = {key: value for key, value in store.read_json(folder.result).items() if key != "seconds"}
+def digest(value: object) -> str:
+    """Sixteen digits of the value as JSON."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def hashes(folder: Path) -> dict[str, str]:
+    """What must not change in a finished run folder."""
+    contents = []
+    model = max(folder.glob("*.safetensors"), key=lambda path: path.name == "model.safetensors")
+    with safe_open(str(model), "np") as file:
+        for key in file.keys():  # noqa: SIM118
+            array = file.get_tensor(key)
+            head = repr((str(array.dtype), array.shape)).encode()
+            contents.append(hashlib.sha256(head + array.tobytes()).hexdigest())
+    result = json.loads((folder / "result.json").read_text())
+    curve = [{key: value for key, value in point.items() if key not in SKIPPED} for point in result["curve"]]
+    rewards = [found for line in (folder / "journal.jsonl").read_text().splitlines() for found in rewards_in(json.loads(line))]
+    exams = [{key: value for key, value in point.items() if key != "action"} for point in curve]
     return {
-        "tensors": hashlib.sha256(b"".join(contents)).hexdigest()[:16],
-        "result": hashlib.sha256(json.dumps(result, sort_keys=True).encode()).hexdigest()[:16],
-        "journal": hashlib.sha256(folder.journal.path.read_bytes()).hexdigest()[:16],
+        "tensors": digest(sorted(contents)),
+        "exams": digest(exams),
+        "actions": digest([point.get("action") for point in curve]),
+        "rewards": digest(rewards),
     }
 
 
-def stopped_and_resumed(name: str, words: tuple[str, ...], path: Path) -> None:
-    """The run, stopped after every tenth event and resumed."""
-    begun = False
+def rewards_in(value: Any) -> list[Any]:
+    """All rewards in a line of the journal, in its order."""
+    if isinstance(value, list):
+        return [found for each in value for found in rewards_in(each)]
+    if not isinstance(value, dict):
+        return []
+    here = [value["reward"]] if "reward" in value else []
+    return here + [found for key in sorted(value) for found in rewards_in(value[key]) if key != "reward"]
+
+
+def start(words: list[str], ranks: bool, log: Path) -> subprocess.Popen[bytes]:
+    """A command of poise in a process group of its own."""
+    if ranks:
+        command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", "-m", "poise", *words]
+    else:
+        command = [sys.executable, "-m", "poise", *words]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with log.open("ab") as output:
+        return subprocess.Popen(command, stdout=output, stderr=output, env=environment, start_new_session=True)
+
+
+def run_killed(words: list[str], path: Path, log: Path) -> None:
+    """The run, killed after every new line of its journal and resumed."""
+    lines, command = 0, words
+    journal = path / "journal.jsonl"
     while True:
-        stop = Stop()
-        run = Run(make_plan(name, load_recipe(name, words)), RunFolder(path), stop=stop)
-        going = run.resuming() if begun else run.starting()
-        begun = True
-        if len(list(islice(going, STOP_EVERY))) < STOP_EVERY:
+        process = start(command, False, log)
+        while process.poll() is None:
+            found = journal.read_bytes().count(b"\n") if journal.exists() else 0
+            if found > lines:
+                lines = found
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+                break
+            time.sleep(0.002)
+        if (path / "result.json").exists():
             return
-        stop.set()
-        try:
-            for _ in going:
-                pass
-        except Interrupted:
-            continue
-        return
+        if process.returncode not in (0, -signal.SIGKILL):
+            raise RuntimeError(log.read_text()[-2000:])
+        if path.exists():
+            command = ["resume", str(path)] if (path / "recipe.json").exists() else words
 
 
-def run_cell(job: tuple[str, bool]) -> tuple[str, dict[str, str], float]:
+def run_cell(job: tuple[str, bool], more: tuple[str, ...]) -> tuple[str, dict[str, str], float]:
     """One run of the gate, and what it took."""
-    cell, stopped = job
-    torch.set_num_threads(1)
-    name, words = CELLS[cell]
+    cell, killed = job
+    recipe, words = CELLS[cell]
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "run"
-        if stopped:
-            stopped_and_resumed(name, words, path)
-        else:
-            Run(make_plan(name, load_recipe(name, words)), RunFolder(path)).start()
-        found = hashes(RunFolder(path))
-    return f"{cell}{' stopped' if stopped else ''}", found, time.monotonic() - began
+        path, log = Path(folder) / "run", Path(folder) / "log"
+        command = ["run", recipe, *words, *more, "--out", str(path)]
+        if killed:
+            run_killed(command, path, log)
+        elif start(command, cell in RANKS, log).wait() != 0:
+            return cell, {"failed": log.read_text()[-1500:]}, time.monotonic() - began
+        return f"{cell}{' killed' if killed else ''}", hashes(path), time.monotonic() - began
 
 
 def main() -> int:
     """Write hashes, or check them."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", type=Path)
     parser.add_argument("--check", type=Path)
     parser.add_argument("--cells", nargs="*", default=[], help="only cells whose name contains one of these words")
-    parser.add_argument("--quick", action="store_true", help="without the runs that are stopped and resumed")
+    parser.add_argument("--quick", action="store_true", help="without the runs that are killed and resumed")
+    parser.add_argument("--words", nargs="*", default=[], help="more words for every run, such as device=cuda")
+    parser.add_argument("--jobs", type=int, default=2)
     arguments = parser.parse_args()
     cells = [cell for cell in CELLS if not arguments.cells or any(word in cell for word in arguments.cells)]
-    jobs = [(cell, stopped) for stopped in ((False,) if arguments.quick else (True, False)) for cell in cells]
+    kills = [] if arguments.quick else [cell for cell in cells if cell in ("lucir online", "lucir bilevel", "lucir exp3")]
+    jobs = [(cell, True) for cell in kills] + [(cell, False) for cell in cells]
     known: dict[str, Any] = json.loads(arguments.check.read_text()) if arguments.check else {}
     found: dict[str, dict[str, str]] = {}
-    with multiprocessing.get_context("spawn").Pool(2) as pool:
-        for name, hashed, seconds in pool.imap_unordered(run_cell, jobs):
+    failed = False
+    with multiprocessing.get_context("spawn").Pool(arguments.jobs) as pool:
+        for name, hashed, seconds in pool.imap_unordered(partial(run_cell, more=tuple(arguments.words)), jobs):
             found[name] = hashed
-            other = [key for key, value in hashed.items() if known and known.get(name, {}).get(key) != value]
-            print(f"{name}: {seconds:.0f} s, {'other ' + ', '.join(other) if other else 'ok'}", flush=True)
-            same = found.get(name.removesuffix(" stopped"), hashed), found.get(f"{name} stopped", hashed)
-            if any(each != hashed for each in same):
-                print(f"{name}: stopped and resumed is not the same as uninterrupted", flush=True)
+            expected = known.get(name.removesuffix(" killed"), {}) if known else hashed
+            other = [f"{key} {value}" if key == "failed" else key for key, value in hashed.items() if expected.get(key) != value]
+            failed |= bool(other) or "failed" in hashed
+            if "failed" in hashed:
+                other = [hashed["failed"]]
+            print(f"{name}: {seconds:.0f} s, {'DIFFERS: ' + ', '.join(other) if other else 'ok'}", flush=True)
+    for name in found:
+        if name.endswith(" killed") and found[name] != found.get(name.removesuffix(" killed")):
+            failed = True
+            print(f"{name}: killed and resumed is not the same as uninterrupted", flush=True)
     if arguments.write:
         arguments.write.write_text(json.dumps(found, indent=1, sort_keys=True))
-    return int(any(known.get(name) != hashed for name, hashed in found.items()) if known else 0)
+    return int(failed)
 
 
 if __name__ == "__main__":
