@@ -120,18 +120,28 @@ def using_kernels(word: str) -> Iterator[None]:
 
 def images_per_second(trainers: list[Trainer], seconds: float) -> float:
     """Images that all trainers together train on in a second, after a first epoch each to warm up."""
-    lanes = [trainer.situation.backend.guard(trainer.run()) for trainer in trainers]
-    for trainer, lane in zip(trainers, lanes, strict=True):
-        while trainer.epoch == 0 and trainer.step < min(40, len(trainer.bounds)):
-            next(lane)
-    _wait(trainers)
-    images, began = 0, time.perf_counter()
-    while time.perf_counter() - began < seconds:
+    with trainers[0].situation.backend.active():
+        lanes = [trained_images(trainer) for trainer in trainers]
         for lane in lanes:
-            event = next(lane)
-            images += event.images if isinstance(event, StepDone) else 0
-    _wait(trainers)
-    return images / (time.perf_counter() - began)
+            warm = 0
+            while warm < 40 * trainers[0].schedule.batch:
+                warm += next(lane)
+        _wait(trainers)
+        images, began = 0, time.perf_counter()
+        while time.perf_counter() - began < seconds:
+            images += sum(next(lane) for lane in lanes)
+        _wait(trainers)
+        return images / (time.perf_counter() - began)
+
+
+def trained_images(trainer: Trainer) -> Iterator[int]:
+    """Trains on the stream of its own lane, a stretch at a time; yields the number of images of each."""
+    run = trainer.run()
+    while True:
+        with torch.cuda.stream(trainer.situation.backend.lane):
+            event = next(run)
+        if isinstance(event, StepDone):
+            yield event.images
 
 
 def step_flops(trainer: Trainer, size: int) -> float:
@@ -150,17 +160,16 @@ def step_flops(trainer: Trainer, size: int) -> float:
 
 def kernel_times(trainer: Trainer, steps: int = 64, most: int = 25) -> dict[str, Any]:
     """Where a captured step spends its time: milliseconds a step of each kernel, and its share."""
-    run = trainer.situation.backend.guard(trainer.run())
-    steps_done = (event.step for event in run if isinstance(event, StepDone))  # of its epoch
-    for _ in range(3):
-        last = next(steps_done)
-    _wait([trainer])
-    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
-        done = 0
-        while done < steps:
-            before, last = last, next(steps_done)
-            done += last - before if last > before else last
+    with trainer.situation.backend.active():
+        images = trained_images(trainer)
+        for _ in range(3):
+            next(images)
         _wait([trainer])
+        with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+            done = 0.0
+            while done < steps:
+                done += next(images) / trainer.schedule.batch
+            _wait([trainer])
     found = sorted(profiler.key_averages(), key=lambda each: -each.self_device_time_total)
     whole = sum(each.self_device_time_total for each in found)
     rows = [
@@ -172,7 +181,7 @@ def kernel_times(trainer: Trainer, steps: int = 64, most: int = 25) -> dict[str,
         }
         for each in found[:most]
     ]
-    return {"steps": done, "ms_a_step": round(whole / 1000 / done, 3), "kernels": rows}
+    return {"steps": round(done), "ms_a_step": round(whole / 1000 / done, 3), "kernels": rows}
 
 
 @torch.no_grad()
@@ -246,8 +255,9 @@ class Measurement:
         """A trainer of that kind."""
         words = self.words
         preprocessing = replace(PREPROCESSING, augmentation=augmentation or self.own)
+        stream = torch.cuda.Stream(self.backend.device) if self.on_gpu else None  # lanes share none
         return make_trainer(
-            replace(self.backend, capture=captured),
+            replace(self.backend, capture=captured, lane=stream),
             words.images,
             words.batch,
             seed,
