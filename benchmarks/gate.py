@@ -1,12 +1,12 @@
-"""Whether a change kept the numbers: hashes of small runs on the digits, written by one checkout and checked by another.
+"""Whether a change kept the numbers: hashes of small runs on the digits, of one checkout and another.
 
     python benchmarks/gate.py --write gate.json      # with the checkout of before on PYTHONPATH
     python benchmarks/gate.py --check gate.json      # after each step of the change, on the same machine
 
 Every method with its own action, LUCIR with every kind of tuner, and two ranks, three phases of a few epochs. Each runs
-once uninterrupted; one process is killed after every new line of the journal and resumed until the run is done. Everything
-goes through the command line and the files, so that the checkouts may differ in all else. Compared are the contents of
-the final tensors (whatever their names), the exams, the actions, and the rewards of the trials.
+once uninterrupted; one process is killed after every new line of the journal and resumed until the run is done.
+Everything goes through the command line and the files, so that the checkouts may differ in all else. Compared are the
+contents of the final tensors (whatever their names), the exams, the actions, and the rewards of the trials.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ def hashes(folder: Path) -> dict[str, str]:
             contents.append(hashlib.sha256(head + array.tobytes()).hexdigest())
     result = json.loads((folder / "result.json").read_text())
     curve = [{key: value for key, value in point.items() if key not in SKIPPED} for point in result["curve"]]
-    rewards = [found for line in (folder / "journal.jsonl").read_text().splitlines() for found in rewards_in(json.loads(line))]
+    journal = (folder / "journal.jsonl").read_text().splitlines()
+    rewards = [found for line in journal for found in rewards_in(json.loads(line))]
     exams = [{key: value for key, value in point.items() if key != "action"} for point in curve]
     return {
         "tensors": digest(sorted(contents)),
@@ -76,7 +77,7 @@ def hashes(folder: Path) -> dict[str, str]:
     }
 
 
-def rewards_in(value: Any) -> list[Any]:
+def rewards_in(value: Any) -> list[Any]:  # noqa: ANN401 - whatever JSON holds
     """All rewards in a line of the journal, in its order."""
     if isinstance(value, list):
         return [found for each in value for found in rewards_in(each)]
@@ -89,7 +90,8 @@ def rewards_in(value: Any) -> list[Any]:
 def start(words: list[str], ranks: bool, log: Path) -> subprocess.Popen[bytes]:
     """A command of poise in a process group of its own."""
     if ranks:
-        command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", "-m", "poise", *words]
+        launcher = ["-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
+        command = [sys.executable, *launcher, "-m", "poise", *words]
     else:
         command = [sys.executable, "-m", "poise", *words]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -145,7 +147,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2)
     arguments = parser.parse_args()
     cells = [cell for cell in CELLS if not arguments.cells or any(word in cell for word in arguments.cells)]
-    kills = [] if arguments.quick else [cell for cell in cells if cell in ("lucir online", "lucir bilevel", "lucir exp3")]
+    kills = [cell for cell in cells if cell in ("lucir online", "lucir bilevel", "lucir exp3") and not arguments.quick]
     jobs = [(cell, True) for cell in kills] + [(cell, False) for cell in cells]
     known: dict[str, Any] = json.loads(arguments.check.read_text()) if arguments.check else {}
     found: dict[str, dict[str, str]] = {}
@@ -154,13 +156,13 @@ def main() -> int:
         for name, hashed, seconds in pool.imap_unordered(partial(run_cell, more=tuple(arguments.words)), jobs):
             found[name] = hashed
             expected = known.get(name.removesuffix(" killed"), {}) if known else hashed
-            other = [f"{key} {value}" if key == "failed" else key for key, value in hashed.items() if expected.get(key) != value]
+            other = [key for key, value in hashed.items() if expected.get(key) != value]
             failed |= bool(other) or "failed" in hashed
             if "failed" in hashed:
                 other = [hashed["failed"]]
             print(f"{name}: {seconds:.0f} s, {'DIFFERS: ' + ', '.join(other) if other else 'ok'}", flush=True)
-    for name in found:
-        if name.endswith(" killed") and found[name] != found.get(name.removesuffix(" killed")):
+    for name, hashed in found.items():
+        if name.endswith(" killed") and hashed != found.get(name.removesuffix(" killed")):
             failed = True
             print(f"{name}: killed and resumed is not the same as uninterrupted", flush=True)
     if arguments.write:
