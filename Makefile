@@ -7,13 +7,16 @@ RUNTIME := .venv/.runtime
 DEVELOP := .venv/.develop
 LOWEST := .venv-lowest
 
-.PHONY: setup demo demo-pretrained test test-lowest fuzz lint format lock docs-output api clean
+.PHONY: setup demo demo-pretrained test test-lowest fuzz lint format lock api clean
 
 setup: $(DEVELOP)
 
 $(RUNTIME) $(DEVELOP): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "poise needs Python 3.11 or newer: make setup PYTHON=/path/to/python3.11"; exit 2; }
-	@$(PYTHON) tools/install.py '$(if $(filter $(DEVELOP),$@),.[dev],.)'
+	@test -d .venv || $(PYTHON) -m venv .venv || { echo "needs python3-venv (Debian: apt-get install python3-venv)"; exit 2; }
+	@echo "Installing into .venv. PyTorch is large: the first time this takes one to ten minutes."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '$(if $(filter $(DEVELOP),$@),.[dev],.)'
+	@echo "Ready: $(BIN)/poise"
 	@touch $(RUNTIME) $@
 
 # One thread: the digits' network is so small that a second one only gets in the way.
@@ -72,11 +75,6 @@ test-lowest:
 lock:
 	@command -v $(UV) > /dev/null || { echo "make lock needs uv: pip install uv, or make lock UV=/path/to/uv"; exit 2; }
 	UV_NO_CONFIG=1 $(UV) lock --default-index https://pypi.org/simple $(foreach pin,$(shell grep == constraints.txt),--upgrade-package $(pin))
-
-# Run docs/tutorial.md as it stands (minutes) and write what it prints into it.
-docs-output: export OMP_NUM_THREADS = 1
-docs-output: $(RUNTIME)
-	$(BIN)/python tools/page_output.py docs/tutorial.md
 
 # docs/api.md from the docstrings.
 api: $(RUNTIME)

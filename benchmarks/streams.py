@@ -2,9 +2,9 @@
 
     python benchmarks/streams.py --dev --out dev.jsonl [--streams 6] [--seeds 3] [--jobs 2] [--budget MINUTES]
     python benchmarks/streams.py --dev --out dev.jsonl --entry 'online, all: policy=online policy_options.again=1'
-    python benchmarks/streams.py --out results/streams.jsonl [--constants]
-    python benchmarks/streams.py --collect runs/cifar100-streams/* --out results/streams.jsonl
-    python benchmarks/streams.py --table results/streams.jsonl
+    python benchmarks/streams.py --out paper/notes/streams.jsonl [--constants]
+    python benchmarks/streams.py --collect runs/cifar100-streams/* --out paper/notes/streams.jsonl
+    python benchmarks/streams.py --table paper/notes/streams.jsonl
 
 Streams are drawn from a seed: sizes of phases, class orders, 2 to 20 kept images per class, and of three streams one
 with all images, one with fewer and one long-tailed. Those *for showing* are examined on test images, and are run once
@@ -347,7 +347,7 @@ def sweep_files(*, dev: bool) -> dict[Path, str]:
     Runs are deterministic, so that both policies have the same phase 0 although each of them trains its own.
     """
     mark = "-dev" if dev else ""
-    name = f"results/sweeps/cifar100-streams{mark}.toml"
+    name = f"paper/sweeps/cifar100-streams{mark}.toml"
     files = {}
     for number in range(CIFAR_STREAMS):
         stream = draw_stream("cifar100", number, dev=dev)
@@ -357,7 +357,7 @@ def sweep_files(*, dev: bool) -> dict[Path, str]:
         }
         lines = [f"# Stream {number} on CIFAR-100, drawn by benchmarks/streams.py; {name} runs it."]
         lines += [f"{key} = {json.dumps(value)}" for key, value in keys.items()]
-        files[Path(f"results/streams/cifar100-stream{mark}-{number}.toml")] = "\n".join(lines) + "\n"
+        files[Path(f"paper/sweeps/streams/cifar100-stream{mark}-{number}.toml")] = "\n".join(lines) + "\n"
     listed = ",\n".join(f'  "{path.as_posix()}"' for path in files)
     command = f"poise sweep {name} --out runs/cifar100-streams{mark}"
     text = f"# Random streams on CIFAR-100, short phases: {command}\nrecipe = [\n{listed},\n]\n"

@@ -244,7 +244,7 @@ def test_a_report_is_a_page_with_tables_and_figures_beside_it(poise: Command) ->
 
 
 def test_digests_are_added_and_checked(poise: Command) -> None:
-    kept = json.loads((Path(__file__).parents[2] / "results/cifar100/cifar100-icarl-tfs-5-fixed-s0.json").read_text())
+    kept = json.loads((Path(__file__).parents[2] / "paper/results/cifar100-icarl-tfs-5-fixed-s0.json").read_text())
     digest = kept.pop("digest")
     Path("kept.json").write_text(json.dumps(kept))
     assert "unverified: the result has no digest" in poise("report", "kept.json").out

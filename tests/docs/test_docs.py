@@ -40,7 +40,7 @@ from poise.tuning.attempt import MOST_REPEATED
 ROOT = Path(__file__).parents[2]
 MISTAKES = ("troubleshooting.md", "reliability.md")  # pages that show mistakes, and the lines that they end with
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-LINKED = [*PAGES, ROOT / "CHANGELOG.md", ROOT / "benchmarks" / "README.md", *sorted((ROOT / "results").glob("*.md"))]
+LINKED = [*PAGES, ROOT / "CHANGELOG.md", ROOT / "benchmarks" / "README.md", *sorted((ROOT / "paper").rglob("*.md"))]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SHORT = {"epochs": 1, "images_per_class": 20}  # added to every run that a page shows, so that it ends in a second
 RUNS = ("run", "crossval", "audit")

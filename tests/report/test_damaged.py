@@ -217,15 +217,3 @@ def test_a_result_of_other_values_is_one_line(keys: dict[str, Any], write: Write
     for read in (load_result, lambda path: list(add_digests([path]))):
         with pytest.raises(UserError, match=r"^[^\n]*result\.json holds [^\n]*$"):
             read(folder)
-
-
-RESULTS = Path(__file__).parents[2] / "results"
-
-
-@pytest.mark.parametrize(
-    "path",
-    [*sorted((RESULTS / "cifar100").glob("*.json")), *sorted((RESULTS / "probes").glob("*.json"))],
-    ids=lambda path: path.stem,
-)
-def test_the_results_of_this_repository_are_as_they_were_written(path: Path) -> None:
-    assert store.read_verified(path)[1]

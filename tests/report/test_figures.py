@@ -8,7 +8,6 @@ import io
 import itertools
 import math
 import re
-import shutil
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
@@ -393,20 +392,6 @@ def test_one_unfinished_run_is_drawn_as_far_as_it_came(tmp_path: Path) -> None:
     }
     assert bands(found["accuracy-shapes"]) == [0]
     assert not describe_figures([])
-
-
-def test_results_without_a_journal_are_drawn_too(tmp_path: Path) -> None:
-    """A result knows what was decided, and nothing of the trials or of classes that were mistaken for others."""
-    kept = sorted((ROOT / "results" / "cifar100").glob("*-s0.json"))
-    files = [Path(shutil.copy(file, tmp_path)) for file in kept if "accuracy_matrix" not in file.read_text("utf-8")]
-    fixed = described([file for file in files if "-fixed-" in file.name])
-    assert set(fixed) == {"accuracy-cifar100", "plane-cifar100"}
-    chances = {f"chances-cifar100-{setting}-5" for setting in ("tfh", "tfs")}
-    found = described(files)
-    assert set(found) == {*fixed, "values-cifar100", *chances}
-    for name, figure in {**fixed, **found}.items():
-        (*_, axes) = printed(figure).axes
-        assert ("what was decided" in axes.get_title()) is (name in chances)
 
 
 def test_a_method_has_one_colour_and_strangers_have_others(tmp_path: Path) -> None:

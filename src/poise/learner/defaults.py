@@ -1,7 +1,7 @@
 """Defaults that look at the data: what a user did not say is chosen when the first images arrive, and written down.
 
-The rules were chosen on the tasks for choosing of `benchmarks/own_images.py` (see `results/own-images.md`). Recipes say
-everything themselves; nothing here touches them.
+The rules were chosen on the tasks for choosing of `benchmarks/own_images.py` (see `paper/notes/own-images.md`).
+Recipes say everything themselves; nothing here touches them.
 """
 
 from __future__ import annotations
