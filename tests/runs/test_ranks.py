@@ -44,10 +44,3 @@ def test_a_rank_with_another_version_is_refused_with_its_number(name: str, own: 
 def test_a_rank_with_other_data_is_refused(plan: Callable[..., Plan]) -> None:
     with pytest.raises(UserError, match=r"^rank 1 has another data set than rank 0 \(abc, not [0-9a-f]+\)"):
         open_ranks(TwoRanks(data_set="abc"), plan())
-
-
-def test_ranks_that_are_alike_synchronise_as_the_recipe_says(plan: Callable[..., Plan]) -> None:
-    for word in ("local", "synchronised"):
-        world = TwoRanks()
-        open_ranks(world, plan(f"batch_statistics={word}"))
-        assert world.synchronises == (word == "synchronised")

@@ -40,20 +40,19 @@ class Smooth(nn.Module):
         return maps.mean(dim=(2, 3))
 
 
-#: Methods with their options, on poise's own networks (with batch statistics, synchronised or not) or on that one.
+#: Methods with their options, on poise's own networks (each rank with batch statistics of its part) or on that one.
 Options = dict[str, float | str]
-CASES: list[tuple[str, Options, str | nn.Module, bool]] = [
-    ("lucir", {}, "small", True),
-    ("lucir", {}, "small", False),
-    ("podnet", {}, "small", True),
-    ("aanets", {"base": "lucir", "alpha": "learned", "alpha_lr": 0.1}, "small", True),
-    ("der", {}, "small", True),
-    ("foster", {}, "small", True),
-    ("lucir", {}, Smooth(), False),
-    ("icarl", {"loss": "sigmoid"}, Smooth(), False),
-    ("lwf", {}, Smooth(), False),
-    ("slca", {"align_epochs": 1, "draws": 8}, Smooth(), False),
-    ("ranpac", {"adapt": "always"}, Smooth(), False),
+CASES: list[tuple[str, Options, str | nn.Module]] = [
+    ("lucir", {}, "small"),
+    ("podnet", {}, "small"),
+    ("aanets", {"base": "lucir", "alpha": "learned", "alpha_lr": 0.1}, "small"),
+    ("der", {}, "small"),
+    ("foster", {}, "small"),
+    ("lucir", {}, Smooth()),
+    ("icarl", {"loss": "sigmoid"}, Smooth()),
+    ("lwf", {}, Smooth()),
+    ("slca", {"align_epochs": 1, "draws": 8}, Smooth()),
+    ("ranpac", {"adapt": "always"}, Smooth()),
 ]
 
 
@@ -81,12 +80,11 @@ def difference(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
 def main(folder: Path) -> None:
     world = join_world()
     found: dict[str, float] = {}
-    for name, options, net, synchronises in CASES:
-        world.synchronises = synchronises
+    for name, options, net in CASES:
         together = train(name, options, net, world)
         world.refuse_unequal(together)
         if world.leads:
-            kind = "smooth" if isinstance(net, Smooth) else "synchronised" if synchronises else "local"
+            kind = "smooth" if isinstance(net, Smooth) else "normalised"
             found[f"{name} {kind}"] = difference(train(name, options, net, None), together)
     training_world._joined[:] = [world]
     runner = Run if world.leads else Follower

@@ -24,7 +24,7 @@ from poise.errors import UserError
 from poise.training import World, give_back, join_world, leave_world
 from poise.training.world import Reduction
 
-from .ranks import CASES, RUN, difference
+from .ranks import CASES, RUN
 
 WORKER = Path(__file__).with_name("ranks.py")
 PATIENCE = 300  # seconds for what takes a few
@@ -117,13 +117,11 @@ def test_one_rank_gives_the_bytes_of_one_process(
     """On a GPU with NCCL's sum inside of the captured step."""
     images, more = make_images([0, 1] * 11), make_images([2, 3] * 9, seed=1)
     plain = learned(images, more, device)
-    world = request.getfixturevalue("one_rank")
+    request.getfixturevalue("one_rank")
     alone = learned(images, more, device)
     assert {name: value.cpu().numpy().tobytes() for name, value in plain.items()} == {
         name: value.cpu().numpy().tobytes() for name, value in alone.items()
     }
-    world.synchronises = True
-    assert difference(plain, learned(images, more, device)) < 1e-2
 
 
 # Two ranks, under torchrun --------------------------------------------------------------------------------------------
@@ -155,11 +153,10 @@ def together(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.torchrun
 def test_every_method_is_trained_as_in_one_process(together: Path) -> None:
-    """To within rounding, with synchronised batch statistics or without any; with local ones it is another training."""
+    """To within rounding without batch statistics; with those of each rank's part it is another training."""
     found = json.loads((together / "found.json").read_text())
-    allowed = {"smooth": 1e-5, "synchronised": 2e-3, "local": 1.0}
+    allowed = {"smooth": 1e-5, "normalised": 1.0}
     assert {name: value for name, value in found.items() if value > allowed[name.split()[-1]]} == {}
-    assert found["lucir local"] > 2e-3
     assert len(found) == len(CASES)
 
 
@@ -202,7 +199,7 @@ def test_stopped_killed_and_restarted_a_run_has_the_same_bytes(together: Path, t
     for result in results:
         del result["seconds"], result["digest"]
     assert results[0] == results[1]
-    assert (results[0]["ranks"], results[0]["batch_statistics"]) == (2, "local")
+    assert results[0]["ranks"] == 2
     machine = json.loads((folder / "machine.json").read_text())
     assert machine["ranks"] == 2
     assert [resume["exact"] for resume in machine["resumes"]] == [True, True]

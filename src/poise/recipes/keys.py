@@ -117,7 +117,6 @@ _ROWS: Final = (
     ("choose", "true or false", "false", "choose keys that are not set for the images of the first phase"),
     ("images", "whole number", "none", "number of images that epochs is meant for; other phases are scaled"),
     ("augmentation", "text", '"data"', "data (its own), judged, resized, autoaugment, cutout, autoaugment+cutout"),
-    ("batch_statistics", "text", '"local"', "of batch norm on several ranks: local, of a rank's part, or synchronised"),
     ("milestones", "list", "none", "shares of the main stage after which the learning rate is ×0.1; none: its own"),
     ("balance_share", "number", "none", "length of balance=finetune as a share of epochs; none: the method's own"),
     ("balance_lr", "number", "none", "learning rate of balance=finetune; none: the method's own"),

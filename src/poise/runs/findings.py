@@ -61,7 +61,7 @@ class Findings:
             "exam": recipe.exam,
             "seed": recipe.seed,
             **known_pretraining(learner),
-            **_describe_ranks(plan, world),
+            **_describe_ranks(world),
             **figures(self.exams, plan.stream),
             "accuracy_matrix": matrix_in_percent(self.exams, plan.stream),
             "seconds": {name: round(spent, 3) for name, spent in self.seconds.items()},
@@ -95,8 +95,8 @@ def known_pretraining(learner: Learner) -> dict[str, str]:
     return {"pretrained_on": said} if said is not None else {}
 
 
-def _describe_ranks(plan: Plan, world: World | None) -> dict[str, Any]:
-    """How many ranks trained it and by which statistics, where there were several."""
+def _describe_ranks(world: World | None) -> dict[str, Any]:
+    """How many ranks trained it, where there were several."""
     if world is None or world.size == 1:
         return {}
-    return {"ranks": world.size, "batch_statistics": plan.recipe.batch_statistics}
+    return {"ranks": world.size}

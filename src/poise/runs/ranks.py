@@ -25,7 +25,6 @@ from poise.training import Event, World
 
 def open_ranks(world: World, plan: Plan) -> None:
     """Train as this plan says; ranks that would not compute the same (other versions, data, threads) are refused."""
-    world.synchronises = plan.recipe.batch_statistics == "synchronised"
     world.refuse_unlike(
         version_of_poise=__version__,
         source_of_poise=source_digest()[:12],

@@ -38,13 +38,11 @@ Flag = Annotated[bool, Strict()]
 SettingName = Literal["tfh", "tfs", "groups"]
 ExamName = Literal["test", "dev"]
 AugmentationName = Literal["data", "judged", "resized", "autoaugment", "cutout", "autoaugment+cutout"]
-StatisticsName = Literal["local", "synchronised"]
 #: Keys that are left out of a written recipe where they say nothing: recipes are written as they always were.
 LEFT_OUT: Final = {
     "choose": False,
     "images": None,
     "augmentation": "data",
-    "batch_statistics": "local",
     "milestones": None,
     "balance_share": None,
     "balance_lr": None,
@@ -165,7 +163,6 @@ class Recipe(BaseModel):
     choose: Flag = False
     images: Whole | None = Field(None, ge=1)
     augmentation: AugmentationName = "data"
-    batch_statistics: StatisticsName = "local"  # of each rank's part of a batch, or of all of it (docs/scale.md)
     milestones: list[Number] | None = None
     balance_share: Number | None = None
     balance_lr: Number | None = None
@@ -297,7 +294,6 @@ def _refuse_unknown(values: Mapping[str, Any]) -> None:
         "setting": SettingName,
         "exam": ExamName,
         "augmentation": AugmentationName,
-        "batch_statistics": StatisticsName,
     }
     for name, words in ((name, get_args(choice)) for name, choice in choices.items()):
         word = values.get(name, words[0])

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
+from torch.nn.modules.batchnorm import _NormBase
 
 from poise.actions import Action, is_weight
 from poise.data import Draws, Feed
@@ -17,7 +16,6 @@ from poise.nets import FULL, Backbone, Model
 from poise.training.noise import NOTHING, drawn_from, seeding
 from poise.training.optimiser import Optimiser
 from poise.training.situation import Situation
-from poise.training.statistics import WholeBatch, moving_statistics, unfuse
 from poise.training.terms import check_gradient, check_terms, say_unmatched
 from poise.training.world import Reduction, Share, World
 
@@ -50,11 +48,8 @@ class Step:
         self.class_values: Tensor | None = None
         self.weigh(action, labels)
         self.names: tuple[str, ...] = ()  # of the values that a step returns; known after the first step
-        self._shadows = _shadows(model, situation.backend.dtype)
         self._world: World | None = situation.backend.world
         self._reduction: Reduction | None = None
-        if self._world is not None and self._world.synchronises:
-            unfuse(model)
 
     def weigh(self, action: Action, labels: Tensor) -> None:
         """Set the weights of the terms to this action's, in place: a captured step uses them from then on.
@@ -78,9 +73,8 @@ class Step:
         With a `share`, this is a rank's part of the batch.
         """
         images = self.situation.preprocessing.training(pixels, draws).contiguous(memory_format=torch.channels_last)
-        self._cast_weights()
-        with self.situation.backend.autocast, self._normalising(share):
-            student = functional_call(self.model, self._shadows, (images,)) if self._shadows else self.model(images)
+        with self.situation.backend.autocast:
+            student = self.model(images)
             with torch.no_grad():
                 teacher = self.teacher(images) if self.teacher is not None else None
         student = student._replace(prior=self.prior, temperature=self.stage.temperature, class_values=self.class_values)
@@ -96,7 +90,6 @@ class Step:
             say_unmatched(self.method, self.weights, terms, self.situation.growth)
         self.optimiser.zero_grad()
         (total if share is None else share.weight * total).backward()  # type: ignore[no-untyped-call]
-        self._cast_gradients()
         values = torch.stack([total.detach(), *(term.detach() for term in terms.values())])
         if share is not None:
             values = self._add_up(values, share)
@@ -107,18 +100,12 @@ class Step:
         self.names = ("loss", *terms)
         return values
 
-    def _normalising(self, share: Share | None) -> AbstractContextManager[object]:
-        """Batch norm by the statistics of the whole batch, where ranks synchronise them."""
-        if share is None or self._world is None or not self._world.synchronises:
-            return nullcontext()
-        return WholeBatch(self._world, share.weight, len(share.labels))
-
     @torch.no_grad()
     def _add_up(self, values: Tensor, share: Share) -> Tensor:
         """Gradients, and means of values and of moving statistics, over all ranks; the values are returned."""
         assert self._world is not None
         trained = [each for group in self.optimiser.param_groups for each in group["params"] if each.grad is not None]
-        statistics = [] if self._world.synchronises else moving_statistics(self.model)
+        statistics = moving_statistics(self.model)
         weighed = torch._foreach_mul([values, *statistics], share.weight)
         parts: Sequence[Tensor] = [*weighed, *(each.grad for each in trained)]
         if self._reduction is None or not self._reduction.fits(parts):
@@ -134,23 +121,12 @@ class Step:
         """Which global generators student and teacher draw from, where they are networks of one's own."""
         return drawn_in_training(self.situation, self.model, self.teacher, feed)
 
-    def _cast_weights(self) -> None:
-        """Update the shadows, all in one kernel; autocast would need one for each."""
-        if self._shadows:
-            with torch.no_grad():
-                torch._foreach_copy_(list(self._shadows.values()), [self._master(name) for name in self._shadows])
 
-    def _cast_gradients(self) -> None:
-        """Hand the gradients of the shadows to the parameters they stand for."""
-        found = {name: shadow.grad for name, shadow in self._shadows.items() if shadow.grad is not None}
-        if found:
-            gradients = [torch.empty_like(self._master(name)) for name in found]
-            torch._foreach_copy_(gradients, list(found.values()))
-            for name, gradient in zip(found, gradients, strict=True):
-                self._master(name).grad, self._shadows[name].grad = gradient, None
-
-    def _master(self, name: str) -> nn.Parameter:
-        return self.model.get_parameter(name)
+def moving_statistics(model: Model) -> list[Tensor]:
+    """The running statistics that a training step of this model moves."""
+    norms = [each for each in model.modules() if isinstance(each, _NormBase) and each.training]
+    found = [value for norm in norms for value in (norm.running_mean, norm.running_var)]
+    return [value for value in found if value is not None]
 
 
 def prior(action: Action, labels: Tensor, classes: int) -> Tensor:
@@ -166,17 +142,6 @@ def prior(action: Action, labels: Tensor, classes: int) -> Tensor:
 def class_counts(labels: Tensor, classes: int) -> Tensor:
     """How many of the images that are trained on belong to each class, at least 1."""
     return torch.bincount(labels, minlength=classes)[:classes].clamp(min=1)
-
-
-def _shadows(model: Model, dtype: torch.dtype) -> dict[str, Tensor]:
-    """Copies of the trained convolutions of poise's networks in their compute format, if it differs from fp32."""
-    if dtype is torch.float32 or not isinstance(model.backbone, Backbone):
-        return {}
-    return {
-        f"{name}.weight": module.weight.detach().to(dtype).requires_grad_()
-        for name, module in model.named_modules()
-        if type(module) is nn.Conv2d and module.weight.requires_grad
-    }
 
 
 class Runner(Protocol):

@@ -58,12 +58,10 @@ class World:
         rank: which one this is; rank 0 writes and says what there is to say.
         size: how many there are.
         local_rank: which one this is on its machine: the GPU with that number is its own.
-        synchronises: whether batch statistics are those of the whole batch; if not, of each rank's part.
     """
 
     def __init__(self, rank: int, size: int, local_rank: int, local_size: int, store: Store) -> None:
         self.rank, self.size, self.local_rank, self._local_size = rank, size, local_rank, local_size
-        self.synchronises = False
         self.store = store  # where ranks leave notes, also when they can exchange nothing any more
 
     def __deepcopy__(self, memo: object) -> World:
