@@ -1,12 +1,12 @@
-"""Whether a change kept the numbers: hashes of small runs on the digits, of one checkout and another.
+"""Whether a change kept the numbers: hashes of small runs on the digits, written by one checkout, checked by another.
 
     python benchmarks/gate.py --write gate.json      # with the checkout of before on PYTHONPATH
     python benchmarks/gate.py --check gate.json      # after each step of the change, on the same machine
 
 Every method with its own action, LUCIR with every kind of tuner, and two ranks, three phases of a few epochs. Each runs
-once uninterrupted; one process is killed after every new line of the journal and resumed until the run is done.
-Everything goes through the command line and the files, so that the checkouts may differ in all else. Compared are the
-contents of the final tensors (whatever their names), the exams, the actions, and the rewards of the trials.
+once uninterrupted; some are killed after every new line of the journal, too, and resumed until they are done. All this
+goes through the command line and files, so that the checkouts may differ in all else. Compared are the contents of
+the final tensors (whatever their names), the exams, the actions, and the rewards of the trials.
 """
 
 from __future__ import annotations
@@ -27,24 +27,33 @@ from typing import Any
 
 from safetensors import safe_open
 
-# The digits' recipes as they were when the gate was made: batch and rate are said, so that a recipe may change.
+# Batch and rate are said, so that the digits' recipes may change.
 COMMON = ("groups=[4,3,3]", "batch=64", "device=cpu")
-SHORT = (*COMMON, "epochs=2", "policy=fixed")
-TUNED = (*COMMON, "epochs=4", "space={feature_kd=[0,1],lr=[0.1,0.05]}")
+RATES = ("first_lr=0.1", "action.lr=0.1")
+SHORT = (*COMMON, "epochs=2", "policy=fixed")  # and rates
+TUNED = (*COMMON, *RATES, "epochs=4", "space={feature_kd=[0,1],lr=[0.1,0.05]}")
 METHODS = ("lucir", "icarl", "lwf", "podnet", "aanets", "rmm", "der", "foster", "replay", "finetune", "joint")
-ONLINE = (*COMMON, "epochs=4", "policy=online")
-FROZEN = ("net=small", "first_epochs=2")
+ONLINE = (*COMMON, *RATES, "epochs=4", "policy=online")
+BASELINE = ("first_lr=0.05", "action.lr=0.05")
+OWN: dict[str, tuple[str, ...]] = {
+    "replay": (*BASELINE, "action.adjustment=0.0"),
+    "finetune": BASELINE,
+    "slca": ("first_lr=0.01", "action.lr=0.01"),
+}
 CELLS: dict[str, tuple[str, tuple[str, ...]]] = {
-    **{f"{method} fixed": (f"digits/{method}", SHORT) for method in METHODS},
-    **{f"{method} fixed": ("digits/lucir", (*SHORT, f"method={method}")) for method in ("slca", "ranpac", "simplecil")},
+    **{f"{method} fixed": (f"digits/{method}", (*SHORT, *OWN.get(method, RATES))) for method in METHODS},
+    **{
+        f"{method} fixed": ("digits/lucir", (*SHORT, f"method={method}", *OWN.get(method, RATES)))
+        for method in ("slca", "ranpac", "simplecil")
+    },
     "lucir online": ("digits/lucir", ONLINE),
     "lucir exp3": ("digits/lucir", (*TUNED, "policy=exp3", "policy_options.iterations=6")),
     "lucir race": ("digits/lucir", (*TUNED, "policy=race", "policy_options.finalists=2")),
-    "lucir bilevel": ("digits/lucir", (*COMMON, "epochs=2", "policy=bilevel", "policy_options.rounds=3")),
+    "lucir bilevel": ("digits/lucir", (*COMMON, *RATES, "epochs=2", "policy=bilevel", "policy_options.rounds=3")),
     "lucir offline-rl": ("digits/lucir", (*TUNED, "policy=offline-rl", "policy_options.episodes=3")),
     "lucir online reserve": ("digits/lucir", (*ONLINE, "memory.reserve=2")),
-    "rmm online": ("digits/rmm", (*COMMON, "epochs=2", "policy=online", "method=lucir")),
-    "lucir ranks": ("digits/lucir", SHORT),
+    "rmm online": ("digits/rmm", (*COMMON, *RATES, "epochs=2", "policy=online", "method=lucir")),
+    "lucir ranks": ("digits/lucir", (*SHORT, *RATES)),
 }
 RANKS = {"lucir ranks"}
 SKIPPED = {"seconds", "version", "date", "format", "time", "at", "digest", "digests", "machine"}
@@ -66,8 +75,9 @@ def hashes(folder: Path) -> dict[str, str]:
             contents.append(hashlib.sha256(head + array.tobytes()).hexdigest())
     result = json.loads((folder / "result.json").read_text())
     curve = [{key: value for key, value in point.items() if key not in SKIPPED} for point in result["curve"]]
-    journal = (folder / "journal.jsonl").read_text().splitlines()
-    rewards = [found for line in journal for found in rewards_in(json.loads(line))]
+    rewards = [
+        found for line in (folder / "journal.jsonl").read_text().splitlines() for found in rewards_in(json.loads(line))
+    ]
     exams = [{key: value for key, value in point.items() if key != "action"} for point in curve]
     return {
         "tensors": digest(sorted(contents)),
@@ -77,7 +87,7 @@ def hashes(folder: Path) -> dict[str, str]:
     }
 
 
-def rewards_in(value: Any) -> list[Any]:  # noqa: ANN401 - whatever JSON holds
+def rewards_in(value: Any) -> list[Any]:  # noqa: ANN401 - any JSON
     """All rewards in a line of the journal, in its order."""
     if isinstance(value, list):
         return [found for each in value for found in rewards_in(each)]
@@ -90,8 +100,16 @@ def rewards_in(value: Any) -> list[Any]:  # noqa: ANN401 - whatever JSON holds
 def start(words: list[str], ranks: bool, log: Path) -> subprocess.Popen[bytes]:
     """A command of poise in a process group of its own."""
     if ranks:
-        launcher = ["-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
-        command = [sys.executable, *launcher, "-m", "poise", *words]
+        command = [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--nproc-per-node=2",
+            "--standalone",
+            "-m",
+            "poise",
+            *words,
+        ]
     else:
         command = [sys.executable, "-m", "poise", *words]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -147,7 +165,9 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2)
     arguments = parser.parse_args()
     cells = [cell for cell in CELLS if not arguments.cells or any(word in cell for word in arguments.cells)]
-    kills = [cell for cell in cells if cell in ("lucir online", "lucir bilevel", "lucir exp3") and not arguments.quick]
+    kills = (
+        [] if arguments.quick else [cell for cell in cells if cell in ("lucir online", "lucir bilevel", "lucir exp3")]
+    )
     jobs = [(cell, True) for cell in kills] + [(cell, False) for cell in cells]
     known: dict[str, Any] = json.loads(arguments.check.read_text()) if arguments.check else {}
     found: dict[str, dict[str, str]] = {}
@@ -156,7 +176,11 @@ def main() -> int:
         for name, hashed, seconds in pool.imap_unordered(partial(run_cell, more=tuple(arguments.words)), jobs):
             found[name] = hashed
             expected = known.get(name.removesuffix(" killed"), {}) if known else hashed
-            other = [key for key, value in hashed.items() if expected.get(key) != value]
+            other = [
+                f"{key} {value}" if key == "failed" else key
+                for key, value in hashed.items()
+                if expected.get(key) != value
+            ]
             failed |= bool(other) or "failed" in hashed
             if "failed" in hashed:
                 other = [hashed["failed"]]

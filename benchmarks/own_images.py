@@ -1,4 +1,7 @@
-"""Own images, right out of the box: `Learner()` on small real image sets against a plain PyTorch loop.
+"""Own images, right out of the box: `Learner()` on small real image sets against a well-trained plain PyTorch loop.
+
+The loop replays old images, with the network, batch, epochs, rates, augmentation and adjustment for class counts that
+`Learner(policy="fixed")` uses; `loop-long` has the default's epochs, which are twice as many.
 
     POISE_DATA=FOLDER python benchmarks/own_images.py --out FILE.jsonl [--set showing] [--jobs 2] [--seeds 1]
     python benchmarks/own_images.py --table FILE.jsonl
@@ -13,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import pickle
 import platform
@@ -190,24 +194,28 @@ def _collect_images(images: list[Any], task: Task) -> Any:  # noqa: ANN401 - an 
 
 # The reference loop ---------------------------------------------------------------------------------------------------
 
-RATES: Final = (3e-4, 1e-3, 3e-3)
+RATE: Final = 0.05
 BATCH: Final = 32
 
 
 class SmallNet(nn.Module):
-    """Three convolutions with batch norm and pooling, the mean over places, and a linear layer that can grow."""
+    """The small ResNet that poise chooses for such images, in plain PyTorch, with a linear layer that can grow."""
 
-    def __init__(self, channels: int) -> None:
+    def __init__(self, channels: int, widths: tuple[int, int, int]) -> None:
         super().__init__()
-        layers: list[nn.Module] = []
-        for width_in, width in ((channels, 32), (32, 64), (64, 128)):
-            layers += [nn.Conv2d(width_in, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU(), nn.MaxPool2d(2)]
-        self.features = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        self.stem = nn.Sequential(
+            nn.Conv2d(channels, widths[0], 3, padding=1, bias=False), nn.BatchNorm2d(widths[0]), nn.ReLU()
+        )
+        before = (widths[0], *widths[:-1])
+        self.blocks = nn.Sequential(
+            *(Block(i, o, 1 + (number > 0)) for number, (i, o) in enumerate(zip(before, widths, strict=True)))
+        )
+        self.width = widths[-1]
         self.head: nn.Linear | None = None
 
     def grow(self, classes: int) -> None:
         """Add rows for more classes."""
-        head = nn.Linear(128, classes)
+        head = nn.Linear(self.width, classes)
         if self.head is not None:
             head.weight.data[: self.head.out_features] = self.head.weight.data
             head.bias.data[: self.head.out_features] = self.head.bias.data
@@ -216,8 +224,29 @@ class SmallNet(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """The logits."""
         assert self.head is not None
-        logits: Tensor = self.head(self.features(images))
+        logits: Tensor = self.head(self.blocks(self.stem(images)).mean(dim=(2, 3)))
         return logits
+
+
+class Block(nn.Module):
+    """Two convolutions beside a shortcut."""
+
+    def __init__(self, width_in: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.path = nn.Sequential(
+            nn.Conv2d(width_in, width, 3, stride, 1, bias=False),
+            nn.BatchNorm2d(width),
+            nn.ReLU(),
+            nn.Conv2d(width, width, 3, 1, 1, bias=False),
+            nn.BatchNorm2d(width),
+        )
+        self.shortcut: nn.Module = nn.Identity()
+        if stride > 1 or width != width_in:
+            self.shortcut = nn.Sequential(nn.Conv2d(width_in, width, 1, stride, bias=False), nn.BatchNorm2d(width))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """ReLU of the sum."""
+        return torch.relu(self.path(images) + self.shortcut(images))
 
 
 def to_floats(images: Any) -> Tensor:  # noqa: ANN401 - an array or a list of files
@@ -228,15 +257,35 @@ def to_floats(images: Any) -> Tensor:  # noqa: ANN401 - an array or a list of fi
     return tensor[:, None] if tensor.ndim == 3 else tensor.permute(0, 3, 1, 2).contiguous()
 
 
-def train(net: SmallNet, images: Tensor, labels: Tensor, rate: float, epochs: int) -> None:
-    """Plain training with Adam and cross-entropy."""
-    optimiser = torch.optim.Adam(net.parameters(), lr=rate)
+def augment(images: Tensor, pad: int, flip: bool) -> Tensor:
+    """Each image shifted by up to `pad` pixels on a black border, and every second one mirrored."""
+    side_y, side_x = images.shape[2:]
+    wide = nn.functional.pad(images, (pad,) * 4, value=-1.0)
+    moved = []
+    for image, (top, left), mirrored in zip(
+        wide, torch.randint(0, 2 * pad + 1, (len(images), 2)).tolist(), torch.rand(len(images)).tolist(), strict=True
+    ):
+        crop = image[:, top : top + side_y, left : left + side_x]
+        moved.append(crop.flip(2) if flip and mirrored < 0.5 else crop)
+    return torch.stack(moved)
+
+
+def train(net: SmallNet, images: Tensor, labels: Tensor, epochs: int, flip: bool) -> None:
+    """SGD with momentum and a cosine schedule; the cross-entropy is adjusted for how many images each class has."""
+    optimiser = torch.optim.SGD(net.parameters(), lr=RATE, momentum=0.9, weight_decay=5e-4)
+    assert net.head is not None
+    counts = torch.bincount(labels, minlength=net.head.out_features).float()
+    prior = torch.log(counts / counts.max())
+    pad = max(1, images.shape[-1] // 8)
     net.train()
-    for _ in range(epochs):
+    for epoch in range(epochs):
+        for group in optimiser.param_groups:
+            group["lr"] = RATE * (1 + math.cos(math.pi * epoch / epochs)) / 2
         for picks in torch.split(torch.randperm(len(images)), BATCH):
             if len(picks) == 1:
                 continue
-            loss = nn.functional.cross_entropy(net(images[picks]), labels[picks])
+            logits = net(augment(images[picks], pad, flip))
+            loss = nn.functional.cross_entropy(logits + prior, labels[picks])
             optimiser.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimiser.step()
@@ -249,51 +298,36 @@ def guess(net: SmallNet, images: Tensor) -> Tensor:
         return torch.cat([net(part).argmax(dim=1) for part in torch.split(images, 256)])
 
 
-def best_rate(channels: int, images: Tensor, labels: Tensor, epochs: int) -> float:
-    """The learning rate with the highest accuracy on a fifth of the first phase's images, trained on the others."""
-    order = torch.randperm(len(images))
-    held, rest = order[: len(order) // 5], order[len(order) // 5 :]
-    found = {}
-    for rate in RATES:
-        net = SmallNet(channels)
-        net.grow(int(labels.max()) + 1)
-        train(net, images[rest], labels[rest], rate, epochs)
-        found[rate] = float((guess(net, images[held]) == labels[held]).float().mean())
-    return max(found, key=lambda rate: found[rate])
+def loop_epochs(images: int, first: int) -> int:
+    """The epochs of `Learner(policy="fixed")` for a phase of so many images, of which the first phase had `first`."""
+    usual = round(min(80.0, max(30.0, 34 * math.sqrt(800 / first))))
+    return round(max(min(2.0, math.sqrt(first / images)) * usual, min(usual, 30)))
 
 
-def loop_epochs(images: int) -> int:
-    """30 epochs for a phase of few images, 10 for one of many."""
-    return 30 if images <= 100 else 20 if images <= 400 else 10
-
-
-def run_loop(phases: Sequence[Phase], exam: Any, memory: int, seed: int) -> tuple[Any, dict[str, Any]]:  # noqa: ANN401
-    """Replay: each phase trains on its images and on random old ones, as many a class as the memory holds."""
+def run_loop(
+    phases: Sequence[Phase],
+    exam: Any,  # noqa: ANN401
+    memory: int,
+    seed: int,
+    longer: int = 1,
+) -> tuple[Any, dict[str, Any]]:
+    """Replay, trained as poise trains: each phase on its images and on random old ones, as many as the memory holds."""
     torch.manual_seed(seed)
     first = to_floats(phases[0][0])
-    net, rate = SmallNet(first.shape[1]), 0.0
+    tiny = first.shape[-1] <= 12
+    net = SmallNet(first.shape[1], (32, 64, 128) if tiny and len(first) >= 200 else (16, 32, 64))
     kept: list[tuple[Tensor, Tensor]] = []
-    choosing = 0.0
     for number, (images, plain) in enumerate(phases):
         new, labels = first if number == 0 else to_floats(images), torch.tensor(plain)
-        epochs = loop_epochs(len(new))
-        if number == 0:
-            begin = time.process_time()
-            rate = best_rate(new.shape[1], new, labels, epochs)
-            choosing = time.process_time() - begin
         net.grow(int(labels.max()) + 1)
-        train(
-            net,
-            torch.cat([new, *(pair[0] for pair in kept)]),
-            torch.cat([labels, *(pair[1] for pair in kept)]),
-            rate,
-            epochs,
-        )
+        seen = torch.cat([new, *(pair[0] for pair in kept)])
+        wanted = torch.cat([labels, *(pair[1] for pair in kept)])
+        train(net, seen, wanted, longer * loop_epochs(len(seen), len(first)), flip=not tiny)
         for label in sorted(set(plain)):
             where = (labels == label).nonzero().flatten()
             picks = where[torch.randperm(len(where))[:memory]]
             kept.append((new[picks], labels[picks]))
-    return guess(net, to_floats(exam)).numpy(), {"rate": rate, "choosing_seconds": round(choosing, 2)}
+    return guess(net, to_floats(exam)).numpy(), {}
 
 
 # Entries --------------------------------------------------------------------------------------------------------------
@@ -317,6 +351,7 @@ def run_learner(
 
 ENTRIES: Final[dict[str, dict[str, Any]]] = {
     "loop": {},
+    "loop-long": {"longer": 2},
     "fixed": {"policy": "fixed"},
     "default": {},
     "replay": {"method": "replay", "policy": "fixed"},
@@ -329,7 +364,7 @@ def run_entry(task: Task, entry: str, seed: int, folder: Path) -> dict[str, Any]
     torch.set_num_threads(1)
     phases, (exam, wanted) = draw(task, seed, folder)
     before, begin = time.process_time(), time.perf_counter()
-    run = run_loop if entry == "loop" else run_learner
+    run = run_loop if entry.startswith("loop") else run_learner
     predicted, more = run(phases, exam, **{"memory": task.memory, "seed": seed, **ENTRIES[entry]})
     seconds, wall = time.process_time() - before, time.perf_counter() - begin
     return {
