@@ -202,7 +202,7 @@ def test_a_space_of_several_grids_is_a_list_of_tables(file: Path) -> None:
     assert recipe.space == [{"lr": [0.05, 0.02], "feature_kd": [0.5]}, {"lr": [0.1], "feature_kd": [0, 0.3]}]
     arms = [(action.lr, action["feature_kd"]) for action in recipe.settings.action_space.actions]
     assert arms == [(0.05, 0.5), (0.02, 0.5), (0.1, 0), (0.1, 0.3), (0.1, 1.0)]  # the default comes last
-    again = load_recipe("digits/lucir", ["policy=grid", GRIDS])
+    again = load_recipe("digits/lucir", ["policy=grid", "action.lr=0.1", GRIDS])
     assert again.space == recipe.space
     assert again.settings.action_space == recipe.settings.action_space
 

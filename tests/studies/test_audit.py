@@ -19,7 +19,7 @@ Plans = Callable[..., Plan]
 Outcome = Callable[[Path], tuple[dict[str, Any], bytes, bytes]]
 WORDS = (
     *("groups=[3,1,1]", "images_per_class=30", "epochs=3"),
-    *("policy=race", "trials.length=0.5", "space={feature_kd=[0,1],lr=[0.1,0.02]}"),
+    *("policy=race", "trials.length=0.5", "space={feature_kd=[0,1],lr=[0.05,0.02]}"),
 )
 
 

@@ -17,7 +17,7 @@ from poise.runs import Lines, Plan, Run, RunFolder, load_recipe, make_plan
 from poise.studies import run_crossval
 
 Plans = Callable[..., Plan]
-WORDS = ("groups=[3,2]", "epochs=2", "batch=64", "space={feature_kd=[0,1],lr=[0.1,1e9]}")
+WORDS = ("groups=[3,2]", "epochs=2", "batch=64", "space={feature_kd=[0,1],lr=[0.05,1e9]}")
 
 
 def lines() -> Lines:

@@ -20,7 +20,7 @@ from poise.studies import Probe, ProbeTable, Question, probe, reach, reopen_for_
 from poise.tuning import Attempt
 
 Plans = Callable[..., Plan]
-WORDS = ("groups=[3,2,2]", "epochs=3", "batch=64", "space={feature_kd=[0,1],lr=[0.1,0.02]}")
+WORDS = ("groups=[3,2,2]", "epochs=3", "batch=64", "space={feature_kd=[0,1],lr=[0.05,0.02]}")
 
 
 @pytest.fixture(scope="session")
