@@ -66,9 +66,6 @@ class Meter:
         if outlook.work is not None:
             plan = replace(outlook.work, preparing=max(outlook.work.preparing, plan.preparing))
             self._plans[event.phase] = plan
-        if isinstance(event, events.TimeExpected):
-            self._expected = event.rate or None
-            return self._done(event.rate)
         if isinstance(event, events.JudgingStep):
             self._prepared = float(event.trained)
             self._training.count(event.images, elapsed)

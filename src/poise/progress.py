@@ -173,7 +173,7 @@ def show_phase(worker: Worker, phase: Iterable[Event]) -> Iterator[Event]:
 
 def _lines_of(event: Event, phases: int | None) -> list[str]:
     """What is always said, in a line of its own."""
-    if isinstance(event, events.DefaultsChosen | events.TimeExpected):
+    if isinstance(event, events.DefaultsChosen):
         return [event.line]
     if isinstance(event, events.PhaseStarted):
         return [_phase_line(event, phases)]

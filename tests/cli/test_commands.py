@@ -336,8 +336,8 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing(poise: Command) -> None:
     assert done.code == 0
     assert "lucir on digits, groups, 2 phases" in done.out
     rows = [line.split() for line in done.out.splitlines() if line[:5].strip().isdigit()]
-    assert [(row[:3], row[4]) for row in rows] == [(["0", "3", "3"], "0"), (["1", "2", "5"], "12")]
-    for word in ("action", "feature_kd=1", "time    about", "memory  ", "disk    about"):
+    assert [(row[:3], row[4:]) for row in rows] == [(["0", "3", "3"], ["0", "0"]), (["1", "2", "5"], ["12", "0"])]
+    for word in ("action", "feature_kd=1", "memory  ", "disk    about"):
         assert word in done.out
     assert not list(Path.cwd().iterdir())
 
@@ -348,7 +348,7 @@ def test_keys_beside_the_size_of_the_memory_may_be_given_in_any_order(poise: Com
     assert "memory  " in texts[0]
     first, second = ([line for line in text.splitlines() if "about" not in line] for text in texts)
     assert first == second
-    assert any(line.split()[:1] == ["1"] and line.split()[-1] == "18" for line in first), "6 of each of 3 classes"
+    assert any(line.split()[:1] == ["1"] and line.split()[4] == "18" for line in first), "6 of each of 3 classes"
 
 
 def test_a_dry_run_says_what_its_folder_holds(poise: Command) -> None:
@@ -396,8 +396,8 @@ def test_a_dry_run_of_a_sweep_says_how_far_its_cells_are_and_writes_nothing(pois
     Path("sweep.toml").write_text(f"{keys}[grid]\nseed = [0, 1]\n")
     done = poise("sweep", "sweep.toml", "--out", "runs", "--dry-run")
     assert done.code == 0
-    assert [line.split()[:3] for line in done.out.splitlines()[1:3]] == [["0", "new", "about"], ["1", "new", "about"]]
-    assert "2 of 2 cells to run: about" in done.out
+    assert [line.split()[:2] for line in done.out.splitlines()[1:3]] == [["0", "new"], ["1", "new"]]
+    assert "2 of 2 cells to run" in done.out
     assert not Path("runs").exists()
     assert poise("sweep", "sweep.toml", "--out", "runs", "--cell", "1").code == 0
     Path("sweep.toml").write_text(f'{keys}[grid]\nseed = [0, 1]\nstart = ["nowhere"]\n')
@@ -413,15 +413,9 @@ def test_a_dry_run_of_a_sweep_says_how_far_its_cells_are_and_writes_nothing(pois
     done = poise("sweep", "sweep.toml", "--out", "runs", "--dry-run")
     assert [line.split()[1] for line in done.out.splitlines()[1:3]] == ["new", "finished"]
     (plain / "result.json").unlink()
-    assert "   1  begun     about" in poise("sweep", "sweep.toml", "--out", "runs", "--dry-run", "--cell", "1").out
+    assert "   1  begun     " in poise("sweep", "sweep.toml", "--out", "runs", "--dry-run", "--cell", "1").out
     assert "leave --on out" in poise("sweep", "sweep.toml", "--out", "runs", "--dry-run", "--on", "ray").err
     assert "leave --cpus-per-worker out" in poise("sweep", "sweep.toml", "--dry-run", "--cpus-per-worker", "2").err
-
-
-def test_a_dry_run_of_a_single_step_does_not_promise_hours(poise: Command) -> None:
-    done = poise("run", "groups=[1,1]", "epochs=1", "--dry-run")
-    (line,) = [line for line in done.out.splitlines() if line.startswith("time")]
-    assert " s of training" in line
 
 
 def test_a_dry_run_of_a_frozen_network_counts_features_and_the_matrix_of_its_head(poise: Command) -> None:
@@ -430,17 +424,10 @@ def test_a_dry_run_of_a_frozen_network_counts_features_and_the_matrix_of_its_hea
     words = ("run", "digits/ranpac", "net=own.py:make", "--dry-run")
     done = poise(*words, "options.projection=1000")
     assert done.code == 0, done.err
-    (line,) = [line for line in done.out.splitlines() if line.startswith("time")]
-    assert re.search(r"about \d+ s of computing features at [\d,]+ images/s", line)
     outs = done.out, poise(*words, "options.projection=2000").out
     kept = [float(re.findall(r", (\d+) MB for model", out)[0]) for out in outs]
     assert kept[0] >= 8 * 4, "half of a thousand by a thousand numbers of eight bytes"
     assert 3.5 < kept[1] / kept[0] < 4.5
-    own = poise("run", "digits/ranpac", "epochs=2", "--dry-run").out
-    assert [line.split(" of ")[1].partition(" at ")[0] for line in own.splitlines() if line.startswith("time")] == [
-        "training",
-        "computing features",
-    ]
 
 
 def test_a_recipe_of_ones_own(poise: Command) -> None:

@@ -111,7 +111,6 @@ class TestWhereNothingIs:
         assert "is not here: counted as published" in text
 
     def test_its_time_is_measured_on_blank_images_and_says_so(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("poise.runs.dryrun.MEASURED_SECONDS", 0.01)
         text = describe_plan(make_plan("imagenet/lucir", load_recipe("imagenet/lucir"), open_outlined))
         how = r"\(measured here on blank images, without a teacher\)"
         line = rf"^time    about [\d.]+ h of training at [\d,]+ images/s {how}$"

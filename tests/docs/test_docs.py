@@ -30,7 +30,7 @@ from poise.methods import METHODS, make_method
 from poise.policies import MOST_TRIALS
 from poise.policies.catalog import MOST_MODELLED
 from poise.recipes.keys import KEYS
-from poise.runs import Recipe, dryrun, load_recipe, make_recipe
+from poise.runs import Recipe, load_recipe, make_recipe
 from poise.runs.recipe import MemoryKeys, TrialKeys
 from poise.runs.sweep_file import MOST_CELLS
 from poise.spaces import MOST_ACTIONS
@@ -83,7 +83,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.delenv("POISE_DATA", raising=False)
-    monkeypatch.setattr(dryrun, "MEASURED_SECONDS", 0.01)
     monkeypatch.setattr(defaults, "suitable_epochs", lambda *args, **more: 4)
     generator = np.random.default_rng(0)
     animals = ("cat", "dog", "bear", "elephant")

@@ -57,10 +57,9 @@ def during_a_phase(work: Callable[[Learner], object]) -> tuple[Learner, UserErro
         lambda mine: mine.fit(*digits(4, 5)),
         lambda mine: mine.remove(0),
         lambda mine: mine.delete_exemplars(mine.exemplars()[0].id),
-        lambda mine: mine.relabel_exemplars({mine.exemplars()[0].id: 1}),
         lambda mine: mine.calibrate_reject(0.5),
     ],
-    ids=["partial_fit", "fitting", "fit", "remove", "delete", "relabel", "calibrate"],
+    ids=["partial_fit", "fitting", "fit", "remove", "delete", "calibrate"],
 )
 def test_a_change_in_another_thread_is_refused_and_the_phase_goes_on(
     change: Callable[[Learner], object], tmp_path: Path

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import torch
 from poise import Budget, Learner, UserError
 from poise.learner import LearnerState
 from poise.methods import METHODS
-from poise.nets import Branches, GaussianHead
+from poise.nets import Branches
 
 from .samples import Flat, digits, grown, keys, learner, memory_for, refusal, state_bytes
 
@@ -224,168 +223,15 @@ def test_every_copy_of_a_deleted_image_goes() -> None:
     assert twice not in {kept.id for kept in learned.exemplars()}
 
 
-def test_a_corrected_label_moves_an_image_to_its_class(tmp_path: Path) -> None:
-    images, labels = digits(0, 1)
-    labels[0] = 1  # a zero that somebody called a one
-    learned = learner(memory=Budget(20)).partial_fit(images, labels).partial_fit(*digits(2, 3))
-    (wrong,) = learned.image_ids(images[:1])
-    others = learned.means_[[2, 3]].clone()  # type: ignore[index]
-    assert [kept.label for kept in learned.exemplars() if kept.id == wrong] == [1]
-    learned.relabel_exemplars({wrong: 0})
-    assert [(kept.label, kept.index) for kept in learned.exemplars() if kept.id == wrong] == [(0, 11)]
-    torch.testing.assert_close(learned.means_, means_anew(learned))
-    assert torch.equal(learned.means_[[2, 3]], others)  # type: ignore[index]
-    state_bytes(learned, tmp_path)
-    resumed = Learner.load(tmp_path / "state.safetensors", device="cpu")
-    assert resumed.exemplars() == learned.exemplars()
-    right = learner(memory=Budget(20)).partial_fit(images, [0, *labels[1:]])
-    assert sorted(kept.id for kept in right.exemplars() if kept.label == 0) == sorted(
-        kept.id for kept in learned.exemplars() if kept.label == 0
-    )
-    resumed.partial_fit(*digits(4))
-    assert resumed.memory is not None
-    assert (torch.diff(resumed.memory.exemplars.labels) >= 0).all()
-
-
-def test_a_label_of_the_reserve_can_be_corrected_too() -> None:
-    learned = grown(memory=Budget(4, reserve=2))
-    held = next(kept for kept in learned.exemplars() if kept.reserve and kept.label == 0)
-    learned.relabel_exemplars({held.id: 2})
-    assert [kept.label for kept in learned.exemplars() if kept.id == held.id] == [2]
-
-
-COMPUTED: dict[str, dict[str, Any]] = {
-    "simplecil": {"options": {"adapt": "never"}},
-    "ranpac": {"options": {"adapt": "never", "projection": 60}, "action": {"ridge": 10.0}},
-}
-
-
-@pytest.mark.parametrize("method", sorted(COMPUTED))
-@pytest.mark.parametrize("change", ["deleted", "relabelled"])
-def test_a_computed_head_is_as_if_the_image_had_never_come_so(method: str, change: str, tmp_path: Path) -> None:
-    given = {"method": method, "memory": 20, **COMPUTED[method]}
-    (images, labels), (exam, _) = digits(2, 3), digits(0, 1, 2, 3, 4, first=40)
-    learned = learner(**given).partial_fit(*digits(0, 1)).partial_fit(images, [3, *labels[1:]])
-    (wrong,) = learned.image_ids(images[:1])
-    before = learned._scores(exam, learned.knowledge)["fc"].clone()
-    if change == "deleted":
-        images, labels = images[1:], labels[1:]
-        learned.delete_exemplars(wrong)
-    else:
-        learned.relabel_exemplars({wrong: 2})
-    right = learner(**given).partial_fit(*digits(0, 1)).partial_fit(images, labels)
-    assert not torch.allclose(learned._scores(exam, learned.knowledge)["fc"], before, atol=1e-3)
-    torch.testing.assert_close(
-        learned._scores(exam, learned.knowledge)["fc"], right._scores(exam, right.knowledge)["fc"], rtol=1e-4, atol=1e-4
-    )
-    state_bytes(learned, tmp_path)
-    resumed = Learner.load(tmp_path / "state.safetensors", device="cpu")
-    for each in (learned, resumed, right):
-        each.partial_fit(*digits(4))
-    assert state_bytes(learned, tmp_path) == state_bytes(resumed, tmp_path)
-    torch.testing.assert_close(
-        learned._scores(exam, learned.knowledge)["fc"], right._scores(exam, right.knowledge)["fc"], rtol=1e-4, atol=1e-4
-    )
-
-
-def test_the_gaussians_of_a_class_are_measured_anew_on_what_is_kept() -> None:
-    learned = grown(method="slca", memory=5)
-    head = learned.model.head  # type: ignore[union-attr]
-    assert isinstance(head, GaussianHead)
-    others = head.means[[1, 2, 3]].clone()
-    gone = next(kept for kept in learned.exemplars() if kept.label == 0)
-    learned.delete_exemplars(gone.id)
-    now = learned.model.head  # type: ignore[union-attr]
-    assert isinstance(now, GaussianHead)
-    assert learned.memory is not None
-    kept = learned.memory.exemplars.of_labels([0])
-    found = learned.evaluator.extract(learned.model, kept).features.mean(dim=0)  # type: ignore[arg-type]
-    assert now.counts.tolist() == [4, 12, 12, 12]
-    torch.testing.assert_close(now.means[0], found, rtol=1e-4, atol=1e-4)
-    assert torch.equal(now.means[[1, 2, 3]], others)
-    assert head.counts.tolist() == [12, 12, 12, 12], "the model of before is not written into"
-
-
-def test_a_small_ridge_does_not_blow_up_what_rounding_left() -> None:
-    given = {
-        "method": "ranpac",
-        "memory": 20,
-        "options": {"adapt": "never", "projection": 300},
-        "action": {"ridge": 1e-8},
-    }
-    (images, labels), (exam, _) = digits(2, 3), digits(0, 1, 2, 3, first=40)
-    learned = learner(**given).partial_fit(*digits(0, 1)).partial_fit(images, labels)
-    for place in range(5):
-        learned.delete_exemplars(learned.image_ids(images[place : place + 1]))
-    right = learner(**given).partial_fit(*digits(0, 1)).partial_fit(images[5:], labels[5:])
-    torch.testing.assert_close(
-        learned._scores(exam, learned.knowledge)["fc"], right._scores(exam, right.knowledge)["fc"], rtol=0.05, atol=0.2
-    )
-
-
-def test_a_class_that_gains_an_image_keeps_its_gaussian() -> None:
-    learned = grown(method="slca", memory=5)
-    moved = next(kept for kept in learned.exemplars() if kept.label == 0)
-    learned.relabel_exemplars({moved.id: 2})
-    head = learned.model.head  # type: ignore[union-attr]
-    assert isinstance(head, GaussianHead)
-    assert head.counts.tolist() == [4, 12, 13, 12]
-
-
-@pytest.mark.parametrize("method", sorted(COMPUTED))
-def test_a_computed_head_is_not_corrected_for_images_that_it_may_not_know(method: str) -> None:
-    budget = Budget(per_class=6, rule="rmm", allocation=0.8)
-    learned = grown(method=method, **{**COMPUTED[method], "memory": budget})
-    before = learned.exemplars()
-    with pytest.raises(UserError, match="RMM") as caught:
-        learned.delete_exemplars(before[0].id)
-    refusal(caught)
-    assert learned.exemplars() == before
-
-
-def test_a_label_that_was_right_changes_nothing() -> None:
-    learned = grown()
-    learned.calibrate_reject(images=digits(0, 1, 2, 3, first=40)[0])
-    kept = learned.exemplars()[0]
-    known = learned.knowledge
-    learned.relabel_exemplars({kept.id: kept.label})
-    assert learned.knowledge is known
-
-
-@pytest.mark.parametrize("method", PLAIN)
-def test_every_method_learns_further_with_corrected_images(method: str, tmp_path: Path) -> None:
-    learned = three_phases(method)
-    listed = learned.exemplars()
-    if not listed:
-        with pytest.raises(UserError, match="no kept image"):
-            learned.delete_exemplars("0")
-        return
-    first, second = (next(kept for kept in listed if kept.label == label) for label in (0, 4))
-    learned.delete_exemplars(first.id).relabel_exemplars({second.id: 1})
-    assert [kept.label for kept in learned.exemplars() if kept.id == second.id] == [1]
-    learned.save(tmp_path / "corrected")
-    files = []
-    for each in (learned, Learner.load(tmp_path / "corrected", device="cpu")):
-        each.partial_fit(*digits(5))
-        assert np.isfinite(each.predict_proba(digits(0, 1, 5)[0])).all()
-        files.append(state_bytes(each, tmp_path))
-    assert files[0] == files[1]
-
-
 def test_the_last_image_of_a_class_stays_and_the_line_says_what_to_do(tmp_path: Path) -> None:
     learned = grown()
     before = state_bytes(learned, tmp_path)
     ids = [kept.id for kept in learned.exemplars() if kept.label == 1]
-    changes: list[Callable[[], object]] = [
-        lambda: learned.delete_exemplars(ids),
-        lambda: learned.relabel_exemplars(dict.fromkeys(ids, 0)),
-    ]
-    for change in changes:
-        with pytest.raises(UserError) as error:
-            change()
-        assert "class 1 would have no image left" in refusal(error)
-        assert "remove(1)" in refusal(error)
-        assert state_bytes(learned, tmp_path) == before
+    with pytest.raises(UserError) as error:
+        learned.delete_exemplars(ids)
+    assert "class 1 would have no image left" in refusal(error)
+    assert "remove(1)" in refusal(error)
+    assert state_bytes(learned, tmp_path) == before
 
 
 @pytest.mark.parametrize(
@@ -395,11 +241,7 @@ def test_the_last_image_of_a_class_stays_and_the_line_says_what_to_do(tmp_path: 
         (lambda learned: learned.delete_exemplars(3), "3 is no id of a kept image, which is a string"),
         (lambda learned: learned.delete_exemplars(None), "None is no id of a kept image, which is a string"),
         (lambda learned: learned.delete_exemplars(["1234", 3]), "3 is no id of a kept image, which is a string"),
-        (lambda learned: learned.relabel_exemplars({3: 0}), "3 is no id of a kept image, which is a string"),
-        (lambda learned: learned.relabel_exemplars("1234"), "takes a mapping from ids to classes, not str"),
         (lambda learned: learned.delete_exemplars([]), "no id was given"),
-        (lambda learned: learned.relabel_exemplars({"1234": 0}), "no kept image has the id '1234'"),
-        (lambda learned: learned.relabel_exemplars({learned.exemplars()[0].id: 9}), "class 9 is not known"),
     ],
 )
 def test_bad_ids_and_labels_are_one_line(change: Any, line: str) -> None:

@@ -19,10 +19,8 @@ from poise.data.packing import Packing
 from poise.data.sources import ArraySource, DigitsSource, add_source
 from poise.errors import UserError
 from poise.runs import Plan, Run, RunFolder, TensorBoard, load_recipe, make_plan, make_recipe, reopen
-from poise.runs.dryrun import plan_cost
 from poise.runs.plan import plan_of_words
 from poise.journal import read_journal
-from poise.learner import Speed, judging_work
 from poise.training import DefaultsChosen
 
 Plans = Callable[..., Plan]
@@ -308,18 +306,16 @@ def test_cifar100_works_end_to_end_on_a_cpu(tmp_path: Path) -> None:
     assert result["curve"][0]["accuracy"] > 50
 
 
-def test_a_network_that_the_method_cannot_use_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+def test_a_network_that_the_method_cannot_use_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "flat.py"
     layers = "nn.Conv2d(3, 6, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()"
     file.write_text(f"from torch import nn\ndef make():\n    return nn.Sequential({layers})\n")
     words = [f"net={file}:make", "epochs=1", "policy=fixed"]
-    folder = tmp_path / "run"
     refused = make_plan("digits/podnet", load_recipe("digits/podnet", words))
     with pytest.raises(UserError, match="podnet compares maps, but your net returns none"):
-        Run(refused, RunFolder(folder)).start()
-    assert not folder.exists()
+        Run(refused, RunFolder(tmp_path / "refused")).start()
     learned = make_plan("digits/lucir", load_recipe("digits/lucir", [*words, "groups=[2,2]"]))
-    assert Run(learned, RunFolder(folder)).start()["phases"] == 2
+    assert Run(learned, RunFolder(tmp_path / "run")).start()["phases"] == 2
 
 
 @pytest.mark.parametrize(("every", "tuned"), [(1, [0, 2, 2, 2, 2]), (2, [0, 2, 0, 2, 0]), (3, [0, 2, 0, 0, 2])])
@@ -329,18 +325,6 @@ def test_planned_work_counts_the_phases_that_are_tuned_and_no_others(every: int,
     work = plan.work(plan.images()[0])
     assert [each.trials for each in work] == tuned
     assert [each.tuning > 0 for each in work] == [trials > 0 for trials in tuned]
-
-
-def test_exams_and_looking_at_what_is_kept_are_a_part_of_what_a_run_costs() -> None:
-    words = ["groups=[2,2]", "images_per_class=10", "memory=5", "policy=fixed"]
-    plan = make_plan("digits/lucir", load_recipe("digits/lucir", words))
-    (train, exam), learner, speed = plan.images(), plan.new_learner(), Speed(training=3.0)  # a pass forward: 1 s
-    images = train, exam.first_of_each_label(7)
-    cost = plan_cost(plan, learner, images, speed)
-    assert cost.exams == (2 * 7 + 2 * 20) + (4 * 7 + 2 * (10 + 20))
-    assert (cost.trials, cost.training > 0) == (0, True)
-    started = replace(plan, recipe=plan.recipe.model_copy(update={"start": "other"}))
-    assert plan_cost(started, learner, images, speed).exams == cost.exams - 2 * 20, "phase 0 is not herded"
 
 
 def test_planned_work_counts_the_fine_tuning_of_trials_where_it_is_whole() -> None:
@@ -438,9 +422,6 @@ def test_a_recipe_that_chooses_has_the_settings_that_the_learner_would_choose(
     assert {**mine, "automatic": []} == learned
     assert plan.settings.tuner.forecast(1) == learner.settings.tuner.forecast(1)
     assert plan.recipe.images == len(first)
-    share = 0.2 if "policy=online" in words else 0.4  # tuning trains twice as long, judging does not
-    lasts = max(1, round(share * plan.recipe.epochs))
-    assert judging_work(plan.new_learner(), first) == 2 * lasts * 34, "two trainings on four fifths of each class"
 
 
 def test_what_was_chosen_is_in_the_run_folder_and_resumed_anywhere(photos: Path, tmp_path: Path) -> None:

@@ -12,13 +12,28 @@ from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
+import numpy as np
+import torch
+from torch import Tensor
+
+from poise import draws
 from poise.actions import AxisValue
-from poise.data import FEW_IMAGES, Augmentation, ImageSet, batch_bounds, suitable_net
-from poise.learner.judging import Judgement, Judging
-from poise.learner.phase import Surroundings, is_given
+from poise.data import (
+    FEW_IMAGES,
+    Augmentation,
+    ImageSet,
+    batch_bounds,
+    chunks,
+    suitable_augmentation,
+    suitable_net,
+)
+from poise.learner.networks import build_model
+from poise.learner.phase import Surroundings, first_preprocessing, is_given
 from poise.learner.settings import Settings, only_environment
 from poise.learner.views import Views
-from poise.training import DefaultsChosen, Event, PhaseStarted
+from poise.methods import Growth
+from poise.nets import net_info
+from poise.training import DefaultsChosen, Event, JudgingStep, PhaseStarted, Schedule, Situation, StepDone, Trainer
 from poise.tuning import DEFAULT_POLICY, TrialSettings
 from poise.words import counted
 
@@ -44,24 +59,35 @@ SMALL_SPACE: Final = {
 SMALL_TRIALS: Final = TrialSettings(environment="both", length=0.1, validation=10, even=False, classifier="trials")
 
 
-class Chosen(NamedTuple):
-    """The settings and the augmentation, and how they are told."""
+HELD_OUT: Final = 0.2  # of each class, to judge the augmentation by
+FEWEST_HELD_OUT: Final = 8  # images, below which nothing is judged
+MOST_IMAGES: Final = 2_000  # that take part in judging
+JUDGING_LENGTH: Final = 0.4  # of a judging training, as a share of an untuned phase
+CLEARLY: Final = 2.0  # standard errors by which an augmentation must be worse to be left out
+
+
+class ChosenDefaults(NamedTuple):
+    """Settings in which nothing is left open, the augmentation, and the event that tells both."""
 
     settings: Settings
     augmentation: Augmentation
     event: DefaultsChosen
 
 
-def choose_defaults(settings: Settings, judging: Judging) -> Generator[Event, None, Chosen]:
-    """What was left open in these settings, with what `suit` made of them; the trainings that judge are events."""
-    suited, images = judging.settings, judging.images
-    judged = yield from judging.judge()
-    line = describe(suited, images, judged)
+def choose_defaults(
+    settings: Settings, images: ImageSet, around: Surroundings, given: Augmentation | None
+) -> Generator[Event, None, ChosenDefaults]:
+    """Choose what these settings leave open for the first images; an augmentation that is `given` is not judged."""
+    suited = suit(settings, images, around)
+    if given is not None:
+        augmentation, reason = given, "as given"
+    else:
+        augmentation, reason = yield from judge_augmentation(suited, images, around)
+    line = describe(suited, images, augmentation, reason)
     log.info("%s", line)
-    if not judging.left_alone:
+    if not backbone_is_frozen(suited, images, around):
         warn_of_few_steps(suited, settings, len(images))
-    event = DefaultsChosen(0, line, _chosen_values(settings, suited, judged.augmentation))
-    return Chosen(suited, judged.augmentation, event)
+    return ChosenDefaults(suited, augmentation, DefaultsChosen(0, line, _chosen_values(settings, suited, augmentation)))
 
 
 def suit(settings: Settings, images: ImageSet, around: Surroundings) -> Settings:
@@ -149,9 +175,115 @@ def suitable_rate(batch: int) -> float:
     return round(min(0.1, 0.05 * math.sqrt(batch / 32)), 3)
 
 
-def describe(settings: Settings, images: ImageSet, judged: Judgement) -> str:
+# The augmentation -------------------------------------------------------------------------------------------------
+
+
+def judge_augmentation(
+    settings: Settings, images: ImageSet, around: Surroundings
+) -> Generator[Event, None, tuple[Augmentation, str]]:
+    """Whether images are shifted and mirrored in training, and the reason in a few words.
+
+    Two networks are trained on four fifths of each class, for two fifths of an untuned phase: one with shifts, one
+    without; the fifth that is left judges them. Shifts stay unless they are surely worse. Images in colour are mirrored
+    unless the first network knows surely fewer of the held-out ones once they are mirrored; grey ones, which may be
+    text, are not.
+    """
+    suitable = suitable_augmentation(min(images.shape[1:]))
+    if backbone_is_frozen(settings, images, around):
+        return Augmentation(pad=0, flip=not is_grey(images)), "nothing of the network is trained"
+    training, held = split_for_judging(images, settings.seed)
+    if len(held) < FEWEST_HELD_OUT or len(set(training.labels.tolist())) < 2:
+        return replace(suitable, flip=not is_grey(images)), "too few images to judge by"
+    hits: dict[tuple[int, bool], Tensor] = {}
+    for number, pad in enumerate((suitable.pad, 0), 1):
+        trainer = _judging_trainer(settings, training, around, replace(suitable, pad=pad, flip=False))
+        each = len(training) * sum(stage.epochs(trainer.schedule.epochs) for stage in trainer.stages)
+        done = (number - 1) * each
+        for event in trainer.run():
+            if isinstance(event, StepDone):
+                done += event.images
+                yield JudgingStep(0, number, 2, done, 2 * each, event.images)
+        for mirrored in (False, True):
+            logits = trainer.situation.evaluator.extract(trainer.predictor, held, mirrored=mirrored).logits
+            hits[pad, mirrored] = logits.argmax(dim=1).cpu() == held.labels
+        shifted = hits[suitable.pad, False]
+        if not surely_better(torch.ones_like(shifted), shifted):  # then no second network can be surely better
+            break
+    pad = 0 if surely_better(hits.get((0, False), shifted), shifted) else suitable.pad
+    flip = not is_grey(images) and not surely_better(shifted, hits[suitable.pad, True])
+    return replace(suitable, pad=pad, flip=flip), f"judged on {len(held)} held-out images"
+
+
+def _judging_trainer(settings: Settings, images: ImageSet, around: Surroundings, kind: Augmentation) -> Trainer:
+    """The training of a new network with this augmentation."""
+    method, schedule = settings.made_method, settings.schedule
+    model = build_model(settings, images.shape, around.net)
+    situation = Situation(
+        model=model,
+        method=method,
+        growth=Growth(0, int(images.labels.max()) + 1),
+        preprocessing=first_preprocessing(method, images, kind, net_info(model.backbone)),
+        schedule=_judging_schedule(settings, schedule),
+        backend=around.backend,
+        seed=settings.seed,
+        phase=0,
+    )
+    feed = situation.feed(images.select(torch.empty(0, dtype=torch.long)), images)
+    grown = situation.grow_model(images)
+    return Trainer(situation, grown, None, settings.first_action, feed, address=("augmentation", kind.pad))
+
+
+def _judging_schedule(settings: Settings, schedule: Schedule) -> Schedule:
+    # A tuned phase is twice as long (`suitable_epochs`), unless the user said its epochs; judging it is not.
+    doubled = settings.kind.tunes and schedule.images is not None
+    return schedule.lasting(max(1, JUDGING_LENGTH * schedule.epochs / (2 if doubled else 1)))
+
+
+def backbone_is_frozen(settings: Settings, images: ImageSet, around: Surroundings) -> bool:
+    """Whether nothing of the network is ever trained: frozen by the method from the start, or by the user."""
+    given = is_given(settings, around)
+    return settings.made_method.freezes(0, given=given) or (
+        given and build_model(settings, images.shape, around.net).is_frozen
+    )
+
+
+def split_for_judging(images: ImageSet, seed: int) -> tuple[ImageSet, ImageSet]:
+    """Most of the images of each class, and a fifth of each; at most `MOST_IMAGES` in all."""
+    generator = draws.generator(seed, "judged augmentation", 0)
+    classes = sorted(set(images.labels.tolist()))
+    most = max(5, MOST_IMAGES // len(classes))
+    training: list[int] = []
+    held: list[int] = []
+    for label in classes:
+        members = generator.permutation(np.flatnonzero(images.labels.numpy() == label))[:most]
+        count = int(HELD_OUT * len(members))
+        held += members[:count].tolist()
+        training += members[count:].tolist()
+    return images.select(torch.tensor(sorted(training))), images.select(torch.tensor(sorted(held), dtype=torch.long))
+
+
+def surely_better(one: Tensor, other: Tensor, errors: float = CLEARLY) -> bool:
+    """Whether one has more hits than the other on the same images, by more than so many standard errors.
+
+    >>> surely_better(torch.tensor([1, 1, 1, 1, 1, 0]).bool(), torch.tensor([0, 0, 0, 1, 1, 0]).bool(), 1.0)
+    True
+    """
+    difference = one.float() - other.float()
+    return float(difference.sum()) > errors * math.sqrt(float((difference**2).sum()))
+
+
+def is_grey(images: ImageSet) -> bool:
+    """Whether the images have one channel, or three that are equal, as grey files have."""
+    pieces = (images.store.part(start, stop) for start, stop in chunks(images.store))
+    return all(bool((piece == piece[:, :1]).all()) for piece in pieces)
+
+
+# In words ---------------------------------------------------------------------------------------------------------
+
+
+def describe(settings: Settings, images: ImageSet, augmentation: Augmentation, reason: str) -> str:
     """What was chosen, in one line."""
-    schedule, augmentation, (channels, height, width) = settings.schedule, judged.augmentation, images.shape
+    schedule, (channels, height, width) = settings.schedule, images.shape
     steps = counted(len(batch_bounds(len(images), schedule.batch)), "step")
     epochs = counted(schedule.epochs, "epoch")
     moved = f"shifts of up to {counted(augmentation.pad, 'pixel')}" if augmentation.pad else "no shifts"
@@ -160,7 +292,7 @@ def describe(settings: Settings, images: ImageSet, judged: Judgement) -> str:
     return (
         f"for {len(images)} images of {width}×{height} pixels{' in colour' if channels == 3 else ''}: "
         f"net {settings.net or 'of your own'}, {epochs} of {steps} (batch {schedule.batch}), "
-        f"{schedule.optimiser} at {settings.first_action.lr:g}, {moved}, {mirrored}{more} ({judged.reason})"
+        f"{schedule.optimiser} at {settings.first_action.lr:g}, {moved}, {mirrored}{more} ({reason})"
     )
 
 

@@ -28,10 +28,10 @@ from poise.learner.arrival import (
     warn_of_unknown,
 )
 from poise.learner.conventions import Conventions
+from poise.learner.defaults import choose_defaults
 from poise.learner.exporting import Exporting
 from poise.learner.given import Callback, check_given, with_names_of_sklearn
 from poise.learner.labels import Label
-from poise.learner.opening import open_phase
 from poise.learner.phase import Phase, Surroundings
 from poise.learner.rejecting import Rejecting
 from poise.learner.settings import KEYS, Settings
@@ -160,9 +160,8 @@ class Learner(Conventions, Upkeep, Rejecting, Exporting):
         how many images the next phase brings, is for the rule of its released code (`knows_increment`) and no other.
         """
         self._refuse_changed()
-        forecast = self._is_watched or log.isEnabledFor(logging.INFO)
         with self._turns.change():
-            events = self._events(images, labels, known=known, next_images=next_images, forecast=forecast)
+            events = self._events(images, labels, known=known, next_images=next_images)
             self._learn(self._turns.steps(events, alone=True))
         return self
 
@@ -176,18 +175,16 @@ class Learner(Conventions, Upkeep, Rejecting, Exporting):
         action: Mapping[str, AxisValue] | None = None,
         next_images: int | None = None,
         reward: Reward | None = None,
-        forecast: bool = False,
     ) -> Iterator[Event]:
         """The same phase as a generator of events; `state()` may be called between any two of them.
 
         `origins` says where each image came from in the caller's own data, so that a run folder can store the
         memory as indices. With an `action` nothing is tuned: the phase is trained with it (where its classifier is
-        `auto`, that is still judged). With a `reward` a study tells the policy something else than the local one. With
-        `forecast`, a few steps are timed and thrown away, and the first event says about how long the phase will take.
+        `auto`, that is still judged). With a `reward` a study tells the policy something else than the local one.
         The input is checked at once, before the first event is asked for.
         """
         given: dict[str, Any] = {"known": known, "origins": origins, "action": action, "next_images": next_images}
-        return self._turns.steps(self._events(images, labels, **given, reward=reward, forecast=forecast))
+        return self._turns.steps(self._events(images, labels, **given, reward=reward))
 
     @undisturbed()
     def _events(
@@ -200,7 +197,6 @@ class Learner(Conventions, Upkeep, Rejecting, Exporting):
         action: Mapping[str, AxisValue] | None = None,
         next_images: int | None = None,
         reward: Reward | None = None,
-        forecast: bool,
     ) -> Generator[Event, None, None]:
         arrival = receive(images, labels, self.settings, self.knowledge, known=known, origins=origins)
         arrival = replace(arrival, next_images=check_foresight(self.settings.memory, next_images))
@@ -210,17 +206,16 @@ class Learner(Conventions, Upkeep, Rejecting, Exporting):
             raise OtherImages(
                 "this learner was saved in the middle of a phase with other images; give it the same ones"
             )
-        return self.backend.guard(self._fit(arrival, reward, forecast=forecast and self._pending is None))
+        return self.backend.guard(self._fit(arrival, reward))
 
-    def _fit(self, arrival: Arrival, reward: Reward | None, *, forecast: bool) -> Generator[Event, None, None]:
+    def _fit(self, arrival: Arrival, reward: Reward | None) -> Generator[Event, None, None]:
         self._refuse_if_overtaken(arrival)
         phase, pending, before = None, self._pending, (self.settings, self._around)
         try:
-            chosen = yield from open_phase(
-                self.settings, self.knowledge, arrival, self._around, self._ahead, forecast=forecast
-            )
-            self._refuse_if_overtaken(arrival)
-            if chosen is not None:
+            if self.settings.automatic and arrival.phase == 0:
+                given = self.preprocessing.augmentation if self.preprocessing is not None else self._around.augmentation
+                chosen = yield from choose_defaults(self.settings, arrival.images, self._around, given)
+                self._refuse_if_overtaken(arrival)
                 self.settings, self._around = chosen.settings, replace(self._around, augmentation=chosen.augmentation)
                 yield chosen.event
             measured = pending.preprocessing if pending is not None else None

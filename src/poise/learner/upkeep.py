@@ -1,9 +1,9 @@
-"""What is changed in a learner between phases: classes removed, kept images listed, deleted or given another label."""
+"""What is changed in a learner between phases: classes removed, kept images listed and deleted."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -19,8 +19,6 @@ from poise.learner.labels import Label
 from poise.learner.saving import Saving
 from poise.learner.state import Knowledge
 from poise.learner.turns import one_at_a_time
-from poise.methods import Correction, Method
-from poise.nets import Model
 from poise.training import undisturbed
 
 
@@ -110,103 +108,39 @@ class Upkeep(Saving):
     def delete_exemplars(self, ids: str | Iterable[str]) -> Self:
         """Delete kept images by their ids, every copy of them; the means of their classes are computed anew.
 
-        A head that is computed from features (SimpleCIL, RanPAC) is computed without them, and SLCA's Gaussians of
-        their classes are measured anew on what is kept; a trained head learns of it in the next phase.
+        The head keeps what it has learned from them: a trained one until the next phase, and sums over features
+        (SimpleCIL, RanPAC, SLCA) for good. To be rid of that too, `remove` the class and learn it again.
 
         The next `save` writes a file without them. The last image of a class to train on is not deleted, for a class
         without any cannot be learned on: remove the class, or give it other images first (`known="update"`).
         """
-        memory, asked = self._kept_images(self.knowledge), set(_check_ids(ids))
-        self._refuse_unknown(asked)
-        parts = [(images, _have_ids(images, asked)) for images in (memory.exemplars, memory.reserve)]
-        touched = {row for images, hit in parts for row in images.labels[hit].tolist()}
-        images, hit = parts[0]
-        deleted = images.select(hit.nonzero().flatten())
+        known, memory = self.knowledge, self._kept_images(self.knowledge)
+        asked = _check_ids(ids)
+        missing = sorted(asked - {each.id for each in self.exemplars()})
+        if missing:
+            raise UserError(f"no kept image has the id {missing[0]!r}; exemplars() lists them")
+        hits = [_have_ids(images, asked) for images in (memory.exemplars, memory.reserve)]
+        parts = zip((memory.exemplars, memory.reserve), hits, strict=True)
         left = Memory(*(images.select((~hit).nonzero().flatten()) for images, hit in parts))
-        return self._keep_instead(left, touched, deleted, torch.full_like(deleted.labels, -1))
-
-    @one_at_a_time
-    @undisturbed()
-    def relabel_exemplars(self, labels: Mapping[str, Label]) -> Self:
-        """Correct the labels of kept images: a known class for each id. The means of both classes are computed anew.
-
-        An image becomes the last of its new class, the first to go when its memory is cut. Heads change as in
-        `delete_exemplars`.
-        """
-        memory = self._kept_images(self.knowledge)
-        if not isinstance(labels, Mapping):
-            raise UserError(f"relabel_exemplars takes a mapping from ids to classes, not {type(labels).__name__}")
-        self._refuse_unknown(set(_check_ids(labels)))
-        rows = {key: self._row(label) for key, label in labels.items()}
-        touched: set[int] = set()
-        changed, corrected = [], list[tuple[ImageSet, Tensor]]()
-        for images in (memory.exemplars, memory.reserve):
-            before = images.labels.tolist()
-            after = [rows.get(key, row) for key, row in zip(_ids(images.store), before, strict=True)]
-            moved = torch.tensor([one != other for one, other in zip(before, after, strict=True)], dtype=torch.bool)
-            touched |= {row for pair in zip(before, after, strict=True) if pair[0] != pair[1] for row in pair}
-            order = torch.cat([(~moved).nonzero().flatten(), moved.nonzero().flatten()])
-            rows_now = torch.tensor(after, dtype=torch.long)
-            relabelled = ImageSet(images.store, rows_now, images.origins).select(order)
-            changed.append(relabelled.select(torch.argsort(relabelled.labels, stable=True)))
-            where = moved.nonzero().flatten()
-            corrected.append((images.select(where), rows_now[where]))
-        return self._keep_instead(Memory(*changed), touched, *corrected[0])
-
-    def _keep_instead(self, memory: Memory, touched: set[int], corrected: ImageSet, after: Tensor) -> Self:
-        """Keep these images instead; means of the touched classes, and heads that are computed, are computed anew.
-
-        `corrected` are the images outside the reserve that were deleted or belong to the rows `after` now.
-        """
-        assert self.model is not None
-        assert self.means_ is not None
-        if not touched:
-            return self
-        left = set(memory.exemplars.labels.tolist())
-        empty = [self.classes_[row] for row in sorted(touched - left)]
+        rows = sorted(set(memory.exemplars.labels[hits[0]].tolist()) | set(memory.reserve.labels[hits[1]].tolist()))
+        empty = [row for row in rows if row not in left.exemplars.labels]
         if empty:
+            label = known.classes[empty[0]]
             raise UserError(
-                f"class {empty[0]!r} would have no image left to train on; remove({empty[0]!r}), or learn other images "
+                f"class {label!r} would have no image left to train on; remove({label!r}), or learn other images "
                 "of it first with known='update'"
             )
+        assert known.predictor is not None
+        assert known.means is not None
         with self.backend.active():
-            rows = sorted(touched)
-            found = self.evaluator.class_means(self.model, memory.exemplars.of_labels(rows), len(self.classes_))
-            means = self.means_.clone()
-            means[rows] = found[rows]
-            model = self._corrected_model(memory, corrected, after)
-        counts = torch.bincount(memory.exemplars.labels, minlength=len(self.classes_)).tolist()
-        images = tuple(counts[row] if row in touched else count for row, count in enumerate(self.knowledge.mean_images))
-        known = self.knowledge
-        start = model if known.start is known.predictor else known.start
-        self.knowledge = replace(
-            known, predictor=model, start=start, memory=memory, means=means, mean_images=images, reject={}
-        )
+            measured = left.exemplars.of_labels(rows)
+            found = self.evaluator.class_means(known.predictor, measured, len(known.classes))
+        means = known.means.clone()
+        means[rows] = found[rows]
+        counts = torch.bincount(left.exemplars.labels, minlength=len(known.classes)).tolist()
+        images = tuple(counts[row] if row in rows else count for row, count in enumerate(known.mean_images))
+        self.knowledge = replace(known, memory=left, means=means, mean_images=images, reject={})
         return self
-
-    def _corrected_model(self, memory: Memory, corrected: ImageSet, after: Tensor) -> Model:
-        """The model, without what these images gave to a head that is computed."""
-        assert self.model is not None
-        method = self.settings.made_method
-        if not len(corrected) or type(method).correct is Method.correct:
-            return self.model
-        if self.settings.memory.rule == "rmm":
-            raise UserError(
-                f"with RMM's memory, kept images need not be among those that {method.name}'s head was computed from: "
-                "it cannot be corrected; remove the class and learn it again"
-            )
-        model, extract, device = self.model.copy(), self.evaluator.extract, self.backend.device
-        rows = sorted({*corrected.labels.tolist(), *after[after >= 0].tolist()})
-        left = memory.exemplars.of_labels(rows)
-        correction = Correction(
-            self.knowledge.action,
-            corrected.labels.to(device),
-            after.to(device),
-            features=lambda: extract(model, corrected).features,
-            left=lambda: (extract(model, left).features, left.labels.to(device)),
-        )
-        method.correct(model, correction)
-        return model
 
     def _kept_images(self, known: Knowledge) -> Memory:
         self._refuse_during_a_phase()
@@ -227,13 +161,6 @@ class Upkeep(Saving):
             raise UserError(f"class {plain!r} is not known; {suggestion(str(plain), map(str, self.classes_))}")
         return self.classes_.index(plain)
 
-    def _refuse_unknown(self, ids: set[str]) -> None:
-        missing = sorted(ids - {each.id for each in self.exemplars()})
-        if missing:
-            raise UserError(f"no kept image has the id {missing[0]!r}; exemplars() lists them")
-        if not ids:
-            raise UserError("no id was given; exemplars() lists those of all kept images")
-
     def _refuse_during_a_phase(self) -> None:
         if self._phase is not None or self._pending is not None:
             raise UserError("this learner is in the middle of a phase; finish it first, with the same images")
@@ -253,12 +180,14 @@ def _kind(label: Label) -> str:
     return "strings" if isinstance(label, str) else "whole numbers"
 
 
-def _check_ids(ids: str | Iterable[str]) -> list[str]:
+def _check_ids(ids: str | Iterable[str]) -> set[str]:
     words = [ids] if isinstance(ids, str) or not isinstance(ids, Iterable) else list(ids)
     for word in words:
         if not isinstance(word, str):
             raise UserError(f"{word!r} is no id of a kept image, which is a string; exemplars() lists them")
-    return words
+    if not words:
+        raise UserError("no id was given; exemplars() lists those of all kept images")
+    return set(words)
 
 
 def _ids(store: PixelStore) -> list[str]:

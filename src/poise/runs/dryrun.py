@@ -1,27 +1,21 @@
-"""What a run would do and cost, estimated from a short measurement."""
+"""What a run would do: phases, trials, memory and disk, counted without training anything."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
-
 from poise.data import ImageSet, fits, free_on
 from poise.runs.plan import Plan, images_by_origin
 from poise.runs.starting import read_start
-from poise.learner import STEP_COST, TEACHER_COST, Learner, Speed, build_model, is_computed, judging_work, speed_of
-from poise.nets import is_named
+from poise.learner import Learner, build_model
 from poise.ram import free_memory
-from poise.words import duration
-
-MEASURED_SECONDS = 3.0
 
 
 def describe_plan(plan: Plan) -> str:
-    """Phases, action, and estimates of time, memory and disk, as text."""
+    """Phases with their trials, the default action, and estimates of memory and disk, as text."""
     recipe, stream = plan.recipe, plan.stream
-    train, exam = plan.images()
+    train, _ = plan.images()
     refuse_early(plan, train)
     learner = plan.new_learner()
     lines = [
@@ -34,22 +28,27 @@ def describe_plan(plan: Plan) -> str:
         f"default action {learner.space.actions[learner.space.default]}",
         *([f"phase 0 is that of {recipe.start}"] if recipe.start is not None else []),
         "",
-        "phase  new classes  classes  new images  kept images",
+        "phase  new classes  classes  new images  kept images  trials",
     ]
     seen = 0
     for phase, (group, (kept, new)) in enumerate(zip(stream, plan.images_per_phase(train), strict=True)):
         seen += len(group)
-        lines.append(f"{phase:5d}  {len(group):11d}  {seen:7d}  {new:10d}  {kept:11d}")
+        lines.append(f"{phase:5d}  {len(group):11d}  {seen:7d}  {new:10d}  {kept:11d}  {_trials(plan, phase):>6}")
     last = _networks(learner, train.shape, len(stream))[-1]
     model = last.trained + last.frozen + _head_bytes(learner, train.of_labels(stream.classes))
     lines += [
         "",
-        *_time_lines(plan, learner, train, exam),
         _where_images_live(plan, learner, train),
         _memory_line(train, 8 * model),
         f"disk    about {_size(10 * model + 2**20)} (two checkpoints, two models, the journal)",
     ]
     return "\n".join(lines)
+
+
+def _trials(plan: Plan, phase: int) -> str:
+    """How many trials (of a tuner that is no policy: rounds or episodes) there will be in this phase, or at most."""
+    expected = plan.settings.tuner.forecast(phase)
+    return f"{'' if expected.exact else '≤ '}{expected.trials}"
 
 
 def _memory_line(train: ImageSet, model: int) -> str:
@@ -84,77 +83,6 @@ def refuse_early(plan: Plan, train: ImageSet, *, reads: bool = True) -> None:
         read_start(Path(plan.recipe.start), plan.settings, plan.identity(), images_by_origin(train))
 
 
-class Cost(NamedTuple):
-    """About how many seconds a run takes here; `exams` with herding and class means, which look at images too."""
-
-    training: float
-    trials: float
-    features: float
-    exams: float
-
-
-def _time_lines(plan: Plan, learner: Learner, train: ImageSet, exam: ImageSet) -> list[str]:
-    """How long training, trials and exams take, from steps that are timed here."""
-    speed = plan_speed(plan, learner, train)
-    cost, kind = plan_cost(plan, learner, (train, exam), speed), plan.settings.kind
-    where = "here" if plan.source.is_here else "here on blank images"
-    unknown = [f"policy  what {plan.recipe.policy} itself takes is not in this estimate"]
-    return [
-        *_time_line("training", cost.training, speed.training, f"measured {where}, without a teacher"),
-        *_time_line("computing features", cost.features, speed.looking, f"measured {where}"),
-        *([] if plan.source.is_here else ["        packing the real images once, and reading them, comes on top"]),
-        *([f"policy  about {duration(cost.trials)} of trials on top, at the same rate"] if cost.trials else []),
-        *(
-            [f"exams   about {duration(cost.exams)} on top, herding and class means included"]
-            if cost.exams >= 1
-            else []
-        ),
-        *([] if kind.asks or not kind.tunes else unknown),
-    ]
-
-
-def plan_speed(plan: Plan, learner: Learner, train: ImageSet) -> Speed:
-    """How fast the images of phase 0 are trained on here, from a few steps."""
-    return speed_of(learner, train.of_labels(plan.stream[0]), MEASURED_SECONDS)
-
-
-def plan_cost(plan: Plan, learner: Learner, images: tuple[ImageSet, ImageSet], speed: Speed) -> Cost:
-    """All phases at this speed; phase 0 is not trained where it is that of another run.
-
-    `images` are those of the plan: for training, and for exams.
-    """
-    train, exam = images
-    examined = torch.bincount(exam.labels, minlength=len(plan.source.class_names)).tolist()
-    networks = _networks(learner, train.shape, len(plan.stream))
-    kind, given, started = plan.settings.kind, is_named(plan.settings.net), plan.recipe.start is not None
-    judges = bool(plan.settings.automatic) and not started
-    seconds = speed.training * judging_work(learner, train.of_labels(plan.stream[0])) if judges else 0.0
-    tried = looked = exams = 0.0
-    asked = 0  # images of an exam
-    for group, (kept, new), work in zip(plan.stream, plan.images_per_phase(train), plan.work(train), strict=True):
-        taken_over, grown = started and work.phase == 0, networks[work.phase].cost / networks[0].cost
-        asked += sum(examined[label] for label in group)
-        herded = 0 if taken_over else kept + new
-        exams += speed.looking * grown * (asked / 2 + herded)  # an exam shows no mirror images
-        if taken_over:
-            continue
-        if is_computed(plan.settings, work.phase, given=given):
-            looked += speed.looking * (kept + new)
-            continue
-        each = speed.training * grown  # seconds for an image
-        each *= TEACHER_COST if work.phase and not networks[work.phase].frozen else 1
-        seconds += each * work.training
-        tried += each * (work.tuning * kind.asks + work.judging)
-        looked += speed.features * (kept + new)
-    return Cost(seconds, tried, looked, exams)
-
-
-def _time_line(purpose: str, seconds: float, each: float, how: str) -> list[str]:
-    if not seconds:
-        return []
-    return [f"time    about {duration(seconds)} of {purpose} at {1 / each:,.0f} images/s ({how})"]
-
-
 def _head_bytes(learner: Learner, images: ImageSet) -> int:
     """The size of the head once it knows all classes; of some methods it is larger than the network."""
     some = images.first_of_each_label(1)
@@ -168,11 +96,6 @@ class _Network(NamedTuple):
 
     trained: int
     frozen: int
-
-    @property
-    def cost(self) -> float:
-        """The time of a step, assumed proportional to the size; what is frozen has no way back, and is the teacher."""
-        return STEP_COST * self.trained + self.frozen
 
 
 def _networks(learner: Learner, shape: tuple[int, int, int], phases: int) -> list[_Network]:

@@ -71,10 +71,9 @@ def read_phase(
     say: Callable[[str], None],
     *,
     known: str,
-    forecast: bool = False,
 ) -> Iterator[Event]:
     """The phase that a learner makes of images; bad files among them are left out, or all of them are named."""
-    fitting = partial(learner.fitting, known=known, forecast=forecast)
+    fitting = partial(learner.fitting, known=known)
     return read_images(fitting, lesson, given, say)
 
 

@@ -41,7 +41,7 @@ from poise.learner import Learner, LearnerState, LearnerSummary, Settings, save_
 from poise.places import is_pack
 from poise.progress import watch_phase
 from poise.schema import contents_of
-from poise.training import Event, JudgingStep, PhaseDone, TimeExpected
+from poise.training import Event, JudgingStep, PhaseDone
 
 log = logging.getLogger(__name__)
 
@@ -197,7 +197,7 @@ class ModelFile:
             raise UserError(f"class '{known[0]}' is known already; --update trains on new images of known classes")
         try:
             known_ones = "update" if lesson.update else "refuse"
-            events = read_phase(learner, lesson, given, say, known=known_ones, forecast=True)
+            events = read_phase(learner, lesson, given, say, known=known_ones)
         except OtherImages as error:
             if saved is None:
                 raise UserError(
@@ -284,7 +284,7 @@ class ModelFile:
         for event in events:
             warn_of_short_phase(learner, event)
             yield event
-            if isinstance(event, TimeExpected | JudgingStep):
+            if isinstance(event, JudgingStep):
                 if stop.is_set():
                     raise stop.interruption("interrupted before anything was learned; the same command begins again")
                 continue

@@ -26,7 +26,7 @@ from poise.runs.progress import Quiet, Watcher
 from poise.runs.provenance import versions_of
 from poise.runs.starting import read_start
 from poise.runs.stopping import CheckpointClock, Stop, as_many_threads, heeding, stopping
-from poise.learner import Learner, LearnerState, save_state, try_step
+from poise.learner import Learner, LearnerState, save_state
 from poise.meter import Meter
 from poise.nets import named_info
 from poise.report import load_result
@@ -188,7 +188,6 @@ class Run:
         info = named_info(self.plan.settings.net, self.plan.settings.seed)
         if info is not None:
             info.check(train.shape)
-            try_step(learner, train.of_labels(self.plan.stream[0]))
         if self.plan.recipe.start is not None:
             learner = self._start_from(Path(self.plan.recipe.start), train)
         if self.world is not None:

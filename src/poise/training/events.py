@@ -22,21 +22,6 @@ class Event:
 
 
 @dataclass(frozen=True)
-class TimeExpected(Event):
-    """About how long a phase will take: said in one line before it begins, and never written down.
-
-    `seconds` are those of this phase, `rate` the images that are trained on in one; 0 where nothing is trained.
-    """
-
-    kind = "time"
-    kept = False
-
-    line: str
-    seconds: float
-    rate: float
-
-
-@dataclass(frozen=True)
 class JudgingStep(Event):
     """A step of a training that judges the augmentation, before anything of the first phase is learned.
 
