@@ -414,7 +414,7 @@ def outcome() -> Callable[[Path], tuple[dict[str, Any], bytes, bytes]]:
 SERVER = """
 import importlib, json, os, sys
 import poise.cli
-import poise.cli.running, poise.studies  # with torch
+import poise.cli.running, poise.runs.checks  # with torch
 
 def watch(place, number, signum):
     module, *names, name = place.split(":")

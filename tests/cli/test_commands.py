@@ -63,8 +63,6 @@ SCRIPT = Path(sys.executable).with_name("poise")
         (["run", "cifar100/lucir"], "cifar100 was not found"),
         (["run", "--out"], "--out"),
         (["run", "--track", "mlfow"], "did you mean 'mlflow'?"),
-        (["track", "nowhere"], "--to"),
-        (["track", "nowhere", "--to", "wandbb"], "did you mean 'wandb'?"),
         (["recipes", "digits/lucri"], "did you mean 'digits/lucir'?"),
         (["resume"], "Missing argument"),
         (["resume", "nowhere"], "is not a run folder"),
@@ -83,25 +81,11 @@ SCRIPT = Path(sys.executable).with_name("poise")
         (["crossval", "digits/lucri"], "did you mean 'digits/lucir'?"),
         (["audit"], "so nothing can leak"),
         (["audit", "policy=rcae"], "did you mean 'race'?"),
-        (["probe", "digits/lucir"], "--phase"),
-        (["probe", "digits/lucir", "--phase", "1"], "--out"),
-        (["probe", "digits/lucir", "--phase", "0", "--out", "x.json"], "nothing is tuned"),
-        (["probe", "digits/lucir", "--phase", "6", "--out", "x.json"], "its last one is 5"),
-        (["probe", "digits/lucir", "--phase", "1", "--out", "x"], "must end in .json"),
-        (["probe", "digits/lucir", "--phase", "1", "--out", "x.json", "--lengths", "4;8"], "4,16"),
-        (["probe", "digits/lucir", "--phase", "1", "--out", "x.json", "--space", "papr"], "did you mean 'paper'?"),
-        (["probe", "digits/lucir", "--phase", "1", "--out", "x.json", "--rounds", "0"], "--rounds"),
-        (["simulate", "nowhere.json", "--policy", "race"], "nowhere.json is not a file"),
         (["run", "setting=tfs", "digits/lucir"], "digits/lucir is a recipe, which comes first: poise … digits/lucir "),
         (["run", "digits/lucir", "digits/lwf"], "digits/lucir and digits/lwf are two recipes; give one, or make a"),
         (["run", "folder", "/"], "/ is not key=value; for the images in this folder write data=/"),
         (["run", "--epochs", "3"], "No such option: --epochs; keys of a recipe are given without dashes: epochs=VALUE"),
         (["run", "--memory.total=40"], "keys of a recipe are given without dashes: memory.total=VALUE"),
-        (["simulate", "--policy", "race"], "Missing argument"),
-        (["simulate", "nowhere.json", "--policy", "bilevel"], "policy bilevel cannot be replayed, as it does not"),
-        (["simulate", "nowhere.json", "--policy", "crossval"], "policy crossval cannot be replayed, as it does not"),
-        (["simulate", "rungs=2", "--policy", "race"], "make one with 'poise probe'"),
-        (["simulate", "nowhere.json"], "--policy"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(words: list[str], line: str, refusal: Callable[..., str]) -> None:
@@ -241,54 +225,6 @@ def test_a_report_is_a_page_with_tables_and_figures_beside_it(poise: Command) ->
     assert names == {".svg", ".pdf", ".png", ".csv"}
     assert {path.name for path in Path("page/tables").iterdir()} >= {"runs.csv", "runs.md", "accuracy-digits.csv"}
     assert "say where with --out" in poise("report", "runs", "--watch").err
-
-
-def test_digests_are_added_and_checked(poise: Command) -> None:
-    kept = json.loads((Path(__file__).parents[2] / "paper/results/cifar100-icarl-tfs-5-fixed-s0.json").read_text())
-    digest = kept.pop("digest")
-    Path("kept.json").write_text(json.dumps(kept))
-    assert "unverified: the result has no digest" in poise("report", "kept.json").out
-    assert poise("digest", "kept.json").out == "kept.json: digest added\n"
-    assert json.loads(Path("kept.json").read_text())["digest"] == digest
-    assert poise("digest", "kept.json").out == "kept.json: as it was written\n"
-    assert "unverified" not in poise("report", "kept.json").out
-    Path("kept.json").write_text(Path("kept.json").read_text().replace("50.37", "70.37"))
-    for command in ("digest", "report"):
-        done = poise(command, "kept.json")
-        assert done.code == 1
-        assert "was changed since it was written: its contents do not match their digest" in done.err
-        assert done.err.count("\n") == 1
-
-
-def test_a_probe_is_stored_shown_and_replayed(poise: Command) -> None:
-    words = ("probe", *TINY, "space={lr=[0.1,0.02,0.01]}", "--phase", "1", "--lengths", "1", "--out", "out/probe.json")
-    done = poise(*words)
-    assert done.code == 0, done.err
-    assert "trial 3 of 3" in done.err
-    assert "1 new classes" in done.out
-    assert "it enters no reward" in done.out
-    assert sorted(path.name for path in Path("out").iterdir()) == ["probe", "probe.json"]
-    again = poise(*words)
-    assert (again.code, again.out) == (0, done.out)
-    assert "out/probe.json holds this probe, finished" in again.err
-    assert poise("report", "out/probe.json").out == done.out
-    found = poise("probe", "out/probe", "space={lr=[0.1,0.05]}", "--phase", "1", "--full", "--out", "two.json")
-    assert found.code == 0, found.err
-    refused = poise("probe", "out/probe", "--phase", "1", "--out", "two.json")
-    assert refused.code == 2
-    assert "holds another probe" in refused.err
-    replayed = poise(
-        "simulate", "two.json", "--policy", "race", "finalists=1", "safe=1.0", "--runs", "5", "--phases", "2"
-    )
-    assert replayed.code == 0, replayed.err
-    assert "race finalists=1 safe=1.0 on phase 1 of digits/lucir" in replayed.out
-    assert "of 5 runs" in replayed.out
-    wrong = poise("simulate", "out/probe.json", "--policy", "race", "finalists=1")
-    assert wrong == Done(
-        2, "", "poise: the table has no trial of full length, which this policy asks for; probe with --full\n"
-    )
-    assert "no option 'rngs'" in poise("simulate", "two.json", "--policy", "race", "rngs=1").err
-    assert poise("resume", "out/probe").code == 0, "what was trained for the probe is an ordinary run"
 
 
 def test_oracles_and_leaks_are_named_in_every_table(poise: Command) -> None:
@@ -481,7 +417,7 @@ def test_the_keys_of_a_recipe_that_cannot_be_are_one_line(text: str, line: str, 
 # Help ---------------------------------------------------------------------------------------------------------------
 
 #: Options that mean something only where they are given.
-OFF = {"track", "trials_on", "on", "cell", "truth_from", "images", "reject"}
+OFF = {"track", "trials_on", "on", "cell", "images", "reject"}
 
 
 def commands(group: Any = None, words: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
@@ -525,7 +461,7 @@ def test_help_says_of_a_new_learner_what_holds_for_it(poise: Command) -> None:
         assert re.search(rf"--{name} [^\[]*\[default: \(chosen for the images\)", text)
 
 
-@pytest.mark.parametrize("command", ["run", "crossval", "audit", "probe"])
+@pytest.mark.parametrize("command", ["run", "crossval", "audit"])
 def test_help_says_where_the_keys_are_listed(command: str, poise: Command) -> None:
     assert "'poise recipes --keys' lists the keys" in " ".join(poise(command, "--help").out.split())
 

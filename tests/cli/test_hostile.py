@@ -95,7 +95,6 @@ def copied(stopped: Path) -> Path:
         ["score", "trap.toml", "pets"],
         ["learn", "trap.toml", "pets"],
         ["report", "trap.toml"],
-        ["simulate", "trap.toml", "--policy", "online"],
         ["run", "net=trap.py:make"],
         ["learn", "new", "bad"],
         ["run", "folder", "data=bad"],

@@ -243,7 +243,6 @@ def test_files_of_an_older_format_are_one_line_and_exit_code_2(poise: Command, m
         (("predict", "run/model.safetensors", image), "run/model.safetensors"),
         (("resume", "run"), "run/checkpoints/000003.safetensors"),
         (("run", *TINY, "start=run", "--out", "other"), f"{Path.cwd()}/run/phase-0.safetensors"),
-        (("probe", "run", "--phase", "1", "--out", "probe.json"), "run/phase-0.safetensors"),
     ):
         done = poise(*words)
         assert (done.code, done.out) == (2, "")

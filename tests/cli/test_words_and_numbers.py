@@ -93,11 +93,6 @@ def test_a_run_is_refused_before_anything_is_trained(words: list[str], line: str
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["simulate", "x.json", "--policy", "race", "--phases", "1000000000"], "--phases"),
-        (["simulate", "x.json", "--policy", "race", "--runs", "1000000000"], "--runs"),
-        (["simulate", "x.json", "--policy", "race", "--runs", "99999", "--phases", "999"], "take days"),
-        (["simulate", "x.json", "--policy", "fixed", "safe=1"], "chooses nothing"),
-        (["simulate", "x.json", "--policy", "race", "rungs=1", "rungs=2"], "rungs is given twice, as 1 and 2"),
         (["sweep", "/dev/zero"], "/dev/zero is a device, not a file"),
         (["sweep", "x.toml", "--lanes", "1000000000"], "--lanes"),
         (["report", "x", "--every", "9" * 30], "--every"),
@@ -111,7 +106,6 @@ def test_a_run_is_refused_before_anything_is_trained(words: list[str], line: str
         (["resume", "~nosuchuser/run"], "there is no such user"),
         (["predict", "~nosuchuser/model", "x.png"], "there is no such user"),
         (["predict", "model", "~nosuchuser/x.png"], "there is no such user"),
-        (["simulate", "~nosuchuser/x.json", "--policy", "race"], "there is no such user"),
         (["cam", "model", "--images", "~nosuchuser/x.png"], "there is no such user"),
     ],
 )
@@ -154,12 +148,9 @@ def test_a_recipe_that_never_ends_is_not_read_to_its_end(poise: Command) -> None
 def test_files_that_are_nested_too_deep_are_one_line(poise: Command) -> None:
     Path("deep.toml").write_text(f"space = {BRACKETS}")
     Path("long.toml").write_text(f"seed = {DIGITS}")
-    Path("deep.json").write_text(BRACKETS)
     for words in (["run", "deep.toml"], ["run", "long.toml"], ["sweep", "deep.toml"], ["sweep", "long.toml"]):
         done = poise(*words)
         assert (done.code, done.err.count("\n")) == (2, 1), done.err
-    done = poise("simulate", "deep.json", "--policy", "race")
-    assert (done.code, done.err.count("\n")) == (1, 1), done.err
 
 
 def test_a_sweep_of_millions_of_cells_is_refused(poise: Command) -> None:

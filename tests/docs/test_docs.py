@@ -154,8 +154,6 @@ def follow_poise(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
         return
     if words[0] in RUNS:
         words = shortened(words)
-    elif words[0] == "probe" and not Path(words[1]).exists():  # of a recipe; its trials are as long as the page says
-        words = [*words, f"images_per_class={SHORT['images_per_class']}"]
     if words[0] == "learn" and "--epochs" not in words and not Path(words[1]).exists():
         words = [*words, "--epochs", "1"]
     assert exit_code(words, monkeypatch) == 0, words

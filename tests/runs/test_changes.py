@@ -84,7 +84,7 @@ def test_a_change_is_named_and_nothing_is_touched(keys: dict[str, Any], named: s
 
 
 def test_a_leak_audit_cannot_become_an_honest_run(copied: RunFolder, plan: Plans, tmp_path: Path) -> None:
-    from poise.studies import Audit
+    from poise.runs.checks import Audit
 
     tuned = plan("policy=race", "space={lr=[0.1,0.02]}", "groups=[2,2,1]")
     folder = RunFolder(tmp_path / "audit")

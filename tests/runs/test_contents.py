@@ -20,7 +20,7 @@ from poise.data import ImageSet
 from poise.errors import Damaged, PoiseError
 from poise.runs import Plan, Run, RunFolder, load_recipe, make_plan, reopen
 from poise.learner import LearnerState
-from poise.studies import gather_with_studies
+from poise.report import gather
 
 from .mutations import mutate_value, mutated, places_in, write_mutated
 
@@ -236,7 +236,7 @@ def test_no_mutation_of_a_run_folder_costs_the_page_of_the_others(finished: Path
     shown = 0
     for number, (name, value) in enumerate(_mutations(kept, 4 * COUNT)):
         (bad / name).write_text(value)
-        report = gather_with_studies([good, bad])
+        report = gather([good, bad])
         if number % 10 == 0:  # the page takes most of the time
             assert 'id="run-good"' in report.write(tmp_path / "page").read_text()
         assert "good" in [run.name for run in report.runs]

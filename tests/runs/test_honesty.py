@@ -22,7 +22,7 @@ from poise.data.sources import DigitsSource, PackSource
 from poise.data.views import View, join_stores
 from poise.runs import Examiner, Plan, Run, RunFolder, make_recipe
 from poise.journal import read_journal
-from poise.studies import Audit
+from poise.runs.checks import Audit
 
 #: The rooms in which nothing may look at an exam image.
 LEARNS = ("poise.learner", "poise.tuning", "poise.training", "poise.policies", "poise.methods")

@@ -13,38 +13,27 @@ from poise.errors import UserError
 
 
 def report(
-    paths: Annotated[list[Path], path_argument("Run folders, folders of them, and tables of 'poise probe'.")],
+    paths: Annotated[list[Path], path_argument("Run folders, and folders of them.")],
     out: Annotated[Path | None, out_option("A folder for index.html, tables and figures.")] = None,
     watching: Annotated[bool, typer.Option("--watch", help="Rewrite the page while runs continue.")] = False,
     every: Annotated[int, typer.Option("--every", help="Seconds between updates (--watch).", min=1, max=86_400)] = 10,
     maps: Annotated[bool, typer.Option("--cam", help="Also draw where the final models look (slower).")] = False,
 ) -> None:
     """Print a table over runs; with --out write a page with every table and figure, which opens from the disk."""
-    from poise.report import watch
+    from poise.report import gather, watch
     from poise.runs import RunFolder, report_maps
-    from poise.studies import gather_with_studies
 
     if watching and out is None:
         raise UserError("--watch rewrites a page; say where with --out FOLDER")
-    look = partial(gather_with_studies, paths)
+    look = partial(gather, paths)
     found = watch(look, out, every, say) if watching and out is not None else look()
-    if not found.runs and not found.texts:
+    if not found.runs:
         raise found.unread[0].error
     say(*(f"not read: {each.path} {each.reason}" for each in found.unread))
     show(found.text())
     if out is not None:
         finished = [run.path for run in found.runs if RunFolder(run.path).model.exists()]
         show(f"\nreport {found.write(out, report_maps(finished) if maps else (), printed=True)}")
-
-
-def digest(
-    paths: Annotated[list[Path], path_argument("Results, run folders, tables of 'poise probe', folders of them.")],
-) -> None:
-    """Add a digest to each result, so that reports notice changes; check those that have one."""
-    from poise.report import add_digests
-
-    for file, changed in add_digests(paths):
-        show(f"{file}: {'digest added' if changed else 'as it was written'}")
 
 
 def cam(
@@ -60,13 +49,3 @@ def cam(
     figure = activation_maps(paths, images or ())
     figure.save(out)
     show(f"{rows_table(figure.data)}\n\n{out}")
-
-
-def track(
-    folder: Annotated[Path, path_argument("A run folder, finished or not.")],
-    to: Annotated[str, typer.Option("--to", help="The service: wandb, trackio or mlflow (extras).")],
-) -> None:
-    """Write the numbers in a run's journal to a tracking service."""
-    from poise.runs import make_tracker, track_folder
-
-    show(f"{track_folder(make_tracker(to, folder))} numbers of {folder} are in {to}")

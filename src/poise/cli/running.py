@@ -12,7 +12,7 @@ from poise.cli.words import say, show
 from poise.errors import PoiseError, UserError
 from poise.files import describe
 from poise.recipes import DEFAULT_RECIPE, recipe_names
-from poise.report import load_result, run_of_result, run_table
+from poise.report import gather, load_result, run_of_result, run_table
 from poise.runfolder import PAGE, REPORT
 from poise.runs import (
     Follower,
@@ -34,7 +34,7 @@ from poise.runs import (
     parse_once,
     reopen,
 )
-from poise.studies import gather_with_studies, runner_in
+from poise.runs.checks import runner_in
 from poise.training import Executor, World
 from poise.words import counted
 
@@ -250,7 +250,7 @@ def write_report(runs: Sequence[Path], out: Path) -> str:
     if RunFolder(page).exists:
         return f"no report: {page} is a run folder"
     try:
-        return f"report {gather_with_studies(runs).write(page)}"
+        return f"report {gather(runs).write(page)}"
     except (PoiseError, OSError) as error:
         return f"no report: {error}"
 

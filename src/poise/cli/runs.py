@@ -77,7 +77,7 @@ def resume(
         trials_elsewhere,
     )
     from poise.runs import RunFolder, make_watcher, reopen
-    from poise.studies import runner_in
+    from poise.runs.checks import runner_in
 
     with joined_world() as world:
         if world is not None:

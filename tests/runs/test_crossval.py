@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from poise.errors import Damaged, RunFailed, UserError
+from poise.errors import RunFailed, UserError
 from poise.report import actions_table, comparison_table, load_result, run_of_result, run_table
 from poise.runs import Lines, Plan, Run, RunFolder, load_recipe, make_plan
-from poise.studies import run_crossval
+from poise.runs.checks import run_crossval
 
 Plans = Callable[..., Plan]
 WORDS = ("groups=[3,2]", "epochs=2", "batch=64", "space={feature_kd=[0,1],lr=[0.05,1e9]}")
@@ -82,25 +82,6 @@ def test_finished_runs_are_not_run_again(oracle: Path, tmp_path: Path) -> None:
     first = load_result(oracle)
     del first["seconds"], again["seconds"]
     assert again == first
-
-
-def test_a_phase_0_whose_checkpoints_are_damaged_is_started_from_all_the_same(oracle: Path, tmp_path: Path) -> None:
-    out = tmp_path / "copy"
-    out.mkdir()
-    for part in ("crossval.json", "phase-0"):
-        (shutil.copytree if part == "phase-0" else shutil.copy)(oracle / part, out / part)
-    for file in RunFolder(out / "phase-0").checkpoint_files():
-        file.write_bytes(b"damaged")
-    plan = make_plan("digits/lucir", load_recipe("digits/lucir", WORDS))
-    again, first = run_crossval(plan, out, 1, lines()), load_result(oracle)
-    del first["seconds"], again["seconds"]
-    assert again == first
-    (out / "result.json").unlink()
-    (out / "phase-0" / "phase-0.safetensors").unlink()
-    with pytest.raises(
-        Damaged, match=rf"are damaged .*; restore one from a copy, or remove {out / 'phase-0'} to train"
-    ):
-        run_crossval(plan, out, 1, lines())
 
 
 def test_a_finished_one_says_so_and_another_one_is_refused(oracle: Path, result: dict[str, Any]) -> None:
