@@ -25,9 +25,9 @@ from torch import Tensor
 
 from poise import Augmentation, Learner, UserError, store
 from poise.data import inputs
+from poise.data.packfile import Footer, read_footer
 from poise.learner import save_state
 from poise.nets import Model
-from poise.places.packfile import Footer, read_footer
 from poise.runs import Lesson, ModelFile, prediction
 from poise.training import Evaluator, Extracted
 

@@ -14,8 +14,8 @@ import torch
 from poise.data.augment import Augmentation, Preprocessing
 from poise.data.orders import class_order
 from poise.data.sources import CifarSource, Source
+from poise.data.sources.registry import RELEASES, Release
 from poise.errors import UserError
-from poise.places import RELEASES, Release
 
 
 class Trap:

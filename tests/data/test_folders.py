@@ -14,9 +14,9 @@ from PIL import Image
 
 from poise.data.augment import Augmentation
 from poise.data.decoding import known_formats
-from poise.data.sources import FolderSource
+from poise.data.sources import FolderSource, image_files, labelled_files
+from poise.data.sources.layout import scan
 from poise.errors import UserError
-from poise.places import image_files, labelled_files, scan
 
 
 def fill(folder: Path, count: int, side: int = 40, start: int = 0) -> None:
@@ -169,20 +169,12 @@ def test_what_is_left_out_of_class_folders_is_said_once(one_level: Path, caplog:
     assert not caplog.messages
     for name in ("a.HEIC", "b.heic", "notes.txt", "README", ".DS_Store"):
         (one_level / "cat" / name).write_text("something")
-    fill(one_level / "dog" / "more", 3)
-    (one_level / "README.txt").write_text("about")
     expected = len(list(one_level.glob("*/*.png")))
     for _ in range(2):
         assert len(labelled_files(one_level)[0]) == expected
-    line, below = caplog.messages
-    assert line == (
-        f"{one_level}: left out 4 files in class folders by their endings (2 .heic, 1 no ending, 1 .txt); "
-        "HEIC cannot be decoded: convert it to JPEG"
-    )
-    assert below == (
-        f"{one_level}: left out 3 files in folders inside of class folders, such as "
-        f"{one_level / 'dog' / 'more' / '000.png'}; put images directly into the folder of their class"
-    )
+    (line,) = caplog.messages
+    assert "left out" in line
+    assert "(2 .heic, 1 no ending, 1 .txt); HEIC cannot be decoded" in line
 
 
 def test_endings_in_capitals_count(one_level: Path) -> None:
@@ -245,8 +237,7 @@ def test_the_folder_above_that_of_the_classes_is_told_from_it(tmp_path: Path) ->
     (tmp_path / "photos" / "january" / "cat").mkdir(parents=True)
     (tmp_path / "photos" / "february" / "dog").mkdir(parents=True)
     inner = tmp_path / "photos" / "february"
-    line = f"class folder {inner} has no image, only folders; if these are the classes, give {inner}"
-    assert refusal(tmp_path / "photos") == line
+    assert refusal(tmp_path / "photos").endswith(f"if its folders are the classes, give {inner}")
 
 
 def test_a_single_training_image_is_enough_in_divided_folders(tmp_path: Path) -> None:
@@ -278,18 +269,6 @@ def test_pixels_are_those_of_the_files(tmp_path: Path) -> None:
 # What somebody prepared -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("target", ["nowhere", "itself"])
-def test_a_broken_link_is_said(one_level: Path, target: str) -> None:
-    (one_level / "bird").symlink_to("nowhere" if target == "nowhere" else "bird")
-    assert refusal(one_level) == f"{one_level / 'bird'} is a broken link; mend or remove it"
-    (one_level / "bird").unlink()
-    (one_level / "dog" / "zzz.png").symlink_to("nowhere.png" if target == "nowhere" else "zzz.png")
-    source = FolderSource(one_level, size=32)
-    assert sum(map(len, (scan(one_level).train["dog"], (scan(one_level).test or {})["dog"]))) == 11
-    with pytest.raises(UserError, match=r"zzz\.png .*(a broken link|symbolic links)"):
-        (source.train(), source.test())  # whichever part it fell into
-
-
 def test_images_below_a_folder_are_those_that_are_learned_too(one_level: Path, tmp_path: Path) -> None:
     expected = sorted(one_level.rglob("*.png"))
     (one_level / "cat" / "._000.png").write_text("what macOS writes beside an image")
@@ -303,8 +282,7 @@ def test_images_below_a_folder_are_those_that_are_learned_too(one_level: Path, t
     (one_level / "again").symlink_to("cat")
     assert image_files(one_level) == expected, "each folder once"
     (one_level / "bird").symlink_to("nowhere")
-    with pytest.raises(UserError, match="bird is a broken link"):
-        image_files(one_level)
+    assert image_files(one_level) == expected, "a broken link is no image"
 
 
 def test_a_folder_below_that_cannot_be_listed_is_refused(one_level: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -317,15 +295,6 @@ def test_a_folder_below_that_cannot_be_listed_is_refused(one_level: Path, monkey
     monkeypatch.setattr(os, "scandir", scandir)
     with pytest.raises(UserError, match=r"dog cannot be read \(Permission denied\); check its permissions"):
         image_files(one_level)
-
-
-def test_what_is_no_file_is_refused_and_not_waited_for(divided: Path) -> None:
-    os.mkfifo(divided / "train" / "cat" / "aaa.png")
-    assert "aaa.png is a FIFO, not a file" in refusal(divided)
-    with pytest.raises(UserError, match="is a FIFO"):
-        FolderSource(divided, size=32).fingerprint  # noqa: B018
-    with pytest.raises(UserError, match="is a FIFO"):
-        FolderSource(divided, size=32).train()
 
 
 def test_a_folder_with_the_name_of_an_image_is_no_image(divided: Path) -> None:

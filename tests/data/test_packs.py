@@ -26,13 +26,13 @@ from poise import Learner, store
 from poise.data import Augmentation, Feed, ImageSet, Preprocessing, inputs, to_pixels
 from poise.data.inputs import LONGEST
 from poise.data.labelled import Wanted, read_labelled
+from poise.data.packfile import Footer, read_footer
 from poise.data.packing import Packed, Packing, read_classes
 from poise.data.packs import TEST, TRAIN, Described, Pack, PackedStore, digest_of, write_index
 from poise.data.processes import _takes_long, decode_in_order
 from poise.data.sources import FolderSource, PackSource, add_source, listing, open_source
+from poise.data.sources.layout import Layout, scan
 from poise.errors import Damaged, UserError
-from poise.places import Layout, scan
-from poise.places.packfile import Footer, read_footer
 
 Driven = Callable[..., tuple[int, str]]
 

@@ -8,8 +8,8 @@ from typing import Annotated, Final
 import typer
 
 from poise.cli.words import path_option, say, show
+from poise.data.sources.registry import forget, listing
 from poise.errors import check_plain
-from poise.places import explain_shadowed, forget, is_there, listing, shadowed_place, still_found
 from poise.recipes import parse_toml, recipe_names, recipe_text
 from poise.recipes.keys import KEYS, refuse_unknown_keys, said_by
 from poise.words import toml_value
@@ -56,8 +56,7 @@ def data(context: typer.Context) -> None:
         entries = listing()
         longest = max(len(entry.name) for entry in entries)
         for entry in entries:
-            unused = f" (comes before {entry.unused}, which is registered)" if entry.unused else ""
-            show(f"{entry.name:{longest}} {entry.kind:14} {entry.where or entry.hint}{unused}")
+            show(f"{entry.name:{longest}} {entry.kind:14} {entry.where or entry.hint}")
 
 
 def data_add(
@@ -70,8 +69,6 @@ def data_add(
     added = add_source(name, source)
     say(*added.notes)
     show(f"{name}: {len(added.class_names)} classes, checked and remembered")
-    if (registered := shadowed_place(name)) is not None:
-        say(f"but {explain_shadowed(name, registered)}")
 
 
 def data_remove(
@@ -79,6 +76,4 @@ def data_remove(
 ) -> None:
     """Forget where an added data set is. Its files are left as they are."""
     folder = forget(name)
-    show(f"{name}: no longer registered; {folder} is {'left as it is' if is_there(folder) else 'gone already'}")
-    if (place := still_found(name)) is not None:
-        say(f"{name} is still found: {place}")
+    show(f"{name}: no longer registered; {folder} is left as it is")

@@ -12,9 +12,9 @@ from typing import Final
 from PIL import UnidentifiedImageError
 
 from poise.data.decoding import FORMAT_WORDS
+from poise.data.sources.layout import UNREADABLE
 from poise.errors import UnreadFile, UserError
 from poise.files import MOST_IMAGE, open_plain
-from poise.places.folders import UNREADABLE
 
 _AT_ONCE: Final = 1 << 20  # bytes of a file that are read together
 

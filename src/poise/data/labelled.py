@@ -28,12 +28,12 @@ from poise.data.inputs import (
     to_pixels,
 )
 from poise.data.packed_images import PackedPart
+from poise.data.packfile import ENDING
 from poise.data.packs import Pack
-from poise.data.sources import image_files, labelled_files
+from poise.data.sources.layout import image_files, labelled_files
 from poise.data.stores import PixelStore, as_store
 from poise.errors import UserError
 from poise.files import expand_user
-from poise.places import ENDING
 
 log = logging.getLogger(__name__)
 

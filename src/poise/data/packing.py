@@ -18,13 +18,14 @@ import numpy as np
 
 from poise import files, locks, store
 from poise.data.inputs import scale_picture
+from poise.data.packfile import ENDING, is_pack
 from poise.data.packs import DIGEST, FORMAT, TEST, TRAIN, Described, digest_of
 from poise.data.processes import decode_in_order
+from poise.data.sources.layout import Files, Layout, scan
+from poise.data.sources.registry import COLLECTIONS
 from poise.data.suitable import LARGEST_SIZE, LEAST_SIZE
 from poise.data.unfinished_pack import UnfinishedPack, listing_of
 from poise.errors import UnreadFile, UserError, check_whole, suggestion
-from poise.places import COLLECTIONS, Files, Layout, is_pack, scan
-from poise.places.packfile import ENDING
 
 log = logging.getLogger(__name__)
 

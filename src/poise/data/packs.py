@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from poise import files, store
+from poise.data.packfile import PAGE, Footer, read_footer
 from poise.data.resampling import Crops
 from poise.data.stores import DenseStore, FlatStore, Shape, in_a_row
 from poise.errors import Damaged, UserError
-from poise.places.packfile import PAGE, Footer, read_footer
 from poise.quiet import without_warnings
 from poise.schema import contents_of, fitting_together, keyed, listed, text, truth, whole
 

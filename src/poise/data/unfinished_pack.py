@@ -17,9 +17,9 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from poise import files
+from poise.data.packfile import MAGIC, PAGE, Footer
 from poise.data.packs import DIGEST, TRAIN, Block, Described, block_digest, digest_of, write_index
 from poise.errors import UserError
-from poise.places.packfile import MAGIC, PAGE, Footer
 
 log = logging.getLogger(__name__)
 

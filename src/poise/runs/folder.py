@@ -17,7 +17,6 @@ from poise.runs.claims import Claim
 from poise.runs.contents import check_checkpoint
 from poise.runs.recipe import LEFT_OUT
 from poise.journal import Journal
-from poise.places import is_there
 from poise.runfolder import START_FINGERPRINT, saved_recipe, without_empty_keys
 from poise.schema import anything, contents_of, fitting_together, keyed, mapped, maybe, text
 
@@ -41,7 +40,7 @@ class Checkpoint(NamedTuple):
 
 def refuse_file(out: Path) -> None:
     """Refuse a place in which no run could have its folder."""
-    there = next((path for path in (out, *out.parents) if is_there(path)), None)
+    there = next((path for path in (out, *out.parents) if path.exists()), None)
     if there is not None and not there.is_dir():
         raise UserError(f"{there} is a file; give a folder as --out")
 

@@ -14,7 +14,8 @@ from poise import store
 from poise.data.packs import Pack
 from poise.errors import MOST_NAMED, BadImages, UnreadFile, UserError, shown
 from poise.learner import Images, Learner, Settings
-from poise.places import ENDING, labelled_files
+from poise.data.packfile import ENDING
+from poise.data.sources.layout import labelled_files
 from poise.training import Event
 
 T = TypeVar("T")

@@ -38,7 +38,7 @@ from poise.runs.lessons import (
 )
 from poise.runs.stopping import CheckpointClock, Stop, as_many_threads, stopping
 from poise.learner import Learner, LearnerState, LearnerSummary, Settings, save_state, warn_of_short_phase
-from poise.places import is_pack
+from poise.data.packfile import is_pack
 from poise.progress import watch_phase
 from poise.schema import contents_of
 from poise.training import Event, JudgingStep, PhaseDone

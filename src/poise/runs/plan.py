@@ -32,7 +32,7 @@ from poise.files import expand_user
 from poise.learner import Learner, LearnerState, Lookup, Settings, Surroundings, can_validate, planned_work
 from poise.methods import METHODS, Growth
 from poise.nets import absolute_word, named_info
-from poise.places import COLLECTIONS, EMBEDDED, RELEASES, is_name, named_place
+from poise.data.sources.registry import find, is_name, is_published
 from poise.runfolder import CROSSVAL, RECIPE, saved_recipe
 from poise.schema import anything, check, contents_of, fitting_together, keyed, mapped, text
 from poise.training import Executor, Workload
@@ -235,7 +235,7 @@ def _absolute_paths(recipe: Recipe, source: Source) -> dict[str, str]:
 
 def _is_known_name(data: str) -> bool:
     """Whether a data set is opened by this name; otherwise the word is the path of a folder or of a pack."""
-    return data in (EMBEDDED, *RELEASES, *COLLECTIONS) or (is_name(data) and named_place(data) is not None)
+    return is_published(data) or (is_name(data) and find(data) is not None)
 
 
 def plan_of_words(words: Mapping[str, Any], opening: Opening | None = None) -> Plan:

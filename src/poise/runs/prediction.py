@@ -25,7 +25,8 @@ from poise.data.packs import Pack
 from poise.errors import UserError
 from poise.files import expand_user, naming
 from poise.learner import Label, Learner, least_images
-from poise.places import ENDING, image_files, is_pack, labelled_files
+from poise.data.packfile import ENDING, is_pack
+from poise.data.sources.layout import image_files, labelled_files
 from poise.words import counted, one_line
 
 log = logging.getLogger(__name__)
@@ -91,8 +92,7 @@ def predict_paths(
     """The `top` most probable classes of image files, of those in and below folders, and of the images of packs.
 
     Of a pack it is the test part; where it has none, the training part. All paths are looked at before the first image.
-    What cannot be read or is not there, and inside of a folder what may not be listed or is a broken link, is told as
-    `unread`; the others are predicted. Of paths that are `streamed`, a folder without images and a file that only has
+    What cannot be read or is not there is told as `unread`; the others are predicted. Of paths that are `streamed`, a folder without images and a file that only has
     the name of a pack are told so, too, which else are refused.
     """
     for given in _list_images(paths, streamed=streamed):
@@ -153,22 +153,20 @@ def _list_images(paths: Sequence[Path], *, streamed: bool) -> list[list[Path] | 
     """Packs, in one list the image files between two of them, and what could not be listed."""
     found: list[list[Path] | Pack | Prediction] = []
     for path in paths:
-        unread: dict[Path, UserError] = {}
-        images: list[Path] = []
         try:
             if os.path.lexists(path) and _names_pack(path):
                 found.append(Pack.open(path))
                 continue
-            images = image_files(path, unread)  # of a path that leads nowhere, itself: told when it is to be read
+            images = image_files(path)  # of a path that leads nowhere, itself: told when it is to be read
         except UserError as error:
             if not streamed:
                 raise
-            unread[path] = error
-        if images and found and isinstance(found[-1], list):
+            found.append(Prediction(path, unread=error))
+            continue
+        if found and isinstance(found[-1], list):
             found[-1] += images
-        elif images:
+        else:
             found.append(images)
-        found += [Prediction(place, unread=error) for place, error in unread.items()]
     return found
 
 

@@ -9,7 +9,6 @@ from poise.errors import UserError
 from poise.runs.folder import RunFolder, refuse_file
 from poise.runs.starting import refuse_start_of
 from poise.runs.sweep_file import Cell
-from poise.places import is_there
 
 
 def rounds(cells: Sequence[Cell], out: Path) -> list[list[Cell]]:
@@ -42,7 +41,7 @@ def _find_awaited(cells: Sequence[Cell], out: Path) -> dict[str, Cell | None]:
     found: dict[str, Cell | None] = {}
     for cell in cells:
         start, begun = cell.plan.recipe.start, RunFolder(out / cell.name).recipe
-        waits = start is not None and not is_there(begun) and not is_there(RunFolder(Path(start)).phase_0)
+        waits = start is not None and not begun.exists() and not RunFolder(Path(start)).phase_0.exists()
         found[cell.name] = folders.get(start or "") if waits else None
     return found
 

@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-from poise.data.sources.arrays import ArraySource
-from poise.data.sources.base import Source, digest
-from poise.data.sources.catalog import add_source, open_source
-from poise.data.sources.cifar import CifarSource
-from poise.data.sources.digits import DigitsSource
-from poise.data.sources.folder import FolderSource
-from poise.data.sources.pack import PackSource
-from poise.places import KnownSource, image_files, labelled_files, listing
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "ArraySource",
-    "CifarSource",
-    "DigitsSource",
-    "FolderSource",
-    "KnownSource",
-    "PackSource",
-    "Source",
-    "add_source",
-    "digest",
-    "image_files",
-    "labelled_files",
-    "listing",
-    "open_source",
-]
+if TYPE_CHECKING:
+    from poise.data.sources.opening import *  # noqa: F403
+else:
+
+    def __getattr__(name: str) -> object:
+        """Load torch when a name is first asked for, so that listing data sets does not."""
+        public = import_module("poise.data.sources.opening") if not name.startswith("__") else None
+        if name not in getattr(public, "__all__", ()):
+            raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+        return getattr(public, name)

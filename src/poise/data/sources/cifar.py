@@ -20,8 +20,8 @@ from poise import files
 from poise.data.augment import Augmentation, Preprocessing
 from poise.data.images import ImageSet
 from poise.data.sources.base import Source, digest
+from poise.data.sources.registry import Release
 from poise.errors import UserError
-from poise.places import Release
 
 _AUGMENTATION = Augmentation(pad=4, flip=True)
 PREPROCESSING = {

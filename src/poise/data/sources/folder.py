@@ -13,10 +13,11 @@ import torch
 from poise.data.images import ImageSet
 from poise.data.inputs import decode_all, median_side, suitable_size
 from poise.data.sources.base import Source, digest, warn_of_copies
+from poise.data.sources.layout import Files, list_files, scan
+from poise.data.sources.registry import own_name
 from poise.data.suitable import LARGEST_SIZE, LEAST_SIZE, check_room, suitable_augmentation, suitable_net
 from poise.errors import UserError, check_whole
 from poise.files import MOST_IMAGE, file_word, read_bytes
-from poise.places import Files, file_name, list_files, own_name, scan
 
 
 class FolderSource(Source):
@@ -71,7 +72,7 @@ class FolderSource(Source):
 
     def _images(self, files: Files) -> ImageSet:
         listed = list(list_files(files))
-        name = shlex.quote(f"{file_word(file_name(self.name))}.pack")
+        name = shlex.quote(f"{file_word(self._folder.resolve().name)}.pack")
         pack = f"pack them once: poise data pack {shlex.quote(str(self._folder))} --out {name}"
         todo = f"{pack} --size {self._side}, then use data={name}; or use a smaller image_size"
         check_room(len(listed), (3, self._side, self._side), todo)

@@ -9,9 +9,9 @@ import torch
 from poise.data.images import ImageSet
 from poise.data.packs import TEST, TRAIN, Pack
 from poise.data.sources.base import Source, warn_of_copies
+from poise.data.sources.registry import own_name
 from poise.data.suitable import suitable_augmentation, suitable_net
 from poise.errors import UserError
-from poise.places import own_name
 
 
 class PackSource(Source):

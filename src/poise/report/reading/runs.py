@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from poise.actions import Action, AxisValue
+from poise.data.sources.registry import own_name
 from poise.files import file_word
-from poise.places import own_name
 from poise.policies import DEFAULT_POLICY
 from poise.report.reading.machines import changed_precision, machines_of
 from poise.runfolder import (

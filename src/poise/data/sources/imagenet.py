@@ -11,12 +11,14 @@ import torch
 
 from poise.data.augment import Augmentation, Preprocessing
 from poise.data.images import ImageSet
+from poise.data.packfile import ENDING
 from poise.data.sources.base import Source, digest
 from poise.data.sources.folder import FolderSource
+from poise.data.sources.layout import scan
 from poise.data.sources.pack import PackSource
+from poise.data.sources.registry import Collection, explain_missing
 from poise.data.stores import FlatStore
 from poise.errors import UserError
-from poise.places import ENDING, Collection, explain_collection, scan
 
 #: Mean and standard deviation of ImageNet's channels.
 MEAN: Final = (0.485, 0.456, 0.406)
@@ -37,11 +39,9 @@ def own_net(collection: Collection) -> str:
     return "resnet18" if collection.needs_pack else "cifar-resnet18"
 
 
-def open_collection(collection: Collection, place: Path | None) -> Source:
+def open_collection(collection: Collection, place: Path) -> Source:
     """The data set from where it lies: a pack, or class folders where its images are small."""
-    if place is None:
-        raise UserError(f"{collection.name} was not found; {explain_collection(collection)}")
-    if not place.is_dir():
+    if place.suffix == ENDING:
         return PackedCollection(collection, place)
     if collection.needs_pack:
         collection.select(sorted(scan(place).train), str(place))
@@ -148,7 +148,7 @@ class OutlinedSource(Source):
     @property
     def fingerprint(self) -> str:
         """Nothing is known of its images."""
-        raise UserError(explain_collection(self._collection))
+        raise UserError(explain_missing(self.name))
 
     def train(self) -> ImageSet:
         """As many blank images as it has, which take no memory."""

@@ -1,0 +1,63 @@
+"""The names of `poise.data`, which loads them when one is asked for: behind most of them is torch."""
+
+from poise.data.augment import STRONGER, Augmentation, Draws, Preprocessing, mirror
+from poise.data.budget import ALL_IMAGES, Budget, Stored, on_arrival, per_class
+from poise.data.class_sizes import class_sizes, keep_some
+from poise.data.clusters import cluster_centres, load_clustering
+from poise.data.features import FeatureViews
+from poise.data.feed import Feed, batch_bounds, fits, free_on
+from poise.data.herding import herd
+from poise.data.images import ImageSet
+from poise.data.inputs import decode_each, to_pixels
+from poise.data.kernels import usable_kernels
+from poise.data.memory import Memory, draw_reserve
+from poise.data.orders import class_order
+from poise.data.resampling import Crops
+from poise.data.stores import DenseStore, FlatStore, PixelStore, as_store, chunks, in_a_row, resident
+from poise.data.streams import Stream, make_stream
+from poise.data.suitable import FEW_IMAGES, LARGEST_SIZE, LEAST_SIZE, suitable_augmentation, suitable_net
+
+__all__ = [
+    "ALL_IMAGES",
+    "FEW_IMAGES",
+    "LARGEST_SIZE",
+    "LEAST_SIZE",
+    "STRONGER",
+    "Augmentation",
+    "Budget",
+    "Crops",
+    "DenseStore",
+    "Draws",
+    "FeatureViews",
+    "Feed",
+    "FlatStore",
+    "ImageSet",
+    "Memory",
+    "PixelStore",
+    "Preprocessing",
+    "Stored",
+    "Stream",
+    "as_store",
+    "batch_bounds",
+    "chunks",
+    "class_order",
+    "class_sizes",
+    "cluster_centres",
+    "decode_each",
+    "draw_reserve",
+    "fits",
+    "free_on",
+    "herd",
+    "in_a_row",
+    "keep_some",
+    "load_clustering",
+    "make_stream",
+    "mirror",
+    "on_arrival",
+    "per_class",
+    "resident",
+    "suitable_augmentation",
+    "suitable_net",
+    "to_pixels",
+    "usable_kernels",
+]
