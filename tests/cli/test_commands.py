@@ -589,22 +589,13 @@ def test_data_are_listed_and_added(poise: Command) -> None:
     assert "size 8×8 (as asked); net small" in done.err
 
 
-def test_data_are_removed_by_name_and_stay_where_they_are(
-    poise: Command, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_data_are_removed_by_name_and_stay_where_they_are(poise: Command) -> None:
     folder = pictures(Path("pets"), "cat dog eel").resolve()
     assert poise("data", "add", "animals", "--from", "pets").code == 0
     unknown = poise("data", "remove", "animal")
     assert unknown == Done(2, "", "poise: no data set 'animal' is registered; did you mean 'animals'?\n")
     unknown = poise("data", "remove", "birds")
     assert unknown == Done(2, "", "poise: no data set 'birds' is registered; known: animals\n")
-    pictures(Path("data/animals"), "ant bee")
-    with monkeypatch.context() as elsewhere:
-        elsewhere.setenv("POISE_DATA", str(Path("data").resolve()))
-        place = Path("data/animals").resolve()
-        assert f"{place} (comes before {folder}, which is registered)" in poise("data").out
-        assert poise("run", "data=animals", "image_size=8", "groups=[1,1]", "epochs=1", "--out", "run").code == 0
-        assert f"animals in the folder of POISE_DATA comes first: {place}; for the registered" in caplog.text
     removed = poise("data", "remove", "animals")
     assert removed == Done(0, f"animals: no longer registered; {folder} is left as it is\n", "")
     assert "animals" not in poise("data").out

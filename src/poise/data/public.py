@@ -2,7 +2,6 @@
 
 from poise.data.augment import STRONGER, Augmentation, Draws, Preprocessing, mirror
 from poise.data.budget import ALL_IMAGES, Budget, Stored, on_arrival, per_class
-from poise.data.class_sizes import class_sizes, keep_some
 from poise.data.clusters import cluster_centres, load_clustering
 from poise.data.features import FeatureViews
 from poise.data.feed import Feed, batch_bounds, fits, free_on
@@ -14,7 +13,7 @@ from poise.data.memory import Memory, draw_reserve
 from poise.data.orders import class_order
 from poise.data.resampling import Crops
 from poise.data.stores import DenseStore, FlatStore, PixelStore, as_store, chunks, in_a_row, resident
-from poise.data.streams import Stream, make_stream
+from poise.data.streams import Stream, class_sizes, keep_some, make_stream
 from poise.data.suitable import FEW_IMAGES, LARGEST_SIZE, LEAST_SIZE, suitable_augmentation, suitable_net
 
 __all__ = [
