@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from poise.errors import Damaged, Superseded, UserError
+from poise.journal import Journal, read_journal
 from poise.runs import Plan, Run, RunFolder, read_sweep
 from poise.runs.claims import ATTEMPTS, Claim
-from poise.journal import Journal, read_journal
 
 
 def test_numbers_rise_and_only_the_newest_may_write(tmp_path: Path) -> None:

@@ -18,9 +18,9 @@ from torch import Tensor
 from poise import Learner, store
 from poise.data import ImageSet
 from poise.errors import Damaged, PoiseError
-from poise.runs import Plan, Run, RunFolder, load_recipe, make_plan, reopen
 from poise.learner import LearnerState
 from poise.report import gather
+from poise.runs import Plan, Run, RunFolder, load_recipe, make_plan, reopen
 
 from .mutations import mutate_value, mutated, places_in, write_mutated
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from poise.errors import Malformed
-from poise.runs import Plan, Run, RunFolder, describe_plan, reopen
-from poise.runs.contents import check_checkpoint
 from poise.journal import read_journal
 from poise.runfolder import SECONDS
+from poise.runs import Plan, Run, RunFolder, describe_plan, reopen
+from poise.runs.contents import check_checkpoint
 
 Plans = Callable[..., Plan]
 Outcome = Callable[[Path], tuple[dict[str, Any], bytes, bytes]]

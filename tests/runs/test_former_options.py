@@ -10,11 +10,11 @@ import pytest
 
 from poise import Learner
 from poise.data import ImageSet
-from poise.runs import Plan, Run, RunFolder, reopen
 from poise.learner import LearnerState
 from poise.recipes import FORMER_OPTIONS
 from poise.report import read_run
 from poise.runfolder import saved_recipe
+from poise.runs import Plan, Run, RunFolder, reopen
 
 Plans = Callable[..., Plan]
 WORDS = ("groups=[2,1]", "epochs=1", "images_per_class=20", "device=cpu")

@@ -20,8 +20,8 @@ from poise.data.packing import Packing
 from poise.data.packs import PackedStore
 from poise.data.sources import DigitsSource, PackSource
 from poise.data.views import View, join_stores
-from poise.runs import Examiner, Plan, Run, RunFolder, make_recipe
 from poise.journal import read_journal
+from poise.runs import Examiner, Plan, Run, RunFolder, make_recipe
 from poise.runs.checks import Audit
 
 #: The rooms in which nothing may look at an exam image.

@@ -16,9 +16,9 @@ from PIL import Image
 
 from poise import store
 from poise.errors import UserError
+from poise.journal import read_journal
 from poise.runs import Plan, Run, RunFolder, reopen
 from poise.runs.machine import threads_to_resume_with
-from poise.journal import read_journal
 
 Plans = Callable[..., Plan]
 Outcome = Callable[[Path], tuple[dict[str, Any], bytes, bytes]]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +17,9 @@ from poise.data import make_stream
 from poise.data.packing import Packing
 from poise.data.sources import ArraySource, DigitsSource, add_source
 from poise.errors import UserError
+from poise.journal import read_journal
 from poise.runs import Plan, Run, RunFolder, TensorBoard, load_recipe, make_plan, make_recipe, reopen
 from poise.runs.plan import plan_of_words
-from poise.journal import read_journal
 from poise.training import DefaultsChosen
 
 Plans = Callable[..., Plan]

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from poise import UserError
+from poise.methods import METHODS
 from poise.runs import load_recipe
 from poise.runs.starting import read_start
-from poise.methods import METHODS
 
 STARTS = sorted((Path(__file__).parents[2] / "paper" / "starts").iterdir())
 AANETS = [path for path in STARTS if "aanets" in path.name]

@@ -24,7 +24,6 @@ from poise.runs import (
     Lines,
     Run,
     RunFolder,
-    describe_plan,
     describe_sweep,
     load_recipe,
     make_plan,
@@ -38,7 +37,6 @@ from poise.runs.stopping import Stop
 from poise.runs.sweep import CellBench
 from poise.runs.sweep_view import Standing, SweepView
 from poise.training import Bench, Lanes, LocalExecutor, Trainer, make_backend, without_pauses
-from poise.words import duration
 
 A = TypeVar("A")
 R = TypeVar("R")

@@ -16,16 +16,16 @@ from pathlib import Path
 
 from poise import store
 from poise.data import Stream
+from poise.data.packfile import is_pack
 from poise.data.sources.layout import image_files
 from poise.errors import UserError
+from poise.files import open_plain
+from poise.learner import Learner
+from poise.report import Figure, RunRecord, Subject, cam_figure, load_result, look, reason_for, run_of_result
+from poise.runfolder import saved_recipe
 from poise.runs.examiner import Examiner
 from poise.runs.folder import RunFolder
 from poise.runs.plan import Plan, refuse_other_exam, reopen
-from poise.files import open_plain
-from poise.learner import Learner
-from poise.data.packfile import is_pack
-from poise.report import Figure, RunRecord, Subject, cam_figure, load_result, look, reason_for, run_of_result
-from poise.runfolder import saved_recipe
 
 log = logging.getLogger(__name__)
 

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from poise.errors import UserError
+from poise.learner import KEYS, Settings
+from poise.runfolder import START_FINGERPRINT
 from poise.runs.folder import RunFolder
 from poise.runs.plan import Plan
 from poise.runs.recipe import Recipe
-from poise.learner import KEYS, Settings
-from poise.runfolder import START_FINGERPRINT
 from poise.store import digest_of
 
 #: Of `recipe.json`, what is no key of the recipe and must not change.

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from poise.data import ImageSet, fits, free_on
-from poise.runs.plan import Plan, images_by_origin
-from poise.runs.starting import read_start
 from poise.learner import Learner, build_model
 from poise.ram import free_memory
+from poise.runs.plan import Plan, images_by_origin
+from poise.runs.starting import read_start
 
 
 def describe_plan(plan: Plan) -> str:

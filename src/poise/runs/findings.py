@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from poise.runs.examiner import Exam, figures, matrix_in_percent, percent
-from poise.runs.plan import Plan
 from poise.learner import Learner
 from poise.runfolder import SECONDS
+from poise.runs.examiner import Exam, figures, matrix_in_percent, percent
+from poise.runs.plan import Plan
 from poise.training import World
 
 

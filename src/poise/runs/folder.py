@@ -13,11 +13,11 @@ from torch import Tensor
 
 from poise import files, locks, runfolder, store
 from poise.errors import Damaged, Malformed, PoiseError, RunFailed, UserError, shown
+from poise.journal import Journal
+from poise.runfolder import START_FINGERPRINT, saved_recipe, without_empty_keys
 from poise.runs.claims import Claim
 from poise.runs.contents import check_checkpoint
 from poise.runs.recipe import LEFT_OUT
-from poise.journal import Journal
-from poise.runfolder import START_FINGERPRINT, saved_recipe, without_empty_keys
 from poise.schema import anything, contents_of, fitting_together, keyed, mapped, maybe, text
 
 log = logging.getLogger(__name__)

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from poise import store
+from poise.data.packfile import ENDING
 from poise.data.packs import Pack
+from poise.data.sources.layout import labelled_files
 from poise.errors import MOST_NAMED, BadImages, UnreadFile, UserError, shown
 from poise.learner import Images, Learner, Settings
-from poise.data.packfile import ENDING
-from poise.data.sources.layout import labelled_files
 from poise.training import Event
 
 T = TypeVar("T")

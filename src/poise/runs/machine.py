@@ -14,9 +14,9 @@ from typing import Any, Final
 import torch
 
 from poise import store
+from poise.runfolder import OWN_NETWORK, say_changed_code
 from poise.runs.contents import check_machine
 from poise.runs.provenance import SAID_BY_SOURCE, libraries
-from poise.runfolder import OWN_NETWORK, say_changed_code
 from poise.schema import contents_of
 from poise.training import Backend, changed_switches, read_switches
 

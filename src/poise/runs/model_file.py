@@ -14,6 +14,7 @@ from typing import Any, Final
 import torch
 
 from poise import __version__, files, locks, store
+from poise.data.packfile import is_pack
 from poise.errors import (
     Damaged,
     Malformed,
@@ -23,6 +24,8 @@ from poise.errors import (
     RunFailed,
     UserError,
 )
+from poise.learner import Learner, LearnerState, LearnerSummary, Settings, save_state, warn_of_short_phase
+from poise.progress import watch_phase
 from poise.runs.contents import check_unfinished
 from poise.runs.lessons import (
     Given,
@@ -37,9 +40,6 @@ from poise.runs.lessons import (
     typed_options,
 )
 from poise.runs.stopping import CheckpointClock, Stop, as_many_threads, stopping
-from poise.learner import Learner, LearnerState, LearnerSummary, Settings, save_state, warn_of_short_phase
-from poise.data.packfile import is_pack
-from poise.progress import watch_phase
 from poise.schema import contents_of
 from poise.training import Event, JudgingStep, PhaseDone
 

@@ -24,16 +24,16 @@ from poise.data import (
     make_stream,
 )
 from poise.data.sources import FolderSource, PackSource, Source, digest, open_source
+from poise.data.sources.registry import find, is_name, is_published
 from poise.errors import UserError
-from poise.runs.examiner import Examiner, split_for_development
-from poise.runs.folder import RunFolder, needed_to_resume
-from poise.runs.recipe import Recipe, make_recipe
 from poise.files import expand_user
 from poise.learner import Learner, LearnerState, Lookup, Settings, Surroundings, can_validate, planned_work
 from poise.methods import METHODS, Growth
 from poise.nets import absolute_word, named_info
-from poise.data.sources.registry import find, is_name, is_published
 from poise.runfolder import CROSSVAL, RECIPE, saved_recipe
+from poise.runs.examiner import Examiner, split_for_development
+from poise.runs.folder import RunFolder, needed_to_resume
+from poise.runs.recipe import Recipe, make_recipe
 from poise.schema import anything, check, contents_of, fitting_together, keyed, mapped, text
 from poise.training import Executor, Workload
 from poise.tuning import tuner_names

@@ -21,12 +21,12 @@ from torch import Tensor
 
 from poise.data import decode_each
 from poise.data.packed_images import PackedImage, PackedPart
+from poise.data.packfile import ENDING, is_pack
 from poise.data.packs import Pack
+from poise.data.sources.layout import image_files, labelled_files
 from poise.errors import UserError
 from poise.files import expand_user, naming
 from poise.learner import Label, Learner, least_images
-from poise.data.packfile import ENDING, is_pack
-from poise.data.sources.layout import image_files, labelled_files
 from poise.words import counted, one_line
 
 log = logging.getLogger(__name__)
@@ -92,8 +92,8 @@ def predict_paths(
     """The `top` most probable classes of image files, of those in and below folders, and of the images of packs.
 
     Of a pack it is the test part; where it has none, the training part. All paths are looked at before the first image.
-    What cannot be read or is not there is told as `unread`; the others are predicted. Of paths that are `streamed`, a folder without images and a file that only has
-    the name of a pack are told so, too, which else are refused.
+    What cannot be read or is not there is told as `unread`; the others are predicted. Of paths that are `streamed`, a
+    folder without images and a file that only has the name of a pack are told so, too, which else are refused.
     """
     for given in _list_images(paths, streamed=streamed):
         if isinstance(given, Pack):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from poise.runs.examiner import Exam
 from poise.meter import Done
 from poise.progress import Display, Lines, make_display
+from poise.runs.examiner import Exam
 from poise.training import Event
 
 

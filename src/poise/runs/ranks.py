@@ -11,6 +11,8 @@ import torch
 from poise._version import __version__
 from poise.data import ImageSet
 from poise.errors import OutOfMemory
+from poise.learner import Learner, LearnerState
+from poise.meter import Meter
 from poise.runs.examiner import Examiner
 from poise.runs.findings import Findings
 from poise.runs.folder import Checkpoint
@@ -18,8 +20,6 @@ from poise.runs.plan import Plan, images_by_origin
 from poise.runs.provenance import source_digest
 from poise.runs.run import Run, Running
 from poise.runs.stopping import as_many_threads
-from poise.learner import Learner, LearnerState
-from poise.meter import Meter
 from poise.training import Event, World
 
 

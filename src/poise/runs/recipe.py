@@ -22,12 +22,12 @@ from pydantic import (
 from poise.actions import AXES
 from poise.data import ALL_IMAGES, LARGEST_SIZE, LEAST_SIZE, Budget, ImageSet
 from poise.errors import UserError, check_plain, shown, suggestion
-from poise.runs.overrides import parse_override, set_key
 from poise.learner import KEYS, Settings, Surroundings, suit
 from poise.methods import METHODS, Method
 from poise.policies import WRAPPER_OPTIONS
 from poise.recipes import read_recipe
 from poise.recipes.keys import refuse_unknown_keys, said_by
+from poise.runs.overrides import parse_override, set_key
 from poise.training import PRECISIONS
 from poise.tuning import tuner_names
 

@@ -15,6 +15,11 @@ import torch
 from poise import store
 from poise.data import ImageSet
 from poise.errors import Damaged, OutOfMemory, PoiseError, UserError
+from poise.learner import Learner, LearnerState, save_state
+from poise.meter import Meter
+from poise.nets import named_info
+from poise.report import load_result
+from poise.runfolder import SECONDS_PHASE_0, START_FINGERPRINT
 from poise.runs.changes import changed_keys, differing_keys, pin, refuse_changed
 from poise.runs.contents import check_progress
 from poise.runs.examiner import Exam, Examiner
@@ -26,11 +31,6 @@ from poise.runs.progress import Quiet, Watcher
 from poise.runs.provenance import versions_of
 from poise.runs.starting import read_start
 from poise.runs.stopping import CheckpointClock, Stop, as_many_threads, heeding, stopping
-from poise.learner import Learner, LearnerState, save_state
-from poise.meter import Meter
-from poise.nets import named_info
-from poise.report import load_result
-from poise.runfolder import SECONDS_PHASE_0, START_FINGERPRINT
 from poise.schema import contents_of
 from poise.training import Event, Executor, TrialDone, TrialStep, TuningDone, Work, World, trained_images
 from poise.tuning import Reward

@@ -10,11 +10,11 @@ from typing import Any
 from poise import store
 from poise.data import Budget
 from poise.errors import UserError
+from poise.learner import LearnerState, Lookup, Settings
+from poise.methods import is_registered
 from poise.runs.contents import check_phase_0
 from poise.runs.folder import RunFolder
 from poise.runs.plan import Plan, not_registered
-from poise.learner import LearnerState, Lookup, Settings
-from poise.methods import is_registered
 from poise.schema import check, contents_of
 from poise.words import counted
 

@@ -16,6 +16,7 @@ import torch
 
 from poise import store
 from poise.errors import Interrupted, OutOfMemory, RunFailed, UserError, kind_and_line
+from poise.report import load_result
 from poise.runs.folder import RunFolder
 from poise.runs.progress import Lines, Quiet
 from poise.runs.run import Run, Running, complete
@@ -23,7 +24,6 @@ from poise.runs.stopping import Stop, stopping
 from poise.runs.sweep_file import Cell
 from poise.runs.sweep_order import rounds
 from poise.runs.sweep_view import CellView, CellWatcher, SweepView
-from poise.report import load_result
 from poise.training import Executor, Lane, Lanes, LocalExecutor, Work, make_backend, without_pauses
 from poise.words import counted
 

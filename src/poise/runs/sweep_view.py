@@ -13,10 +13,10 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Column
 
-from poise.runs.examiner import Exam
-from poise.runs.progress import Quiet
 from poise.meter import Done
 from poise.progress import BAR_WIDTH, LINE_SECONDS, Lines
+from poise.runs.examiner import Exam
+from poise.runs.progress import Quiet
 from poise.training import Event
 from poise.words import duration, one_line, printable
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from poise.errors import UserError
+from poise.meter import Done
 from poise.runs.examiner import Exam
 from poise.runs.tracking import scalars
-from poise.meter import Done
 from poise.training import Event
 from poise.words import install_extra
 

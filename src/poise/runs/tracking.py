@@ -10,11 +10,11 @@ from typing import Any, ClassVar, NamedTuple
 
 from poise import store
 from poise.errors import RunFailed, UserError, first_line
-from poise.runs.examiner import FIGURES, Exam
-from poise.runs.folder import RunFolder
 from poise.journal import read_journal
 from poise.meter import Done
 from poise.recipes.keys import flat_keys
+from poise.runs.examiner import FIGURES, Exam
+from poise.runs.folder import RunFolder
 from poise.training import Event
 
 log = logging.getLogger(__name__)
