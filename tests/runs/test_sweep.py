@@ -741,7 +741,6 @@ class TestOutline:
         assert not outline.refused
         assert "   7  begun     " in outline.text
 
-
     def test_images_of_imagenet_need_not_be_here(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("POISE_DATA", str(tmp_path))
         file = written(tmp_path / "sweep.toml", 'recipe = "imagenet-subset/icarl"\n[grid]\nseed = [0, 1]\n')

@@ -111,9 +111,7 @@ class Tracker(ABC):
 
     def _give_up(self, error: Exception) -> None:
         self._failed = True
-        log.warning(
-            "%s does not work (%s); the run goes on without it", self.name, first_line(error)
-        )
+        log.warning("%s does not work (%s); the run goes on without it", self.name, first_line(error))
 
     # What a service does -------------------------------------------------------------------------------------------
 
