@@ -7,7 +7,7 @@ RUNTIME := .venv/.runtime
 DEVELOP := .venv/.develop
 LOWEST := .venv-lowest
 
-.PHONY: setup demo demo-pretrained test test-lowest fuzz lint format lock api clean
+.PHONY: setup demo demo-pretrained check test test-lowest fuzz lint format lock api clean
 
 setup: $(DEVELOP)
 
@@ -57,6 +57,9 @@ demo-pretrained: $(RUNTIME)
 
 test: setup
 	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+# What must be green before a change is proposed.
+check: lint test
 
 # The long fuzzer: so many recipes, command lines and files, other ones each time (about a quarter of an hour).
 fuzz: CASES = 2000
