@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from poise.studies import gather_with_studies
 
 from poise import store
 from poise.errors import Damaged, UserError
 from poise.report import Report, add_digests, gather, load_result, read_run
-from poise.studies import gather_with_studies
 
 Write = Callable[..., Path]
 
