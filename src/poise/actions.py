@@ -22,7 +22,6 @@ class Axis:
         words: what it accepts; without words it is a number of at least 0.
         positive: whether the number must be above 0.
         most: the largest number.
-        scale: how a smooth surrogate sees the numbers, `log` or `linear`.
         kind: the word of `tune` that tunes it alone; None: it is tuned only where nothing is switched.
         changes_step: whether a training step that was captured with one value cannot serve another. A step reads
             learning rates and weights anew each time; whatever else it depends on says so here.
@@ -33,7 +32,6 @@ class Axis:
     words: tuple[str, ...] = ()
     positive: bool = False
     most: float = math.inf
-    scale: str = "log"
     kind: str | None = None
     changes_step: bool = False
 
@@ -72,13 +70,13 @@ for _axis in (
     Axis("lr", 0.1, positive=True, kind="lr"),
     Axis("classifier", "fc", words=("fc", "ncm", "auto"), kind="classifier"),
     Axis("old_rows", "trained", words=("frozen", "trained")),
-    Axis("adjustment", 0.0, scale="linear"),
+    Axis("adjustment", 0.0),
     Axis("balance", "none", words=("none", "align", "finetune"), changes_step=True),
     Axis("epochs", positive=True, most=MOST_EPOCHS),
-    Axis("allocation", most=1, scale="linear"),
+    Axis("allocation", most=1),
     Axis("backbone_rate", 1.0, kind="lr", changes_step=True),
     Axis("ridge", 0.0),
-    Axis("beta1", 0.0, most=1, scale="linear"),
+    Axis("beta1", 0.0, most=1),
 ):
     register_axis(_axis)
 

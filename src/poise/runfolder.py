@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from poise.policies import PRESETS, UNTUNED, WRAPPER_OPTIONS, named_now
+from poise.policies import PRESETS, UNTUNED, WRAPPER_OPTIONS
 from poise.recipes import saved_memory, saved_options
 
 #: What is run: the resolved recipe, and what the data were.
@@ -101,7 +101,10 @@ def saved_recipe(recipe: Mapping[str, Any]) -> dict[str, Any]:
     options = recipe.get("options")
     if (options is None or isinstance(options, Mapping)) and (meant := saved_options(recipe.get("method"), options)):
         kept["options"] = meant
-    return {**later, **named_now(recipe), **unused, **kept}
+    trials = recipe.get("trials")
+    first = isinstance(trials, Mapping) and "even" not in trials  # the first `online`, an option since removed
+    named = {key: "online-1" for key in ("policy", "space") if first and recipe.get(key) == "online"}
+    return {**later, **recipe, **named, **unused, **kept}
 
 
 def is_whole(recipe: Mapping[str, Any]) -> bool:

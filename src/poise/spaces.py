@@ -10,9 +10,6 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Final, NamedTuple, cast
 
-import numpy as np
-from numpy.typing import NDArray
-
 from poise.actions import AXES, Action, AxisValue, checked, is_weight
 from poise.errors import UserError, shown, suggestion
 
@@ -36,12 +33,14 @@ Space = str | Grids | Named
 #: The largest space: each action is an arm, and most policies try all of them.
 MOST_ACTIONS: Final = 10_000
 
-#: The name of the first `online`, the policy and the space, for what was saved with it.
-FIRST_ONLINE: Final = "online-1"
-
 #: The named spaces; a method may have its own version of one (`Method.spaces`).
 SPACES: Final[Mapping[str, Grids]] = {
-    "paper": {"logit_kd": (0, 0.1, 0.5, 1, 10), "feature_kd": (0, 0.1, 0.5, 1, 10), "lr": (0.1, 0.05)},
+    "paper": {  # a weight that the method does not have is left out
+        "logit_kd": (0, 0.1, 0.5, 1, 10),
+        "feature_kd": (0, 0.1, 0.5, 1, 10),
+        "pod": (0, 0.1, 1),
+        "lr": (0.1, 0.05),
+    },
     "joint": {
         "logit_kd": (0, 0.1, 0.5, 1, 10),
         "feature_kd": (0, 0.1, 0.5, 1, 10),
@@ -53,18 +52,6 @@ SPACES: Final[Mapping[str, Grids]] = {
         "feature_kd": (0, 0.1, 0.5, 1, 2, 4),
         "lr": (0.1, 0.05, 0.02, 0.01, 0.005),
     },
-    "paper3": {
-        "logit_kd": (0, 0.1, 0.5, 1, 10),
-        "feature_kd": (0, 0.1, 0.5, 1, 10),
-        "pod": (0, 0.1, 1),
-        "lr": (0.1, 0.05),
-    },
-    "wide3": {
-        "logit_kd": (0, 0.1, 0.5, 1),
-        "feature_kd": (0, 0.1, 0.5, 1),
-        "pod": (0, 0.1, 0.5, 1, 2),
-        "lr": (0.1, 0.05, 0.02, 0.01),
-    },
     "online": {
         "logit_kd": (0, 1),
         "feature_kd": (0.5, 1),
@@ -74,29 +61,11 @@ SPACES: Final[Mapping[str, Grids]] = {
         "backbone_rate": (0, 0.01, 0.1),
         "ridge": (0, 1e2, 1e4, 1e6, 1e8),
     },
-    FIRST_ONLINE: {
-        "logit_kd": (0, 1),
-        "feature_kd": (0.1, 0.5, 1),
-        "pod": (0.1, 1),
-        "lr": (0.1, 0.05),
-        "backbone_rate": (0, 0.01, 0.1),
-        "ridge": (0, 1e2, 1e4, 1e6, 1e8),
-    },
-    "full": {
-        "logit_kd": (0, 0.5, 1),
-        "feature_kd": (0, 0.1, 0.5, 1, 2),
-        "lr": (0.1, 0.05, 0.02, 0.01),
-        "old_rows": ("frozen", "trained"),
-        "balance": ("none", "align", "finetune"),
-    },
 }
 
 #: What a name of a space may end with: RMM's ρ is then one more axis of it, with these values.
 WITH_ALLOCATION: Final = "+allocation"
 ALLOCATIONS: Final = (0.2, 0.5, 0.8)
-
-#: In the space `joint` the margin term goes with the classifier (methods.md A13).
-_JOINT_MARGIN: Final[Mapping[AxisValue, float]] = {"fc": 1.0, "ncm": 0.0}
 
 #: The word of `tune` for every distillation weight. Settings have their own (`Axis.kind`); the others are tuned only
 #: when nothing is switched.
@@ -111,8 +80,7 @@ class ActionSpace:
     leaving it alone is always possible: where it is not on the grid it is appended as one more arm.
 
     Attributes:
-        name: `paper`, `joint`, `wide`, `paper3`, `wide3`, `full`, `online`, `online-1`, all also with `+allocation`,
-            or `grid` for one's own.
+        name: `paper`, `joint`, `wide`, `online`, all also with `+allocation`, or `grid` for one's own.
         grids: the tuned axes of each grid with their values, in the order in which its product runs (the last one
             fastest).
         actions: the arms.
@@ -170,28 +138,6 @@ class ActionSpace:
             raise UserError(f"the action '{action}' is not in the space {self}")
         return self._places[action]
 
-    def coordinates(self) -> NDArray[np.float64]:
-        """The position of every action (rows) on every tuned axis (columns), for a smooth surrogate.
-
-        Weights are log10(w + 0.03), so that 0 lies about as far below 0.1 as 0.1 below 0.5; learning rates and
-        epochs log10; an allocation is itself; two words are 0 and 1; three or more get a column each.
-        """
-        columns = [column for axis in self.axes for column in self._columns(axis)]
-        return np.array(columns, dtype=np.float64).reshape(len(columns), len(self)).T.copy()
-
-    def _columns(self, axis: str) -> list[list[float]]:
-        values = [action[axis] for action in self.actions]
-        known = AXES.get(axis)
-        if known is not None and known.words:
-            words = sorted(set(values), key=known.words.index)
-            marked = words[1:] if len(words) <= 2 else words
-            return [[float(value == word) for value in values] for word in marked]
-        numbers = [float(value) for value in values]
-        if known is not None and known.scale == "linear":
-            return [numbers]
-        nudge = 0.03 if is_weight(axis) or not AXES[axis].positive else 0.0
-        return [[math.log10(number + nudge) for number in numbers]]
-
     def as_json(self) -> dict[str, object]:
         """What a report needs to print the space."""
         axes = {name: list(values) for name, values in self.axes.items()}
@@ -228,7 +174,7 @@ def make_space(
         _check_words(values, base, known)
         tuned = {axis: each for axis, each in values.items() if kinds is None or _kind(axis) in kinds}
         _check_count(sum(map(_count, [*grids, tuned])))
-        found = _product(tuned, base, tied=name == "joint" and "margin" in base)
+        found = (base.replace(**dict(zip(tuned, each, strict=True))) for each in itertools.product(*tuned.values()))
         more = [action for action in found if action not in actions]
         if more or not grids:
             actions.update(dict.fromkeys(more))
@@ -272,14 +218,6 @@ def _check_words(grid: Grid, base: Action, known: Mapping[str, Sequence[str]]) -
         for value in (*grid.get(axis, ()), *([base[axis]] if axis in base else [])):
             if words and value not in words:
                 raise UserError(f"{axis}={value} means nothing to this method; {suggestion(str(value), words)}")
-
-
-def _product(grid: Mapping[str, Sequence[AxisValue]], base: Action, *, tied: bool) -> Iterable[Action]:
-    """Every action of a grid; `tied`: the margin goes with the classifier, where that is tuned."""
-    for values in itertools.product(*grid.values()):
-        changed = dict(zip(grid, values, strict=True))
-        margin = {"margin": _JOINT_MARGIN[changed["classifier"]]} if tied and "classifier" in changed else {}
-        yield base.replace(**changed, **margin)
 
 
 def tuned_space(

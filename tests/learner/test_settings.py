@@ -65,10 +65,6 @@ from .samples import Flat, refusal
         ({"policy": "fixed", "policy_options": {"every": 2}}, "policy fixed chooses nothing; leave every out"),
         ({"policy": "race", "policy_options": {"safe": True}}, "safe=True must be a number of standard errors"),
         ({"policy": "bilevel", "policy_options": {"steps": 10**8}}, "at most 10000"),
-        (
-            {"policy": "gp", "space": {"lr": [n / 1e4 for n in range(1, 1200)]}},
-            "1000 actions at most, this space has 1199",
-        ),
         ({"tune": {"lr": 1}, "policy": "race"}, "must be a list of words"),
         ({"options": {"lambda_base": float("nan")}}, "lambda_base=nan must be a number above 0"),
     ],

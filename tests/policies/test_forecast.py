@@ -18,8 +18,6 @@ POLICIES: dict[str, dict[str, float | str]] = {
     "hedge": {},
     "race": {"rungs": 3, "finalists": 1},
     "online": {},
-    "gp": {"trials": 6, "batch": 2},
-    "thompson": {"trials": 6, "batch": 4},
 }
 
 
@@ -75,7 +73,6 @@ def test_fewer_trials_from_phase_to_phase_are_told_before() -> None:
 def test_phases_that_are_not_tuned_have_no_trials() -> None:
     found = [forecast(lambda: made("grid", every=2), phase).trials for phase in (1, 2, 3, 4)]
     assert found == [100, 0, 100, 0]
-    assert forecast(lambda: made("grid", every="first"), 5).trials == 0
 
 
 def test_the_default_that_a_wrapper_adds_is_counted() -> None:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from poise import Learner
 from poise.actions import Action
 from poise.errors import UserError
-from poise.learner.settings import Settings
 from poise.policies import Outcome, Policy, Setup, Trial, make_policy
 from poise.spaces import make_space
 from poise.tuning import judging_epochs
@@ -62,40 +59,6 @@ def test_what_was_good_before_counts_and_fades() -> None:
     assert policy.decide() == 2  # .5 · .4 + 0 against .1
     play(policy, 3, {2: 0.4, 4: 0.7})
     assert policy.decide() == 4
-
-
-def test_an_arm_is_not_favoured_by_phases_in_which_the_default_was_bad() -> None:
-    """Arm 2 is always a little better than arm 4, which is tried again only where the default is at its worst."""
-    decided = {}
-    for paired in (True, False):
-        policy = made(fewest=2, again=2, carry=1.0, paired=paired)
-        own = policy.setup.space.default
-        worth = {2: 0.7, 0: 0.69, 1: 0.69, 4: 0.68}
-        play(policy, 1, {**worth, own: 0.4})
-        assert {trial.arm for trial in play(policy, 2, {**worth, own: 0.6})} == {0, 1, 2, own}
-        assert len(play(policy, 3, {**worth, own: 0.1})) == 8
-        decided[paired] = policy.decide()
-    assert decided == {True: 2, False: 4}
-
-
-def test_the_arm_of_the_last_phase_stays_until_another_one_is_clearly_better() -> None:
-    policy = made(paired=True, stay=0.05, fewest=8, carry=0.0)
-    play(policy, 1, {2: 0.7, 4: 0.69})
-    assert policy.decide() == 2
-    play(policy, 2, {2: 0.7, 4: 0.74})
-    assert policy.decide() == 2
-    play(policy, 3, {2: 0.7, 4: 0.8})
-    assert policy.decide() == 4
-    play(policy, 4, {2: 0.74, 4: 0.7})
-    assert policy.decide() == 4  # now this one stays
-
-
-def test_the_arm_of_the_last_phase_is_tried_again() -> None:
-    policy = made(paired=True, stay=0.05, fewest=2, again=100)
-    play(policy, 1, {2: 0.7, 4: 0.69})
-    for phase in range(2, 6):
-        assert 2 in {trial.arm for trial in play(policy, phase, {2: 0.6, 4: 0.6})}
-        assert policy.decide() == 2
 
 
 def test_without_a_past_all_are_tried_in_every_phase() -> None:
@@ -151,27 +114,6 @@ def test_phases_in_which_nothing_is_tried_do_not_count() -> None:
     policy = made(fewest=2, again=3, every=2)
     fields = [len(play(policy, phase, {0: 0.9})) for phase in range(1, 9)]
     assert fields == [8, 0, 4, 0, 2, 0, 8, 0]
-
-
-def test_what_was_saved_with_the_first_online_goes_on_with_it() -> None:
-    first = Learner("lucir", policy="online-1", epochs=20, device="cpu").settings
-    saved = json.loads(json.dumps(first.as_json()))
-    saved["policy"] = saved["space"] = "online"
-    del saved["trials"]["even"]
-    found = Settings.from_json(saved)
-    assert (found.policy, found.space) == ("online-1", "online-1")
-    assert found.action_space == first.action_space
-    assert len(found.action_space) == 12
-    present = Learner("lucir", policy="online", epochs=20, device="cpu").settings
-    assert Settings.from_json(json.loads(json.dumps(present.as_json()))).policy == "online"
-
-
-def test_what_was_saved_before_a_comparison_in_pairs_goes_on_without_it() -> None:
-    present = Learner("lucir", policy="online", epochs=20, device="cpu").settings
-    saved = json.loads(json.dumps(present.as_json()))
-    assert list(Settings.from_json(saved).policy_options.items()) == list(present.policy_options.items())
-    del saved["policy_options"]["stay"], saved["policy_options"]["paired"]
-    assert Settings.from_json(saved).tuner.describe() == present.tuner.describe()
 
 
 def test_a_favourite_is_on_record() -> None:

@@ -303,7 +303,7 @@ def test_neither_does_learning_from_a_pack(tmp_path: Path) -> None:
         ("policy=grid",),
         ("policy=race", "policy_options.finalists=1", "policy_options.safe=1.0"),
         ("policy=exp3", "policy_options.iterations=3", "trials.horizon=1"),
-        ("policy=thompson", "policy_options.trials=3", "memory.reserve=2", "action.classifier=auto"),
+        ("policy=random", "policy_options.trials=3", "memory.reserve=2", "action.classifier=auto"),
         ("policy=hedge", "trials.environment=lookahead"),
         ("policy=grid", "method=icarl", "space={logit_kd=[0,1]}"),
         ("policy=online",),

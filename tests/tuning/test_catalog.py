@@ -23,7 +23,6 @@ KINDS: dict[str, type[Tuner]] = {"bilevel": BilevelTuner, "offline-rl": OfflineT
 #: Of the policies that bring a space and trials of their own.
 TRIALS = {
     "online": TrialSettings("both", length=0.3, longest=16, validation=30, even=False, classifier="trials"),
-    "online-1": TrialSettings("both", length=0.3, longest=24, validation=30),
 }
 
 

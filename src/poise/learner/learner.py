@@ -70,7 +70,7 @@ class Learner(Conventions, Upkeep, Rejecting, Exporting):
         policy: what decides the action of each phase: `online` tries actions first, which takes longer; `fixed` trains
             with the method's own; others are in `poise.policies`.
         policy_options: options of the policy, and wrappers around it such as `{"safe": 1.0, "every": 2}`.
-        space: the actions it chooses from: `paper`, `joint`, `wide`, `paper3`, `wide3`, `full`, `online`, a grid of
+        space: the actions it chooses from: `paper`, `joint`, `wide`, `online`, a grid of
             your own, or several, whose actions all count; if not given, the one that the policy brings along.
         tune: only these kinds of axes: `kd`, `classifier` (an axis of the space, or apart from it), `lr`.
         trials: how actions are tried: the environment, how many images validate, how long a trial is; keys that are

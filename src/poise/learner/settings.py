@@ -23,7 +23,6 @@ from poise.errors import (
 )
 from poise.methods import Growth, Method, is_registered, make_method
 from poise.nets import absolute_word, check_backbone
-from poise.policies import named_now
 from poise.recipes import FORMER_OPTIONS, saved_options
 from poise.spaces import ActionSpace, Grids, all_grids, check_tuned, make_space, named_space, tuned_space
 from poise.training import Schedule
@@ -161,7 +160,7 @@ class Settings:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
         """The settings that `as_json` turned into plain values."""
-        values = named_now(values)
+        values = dict(values)
         values["options"] = saved_options(values["method"], values["options"])
         memory, schedule = Budget.restored(values["memory"]), Schedule(**values["schedule"])
         return cls(**{**values, "memory": memory, "schedule": schedule, "trials": TrialSettings(**values["trials"])})

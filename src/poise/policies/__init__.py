@@ -14,7 +14,6 @@ from poise.policies.catalog import (
     Preset,
     is_shipped,
     make_policy,
-    named_now,
     register,
     resolved_options,
 )
@@ -40,7 +39,6 @@ __all__ = [
     "forecast",
     "is_shipped",
     "make_policy",
-    "named_now",
     "new_epochs",
     "register",
     "replay",

@@ -124,7 +124,7 @@ class Policy(ABC):
 
     In each phase the learner calls `begin`, then `ask` and `tell` until `ask` returns nothing, then `decide`.
     A subclass says which trials it wants (`propose`), what it learns from the outcomes (`learn`) and what it decides
-    (`decide`). This class handles ids, continuations, and outcomes that come one by one or out of order. A policy has
+    (`decide`). The base class handles ids, continuations, and outcomes in any order. A policy has
     no state beyond what it was told: the same setup and the same outcomes give the same policy (see `replay`).
     """
 
@@ -173,41 +173,41 @@ class Policy(ABC):
 
     def decide_checked(self) -> int:
         """What `decide` returns, as a plain number; refused if the space has no such arm."""
-        arm: object = self.decide()
-        last = len(self.setup.space) - 1
-        if not isinstance(arm, Integral) or not _is_whole(arm, 0, last):
-            raise self._refusal("decide", shown(arm), f"the index of an action of its space, from 0 to {last}")
-        return int(arm)
-
-    def _refusal(self, method: str, returned: str, wanted: str) -> UserError:
-        return UserError(f"policy {self.description['name']}: {method} returned {returned}; it must return {wanted}")
+        return self._check("decide", "arm", self.decide(), 0, len(self.setup.space) - 1)
 
     def _read_proposal(self) -> list[Wish]:
-        """What `propose` returns, as a list of plain values; refused where it is no list of wishes."""
-        found: object = self.propose()
-        wishes = list(found) if isinstance(found, Iterable) and not isinstance(found, Wish) else None
-        if wishes is None or not all(isinstance(wish, Wish) for wish in wishes):
-            wanted = "a list of Wish(arm, epochs), empty when there were enough"
-            raise self._refusal("propose", shown(found if wishes is None else wishes), wanted)
-        return wishes
+        """What `propose` returns; a policy of one's own that returns something else is told so."""
+        wishes: object = self.propose()
+        if not isinstance(wishes, list | tuple) or not all(isinstance(wish, Wish) for wish in wishes):
+            raise UserError(f"{self._name}: propose must return a list of Wish(arm, epochs), not {shown(wishes)}")
+        return list(wishes)
+
+    @property
+    def _name(self) -> str:
+        return f"policy {self.description['name']}"
+
+    def _check(self, method: str, what: str, value: object, least: int, most: int | None) -> int:
+        """The value as a plain whole number (numpy's are welcome), refused outside of its range."""
+        if isinstance(value, Integral) and not isinstance(value, bool):
+            number = int(value)
+            if least <= number and (most is None or number <= most):
+                return number
+        wanted = f"a whole number from {least} " + ("on" if most is None else f"to {most}")
+        raise UserError(f"{self._name}: {method} returned {what}={shown(value)}, not {wanted}")
 
     def _make_trial(self, wish: Wish) -> Trial:
-        self._check_wish(wish)
-        wish = Wish(int(wish.arm), int(wish.epochs), int(wish.round), bool(wish.full))
+        longest = self.setup.full if wish.full else self.setup.short
+        wish = Wish(
+            self._check("propose", "arm", wish.arm, 0, len(self.setup.space) - 1),
+            self._check("propose", "epochs", wish.epochs, 1, longest),
+            self._check("propose", "round", wish.round, 0, None),
+            bool(wish.full),
+        )
         if wish in self._asked:
-            raise self._refusal("propose", f"{wish} again", "each wish once in a phase, or with another round")
+            raise UserError(f"{self._name}: propose returned {wish} twice in a phase; use another round")
         trial = Trial(len(self._asked), wish.arm, wish.epochs, self._find_continuation(wish), wish.round, wish.full)
         self._asked[wish] = trial
         return trial
-
-    def _check_wish(self, wish: Wish) -> None:
-        """Refuse a wish that no trial can be made of."""
-        longest = self.setup.full if wish.full else self.setup.short
-        ranges = {"arm": (0, len(self.setup.space) - 1), "epochs": (1, longest), "round": (0, None)}
-        for name, (least, most) in ranges.items():
-            if not _is_whole(value := getattr(wish, name), least, most):
-                wanted = f"whole numbers from {least}" + ("" if most is None else f" to {most}")
-                raise self._refusal("propose", f"a wish with {name}={shown(value)}", f"{wanted} there")
 
     def _remember(self, outcome: Outcome) -> None:
         """Keep the longest finished trial of each arm and round; a diverged one cannot be continued."""
@@ -264,13 +264,6 @@ class Fixed(Policy):
     def resolved(self) -> dict[str, Any]:
         """The name and the action."""
         return {**self.description, "action": dict(self.setup.space.actions[self.decide()])}
-
-
-def _is_whole(value: object, least: int, most: int | None) -> bool:
-    """Whether it is a whole number of any type, numpy's too, in this range."""
-    if not isinstance(value, Integral) or isinstance(value, bool):
-        return False
-    return least <= int(value) and (most is None or int(value) <= most)
 
 
 def replay(policy: Policy, history: Iterable[Tried | Decided]) -> Policy:

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from poise import draws
 from poise.policies.base import Setup, Wish
-from poise.policies.beliefs import Belief, Informed, Scores
+from poise.policies.beliefs import Belief, Exp3, Informed, Scores
 
 B = TypeVar("B", bound=Belief)
 
@@ -38,30 +38,13 @@ def some_arms(trials: int) -> TrialPlan[Belief]:
     return plan
 
 
-def one_by_one(iterations: int) -> TrialPlan[Belief]:
+def one_by_one(iterations: int) -> TrialPlan[Exp3]:
     """Algorithm 1: in each iteration one arm drawn from the belief, on a fresh split."""
 
-    def plan(setup: Setup, phase: int, belief: Belief) -> Iterator[Sequence[Wish]]:
+    def plan(setup: Setup, phase: int, belief: Exp3) -> Iterator[Sequence[Wish]]:
         for split in range(iterations):
             generator = draws.generator(setup.seed, "policy draw", phase, split)
-            yield [Wish(arm, setup.short, split) for arm in belief.draw(1, (), generator)]
-
-    return plan
-
-
-def best_guesses(trials: int, batch: int) -> TrialPlan[Belief]:
-    """Batches of the arms that the belief would try next, on one split, no arm twice; the default comes first."""
-
-    def plan(setup: Setup, phase: int, belief: Belief) -> Iterator[Sequence[Wish]]:
-        tried: list[int] = []
-        budget = min(trials, len(setup.space))
-        while len(tried) < budget:
-            count = min(batch, budget - len(tried))
-            fresh = [] if tried else [setup.space.default]
-            generator = draws.generator(setup.seed, "policy draw", phase, len(tried))
-            fresh += belief.draw(count - len(fresh), {*tried, *fresh}, generator)
-            tried += fresh
-            yield [Wish(arm, setup.short) for arm in fresh]
+            yield [Wish(belief.draw(generator), setup.short, split)]
 
     return plan
 

@@ -47,32 +47,28 @@ class Wrapper(Policy):
         self.inner.tell([replace(self.told[trial.wish], trial=trial) for trial in self.inner.ask()])
 
     def decide(self) -> int:
-        """That of the inner policy."""
+        """The inner policy's decision."""
         return self.inner.decide_checked()
 
     def distribution(self) -> Array | None:
-        """That of the inner policy."""
+        """The inner policy's distribution."""
         return self.inner.distribution()
 
     def resolved(self) -> dict[str, Any]:
-        """That of the inner policy."""
+        """The inner policy's record."""
         return self.inner.resolved()
 
 
 class Every(Wrapper):
-    """Tune in the first tuned phase and every `period`-th after it; in between, repeat the last decision.
+    """Tune in the first tuned phase and every `period`-th after it; in between, repeat the last decision."""
 
-    Without a period only the first tuned phase is tuned.
-    """
-
-    def __init__(self, inner: Policy, period: int | None) -> None:
+    def __init__(self, inner: Policy, period: int) -> None:
         super().__init__(inner)
         self.period = period
         self._first: int | None = None
 
     def _tunes(self) -> bool:
-        since = self.phase - (self._first or 0)
-        return since == 0 or (self.period is not None and since % self.period == 0)
+        return (self.phase - (self._first or 0)) % self.period == 0
 
     def start(self) -> None:
         """Begin the inner policy only when this phase is tuned."""
@@ -85,8 +81,8 @@ class Every(Wrapper):
         return super().propose() if self._tunes() else ()
 
     def resolved(self) -> dict[str, Any]:
-        """That of the inner policy, and the period."""
-        return {**super().resolved(), "every": self.period or "first"}
+        """The inner policy's record, and the period."""
+        return {**super().resolved(), "every": self.period}
 
 
 @dataclass(frozen=True)
@@ -118,15 +114,15 @@ class Safe(Wrapper):
     standard error. So the best of all compared arms must also reach this gain by luck no more often than Φ(−z), 16 %
     for z = 1: the signs of the differences are flipped at random, class by class and for all
     arms together, and the largest ratio of gain to error is noted each time (max-T, Westfall and Young 1993); arms
-    two standard errors below the default are left out (Hansen 2005). `plain` omits this second test.
+    two standard errors below the default are left out (Hansen 2005).
 
     The tests do not see luck that a whole training has in all classes at once, nor what changes between M₁ and M₂. For
     an arm that a race dropped they see only its short training, which favours small learning rates.
     """
 
-    def __init__(self, inner: Policy, z: float, *, plain: bool) -> None:
+    def __init__(self, inner: Policy, z: float) -> None:
         super().__init__(inner)
-        self.z, self.plain = z, plain
+        self.z = z
         arms = len(self.setup.space)
         self._sums, self._counts = np.zeros((arms, 0)), np.zeros((arms, 0))  # arms × classes, past phases
 
@@ -174,7 +170,7 @@ class Safe(Wrapper):
         ratio = _ratio(gain, error)
         mine = int(np.flatnonzero(compared == arm)[0])
         leave, chance = bool(ratio[mine] > self.z), 1.0
-        if leave and not self.plain:
+        if leave:
             rivals = compared[ratio > -CLEARLY_WORSE]
             signs = self._signs(np.flatnonzero(counts[rivals].any(axis=0)), sums.shape[1])
             best = _ratio(*_gains(signs, sums[rivals], counts[rivals])).max(axis=1)
@@ -199,8 +195,8 @@ class Safe(Wrapper):
         return arm if arm == own or self.verdict(arm).leave else own
 
     def resolved(self) -> dict[str, Any]:
-        """That of the inner policy, and the options of this wrapper."""
-        return {**super().resolved(), "safe": self.z, "safe_plain": self.plain}
+        """The inner policy's record, and z."""
+        return {**super().resolved(), "safe": self.z}
 
 
 def _per_class(outcome: Outcome, classes: int) -> Array:

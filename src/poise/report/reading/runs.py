@@ -26,7 +26,6 @@ from poise.runfolder import (
     say_changed_code,
     without_empty_keys,
 )
-from poise.spaces import FIRST_ONLINE
 
 #: What is done to training images beyond the augmentation of most methods, by the word of the recipe, as a label.
 AUGMENTATIONS: Final = {
@@ -204,7 +203,7 @@ class RunRecord:
     def policy(self) -> str:
         """The policy's name; `crossval` for that oracle, `online-1` for a result of the first `online`."""
         named = str(self.result["policy"] if self.result else self.recipe["policy"])
-        return FIRST_ONLINE if named == DEFAULT_POLICY and self.recipe.get("policy") == FIRST_ONLINE else named
+        return "online-1" if named == DEFAULT_POLICY and self.recipe.get("policy") == "online-1" else named
 
     @property
     def policy_label(self) -> str:
