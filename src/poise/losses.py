@@ -95,17 +95,13 @@ def margin_ranking(
     return (hinge * is_old).sum() / count
 
 
-def nca(logits: Tensor, labels: Tensor, scale: Tensor | None = None, margin: float = 0.0) -> Tensor:
+def nca(logits: Tensor, labels: Tensor) -> Tensor:
     """PODNet's classification of similarities, as its released code effectively computes it.
 
-    With logits z, s = z − max z: L = −s_y + log(1 + Σ_{j≠y} e^{s_j}). That code intends to subtract a margin m from the
-    similarity of the true class but subtracts it from all of them, which changes nothing. `margin` (0.6)
-    gives the intended loss: z_y is lowered by σ · m, with the head's `scale` σ.
+    With logits z, s = z − max z: L = −s_y + log(1 + Σ_{j≠y} e^{s_j}). That code intends to subtract a margin from the
+    similarity of the true class but subtracts it from all of them, which changes nothing.
     """
     truth = labels[:, None]
-    if margin:
-        shift = torch.zeros_like(logits).scatter(1, truth, margin)
-        logits = logits - (shift if scale is None else scale * shift)
     shifted = logits - logits.max(dim=1, keepdim=True).values
     return (shifted.scatter(1, truth, 0.0).logsumexp(dim=1) - shifted.gather(1, truth)[:, 0]).mean()
 

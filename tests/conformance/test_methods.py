@@ -15,7 +15,7 @@ from torch import Tensor
 from poise import Action, Learner
 from poise.actions import is_weight
 from poise.data import ALL_IMAGES, ImageSet
-from poise.methods import METHODS, AANets, Arrivals, Growth, make_method
+from poise.methods import METHODS, AANets, Growth, GrowthInputs, make_method
 from poise.nets import Model, Output, torch_generator
 from poise.training import StageDone
 
@@ -72,7 +72,7 @@ def grown(learner: Learner, images: ImageSet, growth: Growth) -> Model:
         return old(images.pixels.float() / 255).features, images.labels - growth.old
 
     model.expand(lambda backbone: method.expanded(backbone, growth), growth, images.shape)
-    method.grow(model, Arrivals(growth, torch_generator(0, "head", 1), features))
+    method.grow(model, GrowthInputs(growth, torch_generator(0, "head", 1), features))
     return model
 
 

@@ -55,7 +55,7 @@ def test_it_grows_a_frozen_backbone_a_phase_and_drops_the_auxiliary_head() -> No
     width = learner.model.head.width
     learner.partial_fit(*second).partial_fit(*third)
     model = learner.model
-    assert model.grown == ((2, 2), (4, 1))
+    assert model.growth_history == ((2, 2), (4, 1))
     assert model.head.width == 3 * width
     assert not model.extras
     frozen = model.backbone.get_submodule("old.0").state_dict()
@@ -69,7 +69,7 @@ def test_an_update_of_known_classes_adds_no_backbone() -> None:
     learner = Learner("my-expansion", **SETTINGS).partial_fit(*first).partial_fit(*second)
     learner.partial_fit(*first, known="update")
     assert learner.model is not None
-    assert learner.model.grown == ((2, 2),)
+    assert learner.model.growth_history == ((2, 2),)
 
 
 def test_saved_and_loaded_it_predicts_and_learns_the_same(tmp_path: Path) -> None:

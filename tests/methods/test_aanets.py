@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from poise import Learner, draws
 from poise.data import Augmentation, ImageSet, Preprocessing
 from poise.errors import UserError
-from poise.methods import AANets, Arrivals, Growth, Method, make_method
+from poise.methods import AANets, Growth, GrowthInputs, Method, make_method
 from poise.methods.aanets import BASES
 from poise.nets import Branches, Model, ScaledConv, ScaledHead
 from poise.training import EpochDone, Event, LocalPhase, StepDone, Trainer, TrialStep
@@ -229,7 +229,7 @@ def test_the_learned_scale_starts_again_where_the_branches_are_made_and_only_the
             nn.init.constant_(model.head.scale, 14.6)
             model.expand(partial(method.expanded, growth=growth), growth, arriving[0].shape)
             features = torch.rand(24, model.head.width), torch.arange(24) % 2
-            method.grow(model, Arrivals(growth, torch.Generator(), lambda seen=features: seen))  # type: ignore[misc]
+            method.grow(model, GrowthInputs(growth, torch.Generator(), lambda seen=features: seen))  # type: ignore[misc]
             found.append(model.head.scale.item())
         assert found == pytest.approx(scales)
 

@@ -136,7 +136,7 @@ class TestPhases:
         learner = learned(Learner("der", **SETTINGS), *arriving[:2])
         more = make_images([0, 3] * 4, seed=7)
         learner.partial_fit(more.pixels, more.labels, known="update")
-        assert model_of(learner).grown == ((2, 2),)
+        assert model_of(learner).growth_history == ((2, 2),)
         assert len(backbone(model_of(learner)).frozen) == 1
 
 

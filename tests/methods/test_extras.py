@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from poise import Learner, store
 from poise.actions import Action
 from poise.data import ImageSet
-from poise.methods import METHODS, Arrivals, Growth, ICaRL
+from poise.methods import METHODS, Growth, GrowthInputs, ICaRL
 from poise.nets import Model, Output, build_backbone, build_head, torch_generator
 from poise.training import EpochDone, StageDone, Trainer
 
@@ -29,12 +29,12 @@ class Assisted(ICaRL):
     name = "assisted"
     default_action = Action(**ICaRL.default_action, auxiliary=1.0)
 
-    def grow(self, model: Model, arrivals: Arrivals) -> None:
-        super().grow(model, arrivals)
-        if arrivals.growth.new:
-            auxiliary = nn.Linear(model.head.width, arrivals.growth.new + 1)
+    def grow(self, model: Model, inputs: GrowthInputs) -> None:
+        super().grow(model, inputs)
+        if inputs.growth.new:
+            auxiliary = nn.Linear(model.head.width, inputs.growth.new + 1)
             for values in auxiliary.parameters():
-                nn.init.normal_(values, std=0.01, generator=arrivals.generator)
+                nn.init.normal_(values, std=0.01, generator=inputs.generator)
             model.extras["auxiliary"] = auxiliary
 
     def terms(self, student: Output, teacher: Output | None, labels: Tensor, growth: Growth) -> dict[str, Tensor]:

@@ -184,7 +184,7 @@ class TestPhases:
         for number, images in enumerate(arriving[1:], start=2):
             predictor, start = models(learned(learner, images))
             assert len(boosted(predictor).frozen) == 1
-            assert not start.grown
+            assert not start.growth_history
             assert predictor.head.classes == start.head.classes == 2 * number
             assert not predictor.extras
         found = learner.start_predictions(arriving[0].pixels)

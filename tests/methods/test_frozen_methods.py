@@ -10,13 +10,13 @@ from typing import Any, TypeVar
 import numpy as np
 import pytest
 import torch
+from poise.nets.systems import System
 from torch import Tensor, nn
 
 from poise import Learner
 from poise.data import Augmentation, ImageSet, Preprocessing
 from poise.errors import UserError
 from poise.nets import CosineHead, GaussianHead, Head, RidgeHead
-from poise.nets.systems import System
 from poise.policies import Trial
 from poise.training import Event, LocalPhase, StepDone, TrialDone
 from poise.tuning import Attempt

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from poise.methods import Arrivals, Growth, Lucir
+from poise.methods import Growth, GrowthInputs, Lucir
 from poise.nets import Model, Output, build_backbone, build_head, torch_generator
 
 
@@ -40,7 +40,7 @@ def test_lambda_base_is_an_option() -> None:
 def test_a_trial_on_half_of_the_new_classes_has_the_weight_of_the_phase_that_it_stands_for() -> None:
     student = output(torch.eye(2), torch.zeros(2, 15))
     teacher = output(torch.eye(2).flip(0), torch.zeros(2, 10))
-    growth = Growth(10, 5, stands_for=Growth(10, 10))
+    growth = Growth(10, 5, trial_of=Growth(10, 10))
     assert Lucir().terms(student, teacher, torch.tensor([0, 10]), growth)["feature_kd"].item() == pytest.approx(5.0)
     assert (sum(growth), *growth) == (15, 10, 5)
 
@@ -70,7 +70,7 @@ class TestGrowth:
 
     def model(self) -> Model:
         model = Model(build_backbone("small", "lucir", 3, 0), build_head("cosine", 2))
-        Lucir().grow(model, Arrivals(Growth(0, 3), torch_generator(0, "head", 0), self.unasked))
+        Lucir().grow(model, GrowthInputs(Growth(0, 3), torch_generator(0, "head", 0), self.unasked))
         return model
 
     @staticmethod
@@ -81,7 +81,7 @@ class TestGrowth:
         model = self.model()
         rows = model.head.rows().detach().numpy().copy()
         classes = torch.tensor([1, 1, 0, 0])
-        Lucir().grow(model, Arrivals(Growth(3, 2), torch_generator(0, "head", 1), lambda: (self.FEATURES, classes)))
+        Lucir().grow(model, GrowthInputs(Growth(3, 2), torch_generator(0, "head", 1), lambda: (self.FEATURES, classes)))
         length = np.linalg.norm(rows, axis=1).mean()
         expected = length * np.array([[-1.0, 0.0], [np.sqrt(0.5), np.sqrt(0.5)]])
         np.testing.assert_allclose(model.head.new.detach().numpy(), expected, atol=1e-6)
@@ -89,5 +89,5 @@ class TestGrowth:
 
     def test_no_new_classes_ask_for_no_features(self) -> None:
         model = self.model()
-        Lucir().grow(model, Arrivals(Growth(3, 0), torch_generator(0, "head", 1), self.unasked))
+        Lucir().grow(model, GrowthInputs(Growth(3, 0), torch_generator(0, "head", 1), self.unasked))
         assert model.head.classes == 3

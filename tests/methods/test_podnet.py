@@ -10,7 +10,7 @@ from torch.nn.functional import normalize
 
 from poise import Learner, losses
 from poise.errors import UserError
-from poise.methods import Arrivals, Growth, PODNet
+from poise.methods import Growth, GrowthInputs, PODNet
 from poise.nets import Model, Output, build_backbone, build_head, torch_generator
 
 GROWTH = Growth(old=3, new=2)
@@ -76,8 +76,8 @@ class TestTerms:
 class TestGrowth:
     def grown(self, features: Tensor, classes: Tensor, seed: int = 0) -> Model:
         model = Model(build_backbone("small", "pod", 3, 0), build_head("proxies", 4))
-        PODNet().grow(model, Arrivals(Growth(0, 3), torch_generator(0, "head", 0), self.unasked))
-        arrivals = Arrivals(Growth(3, 2), torch_generator(seed, "head", 1), lambda: (features, classes))
+        PODNet().grow(model, GrowthInputs(Growth(0, 3), torch_generator(0, "head", 0), self.unasked))
+        arrivals = GrowthInputs(Growth(3, 2), torch_generator(seed, "head", 1), lambda: (features, classes))
         PODNet().grow(model, arrivals)
         return model
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from poise import Learner, losses, store
 from poise.data import ImageSet
-from poise.methods import METHODS, MODEL, PREVIOUS, Arrivals, Finished, Growth, ICaRL, Method, Stage
+from poise.methods import METHODS, MODEL, PREVIOUS, Finished, Growth, GrowthInputs, ICaRL, Method, Stage
 from poise.nets import Model, Output
 from poise.training import EpochDone, LocalPhase, StageDone, Trainer
 
@@ -43,11 +43,11 @@ class Compressing(Distilling):
     def stages(self, growth: Growth) -> tuple[Stage, ...]:
         return Stage(), Stage("compress", share=0.5, student=PUPIL, teacher=MODEL)
 
-    def student(self, name: str, models: Mapping[str, Model], arrivals: Arrivals) -> Model:
+    def student(self, name: str, models: Mapping[str, Model], inputs: GrowthInputs) -> Model:
         assert name == PUPIL
         assert {MODEL, PREVIOUS} <= set(models)
         pupil = models[PREVIOUS].copy()
-        pupil.head.grow(arrivals.growth.new, arrivals.generator)
+        pupil.head.grow(inputs.growth.new, inputs.generator)
         return pupil
 
     def finish(self, models: Mapping[str, Model]) -> Finished:
@@ -167,9 +167,9 @@ class TestTrainer:
         """A lane keeps its trainer for the next attempt, whose local phase may start from another model."""
 
         class Watched(Compressing):
-            def student(self, name: str, models: Mapping[str, Model], arrivals: Arrivals) -> Model:
+            def student(self, name: str, models: Mapping[str, Model], inputs: GrowthInputs) -> Model:
                 seen.append(values(models[PREVIOUS]))
-                return super().student(name, models, arrivals)
+                return super().student(name, models, inputs)
 
         seen: list[dict[str, Tensor]] = []
         trainer = make_trainer(Watched())

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor
-
 from poise.nets.systems import System, reduce_system
+from torch import Tensor
 
 FEATURES, CLASSES = 120, 3
 RIDGES = (1e-8, 1e-4, 1e-2, 1.0, 1e4, 1e8)

@@ -225,9 +225,9 @@ def test_a_look_ahead_learns_one_half_then_the_other_and_ends_with_all_classes(
     result = trials.run(Attempt(Trial(0, arm=0, epochs=1), OWN, "fc", 1))
     (first, (heads, seen)), (second, (all_heads, all_seen)) = method.heard.items()
     whole = Growth(2, 3)
-    assert (first, heads) == (Growth(2, 1, stands_for=whole), 3)
-    assert (second, all_heads) == (Growth(3, 2, stands_for=whole), 5)
-    assert first.meant == second.meant == whole, "weights adapt to the phase that the trial stands for"
+    assert (first, heads) == (Growth(2, 1, trial_of=whole), 3)
+    assert (second, all_heads) == (Growth(3, 2, trial_of=whole), 5)
+    assert first.real_phase == second.real_phase == whole, "weights adapt to the phase that the trial stands for"
     assert result.classes == [2, 3, 4]
     counts = torch.tensor(seen).bincount().tolist()
     later = torch.tensor(all_seen).bincount(minlength=5).tolist()

@@ -60,7 +60,7 @@ def build_model(
     if info is not None:
         info.check(shape)
     model = Model(backbone, build_head(head, feature_width(backbone, shape)))
-    model.described = described
+    model.architecture = described
     for old, new in grown:
         growth = Growth(old, new)
         expanded = partial(settings.made_method.expanded, growth=growth) if expands(settings) else _keep_backbone

@@ -213,9 +213,9 @@ class LearnerState:
             **({"net_info": self.info.as_json()} if self.info is not None else {}),
             "models": {
                 name: {
-                    "net": model.described or self.architecture,
-                    "grown": [list(growth) for growth in model.grown],
-                    "expands": bool(model.grown) and expands(self.settings),
+                    "net": model.architecture or self.architecture,
+                    "grown": [list(growth) for growth in model.growth_history],
+                    "expands": bool(model.growth_history) and expands(self.settings),
                     "frozen": list(model.frozen),
                 }
                 for name, model in self._models().items()

@@ -64,12 +64,12 @@ class Upkeep(Saving):
         assert known.start is not None
         assert known.means is not None
         kept = torch.tensor(rows)
-        predictor = known.predictor.keeping(kept)
+        predictor = known.predictor.restricted_to(kept)
         self.knowledge = replace(
             known,
             classes=tuple(known.classes[row] for row in rows),
             predictor=predictor,
-            start=predictor if known.start is known.predictor else known.start.keeping(kept),
+            start=predictor if known.start is known.predictor else known.start.restricted_to(kept),
             means=known.means[kept.to(known.means.device)],
             mean_images=tuple(known.mean_images[row] for row in rows) if known.mean_images else (),
             memory=known.memory.of_classes(rows) if known.memory is not None else None,

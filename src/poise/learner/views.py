@@ -91,7 +91,7 @@ class Views:
     @property
     def architecture(self) -> str:
         """Backbone, its variant and the head, as in `resnet32/lucir+cosine`."""
-        described = self.model.described if self.model is not None else None
+        described = self.model.architecture if self.model is not None else None
         return described or architecture(self.settings, self.shape_, own_net=self._around.net is not None)
 
     @property

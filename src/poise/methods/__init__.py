@@ -5,29 +5,24 @@ from poise.methods.base import (
     METHODS,
     MODEL,
     PREVIOUS,
-    Arrivals,
-    Correction,
     Finished,
     Growth,
-    Learned,
+    GrowthInputs,
     Method,
     Stage,
+    TrainedPhase,
     ceiling,
     is_registered,
     make_method,
     register,
 )
-from poise.methods.baselines import Finetune, Joint, Replay
 from poise.methods.der import DER
 from poise.methods.foster import FOSTER
-from poise.methods.frozen import FrozenMethod
-from poise.methods.icarl import ICaRL
+from poise.methods.frozen import FrozenMethod, RanPAC, RidgeHead, SimpleCIL
 from poise.methods.lucir import Lucir
-from poise.methods.lwf import LwF
 from poise.methods.podnet import PODNet
-from poise.methods.ranpac import RanPAC
-from poise.methods.simplecil import SimpleCIL
-from poise.methods.slca import SLCA
+from poise.methods.replay import Finetune, ICaRL, Joint, LwF, Replay
+from poise.methods.slca import SLCA, GaussianHead
 
 __all__ = [
     "DER",
@@ -37,23 +32,24 @@ __all__ = [
     "PREVIOUS",
     "SLCA",
     "AANets",
-    "Arrivals",
-    "Correction",
     "Finetune",
     "Finished",
     "FrozenMethod",
+    "GaussianHead",
     "Growth",
+    "GrowthInputs",
     "ICaRL",
     "Joint",
-    "Learned",
     "Lucir",
     "LwF",
     "Method",
     "PODNet",
     "RanPAC",
     "Replay",
+    "RidgeHead",
     "SimpleCIL",
     "Stage",
+    "TrainedPhase",
     "ceiling",
     "is_registered",
     "make_method",

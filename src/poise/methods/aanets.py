@@ -7,15 +7,15 @@ from dataclasses import replace
 
 from torch import Tensor, nn
 
-from poise.errors import UserError, check_number, suggestion
-from poise.methods.base import Arrivals, Growth, Method, Stage, register
+from poise.errors import UserError
+from poise.methods.base import Growth, GrowthInputs, Method, Stage, register
 from poise.methods.lucir import Lucir
 from poise.methods.podnet import PODNet
 from poise.nets import Branches, Model, Output, ResNet, ScaledHead
 
 BASES: Mapping[str, type[Method]] = {"podnet": PODNet, "lucir": Lucir}
-ETAS = ("restarted", "kept")
-FUSION = Stage("fusion", balanced=True, trains="fusion", moves_statistics=False, teacher=None)
+#: The rate is chosen so that α should move about as far in a phase of CIFAR-100 as in the paper's figure.
+FUSION = Stage("fusion", lr=1e-4, balanced=True, trains="fusion", moves_statistics=False, teacher=None)
 
 
 @register
@@ -24,42 +24,44 @@ class AANets(Method):
 
     Both start as copies of the first phase's network. `alpha` is the share of the stable one at every level, or
     `learned`: then the share of each level starts at 0.5 and is trained after each epoch, on a class-balanced set,
-    with the learning rate `alpha_lr` and within [0, 1]. `eta` says what becomes of the head's learned scale when the
+    within [0, 1]. `eta` says what becomes of the head's learned scale when the
     branches are made: it is `restarted` at 1, as released, or `kept`. Options of `base` are options of this method too.
     """
 
     name = "aanets"
-    options: Mapping[str, float | str] = {"base": "podnet", "alpha": 0.5, "alpha_lr": 1e-4, "eta": "restarted"}
+    options: Mapping[str, float | str] = {"base": "podnet", "alpha": 0.5, "eta": "restarted"}
+    words: Mapping[str, tuple[str, ...]] = {"base": tuple(BASES), "eta": ("restarted", "kept")}
 
     def __init__(self, **options: float | str) -> None:
         word = str(options.get("base", self.options["base"]))
-        if word not in BASES:
-            raise UserError(f"{self.name} base '{word}'; {suggestion(word, BASES)}")
+        self.check_option("base", word)
         known = BASES[word].options
         self.base = BASES[word](**{name: value for name, value in options.items() if name in known})
         self.options = {**self.options, **known}
         super().__init__(**options)
         self.learned = self.settings["alpha"] == "learned"
-        self.alpha = 0.5 if self.learned else _share(self.settings["alpha"])
-        check_number("option alpha_lr", self.settings["alpha_lr"], positive=True)
-        if self.settings["eta"] not in ETAS:
-            raise UserError(f"option eta={self.settings['eta']!r}; {suggestion(str(self.settings['eta']), ETAS)}")
-        self.restarts = self.settings["eta"] == "restarted"
-        self.variant, self.head, self.brightness = self.base.variant, self.base.head, self.base.brightness
-        self.default_action, self.choices = self.base.default_action, self.base.choices
-        self.spaces = self.base.spaces
-        self.balancing = self.base.balancing
+        self.alpha = 0.5 if self.learned else float(self.settings["alpha"])
+        for attribute in ("variant", "head", "brightness", "default_action", "choices", "spaces", "balancing"):
+            setattr(self, attribute, getattr(self.base, attribute))
+
+    def check_option(self, name: str, value: float | str) -> None:
+        """α is a share between 0 and 1, or `learned`."""
+        if name != "alpha":
+            super().check_option(name, value)
+        elif value != "learned" and (isinstance(value, str) or not 0 <= value <= 1):
+            raise UserError(f"option alpha={value!r} must be a share between 0 and 1, or 'learned'")
 
     def expanded(self, backbone: nn.Module, growth: Growth) -> nn.Module:
         """Two branches in place of one."""
         return Branches(backbone, self.alpha) if isinstance(backbone, ResNet) else backbone
 
-    def grow(self, model: Model, arrivals: Arrivals) -> None:
+    def grow(self, model: Model, inputs: GrowthInputs) -> None:
         """Grow as `base` does; refuse a network that cannot be split before anything is trained."""
         if not isinstance(model.backbone, ResNet | Branches):
             raise UserError(f"{self.name} makes two branches of one of poise's own networks; leave net out or name one")
-        self.base.grow(model, arrivals)
-        if self.restarts and len(model.grown) == 1 and isinstance(model.head, ScaledHead):  # the branches are new
+        self.base.grow(model, inputs)
+        restarts = self.settings["eta"] == "restarted" and len(model.growth_history) == 1
+        if restarts and isinstance(model.head, ScaledHead):  # the branches are new
             model.head.restart_scale()
 
     def terms(self, student: Output, teacher: Output | None, labels: Tensor, growth: Growth) -> dict[str, Tensor]:
@@ -70,11 +72,5 @@ class AANets(Method):
         """Those of `base`; if α is learned, a pass over a balanced set follows each epoch of the first stage."""
         first, *others = self.base.stages(growth)
         if self.learned and growth.old:
-            first = replace(first, after=replace(FUSION, lr=float(self.settings["alpha_lr"])))
+            first = replace(first, after=FUSION)
         return (first, *others)
-
-
-def _share(value: float | str) -> float:
-    if isinstance(value, str) or not 0 <= value <= 1:
-        raise UserError(f"option alpha={value!r} must be a share between 0 and 1, or 'learned'")
-    return float(value)

@@ -4,47 +4,45 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Final, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Final, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 
 from poise.actions import Action
 from poise.errors import UserError, check_number, suggestion
-from poise.nets import Model, Output, Part
+from poise.nets import HEADS, Head, Model, Output, Part
 from poise.spaces import Named
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Growth:
     """How many classes the model knew before this phase, and how many arrive.
 
-    A weight that adapts to them looks at `meant`: a trial on some of the new classes stands for a phase with all of
-    them, whose growth it then `stands_for`.
+    In a trial on some of the new classes, `trial_of` is the growth of the whole phase: weights that adapt to these
+    numbers read them from `real_phase`.
 
-    >>> sum(Growth(50, 10)), Growth(50, 5, stands_for=Growth(50, 10)).meant.new
+    >>> sum(Growth(50, 10)), Growth(50, 5, trial_of=Growth(50, 10)).real_phase.new
     (60, 10)
     """
 
     old: int
     new: int
-    stands_for: Growth | None = None
+    trial_of: Growth | None = None
 
     def __iter__(self) -> Iterator[int]:
         return iter((self.old, self.new))
 
     @property
-    def meant(self) -> Growth:
-        """The growth that weights adapt to."""
-        return self.stands_for or self
+    def real_phase(self) -> Growth:
+        """The growth of the phase, in its trials too."""
+        return self.trial_of or self
 
 
 @dataclass(frozen=True)
-class Arrivals:
+class GrowthInputs:
     """What a method may use to grow the model: counts, a source of initial values, and features.
 
     `features()` gives the features of the new classes' training images under the model of the last
@@ -56,49 +54,18 @@ class Arrivals:
     features: Callable[[], tuple[Tensor, Tensor]]
 
 
-class Once(Protocol):
-    """Something that is made when it is first asked for."""
-
-    def __call__(self, key: Hashable, make: Callable[[], T]) -> T:
-        """What was made under this key, or what is made now."""
-
-
 @dataclass(frozen=True)
-class Learned:
+class TrainedPhase:
     """What a method may use when a training is over: counts, the action, a source of draws, and features.
 
     `features()` gives the features of the new images under the trained model, in eval mode, and the rows of their
     classes; kept images are not among them. They are computed when asked for.
-    `once(key, make)` is what `make()` gives. Where the network is frozen, trials on the same images share it (then
-    `shares` is true): it may depend on the model that they start from, the features and the key, but not on the action,
-    and nobody may change it.
     """
 
     growth: Growth
     action: Action
     generator: torch.Generator
     features: Callable[[], tuple[Tensor, Tensor]]
-    once: Once
-    shares: bool = False
-
-
-@dataclass(frozen=True)
-class Correction:
-    """Kept images that somebody deleted or gave another class, between two phases.
-
-    Attributes:
-        action: the one that the last phase was trained with.
-        before: the rows of the classes that they had.
-        after: the rows of those that they have now; −1 where an image was deleted.
-        features: gives their features under the model.
-        left: gives the features, and the rows, of all images that are kept of these classes now.
-    """
-
-    action: Action
-    before: Tensor
-    after: Tensor
-    features: Callable[[], Tensor]
-    left: Callable[[], tuple[Tensor, Tensor]]
 
 
 #: The name of the model that a phase trains.
@@ -202,11 +169,12 @@ class Method(ABC):
     """
 
     name: ClassVar[str]
-    # What follows belongs to the class of most methods; one that is made of another takes it over from that.
     #: Which network variant and head it wants (see `poise.nets`).
     variant: str = "ordinary"
     head: str = "linear"
-    #: Brightness jitter of its line of work (0: none).
+    #: The class of that head, if it is the method's own.
+    own_head: type[Head] | None = None
+    #: Brightness jitter of its line of work (0: none), a share of the image's own.
     brightness: float = 0.0
     #: Whether its terms look at the maps of levels, and not only at features and logits.
     uses_maps: bool = True
@@ -233,21 +201,33 @@ class Method(ABC):
     starts_anew: bool = False
     #: What the model is called that the next phase starts from, where another one predicts: runs examine it, too.
     starts_from: str | None = None
-    #: The names of its own options with their defaults.
+    #: The names of its own options with their defaults: numbers from 0 on, or words.
     options: Mapping[str, float | str] = {}
+    #: The words that an option may be.
+    words: Mapping[str, tuple[str, ...]] = {}
 
     def __init__(self, **options: float | str) -> None:
         for name in options:
             if name not in self.options:
                 raise UserError(f"method {self.name} has no option '{name}'; {suggestion(name, self.options)}")
         self.settings = {**self.options, **options}
+        for name, value in self.settings.items():
+            self.check_option(name, value)
+
+    def check_option(self, name: str, value: float | str) -> None:
+        """Refuse a value that an option cannot have: none of its words, or no number where its default is one."""
+        if name in self.words:
+            if value not in self.words[name]:
+                raise UserError(f"option {name}={value!r}; {suggestion(value, self.words[name])}")
+        elif not isinstance(self.options[name], str):
+            check_number(f"option {name}", value)
 
     @property
     def expands(self) -> bool:
         """Whether it makes another network of the present one, so that its code is needed to rebuild a saved model."""
         return type(self).expanded is not Method.expanded
 
-    def at(self, action: Action) -> Self:
+    def configured_for(self, action: Action) -> Self:
         """The method as this action sets it: a copy, where your own axis is more than the weight of a term."""
         return self
 
@@ -260,9 +240,9 @@ class Method(ABC):
         """
         return backbone
 
-    def grow(self, model: Model, arrivals: Arrivals) -> None:
+    def grow(self, model: Model, inputs: GrowthInputs) -> None:
         """Give the model rows for the new classes, before anything is trained."""
-        model.head.grow(arrivals.growth.new, arrivals.generator)
+        model.head.grow(inputs.growth.new, inputs.generator)
 
     def freezes(self, phase: int, *, given: bool) -> bool:
         """Whether all of the backbone is frozen for good when this phase begins.
@@ -272,11 +252,8 @@ class Method(ABC):
         """
         return False
 
-    def conclude(self, model: Model, learned: Learned) -> None:  # noqa: B027 - most methods compute nothing
+    def fit_head(self, model: Model, trained: TrainedPhase) -> None:  # noqa: B027 - most methods compute nothing
         """Set what is not trained but computed, in place, when the last stage of a training (or trial) has ended."""
-
-    def correct(self, model: Model, correction: Correction) -> None:  # noqa: B027 - most heads are trained
-        """Take back, in place, what these images gave to what is computed and not trained."""
 
     def renew(self, model: Model, generator: torch.Generator) -> None:
         """Draw heads anew, in place, in a stage that `renews`."""
@@ -290,7 +267,7 @@ class Method(ABC):
         """
         return None
 
-    def student(self, name: str, models: Mapping[str, Model], arrivals: Arrivals) -> Model:
+    def student(self, name: str, models: Mapping[str, Model], inputs: GrowthInputs) -> Model:
         """The model that a stage of this method trains under another name than `MODEL`.
 
         `models` are those there are: the phase's own, the last phase's, and students of earlier stages.
@@ -313,29 +290,15 @@ class Method(ABC):
         return (Stage(),)
 
 
-def check_word(method: Method, option: str, words: Collection[str]) -> None:
-    """Refuse an option of a method that is none of these words."""
-    if method.settings[option] not in words:
-        word = str(method.settings[option])
-        raise UserError(f"{method.name} {option} '{word}'; {suggestion(word, words)}")
-
-
-def checked_brightness(method: Method) -> float:
-    """The brightness jitter that the options of a method say, a share of the image's own."""
-    value = method.settings["brightness"]
-    check_number("option brightness", value)
-    if float(value) > 1:
-        raise UserError(f"option brightness={value} must lie between 0 (off) and 1")
-    return float(value)
-
-
 #: Every known method by its name; `register` adds one.
 METHODS: dict[str, type[Method]] = {}
 
 
 def register(method: type[Method]) -> type[Method]:
-    """Make a method known by its name (a class decorator)."""
+    """Make a method known by its name, and a head of its own by that of the head (a class decorator)."""
     METHODS[method.name] = method
+    if method.own_head is not None:
+        HEADS[method.head] = method.own_head
     return method
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from poise import losses
 from poise.actions import Action
 from poise.errors import UserError, check_number
-from poise.methods.base import Arrivals, Growth, Method, Stage, check_word, checked_brightness, register
+from poise.methods.base import Growth, GrowthInputs, Method, Stage, register
 from poise.nets import Concatenated, Model, NewestHead, Output, RenewedHead, ResNet
 from poise.spaces import Named
 
@@ -22,7 +22,6 @@ WARMUP = 10 / EPOCHS
 REPRESENTATION = Stage(milestones=(110 / EPOCHS, 130 / EPOCHS), warmup=WARMUP, renews=WARMUP, teacher=None)
 #: How the released code trains a first phase of half of the classes: 200 epochs, ×0.1 at 60, 120 and 160.
 PLAIN = Stage(share=200 / EPOCHS, milestones=(0.3, 0.6, 0.8), keeps_milestones=True, teacher=None)
-FIRST = ("warm", "plain")
 
 
 @register
@@ -58,14 +57,15 @@ class DER(Method):
         "warmup": WARMUP,
         "brightness": brightness,
     }
+    words: Mapping[str, tuple[str, ...]] = {"first": ("warm", "plain")}
 
     def __init__(self, **options: float | str) -> None:
         super().__init__(**options)
         check_number("option temperature", self.settings["temperature"], positive=True)
         check_number("option first_share", self.settings["first_share"], positive=True)
         check_number("option warmup", self.settings["warmup"], below=1)
-        self.brightness = checked_brightness(self)
-        check_word(self, "first", FIRST)
+        check_number("option brightness", self.settings["brightness"], below=1)
+        self.brightness = float(self.settings["brightness"])
         self.balancing = replace(
             Method.balancing,
             share=30 / EPOCHS,
@@ -79,13 +79,13 @@ class DER(Method):
         """One more network, and all that were there before frozen."""
         return Concatenated.expanding(backbone) if isinstance(backbone, ResNet | Concatenated) else backbone
 
-    def grow(self, model: Model, arrivals: Arrivals) -> None:
+    def grow(self, model: Model, inputs: GrowthInputs) -> None:
         """A new classifier and, from the second phase on, an auxiliary one."""
         refuse_other_nets(self, model)
-        super().grow(model, arrivals)
-        if isinstance(model.backbone, Concatenated) and arrivals.growth.new:
+        super().grow(model, inputs)
+        if isinstance(model.backbone, Concatenated) and inputs.growth.new:
             auxiliary = RenewedHead(model.backbone.newest.width)
-            auxiliary.grow(arrivals.growth.new + 1, arrivals.generator)
+            auxiliary.grow(inputs.growth.new + 1, inputs.generator)
             model.extras[AUXILIARY] = NewestHead(auxiliary)
 
     def renew(self, model: Model, generator: torch.Generator) -> None:

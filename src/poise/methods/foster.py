@@ -9,17 +9,14 @@ from torch import Tensor, nn
 
 from poise import losses
 from poise.actions import Action
-from poise.errors import check_number
 from poise.methods.base import (
     MODEL,
     PREVIOUS,
-    Arrivals,
     Finished,
     Growth,
+    GrowthInputs,
     Method,
     Stage,
-    check_word,
-    checked_brightness,
     register,
 )
 from poise.methods.der import AUXILIARY, refuse_other_nets
@@ -28,6 +25,7 @@ from poise.spaces import Named
 
 COMPRESSED: Final = "compressed"
 OLD: Final = "old"  # the last phase's classifier on the frozen features
+BETA2 = 0.97
 EPOCHS = 170  # of boosting as released; the other stages are in proportion to them
 FIRST = Stage(share=200 / EPOCHS, milestones=(), cosine=True, teacher=None)
 BOOSTING = Stage(milestones=(), cosine=True, teacher=None)
@@ -53,8 +51,7 @@ class FOSTER(Method):
     phase.
 
     β₁ is an axis of the action. It falls by `beta1_falls` each time that as many classes are known as arrive: in equal
-    phases, from phase to phase. `new_on_old` says what new classes see of the old network's features: all of them
-    (`trained`, as released) or nothing (`zero`, as in the paper's text). `brightness` is the range of its jitter.
+    phases, from phase to phase. New classes see all of the old network's features, as released.
     """
 
     name = "foster"
@@ -75,42 +72,30 @@ class FOSTER(Method):
             ),
         )
     }
-    options: Mapping[str, float | str] = {
-        "beta2": 0.97,
-        "beta1_falls": 0.0,
-        "new_on_old": "trained",
-        "brightness": brightness,
-    }
-
-    def __init__(self, **options: float | str) -> None:
-        super().__init__(**options)
-        check_number("option beta2", self.settings["beta2"], below=1)
-        check_number("option beta1_falls", self.settings["beta1_falls"], below=1)
-        self.brightness = checked_brightness(self)
-        check_word(self, "new_on_old", ("trained", "zero"))
+    options: Mapping[str, float | str] = {"beta1_falls": 0.0}
 
     def expanded(self, backbone: nn.Module, growth: Growth) -> nn.Module:
         """The old network, frozen, and a copy of it to train."""
         return Concatenated.expanding(backbone) if isinstance(backbone, ResNet) else backbone
 
-    def grow(self, model: Model, arrivals: Arrivals) -> None:
+    def grow(self, model: Model, inputs: GrowthInputs) -> None:
         """Rows of old classes go on from the last phase's; a classifier of the new network; the last phase's, fixed."""
         refuse_other_nets(self, model)
         head = model.head
-        super().grow(model, arrivals)
+        super().grow(model, inputs)
         if not isinstance(model.backbone, Concatenated) or not isinstance(head, BoostedHead):
             return
         known = head.width - model.backbone.newest.width
         model.extras[OLD] = OldestHead(head.old[:, :known], head.old_bias)
-        head.boost(known, arrivals.generator, blind=self.settings["new_on_old"] == "zero")
+        head.boost(known, inputs.generator)
         auxiliary = BoostedHead(model.backbone.newest.width)
-        auxiliary.grow(sum(arrivals.growth), arrivals.generator)
+        auxiliary.grow(sum(inputs.growth), inputs.generator)
         model.extras[AUXILIARY] = NewestHead(auxiliary)
 
-    def student(self, name: str, models: Mapping[str, Model], arrivals: Arrivals) -> Model:
+    def student(self, name: str, models: Mapping[str, Model], inputs: GrowthInputs) -> Model:
         """The single network of the last phase, with rows for the new classes."""
         single = models[PREVIOUS]
-        single.head.grow(arrivals.growth.new, arrivals.generator)
+        single.head.grow(inputs.growth.new, inputs.generator)
         return single
 
     def finish(self, models: Mapping[str, Model]) -> Finished:
@@ -127,9 +112,9 @@ class FOSTER(Method):
         """v(β₁) in boosting, v(β₂) in compression; nothing in the first phase."""
         if not growth.old:
             return None
-        beta = float(self.settings["beta2"])
+        beta = BETA2
         if stage.student == MODEL:
-            old, new = growth.meant
+            old, new = growth.real_phase
             beta = action.beta1 - float(self.settings["beta1_falls"]) * (old / new - 1 if new else 0)
         return losses.class_weights(counts, min(max(beta, 0.0), 1.0))
 

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 from poise import losses
 from poise.actions import Action
-from poise.errors import check_number
-from poise.methods.base import Arrivals, Growth, Method, register
+from poise.methods.base import Growth, GrowthInputs, Method, register
 from poise.nets import CosineHead, Model, Output
 from poise.spaces import Named
 
@@ -64,25 +63,20 @@ class Lucir(Method):
     }
     options: Mapping[str, float | str] = {"lambda_base": 5.0}
 
-    def __init__(self, **options: float | str) -> None:
-        super().__init__(**options)
-        check_number("option lambda_base", self.settings["lambda_base"], positive=True)
-        self.lambda_base = float(self.settings["lambda_base"])
-
-    def grow(self, model: Model, arrivals: Arrivals) -> None:
+    def grow(self, model: Model, inputs: GrowthInputs) -> None:
         """Imprint new rows: the mean direction of the features of their class, with the length of old rows."""
-        super().grow(model, arrivals)
-        if arrivals.growth.old and arrivals.growth.new and isinstance(model.head, CosineHead):
-            features, classes = arrivals.features()
-            members = nn.functional.one_hot(classes, arrivals.growth.new).to(features.dtype)
+        super().grow(model, inputs)
+        if inputs.growth.old and inputs.growth.new and isinstance(model.head, CosineHead):
+            features, classes = inputs.features()
+            members = nn.functional.one_hot(classes, inputs.growth.new).to(features.dtype)
             model.head.imprint(members.T @ nn.functional.normalize(features))
 
     def terms(self, student: Output, teacher: Output | None, labels: Tensor, growth: Growth) -> dict[str, Tensor]:
         """CE; from the second phase on also feature and logit distillation and the margin."""
         terms = {"ce": losses.cross_entropy(student.adjusted, labels)}
         if teacher is not None:
-            meant = growth.meant
-            strength = self.lambda_base * math.sqrt(meant.old / max(meant.new, 1))
+            old, new = growth.real_phase
+            strength = float(self.settings["lambda_base"]) * math.sqrt(old / max(new, 1))
             terms["feature_kd"] = strength * losses.feature_kd(student.features, teacher.features)
             terms["logit_kd"] = losses.logit_kd(student.logits[:, : growth.old], teacher.logits)
             terms["margin"] = losses.margin_ranking(student.scores, labels, growth.old, batch=student.batch_labels)

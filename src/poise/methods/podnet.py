@@ -13,12 +13,13 @@ from torch.nn.functional import normalize
 from poise import losses
 from poise.actions import Action
 from poise.data import cluster_centres, load_clustering
-from poise.errors import UserError, check_number
-from poise.methods.base import Arrivals, Growth, Method, Stage, checked_brightness, register
+from poise.errors import UserError
+from poise.methods.base import Growth, GrowthInputs, Method, Stage, register
 from poise.nets import Model, Output, ProxyHead
 from poise.spaces import Named
 
 CLAMP = 5.0  # largest size of a value of a gradient
+LAMBDA_BASE = 5.0  # LUCIR's
 
 
 @register
@@ -27,8 +28,7 @@ class PODNet(Method):
 
     n is the number of classes seen so far, including new ones. PODNet itself is ω = 1 with λ_c = `spatial` = 3 and
     λ_f = `flat` = 1; the other two are the terms of LUCIR and iCaRL that AANets and RMM tune beside it.
-    On ImageNet λ_c = 8 and λ_f = 10. `nca_margin` is the margin of the true class that the released code intends (0.6)
-    but does not apply; `brightness` is the range of its jitter.
+    On ImageNet λ_c = 8 and λ_f = 10.
     """
 
     name = "podnet"
@@ -71,29 +71,19 @@ class PODNet(Method):
     }
     #: 20 epochs (for 160) at a constant rate on the exemplars of all classes; only proxies are trained.
     balancing = replace(Method.balancing, milestones=(), lr=0.05, clamp=CLAMP, trains="rows", moves_statistics=True)
-    options: Mapping[str, float | str] = {
-        "spatial": 3.0,
-        "flat": 1.0,
-        "lambda_base": 5.0,
-        "nca_margin": 0.0,
-        "brightness": brightness,
-    }
+    options: Mapping[str, float | str] = {"spatial": 3.0, "flat": 1.0}
 
     def __init__(self, **options: float | str) -> None:
         super().__init__(**options)
-        for name, value in self.settings.items():
-            check_number(f"option {name}", value)
-        self.factors = {name: float(value) for name, value in self.settings.items()}
-        self.brightness = checked_brightness(self)
         load_clustering()
 
-    def grow(self, model: Model, arrivals: Arrivals) -> None:
+    def grow(self, model: Model, inputs: GrowthInputs) -> None:
         """Imprint new proxies: the centres of ten clusters of the unit features of their class."""
-        super().grow(model, arrivals)
-        if arrivals.growth.old and arrivals.growth.new and isinstance(model.head, ProxyHead):
-            features, classes = arrivals.features()
-            seeds = torch.randint(2**31, (arrivals.growth.new,), generator=arrivals.generator).tolist()
-            units = [normalize(features[classes == number]) for number in range(arrivals.growth.new)]
+        super().grow(model, inputs)
+        if inputs.growth.old and inputs.growth.new and isinstance(model.head, ProxyHead):
+            features, classes = inputs.features()
+            seeds = torch.randint(2**31, (inputs.growth.new,), generator=inputs.generator).tolist()
+            units = [normalize(features[classes == number]) for number in range(inputs.growth.new)]
             centres = [
                 cluster_centres(points, ProxyHead.PROXIES, seed) for points, seed in zip(units, seeds, strict=True)
             ]
@@ -109,14 +99,15 @@ class PODNet(Method):
             raise UserError(
                 f"{self.name} compares maps, but your net returns none: return poise.nets.Features with maps"
             )
-        terms = {"nca": losses.nca(student.adjusted, labels, student.scale, self.factors["nca_margin"])}
+        terms = {"nca": losses.nca(student.adjusted, labels)}
         if teacher is not None:
-            adapted = math.sqrt(sum(growth.meant) / max(growth.meant.new, 1))
+            spatial, flat = float(self.settings["spatial"]), float(self.settings["flat"])
+            adapted = math.sqrt(sum(growth.real_phase) / max(growth.real_phase.new, 1))
             turned = losses.feature_kd(student.features, teacher.features)
             moved = losses.pod_spatial(student.maps, teacher.maps)
-            terms["pod"] = adapted * (self.factors["spatial"] * moved + self.factors["flat"] * turned)
+            terms["pod"] = adapted * (spatial * moved + flat * turned)
             apart = losses.margin_ranking(student.scores, labels, growth.old, batch=student.batch_labels)
-            terms["feature_kd"] = self.factors["lambda_base"] * adapted * turned + apart
+            terms["feature_kd"] = LAMBDA_BASE * adapted * turned + apart
             terms["logit_kd"] = losses.sigmoid_new(student.scores, labels, growth.old) + losses.sigmoid_kd(
                 student.scores, teacher.scores, growth.old
             )

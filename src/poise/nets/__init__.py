@@ -4,8 +4,7 @@ from poise.nets.adapt import Adapted, adapt
 from poise.nets.branches import Branches, ScaledConv
 from poise.nets.concatenated import Concatenated, Frozen, NewestHead, OldestHead
 from poise.nets.drawing import OwnDraws, torch_generator
-from poise.nets.gaussians import GaussianHead
-from poise.nets.heads import BoostedHead, CosineHead, Head, LinearHead, ProxyHead, RenewedHead, ScaledHead
+from poise.nets.heads import HEADS, BoostedHead, CosineHead, Head, LinearHead, ProxyHead, RenewedHead, ScaledHead
 from poise.nets.info import NetInfo, net_info, set_info
 from poise.nets.layers import FULL, make_layer
 from poise.nets.model import (
@@ -30,12 +29,11 @@ from poise.nets.named import (
 )
 from poise.nets.outputs import Features, Output
 from poise.nets.resnet import Backbone, BatchNorm, ResNet
-from poise.nets.ridge import RIDGES, RidgeHead
 
 __all__ = [
     "BACKBONES",
     "FULL",
-    "RIDGES",
+    "HEADS",
     "VARIANTS",
     "Adapted",
     "Backbone",
@@ -46,7 +44,6 @@ __all__ = [
     "CosineHead",
     "Features",
     "Frozen",
-    "GaussianHead",
     "Head",
     "LinearHead",
     "Model",
@@ -59,7 +56,6 @@ __all__ = [
     "ProxyHead",
     "RenewedHead",
     "ResNet",
-    "RidgeHead",
     "ScaledConv",
     "ScaledHead",
     "absolute_word",

@@ -242,18 +242,7 @@ class LinearHead(UnbiasedHead):
 
 
 class BoostedHead(LinearHead):
-    """FOSTER's: a linear map that goes on from the one of the last phase, over more features.
-
-    New rows do not see the first `blind` features: they are 0 there and stay so, for as long as this is set.
-    """
-
-    blind = 0
-
-    def rows(self) -> Tensor:
-        """All rows, in the order in which the classes arrived."""
-        if not self.blind:
-            return super().rows()
-        return torch.cat([self.old, nn.functional.pad(self.new[:, self.blind :], (self.blind, 0))])
+    """FOSTER's: a linear map that goes on from the one of the last phase, over more features."""
 
     def first_rows(self, count: int, generator: torch.Generator) -> Tensor:
         """New rows, drawn from U(−√(3/d), √(3/d))."""
@@ -264,15 +253,13 @@ class BoostedHead(LinearHead):
         return torch.zeros(count, dtype=FULL)
 
     @torch.no_grad()
-    def boost(self, known: int, generator: torch.Generator, *, blind: bool) -> None:
-        """Draw the values of old rows beyond the features known before; new rows may be `blind` to those."""
+    def boost(self, known: int, generator: torch.Generator) -> None:
+        """Draw the values of old rows beyond the features known before."""
         drawn = self.first_rows(len(self.old), generator).to(self.old.device)
         self.old[:, known:] = drawn[:, known:]
-        if blind:
-            self.blind = known
-            self.new[:, :known] = 0
 
 
+#: Every head by its name; a method registers its own.
 HEADS: dict[str, type[Head]] = {
     "boosted": BoostedHead,
     "cosine": CosineHead,

@@ -51,8 +51,8 @@ class Model(nn.Module):
     Attributes:
         extras: modules that live as long as the phase, by name; each maps features to a tensor (an auxiliary head).
             They give their outputs while the backbone is trained, and not while a part of the head is.
-        described: backbone, its variant and the head by their names, as in `resnet32/lucir+cosine`; None: nobody said.
-        grown: how the network was expanded so far: the classes known before and arriving in each of those phases.
+        architecture: backbone, its variant and the head by name, as in `resnet32/lucir+cosine`; None: nobody said.
+        growth_history: the classes known before and arriving in each phase in which the network was expanded.
         drawn: the global generators that the network draws from, in training mode and in eval mode, once looked at
             (`poise.training.noise`).
     """
@@ -62,8 +62,8 @@ class Model(nn.Module):
         self.backbone = backbone
         self.head = head
         self.extras = nn.ModuleDict()
-        self.described: str | None = None
-        self.grown: tuple[tuple[int, int], ...] = ()
+        self.architecture: str | None = None
+        self.growth_history: tuple[tuple[int, int], ...] = ()
         self.drawn: dict[bool, frozenset[str]] = {}
         self._frozen, self._still = _frozen_parts(backbone)
         self._fresh: tuple[str, ...] = ()  # of those that stay in eval mode, what the last expansion has frozen
@@ -101,7 +101,7 @@ class Model(nn.Module):
         self._frozen, self._still = _frozen_parts(self.backbone)
         self._fresh = tuple(name for name in self._still if id(self.backbone.get_submodule(name)) not in before)
         old, new = growth
-        self.grown = (*self.grown, (old, new))
+        self.growth_history = (*self.growth_history, (old, new))
         self.head.widen(feature_width(self.backbone, shape))
 
     def train(self, mode: bool = True) -> Self:
@@ -120,24 +120,24 @@ class Model(nn.Module):
     @property
     def is_frozen(self) -> bool:
         """Whether nothing of the backbone ever changes: all of it is frozen, and in eval mode."""
-        return "" in self._still or isinstance(self.backbone, Given)
+        return "" in self._still or isinstance(self.backbone, PrecomputedFeatures)
 
     def freeze_backbone(self) -> None:
         """Freeze all of the backbone for good, in eval mode."""
-        if not isinstance(self.backbone, Given):
+        if not isinstance(self.backbone, PrecomputedFeatures):
             self.backbone.requires_grad_(False)
             self.freeze([name for name, _ in self.backbone.named_parameters()], [""])
 
     def without_backbone(self) -> Model:
         """The head for itself, to be given features in the place of images (`poise.data.FeatureViews`)."""
-        return self._with(Model(Given(self.head.width), self.head))
+        return self._with(Model(PrecomputedFeatures(self.head.width), self.head))
 
     def with_backbone_of(self, other: Model) -> Model:
         """The head and extras of this model on a copy of another's backbone; what is frozen is shared with it."""
         return self._with(other.copy())
 
     def _with(self, made: Model) -> Model:
-        made.head, made.extras, made.grown = self.head, self.extras, self.grown
+        made.head, made.extras, made.growth_history = self.head, self.extras, self.growth_history
         return made.train(self.training)
 
     def train_only(self, part: Part, *, old_rows: bool = True, backbone: bool = True) -> None:
@@ -186,7 +186,7 @@ class Model(nn.Module):
         self.load_state_dict(values, strict=False)
 
     @torch.no_grad()
-    def settle(self) -> None:
+    def clamp_fusion(self) -> None:
         """Bring the shares of two branches back to between 0 and 1, should training have moved them out."""
         if isinstance(self.backbone, Branches):
             self.backbone.alpha.clamp_(0, 1)
@@ -211,7 +211,7 @@ class Model(nn.Module):
         shared += [self.backbone.get_parameter(name) for name in self._frozen if not name.startswith(own)]
         return copy_network(self, shared)
 
-    def keeping(self, rows: Tensor) -> Model:
+    def restricted_to(self, rows: Tensor) -> Model:
         """A copy that knows the classes of these rows, in ascending order, and no others; their scores are the same."""
         kept = self.copy()
         kept.head.keep(rows)
@@ -228,7 +228,7 @@ class Model(nn.Module):
         return copied.placed(self.head.old.device).requires_grad_(False)
 
 
-class Given(Backbone):
+class PrecomputedFeatures(Backbone):
     """Stands for a frozen backbone whose features were computed before: what it is given are those, [B, d, 1, 1]."""
 
     def forward(self, features: Tensor) -> Features:

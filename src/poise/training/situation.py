@@ -10,7 +10,7 @@ import torch
 
 from poise.actions import Action
 from poise.data import Feed, ImageSet, Preprocessing
-from poise.methods import PREVIOUS, Arrivals, Growth, Method
+from poise.methods import PREVIOUS, Growth, GrowthInputs, Method
 from poise.nets import Model, OwnDraws, torch_generator
 from poise.training.backend import Backend
 from poise.training.evaluate import ClassMeans, Evaluator
@@ -54,7 +54,7 @@ class Situation:
         """A copy of the model with rows for the new classes, imprinted from these images and no others."""
         model = self._expand_once(new.shape).copy() if self.growth.old and self.growth.new else self.model.copy()
         with self._own_draws("head"):
-            self.method.grow(model, self.arrivals(new, "head"))
+            self.method.grow(model, self.growth_inputs(new, "head"))
         return model.placed(self.backend.device)
 
     def _expand_once(self, shape: tuple[int, int, int]) -> Model:
@@ -71,7 +71,7 @@ class Situation:
         """Where layers that a method adds draw their first values from."""
         return OwnDraws(torch_generator(self.seed, "layers", self.phase, purpose))
 
-    def arrivals(self, new: ImageSet, purpose: str, *address: int | str) -> Arrivals:
+    def growth_inputs(self, new: ImageSet, purpose: str, *address: int | str) -> GrowthInputs:
         """What a method may use to grow a model: counts, a source of initial values, and features of the new images."""
         fresh = new.select((new.labels >= self.growth.old).nonzero().flatten())
 
@@ -79,7 +79,7 @@ class Situation:
             found = self.evaluator.extract(self.model, fresh).features
             return found, fresh.labels.to(self.backend.device) - self.growth.old
 
-        return Arrivals(self.growth, torch_generator(self.seed, purpose, self.phase, *address), features)
+        return GrowthInputs(self.growth, torch_generator(self.seed, purpose, self.phase, *address), features)
 
     def teacher(self) -> Model | None:
         """The last phase's model, frozen; None in the first phase, and where no stage distils from it."""

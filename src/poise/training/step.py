@@ -41,7 +41,7 @@ class Step:
         stage: Stage,
     ) -> None:
         self.situation, self.model, self.teacher, self.stage = situation, model, teacher, stage
-        self.method, self.optimiser = situation.method.at(action), optimiser
+        self.method, self.optimiser = situation.method.configured_for(action), optimiser
         device = situation.backend.device
         self.weights = {name: torch.zeros((), dtype=FULL, device=device) for name in action if is_weight(name)}
         self.prior = torch.zeros(model.head.classes, dtype=FULL, device=device) if "adjustment" in action else None

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Hashable, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import replace
 from functools import cache, cached_property
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from poise import draws, store
 from poise.actions import Action
 from poise.data import Feed, batch_bounds
 from poise.errors import Diverged
-from poise.methods import MODEL, PREVIOUS, Finished, Learned, Stage, ceiling
+from poise.methods import MODEL, PREVIOUS, Finished, Stage, TrainedPhase, ceiling
 from poise.nets import FULL, Model, OwnDraws, torch_generator
 from poise.schema import fitting_together
 from poise.training.balanced import drawn_picks, herded_picks
@@ -27,7 +27,6 @@ from poise.training.schedule import BALANCE
 from poise.training.situation import LocalPhase, Situation
 from poise.training.step import EagerRunner, Step, drawn_in_training
 
-T = TypeVar("T")
 BACKBONE, OLD_ROWS = "backbone", "old rows"  # parts of a network that may learn at rates of their own
 
 
@@ -135,13 +134,8 @@ class Trainer:
             return situation.evaluator.extract(self.model, images).features, labels
 
         generator = torch_generator(situation.seed, "conclude", situation.phase, *self.address)
-        shares = self._begun is not None and self.model.is_frozen
-        learned = Learned(situation.growth, self.action, generator, features, self._once, shares)
-        situation.method.conclude(self.model, learned)
+        situation.method.fit_head(self.model, TrainedPhase(situation.growth, self.action, generator, features))
         self._equalise()
-
-    def _once(self, key: Hashable, make: Callable[[], T]) -> T:
-        return make() if self._begun is None else self._begun.once(self.model, ("conclude", key), make)
 
     def restart(self, begun: LocalPhase, action: Action, epochs: int | None, address: tuple[int | str, ...]) -> None:
         """Train another local phase of the same shapes, with another action that has the same kind of stages.
@@ -188,9 +182,9 @@ class Trainer:
     def _make_student(self, name: str) -> None:
         """A student of a later stage, made by the method; a module from an earlier training takes over its values."""
         models = {**self.students, PREVIOUS: self.situation.model.copy()}
-        arrivals = self.situation.arrivals(self.feed.images(), "student", name)
+        inputs = self.situation.growth_inputs(self.feed.images(), "student", name)
         with OwnDraws(torch_generator(self.situation.seed, "layers", self.situation.phase, name)):
-            made = self.situation.method.student(name, models, arrivals).placed(self.situation.backend.device)
+            made = self.situation.method.student(name, models, inputs).placed(self.situation.backend.device)
         if name in self.students:
             self.students[name].load_state_dict(made.state_dict())
         else:
@@ -279,7 +273,7 @@ class Trainer:
         if stage.after is not None:  # to its end, so that a state never stands inside it
             for _ in self._steps(stage.after, self._afters[self.stage], self._rate(stage.after, epochs), 0):
                 pass
-            self.students[stage.after.student].settle()
+            self.students[stage.after.student].clamp_fusion()
         means = self._checked_means()
         self.step, self.record = 0, []
         self.epoch += 1

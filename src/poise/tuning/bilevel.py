@@ -239,7 +239,7 @@ class InnerProblem:
             student = functional_call(self._model, state, (images,))  # writes the statistics into `state`
         with torch.no_grad():
             teacher = self._teacher(images) if self._teacher is not None else None
-        method, growth = self._situation.method.at(action), self._situation.growth
+        method, growth = self._situation.method.configured_for(action), self._situation.growth
         if "adjustment" in action:
             student = student._replace(prior=prior(action, self._feed.labels, self._model.head.classes))
         counts = class_counts(self._feed.labels, self._model.head.classes)

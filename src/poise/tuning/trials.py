@@ -279,7 +279,7 @@ class Trials:
         if environment.later is None:
             situation = replace(begun.situation, model=model, growth=Growth(known, 0))
             return begun.followed_by(situation, begun.kept, begun.new)
-        growth = Growth(known, len(environment.rows or ()) - known, begun.situation.growth.meant)
+        growth = Growth(known, len(environment.rows or ()) - known, begun.situation.growth.real_phase)
         exemplars = self._exemplars(leg.split, begun, trainer.predictor, action)
         means = remember_means(begun.situation, trainer.predictor, exemplars, begun.new)
         situation = replace(begun.situation, model=model, growth=growth, means=means)
