@@ -28,8 +28,8 @@ from poise.data import Augmentation, Feed, ImageSet, Preprocessing
 from poise.data.sources import Source, open_source
 from poise.data.sources.registry import COLLECTIONS, RELEASES
 from poise.learner import Images, Labels, LearnerState
-from poise.methods import Growth, Method, make_method
-from poise.nets import GaussianHead, Model, build_backbone, build_head, torch_generator
+from poise.methods import GaussianHead, Growth, Method, make_method
+from poise.nets import Model, build_backbone, build_head, torch_generator
 from poise.runs import Plan, Run, RunFolder, load_recipe, make_plan
 from poise.training import Backend, Event, LocalPhase, Schedule, Situation, Trainer, TrialStep, make_backend
 

@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from poise.nets import GaussianHead, torch_generator
+from poise.methods import GaussianHead
+from poise.nets import torch_generator
 
 
 def head_for(classes: int, rank: int = 64) -> GaussianHead:

@@ -5,7 +5,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from poise.nets import RIDGES, Model, RidgeHead, torch_generator
+from poise.methods import RidgeHead
+from poise.methods.frozen import RIDGES
+from poise.nets import Model, torch_generator
 
 
 def head_for(classes: int, breadth: int = 40) -> RidgeHead:
@@ -16,11 +18,11 @@ def head_for(classes: int, breadth: int = 40) -> RidgeHead:
 
 
 def add(head: RidgeHead, features: Tensor, labels: Tensor) -> None:
-    head.gram, head.sums = head.sums_with(features, labels)
+    head.add(features, labels)
 
 
 def regress(head: RidgeHead, ridge: float | None = None) -> None:
-    head.set_rows(head.rows_of(head.system(), head.best_ridge() if ridge is None else ridge))
+    head.solve(head.best_ridge() if ridge is None else ridge)
 
 
 def compare_ridges(head: RidgeHead, features: Tensor, labels: Tensor) -> None:
