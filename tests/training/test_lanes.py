@@ -430,23 +430,6 @@ def alone() -> list[TrialResult]:
 
 
 class TestTrials:
-    @pytest.mark.parametrize("environment", ["local", "lookahead", "both"])
-    @pytest.mark.parametrize("lr", [0.1, 1e30], ids=["good", "diverged"])
-    def test_beside_other_work_a_trial_gives_what_it_gives_alone(
-        self, cpu: Backend, environment: str, lr: float
-    ) -> None:
-        asked = Attempt(Trial(0, -1, 3, full=True), OWN.replace(lr=lr), "fc", SHORT)
-        alone = trials_on(cpu, 1, environment=environment).run(asked)
-        assert alone.outcome.diverged is (lr > 1)
-        for length in (2, 200):  # what is beside it ends before it or after it
-            beside = trials_on(cpu, 1, environment=environment)
-            tried(beside, numbered(RATES[:2], epochs=1))
-            training: Iterator[int | TrialResult] = iter(range(length))
-            told = list(beside.run_beside(asked, training, lambda result: result))
-            assert [event for event in told if isinstance(event, int)] == list(range(length))
-            assert [event for event in told if isinstance(event, TrialResult)] == [alone]
-            assert (told[-1] == alone) is (length == 2)
-
     @pytest.mark.parametrize("lanes", [2, 4, 8])
     def test_any_number_of_lanes_gives_the_same_results_in_order(
         self, cpu: Backend, lanes: int, alone: list[TrialResult]

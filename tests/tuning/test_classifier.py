@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-import torch
 
 from poise import Budget, Learner
 from poise.actions import Action
-from poise.training import Event, Lane, PhaseDone, StageDone, TrialDone, Work
-from poise.tuning import Attempt, ClassifierRule, TrialResult, Trials, first_classifier
+from poise.training import Event, PhaseDone, TrialDone
+from poise.tuning import ClassifierRule, first_classifier
 
 from .learners import (
     SMALL,
     assert_resumes,
-    assert_same,
     decided_in,
     digits,
     hits_of,
@@ -261,91 +257,6 @@ def test_a_reserve_comes_before_the_trials() -> None:
         name: int((rows == reserve.labels.numpy()).sum()) for name, rows in learner.predictions(reserve.pixels).items()
     }
     assert learner.knowledge.hits == {name: before[name] + hits for name, hits in found.items()}
-
-
-# The judgement of classifiers beside the training, as on a GPU ------------------------------------------------------
-
-
-@pytest.fixture
-def judge_beside(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
-    """Whether classifiers are judged beside the training from now on."""
-    return lambda on: monkeypatch.setattr(Trials, "works_beside", on)
-
-
-ONE_TRIAL: dict[str, Any] = {"policy": "exp3", "policy_options": {"iterations": 1}, "action": {"balance": "finetune"}}
-BESIDE: dict[str, dict[str, Any]] = {
-    "shorter than the training": {**ONE_TRIAL, "batch": 16},
-    "both environments": {**ONE_TRIAL, "trials": {"environment": "both"}},
-    "a finalist": {"policy": "race", "policy_options": {"finalists": 1, "rungs": 2}, "space": {"lr": [0.1, 0.02]}},
-    "the trials": {"space": {"lr": [0.1, 0.02]}, "trials": {"classifier": "trials", "environment": "both"}},
-    "the paper's candidates": {"space": {"lr": [0.1, 0.02]}, "trials": {"classifier": "paper"}},
-    "a reserve": {"space": {"lr": [0.1, 0.02]}, "memory": Budget(4, reserve=2)},
-}
-
-
-def in_any_order(events: list[Event]) -> list[str]:
-    return sorted(json.dumps(event.as_json(), sort_keys=True) for event in events if event.kept)
-
-
-@pytest.mark.parametrize("case", BESIDE)
-def test_beside_the_training_the_judgement_is_what_it_is_before_it(
-    case: str, judge_beside: Callable[[bool], None]
-) -> None:
-    before, learner = small(**BESIDE[case]), small(**BESIDE[case])
-    for arriving in (digits([3, 4]), digits([5])):
-        judge_beside(True)
-        told = list(learner.fitting(*arriving))
-        judge_beside(False)
-        expected = list(before.fitting(*arriving))
-        assert in_any_order(told) == in_any_order(expected)
-        assert_same(learner, before)
-        judged = tried_in(told, "classifier")
-        if case in ("both environments", "shorter than the training"):
-            assert told.index(judged[0]) > told.index(decided_in(told))
-
-
-@pytest.mark.parametrize("case", ["shorter than the training", "both environments"])
-def test_killed_with_a_judgement_beside_it_ends_with_the_same_bytes(
-    case: str, judge_beside: Callable[[bool], None]
-) -> None:
-    straight, arriving = small(**BESIDE[case]), digits([3, 4])
-    judge_beside(True)
-    events, states = told_and_saved(straight, arriving)
-    assert isinstance(events[-2], StageDone)  # the judgement keeps up with the training, and ends before it
-    for number, place in enumerate(range(0, len(events) - 1, 1 if case == "shorter than the training" else 3)):
-        resumed = reopened(states[place])
-        judge_beside(number % 2 == 0)  # what was begun on a GPU may end on a CPU
-        told = list(resumed.fitting(*arriving))
-        assert_same(straight, resumed)
-        assert in_any_order(told) == in_any_order(events[place + 1 :])
-
-
-def test_a_judgement_without_memory_beside_the_training_comes_after_it(
-    judge_beside: Callable[[bool], None], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    settings = BESIDE["both environments"]
-    before, learner = small(**settings), small(**settings)
-    expected = list(before.fitting(*digits([3, 4])))
-    original, begun = Trials._try_split, 0
-
-    def starved(self: Trials, attempt: Attempt, place: int, lane: Lane) -> Work[TrialResult]:
-        nonlocal begun
-        begun += attempt.trial.full
-        fails, going = attempt.trial.full and begun == 1, original(self, attempt, place, lane)
-        for _ in range(3 if fails else 0):
-            yield next(going)
-        if fails:
-            raise torch.cuda.OutOfMemoryError("injected")
-        return (yield from going)
-
-    monkeypatch.setattr(Trials, "_try_split", starved)
-    judge_beside(True)
-    told = list(learner.fitting(*digits([3, 4])))
-    assert begun == 4  # both environments, and both again
-    assert "out of memory on cpu" in caplog.text
-    assert in_any_order(told) == in_any_order(expected)
-    assert isinstance(told[-2], TrialDone)
-    assert_same(learner, before)
 
 
 # Bugs that are known ------------------------------------------------------------------------------------------------

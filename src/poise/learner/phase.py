@@ -53,7 +53,6 @@ from poise.tuning import (
     decided_rewards,
     judge_before,
     judged_hits,
-    train_and_judge,
 )
 
 log = logging.getLogger(__name__)
@@ -239,7 +238,8 @@ class Phase:
         # CIL training: Θ_i for M₂ epochs with a_i (Algorithm 2).
         assert self.trainer is not None
         self.task.outlook.work, self.task.outlook.trying = self._plan_work(), None
-        yield from train_and_judge(self.task, chosen, self.trainer.run())
+        self.task.trials.rest()
+        yield from self.trainer.run()
         # Select new exemplars ℰ_{0:i} by herding.
         return self._keep(self.trainer)
 

@@ -9,7 +9,7 @@ from poise.policies import DEFAULT_POLICY, UNTUNED, Setup
 from poise.tuning.attempt import ENVIRONMENTS, Attempt, TrialInputs, TrialSettings
 from poise.tuning.base import Choice, Task, Tuner, TunerKind
 from poise.tuning.catalog import tuner_kind, tuner_names
-from poise.tuning.classifier import ClassifierRule, first_classifier, judge_before, judging_epochs, train_and_judge
+from poise.tuning.classifier import ClassifierRule, first_classifier, judge_before, judging_epochs
 from poise.tuning.history import (
     CLASSIFIERS,
     Entry,
@@ -53,7 +53,6 @@ __all__ = [
     "judge_before",
     "judged_hits",
     "judging_epochs",
-    "train_and_judge",
     "tuner_kind",
     "tuner_names",
 ]

@@ -6,7 +6,7 @@ were not trained on: those of a reserve, or of a training on a local environment
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, replace
 
 from poise.actions import Action
@@ -60,12 +60,11 @@ class ClassifierRule:
 
 
 def judge_before(task: Task, rule: ClassifierRule, action: Action) -> Generator[Event, None, None]:
-    """Count hits of both classifiers before the training, as `trials.classifier` says, where that is to be done then.
+    """Count hits of both classifiers before the training, as `trials.classifier` says, where the action leaves it open.
 
     `full`: of a model trained with the decided action at full length on a local training part, perhaps a finalist of
-    the policy; on a GPU it is trained later, beside the phase's own training (`train_and_judge`). `trials`: of the
-    decided action's trials, where there were any. `paper`: in the first tuned phase only, of a short training that
-    suits FC and of one that suits NCM.
+    the policy. `trials`: of the decided action's trials, where there were any. `paper`: in the first tuned phase only,
+    of a short training that suits FC and of one that suits NCM.
     """
     if not _is_open(task, action):
         return
@@ -78,7 +77,7 @@ def judge_before(task: Task, rule: ClassifierRule, action: Action) -> Generator[
             yield _judgement(task, attempt, result, {attempt.classifier: result.totals()[attempt.classifier]})
     elif not done and (totals := decided_totals(task.history)) is not None:
         task.history.append(Judged(task.phase, totals))
-    elif not done and task.trials.inputs.settings.classifier == "full" and not task.trials.works_beside:
+    elif not done and task.trials.inputs.settings.classifier == "full":
         attempt = _full_attempt(task, action)
         _announce(task, attempt)
         result = yield from task.run(attempt)
@@ -92,20 +91,6 @@ def judging_epochs(settings: TrialSettings, action: Action, phase: int, full: in
     if settings.classifier == "full":
         return full
     return len(CLASSIFIERS) * settings.short(full) if settings.classifier == "paper" and phase == 1 else 0
-
-
-def train_and_judge(task: Task, action: Action, training: Iterator[Event]) -> Iterator[Event]:
-    """The events of the phase's training; beside it, the judgement of classifiers where that is left to do."""
-    judged = any(isinstance(entry, Judged) for entry in task.history)
-    if judged or task.trials.inputs.settings.classifier != "full" or not _is_open(task, action):
-        task.trials.rest()
-        return training
-    attempt = _full_attempt(task, action)
-
-    def done(result: TrialResult) -> Event:
-        return _judgement(task, attempt, result, result.totals())
-
-    return task.trials.run_beside(attempt, training, done)
 
 
 def _is_open(task: Task, action: Action) -> bool:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, TypeVar
 
 import torch
@@ -102,12 +102,6 @@ class Trials:
         inputs = self.inputs
         return is_possible(inputs.settings, inputs.situation.growth.old, inputs.memory, inputs.new, inputs.reserve)
 
-    @property
-    def works_beside(self) -> bool:
-        """Whether a trial can be run beside the phase's own training: on a GPU, and here, wherever others are run."""
-        backend = self.inputs.situation.backend
-        return backend.device.type == "cuda" and backend.world is None
-
     def run(self, attempt: Attempt) -> TrialResult:
         """Train until the trial's epoch and validate; a loss that diverges is a reward of 0 and stops nothing."""
         return next(self.run_all([attempt]))
@@ -135,25 +129,6 @@ class Trials:
         images = sum(each.trial.epochs * split.trained for each in attempts for split in self._splits[each.trial.round])
         kinds = len({each.action.step_key for each in attempts})
         return worthwhile_lanes(images, kinds * sum(self._phases(split) for split in splits))
-
-    def run_beside(
-        self, attempt: Attempt, training: Iterator[E], done: Callable[[TrialResult], E]
-    ) -> Generator[E, None, None]:
-        """The same as `run` beside a training, of which it gives the events: every split on a lane of its own."""
-        number = attempt.trial.round
-        self._splits = {number: self._splits[number]} if number in self._splits else {}
-        self._draw({number})
-        jobs = [partial(self._try_split, attempt, place) for place in range(len(self._splits[number]))]
-        self._reached.clear()
-        if self._lanes.opened > len(jobs):
-            self._lanes.keep(self._lanes.first(len(jobs)))
-
-        def finish(parts: list[TrialResult]) -> E:
-            result = self._join(attempt, parts)
-            self.rest()
-            return done(result)
-
-        return self._lanes.beside(training, jobs, finish)
 
     def rest(self) -> None:
         """Give all memory back: nothing continues from what was reached, and any split can be drawn again."""
