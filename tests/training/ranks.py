@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from poise import Learner
 from poise.data import Augmentation
 from poise.runs import Follower, Run, RunFolder, load_recipe, make_plan
-from poise.training import World, join_world, leave_world
-from poise.training import world as training_world
+from poise.training import ALONE, World, join_world, leave_world
+from poise.training.ranks import joined_worlds
 
 RUN = (
     *("groups=[3,2]", "epochs=2", "batch=60", "device=cpu", "images_per_class=50"),
@@ -56,9 +56,9 @@ CASES: list[tuple[str, Options, str | nn.Module]] = [
 ]
 
 
-def train(method: str, options: Options, net: str | nn.Module, world: World | None) -> dict[str, Tensor]:
+def train(method: str, options: Options, net: str | nn.Module, world: World) -> dict[str, Tensor]:
     """What a learner holds after two phases; batches of 31, the last one of each phase smaller, some of 3 images."""
-    training_world._joined[:] = [world] if world is not None else []
+    joined_worlds[:] = [world]
     plan = make_plan("digits/lucir", load_recipe("digits/lucir", ["groups=[3,2,5]"]))
     learner = Learner(
         method, net=net, options=options, policy="fixed", epochs=1, batch=31, first_lr=0.01, action={"lr": 0.01},
@@ -85,8 +85,8 @@ def main(folder: Path) -> None:
         world.refuse_unequal(together)
         if world.leads:
             kind = "smooth" if isinstance(net, Smooth) else "normalised"
-            found[f"{name} {kind}"] = difference(train(name, options, net, None), together)
-    training_world._joined[:] = [world]
+            found[f"{name} {kind}"] = difference(train(name, options, net, ALONE), together)
+    joined_worlds[:] = [world]
     runner = Run if world.leads else Follower
     runner(
         make_plan("digits/lucir", load_recipe("digits/lucir", RUN)), RunFolder(folder / "whole"), world=world

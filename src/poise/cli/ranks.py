@@ -44,13 +44,13 @@ def refuse_other_commands(name: str | None) -> None:
 
 
 @contextmanager
-def joined_world() -> Iterator[World | None]:
-    """The world of a command that torchrun started, else None. All ranks leave it together; `end` ends them."""
-    if not is_launched():
-        yield None
-        return
-    from poise.training import join_world
+def joined_world() -> Iterator[World]:
+    """The world of this command. All ranks that torchrun started leave it together; `end` ends them."""
+    from poise.training import ALONE, join_world
 
+    if not is_launched():
+        yield ALONE
+        return
     _warn_of_restarts()
     world = join_world()
     yield world
@@ -65,7 +65,7 @@ def _warn_of_restarts() -> None:
 
 def end(code: int) -> NoReturn:
     """Leave this process; one that has joined others leaves torch's threads as they are, which may not like to end."""
-    if _present_world() is not None:
+    if _joined_worlds():
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
@@ -74,14 +74,15 @@ def end(code: int) -> NoReturn:
 
 def fail(line: str, code: int, say: Callable[[str], None], *, lost: bool = False) -> NoReturn:
     """End with this exit code; of all ranks, one says something. `lost`: because another rank has ended."""
-    world = _present_world()
-    if world is None:
+    worlds = _joined_worlds()
+    if not worlds:
         if not is_silent():
             say(line)
         elif code:  # a mistake in the command: rank 0 says it, and torchrun then ends this rank
             signal.signal(signal.SIGTERM, lambda *_: os._exit(code))
             time.sleep(PATIENCE)
         end(code)
+    world = worlds[0]
     for number in (signal.SIGTERM, signal.SIGINT):  # torchrun, which ends those that are left
         signal.signal(number, signal.SIG_IGN)
     line = line if lost or world.leads else f"rank {world.rank}: {line}"
@@ -97,7 +98,7 @@ def fail(line: str, code: int, say: Callable[[str], None], *, lost: bool = False
 
 def leave_note(line: str) -> None:
     """Tell the other ranks why this one ends, by an error of poise's own."""
-    if (world := _present_world()) is not None:
+    for world in _joined_worlds():
         world.store.set(_note(world.rank), json.dumps([f"rank {world.rank}: {line}", 1]))
 
 
@@ -151,10 +152,10 @@ def _note(rank: int) -> str:
     return f"failed {rank}"
 
 
-def _present_world() -> World | None:
-    """The world that this process has joined; nothing is imported for the answer."""
-    module = sys.modules.get("poise.training.world")
-    return module.current_world() if module is not None else None
+def _joined_worlds() -> list[World]:
+    """The world that this process has joined, if any; nothing is imported for the answer."""
+    module = sys.modules.get("poise.training.ranks")
+    return [*module.joined_worlds] if module is not None else []
 
 
 def _let_go() -> None:

@@ -116,7 +116,7 @@ def start_run(job: Run, tensorboard: bool = False, track: str | None = None) -> 
     torchrun itself gives the same command again after a failure, and so may a user.
     """
     folder, plan = job.folder, job.plan
-    if job.world is not None:
+    if job.world.joined:
         open_ranks(job.world, plan)
         _run_on_ranks(job, job.world.broadcast(job.state), tensorboard, track)
         return
@@ -154,7 +154,6 @@ def resume_run(
 def _run_on_ranks(job: Run, state: str, tensorboard: bool, track: str | None) -> None:
     """Run it on this rank, as all ranks do: rank 0 with its folder, the others following."""
     world = job.world
-    assert world is not None
     if state == "finished":
         if world.leads:
             finish_up(job.folder, {"--tensorboard": tensorboard, "--track": track})
@@ -189,7 +188,7 @@ def refuse_elsewhere(place: str | None, cpus_per_worker: int | None) -> None:
 
 def show_plan(job: Run) -> None:
     """Print what a run would do and cost, and what its folder holds; refuses what the run would refuse."""
-    if job.world is not None:
+    if job.world.joined:
         raise UserError("--dry-run measures one process; start it without torchrun")
     path, state = job.folder.path, job.state()
     what = {

@@ -80,7 +80,7 @@ def resume(
     from poise.runs.checks import runner_in
 
     with joined_world() as world:
-        if world is not None:
+        if world.joined:
             refuse_under_torchrun(trials_on)
             resume_run(world, folder, checkpoint_every, tensorboard, track, restart=restart)
             return

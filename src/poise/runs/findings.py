@@ -38,7 +38,7 @@ class Findings:
         kept = len(learner.memory or ())
         self.stored.append({"stored_images": kept, "held_images": learner.held_, "budget_images": learner.budget_})
 
-    def result(self, plan: Plan, learner: Learner, world: World | None) -> dict[str, Any]:
+    def result(self, plan: Plan, learner: Learner, world: World) -> dict[str, Any]:
         """The result of the finished run of `plan`: what was run, its figures, and the curve over the phases."""
         recipe = plan.recipe
         return {
@@ -95,8 +95,6 @@ def known_pretraining(learner: Learner) -> dict[str, str]:
     return {"pretrained_on": said} if said is not None else {}
 
 
-def _describe_ranks(world: World | None) -> dict[str, Any]:
+def _describe_ranks(world: World) -> dict[str, Any]:
     """How many ranks trained it, where there were several."""
-    if world is None or world.size == 1:
-        return {}
-    return {"ranks": world.size}
+    return {"ranks": world.size} if world.size > 1 else {}

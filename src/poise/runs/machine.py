@@ -37,7 +37,7 @@ def describe_machine(folder: Path, backend: Backend, code: Mapping[str, str | No
             "device": str(backend.device),
             "gpu": _gpu(backend),
         },
-        **({"ranks": backend.world.size} if backend.world is not None else {}),
+        **({"ranks": backend.world.size} if backend.world.joined else {}),
         "versions": dict(code),
         "libraries": libraries(),
         "switches": read_switches(backend),
@@ -70,7 +70,7 @@ def record_resume(path: Path, backend: Backend, code: Mapping[str, str | None]) 
         other.append("another processor")
     if machine["threads"] != torch.get_num_threads():
         other.append(f"{machine['threads']} threads then, {torch.get_num_threads()} now")
-    ranks = backend.world.size if backend.world is not None else 1
+    ranks = backend.world.size
     if machine.get("ranks", 1) != ranks:
         other.append(f"{machine.get('ranks', 1)} ranks then, {ranks} now")
     if other:

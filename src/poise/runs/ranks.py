@@ -45,7 +45,6 @@ class Follower(Run):
 
     def resuming(self) -> Running:
         """From the checkpoint that rank 0 read."""
-        assert self.world is not None
         threads, found = self.world.broadcast(_nothing_of_its_own)
         with self._open_folder(), as_many_threads(threads):
             if found is None:

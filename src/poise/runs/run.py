@@ -32,7 +32,7 @@ from poise.runs.provenance import versions_of
 from poise.runs.starting import read_start
 from poise.runs.stopping import CheckpointClock, Stop, as_many_threads, heeding, stopping
 from poise.schema import contents_of
-from poise.training import Event, Executor, TrialDone, TrialStep, TuningDone, Work, World, trained_images
+from poise.training import ALONE, Event, Executor, TrialDone, TrialStep, TuningDone, Work, World, trained_images
 from poise.tuning import Reward
 
 log = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ class Run:
     stop: Stop = field(default_factory=Stop)
     until: int | None = None
     executor: Executor | None = None  # where trials are run, if not here; no part of the result
-    world: World | None = None
+    world: World = ALONE
     restarts: bool = False
     findings: Findings = field(default_factory=Findings)
     _pinned: dict[str, str] = field(default_factory=dict)
@@ -75,7 +75,7 @@ class Run:
 
         If it is finished, nothing is done: its result is returned as it was written.
         """
-        if self.world is None and self.folder.finished:
+        if not self.world.joined and self.folder.finished:
             return load_result(self.folder.path)
         with stopping(self.stop):
             return _run_to_end(self.resuming())
@@ -94,8 +94,7 @@ class Run:
         with self._open_folder(), as_many_threads(self._threads_to_resume_with()):
             self._refuse_other_runner()
             found = self.folder.checkpoint_to_resume(restarts=self.restarts, whole=self.until is None)
-            if self.world is not None:
-                self.world.broadcast(lambda: (torch.get_num_threads(), found))
+            self.world.broadcast(lambda: (torch.get_num_threads(), found))
             if found is None:
                 prepared = self._prepare()
                 self.folder.discard()
@@ -190,8 +189,7 @@ class Run:
             info.check(train.shape)
         if self.plan.recipe.start is not None:
             learner = self._start_from(Path(self.plan.recipe.start), train)
-        if self.world is not None:
-            self.world.wait()  # all ranks found their part in order
+        self.world.wait()  # all ranks found their part in order
         return learner, train, examiner
 
     def _open_images(self) -> tuple[ImageSet, Examiner]:
@@ -309,7 +307,7 @@ class Run:
 
     def _is_asked_to_stop(self) -> bool:
         """Whether a signal asks for it: all ranks stop after the same event, whichever heard it."""
-        return self.stop.is_set() if self.world is None else self.stop.agree(self.world)
+        return self.stop.agree(self.world)
 
     def _leave_if_asked(self, learner: Learner) -> None:
         """Stop after a checkpoint, if a signal asks for it."""
@@ -318,7 +316,7 @@ class Run:
             self._leave()
 
     def _leave(self) -> NoReturn:
-        how = f"continue with 'poise resume {self.folder.path}'" if self.world is None else "the same command goes on"
+        how = f"continue with 'poise resume {self.folder.path}'" if not self.world.joined else "the same command goes on"
         raise self.stop.interruption(f"interrupted; {how}")
 
     def _refuse_other_runner(self) -> None:
@@ -366,7 +364,7 @@ class Run:
 
     def _check_ranks(self, learner: Learner) -> None:
         """All ranks must have learned the same."""
-        if self.world is not None:
+        if self.world.joined:
             self.world.refuse_unequal(learner.state().tensors(images=False)[0])
 
 

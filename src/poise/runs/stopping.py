@@ -65,7 +65,7 @@ def stopping(stop: Stop) -> Iterator[None]:
 
     def ask(signum: int, frame: FrameType | None) -> None:
         nonlocal raised
-        if world is not None:  # torchrun hears Ctrl-C, passes it on, and ends what does not end by itself
+        if world.joined:  # torchrun hears Ctrl-C, passes it on, and ends what does not end by itself
             stop.signal = signum
             stop.set()
             return

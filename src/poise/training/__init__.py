@@ -4,7 +4,7 @@
 stage, `balanced` picks the images of a balanced one, `step` is one step of it (`capture`: as a CUDA graph), `schedule`
 its length, `optimiser` what moves the weights, `restoring` takes over what was saved, `keeping` says what remains
 after it, `evaluate` looks at models, `lanes` (with `pace`) runs several trainings side by side, `executor` says where,
-`backend` is the device, `world` the ranks that train together (`statistics`: theirs), `noise` what a network draws
+`backend` is the device, `ranks` those that train together (`statistics`: theirs), `noise` what a network draws
 itself, `events` what happens on the way, `outlook` what is to come.
 """
 
@@ -31,13 +31,14 @@ from poise.training.lanes import Crew, Lane, Lanes
 from poise.training.material import Material, features_suffice
 from poise.training.outlook import Outlook, Trying, Workload
 from poise.training.pace import Gauge, Pace, Pause, Work, give_back, without_pauses, worthwhile_lanes
+from poise.training.ranks import ALONE, World, current_world, join_world, leave_world
 from poise.training.schedule import Schedule
 from poise.training.situation import LocalPhase, Situation
 from poise.training.switches import Switches, changed_switches, read_switches
 from poise.training.trainer import Trainer
-from poise.training.world import World, current_world, join_world, leave_world
 
 __all__ = [
+    "ALONE",
     "NCM_TEMPERATURE",
     "PRECISIONS",
     "ActionDecided",

@@ -14,7 +14,7 @@ import torch
 
 from poise.errors import UserError, suggestion
 from poise.files import read_text
-from poise.training.world import World, current_world
+from poise.training.ranks import ALONE, World, current_world
 from poise.words import counted
 
 # cuBLAS needs this for repeatable sums and reads it only once, when it is first used in a process. That would be too
@@ -39,7 +39,7 @@ class Backend:
     deterministic: bool
     capture: bool = True  # whether steps on a GPU are captured; eager ones are the reference
     lane: torch.cuda.Stream | None = None  # the stream of all work on a GPU, so that learners can work side by side
-    world: World | None = None  # the ranks that train together; None: this process alone
+    world: World = ALONE  # the ranks that train together
 
     def __reduce__(self) -> tuple[Callable[..., Backend], tuple[str, str, bool, bool]]:
         """Pickle without stream and world, which belong to this process; the receiver makes its own."""
@@ -48,11 +48,11 @@ class Backend:
     @property
     def alone(self) -> Backend:
         """The same for work that one rank does by itself."""
-        return self if self.world is None else replace(self, world=None)
+        return replace(self, world=ALONE)
 
     def broadcast(self, value: T) -> T:
         """The value; on several ranks, that of the first one."""
-        return value if self.world is None else self.world.broadcast(lambda: value)
+        return self.world.broadcast(lambda: value)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -93,11 +93,10 @@ def make_backend(device: str, precision: str, deterministic: bool) -> Backend:
 
     On several ranks it is the GPU of this one.
     """
-    world = current_world()
     if precision not in PRECISIONS:
         raise UserError(f"unknown precision '{precision}'; {suggestion(precision, PRECISIONS)}")
-    if world is not None:
-        device = world.device(device)
+    world = current_world()
+    device = world.device(device)
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     try:

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from poise.data import Draws, Feed
 from poise.training.optimiser import kept_tensors
+from poise.training.ranks import Share
 from poise.training.step import Step
-from poise.training.world import Share
 
 STRETCH = 32  # replays queued per stretch: enough to hide the host's work, few enough to stop soon
 SCARCE = 0.25  # where less of the device's memory than this share is free, what torch keeps is returned to it first
@@ -70,23 +70,6 @@ def _recording(graph: torch.cuda.CUDAGraph, pool: Any, stream: torch.cuda.Stream
         graph.capture_end()
 
 
-class _Slot:
-    """Where a captured step finds the batch that came from the host."""
-
-    def __init__(self, feed: Feed, most: int) -> None:
-        self._pixels = torch.zeros(most, *feed.shape, dtype=feed.store.dtype, device=feed.device)
-        self._labels = feed.labels[:most].clone()  # valid ones, to warm up with
-
-    def first(self, size: int) -> tuple[Tensor, Tensor]:
-        """Pixels and labels of a batch of this size."""
-        return self._pixels[:size], self._labels[:size]
-
-    def fill(self, pixels: Tensor, labels: Tensor) -> None:
-        """Put a batch here, behind the replay of the last one."""
-        self._pixels[: len(pixels)].copy_(pixels, non_blocking=True)
-        self._labels[: len(labels)].copy_(labels, non_blocking=True)
-
-
 class CapturedRunner:
     """Replays of one captured step per batch size (the last batch of an epoch may have another).
 
@@ -102,7 +85,10 @@ class CapturedRunner:
         self._order = torch.arange(count, device=device)
         augmentation = step.situation.preprocessing.augmentation
         self._draws = augmentation.neutral(count, feed.sizes if augmentation.resized else None).to(device)
-        self._batch = None if feed.resident else _Slot(feed, max(stop - start for start, stop in bounds))
+        self._slot: Tensor | None = None  # where a step finds the pixels of a batch that comes from the host
+        if not feed.resident:
+            most = max(stop - start for start, stop in bounds)
+            self._slot = torch.zeros(most, *feed.shape, dtype=feed.store.dtype, device=device)
         self._position = torch.zeros((), dtype=torch.long, device=device)
         self._row = torch.zeros((), dtype=torch.long, device=device)
         self._values = torch.empty(0)
@@ -130,12 +116,13 @@ class CapturedRunner:
         self._position.fill_(self._bounds[first][0])
         self._row.fill_(first)
         done, left = first, self._bounds[first:]
-        world = self._step.situation.backend.world
-        own = left if world is None else [world.part_of(start, stop)[:2] for start, stop in left]
-        batches = None if self._batch is None else self._feed.batches(order, own, draws.crops(self._feed.shape[1:]))
+        own = [self._step.situation.backend.world.part_of(*bounds)[:2] for bounds in left]
+        crops = draws.crops(self._feed.shape[1:])
+        batches = iter(()) if self._slot is None else self._feed.batches(order, own, crops)
         for start, stop in left:
-            if self._batch is not None and batches is not None:
-                self._batch.fill(*next(batches))
+            if self._slot is not None:
+                pixels, _ = next(batches)
+                self._slot[: len(pixels)].copy_(pixels, non_blocking=True)  # behind the replay of the last one
             self._graphs[stop - start].replay()
             done += 1
             if done - first == STRETCH or done == len(self._bounds):
@@ -199,21 +186,17 @@ class CapturedRunner:
         )
 
     def _train_batch(self, size: int) -> Tensor:
-        world, share = self._step.situation.backend.world, None
+        start, stop, weight = self._step.situation.backend.world.part_of(0, size)
         window = self._position + torch.arange(size, device=self._feed.device)
-        start, stop = 0, size
-        if world is not None:
-            labels = self._feed.labels.index_select(0, self._order.index_select(0, window))
-            start, stop, weight = world.part_of(0, size)
-            window, share = window[start:stop], Share(labels, weight)
-        draws = self._draws.changed(lambda values: values.index_select(0, window))
-        if self._batch is not None:
-            pixels, labels = self._batch.first(stop - start)
+        picks = self._order.index_select(0, window)
+        labels = self._feed.labels.index_select(0, picks)
+        own = window[start:stop]
+        draws = self._draws.changed(lambda values: values.index_select(0, own))
+        if self._slot is not None:
+            pixels = self._slot[: stop - start]
         else:
-            picks = self._order.index_select(0, window)
-            pixels = self._feed.gather(picks, draws.crops(self._feed.shape[1:]))
-            labels = self._feed.labels.index_select(0, picks)
-        values = self._step(pixels, labels, draws, share)
+            pixels = self._feed.gather(picks[start:stop], draws.crops(self._feed.shape[1:]))
+        values = self._step(pixels, labels[start:stop], draws, Share(labels, weight))
         self._position += size
         return values
 

@@ -57,14 +57,14 @@ class Evaluator:
         device, on_gpu = self.backend.device, self.backend.device.type == "cuda"
         size = batch_size(GPU_BATCH if on_gpu else cpu_batch(*store.shape[1:]), *store.shape[1:])
         world, starts = self.backend.world, range(0, len(store), size)
-        stretches = [(0, len(starts))] if world is None else world.stretches(len(starts))
+        stretches = world.stretches(len(starts))
         found = Extracted(
             *(
                 torch.empty(len(store), count, dtype=torch.float32, device=device)
                 for count in (model.head.width, model.head.classes)
             )
         )
-        for start in starts[slice(*stretches[0 if world is None else world.rank])]:
+        for start in starts[slice(*stretches[world.rank])]:
             part = store.part(start, start + size).to(device)
             following = (min(start + count * size, len(store)) for count in (1, 2))
             store.expect(torch.arange(*following, device="cpu"))
@@ -77,10 +77,9 @@ class Evaluator:
             for whole, values in zip(found, (output.features, output.logits), strict=True):
                 whole[start : start + len(part)] = values[: len(part)]
         model.train(training)
-        if world is not None and len(store):  # each rank has its own rows: all of them, in the order of one process
-            rows = [(first * size, min(last * size, len(store))) for first, last in stretches]
-            for whole in found:
-                world.complete_(whole, rows)
+        rows = [(first * size, min(last * size, len(store))) for first, last in stretches]
+        for whole in found:  # each rank has its own rows: all of them, in the order of one process
+            world.complete_(whole, rows)
         return found
 
     def class_means(self, model: Model, exemplars: ImageSet, classes: int) -> Tensor:

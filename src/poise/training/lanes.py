@@ -107,7 +107,7 @@ class Lanes:
         self, backend: Backend, count: int | None = None, kind: tuple[int, ...] = (), window: float = WINDOW
     ) -> None:
         self.backend = backend
-        count = count if backend.world is None else 1  # all ranks must exchange things in the same order
+        count = 1 if backend.world.joined else count  # all ranks must exchange things in the same order
         self._measured = count is None and backend.device.type == "cuda"
         if self._measured:
             known = (str(backend.device), *kind) if kind else None

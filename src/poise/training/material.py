@@ -61,10 +61,7 @@ class Material:
         pictures = ImageSet.joined(self._parts)
         as_ever = pictures.store.in_memory and pictures.store.is_even
         stays = as_ever or not fits(pictures.store.nbytes, device)
-        world = self.situation.backend.world
-        if world is not None:  # as on the rank with the least memory
-            stays = bool(world.largest(stays))
-        if stays:
+        if self.situation.backend.world.largest(stays):  # as on the rank with the least memory
             return self
         return self._standing_for(pictures, resident(pictures.store, device))
 

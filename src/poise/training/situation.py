@@ -92,9 +92,9 @@ class Situation:
         images = ImageSet.joined([kept, new])
         if len(images) == 1:  # a batch of two, for a single value has no batch statistics
             images = images.select(torch.zeros(2, dtype=torch.long))
-        fresh, world = (len(kept), len(kept) + len(new)), self.backend.world
+        fresh = len(kept), len(kept) + len(new)
         feed = Feed(images, self.backend.device, fresh=fresh)
-        if world is None or feed.resident == (not world.largest(not feed.resident)):
+        if feed.resident == (not self.backend.world.largest(not feed.resident)):
             return feed
         return Feed(images, self.backend.device, resident=False, fresh=fresh)  # as on the rank with the least memory
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Protocol
 
 import torch
@@ -15,9 +15,9 @@ from poise.methods import Stage
 from poise.nets import FULL, Backbone, Model
 from poise.training.noise import NOTHING, drawn_from, seeding
 from poise.training.optimiser import Optimiser
+from poise.training.ranks import Reduction, Share
 from poise.training.situation import Situation
 from poise.training.terms import check_gradient, check_terms, say_unmatched
-from poise.training.world import Reduction, Share, World
 
 
 class Step:
@@ -48,8 +48,7 @@ class Step:
         self.class_values: Tensor | None = None
         self.weigh(action, labels)
         self.names: tuple[str, ...] = ()  # of the values that a step returns; known after the first step
-        self._world: World | None = situation.backend.world
-        self._reduction: Reduction | None = None
+        self._reduction = Reduction(situation.backend.world)
 
     def weigh(self, action: Action, labels: Tensor) -> None:
         """Set the weights of the terms to this action's, in place: a captured step uses them from then on.
@@ -67,19 +66,19 @@ class Step:
         else:
             self.class_values = values
 
-    def __call__(self, pixels: Tensor, labels: Tensor, draws: Draws, share: Share | None = None) -> Tensor:
-        """Train on one batch of uint8 images; returns the loss and every term, in the order of `names`.
-
-        With a `share`, this is a rank's part of the batch.
-        """
+    def __call__(self, pixels: Tensor, labels: Tensor, draws: Draws, share: Share) -> Tensor:
+        """Train on a batch of uint8 images, or a rank's share of one; returns the loss and every term (see `names`)."""
         images = self.situation.preprocessing.training(pixels, draws).contiguous(memory_format=torch.channels_last)
         with self.situation.backend.autocast:
             student = self.model(images)
             with torch.no_grad():
                 teacher = self.teacher(images) if self.teacher is not None else None
-        student = student._replace(prior=self.prior, temperature=self.stage.temperature, class_values=self.class_values)
-        if share is not None:
-            student = student._replace(batch_labels=share.labels)
+        student = student._replace(
+            prior=self.prior,
+            temperature=self.stage.temperature,
+            class_values=self.class_values,
+            batch_labels=share.labels,
+        )
         terms = self.method.terms(student, teacher, labels, self.situation.growth)
         if not self.names:
             check_terms(self.method, terms)
@@ -89,33 +88,15 @@ class Step:
             check_gradient(self.method, terms, total)
             say_unmatched(self.method, self.weights, terms, self.situation.growth)
         self.optimiser.zero_grad()
-        (total if share is None else share.weight * total).backward()  # type: ignore[no-untyped-call]
+        (total if share.weight == 1 else share.weight * total).backward()  # type: ignore[no-untyped-call]
         values = torch.stack([total.detach(), *(term.detach() for term in terms.values())])
-        if share is not None:
-            values = self._add_up(values, share)
+        trained = [parameter for group in self.optimiser.param_groups for parameter in group["params"]]
+        values = self._reduction.add_up(values, share.weight, trained, moving_statistics(self.model))
         if self.stage.clamp is not None:
-            trained = [parameter for group in self.optimiser.param_groups for parameter in group["params"]]
             nn.utils.clip_grad_value_(trained, self.stage.clamp)
         self.optimiser.step()
         self.names = ("loss", *terms)
         return values
-
-    @torch.no_grad()
-    def _add_up(self, values: Tensor, share: Share) -> Tensor:
-        """Gradients, and means of values and of moving statistics, over all ranks; the values are returned."""
-        assert self._world is not None
-        trained = [each for group in self.optimiser.param_groups for each in group["params"] if each.grad is not None]
-        statistics = moving_statistics(self.model)
-        weighed = torch._foreach_mul([values, *statistics], share.weight)
-        parts: Sequence[Tensor] = [*weighed, *(each.grad for each in trained)]
-        if self._reduction is None or not self._reduction.fits(parts):
-            self._reduction = Reduction(self._world, parts)
-        summed = self._reduction.sum(parts)
-        if statistics:
-            torch._foreach_copy_(statistics, summed[1 : len(weighed)])
-        for parameter, gradient in zip(trained, summed[len(weighed) :], strict=True):
-            parameter.grad = gradient
-        return summed[0].clone()
 
     def drawn_from(self, feed: Feed) -> frozenset[str]:
         """Which global generators student and teacher draw from, where they are networks of one's own."""
@@ -174,17 +155,16 @@ class EagerRunner:
         """Run the steps from `first` on, yielding after each."""
         world, crops = self._step.situation.backend.world, draws.crops(self._feed.shape[1:])
         draws, left = draws.to(self._feed.device), self._bounds[first:]
-        own = left if world is None else [world.part_of(start, stop)[:2] for start, stop in left]
-        batches = self._feed.batches(order, own, crops)
-        for whole, (start, stop), (pixels, labels) in zip(left, own, batches, strict=True):
-            share = None if world is None else self._share(world, order, whole)
-            with seeding(self._drawn, noise + start, self._feed.device):
-                values = self._step(pixels, labels, draws.batch(start, stop), share)
+        parts = [world.part_of(*bounds) for bounds in left]
+        batches = self._feed.batches(order, [(part.start, part.stop) for part in parts], crops)
+        for whole, part, (pixels, labels) in zip(left, parts, batches, strict=True):
+            share = Share(labels if part[:2] == whole else self._labels_of(order[slice(*whole)]), part.weight)
+            with seeding(self._drawn, noise + part.start, self._feed.device):
+                values = self._step(pixels, labels, draws.batch(part.start, part.stop), share)
             yield values[None]
 
-    def _share(self, world: World, order: Tensor, batch: tuple[int, int]) -> Share:
-        picks = order[slice(*batch)].to(self._feed.device)
-        return Share(self._feed.labels.index_select(0, picks), world.part_of(*batch).weight)
+    def _labels_of(self, picks: Tensor) -> Tensor:
+        return self._feed.labels.index_select(0, picks.to(self._feed.device))
 
 
 def drawn_in_training(situation: Situation, model: Model, teacher: Model | None, feed: Feed) -> frozenset[str]:

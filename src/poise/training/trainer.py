@@ -176,8 +176,8 @@ class Trainer:
 
     def _equalise(self) -> None:
         """On several ranks, begin and end a stage with the first one's values: what it computed counts."""
-        if (world := self.situation.backend.world) is not None:
-            world.equalise_(value for model in self.students.values() for value in model.changing().values())
+        values = (value for model in self.students.values() for value in model.changing().values())
+        self.situation.backend.world.equalise_(values)
 
     def _make_student(self, name: str) -> None:
         """A student of a later stage, made by the method; a module from an earlier training takes over its values."""
@@ -238,9 +238,7 @@ class Trainer:
                 if stage.at_random
                 else herded_picks(self.feed, self.model, self.situation.evaluator)
             )
-            if self.situation.backend.world is not None:
-                picks = self.situation.backend.broadcast(picks.cpu()).to(picks.device)
-            self._picks = picks
+            self._picks = self.situation.backend.broadcast(picks.cpu()).to(picks.device)
         return self.feed.select(self._picks)
 
     def _address(self, stage: Stage) -> tuple[int | str, ...]:

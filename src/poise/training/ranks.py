@@ -1,8 +1,9 @@
-"""The world: several processes (*ranks*) that train one model, each on its part of every batch.
+"""The world: the processes (*ranks*) that train one model, each on its part of every batch. Usually there is one.
 
 Every rank runs the same program on the same draws. What they exchange are sums over the batch (in the step), features
 (each rank computes some), and what only the first rank knows. Weights and statistics are equal on all ranks after every
-step, so any of them could write a checkpoint; rank 0 does. One process has no world, and nothing here is run.
+step, so any of them could write a checkpoint; rank 0 does. A world of one process exchanges nothing: every sum is its
+own, and every value is what it was.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._C._distributed_c10d import PrefixStore, Store
+from torch._C._distributed_c10d import HashStore, PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from poise.errors import RankLost, RunFailed, UserError
@@ -52,17 +53,22 @@ class Share:
 
 
 class World:
-    """All ranks, seen from one of them.
+    """All ranks, seen from one of them. Made without arguments, it is this process alone.
 
     Attributes:
         rank: which one this is; rank 0 writes and says what there is to say.
         size: how many there are.
         local_rank: which one this is on its machine: the GPU with that number is its own.
+        joined: whether torchrun started this process, perhaps as the only one.
+        store: where ranks leave notes, also when they can exchange nothing any more.
     """
 
-    def __init__(self, rank: int, size: int, local_rank: int, local_size: int, store: Store) -> None:
+    def __init__(
+        self, rank: int = 0, size: int = 1, local_rank: int = 0, local_size: int = 1, store: Store | None = None
+    ) -> None:
         self.rank, self.size, self.local_rank, self._local_size = rank, size, local_rank, local_size
-        self.store = store  # where ranks leave notes, also when they can exchange nothing any more
+        self.joined = store is not None
+        self.store: Store = HashStore() if store is None else store
 
     def __deepcopy__(self, memo: object) -> World:
         return self  # it belongs to the process
@@ -74,6 +80,8 @@ class World:
 
     def device(self, word: str) -> str:
         """The device of this rank, for what a user calls the device of the run."""
+        if not self.joined:
+            return word
         found = torch.cuda.device_count()
         if word == "auto":
             word = "cuda" if found else "cpu"
@@ -101,13 +109,10 @@ class World:
 
     # What is exchanged ------------------------------------------------------------------------------------------
 
-    def sum_(self, values: Tensor) -> None:
-        """Add up these values over all ranks, in place; all of them hold the same bytes afterwards."""
-        with _exchanging():
-            dist.all_reduce(values)
-
     def equalise_(self, values: Iterable[Tensor]) -> None:
         """Take over rank 0's values, in place."""
+        if not self.joined:
+            return
         tensors = [each for each in values if each.numel()]
         for kind in dict.fromkeys((each.dtype, each.device) for each in tensors):
             group = [each for each in tensors if (each.dtype, each.device) == kind]
@@ -127,12 +132,14 @@ class World:
     def complete_(self, rows: Tensor, bounds: Sequence[tuple[int, int]]) -> None:
         """Fill in the rows that other ranks computed; `bounds` says from where to where each rank did."""
         for rank, (start, stop) in enumerate(bounds):
-            if start < stop:
+            if self.joined and start < stop:
                 with _exchanging():
                     dist.broadcast(rows[start:stop], rank)
 
     def broadcast(self, make: Callable[[], T]) -> T:
         """What rank 0 makes; the others make nothing and are handed it."""
+        if not self.joined:
+            return make()
         found: list[Any] = [make() if self.leads else None]
         with _exchanging():
             dist.broadcast_object_list(found, 0, device=torch.device("cpu"))
@@ -141,6 +148,8 @@ class World:
 
     def all_gather(self, value: T) -> list[T]:
         """The values of all ranks, in their order."""
+        if not self.joined:
+            return [value]
         found: list[Any] = [None] * self.size
         with _exchanging():
             dist.all_gather_object(found, value)
@@ -148,6 +157,8 @@ class World:
 
     def largest(self, value: int) -> int:
         """The largest of the values of all ranks."""
+        if not self.joined:
+            return value
         held = torch.tensor(value, dtype=torch.int64, device="cpu")
         with _exchanging():
             dist.all_reduce(held, dist.ReduceOp.MAX)
@@ -170,6 +181,8 @@ class World:
 
     def refuse_unequal(self, values: Mapping[str, Tensor]) -> None:
         """End where a rank holds other values than rank 0: what they compute from now on would mean nothing."""
+        if not self.joined:
+            return
         own = {name: _digest(value) for name, value in values.items()}
         first = self.broadcast(lambda: own)
         other = next((name for name, found in first.items() if own.get(name) != found), None)
@@ -186,33 +199,55 @@ def _digest(value: Tensor) -> str:
 
 
 class Reduction:
-    """Sums of many tensors over all ranks at once: one message for each number format."""
+    """What a step adds up over all ranks after its backward pass: one message for each number format.
 
-    def __init__(self, world: World, like: Sequence[Tensor]) -> None:
-        self._world, self._kind = world, _kinds(like)
-        kinds = dict.fromkeys(each.dtype for each in like)
-        sizes = {dtype: sum(each.numel() for each in like if each.dtype is dtype) for dtype in kinds}
+    It keeps the memory for that, whose address captured steps hold.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._kinds: list[tuple[torch.dtype, torch.Size]] = []
+        self._flat: dict[torch.dtype, Tensor] = {}
+        self._views: list[Tensor] = []
+
+    @torch.no_grad()
+    def add_up(self, values: Tensor, weight: float, trained: Sequence[Tensor], statistics: Sequence[Tensor]) -> Tensor:
+        """Turn what a part of a batch gave into what all of it gives; returns the step's values.
+
+        Gradients of the trained parameters become their sums. Values, and moving statistics in place, become means over
+        ranks, each with the weight of its part.
+        """
+        if not self._world.joined:
+            return values
+        graded = [each for each in trained if each.grad is not None]
+        weighed = torch._foreach_mul([values, *statistics], weight)
+        summed = self.sum([*weighed, *(each.grad for each in graded if each.grad is not None)])
+        if statistics:
+            torch._foreach_copy_(list(statistics), summed[1 : len(weighed)])
+        for parameter, gradient in zip(graded, summed[len(weighed) :], strict=True):
+            parameter.grad = gradient
+        return summed[0].clone()
+
+    def sum(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """The sums, in memory that the next call uses again."""
+        if self._kinds != [(each.dtype, each.shape) for each in tensors]:
+            self._prepare(tensors)
+        torch._foreach_copy_(self._views, list(tensors))
+        for flat in self._flat.values():
+            with _exchanging():
+                dist.all_reduce(flat)
+        return self._views
+
+    def _prepare(self, like: Sequence[Tensor]) -> None:
+        self._kinds = [(each.dtype, each.shape) for each in like]
+        formats = dict.fromkeys(each.dtype for each in like)
+        sizes = {dtype: sum(each.numel() for each in like if each.dtype is dtype) for dtype in formats}
         self._flat = {dtype: torch.empty(size, dtype=dtype, device=like[0].device) for dtype, size in sizes.items()}
-        self._views, used = list[Tensor](), dict.fromkeys(kinds, 0)
+        self._views, used = [], dict.fromkeys(formats, 0)
         for each in like:
             strides = torch.empty_like(each).stride()  # dense, in the order in which the tensor lies
             self._views.append(self._flat[each.dtype].as_strided(each.shape, strides, used[each.dtype]))
             used[each.dtype] += each.numel()
-
-    def fits(self, tensors: Sequence[Tensor]) -> bool:
-        """Whether it is made for tensors like these."""
-        return self._kind == _kinds(tensors)
-
-    def sum(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """The sums, in memory that the next call uses again."""
-        torch._foreach_copy_(self._views, list(tensors))
-        for flat in self._flat.values():
-            self._world.sum_(flat)
-        return self._views
-
-
-def _kinds(tensors: Sequence[Tensor]) -> list[tuple[torch.dtype, torch.Size]]:
-    return [(each.dtype, each.shape) for each in tensors]
 
 
 @contextmanager
@@ -227,7 +262,8 @@ def _exchanging() -> Iterator[None]:
         raise RankLost("another rank has ended; the same command goes on from the last checkpoint") from error
 
 
-_joined: list[World] = []  # at most one: it belongs to the process, as torch's own group does
+ALONE: Final = World()
+joined_worlds: list[World] = []  # at most one: it belongs to the process, as torch's own group does
 
 
 def join_world() -> World:
@@ -243,20 +279,20 @@ def join_world() -> World:
     )
     here = {name: int(os.environ.get(name, default)) for name, default in _LOCAL.items()}
     notes = PrefixStore("notes", store)
-    _joined[:] = [World(rank, size, here["LOCAL_RANK"], here["LOCAL_WORLD_SIZE"], notes)]
-    return _joined[0]
+    joined_worlds[:] = [World(rank, size, here["LOCAL_RANK"], here["LOCAL_WORLD_SIZE"], notes)]
+    return joined_worlds[0]
 
 
 _LOCAL: Final = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}  # what torchrun sets, and what one process would be
 
 
-def current_world() -> World | None:
-    """The world that this process has joined, if any."""
-    return _joined[0] if _joined else None
+def current_world() -> World:
+    """The world that this process has joined, or that of this process alone."""
+    return joined_worlds[0] if joined_worlds else ALONE
 
 
 def leave_world() -> None:
     """Be one process again; the others notice it in their next exchange."""
-    _joined.clear()
+    joined_worlds.clear()
     if dist.is_initialized():
         dist.destroy_process_group()
