@@ -316,7 +316,8 @@ class Run:
             self._leave()
 
     def _leave(self) -> NoReturn:
-        how = f"continue with 'poise resume {self.folder.path}'" if not self.world.joined else "the same command goes on"
+        alone = f"continue with 'poise resume {self.folder.path}'"
+        how = "the same command goes on" if self.world.joined else alone
         raise self.stop.interruption(f"interrupted; {how}")
 
     def _refuse_other_runner(self) -> None:
