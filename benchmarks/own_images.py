@@ -1,6 +1,6 @@
 """Own images, right out of the box: `Learner()` on small real image sets against a well-trained plain PyTorch loop.
 
-The loop replays old images, with the network, batch, epochs, rates, augmentation and adjustment for class counts that
+The loop replays old images in a small CNN, with the batch, epochs, rates, augmentation and adjustment for class counts that
 `Learner(policy="fixed")` uses; `loop-long` has the default's epochs, which are twice as many.
 
     POISE_DATA=FOLDER python benchmarks/own_images.py --out FILE.jsonl [--set showing] [--jobs 2] [--seeds 1]
@@ -199,23 +199,19 @@ BATCH: Final = 32
 
 
 class SmallNet(nn.Module):
-    """The small ResNet that poise chooses for such images, in plain PyTorch, with a linear layer that can grow."""
+    """Three convolutions with batch norm and pooling, the mean over places, and a linear layer that can grow."""
 
-    def __init__(self, channels: int, widths: tuple[int, int, int]) -> None:
+    def __init__(self, channels: int) -> None:
         super().__init__()
-        self.stem = nn.Sequential(
-            nn.Conv2d(channels, widths[0], 3, padding=1, bias=False), nn.BatchNorm2d(widths[0]), nn.ReLU()
-        )
-        before = (widths[0], *widths[:-1])
-        self.blocks = nn.Sequential(
-            *(Block(i, o, 1 + (number > 0)) for number, (i, o) in enumerate(zip(before, widths, strict=True)))
-        )
-        self.width = widths[-1]
+        layers: list[nn.Module] = []
+        for width_in, width in ((channels, 32), (32, 64), (64, 128)):
+            layers += [nn.Conv2d(width_in, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU(), nn.MaxPool2d(2)]
+        self.features = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
         self.head: nn.Linear | None = None
 
     def grow(self, classes: int) -> None:
         """Add rows for more classes."""
-        head = nn.Linear(self.width, classes)
+        head = nn.Linear(128, classes)
         if self.head is not None:
             head.weight.data[: self.head.out_features] = self.head.weight.data
             head.bias.data[: self.head.out_features] = self.head.bias.data
@@ -224,29 +220,8 @@ class SmallNet(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """The logits."""
         assert self.head is not None
-        logits: Tensor = self.head(self.blocks(self.stem(images)).mean(dim=(2, 3)))
+        logits: Tensor = self.head(self.features(images))
         return logits
-
-
-class Block(nn.Module):
-    """Two convolutions beside a shortcut."""
-
-    def __init__(self, width_in: int, width: int, stride: int) -> None:
-        super().__init__()
-        self.path = nn.Sequential(
-            nn.Conv2d(width_in, width, 3, stride, 1, bias=False),
-            nn.BatchNorm2d(width),
-            nn.ReLU(),
-            nn.Conv2d(width, width, 3, 1, 1, bias=False),
-            nn.BatchNorm2d(width),
-        )
-        self.shortcut: nn.Module = nn.Identity()
-        if stride > 1 or width != width_in:
-            self.shortcut = nn.Sequential(nn.Conv2d(width_in, width, 1, stride, bias=False), nn.BatchNorm2d(width))
-
-    def forward(self, images: Tensor) -> Tensor:
-        """ReLU of the sum."""
-        return torch.relu(self.path(images) + self.shortcut(images))
 
 
 def to_floats(images: Any) -> Tensor:  # noqa: ANN401 - an array or a list of files
@@ -315,7 +290,7 @@ def run_loop(
     torch.manual_seed(seed)
     first = to_floats(phases[0][0])
     tiny = first.shape[-1] <= 12
-    net = SmallNet(first.shape[1], (32, 64, 128) if tiny and len(first) >= 200 else (16, 32, 64))
+    net = SmallNet(first.shape[1])
     kept: list[tuple[Tensor, Tensor]] = []
     for number, (images, plain) in enumerate(phases):
         new, labels = first if number == 0 else to_floats(images), torch.tensor(plain)
