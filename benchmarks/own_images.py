@@ -7,8 +7,8 @@ The loop replays old images in a small CNN, with the batch, epochs, rates, augme
     python benchmarks/own_images.py --table FILE.jsonl
 
 FOLDER holds `cifar-100-python` and `tiny-imagenet-100`, and for `--photos` the folders `birds` and `leaves`. The
-*choosing* tasks are for choosing defaults: their exams are training images that were set aside. The *showing* tasks have
-other classes and are examined on test images; nothing is chosen by them. Every entry of a task is trained in a process
+*choosing* tasks are for choosing defaults: their exams are training images that were set aside. The *showing* tasks
+have other classes and test images; nothing is chosen by them. Every entry of a task is trained in a process
 of its own with one thread. CPU seconds are those of learning and predicting; importing and reading the data set are not
 counted. The memory is the peak of the process.
 """

@@ -57,22 +57,6 @@ def test_draws_are_addressed_by_task_and_seed() -> None:
     assert not np.array_equal(one[0][0], other[0][0])
 
 
-def test_the_tasks_are_those_that_were_committed() -> None:
-    showing = {task.name: (task.data, task.groups, task.images, task.memory) for task in suite.TASKS if task.showing}
-    assert showing == {
-        "few": ("cifar", (4, 3, 3), 20, 5),
-        "middle": ("cifar", (2, 2, 2, 2, 2), 100, 20),
-        "many": ("cifar", (2, 2, 2), 500, 20),
-        "grey": ("cifar", (2, 1, 1, 1, 1, 1, 1, 1), 100, 20),
-        "tail": ("cifar", (6, 3, 3), (300, 10), 20),
-        "uneven": ("cifar", (5, 1, 4, 2), 100, 20),
-        "few photos": ("tiny", (5, 5), 20, 5),
-        "photos": ("tiny", (2, 2, 2), 100, 20),
-        "text": ("digits", (4, 3, 3), 100, 20),
-        "few text": ("digits", (2, 2, 2, 2, 2), 20, 5),
-    }
-
-
 def test_words_are_compared_with_the_loop_of_the_same_seed() -> None:
     def row(task: str, seed: int, words: Any, fc: float, ncm: float) -> dict[str, Any]:
         return {"task": task, "seed": seed, "learner": words, "accuracy_fc": fc, "accuracy_ncm": ncm}
