@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from poise.policies import PRESETS, UNTUNED, WRAPPER_OPTIONS
-from poise.recipes import saved_memory, saved_options
+from poise.policies import PRESETS, WRAPPER_OPTIONS
+from poise.settings import tagged
 
 #: What is run: the resolved recipe, and what the data were.
 RECIPE: Final = "recipe.json"
@@ -37,30 +37,15 @@ FULL: Final = "full"
 #: In `recipe.json`, what the phase 0 that a run started from is recognised by.
 START_FINGERPRINT: Final = "start_fingerprint"
 #: Recipe keys that say how phase 0 is trained.
-PHASE_0_KEYS: Final = (
-    *("method", "options", "net", "image_size", "images", "images_per_class", "augmentation", "epochs", "batch"),
-    *("momentum", "weight_decay", "optimiser", "decay", "warmup", "milestones", "first_lr"),
-)
-
+PHASE_0_KEYS: Final = tagged("phase 0")
 #: Recipe keys that do not say what was compared: chance, and where it was computed.
-CHANCE_KEYS: Final = ("seed", "start", "device", "precision", "deterministic")
+CHANCE_KEYS: Final = tagged("chance")
 #: Recipe keys that say how classes arrive.
-STREAM_KEYS: Final = ("setting", "phases", "groups")
+STREAM_KEYS: Final = tagged("stream")
 #: Recipe keys that say how actions are chosen.
-POLICY_KEYS: Final = ("policy", "policy_options", "space", "tune", "trials")
-#: Recipe keys that poise 0.1.0 did not have, with what it did.
-LATER_KEYS: Final = {"optimiser": "sgd", "decay": "steps", "warmup": 0.0}
-#: Recipe keys that two runs share when nothing but their actions differs.
-TRAINING_KEYS: Final = (
-    *("data", "images_per_class", "augmentation", "method"),
-    *STREAM_KEYS,
-    *("order", "memory", "epochs", "exam", "seed"),
-)
+POLICY_KEYS: Final = tagged("policy")
 #: What a result repeats of its recipe.
-RESULT_KEYS: Final = (
-    *("data", "images_per_class", "augmentation", "method", "options", "policy", "setting", "phases", "order"),
-    *("memory", "epochs", "exam", "seed"),
-)
+RESULT_KEYS: Final = tagged("result")
 #: The parts of a result's `seconds`.
 SECONDS: Final = ("train", "policy", "evaluate", "total")
 #: Of the total, what was spent until the exam of phase 0; results of before it was counted do not have it.
@@ -81,35 +66,6 @@ def method_name(keys: Mapping[str, Any]) -> str:
     memory = keys.get("memory")
     rule = memory.get("rule") if isinstance(memory, Mapping) else None
     return f"{keys['method']}+{rule}" if rule == "rmm" else str(keys["method"])
-
-
-def saved_recipe(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """A recipe that was saved, its keys as they are meant today.
-
-    Options of a policy that tunes nothing are gone, and those of a method that got another default are there. So are
-    keys that came later, unless only a part of the recipe is known.
-
-    >>> saved_recipe({"method": "lucir", "batch": 128})
-    {'optimiser': 'sgd', 'decay': 'steps', 'warmup': 0.0, 'method': 'lucir', 'batch': 128}
-    """
-    memory = recipe.get("memory")
-    later: Mapping[str, Any] = LATER_KEYS if is_whole(recipe) else {}
-    unused: dict[str, Any] = (
-        {"policy_options": {}} if recipe.get("policy") == UNTUNED and recipe.get("policy_options") else {}
-    )
-    kept = {"memory": saved_memory(memory)} if isinstance(memory, Mapping) else {}
-    options = recipe.get("options")
-    if (options is None or isinstance(options, Mapping)) and (meant := saved_options(recipe.get("method"), options)):
-        kept["options"] = meant
-    trials = recipe.get("trials")
-    first = isinstance(trials, Mapping) and "even" not in trials  # the first `online`, an option since removed
-    named = {key: "online-1" for key in ("policy", "space") if first and recipe.get(key) == "online"}
-    return {**later, **recipe, **named, **unused, **kept}
-
-
-def is_whole(recipe: Mapping[str, Any]) -> bool:
-    """Whether all of a recipe is known, and not only what a result repeats of it."""
-    return "batch" in recipe
 
 
 def recipe_of_result(result: Mapping[str, Any]) -> dict[str, Any]:

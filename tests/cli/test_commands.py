@@ -20,7 +20,7 @@ import typer
 from poise import Learner, __version__, files
 from poise.cli.app import app
 from poise.learner import Settings
-from poise.recipes.keys import KEYS
+from poise.settings import KEYS
 from poise.runfolder import JOURNAL
 
 from .samples import TINY, Command, Done, pictures

@@ -29,9 +29,8 @@ from poise.learner import Settings, defaults
 from poise.methods import METHODS, make_method
 from poise.policies import MOST_TRIALS
 from poise.policies.catalog import MOST_MODELLED
-from poise.recipes.keys import KEYS
 from poise.runs import Recipe, load_recipe, make_recipe
-from poise.runs.recipe import MemoryKeys, TrialKeys
+from poise.settings import KEYS, MemoryKeys, TrialSettings
 from poise.runs.sweep_file import MOST_CELLS
 from poise.spaces import MOST_ACTIONS
 from poise.tuning import DEFAULT_POLICY, tuner_kind, tuner_names
@@ -283,14 +282,14 @@ def flat_keys(result: dict[str, Any]) -> Iterator[str]:
 def test_every_key_of_a_recipe_is_documented_with_its_default() -> None:
     rows = {row[0].strip("`"): row[-1].strip("`") for row in table(section("recipes.md", "Keys"))}
     nested = {f"memory.{name}" for name in MemoryKeys.model_fields}
-    nested |= {f"trials.{name}" for name in TrialKeys.model_fields}
+    nested |= {f"trials.{name}" for name in TrialSettings.model_fields}
     assert [name for name in rows if name not in nested] == list(Recipe.model_fields)
     assert nested <= set(rows)
     empty = make_recipe({})
     defaults = {name: getattr(empty, name) for name in Recipe.model_fields}
     budget = empty.memory.budget()
     defaults["memory"], defaults["trials"] = {"per_class": budget.per_class}, {}
-    defaults |= {f"trials.{name}": getattr(empty.trials, name) for name in TrialKeys.model_fields}
+    defaults |= {f"trials.{name}": getattr(empty.trials, name) for name in TrialSettings.model_fields}
     defaults |= {f"memory.{name}": getattr(budget, name) for name in MemoryKeys.model_fields}
     listed = {key.name: key.default for key in KEYS}  # by `poise recipes --keys`
     for written in (rows, listed):

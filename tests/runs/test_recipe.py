@@ -16,8 +16,8 @@ from poise.data import Budget
 from poise.errors import UserError
 from poise.methods import METHODS, Growth
 from poise.recipes import recipe_names, recipe_text
-from poise.recipes.keys import KEYS
 from poise.runs import Recipe, load_recipe, make_recipe
+from poise.settings import KEYS
 from poise.tuning import tuner_names
 
 #: The recipes for data of ImageNet's line.

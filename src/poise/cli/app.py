@@ -19,7 +19,7 @@ import typer
 from poise import __version__, files
 from poise.cli import INTERRUPTED, lists, models, packs, ranks, reports, runs, studies
 from poise.errors import PoiseError, RankLost, UserError, shown
-from poise.recipes.keys import KEYS
+from poise.settings import KEYS
 from poise.words import printable
 
 #: What Typer raises for a wrong command line; newer versions bundle their own click.

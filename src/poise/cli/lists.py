@@ -11,7 +11,7 @@ from poise.cli.words import path_option, say, show
 from poise.data.sources.registry import forget, listing
 from poise.errors import check_plain
 from poise.recipes import parse_toml, recipe_names, recipe_text
-from poise.recipes.keys import KEYS, refuse_unknown_keys, said_by
+from poise.settings import KEYS, flat_keys, refuse_unknown
 from poise.words import toml_value
 
 _WIDEST: Final = 32  # characters of a column; a longer value moves the rest of its line
@@ -40,9 +40,10 @@ def _keys_table(name: str | None) -> str:
     values = {} if name is None else parse_toml(recipe_text(name), name)
     for word, value in values.items():
         check_plain(word, value)
-    refuse_unknown_keys(values)
+    refuse_unknown(values)
+    flat = {**values, **dict(flat_keys(values))}
     for key in KEYS:
-        said = said_by(values, key.name)
+        said = flat.get(key.name)
         own = [] if name is None else ["" if said is None else toml_value(said)]
         rows.append((key.name, key.kind, key.default, *own, key.meaning))
     widths = [min(max(len(row[place]) for row in rows), _WIDEST) for place in range(len(rows[0]) - 1)]

@@ -10,7 +10,7 @@ import typer
 
 from poise.errors import UserError
 from poise.files import expand_user, naming
-from poise.recipes.keys import LIST_KEYS
+from poise.settings import LIST_KEYS
 from poise.words import one_line, printable
 
 

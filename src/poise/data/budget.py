@@ -33,9 +33,8 @@ arrival, and discarded images are still used to imprint new rows and to choose e
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Final, NamedTuple
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 import numpy as np
 import torch
@@ -43,13 +42,9 @@ from torch import Tensor
 
 from poise.data.images import ImageSet, all_but
 from poise.data.memory import Memory
-from poise.errors import UserError, check_flag, check_number, check_whole, plain_number, shown, suggestion
-from poise.recipes import saved_memory
+from poise.errors import UserError
+from poise.settings import ALL_IMAGES, MemoryKeys
 
-#: The rule that keeps all images, and the short word for the budget that has it.
-ALL_IMAGES: Final = "all"
-RULES: Final = ("plain", "rmm", ALL_IMAGES)
-AFTER_PHASE_0: Final = ("rmm", "plain")
 UNLIMITED: Final = 2**40  # images of each class: more than there are
 ALLOCATION: Final = 0.5  # unless given
 
@@ -62,84 +57,19 @@ class Stored(NamedTuple):
     unstored: ImageSet
 
 
-@dataclass(frozen=True)
-class Budget:
+class Budget(MemoryKeys):
     """How much may be kept, per class or in total, and by which rule.
 
     `reserve` images of each class belong to that budget. They are chosen at random and never trained on: they
     serve to judge, not to learn.
 
-    Attributes:
-        rule: `plain`, `rmm` or `all` (see above).
-        allocation: RMM's ρ: one number, or one for each phase from phase 0 on, the last of which stays in force.
-        knows_increment: RMM's released rule, which is told how many images come next.
-        after_phase_0: the rule for what is kept after phase 0, where `rule` is `rmm`: `rmm` (unless given) or `plain`.
+    What its keys mean is said above and, of each, by `poise recipes --keys` (`memory.…`).
     """
-
-    per_class: int | None = 20
-    total: int | None = None
-    reserve: int = 0
-    rule: str = "plain"
-    allocation: float | tuple[float, ...] | None = None
-    knows_increment: bool = False
-    after_phase_0: str | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("per_class", "total", "reserve", "allocation"):
-            object.__setattr__(self, name, plain_number(getattr(self, name)))
-        if isinstance(self.allocation, list | tuple):  # a list, as read from a file
-            object.__setattr__(self, "allocation", tuple(map(plain_number, self.allocation)))
-        if self.keeps_all:
-            self._check_nothing_else()
-            return
-        if (self.per_class is None) == (self.total is None):
-            raise UserError("memory is either per_class or total, not both and not neither")
-        if self.per_class is not None:
-            check_whole("memory.per_class", self.per_class, 0)
-        else:
-            check_whole("memory.total", self.total, 1)
-        check_whole("memory.reserve", self.reserve, 0)
-        if self.per_class is not None and self.reserve >= max(self.per_class, 1):
-            raise UserError(f"memory.reserve={self.reserve} must be below memory.per_class")
-        self._check_rule()
-
-    def _check_nothing_else(self) -> None:
-        given = (self.per_class, self.total, self.allocation, self.after_phase_0)
-        if any(value is not None for value in given) or self.reserve or self.knows_increment:
-            raise UserError("memory=all keeps every image; leave the other keys of memory out")
-
-    def _check_rule(self) -> None:
-        if self.rule not in RULES:
-            raise UserError(f"memory.rule={shown(self.rule)}; {suggestion(self.rule, RULES)}")
-        check_flag("memory.knows_increment", self.knows_increment)
-        if self.rule == "rmm" and not self.keeps_images:
-            raise UserError("memory.rule=rmm shares out kept images, and memory=0 keeps none; leave the rule out")
-        if self.rule == "plain":
-            for name in ("allocation", "knows_increment", "after_phase_0"):
-                if getattr(self, name) not in (None, False):
-                    raise UserError(f"memory.{name} goes with memory.rule=rmm; set that too")
-            return
-        self._check_after_phase_0()
-        if self.allocation == ():
-            raise UserError("memory.allocation is an empty list; give a number for each phase, or one for all")
-        for each in self._allocations:
-            check_number("memory.allocation", each)
-            if each > 1:
-                raise UserError(f"memory.allocation={each} must be a share between 0 and 1")
-
-    def _check_after_phase_0(self) -> None:
-        if self.after_phase_0 is None:
-            object.__setattr__(self, "after_phase_0", "rmm")
-        if self.after_phase_0 not in AFTER_PHASE_0:
-            found = suggestion(str(self.after_phase_0), AFTER_PHASE_0)
-            raise UserError(f"memory.after_phase_0={self.after_phase_0!r}; {found}")
-        if self.after_phase_0 == "plain" and self.knows_increment:
-            raise UserError("memory.knows_increment keeps exemplars for phase 1; leave memory.after_phase_0 out")
 
     @classmethod
     def of(cls, size: int | str) -> Budget:
         """So many images of each class, or all of them."""
-        return cls(per_class=None, rule=ALL_IMAGES) if size == ALL_IMAGES else cls(per_class=size)  # type: ignore[arg-type]
+        return cls(rule=ALL_IMAGES) if size == ALL_IMAGES else cls(per_class=size)
 
     @property
     def _allocations(self) -> tuple[float, ...]:
@@ -193,17 +123,8 @@ class Budget:
         if self.knows_increment or self.rule != "rmm":
             return self
         if self.rho(0) == 0:
-            return replace(self, rule="plain", allocation=None, after_phase_0=None)
-        return replace(self, allocation=self.rho(0))
-
-    @classmethod
-    def restored(cls, saved: Mapping[str, Any]) -> Budget:
-        """The budget that `as_json` turned into plain values."""
-        return cls(**saved_memory(saved))
-
-    def as_json(self) -> dict[str, Any]:
-        """Plain values; the rule after phase 0 only where there is one."""
-        return {name: value for name, value in asdict(self).items() if (name, value) != ("after_phase_0", None)}
+            return self.replace(rule="plain", allocation=None, after_phase_0=None)
+        return self.replace(allocation=self.rho(0))
 
     # What is stored ---------------------------------------------------------------------------------------------
 

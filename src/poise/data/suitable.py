@@ -9,12 +9,6 @@ from poise.data.augment import Augmentation
 from poise.errors import UserError
 from poise.ram import free_memory
 
-#: The smallest side of an image that the backbones can take: they halve it twice.
-LEAST_SIZE: Final = 8
-#: The largest side: images are kept in memory, decoded.
-LARGEST_SIZE: Final = 4096
-
-
 #: For at most so many images a small network is chosen.
 FEW_IMAGES: Final = 20_000
 #: Up to this side an image counts as tiny, such as a digit of 8 pixels.

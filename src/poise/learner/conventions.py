@@ -11,7 +11,6 @@ import io
 import logging
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, fields
 from typing import Any, Final, Self
 
 import torch
@@ -24,8 +23,9 @@ from poise.learner.defaults import warn_of_short_phase
 from poise.learner.given import checked_callbacks, with_names_of_sklearn
 from poise.learner.phase import Surroundings
 from poise.learner.saving import Saving
-from poise.learner.settings import Settings, copy_plain
+from poise.learner.settings import Settings
 from poise.learner.state import LearnerState
+from poise.settings import plain_copy
 from poise.training import Event, PhaseDone, undisturbed
 
 log = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ class Conventions(Saving):
         """Keep the parameters as given."""
         self._given = {name: values[name] for name in self._defaults() if name in values}
         self._made_of = dict(self._given)
-        self._copied = {name: copy_plain(self._given[name]) for name in CHANGEABLE if name in self._given}
+        self._copied = {name: plain_copy(self._given[name]) for name in CHANGEABLE if name in self._given}
 
     @classmethod
     def _defaults(cls) -> dict[str, Any]:
@@ -225,11 +225,9 @@ def _parameters_of(settings: Settings, around: Surroundings, preprocessing: Prep
 
     Phases that are paced by their images have no length of their own: it is left open again.
     """
-    plain = {each.name: getattr(settings, each.name) for each in fields(settings) if each.name != "schedule"}
-    paced = {"epochs": None} if settings.schedule.images is not None else {}
+    paced = {"epochs": None} if settings.images is not None else {}
     return {
-        **copy_plain(plain),
-        **asdict(settings.schedule),
+        **plain_copy(dict(settings)),
         **paced,
         "net": settings.net if around.net is None else around.net,
         "device": str(around.backend.device),

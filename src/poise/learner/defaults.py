@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Collection, Generator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -101,7 +100,7 @@ def suit(settings: Settings, images: ImageSet, around: Surroundings) -> Settings
     net = settings.net or (None if around.net is not None else suitable_net(side, count))
     schedule = settings.schedule
     if count > FEW_IMAGES and schedule.optimiser != "adamw":
-        return replace(settings, net=net, automatic=())
+        return settings.replace(net=net, automatic=())
     batch = suitable_batch(count) if "batch" in open_keys else schedule.batch
     adamw = schedule.optimiser == "adamw"
     values: dict[str, Any] = {
@@ -110,18 +109,17 @@ def suit(settings: Settings, images: ImageSet, around: Surroundings) -> Settings
         "decay": "cosine",
         "weight_decay": 0.01 if adamw else 5e-4,
     }
-    chosen = replace(schedule, **{name: value for name, value in values.items() if name in open_keys})
+    chosen = {name: value for name, value in values.items() if name in open_keys}
     if "epochs" in open_keys:  # else every phase is as long as the user says
-        chosen = replace(chosen, images=count)
+        chosen["images"] = count
     rate = 1e-3 if adamw else suitable_rate(batch)
     own = settings.made_method.default_action
     action = dict(PLASTIC) if "method" in open_keys else {}
     slow = "backbone_rate" in own and is_given(settings, around)
     action |= {} if slow else {"lr": rate}
     action = {axis: value for axis, value in action.items() if axis in own} | dict(settings.action)
-    found = replace(
-        settings,
-        schedule=chosen,
+    found = settings.replace(
+        **chosen,
         action=action,
         first_lr=settings.first_lr if slow or settings.first_lr is not None else rate,
         net=net,
@@ -138,10 +136,9 @@ def _trying_little(settings: Settings, open_keys: Collection[str]) -> Settings:
     unused = {axis for axis, words in settings.choices.items() if not words}
     space = {axis: tuple(values) for axis, values in scaled.items() if axis in base and axis not in unused}
     options = {"safe": 1.0, **settings.policy_options} if "policy_options" in open_keys else settings.policy_options
-    return replace(
-        settings,
+    return settings.replace(
         space=space if "space" in open_keys and settings.tune is None else settings.space,
-        trials=SMALL_TRIALS.tried_once(environment) if "trials" in open_keys else settings.trials,
+        trials=SMALL_TRIALS.restricted_to(environment) if "trials" in open_keys else settings.trials,
         policy_options=options,
     )
 
@@ -324,13 +321,13 @@ def _too_few_steps(settings: Settings, images: int) -> int:
 
 
 def _warn(settings: Settings, own: Sequence[str], few: str) -> None:
-    values = " and ".join(f"{name}={getattr(settings.schedule, name)}" for name in own)
+    values = " and ".join(f"{name}={getattr(settings, name)}" for name in own)
     verb = "make" if len(own) > 1 else "makes"
     log.warning("%s %s only %s, or use more epochs or a smaller batch", values, verb, few)
 
 
 def _chosen_values(before: Settings, after: Settings, augmentation: Augmentation) -> dict[str, Any]:
     """The keys that were open, with their values now."""
-    values = {**after.as_json(), **vars(after.schedule)}
+    values = after.as_json()
     found = {name: values[name] for name in before.automatic if name in values}
     return {**found, "augmentation": augmentation.as_json()}

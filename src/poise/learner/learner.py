@@ -135,7 +135,7 @@ class Learner(Conventions, Upkeep, Rejecting, Exporting):
         own = net if isinstance(net, nn.Module) else None
         info = net_info(own) if own is not None else named_info(settings.net, settings.seed)
         if info is not None and image_size is None:
-            settings = replace(settings, image_size=info.image_size)
+            settings = settings.replace(image_size=info.image_size)
         around = Surroundings.of(settings, device, net=own, augmentation=augmentation, executor=executor)
         self._make(settings, around, preprocessing)
         self._remember(as_given)

@@ -2,41 +2,19 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
-from numbers import Real
 from typing import Any, Final, Self
 
 from poise.actions import AXES, Action, AxisValue
-from poise.data import ALL_IMAGES, LARGEST_SIZE, LEAST_SIZE, Budget
-from poise.errors import (
-    LARGEST_WHOLE,
-    UserError,
-    check_flag,
-    check_number,
-    check_plain,
-    check_whole,
-    plain_number,
-    shown,
-)
+from poise.data import ALL_IMAGES, Budget
+from poise.errors import UserError, shown
 from poise.methods import Growth, Method, is_registered, make_method
 from poise.nets import absolute_word, check_backbone
-from poise.recipes import FORMER_OPTIONS, saved_options
-from poise.spaces import ActionSpace, Grids, all_grids, check_tuned, make_space, named_space, tuned_space
+from poise.settings import LearnerKeys, MemoryKeys, ScheduleKeys, TrialSettings
+from poise.spaces import ActionSpace, all_grids, check_tuned, make_space, named_space, tuned_space
 from poise.training import Schedule
-from poise.tuning import (
-    DEFAULT_POLICY,
-    ENVIRONMENTS,
-    UNTUNED,
-    Setup,
-    TrialSettings,
-    Tuner,
-    TunerKind,
-    tuner_kind,
-    tuner_names,
-)
+from poise.tuning import DEFAULT_POLICY, UNTUNED, Setup, Tuner, TunerKind, tuner_kind, tuner_names
 
 #: The word of `balance` that adds a training on as many images of old classes as of new ones.
 BALANCED: Final = "finetune"
@@ -46,48 +24,22 @@ AUTOMATIC: Final = (
     *("method", "net", "epochs", "batch", "weight_decay", "decay", "warmup", "momentum", "optimiser"),
     *("action", "first_lr", "space", "trials", "policy_options"),
 )
+#: What `Learner` and `Settings.resolve` take.
+KEYS: Final = frozenset(LearnerKeys.model_fields)
+_KEYS: Final = LearnerKeys.model_fields.items()
 #: Keys for which None means that nothing is said.
-OPTIONAL: Final = frozenset(
-    (
-        *("net", "memory", "action", "first_lr", "policy_options", "space", "tune", "trials", "options", "image_size"),
-        *("milestones", "balance_share", "balance_lr"),
-    )
-)
+OPTIONAL: Final = frozenset(name for name, field in _KEYS if field.default is None or field.default_factory)
 
 
-@dataclass(frozen=True)
-class Settings:
-    """What a learner was made with: plain values, saved with it. `resolve` makes them of what a user gives.
+class Settings(LearnerKeys):
+    """The keys that a learner was made with, resolved: saved with it. `resolve` makes them of what a user gives.
 
     `automatic` names the keys that are left open until the first images arrive (`poise.learner.defaults`).
     """
 
-    method: str = "lucir"
-    options: Mapping[str, float | str] = field(default_factory=dict)
-    net: str | None = None
-    action: Mapping[str, AxisValue] = field(default_factory=dict)
-    first_lr: float | None = None
+    memory: Budget = Budget()
     policy: str = UNTUNED
-    policy_options: Mapping[str, bool | float | str] = field(default_factory=dict)
-    space: str | Grids = "paper"
-    tune: Sequence[str] | None = None
-    trials: TrialSettings = field(default_factory=TrialSettings)
-    memory: Budget = field(default_factory=Budget)
-    schedule: Schedule = field(default_factory=Schedule)
-    image_size: int | None = None
-    precision: str = "auto"
-    deterministic: bool = False
-    seed: int = 0
     automatic: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "automatic", tuple(self.automatic))
-        check_whole("seed", self.seed, 0, LARGEST_WHOLE)
-        check_flag("deterministic", self.deterministic)
-        if self.image_size is not None:
-            check_whole("image_size", self.image_size, LEAST_SIZE, LARGEST_SIZE)
-        if self.first_lr is not None:
-            check_number("first_lr", self.first_lr, positive=True)
 
     @classmethod
     def resolve(cls, *, automatic: bool = False, **given: Any) -> Self:  # noqa: ANN401 - whatever a user gives, checked
@@ -97,31 +49,31 @@ class Settings:
         `automatic`, what is None is left open for the first images.
         """
         left_open = tuple(name for name in AUTOMATIC if automatic and given.get(name) is None)
-        optional = OPTIONAL.union(left_open)
-        for name, value in given.items():
-            check_plain(name, value)
-        for name, example in (("options", "lambda_base"), ("action", "lr"), ("policy_options", "safe")):
-            table = {} if given.get(name) is None else given[name]
-            if not isinstance(table, Mapping) or not all(isinstance(key, str) for key in table):
-                raise UserError(f"{name}={shown(table)} must be a mapping of names, such as {{{example!r}: 1.0}}")
         check_tuned(given.get("tune"))
-        if isinstance(given.get("tune"), set | frozenset):
-            given["tune"] = sorted(given["tune"])  # a file holds lists, and no order but this one is always the same
-        keys = {name: copy_plain(value) for name, value in given.items() if value is not None or name not in optional}
-        kind = tuner_kind(keys.get("policy", DEFAULT_POLICY))
-        method = make_method(keys.get("method", cls.method), keys.get("options"))
-        written = {name: method.settings[name] for name in FORMER_OPTIONS.get(method.name, {})}
-        keys |= {"options": {**written, **keys.get("options", {})}} if written else {}
-        keys["policy"] = kind.name
-        keys |= {"net": absolute_word(keys["net"])} if isinstance(keys.get("net"), str) else {}
-        keys["policy_options"] = kind.resolve(keys.get("policy_options", {}))
-        keys["space"] = kind.own_space(keys.get("space"), keys.get("tune"))
-        keys["memory"] = memory = _budget(keys.get("memory"), method)
-        keys["trials"] = _trial_settings(keys.get("trials", {}), kind, only_environment(method, memory))
-        schedule = {each.name: keys.pop(each.name) for each in fields(Schedule) if each.name in keys}
-        settings = cls(**keys, schedule=Schedule(**schedule), automatic=left_open)
+        unsaid = {*OPTIONAL, "trials", *left_open}
+        said = LearnerKeys(**{name: value for name, value in given.items() if value is not None or name not in unsaid})
+        kind = tuner_kind(said.policy)
+        method = make_method(said.method, said.options)
+        memory = _budget(said.memory, method)
+        settings = cls(
+            **{
+                **dict(said),
+                "net": said.net if said.net is None else absolute_word(said.net),
+                "policy": kind.name,
+                "policy_options": kind.resolve(said.policy_options),
+                "space": kind.own_space(said.space, said.tune),
+                "memory": memory,
+                "trials": _trial_settings(given.get("trials"), said.trials, kind, only_environment(method, memory)),
+                "automatic": left_open,
+            }
+        )
         settings.check()
         return settings
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        """How long and how hard a phase trains."""
+        return Schedule(**{name: getattr(self, name) for name in ScheduleKeys.model_fields})
 
     def check(self) -> None:
         """Refuse words that mean nothing, by making what they stand for: the method, the space and the tuner."""
@@ -157,26 +109,14 @@ class Settings:
                 "keeps none; set action.balance=none"
             )
 
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """The settings that `as_json` turned into plain values."""
-        values = dict(values)
-        values["options"] = saved_options(values["method"], values["options"])
-        memory, schedule = Budget.restored(values["memory"]), Schedule(**values["schedule"])
-        return cls(**{**values, "memory": memory, "schedule": schedule, "trials": TrialSettings(**values["trials"])})
-
-    def as_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return {**asdict(self), "memory": self.memory.as_json(), "schedule": self.schedule.as_json()}
-
     def untuned(self) -> Settings:
         """The same settings for a learner in which nothing is tuned."""
-        return replace(self, policy=UNTUNED, policy_options={})
+        return self.replace(policy=UNTUNED, policy_options={})
 
     def predicting(self) -> Settings:
         """The settings of a learner that only predicts: nothing is left of what decided its actions."""
         space = self.kind.space if self.policy in tuner_names() else None
-        return replace(self.untuned(), space=space or "paper", tune=None)
+        return self.untuned().replace(space=space or "paper", tune=None)
 
     @property
     def unregistered(self) -> str | None:
@@ -277,7 +217,7 @@ class Settings:
         """Lines for the user about keys that change nothing here."""
         if not self.kind.tunes:
             only = only_environment(self.made_method, self.memory)
-            own = {"space": self.kind.space, "tune": None, "trials": _trial_settings({}, self.kind, only)}
+            own = {"space": self.kind.space, "tune": None, "trials": _trial_settings(None, TrialSettings(), self.kind, only)}
             unused = [name for name, value in own.items() if getattr(self, name) != value]
             return [f"policy={self.policy} tries nothing, so it does not use {' and '.join(unused)}"] if unused else []
         usual = self.policy == DEFAULT_POLICY and isinstance(self.space, str) and self.tune is None
@@ -292,13 +232,16 @@ class Settings:
         found = self.tuner.describe()
         if not self.kind.tunes:
             return found
-        return {**found, "space": self.action_space.as_json(), "trials": asdict(self.trials)}
+        return {**found, "space": self.action_space.as_json(), "trials": self.trials.as_json()}
 
 
-def _budget(given: Any, method: Method) -> Budget:  # noqa: ANN401 - a user's word
+def _budget(given: MemoryKeys | None, method: Method) -> Budget:
     """What may be kept: as given, else the method's own."""
     own = Budget.of(method.own_memory)
-    budget = own if given is None else given if isinstance(given, Budget) else Budget.of(given)
+    if given is None:
+        return own.whole()
+    size = {} if given.sized else {"per_class": own.per_class}
+    budget = Budget(**{**dict(given), **size})
     if own.keeps_all and not budget.keeps_all:
         raise UserError(
             f"{method.name} trains on every image seen so far; leave memory out, or set memory={ALL_IMAGES}"
@@ -314,31 +257,16 @@ def only_environment(method: Method, memory: Budget) -> str | None:
     return "local" if method.starts_anew else None if memory.keeps_images else "lookahead"
 
 
-def _trial_settings(given: Any, kind: TunerKind, only: str | None) -> TrialSettings:  # noqa: ANN401 - a user's word
-    """How actions are tried: as given, else as the policy brings along; perhaps in `only` one environment."""
-    if only and isinstance(given, Mapping) and given.get("environment", only) in {*ENVIRONMENTS} - {only}:
+def _trial_settings(given: object, checked: TrialSettings, kind: TunerKind, only: str | None) -> TrialSettings:
+    """How actions are tried: complete settings as given, else with what the policy brings along.
+
+    Perhaps `only` one environment is possible.
+    """
+    said = checked.said()
+    if only and said.get("environment", only) != only:
         why = "needs old images to validate on, and memory=0 keeps none"
         if only == "local":
             why = "continues a network, and this method starts anew"
-        raise UserError(f"trials.environment={given['environment']} {why}; leave it out, or set {only}")
-    settings = given if isinstance(given, TrialSettings) else kind.trial_settings(given)
-    return settings if only is None else settings.tried_once(only)
-
-
-def copy_plain(value: Any) -> Any:  # noqa: ANN401 - whatever a user gives
-    """A copy that later changes of the original do not touch: dictionaries, lists and numbers as JSON has them.
-
-    One of numpy's numbers becomes the plain one, from which the same draws are made.
-    """
-    if isinstance(value, Real):
-        return plain_number(value)
-    if isinstance(value, Mapping):
-        return {key: copy_plain(inner) for key, inner in value.items()}
-    return [copy_plain(inner) for inner in value] if isinstance(value, list | tuple) else copy.deepcopy(value)
-
-
-#: What `Settings.resolve` takes: the keys above, those of the schedule one by one.
-KEYS: Final = frozenset(each.name for kind in (Settings, Schedule) for each in fields(kind)) - {
-    "schedule",
-    "automatic",
-}
+        raise UserError(f"trials.environment={said['environment']} {why}; leave it out, or set {only}")
+    settings = checked.whole() if isinstance(given, TrialSettings) else kind.trial_settings(said)
+    return settings if only is None else settings.restricted_to(only)

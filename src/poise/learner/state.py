@@ -268,7 +268,7 @@ class LearnerState:
     ) -> LearnerState:
         if meta["own_net"] and net is None:
             raise UserError("this learner was trained with a net of your own; pass it again: Learner.load(path, net=…)")
-        settings, info = Settings.from_json(meta["settings"]), _saved_info(meta.get("net_info"))
+        settings, info = Settings(**meta["settings"]), _saved_info(meta.get("net_info"))
         if net is not None and not meta["own_net"] and not is_named(settings.net):
             named = meta["models"]["predictor"]["net"] if meta["models"] else "a named net"
             raise UserError(f"this learner was trained with {named}, not with a net of your own; leave net out")

@@ -149,11 +149,6 @@ class Stage:
         return self.renews is not None and epoch == ceiling(self.renews * epochs)
 
 
-def ceiling(epochs: float) -> int:
-    """The next whole number of epochs, safe from rounding: 0.07 · 100 is 7."""
-    return math.ceil(round(epochs, 6))
-
-
 class Finished(NamedTuple):
     """What a phase ends with: the model to predict with, and the model that the next phase starts from."""
 

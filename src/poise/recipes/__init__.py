@@ -19,16 +19,12 @@ from poise.errors import UserError, suggestion
 #: The one that is run if none is named.
 DEFAULT_RECIPE: Final = "digits/lucir"
 
-#: Options whose default has changed, by method, with the former one: files in which they are missing mean that.
-FORMER_OPTIONS: Final[Mapping[str, Mapping[str, float | str]]] = {"aanets": {"eta": "kept"}}
-
 #: The keys of a sweep file, none of which is a recipe's.
 SWEEP_KEYS: Final = ("recipe", "cell", "set", "grid")
 
 #: Where to find the names of the shipped recipes, for error lines.
 LIST_RECIPES: Final = "see 'poise recipes' for the shipped ones"
 
-_USUAL_MEMORY: Final = 20  # images of each class
 _LARGEST_FILE: Final = 2**20  # bytes of a recipe or a sweep
 
 
@@ -105,34 +101,6 @@ def read_toml(path: Path, kind: str, advice: str) -> str:
     except (OSError, ValueError) as error:
         reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else "no path is written so"
         raise UserError(f"{kind} {path} cannot be read ({reason}); {advice}") from error
-
-
-def saved_options(method: object, options: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The options of a method as they were saved, with those that later got another default.
-
-    >>> saved_options("aanets", {"alpha": 0.7}), saved_options("lucir", None)
-    ({'eta': 'kept', 'alpha': 0.7}, {})
-    """
-    former = FORMER_OPTIONS.get(method, {}) if isinstance(method, str) else {}
-    return {**former, **(options or {})}
-
-
-def saved_memory(memory: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys of a memory that was saved, as they are meant today.
-
-    Before there was `after_phase_0`, RMM's memory kept what the plain rule says after phase 0. Where no size was given,
-    and the method has no other, the usual one was not written.
-
-    >>> saved_memory({"per_class": 20, "rule": "rmm"})["after_phase_0"]
-    'plain'
-    >>> saved_memory({"per_class": None, "total": None, "reserve": 0})
-    {'per_class': 20, 'total': None, 'reserve': 0}
-    """
-    said = any(value for key, value in memory.items() if (key, value) != ("rule", "plain"))
-    if not said and memory.get("per_class") is None:
-        return {**memory, "per_class": _USUAL_MEMORY}
-    older = memory.get("rule") == "rmm" and not memory.get("knows_increment") and "after_phase_0" not in memory
-    return {**memory, **({"after_phase_0": "plain"} if older else {})}
 
 
 def _walk_shipped(folder: Traversable, prefix: str) -> Iterator[tuple[str, Traversable]]:

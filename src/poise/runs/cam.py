@@ -22,7 +22,6 @@ from poise.errors import UserError
 from poise.files import open_plain
 from poise.learner import Learner
 from poise.report import Figure, RunRecord, Subject, cam_figure, load_result, look, reason_for, run_of_result
-from poise.runfolder import saved_recipe
 from poise.runs.examiner import Examiner
 from poise.runs.folder import RunFolder
 from poise.runs.plan import Plan, refuse_other_exam, reopen
@@ -76,7 +75,7 @@ def report_maps(paths: Sequence[Path]) -> list[Figure]:
         with _warn_if_unreadable(path):
             run, saved = _read_finished_run(path), store.read_json(RunFolder(path).recipe)
             runs = groups.setdefault((run.data, run.exam, str(saved["fingerprint"])), {})
-            chosen = replace(run, recipe=saved_recipe(saved["recipe"])).configuration()
+            chosen = replace(run, recipe=saved["recipe"]).configuration()
             runs.setdefault((run.setting, _describe(run), chosen), []).append((run.seed, path))
     found: list[Figure] = []
     for (data, exam, _), runs in sorted(groups.items()):

@@ -46,10 +46,6 @@ def refuse_changed(folder: RunFolder, keys: Sequence[str]) -> None:
 
 def differing_keys(one: Settings, other: Settings) -> list[str]:
     """The keys in which two settings differ, apart from what was still open."""
-    saved, mine = (_flatten_schedule(json.loads(json.dumps(each.as_json()))) for each in (one, other))
+    saved, mine = one.as_json(), other.as_json()
     return [key for key, value in saved.items() if value != mine.get(key) and key != "automatic"]
 
-
-def _flatten_schedule(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys as a recipe has them: those of the schedule one by one."""
-    return {**{key: value for key, value in settings.items() if key != "schedule"}, **settings["schedule"]}

@@ -14,10 +14,10 @@ from torch import Tensor
 from poise import files, locks, runfolder, store
 from poise.errors import Damaged, Malformed, PoiseError, RunFailed, UserError, shown
 from poise.journal import Journal
-from poise.runfolder import START_FINGERPRINT, saved_recipe, without_empty_keys
+from poise.runfolder import START_FINGERPRINT, without_empty_keys
 from poise.runs.claims import Claim
 from poise.runs.contents import check_checkpoint
-from poise.runs.recipe import LEFT_OUT
+from poise.places import is_there
 from poise.schema import anything, contents_of, fitting_together, keyed, mapped, maybe, text
 
 log = logging.getLogger(__name__)
@@ -108,14 +108,14 @@ class RunFolder:
             known = {"recipe": mapped(anything), "fingerprint": text}
             keyed(known, {START_FINGERPRINT: maybe(text)})(saved, "")
             with fitting_together():
-                there = saved_recipe(saved["recipe"])
+                there = dict(saved["recipe"])
         if saved.get("runner") != wanted.get("runner"):
             return "a leak audit" if saved.get("runner") else "without a leak"
         if saved["fingerprint"] != wanted["fingerprint"]:
             return "of other data"
-        here, there = {**LEFT_OUT, **wanted["recipe"]}, {**LEFT_OUT, **there}
-        if _are_full_paths(there.get("data"), here["data"]) or there.get("data") == Path(here["data"]).name:
-            there["data"] = here["data"]  # the same data elsewhere; an older poise wrote no full path of a folder
+        here = wanted["recipe"]
+        if _are_full_paths(there.get("data"), here["data"]):
+            there["data"] = here["data"]  # the same data elsewhere
         other = [key for key in here if without_empty_keys(there.get(key)) != without_empty_keys(here[key])]
         found = {key: _value_words(key, there.get(key)) for key in other}
         if there.get("start") is not None and here["start"] is not None:

@@ -172,7 +172,7 @@ def has_other_settings(learner: Learner, given: Mapping[str, int | str]) -> bool
         asked = Settings.resolve(automatic=True, **given)
 
     def value(settings: Settings, name: str) -> object:
-        return getattr(settings if hasattr(settings, name) else settings.schedule, name)
+        return getattr(settings, name)
 
     others = {name for name in given if value(learner.settings, name) != value(asked, name)}
     if learner.settings.image_size is None and learner.shape_ is not None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from poise.errors import UserError, check_plain, shown
-from poise.recipes.keys import refuse_none, takes_list, takes_only_text
+from poise.settings import takes, takes_only_text
 
 _MOST_PARTS: Final = 4  # parts of a key with dots between
 
@@ -33,7 +33,7 @@ def parse_override(text: str) -> tuple[list[str], Any]:
         parsed = tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError as error:
         parsed = value.strip()
-        if parsed[0] in "[{" and takes_list(".".join(path)):
+        if parsed[0] in "[{" and takes(".".join(path), "list", "table"):
             raise UserError(
                 f"the value of '{'.'.join(path)}' is not TOML: {shown(parsed)}; close every bracket and put each word "
                 """in quotation marks, e.g. tune='["kd","lr"]' in a shell"""
@@ -43,7 +43,6 @@ def parse_override(text: str) -> tuple[list[str], Any]:
     if takes_only_text(".".join(path)) and not isinstance(parsed, str | list | dict):
         parsed = value.strip()  # a folder that is called 2024, or by a date
     check_plain(".".join(path), parsed)
-    refuse_none(".".join(path), parsed)
     return path, parsed
 
 

@@ -30,10 +30,11 @@ from poise.files import expand_user
 from poise.learner import Learner, LearnerState, Lookup, Settings, Surroundings, can_validate, planned_work
 from poise.methods import METHODS, Growth
 from poise.nets import absolute_word, named_info
-from poise.runfolder import CROSSVAL, RECIPE, saved_recipe
 from poise.runs.examiner import Examiner, split_for_development
 from poise.runs.folder import RunFolder, needed_to_resume
 from poise.runs.recipe import Recipe, make_recipe
+from poise.places import COLLECTIONS, EMBEDDED, RELEASES, is_name, named_place
+from poise.runfolder import CROSSVAL, RECIPE
 from poise.schema import anything, check, contents_of, fitting_together, keyed, mapped, text
 from poise.training import Executor, Workload
 from poise.tuning import tuner_names
@@ -54,8 +55,8 @@ class Plan:
         """What the learner is made with: the recipe's keys, and the data's own net where it names none."""
         settings = self.recipe.settings
         if self.recipe.augmentation == "judged":
-            settings = replace(settings, automatic=("augmentation",))
-        return settings if settings.net is not None else replace(settings, net=self.source.net)
+            settings = settings.replace(automatic=("augmentation",))
+        return settings if settings.net is not None else settings.replace(net=self.source.net)
 
     @property
     def augmentation(self) -> Augmentation | None:
@@ -133,7 +134,7 @@ class Plan:
         """What `reopen` needs to make the same plan again."""
         return {
             "name": self.name,
-            "recipe": self.recipe.model_dump(mode="json"),
+            "recipe": self.recipe.as_json(),
             "fingerprint": self.source.fingerprint,
         }
 
@@ -163,7 +164,7 @@ class Plan:
             "classes": list(self.stream.groups[0]),
             "seed": self.recipe.seed,
             **self.stronger,
-            **({"next group": list(self.stream.groups[:2][-1])} if self.recipe.memory.knows_increment else {}),
+            **({"next group": list(self.stream.groups[:2][-1])} if self.settings.memory.knows_increment else {}),
         }
 
     def default_folder(self, policy: str | None = None) -> Path:
@@ -197,7 +198,7 @@ def make_plan(name: str, recipe: Recipe, opening: Opening | None = None) -> Plan
     recipe.settings.memory.quota(len(stream.classes))
     wanted = _wanted_sizes(recipe, stream)
     recipe = recipe.chosen_for(_first_images(source, stream, wanted)) if recipe.choose else recipe
-    recipe = recipe.changed(**uneven) if uneven else recipe
+    recipe = recipe.replace(**uneven) if uneven else recipe
     return Plan(name, recipe.resolved(**_absolute_paths(recipe, source)), source, stream)
 
 
@@ -240,7 +241,7 @@ def _is_known_name(data: str) -> bool:
 
 def plan_of_words(words: Mapping[str, Any], opening: Opening | None = None) -> Plan:
     """The plan that was described by `Plan.as_json`, its data opened here; `fingerprint` may be that of others."""
-    return make_plan(words["name"], make_recipe(saved_recipe(words["recipe"])), opening)
+    return make_plan(words["name"], make_recipe(words["recipe"]), opening)
 
 
 def reopen(path: Path) -> tuple[RunFolder, Plan]:
@@ -260,7 +261,7 @@ def reopen(path: Path) -> tuple[RunFolder, Plan]:
         _refuse_unregistered(saved["recipe"], path)
         with fitting_together():
             try:
-                recipe = make_recipe(saved_recipe(saved["recipe"]))
+                recipe = make_recipe(saved["recipe"])
             except UserError as error:
                 raise UserError(f"{folder.recipe}: {error}") from error
     _refuse_vanished(recipe.data, folder)

@@ -227,7 +227,7 @@ class Run:
 
     def _next_images(self, phase: int, train: ImageSet) -> int | None:
         """For a memory that is to know it, how many images the next phase brings; the last one counts itself."""
-        if not self.plan.recipe.memory.knows_increment:
+        if not self.plan.settings.memory.knows_increment:
             return None
         return len(train.of_labels(self.plan.stream[min(phase + 1, len(self.plan.stream) - 1)]))
 

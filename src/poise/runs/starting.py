@@ -88,7 +88,7 @@ def _refuse_other_memory(path: Path, theirs: Budget, budget: Budget, count: int 
     if there == here:
         return
     causal = here.rule == "rmm" and not here.knows_increment
-    helps = causal and replace(budget, after_phase_0="plain").storing_phase_0() == there
+    helps = causal and budget.replace(after_phase_0="plain").storing_phase_0() == there
     todo = "start from a run with this memory, leave start out, or set memory.after_phase_0=plain"
     kept = f"kept {counted(count, 'image')}" if count is not None else "keeps other images"
     raise UserError(

@@ -13,7 +13,7 @@ from typing import Any, Final
 from poise.data.sources import open_source
 from poise.errors import UserError, check_plain, shown, suggestion
 from poise.recipes import SWEEP_KEYS, parse_toml, read_recipe, read_toml
-from poise.recipes.keys import LIST_KEYS, flat_keys, takes_only_text
+from poise.settings import LIST_KEYS, flat_keys, takes_only_text
 from poise.runfolder import REPORT
 from poise.runs.overrides import contradict, in_order, parse_once
 from poise.runs.plan import Opening, Plan, make_plan

@@ -12,9 +12,9 @@ from poise import store
 from poise.errors import RunFailed, UserError, first_line
 from poise.journal import read_journal
 from poise.meter import Done
-from poise.recipes.keys import flat_keys
 from poise.runs.examiner import FIGURES, Exam
 from poise.runs.folder import RunFolder
+from poise.settings import flat_keys
 from poise.training import Event
 
 log = logging.getLogger(__name__)

@@ -251,7 +251,7 @@ class Trainer:
         members = {BACKBONE: list(model.backbone.parameters()), OLD_ROWS: model.head.old_values()}
         parts = {name: members[name] for name in self._ratios(stage)}
         decay = self.schedule.weight_decay if stage.weight_decay is None else stage.weight_decay
-        schedule = replace(self.schedule, weight_decay=decay)
+        schedule = self.schedule.replace(weight_decay=decay)
         optimiser = make_optimiser(trained, schedule, self.action.lr, self.situation.backend.device, parts=parts)
         step = Step(self.situation, optimiser, model, teacher, self.action, feed.labels, stage)
         bounds = batch_bounds(len(feed), self.schedule.batch)

@@ -6,7 +6,8 @@ classifier counts, `attempt`, `trials`, `environment` and `rewards` are how an a
 """
 
 from poise.policies import DEFAULT_POLICY, UNTUNED, Setup
-from poise.tuning.attempt import ENVIRONMENTS, Attempt, TrialInputs, TrialSettings
+from poise.settings import TrialSettings
+from poise.tuning.attempt import Attempt, TrialInputs
 from poise.tuning.base import Choice, Task, Tuner, TunerKind
 from poise.tuning.catalog import tuner_kind, tuner_names
 from poise.tuning.classifier import ClassifierRule, first_classifier, judge_before, judging_epochs
@@ -27,7 +28,6 @@ from poise.tuning.trials import Trials
 __all__ = [
     "CLASSIFIERS",
     "DEFAULT_POLICY",
-    "ENVIRONMENTS",
     "UNTUNED",
     "Attempt",
     "Choice",

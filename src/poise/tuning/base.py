@@ -12,7 +12,8 @@ from poise.errors import UserError, shown, suggestion
 from poise.policies import Forecast, Setup
 from poise.spaces import ActionSpace, Grids
 from poise.training import Event, Outlook, Pause, TrialStep
-from poise.tuning.attempt import Attempt, TrialSettings
+from poise.settings import TrialSettings, unknown_key
+from poise.tuning.attempt import Attempt
 from poise.tuning.history import Entry, History
 from poise.tuning.rewards import Reward, TrialResult
 from poise.tuning.trials import Trials
@@ -140,13 +141,7 @@ class TunerKind:
 
     def trial_settings(self, given: Options) -> TrialSettings:
         """How actions are tried: as given, else as this kind brings along, else by default."""
-        if not isinstance(given, Mapping):
-            raise UserError(f"trials={shown(given)} must be a mapping, such as {{'length': 0.2}}")
-        known = [each.name for each in fields(TrialSettings)]
-        for name in given:
-            if name not in known:
-                raise UserError(f"unknown key 'trials.{name}'; {suggestion(name, known)}")
-        return TrialSettings(**{**self.trials, **given})
+        return TrialSettings(**{**self.trials, **given}).whole()
 
     def check_first_phase(self, classes: int) -> None:
         """Refuse a first phase of too few classes."""

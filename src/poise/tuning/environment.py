@@ -12,8 +12,9 @@ from torch import Tensor
 
 from poise.data import ImageSet, Memory
 from poise.data.images import all_but
+from poise.settings import TrialSettings
 
-VALIDATION = 10  # images per class
+VALIDATION = TrialSettings().validation  # images per class
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from poise import __version__
 from poise.actions import Action
-from poise.recipes.keys import flat_keys
+from poise.settings import flat_keys
 from poise.report.figures import Figure, method_colours, run_panels
 from poise.report.page import glance
 from poise.report.page.svg import legend_html, panel_html

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from poise.recipes.keys import flat_keys
+from poise.settings import flat_keys
 from poise.report.reading.runs import AUTO, LABELS, MORE_HELD, REPEATED, UNVERIFIED, RunRecord
 from poise.runfolder import CHANCE_KEYS, POLICY_KEYS, STREAM_KEYS
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 from poise import store
 from poise.errors import Damaged, PoiseError, UserError, kind_and_line, shown
 from poise.journal import PACKED
-from poise.recipes.keys import flat_keys
+from poise.settings import flat_keys
 from poise.report.reading.journals import JournalEvents
 from poise.report.reading.phase_0 import with_phase_0
 from poise.report.reading.runs import DIGITS, LABELS, PhaseRecord, RunRecord
@@ -34,7 +34,6 @@ from poise.runfolder import (
     START_FINGERPRINT,
     holds_more_after_phase_0,
     recipe_of_result,
-    saved_recipe,
 )
 from poise.schema import LARGEST
 from poise.words import one_line, one_line_each
@@ -156,16 +155,15 @@ def _read_net_source(run: RunRecord) -> str | None:
 def _refuse_contradiction(path: Path, recipe: object, result: Mapping[str, Any]) -> None:
     """Refuse a recipe that says otherwise than the result what was run: one of them was changed.
 
-    The result has a digest, the recipe has none. A key that one of them does not have is no contradiction, and one
-    may be written as an older poise did.
+    The result has a digest, the recipe has none. A key that one of them does not have is no contradiction.
     """
     if not isinstance(recipe, Mapping):
         return
-    then, now, found = (dict(flat_keys(_repeated_keys(each))) for each in (recipe, saved_recipe(recipe), result))
+    there, found = (dict(flat_keys(_repeated_keys(each))) for each in (recipe, result))
     for name, value in found.items():
-        said = [each[name] for each in (then, now) if each.get(name) is not None]
-        if value is not None and said and value not in said:
-            words = f"{name} is {shown(said[0])} in {RECIPE} and {shown(value)} in {RESULT}"
+        said = there.get(name)
+        if value is not None and said not in (None, value):
+            words = f"{name} is {shown(said)} in {RECIPE} and {shown(value)} in {RESULT}"
             raise UserError(f"{path} says two things of what was run ({words}): one of the files was changed")
 
 
@@ -255,7 +253,7 @@ def _make_record(
         details = {phase.phase: phase for phase in events.phases}
         phases = [_finished_phase(point, details.get(point["phase"])) for point in result["curve"]]
         marks = dict(result)
-    recipe = saved_recipe(saved.get("recipe") or recipe_of_result(result or {}))
+    recipe = dict(saved.get("recipe") or recipe_of_result(result or {}))
     marks |= {str(marks.get("augmentation") or recipe.get("augmentation")): True}
     marks["more_after_phase_0"] = holds_more_after_phase_0(recipe.get("memory"))
     for needed in ("method", "setting", "seed", "phases", "policy"):

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 from poise import store
 from poise.errors import PoiseError
-from poise.recipes.keys import flat_keys
+from poise.settings import flat_keys
 from poise.report.reading.runs import RunRecord
-from poise.runfolder import PHASE_0, PHASE_0_KEYS, RECIPE, saved_recipe, without_empty_keys
+from poise.runfolder import PHASE_0, PHASE_0_KEYS, RECIPE, without_empty_keys
 
 #: A start may have started elsewhere itself; so many folders are looked through.
 _DEEPEST: Final = 8
@@ -69,7 +69,7 @@ def _read_origin(start: str, fingerprint: str) -> Mapping[str, Any] | None:
             folder = Path(start)
             if _fingerprint(folder) != fingerprint:
                 return None
-            recipe = saved_recipe(store.read_json(folder / RECIPE)["recipe"])
+            recipe = store.read_json(folder / RECIPE)["recipe"]
             if recipe.get("start") is None:
                 return recipe
             start = recipe["start"]

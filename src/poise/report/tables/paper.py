@@ -17,7 +17,7 @@ from poise.actions import Action
 from poise.data.budget import ALLOCATION
 from poise.methods import METHODS, make_method
 from poise.recipes import parse_toml, recipe_names, recipe_text
-from poise.recipes.keys import KEYS
+from poise.settings import KEYS
 from poise.report.reading import RunRecord, StreamKind
 from poise.runfolder import is_tuned, is_whole
 from poise.tuning.bilevel import BILEVEL, tuned_axes
