@@ -68,6 +68,11 @@ def method_name(keys: Mapping[str, Any]) -> str:
     return f"{keys['method']}+{rule}" if rule == "rmm" else str(keys["method"])
 
 
+def is_whole(recipe: Mapping[str, Any]) -> bool:
+    """Whether all of a recipe is known, and not only what a result repeats of it."""
+    return "batch" in recipe
+
+
 def recipe_of_result(result: Mapping[str, Any]) -> dict[str, Any]:
     """What a kept result says of its recipe: what it repeats, and what its policy says of itself.
 

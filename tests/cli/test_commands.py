@@ -20,8 +20,8 @@ import typer
 from poise import Learner, __version__, files
 from poise.cli.app import app
 from poise.learner import Settings
-from poise.settings import KEYS
 from poise.runfolder import JOURNAL
+from poise.settings import KEYS
 
 from .samples import TINY, Command, Done, pictures
 

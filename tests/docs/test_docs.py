@@ -30,11 +30,10 @@ from poise.methods import METHODS, make_method
 from poise.policies import MOST_TRIALS
 from poise.policies.catalog import MOST_MODELLED
 from poise.runs import Recipe, load_recipe, make_recipe
-from poise.settings import KEYS, MemoryKeys, TrialSettings
 from poise.runs.sweep_file import MOST_CELLS
+from poise.settings import KEYS, MOST_REPEATED, MemoryKeys, TrialSettings
 from poise.spaces import MOST_ACTIONS
 from poise.tuning import DEFAULT_POLICY, tuner_kind, tuner_names
-from poise.tuning.attempt import MOST_REPEATED
 
 ROOT = Path(__file__).parents[2]
 MISTAKES = ("troubleshooting.md", "reliability.md")  # pages that show mistakes, and the lines that they end with

@@ -14,13 +14,11 @@ from poise.data.orders import class_order
 from poise.data.resampling import Crops
 from poise.data.stores import DenseStore, FlatStore, PixelStore, as_store, chunks, in_a_row, resident
 from poise.data.streams import Stream, class_sizes, keep_some, make_stream
-from poise.data.suitable import FEW_IMAGES, LARGEST_SIZE, LEAST_SIZE, suitable_augmentation, suitable_net
+from poise.data.suitable import FEW_IMAGES, suitable_augmentation, suitable_net
 
 __all__ = [
     "ALL_IMAGES",
     "FEW_IMAGES",
-    "LARGEST_SIZE",
-    "LEAST_SIZE",
     "STRONGER",
     "Augmentation",
     "Budget",

@@ -8,7 +8,7 @@ from typing import Any, Final, Self
 
 from poise.actions import AXES, Action, AxisValue
 from poise.data import ALL_IMAGES, Budget
-from poise.errors import UserError, shown
+from poise.errors import UserError
 from poise.methods import Growth, Method, is_registered, make_method
 from poise.nets import absolute_word, check_backbone
 from poise.settings import LearnerKeys, MemoryKeys, ScheduleKeys, TrialSettings
@@ -217,7 +217,11 @@ class Settings(LearnerKeys):
         """Lines for the user about keys that change nothing here."""
         if not self.kind.tunes:
             only = only_environment(self.made_method, self.memory)
-            own = {"space": self.kind.space, "tune": None, "trials": _trial_settings(None, TrialSettings(), self.kind, only)}
+            own = {
+                "space": self.kind.space,
+                "tune": None,
+                "trials": _trial_settings(None, TrialSettings(), self.kind, only),
+            }
             unused = [name for name, value in own.items() if getattr(self, name) != value]
             return [f"policy={self.policy} tries nothing, so it does not use {' and '.join(unused)}"] if unused else []
         usual = self.policy == DEFAULT_POLICY and isinstance(self.space, str) and self.tune is None

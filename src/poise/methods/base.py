@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from poise.actions import Action
 from poise.errors import UserError, check_number, suggestion
 from poise.nets import HEADS, Head, Model, Output, Part
+from poise.settings import ceiling
 from poise.spaces import Named
 
 

@@ -20,11 +20,12 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from poise.data import LARGEST_SIZE, Augmentation
+from poise.data import Augmentation
 from poise.errors import UserError, check_whole, first_line, shown
 from poise.nets.info import NetInfo, constants, net_info
 from poise.nets.layers import FULL
 from poise.nets.outputs import Features
+from poise.settings import LARGEST_SIZE
 
 HEADS: Final = ("fc", "_fc", "classifier", "heads", "head")  # where a classifier's last linear layer is looked for
 TRIED: Final = (224, 32)  # sizes of the dry pass where none is known

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path

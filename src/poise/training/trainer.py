@@ -14,9 +14,10 @@ from poise import draws, store
 from poise.actions import Action
 from poise.data import Feed, batch_bounds
 from poise.errors import Diverged
-from poise.methods import MODEL, PREVIOUS, Finished, Stage, TrainedPhase, ceiling
+from poise.methods import MODEL, PREVIOUS, Finished, Stage, TrainedPhase
 from poise.nets import FULL, Model, OwnDraws, torch_generator
 from poise.schema import fitting_together
+from poise.settings import ceiling
 from poise.training.balanced import drawn_picks, herded_picks
 from poise.training.capture import CapturedRunner
 from poise.training.engine import Engine

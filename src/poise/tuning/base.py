@@ -8,11 +8,11 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from poise.actions import Action
-from poise.errors import UserError, shown, suggestion
+from poise.errors import UserError, suggestion
 from poise.policies import Forecast, Setup
+from poise.settings import TrialSettings
 from poise.spaces import ActionSpace, Grids
 from poise.training import Event, Outlook, Pause, TrialStep
-from poise.settings import TrialSettings, unknown_key
 from poise.tuning.attempt import Attempt
 from poise.tuning.history import Entry, History
 from poise.tuning.rewards import Reward, TrialResult

@@ -23,10 +23,11 @@ from poise.actions import Action
 from poise.data import ImageSet, Memory, on_arrival, per_class
 from poise.data.images import all_but
 from poise.errors import Damaged, Diverged, UserError, check_number, check_whole
-from poise.methods import Growth, ceiling
+from poise.methods import Growth
 from poise.nets import Model
 from poise.policies import MOST_TRIALS, Forecast
 from poise.policies.reinforce import FEATURES, Reinforce, state_of
+from poise.settings import ceiling
 from poise.spaces import ActionSpace
 from poise.training import (
     Event,

@@ -14,9 +14,10 @@ from poise import draws
 from poise.actions import Action
 from poise.data import ImageSet, Memory, on_arrival, per_class
 from poise.errors import Diverged
-from poise.methods import Growth, ceiling
+from poise.methods import Growth
 from poise.nets import Model
 from poise.policies import Outcome, Trial
+from poise.settings import ceiling
 from poise.training import (
     EpochDone,
     Executor,

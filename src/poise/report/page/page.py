@@ -14,13 +14,13 @@ from typing import Any, Final
 
 from poise import __version__
 from poise.actions import Action
-from poise.settings import flat_keys
 from poise.report.figures import Figure, method_colours, run_panels
 from poise.report.page import glance
 from poise.report.page.svg import legend_html, panel_html
 from poise.report.reading import PhaseRecord, RunRecord, StreamKind, UnreadPath, remarks
 from poise.report.tables import ReportTable
 from poise.report.tables.table import Column
+from poise.settings import flat_keys
 from poise.words import printable
 
 GENERATOR: Final = f"poise {__version__}"

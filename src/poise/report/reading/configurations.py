@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from poise.settings import flat_keys
 from poise.report.reading.runs import AUTO, LABELS, MORE_HELD, REPEATED, UNVERIFIED, RunRecord
 from poise.runfolder import CHANCE_KEYS, POLICY_KEYS, STREAM_KEYS
+from poise.settings import flat_keys
 
 #: Keys that do not distinguish rows of a table: chance, columns, and what every label or heading says.
 _ALIKE = (*CHANCE_KEYS, *STREAM_KEYS, "policy", "method", "data", "exam")

@@ -16,7 +16,6 @@ from typing import Any, Final
 from poise import store
 from poise.errors import Damaged, PoiseError, UserError, kind_and_line, shown
 from poise.journal import PACKED
-from poise.settings import flat_keys
 from poise.report.reading.journals import JournalEvents
 from poise.report.reading.phase_0 import with_phase_0
 from poise.report.reading.runs import DIGITS, LABELS, PhaseRecord, RunRecord
@@ -36,6 +35,7 @@ from poise.runfolder import (
     recipe_of_result,
 )
 from poise.schema import LARGEST
+from poise.settings import flat_keys
 from poise.words import one_line, one_line_each
 
 #: What the journal of a kept result is called: `NAME.journal.jsonl.xz` beside `NAME.json`.

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 from poise import store
 from poise.errors import PoiseError
-from poise.settings import flat_keys
 from poise.report.reading.runs import RunRecord
 from poise.runfolder import PHASE_0, PHASE_0_KEYS, RECIPE, without_empty_keys
+from poise.settings import flat_keys
 
 #: A start may have started elsewhere itself; so many folders are looked through.
 _DEEPEST: Final = 8

@@ -17,9 +17,9 @@ from poise.actions import Action
 from poise.data.budget import ALLOCATION
 from poise.methods import METHODS, make_method
 from poise.recipes import parse_toml, recipe_names, recipe_text
-from poise.settings import KEYS
 from poise.report.reading import RunRecord, StreamKind
 from poise.runfolder import is_tuned, is_whole
+from poise.settings import KEYS
 from poise.tuning.bilevel import BILEVEL, tuned_axes
 
 #: Policies with a row of their own in Table 3; all others except `fixed` stand where the paper says "w/ ours".
