@@ -23,9 +23,9 @@ from poise.data.packs import DIGEST, FORMAT, TEST, TRAIN, Described, digest_of
 from poise.data.processes import decode_in_order
 from poise.data.sources.layout import Files, Layout, scan
 from poise.data.sources.registry import COLLECTIONS
-from poise.settings import LARGEST_SIZE, LEAST_SIZE
 from poise.data.unfinished_pack import UnfinishedPack, listing_of
 from poise.errors import UnreadFile, UserError, check_whole, suggestion
+from poise.settings import LARGEST_SIZE, LEAST_SIZE
 
 log = logging.getLogger(__name__)
 

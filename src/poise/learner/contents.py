@@ -89,29 +89,6 @@ _AUGMENTATION = keyed(
     },
 )
 _PREPROCESSING = keyed({"mean": listed(number()), "std": listed(number(0)), "augmentation": _AUGMENTATION})
-_SETTINGS = keyed(
-    {
-        "method": text,
-        "memory": mapped(either("a plain value or a list of numbers", scalar, listed(number()))),
-        "schedule": mapped(either("a plain value or a list of numbers", scalar, listed(number()))),
-        "trials": mapped(scalar),
-    },
-    {
-        "options": mapped(scalar),
-        "net": maybe(text),
-        "action": _action,
-        "first_lr": maybe(number(0)),
-        "policy": text,
-        "policy_options": mapped(scalar),
-        "space": either("a text, a mapping or a list", text, mapped(listed(scalar)), listed(mapped(listed(scalar)))),
-        "tune": maybe(listed(text)),
-        "image_size": maybe(whole(1, 2**14)),
-        "precision": text,
-        "deterministic": truth,
-        "seed": whole(0, 10**1000),
-        "automatic": listed(text),
-    },
-)
 _POSITION = keyed(
     {"stage": whole(), "epoch": whole(), "step": whole(), "names": listed(text), "students": listed(text)}
 )
@@ -120,7 +97,7 @@ _MODEL = keyed(
 )
 _LEARNER = keyed(
     {
-        "settings": _SETTINGS,
+        "settings": mapped(anything, "method"),  # `Settings` checks them
         "augmentation": maybe(_AUGMENTATION),
         "own_net": truth,
         "models": mapped(_MODEL),

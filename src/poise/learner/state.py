@@ -268,7 +268,7 @@ class LearnerState:
     ) -> LearnerState:
         if meta["own_net"] and net is None:
             raise UserError("this learner was trained with a net of your own; pass it again: Learner.load(path, net=…)")
-        settings, info = Settings(**meta["settings"]), _saved_info(meta.get("net_info"))
+        settings, info = _saved_settings(meta["settings"]), _saved_info(meta.get("net_info"))
         if net is not None and not meta["own_net"] and not is_named(settings.net):
             named = meta["models"]["predictor"]["net"] if meta["models"] else "a named net"
             raise UserError(f"this learner was trained with {named}, not with a net of your own; leave net out")
@@ -280,6 +280,13 @@ class LearnerState:
             if model is not None and found is not None and info is not None:
                 set_info(model.backbone, replace(info, word=found.word, digest=found.digest))
         return cls(settings, knowledge, augmentation, meta["own_net"], _pending(tensors, meta["pending"]), info)
+
+
+def _saved_settings(values: Mapping[str, Any]) -> Settings:
+    try:
+        return Settings(**values)
+    except UserError as error:
+        raise Malformed(f"is not as poise writes it: settings: {error}") from error
 
 
 def _saved_info(meta: Mapping[str, Any] | None) -> NetInfo | None:

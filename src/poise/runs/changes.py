@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -48,4 +47,3 @@ def differing_keys(one: Settings, other: Settings) -> list[str]:
     """The keys in which two settings differ, apart from what was still open."""
     saved, mine = one.as_json(), other.as_json()
     return [key for key, value in saved.items() if value != mine.get(key) and key != "automatic"]
-

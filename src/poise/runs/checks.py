@@ -117,7 +117,7 @@ def run_crossval(
     candidate with each classifier. An action that diverges cannot win, and has no figures in the result.
     """
     # The space of a learner that would try actions with this recipe, whatever its policy.
-    space = replace(plan, recipe=plan.recipe.changed(policy="grid", policy_options={})).settings.action_space
+    space = replace(plan, recipe=plan.recipe.replace(policy="grid", policy_options={})).settings.action_space
     _claim(out, {**plan.as_json(), "space": space.as_json()})
     if (out / RESULT).exists():
         lines.say(f"{out} holds this {NAME}, finished")
@@ -185,7 +185,7 @@ def _without_judging(plan: Plan, action: Action) -> Action:
 def _constant(plan: Plan, action: Mapping[str, float | str], start: str | None = None) -> Plan:
     """The same run with a constant action."""
     changes = {"policy": UNTUNED, "policy_options": {}, "action": dict(action), "start": start or plan.recipe.start}
-    return replace(plan, recipe=plan.recipe.changed(**changes))
+    return replace(plan, recipe=plan.recipe.replace(**changes))
 
 
 def _candidates(plan: Plan, folder: RunFolder, action: Action) -> Iterator[Candidate]:

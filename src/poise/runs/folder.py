@@ -17,7 +17,6 @@ from poise.journal import Journal
 from poise.runfolder import START_FINGERPRINT, without_empty_keys
 from poise.runs.claims import Claim
 from poise.runs.contents import check_checkpoint
-from poise.places import is_there
 from poise.schema import anything, contents_of, fitting_together, keyed, mapped, maybe, text
 
 log = logging.getLogger(__name__)

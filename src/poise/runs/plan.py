@@ -30,11 +30,10 @@ from poise.files import expand_user
 from poise.learner import Learner, LearnerState, Lookup, Settings, Surroundings, can_validate, planned_work
 from poise.methods import METHODS, Growth
 from poise.nets import absolute_word, named_info
+from poise.runfolder import CROSSVAL, RECIPE
 from poise.runs.examiner import Examiner, split_for_development
 from poise.runs.folder import RunFolder, needed_to_resume
 from poise.runs.recipe import Recipe, make_recipe
-from poise.places import COLLECTIONS, EMBEDDED, RELEASES, is_name, named_place
-from poise.runfolder import CROSSVAL, RECIPE
 from poise.schema import anything, check, contents_of, fitting_together, keyed, mapped, text
 from poise.training import Executor, Workload
 from poise.tuning import tuner_names

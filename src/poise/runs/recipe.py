@@ -73,7 +73,9 @@ class Recipe(RecipeKeys):
         settings, written = self.settings, dict[str, Any]()
         if settings.kind.tunes:
             written = {name: getattr(settings, name) for name in ("policy_options", "space", "trials")}
-        return self.model_copy(update={**written, "memory": MemoryKeys(**dict(settings.memory)), "options": settings.options, **paths})
+        return self.model_copy(
+            update={**written, "memory": MemoryKeys(**dict(settings.memory)), "options": settings.options, **paths}
+        )
 
 
 def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:

@@ -13,11 +13,11 @@ from typing import Any, Final
 from poise.data.sources import open_source
 from poise.errors import UserError, check_plain, shown, suggestion
 from poise.recipes import SWEEP_KEYS, parse_toml, read_recipe, read_toml
-from poise.settings import LIST_KEYS, flat_keys, takes_only_text
 from poise.runfolder import REPORT
 from poise.runs.overrides import contradict, in_order, parse_once
 from poise.runs.plan import Opening, Plan, make_plan
 from poise.runs.recipe import Recipe, make_recipe
+from poise.settings import LIST_KEYS, flat_keys, takes_only_text
 from poise.words import counted, one_line, toml_value
 
 MOST_CELLS: Final = 10_000

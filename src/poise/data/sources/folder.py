@@ -15,10 +15,10 @@ from poise.data.inputs import decode_all, median_side, suitable_size
 from poise.data.sources.base import Source, digest, warn_of_copies
 from poise.data.sources.layout import Files, list_files, scan
 from poise.data.sources.registry import own_name
-from poise.settings import LARGEST_SIZE, LEAST_SIZE
 from poise.data.suitable import check_room, suitable_augmentation, suitable_net
 from poise.errors import UserError, check_whole
 from poise.files import MOST_IMAGE, file_word, read_bytes
+from poise.settings import LARGEST_SIZE, LEAST_SIZE
 
 
 class FolderSource(Source):

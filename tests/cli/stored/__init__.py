@@ -1,1 +1,0 @@
-"""Files as earlier versions of poise wrote them, and how they were made."""
