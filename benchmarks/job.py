@@ -21,22 +21,21 @@ from typing import Any
 
 import torch
 
-from poise.meter import Done
-from poise.runs import Exam, Quiet, Run, RunFolder, load_recipe, make_plan
+from poise.runs import Exam, Observer, Run, RunFolder, load_recipe, make_plan
 from poise.training import Event, PhaseDone, TrialDone, TuningDone
 from poise.tuning import tuner_kind
 
 PARTS = ("train", "policy", "herding", "exams")
 
 
-class Stopwatch(Quiet):
+class Stopwatch(Observer):
     """Adds up seconds by phase and part: an event ends the part that led to it."""
 
     def __init__(self) -> None:
         self.phases: dict[int, dict[str, float]] = {}
         self._mark = time.perf_counter()
 
-    def event(self, event: Event, done: Done) -> None:
+    def event(self, event: Event) -> None:
         """Something happened."""
         part = "herding" if isinstance(event, PhaseDone) else "train"
         self._add(event.phase, "policy" if isinstance(event, TrialDone | TuningDone) else part)

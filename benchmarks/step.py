@@ -37,7 +37,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from poise.data import STRONGER, Augmentation, Feed, FlatStore, ImageSet, Preprocessing
 from poise.methods import Growth, make_method
 from poise.nets import Frozen, Model, build_backbone, build_head, feature_width, resnet, torch_generator
-from poise.training import Backend, Schedule, Situation, StepDone, Trainer, capture, make_backend
+from poise.training import Backend, Progress, Schedule, Situation, Trainer, capture, make_backend
 
 CLASSES = Growth(old=50, new=10)
 PLAIN = Augmentation()
@@ -136,12 +136,13 @@ def images_per_second(trainers: list[Trainer], seconds: float) -> float:
 
 def trained_images(trainer: Trainer) -> Iterator[int]:
     """Trains on the stream of its own lane, a stretch at a time; yields the number of images of each."""
-    run = trainer.run()
+    run, done = trainer.run(), trainer.done
     while True:
         with torch.cuda.stream(trainer.situation.backend.lane):
             event = next(run)
-        if isinstance(event, StepDone):
-            yield event.images
+        if isinstance(event, Progress):
+            yield event.done - done
+            done = event.done
 
 
 def step_flops(trainer: Trainer, size: int) -> float:

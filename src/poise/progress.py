@@ -1,148 +1,89 @@
-"""Progress of a phase or of a run, shown as a bar where a person is watching and as lines elsewhere."""
+"""How far work has come: a bar where a person is watching, a line now and then elsewhere."""
 
 from __future__ import annotations
 
 import importlib.util
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, Protocol, TextIO
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
+from rich.progress import BarColumn, ProgressColumn, Task, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bars
 from rich.table import Column
 from rich.text import Text
 
 from poise.actions import Action, is_weight
-from poise.meter import Done, Meter, Worker, step_number
-from poise.training import Event, events
+from poise.training import Event, Progress, events
 from poise.words import duration, one_line, printable
 
-LINE_SECONDS: Final = 10.0  # seconds between plain lines about one phase
+LINE_SECONDS: Final = 10.0  # between two plain lines
+BAR_SECONDS: Final = 0.1  # between two moves of a bar
 BAR_WIDTH: Final = 16  # so that all of it fits into 80 columns
+SPEED_SECONDS: Final = 120.0  # over which rich takes the mean of the speed
+MOST_ROWS: Final = 12  # cells of a sweep that have a bar of their own
+
+Ended = Callable[[int, str], bool]  # whether this part of that phase is over
 
 
-# Shown ------------------------------------------------------------------------------------------------------------
+class Display:
+    """Bars in a terminal or a notebook, each with its rate and the time left; lines about the first one elsewhere."""
 
-
-class Display(Protocol):
-    """Shows progress; it cannot change anything."""
-
-    def event(self, event: Event, done: Done) -> None:
-        """Something happened, and so much is done."""
-
-    def say(self, text: str) -> None:
-        """A line of its own."""
-
-    def close(self) -> None:
-        """The work ended, well or not."""
-
-
-class Lines:
-    """One line per phase, and occasional lines in between."""
-
-    def __init__(self, phases: int | None, out: TextIO, opening: Sequence[str] = ()) -> None:
-        self._phases = phases
-        self._out = out
-        self._opening = list(opening)
-        self._last = time.monotonic()
-
-    def event(self, event: Event, done: Done) -> None:
-        """A line at the start of a phase, then at most one in ten seconds."""
-        while self._opening:  # not before: a run that is refused prints only one line
-            self.say(self._opening.pop(0))
-        if lines := _lines_of(event, self._phases):
-            for line in lines:
-                self.say(line)
-        elif time.monotonic() - self._last > LINE_SECONDS and (words := _result_words(event)):
-            left = f", about {duration(done.left)} left" if done.left is not None else ""
-            now = done.trying().partition(":")[0]
-            self.say(f"  {words}, {100 * done.share:.0f} % done{left}{f'; now {now}' if now else ''}")
-
-    def begin(self) -> None:
-        """Nothing is said before something happens."""
-
-    def close(self) -> None:
-        """Nothing to close."""
-
-    def say(self, text: str) -> None:
-        """Print a line."""
-        self._last = time.monotonic()
-        print(printable(text), file=self._out, flush=True)
-
-
-class Bar:
-    """A bar over all of the work, with phase, epoch or trial, rate and time left."""
-
-    def __init__(self, phases: int | None, console: Console, opening: Sequence[str] = ()) -> None:
-        self._phases = phases
-        self._opening = list(opening)
-        self._progress = Progress(
-            _Doing(table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis")),
+    def __init__(self) -> None:
+        console = Console(stderr=True)
+        self.is_live = console.is_terminal or (console.is_jupyter and _has_widgets())
+        words = Column(ratio=1, no_wrap=True, overflow="ellipsis")
+        self._out = sys.stdout if console.is_jupyter else sys.stderr
+        self._bars = Bars(
+            TextColumn("{task.description}", markup=False, table_column=words),
             BarColumn(BAR_WIDTH),
             TextColumn("{task.percentage:3.0f} %", table_column=Column(no_wrap=True)),
-            TextColumn("{task.fields[rate]}", table_column=Column(no_wrap=True)),
-            _TimeLeft(table_column=Column(no_wrap=True, min_width=11)),
+            _Rate(table_column=Column(no_wrap=True)),
+            TimeRemainingColumn(compact=True, table_column=Column(no_wrap=True)),
             console=console,
             expand=True,
+            disable=not self.is_live,
+            speed_estimate_period=SPEED_SECONDS,
         )
-        self._task = self._progress.add_task("starting", total=1.0, rate="", until=None, phase=0, trying=str)
-
-    def begin(self) -> None:
-        """Show the bar."""
-        self._progress.start()
-
-    def event(self, event: Event, done: Done) -> None:
-        """Move the bar, which appears with the first event if not before."""
-        self.begin()
-        while self._opening:
-            self.say(self._opening.pop(0))
-        for line in _lines_of(event, self._phases):
-            self.say(line)
-        self._progress.update(
-            self._task,
-            completed=done.share,
-            description=_now_words(event),
-            phase=event.phase,
-            trying=done.trying,
-            rate=f"{done.rate:,.0f} images/s" if done.rate else "",
-            until=time.monotonic() + done.left if done.left is not None else None,
-        )
+        self._tasks: dict[str, TaskID] = {}
+        self._shown: dict[str, float] = {}  # when each bar was moved
+        self._told = time.monotonic()
 
     def say(self, text: str) -> None:
-        """Print a line above the bar."""
-        self._progress.console.print(printable(text), highlight=False, markup=False, emoji=False)
+        """Print a line of its own, above the bars."""
+        self._told = time.monotonic()
+        if self.is_live:
+            self._bars.console.print(printable(text), highlight=False, markup=False, emoji=False)
+        else:
+            print(printable(text), file=self._out, flush=True)
+
+    def show(self, name: str, words: str, done: float, of: float, unit: str = "images") -> None:
+        """Move the bar of this name; where there are no bars, say a line about it now and then."""
+        now = time.monotonic()
+        if now - self._shown.get(name, 0.0) < BAR_SECONDS:
+            return
+        self._shown[name] = now
+        if name not in self._tasks:
+            if len(self._tasks) > MOST_ROWS:
+                return
+            self._bars.start()
+            self._tasks[name] = self._bars.add_task("", completed=int(done), unit=unit)
+        task = self._tasks[name]
+        self._bars.update(task, description=one_line(words), completed=done, total=of)
+        if not self.is_live and task == 0 and words and now - self._told > LINE_SECONDS:
+            left = self._bars.tasks[0].time_remaining
+            about = f", about {duration(left)} left" if left else ""
+            self.say(f"  {words}, {100 * done / max(of, 1):.0f} % done{about}")
+
+    def remove(self, name: str) -> None:
+        """Take one bar away."""
+        if name in self._tasks:
+            self._bars.remove_task(self._tasks.pop(name))
 
     def close(self) -> None:
-        """Take the bar away."""
-        self._progress.stop()
-
-
-class _Doing(ProgressColumn):
-    """What is under way, the most important first: its end is cut off where there is no room for it."""
-
-    def render(self, task: Task) -> Text:
-        trying = task.fields["trying"]()
-        return Text(one_line(f"phase {task.fields['phase']}, {trying}" if trying else task.description))
-
-
-class _TimeLeft(ProgressColumn):
-    """The time left as it was last estimated, counted down in between."""
-
-    def render(self, task: Task) -> Text:
-        until = task.fields["until"]
-        return Text("" if until is None else f"{duration(max(0.0, until - time.monotonic()))} left")
-
-
-def make_display(phases: int | None, opening: Sequence[str] = ()) -> Lines | Bar:
-    """A bar if a person is watching, in a terminal or a notebook; lines if not.
-
-    `opening` is printed once the work has begun. `phases` is None if their number is not known.
-    """
-    console = Console(stderr=True)
-    if console.is_terminal or (console.is_jupyter and _has_widgets()):
-        return Bar(phases, console, opening)
-    return Lines(phases, sys.stdout if console.is_jupyter else sys.stderr, opening)
+        """Take all bars away."""
+        self._bars.stop()
 
 
 def _has_widgets() -> bool:
@@ -150,87 +91,164 @@ def _has_widgets() -> bool:
     return importlib.util.find_spec("ipywidgets") is not None
 
 
-def watch_phase(worker: Worker, phase: Iterable[Event]) -> None:
-    """Run one phase of a learner and show its progress."""
-    for _ in show_phase(worker, phase):
-        pass
+class _Rate(ProgressColumn):
+    """How much is done in a second."""
+
+    def render(self, task: Task) -> Text:
+        unit = task.fields["unit"]
+        return Text(f"{task.speed:,.0f} {unit}/s" if task.speed and unit else "")
 
 
-def show_phase(worker: Worker, phase: Iterable[Event]) -> Iterator[Event]:
-    """The events of one phase, whose progress is shown."""
-    display, meter = make_display(None), Meter(worker)
-    display.begin()
+class Tally:
+    """How much of some phases is done: the images of each of their parts, counted against those that are planned."""
+
+    def __init__(self, plan: Iterable[Progress] = ()) -> None:
+        self._parts = {(each.phase, each.what): (each.done, each.of) for each in plan}
+        self._phase = -1
+
+    def note(self, event: Event) -> None:
+        """Count what led to this event."""
+        if event.phase != self._phase:
+            self._phase = event.phase
+            self._end(lambda phase, what: phase < event.phase)
+        if isinstance(event, Progress):
+            _, planned = self._parts.get((event.phase, event.what), (0, 0))
+            self._parts[event.phase, event.what] = event.done, max(event.of, planned, event.done)
+        elif isinstance(event, events.ActionDecided):
+            self._end(lambda phase, what: phase == event.phase and what != "training")
+        elif isinstance(event, events.PhaseDone):
+            self._end(lambda phase, what: phase == event.phase)
+
+    def _end(self, ended: Ended) -> None:
+        self._parts = {key: (of, of) if ended(*key) else (done, of) for key, (done, of) in self._parts.items()}
+
+    @property
+    def done(self) -> int:
+        """Images that were trained on."""
+        return sum(done for done, _ in self._parts.values())
+
+    @property
+    def of(self) -> int:
+        """Images that are planned."""
+        return sum(of for _, of in self._parts.values())
+
+
+class PhaseDisplay:
+    """Shows the events of one learner: a line for each phase and its action, a bar over all of its work.
+
+    `phases` says how many there are, if it is known; `opening` is printed once the work has begun: one that is refused
+    prints only one line.
+    """
+
+    def __init__(self, phases: int | None = None, opening: Sequence[str] = ()) -> None:
+        self._display, self.tally = Display(), Tally()
+        self._phases, self._opening = phases, list(opening)
+
+    def event(self, event: Event) -> None:
+        """Something happened."""
+        while self._opening:
+            self.say(self._opening.pop(0))
+        for line in _lines_of(event, self._phases):
+            self.say(line)
+        self.tally.note(event)
+        words = _words_of(event)
+        if self._display.is_live:
+            words = f"phase {event.phase}, {words}" if words else f"phase {event.phase}"
+        self._display.show("", words, self.tally.done, self.tally.of)
+
+    def say(self, line: str) -> None:
+        """Print a line of its own."""
+        self._display.say(line)
+
+    def close(self) -> None:
+        """The work ended, well or not."""
+        self._display.close()
+
+
+def watch_phase(phase: Iterable[Event]) -> Iterator[Event]:
+    """The events of one phase of a learner, whose progress is shown."""
+    display = PhaseDisplay()
     try:
         for event in phase:
-            display.event(event, meter.note(event))
+            display.event(event)
             yield event
     finally:
         display.close()
 
 
-# In words ---------------------------------------------------------------------------------------------------------
+class SweepDisplay:
+    """Shows the cells of a sweep: a bar for all of them and one for each that is at work."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._display, self._count = Display(), len(names)
+        self._at_work: dict[str, float] = {}  # the share of each cell that is done
+        self._over: set[str] = set()
+
+    def say(self, line: str) -> None:
+        """Print a line of its own."""
+        self._display.say(line)
+
+    def note(self, name: str, standing: tuple[int, int, int]) -> None:
+        """A cell has come so far: its phase, and images of so many."""
+        phase, done, of = standing
+        self._at_work[name] = done / max(of, 1)
+        self._show()
+        self._display.show(name, f"{name}, phase {phase}", done, of)
+
+    def ended(self, name: str) -> None:
+        """A cell is finished or has failed."""
+        self._over.add(name)
+        self.lost(name)
+
+    def lost(self, name: str) -> None:
+        """Nothing is heard of a cell for now."""
+        self._at_work.pop(name, None)
+        self._display.remove(name)
+        self._show()
+
+    def close(self) -> None:
+        """Take all bars away."""
+        self._display.close()
+
+    def _show(self) -> None:
+        words = f"{len(self._over)} of {self._count} cells done, {len(self._at_work)} at work"
+        self._display.show("", words, len(self._over) + sum(self._at_work.values()), self._count, unit="")
+
+
+# In words -------------------------------------------------------------------------------------------------------------
 
 
 def _lines_of(event: Event, phases: int | None) -> list[str]:
     """What is always said, in a line of its own."""
-    if isinstance(event, events.DefaultsChosen):
-        return [event.line]
-    if isinstance(event, events.PhaseStarted):
-        return [_phase_line(event, phases)]
-    if isinstance(event, events.ActionDecided):
-        return [f"  action: {_applying(event)}"]
+    match event:
+        case events.DefaultsChosen():
+            return [event.line]
+        case events.PhaseStarted():
+            kept = f" and {event.memory_images} kept ones" if event.memory_images else ""
+            new = f"{event.new_classes} new class{'es' if event.new_classes != 1 else ''}"
+            known = f" of 0–{phases - 1}" if phases is not None else ""
+            images = f"{event.new_images} images{kept}"
+            return [f"phase {event.phase}{known}: {new} ({event.classes} in all), {images}"]
+        case events.ActionDecided():
+            # In the first phase nothing is distilled, and there are no old classes.
+            told = {name: value for name, value in event.action.items() if event.phase or not _is_about_old(name)}
+            return [f"  action: {Action(**told)}"]
     return []
 
 
-def _applying(event: events.ActionDecided) -> Action:
-    """What the action says of its phase: in the first one nothing is distilled, and there are no old classes."""
-    told = {name: value for name, value in event.action.items() if event.phase or not _needs_old_classes(name)}
-    return Action(**told)
-
-
-def _needs_old_classes(axis: str) -> bool:
+def _is_about_old(axis: str) -> bool:
     return is_weight(axis) or axis in ("old_rows", "balance")
 
 
-def _phase_line(event: events.PhaseStarted, phases: int | None) -> str:
-    kept = f" and {event.memory_images} kept ones" if event.memory_images else ""
-    new = f"{event.new_classes} new class{'es' if event.new_classes != 1 else ''}"
-    known = f" of 0–{phases - 1}" if phases is not None else ""
-    return f"phase {event.phase}{known}: {new} ({event.classes} in all), {event.new_images} images{kept}"
-
-
-def _now_words(event: Event) -> str:
-    words = f"phase {event.phase}"
+def _words_of(event: Event) -> str:
+    """What is under way, or was just found."""
     match event:
-        case events.JudgingStep():
-            return f"{words}, {_judging_words(event)}"
-        case events.StepDone():
-            return f"{words}, {event.stage} epoch {event.epoch + 1}/{event.epochs}"
-        case events.EpochDone():
-            return f"{words}, {event.stage} epoch {event.epoch}/{event.epochs}"
-        case events.TuningDone() | events.TrialStep() if event.tuner:
-            number = step_number(event) if isinstance(event, events.TuningDone) else event.step + 1
-            return f"{words}, {event.tuner}: step {number}"
-        case events.PhaseDone():
-            return f"{words}, learned"
-    return words
-
-
-def _result_words(event: Event) -> str:
-    """What was just found, for events that have a result."""
-    match event:
-        case events.JudgingStep():
-            return _judging_words(event)
+        case Progress():
+            return event.detail
         case events.TrialDone():
             judged = event.trial.get("purpose") == "classifier"
             name = "classifiers judged" if judged else f"trial {event.trial['id'] + 1}: {Action(**event.action)}"
             return f"{name}, reward {event.reward:.3f}"
-        case events.TuningDone():
-            return f"{event.tuner}: step {step_number(event)}"
         case events.EpochDone():
             return f"{event.stage} epoch {event.epoch}/{event.epochs}, loss {event.loss:.4f}"
     return ""
-
-
-def _judging_words(event: events.JudgingStep) -> str:
-    return f"judging the augmentation, training {event.training} of {event.trainings}"

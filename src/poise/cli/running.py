@@ -16,19 +16,19 @@ from poise.report import gather, load_result, run_of_result, run_table
 from poise.runfolder import PAGE, REPORT
 from poise.runs import (
     Follower,
+    Observer,
     Plan,
     Run,
+    RunDisplay,
     RunFolder,
     SweepOutline,
     TensorBoard,
-    Watcher,
     complete,
     describe_plan,
     in_order,
     load_recipe,
     make_plan,
     make_tracker,
-    make_watcher,
     open_outlined,
     open_ranks,
     parse_once,
@@ -123,8 +123,8 @@ def start_run(job: Run, tensorboard: bool = False, track: str | None = None) -> 
     if (state := job.state()) != "new":
         _explain_existing(folder, state, {"--tensorboard": tensorboard, "--track": track})
         return
-    watcher = make_watcher(len(plan.stream), [*plan.notes, f"run folder {folder.path}"])
-    job.watchers = make_watchers(folder, watcher, tensorboard, track)
+    display = RunDisplay(len(plan.stream), [*plan.notes, f"run folder {folder.path}"])
+    job.observers = make_observers(folder, display, tensorboard, track)
     show_result(job.start(), folder.path)
 
 
@@ -162,7 +162,7 @@ def _run_on_ranks(job: Run, state: str, tensorboard: bool, track: str | None) ->
         job = Follower(job.plan, job.folder, (), job.checkpoint_seconds, world=world)
     else:
         notes = [*job.plan.notes, f"run folder {job.folder.path}", f"{world.size} ranks"]
-        job.watchers = make_watchers(job.folder, make_watcher(len(job.plan.stream), notes), tensorboard, track)
+        job.observers = make_observers(job.folder, RunDisplay(len(job.plan.stream), notes), tensorboard, track)
     result = job.start() if state == "new" else job.resume()
     if result:
         show_result(result, job.folder.path)
@@ -236,11 +236,11 @@ def _write_model_again(folder: RunFolder) -> None:
         show(f"{folder.model.name} was missing and is written again")
 
 
-def make_watchers(folder: RunFolder, watcher: Watcher, tensorboard: bool, track: str | None = None) -> list[Watcher]:
-    """What watches a run: the progress, and TensorBoard and a tracking service where they are asked for."""
-    board: list[Watcher] = [TensorBoard(folder.path)] if tensorboard else []
-    service: list[Watcher] = [make_tracker(track, folder.path)] if track is not None else []
-    return [watcher, *board, *service]
+def make_observers(folder: RunFolder, display: Observer, tensorboard: bool, track: str | None = None) -> list[Observer]:
+    """What watches a run: the display, and TensorBoard and a tracking service where they are asked for."""
+    board: list[Observer] = [TensorBoard(folder)] if tensorboard else []
+    service: list[Observer] = [make_tracker(track, folder)] if track is not None else []
+    return [display, *board, *service]
 
 
 def write_report(runs: Sequence[Path], out: Path) -> str:

@@ -70,13 +70,13 @@ def resume(
     from poise.cli.running import (
         finish_up,
         is_finished,
-        make_watchers,
+        make_observers,
         refuse_under_torchrun,
         resume_run,
         show_result,
         trials_elsewhere,
     )
-    from poise.runs import RunFolder, make_watcher, reopen
+    from poise.runs import RunDisplay, RunFolder, reopen
     from poise.runs.checks import runner_in
 
     with joined_world() as world:
@@ -96,9 +96,9 @@ def resume(
         finish_up(RunFolder(folder), given)
         return
     opened, plan = reopen(folder)
-    watchers = make_watchers(opened, make_watcher(len(plan.stream)), tensorboard, track)
+    observers = make_observers(opened, RunDisplay(len(plan.stream)), tensorboard, track)
     with trials_elsewhere(plan, trials_on, cpus_per_worker) as executor:
-        job = runner_in(opened)(plan, opened, watchers, checkpoint_every, executor=executor, restarts=restart)
+        job = runner_in(opened)(plan, opened, observers, checkpoint_every, executor=executor, restarts=restart)
         show_result(job.resume(), folder)
 
 
@@ -115,7 +115,7 @@ def sweep(
     """Run a grid of runs; finished cells are not run again."""
     from poise.cli.running import cells_elsewhere, refuse_elsewhere, show_outline, show_result, write_report
     from poise.report import comparison_table, load_result, read_run
-    from poise.runs import describe_sweep, pick_cell, read_sweep, refuse_failed, sweep_cells, sweep_lines
+    from poise.runs import describe_sweep, pick_cell, read_sweep, refuse_failed, sweep_cells
 
     cells = read_sweep(file, outlined=dry_run)
     if cell is not None:
@@ -125,8 +125,7 @@ def sweep(
         show_outline(describe_sweep(cells, out, cell or 0))
         return
     with cells_elsewhere(on, cpus_per_worker, lanes) as executor:
-        lines, one = sweep_lines(), cell is not None
-        failed = sweep_cells(cells, out, lanes, lines, checkpoint_every, executor=executor, numbered=one)
+        failed = sweep_cells(cells, out, lanes, checkpoint_every, executor=executor, numbered=cell is not None)
     if cell is not None:
         for error in failed.values():
             raise error

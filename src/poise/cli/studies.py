@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -14,6 +13,7 @@ from poise.cli.words import (
     RecipeName,
     Seed,
     out_option,
+    say,
     show,
 )
 from poise.recipes import DEFAULT_RECIPE
@@ -31,12 +31,11 @@ def crossval(
     """An oracle: run every action of the space in all phases, and keep the best by the exam."""
     from poise.cli.running import words_to_plan
     from poise.report import actions_table, run_of_result, run_table
-    from poise.runs import Lines
     from poise.runs.checks import run_crossval
 
     plan = words_to_plan(recipe, overrides, seed)
     folder = out or plan.default_folder("crossval")
-    result = run_crossval(plan, folder, lanes, Lines(None, sys.stderr), checkpoint_every)
+    result = run_crossval(plan, folder, lanes, say, checkpoint_every)
     show(f"\n{actions_table(result)}\n\n{run_table(run_of_result(result))}\n\nrun folders in {folder}")
 
 

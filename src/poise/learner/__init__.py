@@ -3,6 +3,7 @@
 `learner` is what a user meets, `conventions` what scikit-learn expects of it,
 `settings` what it is made with, `arrival` what comes in, `phase` Algorithm 1, `state`
 all of it as tensors and plain values, `summary` what a file of it holds in short, `views` what can be read off it,
+`workload` how much work a phase will be;
 `saving`, `upkeep`, `rejecting` and `exporting` what else is done with it.
 """
 
@@ -18,7 +19,7 @@ from poise.learner.settings import KEYS, Settings
 from poise.learner.state import Knowledge, LearnerState, Lookup
 from poise.learner.summary import LearnerSummary
 from poise.learner.upkeep import Exemplar
-from poise.learner.workload import can_validate, planned_work
+from poise.learner.workload import planned_work
 
 __all__ = [
     "KEYS",
@@ -34,7 +35,6 @@ __all__ = [
     "Settings",
     "Surroundings",
     "build_model",
-    "can_validate",
     "least_images",
     "planned_work",
     "save_state",

@@ -147,7 +147,7 @@ class Conventions(Saving):
         if self._is_watched:
             from poise import progress  # nobody who watches nothing has to wait for rich
 
-            phase = progress.show_phase(self, phase)
+            phase = progress.watch_phase(phase)
         made = self.settings, self._around  # before anything was chosen for these images
         knowledge, pending = self.knowledge, self._pending
         try:
@@ -189,7 +189,7 @@ class Conventions(Saving):
         is closed before a process that is started anew can open it.
         """
         tensors, meta = self.state().tensors(images=True)
-        apart = {"settings", "knowledge", "_around", "_phase", "_ahead", "_pending", "_turns"}
+        apart = {"settings", "knowledge", "_around", "_phase", "_pending", "_turns"}
         return {
             "tensors": _tensors_to_bytes(tensors),
             "meta": meta,

@@ -33,7 +33,7 @@ from poise.learner.settings import Settings, only_environment
 from poise.learner.views import Views
 from poise.methods import Growth
 from poise.nets import net_info
-from poise.training import DefaultsChosen, Event, JudgingStep, PhaseStarted, Schedule, Situation, StepDone, Trainer
+from poise.training import DefaultsChosen, Event, PhaseStarted, Progress, Schedule, Situation, Trainer
 from poise.tuning import DEFAULT_POLICY, TrialSettings
 from poise.words import counted
 
@@ -195,12 +195,10 @@ def judge_augmentation(
     hits: dict[tuple[int, bool], Tensor] = {}
     for number, pad in enumerate((suitable.pad, 0), 1):
         trainer = _judging_trainer(settings, training, around, replace(suitable, pad=pad, flip=False))
-        each = len(training) * sum(stage.epochs(trainer.schedule.epochs) for stage in trainer.stages)
-        done = (number - 1) * each
-        for event in trainer.run():
-            if isinstance(event, StepDone):
-                done += event.images
-                yield JudgingStep(0, number, 2, done, 2 * each, event.images)
+        words = f"judging the augmentation, training {number} of 2"
+        for _ in trainer.run():
+            done = trainer.done + (number - 1) * trainer.planned
+            yield Progress(0, "augmentation", done, 2 * trainer.planned, words)
         for mirrored in (False, True):
             logits = trainer.situation.evaluator.extract(trainer.predictor, held, mirrored=mirrored).logits
             hits[pad, mirrored] = logits.argmax(dim=1).cpu() == held.labels

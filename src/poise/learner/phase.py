@@ -20,7 +20,7 @@ from poise.learner.arrival import Arrival, hold_out, without_copies
 from poise.learner.networks import build_model
 from poise.learner.settings import Settings
 from poise.learner.state import Knowledge, Pending
-from poise.learner.workload import planned_work, stage_work
+from poise.learner.workload import planned_work
 from poise.methods import Growth, Method
 from poise.nets import Model, NetInfo, is_named, net_info
 from poise.training import (
@@ -34,7 +34,6 @@ from poise.training import (
     PhaseStarted,
     Situation,
     Trainer,
-    Workload,
     changed_switches,
     features_suffice,
     keep_memory,
@@ -216,7 +215,7 @@ class Phase:
         In:  the old model Θ_{i−1}; the training data, exemplars ℰ_{0:i−1} and new images 𝒟_i.
         Out: the new model Θ_i and the new exemplars ℰ_{0:i}, with the policy's weights **w** as a history of trials.
         """
-        chosen, self.task.outlook.work = None, self._plan_work()
+        chosen, arrival = None, self.arrival
         if pending is not None:
             self.task.history.extend(pending.history)
             chosen = pending.action
@@ -224,6 +223,8 @@ class Phase:
                 log.warning("this phase goes on under other switches (%s): its bytes may differ", line)
         else:
             yield self._start_event()
+        images = len(self.kept.exemplars) + len(self.new)
+        yield from planned_work(self.settings, arrival.phase, arrival.growth, images, tunes=arrival.action is None)
         # Policy learning: try actions on local environments h_i made of the training data, until the policy has enough;
         # then let it choose a_i. The first phase (i = 0) is plain classification.
         if chosen is None:
@@ -237,7 +238,6 @@ class Phase:
             self.trainer.restore(pending.tensors, pending.position)
         # CIL training: Θ_i for M₂ epochs with a_i (Algorithm 2).
         assert self.trainer is not None
-        self.task.outlook.work, self.task.outlook.trying = self._plan_work(), None
         self.task.trials.rest()
         yield from self.trainer.run()
         # Select new exemplars ℰ_{0:i} by herding.
@@ -325,16 +325,6 @@ class Phase:
     def _start_event(self) -> PhaseStarted:
         arrival = self.arrival
         return PhaseStarted(arrival.phase, arrival.growth.new, len(arrival.classes), len(self.stored), len(self.kept))
-
-    def _plan_work(self) -> Workload:
-        """How much work there will be: as far as the settings say it, then as the training turned out to be."""
-        arrival = self.arrival
-        images = arrival.growth, len(self.kept.exemplars), len(self.new)
-        tunes, validates = arrival.action is None, arrival.phase == 0 or self.task.trials.possible
-        plan = planned_work(self.settings, arrival.phase, *images, tunes=tunes, validates=validates)
-        if self.trainer is None:
-            return plan
-        return replace(plan, stages=stage_work(self.trainer.stages, self.trainer.schedule.epochs, *images))
 
     def _decision_event(self, choice: Choice) -> ActionDecided:
         phase, action = self.arrival.phase, dict(choice.action)

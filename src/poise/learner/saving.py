@@ -20,7 +20,7 @@ from poise.learner.turns import Turns
 from poise.learner.views import Views
 from poise.nets import adapted_again, net_info
 from poise.schema import contents_of, fitting_together
-from poise.training import Executor, Outlook, undisturbed
+from poise.training import Executor, undisturbed
 from poise.words import counted
 
 log = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ class Saving(Views):
         if (line := settings.doubts()) is not None:
             log.warning("%s", line)
         self.settings, self._around, self.knowledge = settings, around, knowledge
-        self._phase, self._ahead = None, Outlook()  # the one under way, and the one that comes
+        self._phase = None  # the one under way
         self._pending = None  # one that was saved in its middle
         self._turns = Turns()
         self._note(preprocessing)

@@ -19,7 +19,7 @@ from poise.learner.state import Knowledge
 from poise.learner.turns import Turns
 from poise.nets import Model, NetInfo, named_info, net_info
 from poise.spaces import ActionSpace
-from poise.training import Backend, Evaluator, Outlook
+from poise.training import Backend, Evaluator
 from poise.tuning import Reward
 
 T = TypeVar("T")
@@ -48,7 +48,6 @@ class Views:
     knowledge: Knowledge
     _around: Surroundings
     _phase: Phase | None
-    _ahead: Outlook  # before a phase begins
     _turns: Turns
 
     classes_ = Known[ClassLabels]("labels", "The labels seen so far, in the order in which they arrived.")
@@ -110,10 +109,6 @@ class Views:
     def phase_under_way(self) -> Phase | None:
         """The phase that is being learned at this moment."""
         return self._phase
-
-    def outlook(self) -> Outlook:
-        """What the phase under way is doing and how much is to come, for those who show progress."""
-        return self._phase.task.outlook if self._phase is not None else self._ahead
 
     def phase_of(self, images: Images, labels: Labels, reward: Reward | None = None) -> Phase:
         """The phase that these images would start, for studies; the learner stays as it is."""

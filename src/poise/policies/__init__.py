@@ -17,7 +17,7 @@ from poise.policies.catalog import (
     register,
     resolved_options,
 )
-from poise.policies.forecast import Forecast, forecast, new_epochs
+from poise.policies.planned import Planned, new_epochs, plan_trials
 
 __all__ = [
     "DEFAULT_POLICY",
@@ -28,18 +28,18 @@ __all__ = [
     "WRAPPER_OPTIONS",
     "Decided",
     "Fixed",
-    "Forecast",
     "Outcome",
+    "Planned",
     "Policy",
     "Preset",
     "Setup",
     "Trial",
     "Tried",
     "Wish",
-    "forecast",
     "is_shipped",
     "make_policy",
     "new_epochs",
+    "plan_trials",
     "register",
     "replay",
     "resolved_options",

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from poise.errors import PoiseError, RunFailed, UserError
+from poise.progress import SweepDisplay
 from poise.ray.staff import Loss, Member, Needs, Staff
 from poise.runs.folder import RunFolder
 from poise.runs.sweep import CellBench, Failure, lanes_on
 from poise.runs.sweep_file import Cell
-from poise.runs.sweep_view import SweepView
-from poise.training import LocalExecutor, without_pauses
+from poise.training import LocalExecutor
 
 MOST_LOST = 3  # attempts without a new checkpoint, after which a cell has failed
 WAIT_SECONDS = 0.5
@@ -76,7 +76,8 @@ def finish_here(bench: CellBench, cells: Sequence[Cell]) -> dict[str, Failure | 
     found: dict[str, Failure | None] = {}
     for cell in cells:
         if bench.folder(cell).finished:
-            (found[cell.name],) = without_pauses(LocalExecutor(lanes_on("cpu", 1)).run(bench, [cell]))
+            for results in LocalExecutor(lanes_on("cpu", 1)).run(bench, [cell]):
+                found.update((cell.name, result) for result in results)
     return found
 
 
@@ -182,7 +183,7 @@ class CellDriver:
         again: list[str] = []
         for job in self._working.pop(member, {}).values():
             job.lose()
-            if isinstance(self._bench.view, SweepView):
+            if isinstance(self._bench.view, SweepDisplay):
                 self._bench.view.lost(job.name)
             if job.lost >= MOST_LOST:
                 job.folder.withdraw_attempt()

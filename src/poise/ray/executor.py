@@ -91,8 +91,8 @@ class Executor:
         staff = self._staff_driver(on_gpu, lambda: time.monotonic() > until).staff
         return staff.summary() if staff.ready else "no worker is ready yet; trials wait for one"
 
-    def run(self, bench: Bench[A, R], attempts: Sequence[A]) -> Iterator[R]:
-        """The result of every attempt, in the order of asking."""
+    def run(self, bench: Bench[A, R], attempts: Sequence[A]) -> Iterator[list[R]]:
+        """The results of all attempts in the order of asking, each as it becomes known."""
         found: Iterator[Any]
         if isinstance(bench, CellBench):
             found = self._run_cells(bench, list(attempts))
@@ -100,7 +100,7 @@ class Executor:
             found = self._driver_for(bench).run(bench, attempts)
         else:
             raise UserError(f"{type(bench).__name__} cannot be sent to a cluster")
-        return found
+        return ([result] for result in found)
 
     def connect(self) -> Cluster:
         """The connection to the cluster, made when it is first needed."""

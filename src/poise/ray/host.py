@@ -20,12 +20,12 @@ from poise.data import ImageSet
 from poise.data.sources import Source, open_source
 from poise.errors import PoiseError, RunFailed, kind_and_line
 from poise.ray.letters import Letter, open_letter
+from poise.runs.observers import Standing
 from poise.runs.plan import plan_of_words
 from poise.runs.provenance import SAID_BY_SOURCE, versions
 from poise.runs.stopping import Stop
 from poise.runs.sweep import CellBench, Failure, lanes_on
 from poise.runs.sweep_file import Cell
-from poise.runs.sweep_view import Standing
 from poise.training import Crew
 from poise.tuning import Attempt, TrialResult, Trials
 

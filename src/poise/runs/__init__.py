@@ -6,6 +6,7 @@ from poise.runs.examiner import Exam, Examiner, split_for_development
 from poise.runs.folder import RunFolder
 from poise.runs.lessons import Lesson
 from poise.runs.model_file import ModelFile
+from poise.runs.observers import Observer, RunDisplay
 from poise.runs.overrides import in_order, parse_once
 from poise.runs.plan import Plan, make_plan, open_outlined, reopen
 from poise.runs.prediction import (
@@ -16,7 +17,6 @@ from poise.runs.prediction import (
     score_folder,
     set_reject,
 )
-from poise.runs.progress import Lines, Quiet, Watcher, make_watcher
 from poise.runs.ranks import Follower, open_ranks
 from poise.runs.recipe import Recipe, load_recipe, make_recipe
 from poise.runs.run import Run, complete
@@ -24,10 +24,7 @@ from poise.runs.stopping import ignore_signals
 from poise.runs.sweep import refuse_failed, sweep_cells
 from poise.runs.sweep_file import Cell, pick_cell, read_sweep
 from poise.runs.sweep_outline import SweepOutline, describe_sweep
-from poise.runs.sweep_view import sweep_lines
-from poise.runs.tensorboard import TensorBoard
-from poise.runs.trackers import TRACKERS, make_tracker
-from poise.runs.tracking import Tracker, track_folder
+from poise.runs.trackers import TRACKERS, TensorBoard, Tracker, make_tracker
 
 __all__ = [
     "TRACKERS",
@@ -36,18 +33,17 @@ __all__ = [
     "Examiner",
     "Follower",
     "Lesson",
-    "Lines",
     "ModelFile",
+    "Observer",
     "Plan",
     "Prediction",
-    "Quiet",
     "Recipe",
     "Run",
+    "RunDisplay",
     "RunFolder",
     "SweepOutline",
     "TensorBoard",
     "Tracker",
-    "Watcher",
     "activation_maps",
     "complete",
     "describe_plan",
@@ -58,7 +54,6 @@ __all__ = [
     "make_plan",
     "make_recipe",
     "make_tracker",
-    "make_watcher",
     "open_outlined",
     "open_ranks",
     "parse_once",
@@ -74,6 +69,4 @@ __all__ = [
     "set_reject",
     "split_for_development",
     "sweep_cells",
-    "sweep_lines",
-    "track_folder",
 ]

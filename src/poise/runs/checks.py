@@ -8,7 +8,7 @@ action of a space as the constant action of a whole run and keeps the best by th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -24,7 +24,6 @@ from poise.runfolder import CROSSVAL, RESULT, SECONDS
 from poise.runs.examiner import FIGURES, Exam, Examiner, figures, matrix_in_percent
 from poise.runs.folder import RunFolder
 from poise.runs.plan import Plan
-from poise.runs.progress import Lines, Quiet
 from poise.runs.run import Run, runner_of
 from poise.runs.sweep import sweep_cells
 from poise.runs.sweep_file import Cell
@@ -108,7 +107,11 @@ class Candidate:
 
 
 def run_crossval(
-    plan: Plan, out: Path, lanes: int | None, lines: Lines, checkpoint_seconds: float = store.CHECKPOINT_SECONDS
+    plan: Plan,
+    out: Path,
+    lanes: int | None,
+    say: Callable[[str], None],
+    checkpoint_seconds: float = store.CHECKPOINT_SECONDS,
 ) -> dict[str, Any]:
     """Run every action of the space as the constant action of a whole run, and keep the best average.
 
@@ -120,18 +123,18 @@ def run_crossval(
     space = replace(plan, recipe=plan.recipe.replace(policy="grid", policy_options={})).settings.action_space
     _claim(out, {**plan.as_json(), "space": space.as_json()})
     if (out / RESULT).exists():
-        lines.say(f"{out} holds this {NAME}, finished")
+        say(f"{out} holds this {NAME}, finished")
         return load_result(out)
     first = RunFolder(out / "phase-0")
     if plan.recipe.start is None and not first.has_phase_0:
-        lines.say("phase 0, which all actions share")
+        say("phase 0, which all actions share")
         _run_phase_0(_constant(plan, plan.recipe.action), first)
     start = plan.recipe.start or str(first.path.resolve())
     cells = [
         Cell(f"arm-{arm:03d}", _constant(plan, _without_judging(plan, action), start))
         for arm, action in enumerate(space.actions)
     ]
-    failed = sweep_cells(cells, out, lanes, lines, checkpoint_seconds)
+    failed = sweep_cells(cells, out, lanes, checkpoint_seconds)
     if other := {name: error for name, error in failed.items() if not isinstance(error, Diverged)}:
         name, error = next(iter(other.items()))
         raise RunFailed(
@@ -164,7 +167,7 @@ def _claim(out: Path, wanted: Mapping[str, Any]) -> None:
 
 def _run_phase_0(plan: Plan, folder: RunFolder) -> None:
     """Bring an ordinary run to the end of phase 0; it continues from where it stands."""
-    job = Run(plan, folder, (Quiet(),), until=1)
+    job = Run(plan, folder, until=1)
     try:
         if not folder.exists:
             job.start()

@@ -46,9 +46,8 @@ def describe_plan(plan: Plan) -> str:
 
 
 def _trials(plan: Plan, phase: int) -> str:
-    """How many trials (of a tuner that is no policy: rounds or episodes) there will be in this phase, or at most."""
-    expected = plan.settings.tuner.forecast(phase)
-    return f"{'' if expected.exact else '≤ '}{expected.trials}"
+    """How many trials (of a tuner that is no policy: rounds or episodes) there will be in this phase."""
+    return str(plan.settings.tuner.plan(phase).trials)
 
 
 def _memory_line(train: ImageSet, model: int) -> str:

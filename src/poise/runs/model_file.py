@@ -41,7 +41,7 @@ from poise.runs.lessons import (
 )
 from poise.runs.stopping import CheckpointClock, Stop, as_many_threads, stopping
 from poise.schema import contents_of
-from poise.training import Event, JudgingStep, PhaseDone
+from poise.training import Event, PhaseDone, Progress
 
 log = logging.getLogger(__name__)
 
@@ -110,7 +110,8 @@ class ModelFile:
                     say(f"continuing the phase that was interrupted, from {self.pending}{_say_version(saved[1])}")
                 stop = Stop()
                 with stopping(stop):
-                    watch_phase(learner, self._with_checkpoints(learner, events, lesson, stop, began))
+                    for _ in watch_phase(self._with_checkpoints(learner, events, lesson, stop, began)):
+                        pass
                     self._save(learner, began, done)
         return learner
 
@@ -284,7 +285,7 @@ class ModelFile:
         for event in events:
             warn_of_short_phase(learner, event)
             yield event
-            if isinstance(event, JudgingStep):
+            if isinstance(event, Progress) and event.what == "augmentation":
                 if stop.is_set():
                     raise stop.interruption("interrupted before anything was learned; the same command begins again")
                 continue

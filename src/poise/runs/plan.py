@@ -27,7 +27,7 @@ from poise.data.sources import FolderSource, PackSource, Source, digest, open_so
 from poise.data.sources.registry import find, is_name, is_published
 from poise.errors import UserError
 from poise.files import expand_user
-from poise.learner import Learner, LearnerState, Lookup, Settings, Surroundings, can_validate, planned_work
+from poise.learner import Learner, LearnerState, Lookup, Settings, Surroundings, planned_work
 from poise.methods import METHODS, Growth
 from poise.nets import absolute_word, named_info
 from poise.runfolder import CROSSVAL, RECIPE
@@ -35,7 +35,7 @@ from poise.runs.examiner import Examiner, split_for_development
 from poise.runs.folder import RunFolder, needed_to_resume
 from poise.runs.recipe import Recipe, make_recipe
 from poise.schema import anything, check, contents_of, fitting_together, keyed, mapped, text
-from poise.training import Executor, Workload
+from poise.training import Executor, Progress
 from poise.tuning import tuner_names
 from poise.words import counted
 
@@ -146,13 +146,12 @@ class Plan:
         sizes = torch.bincount(train.labels, minlength=len(self.source.class_names)).tolist()
         return [[sizes[label] for label in group] for group in self.stream]
 
-    def work(self, train: ImageSet) -> list[Workload]:
-        """About how much work each phase is, tuning included."""
-        known, found = 0, list[Workload]()
-        for phase, (sizes, images) in enumerate(zip(self._arriving(train), self.images_per_phase(train), strict=True)):
-            growth, validates = Growth(known, len(sizes)), can_validate(self.settings, known, images[0], sizes)
-            found.append(planned_work(self.settings, phase, growth, *images, validates=validates))
-            known += len(sizes)
+    def work(self, train: ImageSet) -> list[Progress]:
+        """About how many images each part of each phase is trained on."""
+        known, found = 0, list[Progress]()
+        for phase, (group, images) in enumerate(zip(self.stream, self.images_per_phase(train), strict=True)):
+            found += planned_work(self.settings, phase, Growth(known, len(group)), sum(images))
+            known += len(group)
         return found
 
     def identity(self) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from poise._version import __version__
 from poise.data import ImageSet
 from poise.errors import OutOfMemory
 from poise.learner import Learner, LearnerState
-from poise.meter import Meter
 from poise.runs.examiner import Examiner
 from poise.runs.findings import Findings
 from poise.runs.folder import Checkpoint
@@ -70,7 +69,7 @@ class Follower(Run):
         self.findings = Findings.from_json(found.meta)
         return self.plan.restored_learner(state)
 
-    def _show(self, event: Event, meter: Meter) -> None:
+    def _show(self, event: Event) -> None:
         """Rank 0 does."""
 
     def _end_phase(self, learner: Learner, phase: int, examiner: Examiner) -> None:

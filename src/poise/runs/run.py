@@ -16,7 +16,6 @@ from poise import store
 from poise.data import ImageSet
 from poise.errors import Damaged, OutOfMemory, PoiseError, UserError
 from poise.learner import Learner, LearnerState, save_state
-from poise.meter import Meter
 from poise.nets import named_info
 from poise.report import load_result
 from poise.runfolder import SECONDS_PHASE_0, START_FINGERPRINT
@@ -26,13 +25,13 @@ from poise.runs.examiner import Exam, Examiner
 from poise.runs.findings import Findings, describe_space, known_pretraining
 from poise.runs.folder import Checkpoint, RunFolder, needed_to_resume
 from poise.runs.machine import describe_machine, record_end, record_resume, threads_to_resume_with
+from poise.runs.observers import Observer
 from poise.runs.plan import Plan, images_by_origin, refuse_other_exam
-from poise.runs.progress import Quiet, Watcher
 from poise.runs.provenance import versions_of
 from poise.runs.starting import read_start
 from poise.runs.stopping import CheckpointClock, Stop, as_many_threads, heeding, stopping
 from poise.schema import contents_of
-from poise.training import ALONE, Event, Executor, TrialDone, TrialStep, TuningDone, Work, World, trained_images
+from poise.training import ALONE, Event, Executor, Progress, TrialDone, TuningDone, Work, World
 from poise.tuning import Reward
 
 log = logging.getLogger(__name__)
@@ -53,7 +52,7 @@ class Run:
 
     plan: Plan
     folder: RunFolder
-    watchers: Sequence[Watcher] = (Quiet(),)
+    observers: Sequence[Observer] = ()
     checkpoint_seconds: float = store.CHECKPOINT_SECONDS
     stop: Stop = field(default_factory=Stop)
     until: int | None = None
@@ -62,7 +61,6 @@ class Run:
     restarts: bool = False
     findings: Findings = field(default_factory=Findings)
     _pinned: dict[str, str] = field(default_factory=dict)
-    _meter: Meter | None = None
     _mark: float = 0.0
 
     def start(self) -> dict[str, Any]:
@@ -166,8 +164,8 @@ class Run:
     def _open_folder(self) -> Iterator[None]:
         """The folder is ours, its errors are one line each, and everything is closed at the end."""
         with ExitStack() as stack:
-            for watcher in self.watchers:
-                stack.callback(watcher.close)
+            for observer in self.observers:
+                stack.callback(observer.close)
             stack.enter_context(self.folder.locked())
             stack.enter_context(self.folder.writing())
             stack.callback(self.folder.journal.close)
@@ -212,7 +210,9 @@ class Run:
         return (yield from self._run_phases(learner, train, examiner))
 
     def _run_phases(self, learner: Learner, train: ImageSet, examiner: Examiner) -> Running:
-        self._mark = time.monotonic()
+        self._mark, work = time.monotonic(), self.plan.work(train)
+        for observer in self.observers:
+            observer.begin(work)
         for phase in range(len(self.findings.exams), len(self.plan.stream) if self.until is None else self.until):
             if learner.phases_ == phase:
                 yield from self._learn(learner, phase, train, self._reward(learner, examiner))
@@ -243,21 +243,19 @@ class Run:
             reward=reward,
         )
         clock = CheckpointClock(self.checkpoint_seconds)
-        meter = self._meter = self._meter or Meter(learner, self.plan.work(train))
         while True:
             began = time.monotonic()
             with heeding(self.executor, lambda: self._leave_if_asked(learner)):
                 event = next(events, None)
-            part = "policy" if isinstance(event, TrialStep | TrialDone | TuningDone) else "train"
-            self.findings.seconds[part] += time.monotonic() - began
+            self.findings.seconds["policy" if _is_about_trials(event) else "train"] += time.monotonic() - began
             if event is None:
                 return self._check_ranks(learner)
-            self._show(event, meter)
+            self._show(event)
             self._leave_if_asked(learner)
             if clock.is_due(event):
                 self._checkpoint(learner)
                 clock.restart()
-            yield trained_images(event)
+            yield isinstance(event, Progress)
 
     def _end_phase(self, learner: Learner, phase: int, examiner: Examiner) -> None:
         """Examine what was learned, and write it down."""
@@ -270,12 +268,11 @@ class Run:
             self.findings.seconds[SECONDS_PHASE_0] = self.findings.seconds["total"]
         self._checkpoint(learner)
 
-    def _show(self, event: Event, meter: Meter) -> None:
+    def _show(self, event: Event) -> None:
         if event.kept:
             self.folder.journal.append(event.as_json())
-        done = meter.note(event)
-        for watcher in self.watchers:
-            watcher.event(event, done)
+        for observer in self.observers:
+            observer.event(event)
 
     def _keep(self, exam: Exam, learner: Learner) -> None:
         self.findings.add(exam, learner)
@@ -286,8 +283,8 @@ class Run:
             store.write_tensors(
                 self.folder.phase_0, tensors, {"learner": meta, "identity": self.plan.identity()}, kind="phase 0"
             )
-        for watcher in self.watchers:
-            watcher.exam(exam)
+        for observer in self.observers:
+            observer.exam(exam)
 
     def _checkpoint(self, learner: Learner) -> None:
         tensors, meta = learner.state().tensors(images=False)
@@ -353,6 +350,8 @@ class Run:
         result = self._result(learner)
         self.folder.write_json(self.folder.result, result, digest=True)
         record_end(self.folder.machine)
+        for observer in self.observers:
+            observer.end(result)
         return result
 
     def _result(self, learner: Learner) -> dict[str, Any]:
@@ -381,6 +380,13 @@ def complete(folder: RunFolder) -> None:
                     record_end(folder.machine, folder.result.stat().st_mtime)
     except PoiseError as error:
         log.warning("%s", error)
+
+
+def _is_about_trials(event: Event | None) -> bool:
+    """Whether the time before this event was spent on choosing an action."""
+    if isinstance(event, Progress):
+        return event.what not in ("training", "augmentation")
+    return isinstance(event, TrialDone | TuningDone)
 
 
 def runner_of(folder: RunFolder) -> str:

@@ -17,9 +17,9 @@ from poise.errors import Interrupted
 from poise.training import (
     Event,
     Executor,
+    Progress,
     StageDone,
     TrialDone,
-    TrialStep,
     TuningDone,
     WaitingExecutor,
     World,
@@ -132,25 +132,22 @@ def _say(text: str) -> None:
 
 
 class CheckpointClock:
-    """Says when the next checkpoint is due: after a stage, and when enough time has passed."""
+    """Says when the next checkpoint is due: after a stage; after an epoch or a trial, when enough time has passed."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._written = time.monotonic()
-        self._unwritten = False  # whether something ended since then
 
     def is_due(self, event: Event) -> bool:
-        """Whether to write one after this event; inside a trial, only for what ended before it began."""
-        inside = isinstance(event, TrialStep)
-        self._unwritten = self._unwritten or not inside
-        trying = inside or isinstance(event, TrialDone | TuningDone)
-        patience = min(self._seconds, TRIAL_SECONDS) if trying else self._seconds
-        waited = time.monotonic() - self._written >= patience
-        return isinstance(event, StageDone) or (waited and self._unwritten)
+        """Whether to write one after this event; never inside an epoch or a trial."""
+        if isinstance(event, Progress):
+            return False
+        patience = min(self._seconds, TRIAL_SECONDS) if isinstance(event, TrialDone | TuningDone) else self._seconds
+        return isinstance(event, StageDone) or time.monotonic() - self._written >= patience
 
     def restart(self) -> None:
         """One was written."""
-        self._written, self._unwritten = time.monotonic(), False
+        self._written = time.monotonic()
 
 
 @contextmanager

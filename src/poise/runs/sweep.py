@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,15 +17,15 @@ import torch
 
 from poise import store
 from poise.errors import Interrupted, OutOfMemory, RunFailed, UserError, kind_and_line
+from poise.progress import SweepDisplay
 from poise.report import load_result
 from poise.runs.folder import RunFolder
-from poise.runs.progress import Lines, Quiet
+from poise.runs.observers import CellObserver, CellView
 from poise.runs.run import Run, Running, complete
 from poise.runs.stopping import Stop, stopping
 from poise.runs.sweep_file import Cell
 from poise.runs.sweep_order import rounds
-from poise.runs.sweep_view import CellView, CellWatcher, SweepView
-from poise.training import Executor, Lane, Lanes, LocalExecutor, Work, make_backend, without_pauses
+from poise.training import Executor, Lane, Lanes, LocalExecutor, Work, make_backend
 from poise.words import counted
 
 log = logging.getLogger(__name__)
@@ -88,8 +89,8 @@ class CellBench:
 
     def _run(self, cell: Cell) -> Running:
         folder, plan = self.folder(cell), cell.plan
-        watchers = (CellWatcher(cell.name, self.view),) if self.view is not None else (Quiet(),)
-        run = Run(plan, folder, watchers, self.checkpoint_seconds, self.stop)
+        observers = (CellObserver(cell.name, self.view),) if self.view is not None else ()
+        run = Run(plan, folder, observers, self.checkpoint_seconds, self.stop)
         if not folder.exists:
             return (yield from run.starting())
         run.refuse_other()
@@ -109,7 +110,6 @@ def sweep_cells(
     cells: Sequence[Cell],
     out: Path,
     lanes: int | None,
-    lines: Lines,
     checkpoint_seconds: float = store.CHECKPOINT_SECONDS,
     executor: Executor | None = None,
     numbered: bool = False,
@@ -121,14 +121,14 @@ def sweep_cells(
     see `CellBench`.
     """
     parts, errors = rounds(cells, out), dict[str, Failure]()
-    stop, view = Stop(), SweepView(lines, [cell.name for cell in cells])
+    stop, view = Stop(), SweepDisplay([cell.name for cell in cells])
     executor = executor or LocalExecutor(cell_lanes(lanes, cells), admits=lambda: not stop.is_set())
     bench = CellBench(out, checkpoint_seconds, view, stop, numbered)
     for line in dict.fromkeys(line for cell in cells for line in cell.plan.settings.remarks()):
-        lines.say(line)
-    with stopping(stop), view:
+        view.say(line)
+    with stopping(stop), closing(view):
         for part in parts:
-            found = list(without_pauses(executor.run(bench, part)))
+            found = [result for results in executor.run(bench, part) for result in results]
             if stop.is_set():
                 break
             errors |= {cell.name: error for cell, error in zip(part, found, strict=True) if error is not None}

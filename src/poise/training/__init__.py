@@ -5,7 +5,7 @@ stage, `balanced` picks the images of a balanced one, `step` is one step of it (
 its length, `optimiser` what moves the weights, `restoring` takes over what was saved, `keeping` says what remains
 after it, `evaluate` looks at models, `lanes` (with `pace`) runs several trainings side by side, `executor` says where,
 `backend` is the device, `ranks` those that train together (`statistics`: theirs), `noise` what a network draws
-itself, `events` what happens on the way, `outlook` what is to come.
+itself, `events` what happens on the way.
 """
 
 from poise.training.backend import PRECISIONS, Backend, make_backend, undisturbed
@@ -15,22 +15,18 @@ from poise.training.events import (
     DefaultsChosen,
     EpochDone,
     Event,
-    JudgingStep,
     PhaseDone,
     PhaseStarted,
+    Progress,
     StageDone,
-    StepDone,
     TrialDone,
-    TrialStep,
     TuningDone,
-    trained_images,
 )
 from poise.training.executor import Bench, Executor, LocalExecutor, WaitingExecutor
 from poise.training.keeping import keep_exemplars, keep_memory, measure_means, remember_means
 from poise.training.lanes import Crew, Lane, Lanes
 from poise.training.material import Material, features_suffice
-from poise.training.outlook import Outlook, Trying, Workload
-from poise.training.pace import Gauge, Pace, Pause, Work, give_back, without_pauses, worthwhile_lanes
+from poise.training.pace import Gauge, Pace, Work, give_back, worthwhile_lanes
 from poise.training.ranks import ALONE, World, current_world, join_world, leave_world
 from poise.training.schedule import Schedule
 from poise.training.situation import LocalPhase, Situation
@@ -53,30 +49,24 @@ __all__ = [
     "Executor",
     "Extracted",
     "Gauge",
-    "JudgingStep",
     "Lane",
     "Lanes",
     "LocalExecutor",
     "LocalPhase",
     "Material",
-    "Outlook",
     "Pace",
-    "Pause",
     "PhaseDone",
     "PhaseStarted",
+    "Progress",
     "Schedule",
     "Situation",
     "StageDone",
-    "StepDone",
     "Switches",
     "Trainer",
     "TrialDone",
-    "TrialStep",
-    "Trying",
     "TuningDone",
     "WaitingExecutor",
     "Work",
-    "Workload",
     "World",
     "both_classifiers",
     "changed_switches",
@@ -91,8 +81,6 @@ __all__ = [
     "measure_means",
     "read_switches",
     "remember_means",
-    "trained_images",
     "undisturbed",
-    "without_pauses",
     "worthwhile_lanes",
 ]

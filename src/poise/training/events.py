@@ -22,20 +22,23 @@ class Event:
 
 
 @dataclass(frozen=True)
-class JudgingStep(Event):
-    """A step of a training that judges the augmentation, before anything of the first phase is learned.
+class Progress(Event):
+    """How far one part of a phase has come: for those who watch, never written down.
 
-    `trained` of the `planned` images of all these trainings are done, `images` of them since the last event.
+    Attributes:
+        what: the part: `augmentation`, `trials`, `classifiers`, `training`, or the name of a tuner.
+        done: how many images it was trained on so far,
+        of: of how many that are planned.
+        detail: what is under way, in a few words.
     """
 
-    kind = "judging"
+    kind = "progress"
     kept = False
 
-    training: int
-    trainings: int
-    trained: int
-    planned: int
-    images: int
+    what: str
+    done: int
+    of: int
+    detail: str = ""
 
 
 @dataclass(frozen=True)
@@ -58,26 +61,6 @@ class PhaseStarted(Event):
     classes: int
     new_images: int
     memory_images: int
-
-
-@dataclass(frozen=True)
-class TrialStep(Event):
-    """Trials went on, or a tuner did.
-
-    Attributes:
-        images: how many were trained on, in all of them together.
-        at_work: how many trials did so.
-        tuner: where it is no policy that tries, who it is,
-        step: and how many steps it has finished.
-    """
-
-    kind = "trial step"
-    kept = False
-
-    images: int
-    at_work: int = 1
-    tuner: str = ""
-    step: int = 0
 
 
 @dataclass(frozen=True)
@@ -126,21 +109,6 @@ class ActionDecided(Event):
 
 
 @dataclass(frozen=True)
-class StepDone(Event):
-    """A training step was queued; the state can be saved here."""
-
-    kind = "step"
-    kept = False
-
-    stage: str
-    epoch: int
-    epochs: int
-    step: int
-    steps: int
-    images: int
-
-
-@dataclass(frozen=True)
 class EpochDone(Event):
     """An epoch ended.
 
@@ -179,8 +147,3 @@ class StageDone(Event):
     kind = "stage"
 
     stage: str
-
-
-def trained_images(event: Event) -> int:
-    """How many images were trained on since the last event."""
-    return event.images if isinstance(event, StepDone | JudgingStep | TrialStep) else 0

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Protocol, TypeVar, runtime_checkable
 
 from poise.training.lanes import Lane, Lanes
-from poise.training.pace import Pause, Work
+from poise.training.pace import Work
 
 A_contra = TypeVar("A_contra", contravariant=True)
 R_co = TypeVar("R_co", covariant=True)
@@ -37,10 +37,10 @@ class Bench(Protocol[A_contra, R_co]):
 class Executor(Protocol):
     """Runs attempts on a bench, somewhere."""
 
-    def run(self, bench: Bench[A, R], attempts: Sequence[A]) -> Iterator[R | Pause]:
-        """The result of every attempt, in the order of asking; two calls with equal values give equal results.
+    def run(self, bench: Bench[A, R], attempts: Sequence[A]) -> Iterator[list[R]]:
+        """The results of all attempts in the order of asking, each time those that became known: none, one or more.
 
-        Between them it may pause, so that others have their turn.
+        Two calls with equal values give equal results.
         """
 
 
@@ -61,7 +61,7 @@ class LocalExecutor:
     lanes: Lanes
     admits: Callable[[], bool] = lambda: True  # whether another attempt may start
 
-    def run(self, bench: Bench[A, R], attempts: Sequence[A]) -> Iterator[R | Pause]:
+    def run(self, bench: Bench[A, R], attempts: Sequence[A]) -> Iterator[list[R]]:
         """Taking turns, as many at once as the lanes allow."""
 
         def too_large(place: int, error: Exception) -> R:

@@ -22,7 +22,7 @@ import torch
 from poise.actions import Action
 from poise.errors import OutOfMemory
 from poise.training.backend import Backend
-from poise.training.pace import MOST_PIECES, WINDOW, Gauge, Pace, Pause, Work, give_back
+from poise.training.pace import MOST_PIECES, WINDOW, Gauge, Pace, Work, give_back
 from poise.training.situation import LocalPhase
 from poise.training.trainer import Trainer
 
@@ -162,25 +162,24 @@ class Lanes:
         admits: Callable[[], bool] = lambda: True,
         waits: Callable[[int], None] = lambda place: None,
         too_large: Callable[[int, Exception], T] | None = None,
-    ) -> Generator[T | Pause, None, None]:
-        """Run all jobs, taking turns; results in the order of asking, as soon as they are known.
+    ) -> Generator[list[T], None, None]:
+        """Run all jobs, taking turns; after every round those results that became known, in the order of asking.
 
-        After every round of turns it pauses, so that others may have theirs. A job that waits starts on whichever
+        Between two rounds others may have their turn. A job that waits starts on whichever
         lane is free, as long as `admits` says so. One that finds no memory beside others starts again when there is
         more of it, and `waits` is told; one that finds none alone raises, unless `too_large` makes a result of that.
         """
         crew, told = Crew(self, jobs, waits=waits, too_large=too_large), 0
         try:
             while crew.active or (crew.waiting and admits()):
-                pause = crew.take_turns(admits())
-                left = time.perf_counter()
-                yield pause
-                self.pace.leave_out(time.perf_counter() - left)
+                crew.take_turns(admits())
+                known = list[T]()
                 while told in crew.results:
-                    left = time.perf_counter()
-                    yield crew.results.pop(told)
-                    self.pace.leave_out(time.perf_counter() - left)
+                    known.append(crew.results.pop(told))
                     told += 1
+                left = time.perf_counter()
+                yield known
+                self.pace.leave_out(time.perf_counter() - left)
         finally:
             crew.dismiss()
 
@@ -258,7 +257,7 @@ class Crew(Generic[T]):
         self._joined += 1
         return self._joined - 1
 
-    def take_turns(self, admits: bool = True, more: int = 0) -> Pause:
+    def take_turns(self, admits: bool = True, more: int = 0) -> None:
         """Start what may start, and let every job continue for a moment; so many `more` wait for room elsewhere."""
         if admits:
             self._admit()
@@ -267,14 +266,13 @@ class Crew(Generic[T]):
         else:
             self._pace.look(len(self.waiting) + more)
         failed: tuple[int, Job[T]] | None = None
-        trained, at_work, sharers = 0, len(self.active), self._sharers(len(self.waiting) + more)
+        sharers = self._sharers(len(self.waiting) + more)
         for place in list(self.active):
             lane, work, job = self.active[place]
             try:
                 with _sharing(sharers):
                     images = self._turn(lane, work)
                 self._pace.count_images(images)
-                trained += images
                 continue
             except StopIteration as end:
                 self.results[place] = end.value
@@ -292,7 +290,6 @@ class Crew(Generic[T]):
                 break
         if failed:  # outside the handler, which would keep the failed training alive
             self._wait(*failed)
-        return Pause(trained, at_work)
 
     def _sharers(self, waiting: int) -> int:
         """Among how many pieces the lanes inside of them are shared out: those at work.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import time
-from collections.abc import Callable, Generator, Hashable, Iterable, Iterator
+from collections.abc import Callable, Generator, Hashable
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
@@ -17,7 +17,7 @@ from poise.training.capture import CapturedRunner
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-Work = Generator[int, None, T]  # yields the number of images trained on since the last yield
+Work = Generator[int, None, T]  # yields 1 after a training step, 0 after anything else
 MOST_PIECES = 8  # with more, an H200 is no faster, and every lane costs a capture
 GAIN = 1.05  # the least speed-up, in images per second, for which the number of pieces is doubled
 MARGIN = 1.25  # free memory needed to double the pieces, as a multiple of what the running ones took
@@ -40,25 +40,6 @@ class Gauge:
     def of(device: torch.device) -> Gauge:
         """The gauge of a GPU."""
         return Gauge(free=lambda: free_on(device), wait=lambda: torch.cuda.synchronize(device))
-
-
-class Pause(NamedTuple):
-    """Work went on for a moment, and there is nothing to tell yet.
-
-    Attributes:
-        images: how many were trained on.
-        at_work: how many pieces of work did so.
-    """
-
-    images: int
-    at_work: int = 1
-
-
-def without_pauses(going: Iterable[T | Pause]) -> Iterator[T]:
-    """What comes of work that pauses, without the pauses."""
-    for found in going:
-        if not isinstance(found, Pause):
-            yield found
 
 
 class Found(NamedTuple):

@@ -21,7 +21,7 @@ from poise.settings import ceiling
 from poise.training.balanced import drawn_picks, herded_picks
 from poise.training.capture import CapturedRunner
 from poise.training.engine import Engine
-from poise.training.events import EpochDone, Event, StageDone, StepDone
+from poise.training.events import EpochDone, Event, Progress, StageDone
 from poise.training.optimiser import make_optimiser, named_tensors, set_rate
 from poise.training.restoring import check_place, check_stage, checked_picks, load_kept, load_values
 from poise.training.schedule import BALANCE
@@ -112,6 +112,18 @@ class Trainer:
             else:
                 self._conclude()
             yield StageDone(self.situation.phase, stage.name)
+
+    @property
+    def planned(self) -> int:
+        """About how many images all stages train on; a balanced one counts as if it saw all of them."""
+        return sum(map(self._length, self.stages)) * len(self.feed)
+
+    @property
+    def done(self) -> int:
+        """About how many of these images it was trained on so far."""
+        epochs = sum(map(self._length, self.stages[: self.stage])) + self.epoch
+        part = self.bounds[self.step - 1][1] / self.bounds[-1][1] if self.step else 0.0
+        return round((epochs + part) * len(self.feed))
 
     def _length(self, stage: Stage) -> int:
         """How many epochs of a stage are trained."""
@@ -260,15 +272,15 @@ class Trainer:
         return Engine(feed, bounds, optimiser, step, runner(step, feed, bounds))
 
     def _epoch(self, stage: Stage, epochs: int) -> Iterator[Event]:
-        rate, bounds = self._rate(stage, epochs), self.bounds
+        rate = self._rate(stage, epochs)
         if self.step == 0 and stage.renews_before(self.epoch, epochs):
             generator = torch_generator(self.situation.seed, "renewed heads", *self._address(stage))
             self.situation.method.renew(self.students[stage.student], generator)
         for values in self._steps(stage, self._engine, rate, self.step):
             self.record.append(values)
-            first, self.step = self.step, self.step + len(values)
-            images = bounds[self.step - 1][1] - bounds[first][0]
-            yield StepDone(self.situation.phase, stage.name, self.epoch, epochs, self.step, len(bounds), images)
+            self.step += len(values)
+            words = f"{stage.name} epoch {self.epoch + 1}/{epochs}"
+            yield Progress(self.situation.phase, "training", self.done, self.planned, words)
         if stage.after is not None:  # to its end, so that a state never stands inside it
             for _ in self._steps(stage.after, self._afters[self.stage], self._rate(stage.after, epochs), 0):
                 pass

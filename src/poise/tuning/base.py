@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from poise.actions import Action
 from poise.errors import UserError, suggestion
-from poise.policies import Forecast, Setup
+from poise.policies import Planned, Setup
 from poise.settings import TrialSettings
 from poise.spaces import ActionSpace, Grids
-from poise.training import Event, Outlook, Pause, TrialStep
+from poise.training import Event, Progress
 from poise.tuning.attempt import Attempt
 from poise.tuning.history import Entry, History
 from poise.tuning.rewards import Reward, TrialResult
@@ -31,7 +31,6 @@ class Task:
         past: what happened in earlier phases.
         history: what happened in this one so far; a tuner continues it, so that it can be resumed.
         reward: what a policy is told of a trial.
-        outlook: where a tuner says what it is trying, for those who watch.
     """
 
     trials: Trials
@@ -39,20 +38,31 @@ class Task:
     past: History
     history: list[Entry] = field(default_factory=list)
     reward: Reward = field(default_factory=Reward)
-    outlook: Outlook = field(default_factory=Outlook)
 
     @property
     def phase(self) -> int:
         """The number of the phase."""
         return self.trials.inputs.situation.phase
 
-    def run(self, attempt: Attempt) -> Generator[Event, None, TrialResult]:
-        """Run one attempt, telling on the way how far it has come."""
-        for found in self.trials.pausing([attempt]):
-            if not isinstance(found, Pause):
-                return found
-            yield TrialStep(self.phase, *found)
-        raise AssertionError("a trial has a result")
+    def run(
+        self,
+        attempts: Sequence[Attempt],
+        told: Callable[[Attempt, TrialResult], Event],
+        what: str,
+        words: Sequence[str],
+        before: float = 0.0,
+    ) -> Iterator[Event]:
+        """Run attempts: the events that `told` makes of their results, and on the way how far they have come.
+
+        `words` say what each of them is; `before` are the images that this part of the phase was trained on already.
+        """
+        finished, begun = 0, self.trials.trained - round(before)
+        for results in self.trials.running(attempts):
+            for result in results:
+                finished += 1
+                yield told(attempts[finished - 1], result)
+            if not results:
+                yield Progress(self.phase, what, self.trials.trained - begun, 0, words[finished])
 
 
 @dataclass(frozen=True)
@@ -87,9 +97,9 @@ class Tuner(ABC):
     def choose(self, task: Task) -> Generator[Event, None, Choice]:
         """The action of this phase, from where its history ends."""
 
-    def forecast(self, phase: int) -> Forecast:
-        """How many trials this phase will see, and what they cost, as far as that is known before."""
-        return Forecast()
+    def plan(self, phase: int) -> Planned:
+        """About how many trials this phase will see, and what they cost."""
+        return Planned()
 
     def refuse_foreign(self, history: History) -> None:  # noqa: B027 - most tuners ask nothing of a history
         """Refuse a history that this tuner cannot have made."""

@@ -30,8 +30,8 @@ from poise.actions import Action, is_weight
 from poise.data import Draws
 from poise.errors import check_number, check_whole
 from poise.nets import BatchNorm, Model, Output
-from poise.policies import MOST_TRIALS, Forecast
-from poise.training import Event, Pause, Situation, TrialStep, TuningDone
+from poise.policies import MOST_TRIALS, Planned
+from poise.training import Event, Progress, Situation, TuningDone
 from poise.training.evaluate import BATCH
 from poise.training.noise import seeding
 from poise.training.step import class_counts, drawn_in_training, prior
@@ -50,7 +50,7 @@ _EPSILON: Final = 1e-8
 
 T = TypeVar("T")
 State = dict[str, Tensor]
-Pausing = Generator[Pause, None, T]  # work that pauses after every step
+Watched = Generator[Progress, None, T]  # work that says how far it has come
 
 
 @dataclass(frozen=True)
@@ -98,8 +98,8 @@ class BilevelTuner(Tuner):
             action, number = done[-1].action if done else action, len(done)
             problem = InnerProblem(task.trials.inputs.situation, environment, self.default)
             for step in hyper_steps(problem, self.default, BilevelOptions(**self.options), done):
-                if isinstance(step, Pause):
-                    yield TrialStep(task.phase, *step, self.kind.name, number)
+                if isinstance(step, Progress):
+                    yield step
                     continue
                 action, number = step.action, number + 1
                 task.history.append(Stepped(task.phase, step))
@@ -112,12 +112,10 @@ class BilevelTuner(Tuner):
         """Whether there is anything that hypergradients can move."""
         return bool(tuned_axes(self.default))
 
-    def forecast(self, phase: int) -> Forecast:
-        """At most so many rounds; a step that is differentiated costs about as much as three."""
-        if phase < 1:
-            return Forecast()
+    def plan(self, phase: int) -> Planned:
+        """At most so many rounds."""
         options = BilevelOptions(**self.options)
-        return Forecast(options.rounds, exact=False, steps=3 * options.rounds * options.steps)
+        return Planned(options.rounds, steps=options.rounds * options.steps) if phase else Planned()
 
 
 BILEVEL: Final = TunerKind(
@@ -131,10 +129,10 @@ BILEVEL: Final = TunerKind(
 
 def hyper_steps(
     problem: InnerProblem, action: Action, options: BilevelOptions, done: Sequence[HyperStep] = ()
-) -> Iterator[HyperStep | Pause]:
+) -> Iterator[HyperStep | Progress]:
     """Tune the action round by round, after the rounds that are done; the last step holds the chosen one.
 
-    Inside of a round it pauses after every step of its training.
+    After every step of a round's training it says how far it has come.
 
     Adam moves u = log(1 + w) for a weight w and v = log(lr): relative steps where values are large, while a weight of 0
     moves by absolute ones, so that it can both be reached and be left. Weights stay in [0, 20], learning rates in
@@ -188,14 +186,14 @@ class InnerProblem:
         self._stage = situation.method.stages(situation.growth)[0]
         self._trained = [name for name, parameter in self._model.named_parameters() if parameter.requires_grad]
 
-    def hypergradient(self, action: Action, steps: int, number: int) -> Pausing[tuple[float, dict[str, float]]]:
+    def hypergradient(self, action: Action, steps: int, number: int) -> Watched[tuple[float, dict[str, float]]]:
         """The loss at this action, and ∂L/∂θ_T carried back through the steps to the hyperparameters.
 
         A step at a time: nothing is set for the thread in the pauses.
         """
         return self._situation.backend.guard(self._differentiate(action, steps, number))
 
-    def _differentiate(self, action: Action, steps: int, number: int) -> Pausing[tuple[float, dict[str, float]]]:
+    def _differentiate(self, action: Action, steps: int, number: int) -> Watched[tuple[float, dict[str, float]]]:
         like = self._model.head.new
         hyper = {axis: like.new_tensor(float(action[axis])).requires_grad_() for axis in tuned_axes(action)}
         state = yield from self.unroll(action, hyper, steps, number)
@@ -211,7 +209,7 @@ class InnerProblem:
         )
         return loss, {axis: float(value) for axis, value in zip(hyper, found, strict=True)}
 
-    def unroll(self, action: Action, hyper: Mapping[str, Tensor], steps: int, number: int) -> Pausing[State]:
+    def unroll(self, action: Action, hyper: Mapping[str, Tensor], steps: int, number: int) -> Watched[State]:
         """Parameters and running statistics after the steps, as functions of the hyperparameters."""
         self._model.train()
         images = min(self._situation.schedule.batch, len(self._feed))
@@ -224,7 +222,8 @@ class InnerProblem:
                 push = gradient + self._situation.schedule.weight_decay * state[name]
                 velocity[name] = self._situation.schedule.momentum * velocity[name] + push if name in velocity else push
                 state[name] = state[name] - rate * velocity[name]
-            yield Pause(images)
+            done = (number * steps + step + 1) * images
+            yield Progress(self._situation.phase, "bilevel", done, 0, f"round {number + 1}")
         return state
 
     def _gradients(

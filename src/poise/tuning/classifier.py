@@ -7,17 +7,18 @@ were not trained on: those of a reserve, or of a training on a local environment
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from poise.actions import Action
 from poise.policies import Trial
-from poise.training import Event, TrialDone, Trying
+from poise.training import Event, TrialDone
 from poise.tuning.attempt import Attempt, TrialSettings
 from poise.tuning.base import Task
 from poise.tuning.history import CLASSIFIERS, Hits, Judged, decided_totals
 from poise.tuning.rewards import TrialResult
 
 AUTO = "auto"
+JUDGING = "judging the classifiers"
 
 
 def first_classifier(action: Action) -> str:
@@ -70,18 +71,20 @@ def judge_before(task: Task, rule: ClassifierRule, action: Action) -> Generator[
         return
     done = sum(isinstance(entry, Judged) for entry in task.history)
     if task.trials.inputs.settings.classifier == "paper":
+
+        def judge_one(attempt: Attempt, result: TrialResult) -> Event:
+            return _judgement(task, attempt, result, {attempt.classifier: result.totals()[attempt.classifier]})
+
         for attempt in _paper_attempts(task, action)[done:] if not any(rule.hits.values()) else ():
-            _announce(task, attempt, before=done)
-            done += 1
-            result = yield from task.run(attempt)
-            yield _judgement(task, attempt, result, {attempt.classifier: result.totals()[attempt.classifier]})
+            yield from task.run([attempt], judge_one, "classifiers", [JUDGING])
     elif not done and (totals := decided_totals(task.history)) is not None:
         task.history.append(Judged(task.phase, totals))
     elif not done and task.trials.inputs.settings.classifier == "full":
-        attempt = _full_attempt(task, action)
-        _announce(task, attempt)
-        result = yield from task.run(attempt)
-        yield _judgement(task, attempt, result, result.totals())
+
+        def judge_both(attempt: Attempt, result: TrialResult) -> Event:
+            return _judgement(task, attempt, result, result.totals())
+
+        yield from task.run([_full_attempt(task, action)], judge_both, "classifiers", [JUDGING])
 
 
 def judging_epochs(settings: TrialSettings, action: Action, phase: int, full: int) -> int:
@@ -123,15 +126,7 @@ def _paper_attempts(task: Task, action: Action) -> list[Attempt]:
     ]
 
 
-def _announce(task: Task, attempt: Attempt, before: int | None = None) -> None:
-    """Say that the classifiers are being judged: by one training, or by one for each of them."""
-    share = 1.0 if before is None else 1 / len(CLASSIFIERS)
-    task.outlook.trying = Trying("classifier", [str(attempt.action)], [share], spent=share * (before or 0))
-
-
 def _judgement(task: Task, attempt: Attempt, result: TrialResult, hits: Hits) -> TrialDone:
     """Write a judgement of classifiers down, then tell it."""
-    if task.outlook.trying is not None:
-        task.outlook.trying = replace(task.outlook.trying, finished=1)
     task.history.append(Judged(task.phase, {**dict.fromkeys(CLASSIFIERS, 0), **hits}))
     return attempt.event(task.phase, result.outcome, result.as_json(), purpose="classifier")

@@ -25,21 +25,19 @@ from poise.data.images import all_but
 from poise.errors import Damaged, Diverged, UserError, check_number, check_whole
 from poise.methods import Growth
 from poise.nets import Model
-from poise.policies import MOST_TRIALS, Forecast
+from poise.policies import MOST_TRIALS, Planned
 from poise.policies.reinforce import FEATURES, Reinforce, state_of
 from poise.settings import ceiling
 from poise.spaces import ActionSpace
 from poise.training import (
     Event,
     LocalPhase,
-    Pause,
+    Progress,
     Situation,
     Trainer,
-    TrialStep,
     TuningDone,
     keep_exemplars,
     remember_means,
-    trained_images,
 )
 from poise.tuning.attempt import TrialInputs
 from poise.tuning.base import Choice, Task, Tuner, TunerKind, resolve_options
@@ -90,8 +88,8 @@ class OfflineTuner(Tuner):
         played = _episodes_in(task.history)
         number = len(played)
         for episode in tasks.episodes(played):
-            if isinstance(episode, Pause):
-                yield TrialStep(task.phase, *episode, self.kind.name, number)
+            if isinstance(episode, Progress):
+                yield episode
                 continue
             number += 1
             task.history.append(Played(task.phase, episode))
@@ -109,12 +107,12 @@ class OfflineTuner(Tuner):
             task.history.append(Chosen(task.phase, action))
         return Choice(action)
 
-    def forecast(self, phase: int) -> Forecast:
+    def plan(self, phase: int) -> Planned:
         """All episodes, before the first phase: about half of its images at full length, then short phases."""
         if phase > 0:
-            return Forecast()
+            return Planned()
         options = self._options
-        return Forecast(options.episodes, epochs=options.episodes * self.setup.full * (0.5 + options.length))
+        return Planned(options.episodes, epochs=options.episodes * self.setup.full * (0.5 + options.length))
 
 
 OFFLINE: Final = TunerKind(
@@ -143,7 +141,7 @@ def reinforce_after(space: ActionSpace, options: OfflineOptions, done: Sequence[
 # An episode -----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@dataclass
 class PseudoTasks:
     """What episodes are played on.
 
@@ -157,32 +155,34 @@ class PseudoTasks:
         space: the arms.
         options: how much is played.
         first: the action of the first phase of every pseudo stream.
+        trained: how many images were trained on so far.
     """
 
     inputs: TrialInputs
     space: ActionSpace
     options: OfflineOptions
     first: Action
+    trained: int = 0
 
     @cached_property
     def images(self) -> ImageSet:
         """What is played with: the images of classes that have two."""
         return _keep_playable(self.inputs.new)
 
-    def episodes(self, done: Sequence[Episode]) -> Iterator[Episode | Pause]:
-        """Play the episodes after those already done, so that a killed run is resumed exactly; with pauses."""
+    def episodes(self, done: Sequence[Episode]) -> Iterator[Episode | Progress]:
+        """Play the episodes after those already done, so that a killed run is resumed exactly."""
         situation = self.inputs.situation
         assert situation.growth.old == 0, "pseudo tasks are made of the first phase"
         OFFLINE.check_first_phase(_count(self.images))
         return situation.backend.guard(self._play_all(reinforce_after(self.space, self.options, done), len(done)))
 
-    def _play_all(self, policy: Reinforce, first: int) -> Generator[Episode | Pause, None, None]:
+    def _play_all(self, policy: Reinforce, first: int) -> Generator[Episode | Progress, None, None]:
         for number in range(first, self.options.episodes):
             episode = yield from self._play(policy, number)
             policy.update(episode.steps)
             yield episode
 
-    def _play(self, policy: Reinforce, number: int) -> Generator[Pause, None, Episode]:
+    def _play(self, policy: Reinforce, number: int) -> Generator[Progress, None, Episode]:
         """One pseudo stream from its first phase to its last, or to the one that diverges."""
         situation = self.inputs.situation
         seed = situation.seed
@@ -239,7 +239,7 @@ class _Progress:
         """How many classes were learned."""
         return sum(self.situation.growth)
 
-    def after(self, new: ImageSet, action: Action, tasks: PseudoTasks) -> Generator[Pause, None, _Progress | None]:
+    def after(self, new: ImageSet, action: Action, tasks: PseudoTasks) -> Generator[Progress, None, _Progress | None]:
         """The next pseudo phase, trained with that action and cut to memory; None if it diverged.
 
         The first one is as long as a real phase: a policy that learns on half-trained models learns to forget. What is
@@ -256,8 +256,10 @@ class _Progress:
         epochs = tasks.epochs(action) if self.known else situation.schedule.epochs
         trainer = Trainer(situation, begun.model, begun.teacher, action, begun.feed, epochs=epochs)
         try:
-            for event in trainer.run():
-                yield Pause(trained_images(event))
+            before = tasks.trained
+            for _ in trainer.run():
+                tasks.trained = before + trainer.done
+                yield Progress(0, OFFLINE.name, tasks.trained, 0, f"pseudo phase {situation.phase}")
             model = trainer.predictor.eval()
             most = per_class(quota, sum(situation.growth), arrived, rho)
             kept = keep_exemplars(situation.evaluator, model, begun.kept, new, most)

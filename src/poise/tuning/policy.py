@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Sequence
-from dataclasses import replace
+from collections.abc import Generator
 from typing import Any
 
 from poise.actions import Action
 from poise.errors import Damaged, UserError
 from poise.policies import (
     Decided,
-    Forecast,
+    Planned,
     Policy,
     Setup,
     Tried,
-    forecast,
     is_shipped,
     make_policy,
     new_epochs,
+    plan_trials,
     replay,
 )
-from poise.training import Event, Pause, TrialStep, Trying
+from poise.training import Event
 from poise.tuning.attempt import Attempt
 from poise.tuning.base import Choice, Options, Task, Tuner, TunerKind
 from poise.tuning.history import History, TriedWithHits, told_to_policy
+from poise.tuning.rewards import TrialResult
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ class PolicyTuner(Tuner):
 
     def __init__(self, kind: TunerKind, setup: Setup, options: Options) -> None:
         super().__init__(kind, setup, options)
-        self._forecasts: dict[int, Forecast] = {}
+        self._plans: dict[int, Planned] = {}
         self.policy_after(())  # which refuses options that no policy can be made with
 
     def policy_after(self, history: History) -> Policy:
@@ -64,37 +64,31 @@ class PolicyTuner(Tuner):
         attempts = [
             Attempt(trial, actions[trial.arm], task.classifier_for(actions[trial.arm])) for trial in policy.ask()
         ]
-        trying = task.outlook.trying = self._describe_next(task, attempts)
-        waiting = iter(attempts)
-        for result in task.trials.pausing(attempts):
-            if isinstance(result, Pause):
-                yield TrialStep(task.phase, *result)
-                continue
-            attempt = next(waiting)
+        done = [entry.outcome.trial for entry in task.history if isinstance(entry, Tried)]
+        most = max(self.plan(task.phase).trials, len(done) + len(attempts))
+        words = [
+            f"trial {number} of {most}: {_differences(attempt.action, self.default)}"
+            for number, attempt in enumerate(attempts, len(done) + 1)
+        ]
+
+        def tell(attempt: Attempt, result: TrialResult) -> Event:
             outcome = task.reward.outcome(result, attempt.classifier)
             policy.tell([outcome])
             judges = attempt.trial.full or task.trials.inputs.settings.classifier == "trials"
             entry = TriedWithHits(task.phase, outcome, result.totals()) if judges else Tried(task.phase, outcome)
             task.history.append(entry)
-            trying = task.outlook.trying = replace(trying, finished=trying.finished + 1)
-            yield attempt.event(task.phase, outcome, task.reward.record(result), distribution=chances)
+            return attempt.event(task.phase, outcome, task.reward.record(result), distribution=chances)
 
-    def _describe_next(self, task: Task, attempts: Sequence[Attempt]) -> Trying:
-        """What is tried next, and what part of the expected work it is."""
-        done = [entry.outcome.trial for entry in task.history if isinstance(entry, Tried)]
-        spent, whole = sum(new_epochs(done).values()), self.forecast(task.phase).epochs or 1.0
-        coming = new_epochs([attempt.trial for attempt in attempts], {trial.id: trial.epochs for trial in done})
-        shares = [epochs / whole for epochs in coming.values()]
-        words = [_differences(attempt.action, self.default) for attempt in attempts]
-        return Trying("policy", words, shares, len(done), spent / whole)
+        before = task.trials.images_an_epoch * sum(new_epochs(done).values())
+        yield from task.run(attempts, tell, "trials", words, before)
 
-    def forecast(self, phase: int) -> Forecast:
-        """What the policy would ask for, played without any training."""
+    def plan(self, phase: int) -> Planned:
+        """What the policy asks for where all but the default action are equally good."""
         if phase < 1:
-            return Forecast()
-        if phase not in self._forecasts:
-            self._forecasts[phase] = forecast(lambda: self.policy_after(()), phase)
-        return self._forecasts[phase]
+            return Planned()
+        if phase not in self._plans:
+            self._plans[phase] = plan_trials(self.policy_after(()), phase)
+        return self._plans[phase]
 
     def refuse_foreign(self, history: History) -> None:
         """Refuse trials that this policy would not have asked for.

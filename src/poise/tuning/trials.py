@@ -20,19 +20,18 @@ from poise.policies import Outcome, Trial
 from poise.settings import ceiling
 from poise.training import (
     EpochDone,
+    Event,
     Executor,
     Lane,
     Lanes,
     LocalExecutor,
     LocalPhase,
-    Pause,
+    Progress,
     Trainer,
     Work,
     keep_exemplars,
     measure_means,
     remember_means,
-    trained_images,
-    without_pauses,
     worthwhile_lanes,
 )
 from poise.tuning.attempt import Attempt, TrialInputs
@@ -93,6 +92,7 @@ class Trials:
         self._executor = executor
         self._splits: dict[int, list[Split]] = {}  # of the rounds under way: any round can be drawn again
         self._reached: dict[tuple[int, int, bool, int], _Reached] = {}
+        self.trained = 0  # images that trials were trained on here
 
     def __reduce__(self) -> tuple[type[Trials], tuple[TrialInputs]]:
         return Trials, (self.inputs,)
@@ -103,26 +103,34 @@ class Trials:
         inputs = self.inputs
         return is_possible(inputs.settings, inputs.situation.growth.old, inputs.memory, inputs.new, inputs.reserve)
 
+    @property
+    def images_an_epoch(self) -> float:
+        """About how many images an epoch of a trial trains on: all that the phase trains on, in each local phase."""
+        inputs = self.inputs
+        images = len(inputs.memory.exemplars) + len(inputs.new)
+        pace = inputs.situation.schedule.epochs / inputs.planned_epochs
+        return images * pace * inputs.settings.trainings(inputs.situation.growth.new)
+
     def run(self, attempt: Attempt) -> TrialResult:
         """Train until the trial's epoch and validate; a loss that diverges is a reward of 0 and stops nothing."""
         return next(self.run_all([attempt]))
 
     def run_all(self, attempts: Sequence[Attempt]) -> Iterator[TrialResult]:
-        """The same for several attempts, wherever they are run; results in the order of asking."""
-        return without_pauses(self.pausing(attempts))
+        """The results of several attempts, wherever they are run, in the order of asking."""
+        return (result for results in self.running(attempts) for result in results)
 
-    def pausing(self, attempts: Sequence[Attempt]) -> Iterator[TrialResult | Pause]:
-        """The same; where they are run here, with pauses on the way."""
+    def running(self, attempts: Sequence[Attempt]) -> Iterator[list[TrialResult]]:
+        """Each time those results that became known, in the order of asking: none, one or more."""
         return self.inputs.situation.backend.guard(self._run_all(attempts))
 
-    def _run_all(self, attempts: Sequence[Attempt]) -> Generator[TrialResult | Pause, None, None]:
+    def _run_all(self, attempts: Sequence[Attempt]) -> Generator[list[TrialResult], None, None]:
         rounds = {attempt.trial.round for attempt in attempts}
         self._splits = {number: splits for number, splits in self._splits.items() if number in rounds}
         if isinstance(self._executor, LocalExecutor):
             self._draw(rounds)
             self._lanes.limit(self._worthwhile_lanes(attempts))
-        for found in self._executor.run(self, attempts):
-            yield found if isinstance(found, Pause) else self.inputs.situation.backend.broadcast(found)
+        for results in self._executor.run(self, attempts):
+            yield [self.inputs.situation.backend.broadcast(result) for result in results]
 
     def _worthwhile_lanes(self, attempts: Sequence[Attempt]) -> int:
         """How many lanes these attempts are worth: each of them captures every kind of step that it meets."""
@@ -201,8 +209,8 @@ class Trials:
     def _finish_phase(self, leg: _Leg, at: _Reached) -> Work[_Reached]:
         """Train a local phase that is not the last one to its end, and begin the next."""
         trainer = self._trainer(leg, at)
-        for event in trainer.run():
-            yield trained_images(event)
+        for event in self._train(trainer):
+            yield isinstance(event, Progress)
         rewards = at.rewards
         if leg.split.environment.later is None:  # the paper's sum of rewards over the repetitions
             hits = self._validate(leg.split, at.begun, trainer)[0]
@@ -216,8 +224,8 @@ class Trials:
             return at
         trainer = self._trainer(leg, at)
         hits, witnessed, epochs = dict(at.hits), dict(at.witnessed), at.epochs
-        for event in trainer.run():
-            yield trained_images(event)
+        for event in self._train(trainer):
+            yield isinstance(event, Progress)
             epochs += isinstance(event, EpochDone)
             if not isinstance(event, EpochDone) or epochs > until or (epochs == until == leg.total):
                 continue  # the last epoch is looked at when all stages have ended
@@ -229,6 +237,14 @@ class Trials:
                 return replace(at, state=state, hits=hits, witnessed=witnessed, epochs=epochs)
         hits[until], witnessed[until] = self._validate(leg.split, at.begun, trainer)
         return replace(at, hits=hits, witnessed=witnessed, epochs=until)
+
+    def _train(self, trainer: Trainer) -> Iterator[Event]:
+        """The events of a training, whose images are counted."""
+        before = trainer.done
+        for event in trainer.run():
+            self.trained += trainer.done - before
+            before = trainer.done
+            yield event
 
     def _trainer(self, leg: _Leg, at: _Reached) -> Trainer:
         address: tuple[int | str, ...] = ("round", leg.attempt.trial.round, *(("leg", at.number) if at.number else ()))
