@@ -4,9 +4,9 @@ import io
 import re
 
 import pytest
+from poise.meter import Done
 from rich.console import Console
 
-from poise.meter import Done
 from poise.progress import Bar, Lines, _now_words, make_display
 from poise.training import events
 

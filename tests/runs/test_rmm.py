@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from poise.meter import Done
+from poise.runs.progress import Quiet
 
 from poise import Budget, UserError
-from poise.meter import Done
 from poise.report import comparison_table, run_of_result, run_table
 from poise.runs import Plan, Run, RunFolder, load_recipe, make_plan, reopen
-from poise.runs.progress import Quiet
 from poise.training import Event
 
 Plans = Callable[..., Plan]

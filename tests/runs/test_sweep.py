@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import pytest
 import torch
 from PIL import Image
+from poise.runs.sweep_view import Standing, SweepView
 
 from poise import cli
 from poise.errors import Diverged, RunFailed, UserError
@@ -35,7 +36,6 @@ from poise.runs import (
 )
 from poise.runs.stopping import Stop
 from poise.runs.sweep import CellBench
-from poise.runs.sweep_view import Standing, SweepView
 from poise.training import Bench, Lanes, LocalExecutor, Trainer, make_backend, without_pauses
 
 A = TypeVar("A")

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from poise.meter import Done
+from poise.runs.tracking import TRACKED, Scalar, scalars
 
 from poise import store
 from poise.errors import Interrupted, UserError
 from poise.journal import read_journal
-from poise.meter import Done
 from poise.runs import TRACKERS, Plan, Run, RunFolder, Tracker, make_tracker, reopen, track_folder
 from poise.runs.examiner import Exam
-from poise.runs.tracking import TRACKED, Scalar, scalars
 from poise.training import Event
 
 Plans = Callable[..., Plan]
