@@ -12,10 +12,10 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 from poise import store
 from poise.errors import UserError, first_line, suggestion
-from poise.recipes.keys import flat_keys
 from poise.runs.examiner import FIGURES, Exam
 from poise.runs.folder import RunFolder
 from poise.runs.observers import Observer
+from poise.settings import flat_keys
 from poise.training import Event
 from poise.words import install_extra
 
