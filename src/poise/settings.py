@@ -602,7 +602,11 @@ def _literal(annotation: Any) -> Any:  # noqa: ANN401 - a type
 
 def _requirement(error: Mapping[str, Any]) -> str:
     context, name = error.get("ctx", {}), error["type"]
-    limits = {"greater_than_equal": "at least {ge}", "greater_than": "above {gt}", "less_than_equal": "at most {le}"}
-    if limit := {**limits, "less_than": "below {lt}", "string_too_short": "a name or a path"}.get(name):
+    limits = {
+        "greater_than_equal": "at least {ge:g}",
+        "greater_than": "above {gt:g}",
+        "less_than_equal": "at most {le:g}",
+    }
+    if limit := {**limits, "less_than": "below {lt:g}", "string_too_short": "a name or a path"}.get(name):
         return limit.format(**context)
     return _WANTED.get(name) or str(error["msg"]).replace("Input should be", "").strip()

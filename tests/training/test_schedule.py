@@ -66,22 +66,10 @@ class TestBalancing:
 @pytest.mark.parametrize(
     ("keys", "words"),
     [
-        ({"milestones": [0.5, 0.25]}, "milestones=.*must rise"),
-        ({"milestones": [0.5, 0.5]}, "milestones=.*must rise"),
-        ({"milestones": [1.5]}, "milestones=1.5 must be a number above 0 and below 1"),
-        ({"balance_share": 0.0}, "balance_share=0.0 must be a number above 0"),
-        ({"balance_lr": -1.0}, "balance_lr=-1.0 must be"),
         ({"method": "der", "options": {"warmup": 1.0}}, "option warmup=1.0 must be"),
-        ({"method": "podnet", "options": {"brightness": 2.0}}, "option brightness=2.0 must lie between 0"),
     ],
 )
 def test_values_that_mean_nothing_are_refused(keys: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=words) as caught:
         make_recipe(keys)
     assert "\n" not in str(caught.value)
-
-
-def test_brightness_is_an_option_of_the_lines_that_jitter() -> None:
-    for name in ("podnet", "der", "foster", "aanets"):
-        assert make_method(name).brightness == 63 / 255
-        assert make_method(name, {"brightness": 0.0}).brightness == 0

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from poise.actions import Action
 from poise.data import ImageSet, Memory, herd
-from poise.errors import UserError
 from poise.methods import Growth, Lucir, Stage, make_method
 from poise.nets import Model, Output
 from poise.policies import Trial
@@ -588,34 +587,6 @@ def test_trials_of_two_rounds_can_be_asked_for_together(
     digests = [result.split["digest"] for result in together]
     assert digests[0] == digests[2] != digests[1] == digests[3]
     assert [result.outcome.trial.id for result in together] == [0, 1, 2, 3]
-
-
-@pytest.mark.parametrize(
-    ("wrong", "words"),
-    [
-        ({"environment": "lokal"}, "trials.environment='lokal'; did you mean 'local'?"),
-        ({"environment": 3}, "trials.environment=3; known: both, local, lookahead"),
-        ({"classifier": "papr"}, "trials.classifier='papr'; did you mean 'paper'?"),
-        ({"horizon": -1}, "trials.horizon=-1 must be a whole number, at least 0"),
-        ({"horizon": True}, "trials.horizon=True must be a whole number"),
-        ({"validation": 0}, "trials.validation=0 must be a whole number, at least 1"),
-        ({"validation": 2.5}, "trials.validation=2.5 must be a whole number"),
-        ({"length": 0}, "trials.length=0 must be a number above 0"),
-        ({"length": float("nan")}, "trials.length=nan must be a number above 0"),
-        ({"length": "short"}, "trials.length='short' must be a number above 0"),
-        ({"longest": 0}, "trials.longest=0 must be a whole number, at least 1"),
-        ({"longest": 2.5}, "trials.longest=2.5 must be a whole number, at least 1"),
-        ({"length": 1.5}, "trials.length=1.5 must be a share of the phase's epochs, at most 1"),
-        ({"balance_length": 0}, "trials.balance_length=0 must be a number above 0"),
-        ({"balance_length": 2.0}, "trials.balance_length=2.0 must be a share of the phase's balanced fine-tuning"),
-        ({"environment": "lookahead", "horizon": 1}, "use it with trials.environment=local"),
-        ({"environment": "both", "horizon": 1}, "use it with trials.environment=local"),
-    ],
-)
-def test_nonsense_is_refused_in_one_line(wrong: dict[str, Any], words: str) -> None:
-    with pytest.raises(UserError, match=r"^[^\n]*$") as caught:
-        TrialSettings(**wrong)
-    assert words in str(caught.value)
 
 
 @pytest.mark.parametrize(("length", "full", "short"), [(0.1, 160, 16), (0.1, 12, 2), (0.1, 1, 1), (1, 7, 7)])
