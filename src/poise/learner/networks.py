@@ -16,7 +16,7 @@ from poise.errors import Malformed, UserError
 from poise.learner.contents import check_head, check_types
 from poise.learner.settings import Settings
 from poise.methods import Growth, is_registered
-from poise.nets import Model, OwnDraws, build_head, build_net, feature_width, is_named, net_info
+from poise.nets import Model, build_head, build_net, feature_width, is_named, net_info, own_draws
 from poise.schema import refuse
 
 Shape = tuple[int, int, int]  # channels, height, width
@@ -64,7 +64,7 @@ def build_model(
     for old, new in grown:
         growth = Growth(old, new)
         expanded = partial(settings.made_method.expanded, growth=growth) if expands(settings) else _keep_backbone
-        with OwnDraws(torch.Generator()):  # values of layers that a method adds; they are overwritten
+        with own_draws(torch.Generator()):  # values of layers that a method adds; they are overwritten
             model.expand(expanded, growth, shape)
         if most is not None and sum(part.numel() for part in model.backbone.parameters()) > 4 * most + 2**20:
             refuse("the network", f"one of {most} weights", "one that grows far beyond")

@@ -1,12 +1,23 @@
 """What learns: backbones, two branches of one, several side by side, heads, and the model made of both."""
 
-from poise.nets.adapt import Adapted, adapt
-from poise.nets.branches import Branches, ScaledConv
-from poise.nets.concatenated import Concatenated, Frozen, NewestHead, OldestHead
-from poise.nets.drawing import OwnDraws, torch_generator
+from poise.nets.adapt import (
+    Adapted,
+    NetInfo,
+    absolute_word,
+    adapt,
+    adapted_again,
+    changed_file,
+    feature_width,
+    file_digest,
+    is_named,
+    named_info,
+    named_modules,
+    net_info,
+    set_info,
+)
+from poise.nets.base import FULL, Backbone, Features, Output, copy_network, make_layer, own_draws, torch_generator
+from poise.nets.grown import Branches, Concatenated, Frozen, NewestHead, OldestHead, ScaledConv, fold_norms
 from poise.nets.heads import HEADS, BoostedHead, CosineHead, Head, LinearHead, ProxyHead, RenewedHead, ScaledHead
-from poise.nets.info import NetInfo, net_info, set_info
-from poise.nets.layers import FULL, make_layer
 from poise.nets.model import (
     BACKBONES,
     VARIANTS,
@@ -16,19 +27,8 @@ from poise.nets.model import (
     build_head,
     build_net,
     check_backbone,
-    feature_width,
 )
-from poise.nets.named import (
-    absolute_word,
-    adapted_again,
-    changed_file,
-    file_digest,
-    is_named,
-    named_info,
-    named_modules,
-)
-from poise.nets.outputs import Features, Output
-from poise.nets.resnet import Backbone, BatchNorm, ResNet
+from poise.nets.resnet import BatchNorm, ResNet
 
 __all__ = [
     "BACKBONES",
@@ -51,7 +51,6 @@ __all__ = [
     "NewestHead",
     "OldestHead",
     "Output",
-    "OwnDraws",
     "Part",
     "ProxyHead",
     "RenewedHead",
@@ -66,13 +65,16 @@ __all__ = [
     "build_net",
     "changed_file",
     "check_backbone",
+    "copy_network",
     "feature_width",
     "file_digest",
+    "fold_norms",
     "is_named",
     "make_layer",
     "named_info",
     "named_modules",
     "net_info",
+    "own_draws",
     "set_info",
     "torch_generator",
 ]

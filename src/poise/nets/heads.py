@@ -13,7 +13,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from poise.nets.layers import FULL
+from poise.nets.base import FULL
 
 
 class Head(nn.Module):
@@ -32,6 +32,11 @@ class Head(nn.Module):
     def shape(self) -> tuple[int, ...]:
         """The shape of a class's row."""
         return (self.width,)
+
+    @property
+    def learned_scale(self) -> Tensor | None:
+        """σ, of a head whose logits are scaled."""
+        return None
 
     @property
     def classes(self) -> int:
@@ -119,6 +124,11 @@ class ScaledHead(Head):
     def __init__(self, width: int) -> None:
         super().__init__(width)
         self.scale = nn.Parameter(torch.ones((), dtype=FULL))
+
+    @property
+    def learned_scale(self) -> Tensor | None:
+        """σ."""
+        return self.scale
 
     def scaled(self, scores: Tensor) -> Tensor:
         """Scores times σ."""

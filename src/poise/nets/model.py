@@ -9,17 +9,12 @@ from typing import Literal, Self
 import torch
 from torch import Tensor, nn
 
-from poise.errors import UserError, first_line, suggestion
-from poise.nets.adapt import dry_vector
-from poise.nets.branches import Branches
-from poise.nets.copying import copy_network
-from poise.nets.drawing import torch_generator
-from poise.nets.folding import fold_norms
-from poise.nets.heads import HEADS, Head, ScaledHead
-from poise.nets.named import build_named, check_named, is_named
-from poise.nets.outputs import NOTHING, Features, Output
-from poise.nets.pretrained import PRETRAINED
-from poise.nets.resnet import Backbone, ResNet, cifar_resnet, initialise, resnet18
+from poise.errors import UserError, suggestion
+from poise.nets.adapt import LITE, build_named, check_named, feature_width, is_named
+from poise.nets.base import NOTHING, Backbone, Features, Output, copy_network, torch_generator
+from poise.nets.grown import fold_norms
+from poise.nets.heads import HEADS, Head
+from poise.nets.resnet import ResNet, cifar_resnet, initialise, resnet18
 
 #: Of a model, what can be trained without the rest.
 Part = Literal["all", "backbone", "head", "rows", "fusion"]
@@ -75,12 +70,11 @@ class Model(nn.Module):
         features = found if isinstance(found, Features) else Features(found)
         vector = features.vector.float()
         scores, logits = self.head(vector)
-        scale = self.head.scale if isinstance(self.head, ScaledHead) else None
         extras = NOTHING
         if self.training and self._shows_extras and len(self.extras):
             with torch.autocast(vector.device.type, enabled=False):
                 extras = {name: module(vector) for name, module in self.extras.items()}
-        return Output(vector, features.maps, scores, logits, scale, extras)
+        return Output(vector, features.maps, scores, logits, self.head.learned_scale, extras)
 
     def expand(
         self,
@@ -94,8 +88,8 @@ class Model(nn.Module):
         """
         self.train()
         self.train_only("all")
-        if isinstance(self.backbone, Branches):
-            self.backbone.alpha.requires_grad_(True)  # another stage may train it: it is not frozen for good
+        for share in self._fusion:
+            share.requires_grad_(True)  # another stage may train it: it is not frozen for good
         before = {id(self.backbone.get_submodule(name)) for name in self._still}
         self.backbone, self.drawn = expanded(self.backbone), {}
         self._frozen, self._still = _frozen_parts(self.backbone)
@@ -115,7 +109,11 @@ class Model(nn.Module):
         """Whether there is such a part to train: only two branches have a fusion, and a frozen backbone is none."""
         if part == "backbone":
             return not self.is_frozen
-        return part != "fusion" or isinstance(self.backbone, Branches)
+        return part != "fusion" or bool(self._fusion)
+
+    @property
+    def _fusion(self) -> list[nn.Parameter]:
+        return self.backbone.fusion() if isinstance(self.backbone, Backbone) else []
 
     @property
     def is_frozen(self) -> bool:
@@ -154,8 +152,8 @@ class Model(nn.Module):
         self.head.requires_grad_(not no_head)
         self.head.freeze_old(no_head or not old_rows)
         self.head.freeze_scale(part == "rows" or no_head)
-        if isinstance(self.backbone, Branches):
-            self.backbone.alpha.requires_grad_(part == "fusion")
+        for share in self._fusion:
+            share.requires_grad_(part == "fusion")
 
     @property
     def frozen(self) -> tuple[list[str], list[str]]:
@@ -188,8 +186,8 @@ class Model(nn.Module):
     @torch.no_grad()
     def clamp_fusion(self) -> None:
         """Bring the shares of two branches back to between 0 and 1, should training have moved them out."""
-        if isinstance(self.backbone, Branches):
-            self.backbone.alpha.clamp_(0, 1)
+        for share in self._fusion:
+            share.clamp_(0, 1)
 
     def placed(self, device: torch.device) -> Model:
         """The model itself, moved to the device and laid out channels last, as convolutions like it."""
@@ -258,7 +256,7 @@ def check_backbone(name: str, variant: str) -> tuple[str, str]:
     family, _, override = name.partition("/")
     variant = override or variant
     if family not in BACKBONES:
-        raise UserError(f"unknown net '{family}'; {suggestion(family, (*BACKBONES, *PRETRAINED))}")
+        raise UserError(f"unknown net '{family}'; {suggestion(family, (*BACKBONES, LITE))}")
     if variant not in VARIANTS:
         raise UserError(f"unknown net variant '{variant}'; {suggestion(variant, VARIANTS)}")
     return family, variant
@@ -285,19 +283,3 @@ def build_head(kind: str, width: int) -> Head:
     if kind not in HEADS:
         raise UserError(f"unknown head '{kind}'; {suggestion(kind, HEADS)}")
     return HEADS[kind](width)
-
-
-def feature_width(backbone: nn.Module, shape: tuple[int, int, int]) -> int:
-    """The length of the feature vector, asked of the backbone with one black image."""
-    if isinstance(backbone, Backbone):
-        return backbone.width
-    try:
-        vector = dry_vector(backbone, shape)
-    except Exception as error:
-        reason = first_line(error)
-        raise UserError(
-            f"your net does not take images of shape {shape} (channels, height, width): {reason}"
-        ) from error
-    if not isinstance(vector, Tensor) or vector.ndim != 2 or len(vector) != 1:
-        raise UserError("your net must return features of shape [batch, width] for images [batch, channels, h, w]")
-    return int(vector.shape[1])

@@ -23,8 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from poise.data import usable_kernels
-from poise.nets.layers import FULL, make_layer
-from poise.nets.outputs import Features
+from poise.nets.base import FULL, Backbone, Features, make_layer
 
 FUSED_WIDTHS = (8, 16, 32, 64, 128, 256, 512, 1024)  # numbers of channels that the fused kernels support
 FUSED_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -181,19 +180,11 @@ class Subsample(nn.Module):
         return nn.functional.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, 0, self.extra))
 
 
-class Backbone(nn.Module):
-    """One of poise's own networks: its features have `width` values, and it draws no random numbers."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.width = width
-
-
 class Stem(nn.Sequential):
     """Convolution, batch norm, ReLU, and what follows them; on a GPU in as few kernels as in a block."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """What the first level takes."""
+        """Convolution – norm – ReLU (– pooling) of images."""
         conv, norm, _, *others = self
         x = _apply_unit(conv, norm, x, None, relu=True)
         for layer in others:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -11,7 +12,7 @@ import torch
 from poise.actions import Action
 from poise.data import Feed, ImageSet, Preprocessing
 from poise.methods import PREVIOUS, Growth, GrowthInputs, Method
-from poise.nets import Model, OwnDraws, torch_generator
+from poise.nets import Model, own_draws, torch_generator
 from poise.training.backend import Backend
 from poise.training.evaluate import ClassMeans, Evaluator
 from poise.training.schedule import Schedule
@@ -67,9 +68,9 @@ class Situation:
         assert self._made is not None
         return self._made
 
-    def _own_draws(self, purpose: str) -> OwnDraws:
+    def _own_draws(self, purpose: str) -> AbstractContextManager[None]:
         """Where layers that a method adds draw their first values from."""
-        return OwnDraws(torch_generator(self.seed, "layers", self.phase, purpose))
+        return own_draws(torch_generator(self.seed, "layers", self.phase, purpose))
 
     def growth_inputs(self, new: ImageSet, purpose: str, *address: int | str) -> GrowthInputs:
         """What a method may use to grow a model: counts, a source of initial values, and features of the new images."""

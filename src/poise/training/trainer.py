@@ -15,7 +15,7 @@ from poise.actions import Action
 from poise.data import Feed, batch_bounds
 from poise.errors import Diverged
 from poise.methods import MODEL, PREVIOUS, Finished, Stage, TrainedPhase
-from poise.nets import FULL, Model, OwnDraws, torch_generator
+from poise.nets import FULL, Model, own_draws, torch_generator
 from poise.schema import fitting_together
 from poise.settings import ceiling
 from poise.training.balanced import drawn_picks, herded_picks
@@ -196,7 +196,7 @@ class Trainer:
         """A student of a later stage, made by the method; a module from an earlier training takes over its values."""
         models = {**self.students, PREVIOUS: self.situation.model.copy()}
         inputs = self.situation.growth_inputs(self.feed.images(), "student", name)
-        with OwnDraws(torch_generator(self.situation.seed, "layers", self.situation.phase, name)):
+        with own_draws(torch_generator(self.situation.seed, "layers", self.situation.phase, name)):
             made = self.situation.method.student(name, models, inputs).placed(self.situation.backend.device)
         if name in self.students:
             self.students[name].load_state_dict(made.state_dict())

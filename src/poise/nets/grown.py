@@ -1,4 +1,4 @@
-"""Several networks side by side, whose features are concatenated; all but the newest are frozen (DER, FOSTER)."""
+"""Networks that grow: two branches of one (AANets), several side by side (DER, FOSTER), and norms folded for good."""
 
 from __future__ import annotations
 
@@ -7,12 +7,88 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from poise.nets.copying import copy_network
-from poise.nets.folding import fold_norms
+from poise.nets.base import FULL, Backbone, Features, copy_network, make_layer
 from poise.nets.heads import Head
-from poise.nets.outputs import Features
-from poise.nets.resnet import Backbone
+from poise.nets.resnet import Block, ResNet, convolve
+
+# Two branches (Liu et al., CVPR 2021) ---------------------------------------------------------------------------------
+
+
+class ScaledConv(nn.Module):
+    """A convolution with frozen weights and one learned scale, initially 1, for each of its out × in kernels."""
+
+    weight: Tensor
+
+    def __init__(self, conv: nn.Conv2d) -> None:
+        super().__init__()
+        assert conv.bias is None
+        self.register_buffer("weight", conv.weight.detach().clone())
+        self.scale = nn.Parameter(torch.ones_like(self.weight[:, :, :1, :1]))
+        self.stride, self.padding = conv.stride[0], conv.padding[0]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The convolution with its scaled kernels."""
+        return convolve(x, self.scale * self.weight, self.stride, int(self.padding))
+
+    def plain(self) -> nn.Conv2d:
+        """An ordinary convolution with the same output."""
+        width, width_in, size, _ = self.weight.shape
+        conv = make_layer(nn.Conv2d, width_in, width, size, self.stride, self.padding, bias=False)
+        conv.weight = nn.Parameter((self.scale * self.weight).detach())
+        return conv.train(self.training)
+
+
+class Branches(Backbone):
+    """A stable and a plastic copy of a network, and the share α of the stable one at each level.
+
+    The stable branch keeps the convolutions it was made with and learns one scale per kernel; the plastic branch learns
+    everything. Both see what was fused before:
+
+        x_l = α_l · stable_l(x_{l−1}) + (1 − α_l) · plastic_l(x_{l−1}),
+
+    where the first level includes the stem and x_0 is the image.
+    """
+
+    def __init__(self, net: ResNet, alpha: float = 0.5) -> None:
+        super().__init__(net.width)
+        self.stable, self.plastic = copy_network(net), copy_network(net)
+        scale_convolutions(self.stable)
+        device = next(net.parameters()).device
+        self.alpha = nn.Parameter(torch.full((len(net.levels),), alpha, dtype=FULL, device=device))
+
+    def fusion(self) -> list[nn.Parameter]:
+        """The shares α."""
+        return [self.alpha]
+
+    def forward(self, x: Tensor) -> Features:
+        """The pooled vector and the fused map of each level."""
+        maps = []
+        for number, alpha in enumerate(self.alpha):
+            plastic, stable = self.plastic.level(number, x), self.stable.level(number, x)
+            x = torch.lerp(plastic, stable, alpha.to(plastic.dtype))
+            maps.append(x)
+        return Features(x.mean(dim=(2, 3)), tuple(maps))
+
+
+def scale_convolutions(net: nn.Module) -> None:
+    """Freeze, in place, every convolution of a network and give its kernels scales to learn."""
+    for module in list(net.modules()):
+        for name, child in list(module.named_children()):
+            if isinstance(child, nn.Conv2d):
+                setattr(module, name, ScaledConv(child))
+
+
+def unscale_convolutions(net: nn.Module) -> None:
+    """Replace, in place, every scaled convolution by an ordinary one with the same output."""
+    for module in list(net.modules()):
+        for name, child in list(module.named_children()):
+            if isinstance(child, ScaledConv):
+                setattr(module, name, child.plain())
+
+
+# Several side by side -------------------------------------------------------------------------------------------------
 
 
 class Frozen(Backbone):
@@ -117,3 +193,31 @@ class NewestHead(nn.Module):
         """The head's logits."""
         logits: Tensor = self.head(features[:, -self.head.width :])[1]
         return logits
+
+
+# Batch norms folded into the convolutions before them -----------------------------------------------------------------
+
+
+def fold_norms(net: Backbone) -> None:
+    """Fold, in place, every batch norm of a network in eval mode; such a network cannot be trained any more.
+
+    Parts that are folded already stay as they are.
+    """
+    unscale_convolutions(net)
+    for module in list(net.modules()):
+        if isinstance(module, Block):
+            module.conv1, module.bn1 = _fold(module.conv1, module.bn1)
+            module.conv2, module.bn2 = _fold(module.conv2, module.bn2)
+        elif isinstance(module, nn.Sequential):
+            for index in range(len(module) - 1):
+                conv, norm = module[index], module[index + 1]
+                if isinstance(conv, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d):
+                    module[index], module[index + 1] = _fold(conv, norm)
+
+
+def _fold(conv: nn.Module, norm: nn.Module) -> tuple[nn.Module, nn.Module]:
+    assert isinstance(conv, nn.Conv2d)
+    if isinstance(norm, nn.Identity):
+        return conv, norm
+    assert isinstance(norm, nn.BatchNorm2d)
+    return fuse_conv_bn_eval(conv, norm), nn.Identity()
