@@ -235,7 +235,7 @@ class TestANetwork:
             assert off < (2e-2 if name in gradients else 1e-3), (name, off)
 
     def test_a_folded_teacher_in_bf16(self, variant: str) -> None:
-        from poise.nets.folding import fold_norms
+        from poise.nets import fold_norms
 
         net = build_backbone("resnet32", variant, 3, 0).cuda().eval()
         x = drawn(32, 3, 32, 32, seed=0)
