@@ -83,27 +83,6 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     return report
 
 
-_crashed: set[str] = set()  # tests on Ray that were run once more
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_handlecrashitem(crashitem: str, report: pytest.TestReport, sched: Any) -> None:
-    """Run a test on Ray once more where the process of the tests crashed: Ray's own library is in it, and may.
-
-    It is named at the end. A second crash of the same test fails.
-    """
-    if "on_ray/" in crashitem and crashitem not in _crashed:
-        _crashed.add(crashitem)
-        sched.mark_test_pending(crashitem)
-        report.outcome = "rerun"  # type: ignore[assignment]  # xdist and the last line take any word
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Name the tests that were run once more."""
-    for name in sorted(_crashed):
-        terminalreporter.write_line(f"RERUN {name}: the process of the tests crashed in it")
-
-
 def _gpu_missing() -> str:
     return "" if torch.cuda.is_available() else "no CUDA device is here: the tests on a GPU did not run"
 

@@ -103,10 +103,6 @@ class Malformed(Damaged):
     """Contents that poise does not write, whatever their checksum says; the text continues the name of the file."""
 
 
-class Superseded(RunFailed):
-    """A newer attempt at the same run has taken its folder over: this one must not write there any more."""
-
-
 class Interrupted(PoiseError):
     """Ctrl-C or another signal arrived and a checkpoint was written. The exit code says which signal."""
 

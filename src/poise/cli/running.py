@@ -72,7 +72,7 @@ def cells_elsewhere(place: str | None, cpus_per_worker: int | None, lanes: int |
             raise UserError("--cpus-per-worker is about the workers of a cluster; use it with --on ray")
         yield None
         return
-    from poise.ray.executor import make_executor
+    from poise.ray import make_executor
 
     with make_executor(place, "--on", cpus_per_worker=cpus_per_worker, lanes=lanes) as executor:
         yield executor
@@ -97,16 +97,15 @@ def trials_elsewhere(
             raise UserError("--cpus-per-worker is about the workers of a cluster; use it with --trials-on ray")
         yield None
         return
-    from poise.ray.executor import make_executor
+    from poise.ray import make_executor
 
     refuse_under_torchrun(place)
     with make_executor(place, "--trials-on", cpus_per_worker=cpus_per_worker) as executor:
-        executor.connect()
-        executor.for_plan(plan)
+        connected = executor.connect()
         if not plan.settings.kind.asks:
             say(f"policy={plan.settings.policy} asks for no trials: --trials-on makes this run no faster")
         elif begins:
-            say(executor.meet_workers(plan.recipe.device))
+            say(connected)
         yield executor
 
 

@@ -125,7 +125,7 @@ def sweep(
         show_outline(describe_sweep(cells, out, cell or 0))
         return
     with cells_elsewhere(on, cpus_per_worker, lanes) as executor:
-        failed = sweep_cells(cells, out, lanes, checkpoint_every, executor=executor, numbered=cell is not None)
+        failed = sweep_cells(cells, out, lanes, checkpoint_every, executor=executor)
     if cell is not None:
         for error in failed.values():
             raise error

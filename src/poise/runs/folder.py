@@ -15,7 +15,6 @@ from poise import files, locks, runfolder, store
 from poise.errors import Damaged, Malformed, PoiseError, RunFailed, UserError, shown
 from poise.journal import Journal
 from poise.runfolder import START_FINGERPRINT, without_empty_keys
-from poise.runs.claims import Claim
 from poise.runs.contents import check_checkpoint
 from poise.schema import anything, contents_of, fitting_together, keyed, mapped, maybe, text
 
@@ -59,25 +58,17 @@ class RunFolder:
     `recipe.json` what is run; `journal.jsonl` what happened; `checkpoints/` the newest two; `phase-0.safetensors`
     the state after the first phase (for `start=`); `model.safetensors` the final model, for predictions;
     `result.json` the result; `machine.json` what belongs to the machine.
-
-    Where attempts may be made on several machines, each is `numbered` in `attempts/`, and only the newest one writes.
-    Such a one does not wait for an attempt on another machine that still holds the lock; one that `takes_over` waits
-    for none. An `attempt` is the name of one that was made elsewhere for this process (`open_attempt`).
     """
 
-    def __init__(
-        self, path: str | Path, *, numbered: bool = False, takes_over: bool = False, attempt: str | None = None
-    ) -> None:
+    def __init__(self, path: str | Path) -> None:
         self.path = path = Path(path)
-        self._numbered, self._takes_over, self._attempt = numbered, takes_over, attempt
-        self.claim: Claim | None = None
         self.recipe = path / runfolder.RECIPE
         self.result = path / runfolder.RESULT
         self.machine = path / runfolder.MACHINE
         self.phase_0 = path / runfolder.PHASE_0
         self.model = path / store.FINAL_MODEL
         self.checkpoints = path / runfolder.CHECKPOINTS
-        self.journal = Journal(path / runfolder.JOURNAL, self.check_claim)
+        self.journal = Journal(path / runfolder.JOURNAL)
 
     @property
     def exists(self) -> bool:
@@ -170,61 +161,17 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep every other process out of this folder; the lock ends with this process.
-
-        Locks of other machines may not be seen here. Where attempts were made on some, this one is numbered too, and
-        the older ones stop before they write again.
-        """
-        busy = f"runs in {self.path}; wait for it or choose another --out"
+        """Keep every other process out of this folder; the lock ends with this process."""
         with ExitStack() as stack:
             with self.writing():
-                if self._attempt is not None:
-                    self.claim = Claim.take(self.path, self._attempt)
                 files.make_folder(self.checkpoints)
-                lock, over = self.path / "lock", self._takes_over
-                stack.enter_context(locks.locked(lock, busy, sign=True, attempt=over, replaces=self._replaces))
-                if self._attempt is None and (self._numbered or Claim.newest_in(self.path) is not None):
-                    self.claim = Claim.make(self.path)
-            try:
-                yield
-            finally:
-                if self.claim is not None and self.finished:
-                    self.claim.give_up()
-
-    def _replaces(self, owner: str) -> bool:
-        """Whether this attempt takes the place of another machine's, which holds the lock: perhaps it failed."""
-        found = self._numbered and locks.is_elsewhere(owner) and Claim.is_of(self.path, owner)
-        if found:
-            log.warning("%s: taken over from %s, which stops before it writes again", self.path, owner)
-        return found
-
-    def open_attempt(self) -> str:
-        """A new attempt for another process: its name. All before it stop, unless a command here holds the lock."""
-        with self.locked():
-            assert self.claim is not None
-            return self.claim.path.name
-
-    def withdraw_attempt(self) -> None:
-        """Remove the traces of an attempt that has ended without writing anything."""
-        if not self.exists and self.claim is not None:
-            self.claim.give_up()
-            for path in (self.checkpoints, self.path):
-                with suppress(OSError):  # something is in it
-                    path.rmdir()
-
-    def check_claim(self) -> None:
-        """Refuse to write here if a newer attempt has taken this folder over."""
-        if self.claim is not None:
-            self.claim.check()
+                busy = f"runs in {self.path}; wait for it or choose another --out"
+                stack.enter_context(locks.locked(self.path / "lock", busy, sign=True))
+            yield
 
     def write_json(self, path: Path, value: Mapping[str, Any], *, digest: bool = False) -> None:
         """Write a document of this folder."""
-        self.check_claim()
         store.write_json(path, value, digest=digest)
-
-    def rewind_journal(self, position: int) -> None:
-        """Cut the journal; an older attempt that wakes up in the middle of a line must not hit it."""
-        self.journal.rewind(position, anew=self.claim is not None)
 
     @contextmanager
     def writing(self) -> Iterator[None]:
@@ -250,12 +197,11 @@ class RunFolder:
 
     def write_checkpoint(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
         """Write a new checkpoint, then delete all but the newest two."""
-        self.check_claim()
         present = self.checkpoint_files()
         number = int(present[-1].stem) + 1 if present else 0
         store.write_tensors(self.checkpoints / f"{number:06d}.safetensors", tensors, meta, kind="checkpoint")
         for old in present[: len(present) + 1 - KEPT_CHECKPOINTS]:
-            old.unlink(missing_ok=self.claim is not None)
+            old.unlink(missing_ok=False)
 
     def last_checkpoint(self) -> int:
         """The number of the newest checkpoint, whatever is in it; -1 if there is none."""
@@ -320,10 +266,9 @@ class RunFolder:
 
     def discard(self) -> None:
         """Remove all checkpoints, and empty the journal: the run starts from the beginning."""
-        self.check_claim()
         for path in self.checkpoint_files():
             path.unlink()
-        self.rewind_journal(0)
+        self.journal.rewind(0)
 
     def checkpoint_files(self) -> list[Path]:
         """The checkpoints, whatever is in them, the newest one last."""

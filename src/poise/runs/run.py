@@ -102,7 +102,7 @@ class Run:
             refuse_other_exam(self.folder, examiner)
             with contents_of(found.path, "remove it to resume from the one before"):
                 learner = self._restore_learner(found, train)
-                self.folder.rewind_journal(found.meta["journal"])
+                self.folder.journal.rewind(found.meta["journal"])
                 record_resume(self.folder.machine, learner.backend, versions_of(self.plan.settings))
                 return (yield from self._run_phases(learner, train, examiner))
 
@@ -279,7 +279,6 @@ class Run:
         self.folder.journal.append(exam.as_json())
         if exam.phase == 0:
             tensors, meta = learner.state().tensors(images=False)
-            self.folder.check_claim()
             store.write_tensors(
                 self.folder.phase_0, tensors, {"learner": meta, "identity": self.plan.identity()}, kind="phase 0"
             )
@@ -359,7 +358,6 @@ class Run:
 
     def _write_model(self, learner: Learner) -> None:
         named = learner.state().renamed(self.plan.source.class_names)  # what a prediction should say
-        self.folder.check_claim()
         save_state(named, self.folder.model, memory=False)
 
     def _check_ranks(self, learner: Learner) -> None:

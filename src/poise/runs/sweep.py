@@ -39,16 +39,13 @@ Failure = RunFailed | UserError
 class CellBench:
     """Runs cells, each in a folder of its own in `out`: finished ones are not run again, stopped ones are resumed.
 
-    Sent elsewhere it is quiet, and nobody there asks it to stop. Where attempts may be made on several machines each is
-    `numbered`, so that an older one on another machine stops; one that `takes_over` waits for the end of none.
+    Sent elsewhere it is quiet, and nobody there asks it to stop.
     """
 
     out: Path
     checkpoint_seconds: float = store.CHECKPOINT_SECONDS
     view: CellView | None = None
     stop: Stop = field(default_factory=Stop)
-    numbered: bool = False
-    takes_over: bool = False
 
     def __reduce__(self) -> tuple[type[CellBench], tuple[Path, float]]:
         return CellBench, (self.out, self.checkpoint_seconds)
@@ -57,18 +54,18 @@ class CellBench:
         """One run, from where it stands; its error, if it fails. One that does not fit beside others is tried again."""
         try:
             yield from self._run(cell)
-            self._say(f"{cell.name}: finished", ended=cell.name)
+            self.say(f"{cell.name}: finished", ended=cell.name)
         except (OutOfMemory, torch.cuda.OutOfMemoryError):
             raise
         except Interrupted:
-            self._say(f"{cell.name}: stopped after a checkpoint")
+            self.say(f"{cell.name}: stopped after a checkpoint")
         except Exception as error:  # of torch, of a method of the user's own: it is this cell's
             return self.failed(cell, error)
         return None
 
     def waits(self, cell: Cell) -> None:
         """Say which run waits."""
-        self._say(f"{cell.name}: out of GPU memory beside others; it is resumed later")
+        self.say(f"{cell.name}: out of GPU memory beside others; it is resumed later")
 
     def failed(self, cell: Cell, error: Exception) -> Failure:
         """The error without its past, which would keep the failed run and all its memory alive.
@@ -79,13 +76,13 @@ class CellBench:
             log.debug("%s failed", cell.name, exc_info=error)
             again = f"'poise resume {self.out / cell.name}' shows where"
             error = RunFailed(f"{kind_and_line(error, 300)} ({again})")
-        self._say(f"{cell.name}: {error}", ended=cell.name)
+        self.say(f"{cell.name}: {error}", ended=cell.name)
         error.__cause__ = error.__context__ = None
         return error.with_traceback(None)
 
     def folder(self, cell: Cell) -> RunFolder:
         """The run folder of a cell."""
-        return RunFolder(self.out / cell.name, numbered=self.numbered, takes_over=self.takes_over, attempt=cell.attempt)
+        return RunFolder(self.out / cell.name)
 
     def _run(self, cell: Cell) -> Running:
         folder, plan = self.folder(cell), cell.plan
@@ -99,7 +96,8 @@ class CellBench:
             return load_result(folder.path)
         return (yield from run.resuming())
 
-    def _say(self, line: str, ended: str | None = None) -> None:
+    def say(self, line: str, ended: str | None = None) -> None:
+        """Say a line about a cell, and perhaps that it has `ended`."""
         if self.view is not None:
             self.view.say(line)
             if ended is not None:
@@ -112,18 +110,16 @@ def sweep_cells(
     lanes: int | None,
     checkpoint_seconds: float = store.CHECKPOINT_SECONDS,
     executor: Executor | None = None,
-    numbered: bool = False,
 ) -> dict[str, Failure]:
     """Run every cell that is not finished, `lanes` at a time; returns why cells failed, by name.
 
     Without a number of lanes there is one on a CPU, and on a GPU as many as make it faster and fit into its memory. A
-    cell that fails stops no other. One that starts from another's phase 0 is run after those that do not. `numbered`:
-    see `CellBench`.
+    cell that fails stops no other. One that starts from another's phase 0 is run after those that do not.
     """
     parts, errors = rounds(cells, out), dict[str, Failure]()
     stop, view = Stop(), SweepDisplay([cell.name for cell in cells])
     executor = executor or LocalExecutor(cell_lanes(lanes, cells), admits=lambda: not stop.is_set())
-    bench = CellBench(out, checkpoint_seconds, view, stop, numbered)
+    bench = CellBench(out, checkpoint_seconds, view, stop)
     for line in dict.fromkeys(line for cell in cells for line in cell.plan.settings.remarks()):
         view.say(line)
     with stopping(stop), closing(view):

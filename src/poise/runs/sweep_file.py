@@ -32,7 +32,6 @@ class Cell:
 
     name: str
     plan: Plan
-    attempt: str | None = None  # the name of this attempt at it, where it was made elsewhere
 
 
 @dataclass(frozen=True)
