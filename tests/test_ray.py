@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import re
 import shutil
@@ -22,7 +21,7 @@ import poise
 from poise import Learner, cli
 from poise.errors import UserError
 from poise.ray import Executor
-from poise.runs import Cell, Lines, read_sweep, sweep_cells
+from poise.runs import Cell, read_sweep, sweep_cells
 
 pytestmark = pytest.mark.ray
 SWEEP = """
@@ -70,7 +69,7 @@ def cells(tmp_path_factory: pytest.TempPathFactory) -> list[Cell]:
 def here(cells: list[Cell], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The sweep as it runs on this machine."""
     out = tmp_path_factory.mktemp("here")
-    assert not sweep_cells(cells, out, 1, Lines(None, io.StringIO()))
+    assert not sweep_cells(cells, out, 1)
     return out
 
 
@@ -123,9 +122,7 @@ def test_a_sweep_gives_the_same_bytes_though_a_worker_or_its_node_is_lost(
     thread = threading.Thread(target=act)
     thread.start()
     with Executor(str(cluster.address)) as executor:
-        assert not sweep_cells(
-            cells, tmp_path, None, Lines(None, io.StringIO()), checkpoint_seconds=0, executor=executor
-        )
+        assert not sweep_cells(cells, tmp_path, None, checkpoint_seconds=0, executor=executor)
     thread.join(60)
     assert done
     for cell in cells:
@@ -136,7 +133,7 @@ def test_a_cell_that_fails_elsewhere_fails_as_here(cluster: Any, tmp_path: Path)
     path = tmp_path / "bad.toml"
     path.write_text('recipe = ["digits/lucir"]\n[set]\nepochs = 1\ngroups = [2, 1]\naction.lr = 1e9\nfirst_lr = 1e9\n')
     with Executor(str(cluster.address)) as executor:
-        failed = sweep_cells(read_sweep(path), tmp_path / "out", None, Lines(None, io.StringIO()), executor=executor)
+        failed = sweep_cells(read_sweep(path), tmp_path / "out", None, executor=executor)
     assert "diverged" in str(next(iter(failed.values())))
 
 
