@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Integral
@@ -104,11 +104,13 @@ class Outcome:
 class Tried:
     """A trial of some phase, and its outcome.
 
-    All that a policy knows are these entries and its own decisions, in the order in which they happened.
+    All that a policy knows are these entries and its own decisions, in the order in which they happened. `hits` of each
+    classifier are noted where the trial may judge them; they mean nothing to a policy.
     """
 
     phase: int
     outcome: Outcome
+    hits: Mapping[str, int] | None = None
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,50 +28,61 @@ from poise.training import (
     LocalPhase,
     Progress,
     Trainer,
+    TrialDone,
     Work,
     keep_exemplars,
     measure_means,
     remember_means,
-    worthwhile_lanes,
 )
-from poise.tuning.attempt import Attempt, TrialInputs
-from poise.tuning.environment import Environment
-from poise.tuning.rewards import (
-    HitsPerClass,
-    TrialResult,
-    Witness,
-    count_hits,
-    join_results,
-    mean_outcome,
-    validated_classes,
-)
-from poise.tuning.splits import Split, draw_local, draw_splits, is_possible
+from poise.tuning.environments import Environment, LocalTask, TrialInputs, draw_local, draw_tasks, is_possible
+from poise.tuning.results import HitsPerClass, TrialResult, Witness, count_hits, join_results, mean_outcome
 
-E = TypeVar("E")
+
+@dataclass(frozen=True)
+class Attempt:
+    """A trial with its action and the classifier that is rewarded. `short` is M₁, where the settings' is not meant."""
+
+    trial: Trial
+    action: Action
+    classifier: str
+    short: int | None = None
+
+    def event(
+        self,
+        phase: int,
+        outcome: Outcome,
+        record: Mapping[str, Any],
+        *,
+        distribution: Sequence[float] | None = None,
+        **more: str,
+    ) -> TrialDone:
+        """What is told of the attempt when it is done; `more` about its trial, where no policy asked for it."""
+        trial, action = {**asdict(self.trial), **more}, dict(self.action)
+        reward, diverged = outcome.reward, outcome.diverged
+        return TrialDone(phase, trial, action, self.classifier, reward, diverged, record, distribution)
 
 
 @dataclass(frozen=True)
 class _Reached:
-    """Where a trial stands: in which local phase, at which epoch of it, and what was seen. Another may continue it."""
+    """Where a trial on one task stands; a longer trial of the same action may continue there.
+
+    Attributes:
+        begun: what the present training began with.
+        number: which of the task's trainings that is.
+        epochs: how many epochs of it are done,
+        state: and the trainer's state then.
+        hits: what validation found then, of each classifier.
+        witnessed: what a witness saw.
+        rewards: of the trainings before.
+    """
 
     begun: LocalPhase
     number: int = 0
-    state: tuple[Mapping[str, Tensor], Mapping[str, Any]] | None = None
-    hits: Mapping[int, HitsPerClass] = field(default_factory=dict)
-    witnessed: Mapping[int, Any] = field(default_factory=dict)
-    rewards: tuple[Outcome, ...] = ()  # of earlier local phases
     epochs: int = 0
-
-
-@dataclass(frozen=True)
-class _Leg:
-    """One attempt on one split: until which epoch of how many."""
-
-    attempt: Attempt
-    split: Split
-    lane: Lane
-    until: int
-    total: int
+    state: tuple[Mapping[str, Tensor], Mapping[str, Any]] | None = None
+    hits: HitsPerClass | None = None
+    witnessed: Any = None
+    rewards: tuple[Outcome, ...] = ()
 
 
 class Trials:
@@ -90,7 +101,7 @@ class Trials:
         if executor is None or witness is not None:  # a witness, which only studies have, stays here
             executor = LocalExecutor(self._lanes)
         self._executor = executor
-        self._splits: dict[int, list[Split]] = {}  # of the rounds under way: any round can be drawn again
+        self._tasks: dict[int, list[LocalTask]] = {}  # of the rounds under way: any round can be drawn again
         self._reached: dict[tuple[int, int, bool, int], _Reached] = {}
         self.trained = 0  # images that trials were trained on here
 
@@ -111,52 +122,45 @@ class Trials:
         pace = inputs.situation.schedule.epochs / inputs.planned_epochs
         return images * pace * inputs.settings.trainings(inputs.situation.growth.new)
 
-    def run(self, attempt: Attempt) -> TrialResult:
-        """Train until the trial's epoch and validate; a loss that diverges is a reward of 0 and stops nothing."""
-        return next(self.run_all([attempt]))
+    def local(self) -> Environment | None:
+        """The local environment of the first round, for tuners that are not policies."""
+        return draw_local(self.inputs, 0)
 
-    def run_all(self, attempts: Sequence[Attempt]) -> Iterator[TrialResult]:
-        """The results of several attempts, wherever they are run, in the order of asking."""
-        return (result for results in self.running(attempts) for result in results)
+    def run(self, attempts: Sequence[Attempt]) -> Iterator[list[TrialResult]]:
+        """The results of all attempts in the order of asking, each time those that became known: none, one or more.
 
-    def running(self, attempts: Sequence[Attempt]) -> Iterator[list[TrialResult]]:
-        """Each time those results that became known, in the order of asking: none, one or more."""
-        return self.inputs.situation.backend.guard(self._run_all(attempts))
+        An attempt trains until its trial's epoch and validates. A loss that diverges is a reward of 0 and stops nothing.
+        """
+        return self.inputs.situation.backend.guard(self._run(attempts))
 
-    def _run_all(self, attempts: Sequence[Attempt]) -> Generator[list[TrialResult], None, None]:
+    def _run(self, attempts: Sequence[Attempt]) -> Generator[list[TrialResult], None, None]:
         rounds = {attempt.trial.round for attempt in attempts}
-        self._splits = {number: splits for number, splits in self._splits.items() if number in rounds}
-        if isinstance(self._executor, LocalExecutor):
-            self._draw(rounds)
-            self._lanes.limit(self._worthwhile_lanes(attempts))
+        self._tasks = {number: tasks for number, tasks in self._tasks.items() if number in rounds}
         for results in self._executor.run(self, attempts):
             yield [self.inputs.situation.backend.broadcast(result) for result in results]
 
-    def _worthwhile_lanes(self, attempts: Sequence[Attempt]) -> int:
-        """How many lanes these attempts are worth: each of them captures every kind of step that it meets."""
-        splits = [split for number in {each.trial.round for each in attempts} for split in self._splits[number]]
-        images = sum(each.trial.epochs * split.trained for each in attempts for split in self._splits[each.trial.round])
-        kinds = len({each.action.step_key for each in attempts})
-        return worthwhile_lanes(images, kinds * sum(self._phases(split) for split in splits))
-
     def rest(self) -> None:
-        """Give all memory back: nothing continues from what was reached, and any split can be drawn again."""
+        """Give all memory back: nothing continues from what was reached, and any round can be drawn again."""
         self._reached.clear()
-        self._splits.clear()
+        self._tasks.clear()
         if self._lanes.opened:
             self._lanes.keep()
 
+    # A bench: one attempt, wherever it is run ----------------------------------------------------------------------
+
     def work(self, attempt: Attempt, lane: Lane) -> Work[TrialResult]:
-        """One attempt on all splits of its round, one after the other."""
-        if attempt.trial.round not in self._splits:
-            self._draw({attempt.trial.round})
+        """One attempt on all tasks of its round, one after the other; where one diverges, those after it have failed."""
+        number = attempt.trial.round
+        if number not in self._tasks:
+            self._tasks[number] = draw_tasks(self.inputs, number)
             lane.backend.synchronise()  # other lanes start from there, too
         parts: list[TrialResult] = []
-        for place in range(len(self._splits[attempt.trial.round])):
-            parts.append((yield from self._try_split(attempt, place, lane)))
-            if parts[-1].outcome.diverged:
-                break
-        return self._join(attempt, parts)
+        for place, task in enumerate(self._tasks[number]):
+            if parts and parts[-1].outcome.diverged:
+                parts.append(self._result(task, attempt, None))
+            else:
+                parts.append((yield from self._try_task(attempt, place, lane)))
+        return join_results(parts)
 
     def waits(self, attempt: Attempt) -> None:
         """A trial that waits for memory is nothing to tell."""
@@ -165,78 +169,61 @@ class Trials:
         """A trial that does not fit into memory even alone fails the phase."""
         raise error
 
-    def _join(self, attempt: Attempt, parts: list[TrialResult]) -> TrialResult:
-        """The result over all splits; where one diverged, those after it have failed too."""
-        splits = self._splits[attempt.trial.round]
-        good = parts[: next((place + 1 for place, part in enumerate(parts) if part.outcome.diverged), len(parts))]
-        return join_results([*good, *(self._failed_result(split, attempt) for split in splits[len(good) :])])
-
-    def _failed_result(self, split: Split, attempt: Attempt, until: int | None = None) -> TrialResult:
-        """What a split gives where the trial diverged."""
-        failed = Outcome(attempt.trial, 0.0, (), diverged=True)
-        return self._result(split, failed, _Reached(split.first), until or attempt.trial.epochs)
-
-    # One attempt on one split -----------------------------------------------------------------------------------
-
-    def _try_split(self, attempt: Attempt, place: int, lane: Lane) -> Work[TrialResult]:
-        """Train the local phases of a split with the action, from where an earlier trial stopped if there is one."""
-        trial, split = attempt.trial, self._splits[attempt.trial.round][place]
-        leg = self._leg(attempt, split, lane)
+    def _try_task(self, attempt: Attempt, place: int, lane: Lane) -> Work[TrialResult]:
+        """Train all trainings of a task with the action, from where an earlier trial stopped if there is one."""
+        trial, task = attempt.trial, self._tasks[attempt.trial.round][place]
+        until, total = self._lengths(attempt)
         key = (trial.arm, trial.round, trial.full, place)
         at = self._reached.get(key)
-        if at is None or at.epochs > leg.until:
-            at = _Reached(split.first)
+        if at is None or at.epochs > until:
+            at = _Reached(task.first)
         try:
-            while at.number < self._phases(split) - 1:
-                at = yield from self._finish_phase(leg, at)
-            at = yield from self._train_until(leg, at)
+            while at.number < (1 if task.environment.later is not None else self.inputs.settings.horizon):
+                at = yield from self._train_whole(attempt, task, at, total, lane)
+            if at.hits is None or at.epochs < until:
+                at = yield from self._train_until(attempt, task, at, until, total, lane)
         except Diverged:
             self._reached.pop(key, None)
-            return self._failed_result(split, attempt, leg.until)
-        self._reached[key] = at
-        if leg.until == leg.total:  # nothing can continue it
-            del self._reached[key]
-        last = self._outcome(trial, split, at.hits[leg.until][attempt.classifier])
-        return self._result(split, mean_outcome([*at.rewards, last]), at, leg.until)
+            return self._result(task, attempt, None)
+        if until < total:
+            self._reached[key] = at
+        else:  # nothing can continue it
+            self._reached.pop(key, None)
+        return self._result(task, attempt, at)
 
-    def _leg(self, attempt: Attempt, split: Split, lane: Lane) -> _Leg:
+    def _lengths(self, attempt: Attempt) -> tuple[int, int]:
+        """Until which epoch of how many it trains; an action that changes the length of a phase scales both."""
         full = self.inputs.planned_epochs
         scale = (attempt.action.epochs or self.inputs.situation.schedule.epochs) / full
         short = attempt.short or self.inputs.settings.short(full)
-        until = ceiling(attempt.trial.epochs * scale)
-        return _Leg(attempt, split, lane, until, ceiling((full if attempt.trial.full else short) * scale))
+        return ceiling(attempt.trial.epochs * scale), ceiling((full if attempt.trial.full else short) * scale)
 
-    def _finish_phase(self, leg: _Leg, at: _Reached) -> Work[_Reached]:
-        """Train a local phase that is not the last one to its end, and begin the next."""
-        trainer = self._trainer(leg, at)
+    def _train_whole(self, attempt: Attempt, task: LocalTask, at: _Reached, total: int, lane: Lane) -> Work[_Reached]:
+        """A training that is not the task's last one to its end, and the beginning of the next."""
+        trainer = self._trainer(attempt, at, total, lane)
         for event in self._train(trainer):
             yield isinstance(event, Progress)
         rewards = at.rewards
-        if leg.split.environment.later is None:  # the paper's sum of rewards over the repetitions
-            hits = self._validate(leg.split, at.begun, trainer)[0]
-            rewards = (*rewards, self._outcome(Trial(0, 0, 1), leg.split, hits[leg.attempt.classifier]))
-        return _Reached(self._next_phase(leg, at.begun, trainer), at.number + 1, rewards=rewards)
+        if task.environment.later is None:  # the paper's sum of rewards over the repetitions
+            hits, _ = self._validate(task.environment, at.begun, trainer)
+            rewards = (*rewards, task.environment.outcome(Trial(0, 0, 1), hits[attempt.classifier]))
+        begun = self._begin_next(attempt, task.environment, at.begun, trainer)
+        return _Reached(begun, at.number + 1, rewards=rewards)
 
-    def _train_until(self, leg: _Leg, at: _Reached) -> Work[_Reached]:
-        """Train the last local phase until the trial's epoch, looking at it on the way."""
-        until = leg.until
-        if until in at.hits:
-            return at
-        trainer = self._trainer(leg, at)
-        hits, witnessed, epochs = dict(at.hits), dict(at.witnessed), at.epochs
+    def _train_until(
+        self, attempt: Attempt, task: LocalTask, at: _Reached, until: int, total: int, lane: Lane
+    ) -> Work[_Reached]:
+        """The task's last training until that epoch, where it is validated; the last one ends with all stages."""
+        trainer, epochs, state = self._trainer(attempt, at, total, lane), at.epochs, None
         for event in self._train(trainer):
             yield isinstance(event, Progress)
             epochs += isinstance(event, EpochDone)
-            if not isinstance(event, EpochDone) or epochs > until or (epochs == until == leg.total):
-                continue  # the last epoch is looked at when all stages have ended
-            if self._is_looked_at(epochs, until):
-                hits[epochs], witnessed[epochs] = self._validate(leg.split, at.begun, trainer)
-            if epochs == until:
+            if isinstance(event, EpochDone) and epochs == until < total:
                 tensors, position = trainer.state()
                 state = {name: value.clone() for name, value in tensors.items()}, position
-                return replace(at, state=state, hits=hits, witnessed=witnessed, epochs=epochs)
-        hits[until], witnessed[until] = self._validate(leg.split, at.begun, trainer)
-        return replace(at, hits=hits, witnessed=witnessed, epochs=until)
+                break
+        hits, witnessed = self._validate(task.environment, at.begun, trainer)
+        return replace(at, epochs=until, state=state, hits=hits, witnessed=witnessed)
 
     def _train(self, trainer: Trainer) -> Iterator[Event]:
         """The events of a training, whose images are counted."""
@@ -246,113 +233,92 @@ class Trials:
             before = trainer.done
             yield event
 
-    def _trainer(self, leg: _Leg, at: _Reached) -> Trainer:
-        address: tuple[int | str, ...] = ("round", leg.attempt.trial.round, *(("leg", at.number) if at.number else ()))
-        trainer = leg.lane.trainer(at.begun, leg.attempt.action, leg.total, address)
+    def _trainer(self, attempt: Attempt, at: _Reached, total: int, lane: Lane) -> Trainer:
+        address: tuple[int | str, ...] = ("round", attempt.trial.round, *(("leg", at.number) if at.number else ()))
+        trainer = lane.trainer(at.begun, attempt.action, total, address)
         if at.state is not None:
             trainer.restore(*at.state)
         return trainer
 
-    # The environment --------------------------------------------------------------------------------------------
-
-    def _phases(self, split: Split) -> int:
-        return 2 if split.environment.later is not None else 1 + self.inputs.settings.horizon
-
-    def _next_phase(self, leg: _Leg, begun: LocalPhase, trainer: Trainer) -> LocalPhase:
+    def _begin_next(
+        self, attempt: Attempt, environment: Environment, begun: LocalPhase, trainer: Trainer
+    ) -> LocalPhase:
         """The second pseudo phase of a look-ahead; or the same images again, for the model that they gave.
 
         Before a second pseudo phase memory and new images are cut by the rule of real phases. The draw is that of the
         round: actions differ in how many images they keep, not in which ones come first.
         """
-        environment, action = leg.split.environment, leg.attempt.action
         model = trainer.finish().starts.copy()  # a lane trains its own further
         model.extras.clear()
         known = sum(begun.situation.growth)
         if environment.later is None:
             situation = replace(begun.situation, model=model, growth=Growth(known, 0))
             return begun.followed_by(situation, begun.kept, begun.new)
-        growth = Growth(known, len(environment.rows or ()) - known, begun.situation.growth.real_phase)
-        exemplars = self._exemplars(leg.split, begun, trainer.predictor, action)
+        growth = Growth(known, len(environment.rows or ()) - known, begun.situation.growth.meant)
+        exemplars = self._exemplars(environment, begun, trainer.predictor, attempt.action)
         means = remember_means(begun.situation, trainer.predictor, exemplars, begun.new)
         situation = replace(begun.situation, model=model, growth=growth, means=means)
         memory = Memory.of(exemplars)
-        generator = draws.generator(situation.seed, "arrival", situation.phase, "round", leg.attempt.trial.round)
-        quota, rho = self.inputs.pseudo_quota(action), self.inputs.allocation(action)
+        generator = draws.generator(situation.seed, "arrival", situation.phase, "round", attempt.trial.round)
+        quota, rho = self.inputs.pseudo_quota(attempt.action), self.inputs.allocation(attempt.action)
         memory, new = on_arrival(memory, environment.later, quota, known, rho, generator)
-        return begun.followed_by(situation, memory.exemplars, new, id(exemplars), quota, rho)
+        return begun.followed_by(situation, memory.exemplars, new)
 
-    def _draw(self, rounds: set[int]) -> None:
-        """Draw the splits of these rounds, unless they are known already."""
-        for number in sorted(rounds - set(self._splits)):
-            self._splits[number] = draw_splits(self.inputs, number)
+    # Validation ----------------------------------------------------------------------------------------------------
 
-    def local(self) -> Environment | None:
-        """The local environment of the first round, for tuners that are not policies."""
-        return draw_local(self.inputs, 0)
-
-    # Validation -------------------------------------------------------------------------------------------------
-
-    def _exemplars(self, split: Split, begun: LocalPhase, model: Model, action: Action) -> ImageSet:
-        """What the memory would be after this local phase: every class cut to its quota, the new ones by herding.
+    def _exemplars(self, environment: Environment, begun: LocalPhase, model: Model, action: Action) -> ImageSet:
+        """What the memory would be after this training: every class cut to its quota, the new ones by herding.
 
         The local environment stands for the phase itself, with all the images that arrived in it.
         """
-        inputs, later, plain = self.inputs, split.environment.later, float(self.inputs.quota)
+        inputs, plain = self.inputs, float(self.inputs.quota)
         arrived = inputs.arrived or len(begun.new)
-        if later is not None:
-            arrived, plain = len(begun.new if begun is split.first else later), inputs.pseudo_quota(action)
+        if environment.later is not None:
+            arrived = len(environment.later if begun.follows else begun.new)
+            plain = inputs.pseudo_quota(action)
         quota = per_class(plain, sum(begun.situation.growth), arrived, inputs.allocation(action))
-        evaluator = inputs.situation.evaluator
-        return begun.once(
-            model, ("exemplars", quota), lambda: keep_exemplars(evaluator, model, begun.kept, begun.new, quota)
-        )
+        return keep_exemplars(inputs.situation.evaluator, model, begun.kept, begun.new, quota)
 
-    def _validate(self, split: Split, begun: LocalPhase, trainer: Trainer) -> tuple[HitsPerClass, Any]:
-        """Hits of both classifiers on B; class means come from the local training part only."""
-        environment, evaluator = split.environment, self.inputs.situation.evaluator
-        model = trainer.predictor
-        exemplars = self._exemplars(split, begun, model, trainer.action)
-        means = begun.once(
-            model,
-            ("means", id(exemplars)),
-            lambda: measure_means(begun.situation, model, exemplars, begun.new).vectors,
-        )
+    def _validate(self, environment: Environment, begun: LocalPhase, trainer: Trainer) -> tuple[HitsPerClass, Any]:
+        """Hits of both classifiers on B, and what a witness sees.
+
+        Class means come from the local training part only. A look-ahead's classes are told from each other alone.
+        """
+        evaluator, model = self.inputs.situation.evaluator, trainer.predictor
+        exemplars = self._exemplars(environment, begun, model, trainer.action)
+        means = measure_means(begun.situation, model, exemplars, begun.new).vectors
         labels = environment.valid.labels.to(evaluator.backend.device)
-        among = None if environment.later is None else torch.unique(labels)  # see `look_ahead`
+        among = None if environment.later is None else torch.unique(labels)
         found = evaluator.guesses(model, means, environment.valid, among)
         hits = {name: count_hits(rows, labels) for name, rows in found.items()}
         if self._witness is None or environment.later is not None:
             return hits, None
         return hits, self._witness(model, means, self.inputs.classes)
 
-    def _outcome(self, trial: Trial, split: Split, hits: list[int]) -> Outcome:
-        _, images, _ = validated_classes(split.environment)
-        shares = tuple(right / count for right, count in zip(hits, images, strict=True))
-        return Outcome(trial, sum(shares) / len(shares), shares)
-
-    def _result(self, split: Split, outcome: Outcome, at: _Reached, until: int) -> TrialResult:
-        environment = split.environment
-        classes, images, order = validated_classes(environment)
-        looked_at = [epoch for epoch in at.hits if self._is_looked_at(epoch, until)]
+    def _result(self, task: LocalTask, attempt: Attempt, at: _Reached | None) -> TrialResult:
+        """What a trial came to on a task; without anything reached it diverged."""
+        environment, old = task.environment, self.inputs.situation.growth.old
+        split = {
+            "environment": "local" if environment.later is None else "lookahead",
+            "digest": environment.digest,
+            "trained": len(task.first.feed) + len(environment.later or ()),
+            "validated": len(environment.valid),
+        }
+        rows, images = environment.judged
+        order = sorted(range(len(rows)), key=rows.__getitem__)  # a look-ahead has the new classes in another order
+        classes, counts = [rows[place] for place in order], [images[place] for place in order]
+        if at is None or at.hits is None:
+            return TrialResult(Outcome(attempt.trial, 0.0, diverged=True), classes, counts, old, 0, {}, split)
+        last = environment.outcome(attempt.trial, at.hits[attempt.classifier])
+        outcome = mean_outcome([*at.rewards, last])
         return TrialResult(
-            replace(outcome, per_class=tuple(outcome.per_class[place] for place in order) if outcome.per_class else ()),
-            [classes[place] for place in order],
-            [images[place] for place in order],
-            self.inputs.situation.growth.old,
-            {
-                epoch: {name: [counts[place] for place in order] for name, counts in at.hits[epoch].items()}
-                for epoch in looked_at
-            },
-            {
-                "environment": "local" if environment.later is None else "lookahead",
-                "digest": environment.digest,
-                "trained": split.trained,
-                "validated": len(environment.valid),
-            },
+            replace(outcome, per_class=tuple(outcome.per_class[place] for place in order)),
+            classes,
+            counts,
+            old,
+            at.epochs,
+            {name: [found[place] for place in order] for name, found in at.hits.items()},
+            split,
             tuple(each.reward for each in at.rewards),
-            {epoch: at.witnessed[epoch] for epoch in looked_at if at.witnessed.get(epoch) is not None},
+            at.witnessed,
         )
-
-    def _is_looked_at(self, epoch: int, last: int) -> bool:
-        """The last epoch; in a study, which compares estimators, epochs 1, 2, 4, 8, … too."""
-        return epoch == last or (self._witness is not None and epoch < last and epoch & (epoch - 1) == 0)

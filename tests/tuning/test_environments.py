@@ -11,10 +11,8 @@ from hypothesis import strategies as st
 from poise import draws
 from poise.data import ImageSet, Memory
 from poise.methods import Growth
-from poise.tuning import TrialSettings, is_possible
-from poise.tuning.attempt import ENVIRONMENTS
-from poise.tuning.environment import Environment, local_environment, look_ahead
-from poise.tuning.splits import draw_environments
+from poise.tuning import ENVIRONMENTS, TrialSettings, is_possible
+from poise.tuning.environments import Environment, draw_environments, local_environment, look_ahead
 
 
 def image_set(sizes: dict[int, int], first: int = 0) -> ImageSet:
@@ -46,37 +44,23 @@ def test_the_papers_split_has_ten_of_each_class_and_trains_on_the_rest() -> None
     assert counts(found.new) == {2: 490, 3: 490}
 
 
-def test_never_more_than_half_of_an_old_classs_memory() -> None:
-    found = drawn(Memory(image_set({0: 5, 1: 20}), NONE), image_set({2: 50}, first=100), NONE)
-    assert found is not None
-    assert counts(found.valid) == {0: 2, 1: 2, 2: 2}
-
-
-def test_if_not_even_a_class_of_few_images_gives_what_it_can_spare_and_others_more() -> None:
-    memory = Memory(image_set({0: 5, 1: 20, 2: 1}), NONE)
-    found = drawn(memory, image_set({3: 50, 4: 4}, first=100), NONE, per_class=8, even=False)
-    assert found is not None
-    assert counts(found.valid) == {0: 2, 1: 8, 3: 8, 4: 2}
-    assert counts(found.kept) == {0: 3, 1: 12, 2: 1}
-    assert counts(found.new) == {3: 42, 4: 2}
-
-
-def test_if_not_even_a_reserve_changes_nothing() -> None:
-    memory = Memory(image_set({0: 4, 1: 4}), image_set({0: 2, 1: 2}, first=50))
-    arrived, reserve = image_set({2: 100, 3: 6}, first=100), image_set({2: 2}, first=900)
-    found = [drawn(memory, arrived, reserve, even=even) for even in (True, False)]
-    assert found[0] is not None
-    assert found[1] is not None
-    assert counts(found[0].valid) == counts(found[1].valid) == {0: 2, 1: 2, 2: 12, 3: 3}
-    assert found[0].digest == found[1].digest
-
-
-def test_where_all_classes_have_enough_even_and_not_are_one_draw() -> None:
-    memory, arrived = Memory(image_set({0: 20, 1: 20}), NONE), image_set({2: 50}, first=100)
-    even, free = (drawn(memory, arrived, NONE, even=even) for even in (True, False))
-    assert even is not None
-    assert free is not None
-    assert even.valid.origins.tolist() == free.valid.origins.tolist()
+@pytest.mark.parametrize(
+    ("kept", "reserved", "new", "valid"),
+    [
+        ({0: 5, 1: 20}, {}, {2: 50}, {0: 2, 1: 2, 2: 2}),  # never more than half of an old class's memory
+        ({0: 20, 1: 20}, {}, {0: 20}, {0: 10, 1: 10}),  # new images of known classes alone
+        ({0: 20, 1: 20}, {}, {0: 2, 2: 60}, {0: 10, 1: 10, 2: 10}),  # they count with the exemplars
+        ({0: 20}, {}, {1: 1, 2: 20}, {0: 10, 2: 10}),  # one new class that can be judged is enough
+        ({0: 6, 1: 6}, {0: 2}, {2: 40}, {0: 2, 1: 3, 2: 10}),  # a class without a reserve is judged on exemplars
+        ({0: 1, 1: 1}, {}, {2: 50}, None),  # without an old class it would only reward forgetting
+        ({0: 1}, {}, {1: 1}, None),
+    ],
+)
+def test_what_is_validated(
+    kept: dict[int, int], reserved: dict[int, int], new: dict[int, int], valid: dict[int, int] | None
+) -> None:
+    found = drawn(Memory(image_set(kept), image_set(reserved, first=50)), image_set(new, first=100), NONE)
+    assert (counts(found.valid) if found else None) == valid
 
 
 @given(
@@ -110,10 +94,6 @@ def test_with_a_reserve_the_old_classes_are_judged_on_it_and_train_on_all_exempl
     assert set(memory.reserve.origins.tolist()) | set(reserve.origins.tolist()) <= set(found.valid.origins.tolist())
 
 
-def test_nothing_to_validate_on() -> None:
-    assert drawn(Memory(image_set({0: 1}), NONE), image_set({1: 1}, first=10), NONE) is None
-
-
 @given(
     old=st.dictionaries(st.integers(0, 4), st.integers(1, 30), min_size=1, max_size=5),
     new=st.dictionaries(st.integers(5, 8), st.integers(1, 60), min_size=1, max_size=4),
@@ -145,19 +125,6 @@ def test_a_round_is_always_the_same_and_another_one_is_not() -> None:
     assert origins[0] == origins[1] != origins[2]
 
 
-@pytest.mark.parametrize("reserved", [False, True])
-def test_it_never_trains_on_what_it_validates(reserved: bool) -> None:
-    memory = Memory(image_set({0: 20}), image_set({0: 3}, first=500) if reserved else NONE)
-    found = drawn(memory, image_set({1: 100}, first=50), NONE)
-    assert found is not None
-    trained = torch.cat([found.kept.origins, found.new.origins])
-    assert not torch.isin(found.valid.origins, trained).any()
-
-
-def test_without_an_old_class_in_it_there_is_no_environment() -> None:
-    assert drawn(Memory(image_set({0: 1, 1: 1}), NONE), image_set({2: 50}, first=10), NONE) is None
-
-
 @pytest.mark.parametrize("sizes", [{2: 1}, {2: 1, 3: 1}, {0: 20, 2: 1}])
 def test_where_no_class_that_arrived_can_be_judged_there_is_no_environment(sizes: dict[int, int]) -> None:
     """Validation on old classes alone would only reward standing still."""
@@ -166,32 +133,6 @@ def test_where_no_class_that_arrived_can_be_judged_there_is_no_environment(sizes
     reserved = Memory(image_set({0: 20, 1: 20}), image_set({0: 2, 1: 2}, first=50))
     assert drawn(reserved, new, NONE) is None
     assert drawn(reserved, new, image_set({2: 2}, first=300)) is not None  # its reserve can judge it
-
-
-def test_one_new_class_that_can_be_judged_is_enough() -> None:
-    found = drawn(Memory(image_set({0: 20}), NONE), image_set({1: 1, 2: 20}, first=100), NONE)
-    assert found is not None
-    assert counts(found.valid) == {0: 10, 2: 10}
-
-
-def test_new_images_of_known_classes_alone_have_an_environment() -> None:
-    found = drawn(Memory(image_set({0: 20, 1: 20}), NONE), image_set({0: 20}, first=100), NONE)
-    assert found is not None
-    assert counts(found.valid) == {0: 10, 1: 10}
-
-
-def test_an_old_class_without_a_reserve_is_judged_on_its_exemplars() -> None:
-    memory = Memory(image_set({0: 6, 1: 6}), image_set({0: 2}, first=50))
-    found = drawn(memory, image_set({2: 40}, first=100), NONE)
-    assert found is not None
-    assert counts(found.valid) == {0: 2, 1: 3, 2: 10}
-    assert counts(found.kept) == {0: 6, 1: 3}
-
-
-def test_new_images_of_an_old_class_count_with_its_exemplars() -> None:
-    found = drawn(Memory(image_set({0: 20, 1: 20}), NONE), image_set({0: 2, 2: 60}, first=100), NONE)
-    assert found is not None
-    assert counts(found.valid) == {0: 10, 1: 10, 2: 10}
 
 
 # Looking ahead ------------------------------------------------------------------------------------------------------
@@ -285,17 +226,6 @@ def test_a_look_ahead_is_the_same_at_the_same_address_only() -> None:
     assert drawn_again[0] == drawn_again[1]
     assert len({rows for rows, _, _ in drawn_again}) > 1
     assert len({tuple(origins) for _, origins, _ in drawn_again}) == 4
-
-
-def test_new_images_of_known_classes_arrive_with_the_first_half() -> None:
-    memory = Memory(image_set({0: 5, 1: 5}), image_set({0: 2}, first=50))
-    for number in range(4):
-        found = ahead(memory, image_set({1: 7, 2: 20, 3: 20}, first=100), NONE, 2, number)
-        assert found is not None
-        assert found.later is not None
-        assert counts(found.new) == {1: 7, 2: 10}
-        assert counts(found.later) == {3: 10}
-        assert counts(found.valid) == {0: 2, 2: 10, 3: 10}  # a known class is judged by its reserve alone
 
 
 few = st.integers(0, 4)

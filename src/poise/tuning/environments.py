@@ -1,0 +1,253 @@
+"""Environments h_i: a training and a validation part of the phase's training images, drawn anew for each round."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from poise import draws
+from poise.actions import Action
+from poise.data import ImageSet, Memory
+from poise.data.images import all_but
+from poise.methods import Growth
+from poise.policies import Outcome, Trial
+from poise.settings import TrialSettings
+from poise.training import LocalPhase, Situation
+
+@dataclass(frozen=True)
+class TrialInputs:
+    """Everything that the trials of a phase depend on.
+
+    Attributes:
+        situation: what the phase starts from.
+        memory: the kept images, exemplars and reserve.
+        new: what arrived and may be trained on.
+        reserve: what arrived and may not.
+        quota: images of each class that may be kept to train on after the phase, by the plain rule.
+        settings: how actions are tried.
+        rho: the memory's allocation, where the action does not say it.
+        first_rho: the same after the first phase.
+        arrived: how many images arrived; None: those that a training has.
+        stored_share: the share of them that was stored; the others are gone.
+        classes: the labels of the rows of the head.
+        planned: the epochs that the policy takes a phase to have, where this one has more or fewer.
+    """
+
+    situation: Situation
+    memory: Memory
+    new: ImageSet
+    reserve: ImageSet
+    quota: int
+    settings: TrialSettings = field(default_factory=TrialSettings)
+    rho: float = 0.0
+    first_rho: float = 0.0
+    arrived: int | None = None
+    stored_share: float = 1.0
+    classes: tuple[Any, ...] = ()
+    planned: int | None = None
+
+    def allocation(self, action: Action) -> float:
+        """The ρ that the memory is stored with after a phase trained with this action."""
+        return self.rho if action.allocation is None else action.allocation
+
+    def pseudo_quota(self, action: Action) -> float:
+        """The quota in a look-ahead.
+
+        Where actions differ in their ρ it is as much smaller as the images that can arrive, so that ρ weighs exemplars
+        against new images in the proportion of real phases; else all images that are there are put to use.
+        """
+        if action.allocation is None or self.stored_share == 1:
+            return self.quota
+        return max(1.0, self.quota * self.stored_share)
+
+    @property
+    def planned_epochs(self) -> int:
+        """The length of a phase that a trial's own is meant relative to."""
+        return self.planned or self.situation.schedule.epochs
+
+
+# One draw --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What an action is tried on. The three parts have no image in common.
+
+    Attributes:
+        kept: exemplars of old classes to train on.
+        new: new images to train on.
+        valid: the validation part B, in which all classes have the same weight.
+        later: new images of the second pseudo phase of a look-ahead.
+        rows: in a look-ahead the new classes are reordered: for each label here, the row of the real head.
+    """
+
+    kept: ImageSet
+    new: ImageSet
+    valid: ImageSet
+    later: ImageSet | None = None
+    rows: tuple[int, ...] | None = None
+
+    @cached_property
+    def digest(self) -> str:
+        """A short id of this split, from the images that it validates on."""
+        total = hashlib.blake2b(digest_size=8)
+        for part in self.valid.store.identity():
+            total.update(part)
+        return total.hexdigest()
+
+    @cached_property
+    def judged(self) -> tuple[list[int], list[int]]:
+        """The classes in B, as rows of the real head in the order of their labels here, and the images of each."""
+        labels, counts = torch.unique(self.valid.labels, return_counts=True)
+        return [self.rows[label] if self.rows else label for label in labels.tolist()], counts.tolist()
+
+    def outcome(self, trial: Trial, hits: Sequence[int]) -> Outcome:
+        """The outcome of a trial with so many hits of each class in B: every class has the same weight."""
+        shares = tuple(right / count for right, count in zip(hits, self.judged[1], strict=True))
+        return Outcome(trial, sum(shares) / len(shares), shares)
+
+
+def local_environment(
+    memory: Memory,
+    new: ImageSet,
+    reserve: ImageSet,
+    generator: np.random.Generator,
+    per_class: int,
+    *,
+    even: bool = True,
+) -> Environment | None:
+    """One draw of the paper's local environment; None if there is nothing to validate on.
+
+    Without a reserve, B has `per_class` images of each class, but never more than half of those that it has; if `even`,
+    as in the paper, never more than half of those that any class of at least two images has. With a reserve, B is the
+    reserve (which no model was trained on) and `per_class` images of each new class and of each class without a
+    reserve, at most half of them, which this split does not train on. Without any image of an old class B would only
+    reward forgetting, and without any of a new one only stability: then there is no environment.
+    """
+    pool = ImageSet.joined([memory.exemplars, new])
+    reserved = ImageSet.joined([memory.reserve, reserve])
+    sizes = torch.bincount(pool.labels)
+    judged = set((sizes > 1).nonzero().flatten().tolist())
+    if len(reserved):
+        judged &= set(new.labels.tolist()) | (set(pool.labels.tolist()) - set(reserved.labels.tolist()))
+    elif judged and even:
+        per_class = min(per_class, int(sizes[sizes > 1].min()) // 2)
+    picks = _draw(pool.labels, judged, per_class, generator)
+    valid = ImageSet.joined([reserved, pool.select(picks)])
+    old = set(memory.exemplars.labels.tolist())
+    arrived, judged = set(new.labels.tolist()) - old, set(valid.labels.tolist())
+    if not judged or (old and not old & judged) or (arrived and not arrived & judged):
+        return None
+    rest = all_but(len(pool), picks)
+    kept = len(memory.exemplars)
+    return Environment(pool.select(rest[rest < kept]), pool.select(rest[rest >= kept]), valid)
+
+
+def look_ahead(
+    memory: Memory,
+    new: ImageSet,
+    reserve: ImageSet,
+    old: int,
+    generator: np.random.Generator,
+    per_class: int,
+) -> Environment | None:
+    """Two pseudo phases made of the new classes; None if there are fewer than two new classes.
+
+    The first half of them (in a random order) arrives, is trained on and cut to its memory; then the other half. B is
+    `per_class` images of each new class, at most half of them, and every reserve: only images that no model has
+    seen, of classes whose forgetting can be observed. They are told from each other alone: an old class without a
+    reserve cannot be guessed right here, so a guess of it is not counted as an error either.
+    """
+    arrived = sorted(label for label in set(new.labels.tolist()) if label >= old)
+    sizes = torch.bincount(new.labels)
+    if len(arrived) < 2 or int(sizes[arrived].min()) < 2:
+        return None
+    order = [arrived[place] for place in generator.permutation(len(arrived)).tolist()]
+    first = set(order[: len(order) // 2]) | {label for label in set(new.labels.tolist()) if label < old}
+    rows = (*range(old), *order)
+    picks = _draw(new.labels, set(arrived), per_class, generator)
+    rest = new.select(all_but(len(new), picks))
+    return Environment(
+        kept=memory.exemplars,
+        new=rest.of_labels(first).relabelled(rows),
+        valid=ImageSet.joined([memory.reserve, reserve, new.select(picks)]).relabelled(rows),
+        later=rest.of_labels(set(arrived) - first).relabelled(rows),
+        rows=rows,
+    )
+
+
+def _draw(labels: Tensor, judged: set[int], count: int, generator: np.random.Generator) -> Tensor:
+    """Indices of `count` random images of each of these labels, at most half of its images."""
+    picks = [torch.empty(0, dtype=torch.long)]
+    for label in sorted(judged):
+        members = (labels == label).nonzero().flatten()
+        chosen = generator.choice(len(members), size=min(count, len(members) // 2), replace=False)
+        picks.append(members[torch.from_numpy(np.sort(chosen))])
+    return torch.cat(picks)
+
+
+# The rounds of a phase --------------------------------------------------------------------------------------------------
+
+
+class LocalTask(NamedTuple):
+    """One draw of an environment, and what every trial on it begins with."""
+
+    environment: Environment
+    first: LocalPhase
+
+
+def draw_tasks(inputs: TrialInputs, number: int) -> list[LocalTask]:
+    """The tasks of a round; in a look-ahead the first half of the new classes stands for all of them."""
+    tasks = []
+    for environment in draw_environments(inputs, number):
+        situation = inputs.situation
+        if environment.later is not None:
+            old = situation.growth.old
+            arrived = {label for label in environment.new.labels.tolist() if label >= old}
+            situation = replace(situation, growth=Growth(old, len(arrived), situation.growth))
+        images = environment.kept, environment.new
+        tasks.append(LocalTask(environment, LocalPhase.of(situation, *images, inputs.settings.balance_length or 0.0)))
+    return tasks
+
+
+def draw_environments(inputs: TrialInputs, number: int) -> list[Environment]:
+    """This round's draw of each environment; where no look-ahead is possible, of the local one alone."""
+    wanted = inputs.settings.environment
+    found = [_draw_ahead(inputs, number)] if wanted != "local" else []
+    if wanted != "lookahead" or found == [None]:
+        found.insert(0, draw_local(inputs, number))
+    return [environment for environment in found if environment is not None]
+
+
+def is_possible(settings: TrialSettings, old: int, memory: Memory, new: ImageSet, reserve: ImageSet) -> bool:
+    """Whether a round would have an environment, so that actions can be tried at all.
+
+    That depends on which classes have one image and which have more, so that a few of each are looked at.
+    """
+    memory = Memory(*(part.first_of_each_label(2) for part in (memory.exemplars, memory.reserve)))
+    new, reserve, generator = new.first_of_each_label(2), reserve.first_of_each_label(1), np.random.default_rng(0)
+    if settings.environment != "local" and look_ahead(memory, new, reserve, old, generator, 1) is not None:
+        return True
+    return bool(len(memory) or not old) and local_environment(memory, new, reserve, generator, 1) is not None
+
+
+def draw_local(inputs: TrialInputs, number: int) -> Environment | None:
+    """This round's draw of the local environment; None where it could only reward forgetting or stability."""
+    if inputs.situation.growth.old and not len(inputs.memory):  # it would only reward forgetting
+        return None
+    generator = draws.generator(inputs.situation.seed, "environment", inputs.situation.phase, number)
+    count, even = inputs.settings.validation, inputs.settings.even
+    return local_environment(inputs.memory, inputs.new, inputs.reserve, generator, count, even=even)
+
+
+def _draw_ahead(inputs: TrialInputs, number: int) -> Environment | None:
+    old = inputs.situation.growth.old
+    generator = draws.generator(inputs.situation.seed, "look-ahead", inputs.situation.phase, number)
+    return look_ahead(inputs.memory, inputs.new, inputs.reserve, old, generator, inputs.settings.validation)

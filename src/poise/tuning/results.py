@@ -1,0 +1,291 @@
+"""What came of trials: the result and reward of one, and the history of all that is tried, decided and judged.
+
+The history is the state of every tuner: typed, to JSON and back.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from poise.actions import Action
+from poise.errors import Damaged
+from poise.nets import Model
+from poise.policies import Decided, Outcome, Trial, Tried
+
+CLASSIFIERS = ("fc", "ncm")
+Hits = Mapping[str, int]  # of each classifier
+HitsPerClass = Mapping[str, list[int]]  # of every class in B, by classifier
+
+#: Looks at a temporary model, its class means and the labels of its rows; its word is recorded beside the reward.
+Witness = Callable[[Model, Tensor, Sequence[Any]], Any]
+
+
+@dataclass(frozen=True)
+class TrialResult:
+    """What came of a trial: for the policy an outcome, for the record what was seen at its end.
+
+    Classes are rows of the head, ascending within each environment that was used; images and hits belong to them.
+    There are no hits where it diverged.
+    """
+
+    outcome: Outcome
+    classes: list[int]
+    images: list[int]
+    old: int
+    epochs: int
+    hits: HitsPerClass
+    split: Mapping[str, Any]
+    earlier_rewards: tuple[float, ...] = ()  # of the trainings before the last one
+    witnessed: Any = None
+
+    def totals(self) -> dict[str, int]:
+        """All hits of each classifier; none if it diverged."""
+        return {name: sum(self.hits.get(name, [])) for name in CLASSIFIERS}
+
+    def as_json(self) -> dict[str, Any]:
+        """The record of the trial."""
+        epoch = str(self.epochs)
+        return {
+            "classes": self.classes,
+            "images": self.images,
+            "split": dict(self.split),
+            "rewards": {epoch: self._old_and_new(self.hits)} if self.hits else {},
+            "hits": {epoch: dict(self.hits)} if self.hits else {},
+            **({"legs": list(self.earlier_rewards)} if self.earlier_rewards else {}),
+        }
+
+    def _old_and_new(self, hits: HitsPerClass) -> dict[str, dict[str, float | None]]:
+        """The reward on old and on new classes apart, for both classifiers."""
+        found: dict[str, dict[str, float | None]] = {}
+        for name, counts in hits.items():
+            shares = [right / images for right, images in zip(counts, self.images, strict=True)]
+            parts = {
+                part: [share for share, label in zip(shares, self.classes, strict=True) if (label < self.old) is is_old]
+                for part, is_old in (("old", True), ("new", False))
+            }
+            found[name] = {part: sum(values) / len(values) if values else None for part, values in parts.items()}
+        return found
+
+
+class Reward:
+    """What a policy is told of a trial: the accuracy on the local validation part.
+
+    A study may hand in another one, with a witness that looks at the temporary models; a learner has no other.
+    """
+
+    witness: Witness | None = None
+
+    def outcome(self, result: TrialResult, classifier: str) -> Outcome:
+        """What the policy is told."""
+        return result.outcome
+
+    def record(self, result: TrialResult) -> dict[str, Any]:
+        """What is written down."""
+        return result.as_json()
+
+
+def count_hits(rows: Tensor, labels: Tensor) -> list[int]:
+    """The number of images of each label that were guessed right, by ascending label."""
+    classes, places = torch.unique(labels, return_inverse=True)
+    right: list[int] = torch.bincount(places[rows == labels], minlength=len(classes)).tolist()
+    return right
+
+
+def balanced_accuracy(rows: Tensor, labels: Tensor) -> float:
+    """The share of right guesses, each label with the same weight."""
+    right = (rows == labels).double()
+    shares = [float(right[labels == label].mean()) for label in torch.unique(labels).tolist()]
+    return sum(shares) / len(shares)
+
+
+def mean_outcome(outcomes: Sequence[Outcome]) -> Outcome:
+    """The mean over the trainings that are rewarded, of the last one's trial."""
+    if len(outcomes) == 1:
+        return outcomes[0]
+    per_class = [sum(values) / len(outcomes) for values in zip(*(each.per_class for each in outcomes), strict=True)]
+    return Outcome(outcomes[-1].trial, sum(per_class) / len(per_class), tuple(per_class))
+
+
+def join_results(parts: Sequence[TrialResult]) -> TrialResult:
+    """The result over all environments of a round, in which every class of each of them has the same weight.
+
+    So an environment counts by the classes that it can tell something about, however few images of each it has.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    last = parts[-1].outcome
+    shares = () if last.diverged else tuple(share for part in parts for share in part.outcome.per_class)
+    reward = min(1.0, sum(shares) / len(shares)) if shares else 0.0
+    known = all(part.hits for part in parts)
+    return TrialResult(
+        replace(last, reward=reward, per_class=shares),
+        [label for part in parts for label in part.classes],
+        [count for part in parts for count in part.images],
+        parts[0].old,
+        parts[0].epochs,
+        {name: [count for part in parts for count in part.hits[name]] for name in CLASSIFIERS} if known else {},
+        {"parts": [dict(part.split) for part in parts]},
+        tuple(reward for part in parts for reward in part.earlier_rewards),
+        next((part.witnessed for part in parts if part.witnessed is not None), None),
+    )
+
+
+# The history -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Hits of both classifiers on images that the judged model had not been trained on.
+
+    They add up over the phases, and decide what `auto` becomes.
+    """
+
+    phase: int
+    hits: Hits
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The action that a tuner without arms chose."""
+
+    phase: int
+    action: Action
+
+
+@dataclass(frozen=True)
+class HyperStep:
+    """One outer round of hypergradients.
+
+    Attributes:
+        phase: in which phase.
+        round: counted from 0.
+        action: what the round made of the action; after a loss or gradient that is not a number, the last action whose
+            loss and gradient were finite (the first one, if none was).
+        loss: the validation loss before the update.
+        gradient: its derivative with respect to every tuned hyperparameter, before the update, by axis.
+    """
+
+    phase: int
+    round: int
+    action: Action
+    loss: float
+    gradient: dict[str, float]
+
+    @property
+    def finite(self) -> bool:
+        """Whether loss and gradient are numbers; a round of which they are not is the last."""
+        return all(map(math.isfinite, (self.loss, *self.gradient.values())))
+
+    def as_json(self) -> dict[str, Any]:
+        """The round as plain values; what is not a number is None."""
+        known = {"loss": self.loss, "gradient": self.gradient} if self.finite else {"loss": None, "gradient": None}
+        return {"round": self.round, "action": dict(self.action), **known}
+
+
+Experienced = tuple[tuple[float, ...], int, float]  # the state of a pseudo phase, the arm taken, the reward
+
+
+@dataclass(frozen=True)
+class Episode:
+    """One pseudo stream, played before phase 0: the phases after its first, in order.
+
+    The last of them has reward 0 if it diverged. An episode without steps taught nothing: its first pseudo phase
+    diverged already.
+    """
+
+    phase: ClassVar[int] = 0
+
+    number: int
+    steps: tuple[Experienced, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """The episode as plain values."""
+        return {"number": self.number, "steps": [[list(state), arm, reward] for state, arm, reward in self.steps]}
+
+
+Entry = Tried | Decided | Judged | Chosen | HyperStep | Episode
+History = Sequence[Entry]
+
+
+# To JSON and back -----------------------------------------------------------------------------------------------------
+
+
+def entry_as_json(entry: Entry) -> dict[str, Any]:
+    """An entry as plain values."""
+    match entry:
+        case Tried(phase, outcome, hits):
+            totals = {"totals": dict(hits)} if hits is not None else {}
+            return {"tried": {**asdict(outcome), "per_class": list(outcome.per_class)}, "phase": phase, **totals}
+        case Decided(phase, arm):
+            return {"decided": arm, "phase": phase}
+        case Judged(phase, hits):
+            return {"judged": dict(hits), "phase": phase}
+        case Chosen(phase, action):
+            return {"chosen": dict(action), "phase": phase}
+        case HyperStep():
+            return {"stepped": entry.as_json(), "phase": entry.phase}
+        case Episode():
+            return {"played": entry.as_json(), "phase": entry.phase}
+
+
+def entry_from_json(value: Mapping[str, Any]) -> Entry:
+    """The entry that `entry_as_json` wrote, to the last bit."""
+    match value:
+        case {"tried": told, "phase": int(phase)}:
+            outcome = Outcome(Trial(**told["trial"]), told["reward"], tuple(told["per_class"]), told["diverged"])
+            return Tried(phase, outcome, value.get("totals"))
+        case {"decided": int(arm), "phase": int(phase)}:
+            return Decided(phase, arm)
+        case {"judged": hits, "phase": int(phase)}:
+            return Judged(phase, dict(hits))
+        case {"chosen": action, "phase": int(phase)}:
+            return Chosen(phase, Action.restored(action))
+        case {"stepped": step, "phase": int(phase)}:
+            loss = math.nan if step["loss"] is None else step["loss"]
+            return HyperStep(phase, step["round"], Action(**step["action"]), loss, dict(step["gradient"] or {}))
+        case {"played": {"number": int(number), "steps": steps}}:
+            return Episode(number, tuple((tuple(state), arm, reward) for state, arm, reward in steps))
+    raise Damaged(f"the history has an entry that nobody writes, with {', '.join(map(str, value)) or 'nothing'}")
+
+
+# What it says ---------------------------------------------------------------------------------------------------------
+
+
+def told_to_policy(history: Iterable[Entry]) -> list[Tried | Decided]:
+    """What a policy learns from: its trials and its decisions."""
+    return [entry for entry in history if isinstance(entry, Tried | Decided)]
+
+
+def decided_rewards(history: Iterable[Entry]) -> dict[int, float]:
+    """For each phase, the reward of the decided arm in its last trial there, where it was tried."""
+    rewards: dict[tuple[int, int], float] = {}
+    found: dict[int, float] = {}
+    for entry in history:
+        if isinstance(entry, Tried):
+            rewards[entry.phase, entry.outcome.trial.arm] = entry.outcome.reward
+        elif isinstance(entry, Decided) and (entry.phase, entry.arm) in rewards:
+            found[entry.phase] = rewards[entry.phase, entry.arm]
+    return found
+
+
+def decided_totals(history: Iterable[Entry]) -> Hits | None:
+    """The hits of the decided arm in its last trial by which classifiers can be judged, if there was one."""
+    totals: dict[int, Hits] = {}
+    for entry in history:
+        if isinstance(entry, Tried) and entry.hits is not None:
+            totals[entry.outcome.trial.arm] = entry.hits
+        elif isinstance(entry, Decided) and entry.arm in totals:
+            return totals[entry.arm]
+    return None
+
+
+def judged_hits(history: Iterable[Entry]) -> dict[str, int]:
+    """All hits of each classifier in the judgements of this history."""
+    found = [entry.hits for entry in history if isinstance(entry, Judged)]
+    return {name: sum(hits[name] for hits in found) for name in CLASSIFIERS}

@@ -1,0 +1,296 @@
+"""The policy learning of Algorithm 1: ask a policy for trials, try them, tell it their rewards, let it decide.
+
+`PolicyTuner.choose` is the loop. A tuner is what chooses the action of a phase: every policy, and what is none
+(`bilevel`, `offline-rl`), each by the word that `policy` names it with.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from functools import partial
+from typing import Any, Final
+
+from poise.actions import Action
+from poise.errors import Damaged, UserError, suggestion
+from poise.policies import (
+    POLICIES,
+    PRESETS,
+    Decided,
+    Planned,
+    Policy,
+    Setup,
+    Trial,
+    Tried,
+    make_policy,
+    new_epochs,
+    plan_trials,
+    replay,
+    resolved_options,
+)
+from poise.settings import TrialSettings
+from poise.spaces import ActionSpace, Grids
+from poise.training import Event, Progress
+from poise.tuning.results import Entry, History, Reward, TrialResult, told_to_policy
+from poise.tuning.trials import Attempt, Trials
+
+log = logging.getLogger(__name__)
+
+Options = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Task:
+    """A phase whose action is to be chosen.
+
+    Attributes:
+        trials: tries actions on what may be trained on; its inputs say what that is.
+        classifier_for: the classifier that is rewarded with an action.
+        past: what happened in earlier phases.
+        history: what happened in this one so far; a tuner continues it, so that it can be resumed.
+        reward: what a policy is told of a trial.
+    """
+
+    trials: Trials
+    classifier_for: Callable[[Action], str]
+    past: History
+    history: list[Entry] = field(default_factory=list)
+    reward: Reward = field(default_factory=Reward)
+
+    @property
+    def phase(self) -> int:
+        """The number of the phase."""
+        return self.trials.inputs.situation.phase
+
+    def try_alone(self, attempt: Attempt, what: str, words: str) -> Generator[Event, None, TrialResult]:
+        """Run one attempt that no policy asked for, telling on the way how far it has come."""
+        before = self.trials.trained
+        for results in self.trials.run([attempt]):
+            for result in results:
+                return result
+            yield Progress(self.phase, what, self.trials.trained - before, 0, words)
+        raise AssertionError("a trial has a result")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The chosen action, and the policy's distribution over the space when it was chosen, if it has one."""
+
+    action: Action
+    distribution: list[float] | None = None
+
+
+class Tuner(ABC):
+    """Chooses the action of each phase after the first. It has no state but the history it is handed."""
+
+    def __init__(self, kind: TunerKind, setup: Setup, options: Options) -> None:
+        self.kind, self.setup, self.options = kind, setup, options
+
+    @property
+    def space(self) -> ActionSpace:
+        """The actions it chooses from."""
+        return self.setup.space
+
+    @property
+    def default(self) -> Action:
+        """The action where nothing is chosen."""
+        return self.space.actions[self.space.default]
+
+    def prepare(self, task: Task, first: Action) -> Generator[Event, None, None]:
+        """Before the first phase is trained with its action: most tuners have nothing to do then."""
+        yield from ()
+
+    @abstractmethod
+    def choose(self, task: Task) -> Generator[Event, None, Choice]:
+        """The action of this phase, from where its history ends."""
+
+    def plan(self, phase: int) -> Planned:
+        """About how many trials this phase will see, and what they cost."""
+        return Planned()
+
+    def refuse_foreign(self, history: History) -> None:  # noqa: B027 - most tuners ask nothing of a history
+        """Refuse a history that this tuner cannot have made."""
+
+    @property
+    def has_choice(self) -> bool:
+        """Whether there is anything to choose among: more than one action."""
+        return len(self.space) > 1
+
+    def describe(self) -> dict[str, Any]:
+        """Its name and options, for the record."""
+        return {"name": self.kind.name, **self.options}
+
+
+class PolicyTuner(Tuner):
+    """Algorithm 1's policy learning, with any policy."""
+
+    def __init__(self, kind: TunerKind, setup: Setup, options: Options) -> None:
+        super().__init__(kind, setup, options)
+        self._plans: dict[int, Planned] = {}
+        self.policy_after(())  # which refuses options that no policy can be made with
+
+    def choose(self, task: Task) -> Generator[Event, None, Choice]:
+        """Ask for trials, try them, tell their rewards, until the policy has enough; then let it decide.
+
+        Where nothing can be held out to validate on, the default stays.
+        """
+        policy = replay(self.policy_after(task.past), told_to_policy(task.history))
+        if any(isinstance(entry, Decided) for entry in task.history):  # and then the run was killed
+            return Choice(self.space.actions[policy.decide_checked()], _distribution(policy))
+        if policy.phase != task.phase:  # else it was replayed into the middle of this phase
+            policy.begin(task.phase)
+        self._count_resumed(task)
+        while asked := policy.ask():
+            if not task.trials.possible:
+                log.warning("phase %d has nothing to validate on; its action is not tuned", task.phase)
+                return Choice(self.default, _distribution(self.policy_after(task.past)))
+            distribution, done = _distribution(policy), 0
+            attempts = [self._attempt(task, trial) for trial in asked]
+            for results in task.trials.run(attempts):
+                for result in results:
+                    attempt = attempts[done]
+                    done += 1
+                    outcome = task.reward.outcome(result, attempt.classifier)
+                    policy.tell([outcome])
+                    judges = attempt.trial.full or task.trials.inputs.settings.classifier == "trials"
+                    task.history.append(Tried(task.phase, outcome, result.totals() if judges else None))
+                    record = task.reward.record(result)
+                    yield attempt.event(task.phase, outcome, record, distribution=distribution)
+                if not results:
+                    yield self._progress(task, attempts[done])
+        task.history.append(Decided(task.phase, policy.decide_checked()))
+        return Choice(self.space.actions[policy.decide_checked()], _distribution(policy))
+
+    def _attempt(self, task: Task, trial: Trial) -> Attempt:
+        action = self.space.actions[trial.arm]
+        return Attempt(trial, action, task.classifier_for(action))
+
+    def _count_resumed(self, task: Task) -> None:
+        """Count what was trained before the run was killed, for those who watch."""
+        tried = [entry.outcome.trial for entry in task.history if isinstance(entry, Tried)]
+        task.trials.trained = round(task.trials.images_an_epoch * sum(new_epochs(tried).values()))
+
+    def _progress(self, task: Task, attempt: Attempt) -> Progress:
+        number, most = attempt.trial.id + 1, self.plan(task.phase).trials
+        changes = {axis: value for axis, value in attempt.action.items() if self.default.get(axis) != value}
+        words = f"trial {number} of {max(most, number)}: {Action(**changes) if changes else 'the default action'}"
+        return Progress(task.phase, "trials", task.trials.trained, 0, words)
+
+    def policy_after(self, history: History) -> Policy:
+        """A policy that knows what this history says, and no more."""
+        return replay(make_policy(self.kind.name, self.setup, self.options), told_to_policy(history))
+
+    def plan(self, phase: int) -> Planned:
+        """What the policy asks for where all but the default action are equally good."""
+        if phase < 1:
+            return Planned()
+        if phase not in self._plans:
+            self._plans[phase] = plan_trials(self.policy_after(()), phase)
+        return self._plans[phase]
+
+    def refuse_foreign(self, history: History) -> None:
+        """Refuse trials that this policy would not have asked for."""
+        try:
+            self.policy_after(history)
+        except Damaged as error:
+            raise Damaged(
+                f"policy {self.kind.name} does not repeat itself: {error}. The file is damaged; or a policy of your own "
+                "does not propose and decide the same from the same rewards: restore its code, or draw from setup.seed"
+            ) from error
+
+    def describe(self) -> dict[str, Any]:
+        """What the policy turned out to be."""
+        return self.policy_after(()).resolved()
+
+
+def _distribution(policy: Policy) -> list[float] | None:
+    found = policy.distribution()
+    return found.tolist() if found is not None else None
+
+
+# Tuners by their names -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TunerKind:
+    """What is known of a tuner by its name, before one is made.
+
+    Attributes:
+        make: a tuner of this kind, from its setup and its resolved options.
+        resolve: all options, those that are not given by their defaults; refuses unknown ones.
+        space: the actions it chooses from if the user names none; None: it moves freely, and the user can name none.
+        trials: how actions are tried, where that differs from the usual.
+        tunes: whether it chooses anything.
+        asks: whether it is a policy, which is told rewards of trials.
+        least_classes: in the first phase.
+        before_phase_0: whether it learns before the first phase, and so cannot start after it.
+        needs_old_images: whether it has nothing to validate on where no image is kept.
+    """
+
+    name: str
+    make: Callable[[TunerKind, Setup, Options], Tuner]
+    resolve: Callable[[Options], dict[str, Any]]
+    space: str | None = "paper"
+    trials: Options = field(default_factory=dict)
+    tunes: bool = True
+    asks: bool = False
+    least_classes: int = 1
+    before_phase_0: bool = False
+    needs_old_images: bool = False
+
+    def own_space(self, space: str | Grids | None, tune: object) -> str | Grids:
+        """The space as given, else the one that this kind brings along."""
+        if self.space is not None:
+            return self.space if space is None else space
+        if space or tune is not None:
+            raise UserError(f"policy={self.name} moves weights and learning rate freely; leave space and tune out")
+        return {}
+
+    def trial_settings(self, given: Options) -> TrialSettings:
+        """How actions are tried: as given, else as this kind brings along, else by default."""
+        return TrialSettings(**{**self.trials, **given}).whole()
+
+    def check_first_phase(self, classes: int) -> None:
+        """Refuse a first phase of too few classes."""
+        if classes < self.least_classes:
+            raise UserError(
+                f"{self.name} learns on pseudo tasks made of the first phase, which needs at least "
+                f"{self.least_classes} classes of two images or more and has {classes}; "
+                "use another policy or a larger first phase"
+            )
+
+
+#: The tuners that are not policies, by their names; each is registered where it is made.
+OTHERS: Final[dict[str, TunerKind]] = {}
+
+
+def register_tuner(kind: TunerKind) -> TunerKind:
+    """Make a tuner that is no policy known by its name."""
+    OTHERS[kind.name] = kind
+    return kind
+
+
+def tuner_names() -> list[str]:
+    """Every word that `policy` can be."""
+    return [*POLICIES, *OTHERS]
+
+
+def tuner_kind(name: str) -> TunerKind:
+    """What is known of the tuner of that name."""
+    if isinstance(name, str) and name in OTHERS:
+        return OTHERS[name]
+    if not isinstance(name, str) or name not in POLICIES:
+        raise UserError(f"unknown policy '{name}'; {suggestion(str(name), tuner_names())}")
+    preset, resolve = PRESETS[name], partial(resolved_options, name)
+    return TunerKind(name, PolicyTuner, resolve, preset.space, preset.trials, preset.tunes, asks=preset.tunes)
+
+
+def resolve_options(name: str, kind: type[Any], given: Options) -> dict[str, Any]:
+    """All options of a tuner that describes them as a dataclass, checked, and filled up with their defaults."""
+    known = [each.name for each in fields(kind)]
+    for key in given:
+        if key not in known:
+            raise UserError(f"policy {name} has no option '{key}'; {suggestion(key, known)}")
+    return asdict(kind(**given))
